@@ -1,0 +1,64 @@
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+RUN := $(VENV)/.installed-run
+DEV := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test check format bench clean distclean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(RUN) ## distil an ensemble into one small net, from nothing
+	$(BIN)/limbeck demo $(ARGS)
+
+# Two workers with one thread each beat one process with two threads. Choose with ARGS="-k loop".
+test: $(DEV) ## run the whole test suite
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+check: $(DEV) ## lint, formatting, types and the commit hooks
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	@if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then \
+		echo "$(BIN)/pre-commit run --all-files"; \
+		PRE_COMMIT_HOME="$(CURDIR)/$(VENV)/pre-commit" $(BIN)/pre-commit run --all-files; \
+	else \
+		echo "not a git checkout: the commit hooks are left out"; \
+	fi
+
+format: $(DEV) ## format the code and mend what can be mended
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(RUN) ## time one step of the loop
+	$(BIN)/python benchmarks/step.py $(ARGS)
+
+clean: ## remove caches and builds
+	rm -rf build dist htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove the environment too
+	rm -rf $(VENV)
+
+# The environment: made once, brought up to date when the requirements change.
+$(VENV)/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"PYTHON: got Python {v[0]}.{v[1]}; accepted: 3.11 or later, as in make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "installing limbeck and what it needs into $(VENV): a few minutes the first time"
+	$(PIP) install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "installing limbeck and the developers' tools into $(VENV): a few minutes the first time"
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(RUN) $@

@@ -1,0 +1,1 @@
+r"""The core: batch, evaluation, loss, update, loop, stopping, checkpoint."""

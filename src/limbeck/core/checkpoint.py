@@ -1,0 +1,110 @@
+r"""Checkpoints: one safetensors file, written beside the old one and renamed into its place."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from limbeck.errors import CheckpointError
+
+__all__ = ["FILE", "differences", "read", "read_tensors", "write", "write_text"]
+
+FILE = "checkpoint.safetensors"
+FORMAT = "limbeck-checkpoint-1"
+
+
+def write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any], kind: str = FORMAT) -> None:
+    r"""Write tensors and a JSON-able description as one file, whole or not at all.
+
+    The file is complete and on disk under another name before it takes the old one's place, so
+    a full disk or a crash leaves the old one as it was.
+    """
+    kept = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+    metadata = {"format": kind, "about": json.dumps(about)}
+    with _replacing(path) as temporary:
+        save_file(kept, temporary, metadata=metadata)
+
+
+def write_text(path: Path, text: str) -> None:
+    r"""Write a text file, whole or not at all."""
+    with _replacing(path) as temporary:
+        Path(temporary).write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Any:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        os.close(handle)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint: cannot write into {path.parent} ({error})") from error
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"checkpoint: writing {path} failed ({error}); what was saved before is untouched"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+def read(path: Path, kind: str = FORMAT) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    r"""The tensors and the description of a file that `write` wrote."""
+    tensors, metadata = read_tensors(path)
+    if metadata.get("format") != kind:
+        raise CheckpointError(
+            f"checkpoint: {path} is not limbeck's (format {metadata.get('format')!r}); accepted: a "
+            f"folder that limbeck wrote ({kind!r}), or an empty or new one"
+        )
+    try:
+        return tensors, json.loads(metadata["about"])
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"checkpoint: {path} has no readable description ({error})") from error
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    r"""The tensors and metadata of a safetensors file, with errors in limbeck's words."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(
+            f"checkpoint: {path} cannot be read as a safetensors file ({error}); delete it to start anew"
+        ) from error
+
+
+def differences(saved: dict[str, Any], present: dict[str, Any]) -> list[str]:
+    r"""What differs between the settings of a checkpoint and those of this run, in words."""
+    return [
+        f"{key} was {saved.get(key)!r} and is {present.get(key)!r}"
+        for key in sorted(saved.keys() | present.keys())
+        if saved.get(key) != present.get(key)
+    ]
+
+
+def copy_into(places: dict[str, Tensor], tensors: dict[str, Tensor], path: Path) -> None:
+    r"""Copy saved tensors into the places of the same names."""
+    if missing := places.keys() - tensors.keys():
+        raise CheckpointError(f"checkpoint: {path} lacks {', '.join(sorted(missing)[:3])}")
+    with torch.no_grad():
+        for name, place in places.items():
+            if place.shape != tensors[name].shape or place.dtype != tensors[name].dtype:
+                raise CheckpointError(
+                    f"checkpoint: {name} in {path} is {tuple(tensors[name].shape)} of {tensors[name].dtype}, "
+                    f"and here {tuple(place.shape)} of {place.dtype}"
+                )
+            place.copy_(tensors[name])

@@ -1,0 +1,248 @@
+r"""Values and input derivatives of any model, each computed once and only if a loss asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import jvp, vjp, vmap
+
+from limbeck.core import forms
+from limbeck.core.batch import X, floats, rows
+from limbeck.core.hidden import hidden
+from limbeck.errors import ArgumentError, NotDifferentiableError
+
+__all__ = ["Evaluated", "Evaluation", "View", "depends_on_inputs", "evaluate"]
+
+
+class View(Protocol):
+    r"""What a loss sees of a model at a batch of n inputs: I outputs, D differentiable inputs.
+
+    The domain of a derivative is "log" (of log probabilities), "plain" or "density".
+    """
+
+    def values(self) -> Tensor:
+        r"""Outputs (n, I): probabilities where the model gives any form of them, else as they are."""
+
+    def probabilities(self, temperature: float = 1.0) -> Tensor:
+        r"""Probabilities (n, I)."""
+
+    def log_probabilities(self, temperature: float = 1.0) -> Tensor:
+        r"""Log probabilities (n, I)."""
+
+    def log_density(self) -> Tensor:
+        r"""Log density (n,), normalised or not."""
+
+    def derivatives(self, domain: str) -> Tensor:
+        r"""Derivatives of every output with respect to every input, (n, I, D)."""
+
+    def projected(self, domain: str, cotangents: Tensor) -> Tensor:
+        r"""Derivatives of k combinations of the outputs, cotangents (k, n, I), as (n, k, D)."""
+
+    def projection(self, domain: str, weight: str, signs: Tensor) -> tuple[Tensor, Tensor]:
+        r"""As a target: cotangents (k, n, I) made of signs (k, n, I) in {0, 1}, and `projected`."""
+
+    def directional(self, domain: str, directions: X) -> Tensor:
+        r"""Derivatives of every output along one direction an input, (n, I)."""
+
+    def hidden(self, name: str) -> Tensor:
+        r"""The output of the submodule of that name."""
+
+
+class Evaluated:
+    r"""A model at x, evaluated lazily by `torch.func`.
+
+    Examples must be independent: output n may depend on input n alone, as in any model in
+    evaluation mode. Then one pull-back of the whole batch gives each example's own derivatives.
+
+    Arguments:
+        model: A callable on x, already frozen or functional. If it has `log_probabilities(x)`,
+            `log_prob(x)` or `log_unnormalized(x)`, these are used where logarithms are asked.
+        x: A batch of inputs.
+        form: The form of the model's outputs, one of `forms.FORMS`.
+    """
+
+    def __init__(self, model: Callable[..., Tensor], x: X, form: str) -> None:
+        self.model, self.x, self.form = model, x, form
+        self._known: dict[Any, Any] = {}
+
+    def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]
+
+    def raw(self) -> Tensor:
+        r"""What the model gives, as it gives it."""
+        return self._once("raw", lambda: self.model(self.x))
+
+    def outputs(self, domain: str) -> Tensor:
+        r"""Outputs (n, I) in the domain of a derivative."""
+        return self._once(domain, lambda: self._in_domain(domain, self.x, self.raw))
+
+    def values(self) -> Tensor:
+        return self.outputs("plain")
+
+    def log_density(self) -> Tensor:
+        return self.outputs("density")[:, 0]
+
+    def probabilities(self, temperature: float = 1.0) -> Tensor:
+        key = "probabilities", temperature
+        return self._once(key, lambda: forms.probabilities(self.raw(), self.form, temperature))
+
+    def log_probabilities(self, temperature: float = 1.0) -> Tensor:
+        if temperature == 1.0:
+            return self.outputs("log")
+        if self.form == "logits":
+            return forms.log_probabilities(self.raw(), self.form, temperature)
+        return forms.log_probabilities(self.outputs("log"), "log_probabilities", temperature)
+
+    def derivatives(self, domain: str) -> Tensor:
+        def jacobian() -> Tensor:
+            outputs, _ = self._linear(domain)
+            count, size = outputs.shape
+            basis = torch.eye(size, dtype=outputs.dtype, device=outputs.device)
+            return self.projected(domain, basis[:, None, :].expand(size, count, size))
+
+        return self._once(("derivatives", domain), jacobian)
+
+    def projected(self, domain: str, cotangents: Tensor) -> Tensor:
+        _, pull = self._linear(domain)
+        if cotangents.shape[0] == 1:
+            parts = pull(cotangents[0])[0]
+            flat = [part.flatten(1).unsqueeze(1) for part in parts.values()]
+        else:
+            parts = vmap(pull, out_dims=1)(cotangents)[0]
+            flat = [part.flatten(2) for part in parts.values()]
+        return flat[0] if len(flat) == 1 else torch.cat(flat, dim=2)
+
+    def projection(self, domain: str, weight: str, signs: Tensor) -> tuple[Tensor, Tensor]:
+        if weight == "teacher":
+            scale = self.probabilities().sqrt()
+        else:
+            scale = torch.full_like(self.outputs(domain), signs.shape[-1] ** -0.5)
+        cotangents = (2 * signs.to(scale.dtype) - 1) * scale
+        return cotangents, self.projected(domain, cotangents)
+
+    def directional(self, domain: str, directions: X) -> Tensor:
+        parts, function = self._function(domain)
+        given = {"": directions} if isinstance(directions, Tensor) else directions
+        tangents = {
+            name: given[name].expand_as(part) if name in given else torch.zeros_like(part)
+            for name, part in parts.items()
+        }
+        return jvp(function, (parts,), (tangents,))[1]
+
+    def hidden(self, name: str) -> Tensor:
+        return self._once(("hidden", name), lambda: hidden(self.model, self.x, name))
+
+    def _linear(self, domain: str) -> tuple[Tensor, Callable[[Tensor], Any]]:
+        def linearise() -> tuple[Tensor, Callable[[Tensor], Any]]:
+            parts, function = self._function(domain)
+            outputs, pull = vjp(function, parts)
+            self._known.setdefault(domain, outputs)  # so that values need no second pass
+            return outputs, pull
+
+        return self._once(("linear", domain), linearise)
+
+    def _function(
+        self, domain: str
+    ) -> tuple[dict[str, Tensor], Callable[[dict[str, Tensor]], Tensor]]:
+        parts, x = floats(self.x), self.x
+        if not parts:
+            raise NotDifferentiableError(
+                "inputs: no floating-point part, so nothing to differentiate with respect to"
+            )
+
+        def function(parts: dict[str, Tensor]) -> Tensor:
+            joined: X = parts[""] if isinstance(x, Tensor) else {**x, **parts}
+            return self._in_domain(domain, joined, lambda: self.model(joined))
+
+        return parts, function
+
+    def _in_domain(self, domain: str, x: X, raw: Callable[[], Tensor]) -> Tensor:
+        if domain == "log":
+            own = getattr(self.model, "log_probabilities", None)
+            if own is not None and self.form != "logits":
+                return own(x)
+            return forms.log_probabilities(raw(), self.form)
+        if domain == "density":
+            for method in ("log_prob", "log_unnormalized"):
+                own = getattr(self.model, method, None)
+                if own is not None:
+                    return own(x).reshape(rows(x), 1)
+            return raw().reshape(rows(x), 1)
+        if self.form in forms.FORMS[:3]:
+            return forms.probabilities(raw(), self.form)
+        return forms.values(raw())
+
+
+class Evaluation(NamedTuple):
+    r"""Values (n, I) and, if asked, derivatives (n, I, D) of a model at n inputs."""
+
+    values: Tensor
+    derivatives: Tensor | None = None
+
+
+def evaluate(
+    model: Callable[[X], Tensor],
+    x: X,
+    asks: Iterable[str] = ("values",),
+    *,
+    output: str = "values",
+    domain: str = "plain",
+) -> Evaluation:
+    r"""Values of a model and, if asked, the exact derivatives of every output with respect to x.
+
+    Arguments:
+        model: Any `nn.Module` or callable on tensors; it is used frozen, in evaluation mode.
+        x: Inputs (n, ...), or a dict of such; derivatives are taken of its floating parts,
+            flattened and side by side.
+        asks: "values", "derivatives", or both.
+        output: The form of the model's outputs, one of `forms.FORMS`.
+        domain: "plain", or "log" for log probabilities and their derivatives.
+
+    >>> evaluate(lambda x: x**2, torch.tensor([[3.0]]), ("values", "derivatives")).derivatives
+    tensor([[[6.]]])
+    """
+    asks = set(asks)
+    for ask in asks - {"values", "derivatives"}:
+        raise ArgumentError.unknown("asks", ask, ("values", "derivatives"))
+    if domain not in ("plain", "log"):
+        raise ArgumentError.unknown("domain", domain, ("plain", "log"))
+    if output not in forms.FORMS:
+        raise ArgumentError.unknown("output", output, forms.FORMS)
+    training = [m for m in model.modules() if m.training] if isinstance(model, nn.Module) else []
+    try:
+        for module in training:
+            module.training = False
+        if "derivatives" in asks and not depends_on_inputs(model, x):
+            raise NotDifferentiableError(
+                "model: its outputs carry no derivatives with respect to x (a forest, a remote "
+                "model or detached tensors); ask for values alone"
+            )
+        with torch.no_grad():
+            seen = Evaluated(model, x, output)
+            derivatives = seen.derivatives(domain) if "derivatives" in asks else None
+            return Evaluation(seen.outputs(domain), derivatives)
+    finally:
+        for module in training:
+            module.training = True
+
+
+def depends_on_inputs(model: Callable[[X], Tensor], x: X) -> bool:
+    r"""Whether autograd can see from the model's outputs to its inputs."""
+    parts = {name: part.detach().requires_grad_() for name, part in floats(x).items()}
+    if not parts:
+        return False
+    joined: X = parts[""] if isinstance(x, Tensor) else {**x, **parts}
+    try:
+        with torch.enable_grad():
+            outputs = model(joined)
+            if not (isinstance(outputs, Tensor) and outputs.requires_grad):
+                return False
+            found = torch.autograd.grad(outputs.sum(), list(parts.values()), allow_unused=True)
+    except (RuntimeError, TypeError):  # e.g. `.numpy()` on a tensor that requires grad
+        return False
+    return any(part is not None for part in found)

@@ -1,0 +1,306 @@
+r"""The loop: one for all three uses of distillation."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+from limbeck.core import checkpoint as files
+from limbeck.core.batch import Batch, map_tensors, rows
+from limbeck.core.history import History
+from limbeck.core.objective import Objective, Plan
+from limbeck.core.stopping import Plateau
+from limbeck.core.teacher import Teacher
+from limbeck.core.update import Update
+from limbeck.engine.base import Engine
+from limbeck.errors import CheckpointError
+
+__all__ = ["Failure", "HeldOut", "Run", "Settings", "Step"]
+
+LOOK_BEHIND = 50
+r"""On a GPU, how many steps may be under way before anyone asks whether all is well."""
+
+
+class HeldOut(NamedTuple):
+    r"""Inputs on which the loss is measured, and the teacher that is asked about them."""
+
+    batch: Batch
+    teacher: Teacher
+
+
+@dataclass(frozen=True)
+class Settings:
+    r"""How long a run goes on, and what it does beside its steps.
+
+    Attributes:
+        steps: The number of steps.
+        batch_size: Inputs a step.
+        every: Steps between two looks: history, metrics, held-out measure.
+        seconds: Wall-clock time after which to stop, if any.
+        metrics: Functions of the student, by name, taken at each look.
+        held_out: Inputs on which the loss is measured at each look, if any.
+        patience: Looks without improvement of that measure after which to stop, if any.
+        checkpoint: A folder to write to and resume from, if any.
+        checkpoint_every: Steps between checkpoints, or None for seconds only.
+        checkpoint_seconds: Seconds between checkpoints.
+        identity: Settings that must be the same for a checkpoint to be resumed.
+    """
+
+    steps: int
+    batch_size: int
+    every: int
+    seconds: float | None = None
+    metrics: Mapping[str, Callable[[nn.Module], float]] | None = None
+    held_out: HeldOut | None = None
+    patience: int | None = None
+    checkpoint: Path | None = None
+    checkpoint_every: int | None = None
+    checkpoint_seconds: float = 60.0
+    identity: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    r"""A loss or gradient that was not finite.
+
+    Attributes:
+        step: The step at which it was met; the student is as it was before.
+        terms: The loss terms that were not finite, or whose gradients were not.
+        examples: The places in the batch.
+        batch: The batch itself.
+    """
+
+    step: int
+    terms: list[str]
+    examples: list[int]
+    batch: Batch
+
+    def __str__(self) -> str:
+        at = f"inputs {_few(self.examples)} of the batch" if self.examples else "the whole batch"
+        if self.examples and self.batch.index is not None:
+            at += f" (rows {_few(self.batch.index[self.examples].tolist())} of the data)"
+        return f"non-finite {', '.join(self.terms)} at step {self.step}, at {at}"
+
+
+@dataclass(frozen=True)
+class Step:
+    r"""A step just done, as `steps()` gives it."""
+
+    number: int
+    run: Run
+
+    @property
+    def loss(self) -> float:
+        r"""The mean loss of the step's batch."""
+        return self.run.update.progress.last[-1].item()
+
+    @property
+    def terms(self) -> dict[str, float]:
+        r"""The same for each term, before its coefficient."""
+        last = self.run.update.progress.last.tolist()
+        return dict(zip(self.run.objective.names, last, strict=False))
+
+    @property
+    def student(self) -> nn.Module:
+        return self.run.objective.student
+
+
+class Run:
+    r"""One distillation: iterate over it to take its steps.
+
+    Arguments:
+        objective: What is minimised.
+        update: How the student changes, bound to the objective.
+        engine: How a step runs.
+        settings: How long, and what else.
+    """
+
+    def __init__(self, objective: Objective, update: Update, engine: Engine, settings: Settings) -> None:
+        self.objective, self.update, self.engine, self.settings = objective, update, engine, settings
+        self.history = History()
+        self.done, self.spent = 0, 0.0
+        self.stop_reason: str | None = None
+        self.failure: Failure | None = None
+        self.plateau = None if settings.patience is None else Plateau(settings.patience)
+        self.best: dict[str, Tensor] = {}
+        self._looked = 0
+        self._plans: deque[Plan] = deque(maxlen=LOOK_BEHIND)
+        self._asynchronous = objective.device.type == "cuda"
+        if settings.checkpoint is not None:
+            self._resume(settings.checkpoint)
+
+    def __iter__(self) -> Iterator[Step]:
+        self._began = time.monotonic() - self.spent
+        self._saved = (self.done, time.monotonic())
+        try:
+            while self.stop_reason is None:
+                self._step()
+                yield Step(self.done, self)
+        except KeyboardInterrupt:
+            self.save()
+            raise
+        self.save()
+
+    @property
+    def seconds(self) -> float:
+        r"""Wall-clock seconds so far, over all sittings."""
+        return self.spent
+
+    def _step(self) -> None:
+        plan = self.objective.draw(self.settings.batch_size)
+        self._plans.append(plan)
+        self.engine.step(plan)
+        self.done += 1
+        last = self.done >= self.settings.steps
+        due = self.done % self.settings.every == 0 or last
+        if not self._asynchronous or due or self.done % LOOK_BEHIND == 0:
+            if not self.update.progress.alive.item():
+                return self._fail()
+        self.spent = time.monotonic() - self._began
+        if due:
+            self._look()
+        if self.stop_reason is None:
+            if last:
+                self.stop_reason = f"all {self.settings.steps:,} steps done"
+            elif self.settings.seconds is not None and self.spent >= self.settings.seconds:
+                self.stop_reason = f"time: {self.settings.seconds:g} s were up at step {self.done:,}"
+        self._save_if_due()
+        return None
+
+    def _look(self) -> None:
+        progress = self.update.progress
+        means = (progress.sums / (self.done - self._looked)).tolist()
+        progress.sums.zero_()
+        self._looked = self.done
+        entry: dict[str, float] = {"step": self.done, "loss": means[-1]}
+        if len(self.objective.names) > 1:
+            entry |= zip(self.objective.names, means, strict=False)
+        entry["gradient_norm"] = progress.norm.item()
+        if self.settings.held_out is not None:
+            entry["held_out"] = self._held_out(self.settings.held_out)
+        for name, metric in (self.settings.metrics or {}).items():
+            entry[name] = float(metric(self.objective.student))
+        self.history.append(**entry)
+        if self.plateau is not None:
+            if self.plateau.look(entry["held_out"]):
+                self.best = {k: v.detach().clone() for k, v in self.objective.student.state_dict().items()}
+            elif self.plateau.reached:
+                self.objective.student.load_state_dict(self.best)
+                self.stop_reason = (
+                    f"plateau: the held-out loss has not improved since it was {self.plateau.best:.4g}"
+                )
+
+    def _held_out(self, held_out: HeldOut, block: int = 1000) -> float:
+        batch, teacher = held_out
+        training = self.objective.student.training
+        self.objective.student.eval()
+        state = self.objective.rng_state()
+        total = 0.0
+        for start in range(0, rows(batch.x), block):
+            part = map_tensors(lambda t, at=start: t[at : at + block], batch)
+            total += self.objective.at(part, teacher).double().sum().item()
+        self.objective.load_rng_state(state)
+        self.objective.student.train(training)
+        return total / rows(batch.x)
+
+    def _fail(self) -> None:
+        good = int(self.update.progress.done.item())
+        plan = self._plans[good - self.done]  # the last plan is that of step self.done
+        self.done = good
+        self.spent = time.monotonic() - self._began
+        self.failure = diagnose(self.objective, plan, good + 1)
+        self.stop_reason = f"{self.failure}; the student is as it was before that step"
+        warnings.warn(self.stop_reason, stacklevel=2)
+
+    def _save_if_due(self) -> None:
+        if self.settings.checkpoint is None:
+            return
+        step, moment = self._saved
+        every = self.settings.checkpoint_every
+        if (every is not None and self.done - step >= every) or (
+            time.monotonic() - moment >= self.settings.checkpoint_seconds
+        ):
+            self.save()
+
+    def save(self) -> None:
+        r"""Write a checkpoint, if a folder was given."""
+        if self.settings.checkpoint is None or self._saved[0] == self.done and self._saved[0] > 0:
+            return
+        tensors = {
+            **{f"student.{k}": v for k, v in self.objective.student.state_dict().items()},
+            **{f"update.{k}": v for k, v in self.update.tensors().items()},
+            **{f"draws.{k}": v for k, v in self.objective.rng_state().items()},
+            **{f"best.{k}": v for k, v in self.best.items()},
+        }
+        about = {
+            "identity": dict(self.settings.identity or {}),
+            "done": self.done,
+            "steps": self.settings.steps,
+            "looked": self._looked,
+            "seconds": self.spent,
+            "stop_reason": self.stop_reason,
+            "history": dict(self.history),
+            "plateau": None if self.plateau is None else [self.plateau.best, self.plateau.since],
+        }
+        files.write(self.settings.checkpoint / files.FILE, tensors, about)
+        self._saved = (self.done, time.monotonic())
+
+    def _resume(self, folder: Path) -> None:
+        path = folder / files.FILE
+        if not path.exists():
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise CheckpointError(
+                    f"checkpoint: {folder} holds something else than limbeck's checkpoints; accepted: a "
+                    "new or empty folder, or one that limbeck wrote"
+                )
+            return
+        tensors, about = files.read(path)
+        present = dict(self.settings.identity or {})
+        if found := files.differences(about["identity"], present):
+            raise CheckpointError(f"checkpoint: {folder} belongs to another run: {'; '.join(found)}")
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+        files.copy_into(self.objective.student.state_dict(), part("student."), path)
+        files.copy_into(self.update.tensors(), part("update."), path)
+        self.objective.load_rng_state(part("draws."))
+        self.best = {k: v.to(self.objective.device) for k, v in part("best.").items()}
+        self.history = History(about["history"])
+        self.done, self._looked, self.spent = about["done"], about["looked"], about["seconds"]
+        if self.plateau is not None and about["plateau"] is not None:
+            self.plateau.best, self.plateau.since = about["plateau"]
+        if about["steps"] >= self.settings.steps:
+            self.stop_reason = about["stop_reason"]
+
+
+def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
+    r"""Find which terms and which inputs of a plan are not finite, by doing the step again."""
+    with torch.no_grad():
+        found = objective(plan)
+    batch = objective.batch(plan)
+    bad = {name: ~each.isfinite() for name, each in zip(objective.names, found, strict=True)}
+    terms = [name for name, where in bad.items() if where.any()]
+    if terms:
+        where = torch.stack([bad[name] for name in terms]).any(0)
+        return Failure(step, terms, where.nonzero().flatten().tolist(), batch)
+    leaves = {name: p.detach() for name, p in objective.named_parameters() if p.requires_grad}
+    for i, name in enumerate(objective.names):
+        gradients = grad(lambda p, i=i: functional_call(objective, p, (plan,))[i].mean())(leaves)
+        if not all(g.isfinite().all() for g in gradients.values()):
+            terms.append(f"gradient of {name}")
+    return Failure(step, terms or ["gradient"], [], batch)
+
+
+def _few(numbers: list[int], most: int = 8) -> str:
+    more = f", … ({len(numbers)} in all)" if len(numbers) > most else ""
+    return ", ".join(map(str, numbers[:most])) + more

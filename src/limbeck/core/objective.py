@@ -1,0 +1,219 @@
+r"""The objective of a distillation: inputs, teacher, loss and student bound into one function."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.core.batch import Batch, X, as_batch, floats, rows
+from limbeck.core.evaluation import Evaluated
+from limbeck.core.hidden import close_taps
+from limbeck.core.loss import Draws, Loss, Probe
+from limbeck.core.teacher import Teacher, output_form, settle_form
+from limbeck.errors import ArgumentError, InexactTeacherError
+from limbeck.core.inputs import Inputs
+
+__all__ = ["Objective", "Plan"]
+
+Plan: TypeAlias = dict[str, Any]
+r"""Everything random of one step, as tensors: of the inputs, of the teacher and of each loss term."""
+
+
+class Objective(nn.Module):
+    r"""⟨E(x, θ)⟩ over inputs x, as a function of the trained parameters.
+
+    What is random or stateful happens in `draw`; `forward` is a pure function of the plan and of
+    this module's parameters: the student's, and those of regressors that some losses train along.
+
+    Arguments:
+        teacher: A frozen source of targets.
+        student: The module to be trained.
+        inputs: A source of inputs, on the student's device.
+        loss: The loss.
+        student_output: The form of the student's outputs, or "auto".
+        seed: Seeds the losses' own draws.
+    """
+
+    def __init__(
+        self,
+        teacher: Teacher,
+        student: nn.Module,
+        inputs: Inputs,
+        loss: Loss,
+        *,
+        student_output: str = "auto",
+        seed: int = 0,
+        probe_size: int = 8,
+    ) -> None:
+        super().__init__()
+        self.student, self.inputs, self.loss = student, inputs, loss
+        self._teacher = [teacher]  # in a list, so that its parameters are not this module's
+        self.coefficients = [c for c, _ in loss]
+        self.terms = [term for _, term in loss]
+        self.names = _distinct([term.name for term in self.terms])
+        self.device = next((p.device for p in student.parameters()), torch.device("cpu"))
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.form = output_form("student_output", student, student_output)
+        inputs.bind(self.at)
+        self.settle(probe_size)
+
+    @property
+    def teacher(self) -> Teacher:
+        return self._teacher[0]
+
+    @teacher.setter
+    def teacher(self, teacher: Teacher) -> None:
+        self._teacher = [teacher]
+
+    def settle(self, probe_size: int) -> None:
+        r"""Look at both models at a few inputs and refuse what does not fit, before any step."""
+        needs = {term.needs for term in self.terms} - {""}
+        if len(needs) > 1:
+            raise ArgumentError("loss", repr(self.loss), "losses on predictions or on densities, not both")
+        need = next(iter(needs), "")
+        self._refuse_by_statistics()
+        batch = as_batch(self.inputs.probe(probe_size))
+        n = rows(batch.x)
+        with torch.no_grad():
+            if self.asks:
+                self.teacher.settle(batch, need)
+            raw = self._student_raw(batch.x, need)
+            self.form = settle_form("student_output", "student", raw, self.form, need, n)
+            if "derivatives" in self.asks:
+                self.teacher.refuse_derivatives(repr(self.loss))
+            self._refuse_batch_statistics()
+            seen = Evaluated(self.student, batch.x, self.form)
+            self.outputs = self._outputs(seen, need)
+            taught = self.teacher.view(batch, self.teacher.draw(n)) if self.asks else seen
+            extras = [term.bind(Probe(seen, taught, batch)) for term in self.terms]
+        self.extras = nn.ModuleList([extra for extra in extras if extra is not None])
+        self._like = batch.x
+
+    @property
+    def asks(self) -> frozenset[str]:
+        r"""What the losses want of the teacher."""
+        return frozenset().union(*(term.asks for term in self.terms))
+
+    def _student_raw(self, x: X, need: str) -> Any:
+        dtype = next((p.dtype for p in self.student.parameters() if p.is_floating_point()), None)
+        for name, part in floats(x).items():
+            if dtype is not None and part.dtype != dtype:
+                raise ArgumentError(
+                    f"inputs{f'[{name!r}]' if name else ''}", f"{part.dtype}", f"the student's {dtype}"
+                )
+        try:
+            if need == "density":
+                return Evaluated(self.student, x, self.form).log_density()
+            return self.student(x)
+        except RuntimeError as error:
+            shapes = {name: tuple(part.shape) for name, part in floats(x).items()}
+            raise ArgumentError("student", f"inputs of shape {shapes} that it fails on ({error})", "inputs that fit it") from error
+
+    def _outputs(self, seen: Evaluated, need: str) -> int:
+        if need == "density":
+            return 1
+        return (seen.log_probabilities() if need == "probabilities" else seen.values()).shape[1]
+
+    def _refuse_by_statistics(self) -> None:
+        if self.asks and self.teacher.source is None:
+            raise ArgumentError("teacher", None, f"a teacher, since {self.loss!r} compares with one")
+        for term in self.terms:
+            if not (self.teacher.exact or term.affine):
+                raise InexactTeacherError(
+                    f"loss: {term!r} is biased with a teacher that gives one draw at a time: {term.bias}. "
+                    'Accepted: cross_entropy at temperature 1, square_error, derivative_error in the '
+                    'plain domain, or in the log domain with weight="teacher".'
+                )
+
+    def _refuse_batch_statistics(self) -> None:
+        if not any(term.asks & {"derivatives"} or hasattr(term, "directions") for term in self.terms):
+            return
+        for name, module in self.student.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+                raise ArgumentError(
+                    "student",
+                    f"the layer {name!r}, which mixes the examples of a batch while training",
+                    "for derivative losses, a student whose examples are independent: LayerNorm, or "
+                    "the layer in eval() mode",
+                )
+
+    def draw(self, n: int) -> Plan:
+        r"""Everything random of one step at n inputs."""
+        plan: Plan = {"inputs": self.inputs.draw(n)}
+        if self.asks:
+            if self.teacher.opaque:
+                plan["teacher"] = self.teacher.prepare(as_batch(self.inputs.build(plan["inputs"])))
+            else:
+                plan["teacher"] = self.teacher.draw(n)
+        plan["loss"] = [term.draw(self._draws(n, self.teacher)) for term in self.terms]
+        return plan
+
+    def _draws(self, n: int, teacher: Teacher) -> Draws:
+        like: X = (
+            self._like.new_empty((n, *self._like.shape[1:]))
+            if isinstance(self._like, Tensor)
+            else {k: v.new_empty((n, *v.shape[1:])) for k, v in self._like.items()}
+        )
+        return Draws(n, self.outputs, like, teacher.signs, self.generator)
+
+    def batch(self, plan: Plan) -> Batch:
+        r"""The batch that a plan stands for."""
+        return as_batch(self.inputs.build(plan["inputs"]))
+
+    def forward(self, plan: Plan) -> tuple[Tensor, ...]:
+        r"""Each term's loss at each example, (n,), weighted by importance but not by coefficients."""
+        batch = self.batch(plan)
+        student = Evaluated(self.student, batch.x, self.form)
+        teacher = self.teacher.view(batch, plan.get("teacher")) if self.asks else student
+        found = tuple(
+            term(student, teacher, batch, drawn)
+            for term, drawn in zip(self.terms, plan["loss"], strict=True)
+        )
+        return found if batch.weight is None else tuple(batch.weight * each for each in found)
+
+    def total(self, found: tuple[Tensor, ...]) -> Tensor:
+        r"""The loss of each example, (n,), from its terms."""
+        return sum(c * each for c, each in zip(self.coefficients, found, strict=True))  # type: ignore[return-value]
+
+    @torch.no_grad()
+    def at(self, batch: Batch, teacher: Teacher | None = None) -> Tensor:
+        r"""The present loss of each example of a batch, (n,), without its weight."""
+        n, teacher = rows(batch.x), teacher or self.teacher
+        seen = taught = Evaluated(self.student, batch.x, self.form)
+        if self.asks:
+            drawn = teacher.prepare(batch) if teacher.opaque else teacher.draw(n)
+            taught = teacher.view(batch, drawn)
+        draws = self._draws(n, teacher)
+        return self.total(tuple(term(seen, taught, batch, term.draw(draws)) for term in self.terms))
+
+    def release(self) -> None:
+        r"""Give both models back as they came, but for the student's parameters."""
+        self.teacher.release()
+        for model in (self.student, self.teacher.source):
+            close_taps(model)
+
+    def rng_state(self) -> dict[str, Tensor]:
+        r"""All that goes on drawing: the losses' generator, the inputs and a live teacher."""
+        return {
+            "loss.generator": self.generator.get_state(),
+            **{f"inputs.{name}": value for name, value in self.inputs.state_dict().items()},
+            **{f"teacher.{name}": value for name, value in self.teacher.state_dict().items()},
+        }
+
+    def load_rng_state(self, state: dict[str, Tensor]) -> None:
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+        self.generator.set_state(state["loss.generator"].cpu())
+        self.inputs.load_state_dict(part("inputs."))
+        self.teacher.load_state_dict(part("teacher."))
+
+
+def _distinct(names: list[str]) -> list[str]:
+    r"""Names with a number behind those that stand more than once."""
+    return [
+        name if names.count(name) == 1 else f"{name}_{names[: i + 1].count(name)}"
+        for i, name in enumerate(names)
+    ]

@@ -1,0 +1,137 @@
+r"""What a distillation gives back: the student, why it stopped, how long it took."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from limbeck.core import checkpoint as files
+from limbeck.core.history import History
+from limbeck.core.loop import Failure
+from limbeck.errors import ArgumentError, CheckpointError
+
+__all__ = ["Result", "load"]
+
+STUDENT, ABOUT = "student.safetensors", "result.json"
+FORMAT = "limbeck-student-1"
+
+
+@dataclass(repr=False)
+class Result:
+    r"""A distilled student and its story.
+
+    Attributes:
+        student: The trained module.
+        history: Lists by name: "step", "loss", loss terms, metrics.
+        steps: How many steps changed the student.
+        stop_reason: Why it stopped, in words.
+        seconds: Wall-clock seconds.
+        engine: Which engine ran the steps.
+        settings: What was asked for, in words and numbers.
+        failure: Where a loss was not finite, if one was.
+    """
+
+    student: nn.Module
+    history: History
+    steps: int
+    stop_reason: str
+    seconds: float
+    engine: str = "eager"
+    settings: dict[str, Any] = field(default_factory=dict)
+    failure: Failure | None = None
+
+    def save(self, folder: str | Path) -> Path:
+        r"""Write the student (safetensors) and its story (JSON) into a folder."""
+        folder = Path(folder)
+        spec = self.student.spec() if hasattr(self.student, "spec") else None
+        files.write(folder / STUDENT, self.student.state_dict(), {"spec": spec}, FORMAT)
+        about = {
+            "steps": self.steps,
+            "stop_reason": self.stop_reason,
+            "seconds": self.seconds,
+            "engine": self.engine,
+            "settings": self.settings,
+            "history": dict(self.history),
+        }
+        files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
+        return folder
+
+    def export(self, path: str | Path) -> Path:
+        r"""Write the student as an ONNX file."""
+        from limbeck.export import to_onnx
+
+        return to_onnx(self.student, path, self.settings.get("input_shape"))
+
+    def table(self) -> Table:
+        r"""The result as a table."""
+        table = Table(title="distillation", title_justify="left", show_header=False)
+        count = sum(p.numel() for p in self.student.parameters())
+        rows = {
+            "student": f"{type(self.student).__name__}, {count:,} parameters",
+            "loss": str(self.settings.get("loss", "")),
+            "steps": f"{self.steps:,} ({self.engine})",
+            "seconds": f"{self.seconds:.1f}",
+            "stopped": self.stop_reason,
+        }
+        for name, values in self.history.items():
+            if name != "step" and values:
+                rows[name] = f"{values[0]:.4g} → {values[-1]:.4g}"
+        for name, value in rows.items():
+            table.add_row(name, value)
+        return table
+
+    def __str__(self) -> str:
+        console = Console(width=100, record=True, file=_Nowhere())
+        console.print(self.table())
+        loss = self.history["loss"] if "loss" in self.history else []
+        fell = f"the loss went from {loss[0]:.4g} to {loss[-1]:.4g}" if loss else "nothing was measured"
+        return console.export_text() + f"In {self.steps:,} steps and {self.seconds:.1f} s {fell}."
+
+    __repr__ = __str__
+
+
+class _Nowhere:
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+def load(folder: str | Path, student: nn.Module | None = None) -> Result:
+    r"""Read a result back.
+
+    Arguments:
+        folder: What `Result.save` wrote.
+        student: An empty copy of a module of the user's own; limbeck's models need none.
+    """
+    folder = Path(folder)
+    if not (folder / STUDENT).exists():
+        raise ArgumentError("folder", str(folder), f"a folder with {STUDENT}, as Result.save writes it")
+    tensors, about = files.read(folder / STUDENT, FORMAT)
+    if student is None:
+        student = from_spec(about["spec"], folder)
+    files.copy_into(student.state_dict(), tensors, folder / STUDENT)
+    try:
+        story = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"folder: {folder / ABOUT} cannot be read ({error})") from error
+    return Result(student, History(story.pop("history")), **story)
+
+
+def from_spec(spec: dict[str, Any] | None, folder: Path) -> nn.Module:
+    r"""One of limbeck's own models, from its description; nothing else is ever constructed."""
+    models = importlib.import_module("limbeck.models")
+    kind = (spec or {}).get("type")
+    if spec is None or kind not in models.__all__:
+        raise ArgumentError(
+            "student", f"None, and {folder} holds a module of the user's own", "student=, an empty copy of it"
+        )
+    return getattr(models, kind).from_spec(spec)

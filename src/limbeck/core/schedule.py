@@ -1,0 +1,105 @@
+r"""Learning-rate schedules: a factor as a function of the steps done, in tensors or numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from limbeck.errors import ArgumentError
+
+__all__ = ["Constant", "Cosine", "Linear", "Logarithmic", "RobbinsMonro", "Schedule", "as_schedule"]
+
+Schedule = Callable[[Tensor, int], Tensor]
+r"""`schedule(t, total)`: the factor on the learning rate after t of `total` steps, as a tensor."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    r"""No decay."""
+
+    def __call__(self, t: Tensor, total: int) -> Tensor:
+        return torch.ones_like(t)
+
+
+@dataclass(frozen=True)
+class Linear:
+    r"""From 1 to 0, in equal steps."""
+
+    def __call__(self, t: Tensor, total: int) -> Tensor:
+        return (1 - t / total).clamp_min(0)
+
+
+@dataclass(frozen=True)
+class Logarithmic:
+    r"""From 1 to `final`, in equal ratios."""
+
+    final: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not 0 < self.final <= 1:
+            raise ArgumentError("final", self.final, "a number above 0, at most 1")
+
+    def __call__(self, t: Tensor, total: int) -> Tensor:
+        return torch.exp(math.log(self.final) * (t / total).clamp_max(1))
+
+
+@dataclass(frozen=True)
+class Cosine:
+    r"""Half a cosine from 1 to 0, after a linear warm-up over a fraction of the steps."""
+
+    warmup: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warmup < 1:
+            raise ArgumentError("warmup", self.warmup, "a fraction from 0 to below 1")
+
+    def __call__(self, t: Tensor, total: int) -> Tensor:
+        start = self.warmup * total
+        fall = ((t - start) / (total - start)).clamp(0, 1)
+        rise = ((t + 1) / start).clamp_max(1) if start else torch.ones_like(t)
+        return rise * (1 + torch.cos(math.pi * fall)) / 2
+
+
+@dataclass(frozen=True)
+class RobbinsMonro:
+    r"""(t0 + t)^−β, scaled to start at 1; for ½ < β ≤ 1 it satisfies Robbins and Monro."""
+
+    t0: float = 1.0
+    beta: float = 0.6
+
+    def __post_init__(self) -> None:
+        if self.t0 <= 0 or not 0 < self.beta <= 1:
+            raise ArgumentError("schedule", f"t0={self.t0}, beta={self.beta}", "t0 > 0, 0 < beta ≤ 1")
+
+    def __call__(self, t: Tensor, total: int) -> Tensor:
+        return (1 + t / self.t0) ** (-self.beta)
+
+
+NAMES: dict[str, Callable[[], Schedule]] = {
+    "constant": Constant,
+    "linear": Linear,
+    "logarithmic": Logarithmic,
+    "cosine": Cosine,
+    "robbins-monro": RobbinsMonro,
+}
+
+
+def as_schedule(value: str | Schedule | None) -> Schedule:
+    r"""A schedule by name, or as it is.
+
+    >>> float(as_schedule("cosine")(torch.tensor(5.0), 10))
+    0.5
+    """
+    if value is None:
+        return Constant()
+    if isinstance(value, str):
+        if value not in NAMES:
+            raise ArgumentError.unknown("schedule", value, NAMES)
+        return NAMES[value]()
+    if not callable(value):
+        raise ArgumentError("schedule", repr(value), f"one of {', '.join(NAMES)}, or a function of (t, total)")
+    return value

@@ -1,0 +1,42 @@
+r"""When to stop before the last step: on a plateau of a held-out measure, or on time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from limbeck.errors import ArgumentError
+
+__all__ = ["Plateau"]
+
+
+@dataclass
+class Plateau:
+    r"""Watches a measure that should fall.
+
+    Arguments:
+        patience: How many looks in a row may pass without a new best.
+        improvement: By which fraction of its size the best must be beaten to count.
+    """
+
+    patience: int
+    improvement: float = 1e-3
+    best: float = field(default=math.inf, init=False)
+    since: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.patience, int) or self.patience < 1:
+            raise ArgumentError("patience", repr(self.patience), "a whole number from 1, or None")
+
+    def look(self, measure: float) -> bool:
+        r"""Take a new measure; say whether it is a new best."""
+        margin = self.improvement * abs(self.best) if math.isfinite(self.best) else 0.0
+        if measure < self.best - margin:
+            self.best, self.since = measure, 0
+            return True
+        self.since += 1
+        return False
+
+    @property
+    def reached(self) -> bool:
+        return self.since >= self.patience

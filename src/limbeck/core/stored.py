@@ -1,0 +1,161 @@
+r"""Stored targets: what a teacher says of each row of a data set, computed once and looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limbeck.core.batch import Batch, X, map_tensors, rows
+from limbeck.core.evaluation import Evaluated
+from limbeck.core.loss import Loss
+from limbeck.core.teacher import Teacher
+from limbeck.errors import ArgumentError, NotDifferentiableError
+
+__all__ = ["Stored", "precompute", "stored_bytes"]
+
+POOL = 4
+r"""Stored random projections a row, for each that a step uses; steps pick among them."""
+
+
+class Stored(Teacher):
+    r"""A teacher that looks its targets up by the batch's row numbers.
+
+    Arguments:
+        values: Outputs (N, I) or (N,) at the N rows of the data set.
+        output: Their form.
+        derivatives: Derivatives (N, I, D) by domain ("log" or "plain").
+        pools: By (domain, weight), random cotangents (N, r, I) and the derivatives (N, r, D)
+            of those combinations of the outputs.
+        hidden: Hidden layers (N, ...) by name.
+    """
+
+    def __init__(
+        self,
+        values: Tensor,
+        output: str = "auto",
+        *,
+        derivatives: dict[str, Tensor] | None = None,
+        pools: dict[tuple[str, str], tuple[Tensor, Tensor]] | None = None,
+        hidden: dict[str, Tensor] | None = None,
+    ) -> None:
+        super().__init__(self._missing, "auto", differentiable=bool(derivatives or pools))
+        self.form = output
+        self.values, self.derivatives = values, derivatives or {}
+        self.pools, self.hidden = pools or {}, hidden or {}
+
+    def _missing(self, x: X) -> Tensor:
+        raise ArgumentError("inputs", "no row numbers", "a Dataset over the rows that targets are stored for")
+
+    def to(self, device: torch.device) -> None:
+        for name in ("values", "derivatives", "pools", "hidden"):
+            setattr(self, name, map_tensors(lambda t: t.to(device), getattr(self, name)))
+
+    def signs(self, k: int, n: int, outputs: int, generator: torch.Generator) -> Tensor:
+        if not self.pools:
+            return super().signs(k, n, outputs, generator)
+        size = next(iter(self.pools.values()))[0].shape[1]
+        return torch.randint(0, size, (k, n), generator=generator, device=generator.device)
+
+    def view(self, batch: Batch, drawn: Any = None) -> StoredView:
+        if batch.index is None:
+            self._missing(batch.x)
+        return StoredView(self, batch)
+
+    def __repr__(self) -> str:
+        return "the teacher (stored targets)"
+
+
+class StoredView(Evaluated):
+    r"""Stored targets at a batch, as losses see them."""
+
+    def __init__(self, stored: Stored, batch: Batch) -> None:
+        self.stored, self.index = stored, batch.index
+        super().__init__(lambda x: stored.values[self.index], batch.x, stored.form)
+
+    def derivatives(self, domain: str) -> Tensor:
+        if domain not in self.stored.derivatives:
+            raise NotDifferentiableError(f"teacher: no derivatives in the {domain} domain are stored")
+        return self.stored.derivatives[domain][self.index]
+
+    def projected(self, domain: str, cotangents: Tensor) -> Tensor:
+        return torch.einsum("kni,nid->nkd", cotangents, self.derivatives(domain))
+
+    def outputs(self, domain: str) -> Tensor:
+        return self.log_probabilities() if domain == "log" else self.values()
+
+    def projection(self, domain: str, weight: str, signs: Tensor) -> tuple[Tensor, Tensor]:
+        pool = self.stored.pools.get((domain, weight))
+        if pool is None:
+            return super().projection(domain, weight, signs)
+        cotangents, projected = pool
+        return cotangents[self.index, signs], projected[self.index, signs].transpose(0, 1)
+
+    def directional(self, domain: str, directions: X) -> Tensor:
+        flat = directions if isinstance(directions, Tensor) else torch.cat([d.flatten(1) for d in directions.values()], 1)
+        flat = flat.expand(self.index.shape[0], *flat.shape[-(self.x.ndim - 1) :]).flatten(1) if isinstance(self.x, Tensor) and isinstance(directions, Tensor) else flat  # type: ignore[union-attr]
+        return torch.einsum("nid,nd->ni", self.derivatives(domain), flat)
+
+    def hidden(self, name: str) -> Tensor:
+        return self.stored.hidden[name][self.index]
+
+
+def stored_bytes(teacher: Teacher, terms: Iterable[Loss], x: X, outputs: int, batch: Batch) -> int:
+    r"""About how many bytes the targets of a data set would take."""
+    parts = [x] if isinstance(x, Tensor) else [p for p in x.values() if p.is_floating_point()]
+    count, item = rows(x), parts[0].element_size()
+    size = sum(part[0].numel() for part in parts)
+    total = count * outputs * item
+    for term in terms:
+        if "derivatives" in term.asks:
+            kept = outputs if term.projections is None else POOL * term.projections
+            total += count * kept * size * item
+        if "hidden" in term.asks:
+            total += count * teacher.view(batch).hidden(term.teacher_layer)[0].numel() * item  # type: ignore[attr-defined]
+    return total
+
+
+@torch.no_grad()
+def precompute(teacher: Teacher, x: X, terms: Iterable[Loss], *, seed: int = 0, block: int = 1000) -> Stored:
+    r"""Evaluate a teacher once at every row of x, as far as the losses ask."""
+    device = (x if isinstance(x, Tensor) else next(iter(x.values()))).device
+    generator = torch.Generator(device).manual_seed(seed)
+    found: dict[Any, list[Any]] = {}
+    for batch in _blocks(x, block):
+        view = teacher.view(batch, teacher.prepare(batch) if teacher.opaque else None)
+        found.setdefault("values", []).append(view.raw())
+        for term in terms:
+            for key, value in _asked(view, term, teacher, generator):
+                found.setdefault(key, []).append(value)
+    joined: dict[Any, Any] = {
+        key: torch.cat(parts) if isinstance(parts[0], Tensor) else tuple(map(torch.cat, zip(*parts, strict=True)))
+        for key, parts in found.items()
+    }
+    return Stored(
+        joined.pop("values"),
+        teacher.form,
+        derivatives={key[1]: value for key, value in joined.items() if key[0] == "derivatives"},
+        pools={key[1:]: value for key, value in joined.items() if key[0] == "pool"},
+        hidden={key[1]: value for key, value in joined.items() if key[0] == "hidden"},
+    )
+
+
+def _blocks(x: X, size: int) -> Iterator[Batch]:
+    for start in range(0, rows(x), size):
+        yield Batch(map_tensors(lambda part, at=start: part[at : at + size], x))
+
+
+def _asked(view: Any, term: Loss, teacher: Teacher, generator: torch.Generator) -> Iterator[tuple[Any, Any]]:
+    if "hidden" in term.asks:
+        yield ("hidden", term.teacher_layer), view.hidden(term.teacher_layer)  # type: ignore[attr-defined]
+    if "derivatives" not in term.asks:
+        return
+    if term.projections is None:
+        yield ("derivatives", term.domain), view.derivatives(term.domain)
+        return
+    n, outputs = view.outputs(term.domain).shape
+    signs = Teacher.signs(teacher, POOL * term.projections, n, outputs, generator)
+    cotangents, projected = view.projection(term.domain, term.weight, signs)  # type: ignore[attr-defined]
+    yield ("pool", term.domain, term.weight), (cotangents.transpose(0, 1).contiguous(), projected)  # type: ignore[attr-defined]

@@ -1,0 +1,227 @@
+r"""Teachers: frozen sources of targets, live, opaque or stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from limbeck.core import forms
+from limbeck.core.batch import Batch, X
+from limbeck.core.evaluation import Evaluated, View, depends_on_inputs
+from limbeck.errors import ArgumentError, NotDifferentiableError
+
+__all__ = ["Opaque", "Teacher", "as_teacher"]
+
+
+class Teacher:
+    r"""A callable on tensors as a frozen source of targets.
+
+    Arguments:
+        source: An `nn.Module` or a callable on x; None for losses that need no teacher.
+        output: The form of its outputs, one of `forms.FORMS`, or "auto".
+        exact: False where each call gives the targets of one random draw (a live chain).
+        differentiable: Whether input derivatives can be taken; None finds out by trying.
+        draw: For live teachers, `draw(n)` gives tensors, and source is called as
+            `source(x, drawn)`; everything random or stateful belongs there.
+    """
+
+    opaque = False  # whether it must be called outside the compiled step
+    argument = "teacher"
+
+    def __init__(
+        self,
+        source: Callable[..., Tensor] | None,
+        output: str = "auto",
+        *,
+        exact: bool = True,
+        differentiable: bool | None = None,
+        draw: Callable[[int], Any] | None = None,
+    ) -> None:
+        self.source, self.exact, self._draw = source, exact, draw
+        self.form = output_form("teacher_output", source, output)
+        self.differentiable = differentiable
+        self._training: list[nn.Module] = []
+
+    def settle(self, batch: Batch, needs: str) -> None:
+        r"""Find out, at a few inputs, what was left to be found out; refuse what does not fit."""
+        if self.source is None:
+            return
+        raw = self.view(batch, self.draw(len_of(batch))).raw()
+        self.form = settle_form("teacher_output", "teacher", raw, self.form, needs, len_of(batch))
+        if self.differentiable is None:
+            self.differentiable = depends_on_inputs(self._at(self.draw(len_of(batch))), batch.x)
+
+    def draw(self, n: int) -> Any:
+        r"""What is random about the teacher at n inputs, if anything."""
+        return None if self._draw is None else self._draw(n)
+
+    def signs(self, k: int, n: int, outputs: int, generator: torch.Generator) -> Tensor:
+        r"""What k random projections need: signs (k, n, I) in {0, 1}."""
+        size = (k, n, outputs)
+        return torch.randint(0, 2, size, generator=generator, device=generator.device, dtype=torch.float32)
+
+    def prepare(self, batch: Batch) -> Any:
+        r"""For opaque teachers: the targets at a batch, computed outside the step."""
+        return None
+
+    def view(self, batch: Batch, drawn: Any = None) -> Any:
+        r"""The teacher at a batch, as losses see it."""
+        return Evaluated(self._at(drawn), batch.x, self.form)
+
+    def refuse_derivatives(self, loss: str) -> None:
+        r"""Say that a derivative loss cannot be used, if so."""
+        if not self.differentiable:
+            raise NotDifferentiableError(
+                f"teacher: {loss} asks for input derivatives, and {self} has none (its outputs do not "
+                "depend on x through torch). Use a loss on values, smooth it by noise on the inputs, "
+                "or distil it first into a differentiable surrogate."
+            )
+
+    def _at(self, drawn: Any) -> Callable[[X], Tensor]:
+        if drawn is None:
+            assert self.source is not None
+            return self.source
+        return lambda x: self.source(x, drawn)  # type: ignore[misc]
+
+    def to(self, device: torch.device) -> None:
+        r"""Move to the student's device, freeze, and switch to evaluation mode."""
+        if isinstance(self.source, nn.Module):
+            self.source.to(device)
+            self._training = [module for module in self.source.modules() if module.training]
+            for module in self._training:
+                module.training = False
+
+    def release(self) -> None:
+        r"""Give the teacher back in the mode in which it came."""
+        for module in self._training:
+            module.training = True
+        self._training = []
+
+    def state_dict(self) -> dict[str, Tensor]:
+        own = getattr(self.source, "state_dict", None)
+        return own() if self._draw is not None and own is not None else {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        if state:
+            self.source.load_state_dict(state)  # type: ignore[union-attr]
+
+    def __repr__(self) -> str:
+        return f"the teacher ({type(self.source).__name__})"
+
+
+class Opaque(Teacher):
+    r"""A teacher on NumPy arrays: a forest, a boosted model, a remote call. It has no derivatives.
+
+    Arguments:
+        function: Maps an array (n, ...), or a dict of arrays, to an array (n,) or (n, I).
+        output: The form of its outputs.
+    """
+
+    opaque = True
+
+    def __init__(self, function: Callable[..., Any], output: str = "auto", *, exact: bool = True) -> None:
+        super().__init__(self._call, "auto", exact=exact, differentiable=False)
+        self.function = function
+        self.form = output_form("teacher_output", function, output)
+
+    def _call(self, x: X) -> Tensor:
+        sample = x if isinstance(x, Tensor) else next(iter(x.values()))
+        arrays = (
+            x.detach().cpu().numpy()
+            if isinstance(x, Tensor)
+            else {name: part.detach().cpu().numpy() for name, part in x.items()}
+        )
+        found = np.asarray(self.function(arrays))
+        if found.shape[:1] != sample.shape[:1] or found.ndim > 2:
+            raise ArgumentError(
+                "teacher",
+                f"outputs of shape {found.shape} for {sample.shape[0]} inputs",
+                f"({sample.shape[0]},) or ({sample.shape[0]}, outputs)",
+            )
+        dtype = sample.dtype if sample.is_floating_point() else torch.get_default_dtype()
+        return torch.as_tensor(found).to(device=sample.device, dtype=dtype)
+
+    def prepare(self, batch: Batch) -> Tensor:
+        return self._call(batch.x)
+
+    def view(self, batch: Batch, drawn: Any = None) -> View:
+        return Evaluated(self._call if drawn is None else (lambda x: drawn), batch.x, self.form)
+
+    def __repr__(self) -> str:
+        owner = getattr(self.function, "__self__", None)
+        name = type(owner).__name__ if owner is not None else getattr(self.function, "__name__", "callable")
+        return f"the teacher ({name})"
+
+
+def as_teacher(value: Any, output: str = "auto") -> Teacher:
+    r"""A teacher made of what the user has.
+
+    Torch modules and callables on tensors are live; objects with `predict_proba` or `predict`
+    (scikit-learn and its relatives) are opaque; None serves losses that need no teacher.
+    """
+    if isinstance(value, Teacher):
+        return value
+    if value is None:
+        return Teacher(None)
+    if not isinstance(value, nn.Module):
+        if hasattr(value, "predict_proba"):
+            return Opaque(value.predict_proba, "probabilities" if output == "auto" else output)
+        if hasattr(value, "predict"):
+            return Opaque(value.predict, "values" if output == "auto" else output)
+        if not callable(value) and hasattr(value, "log_unnormalized"):
+            return Teacher(value.log_unnormalized, "log_density")
+    if callable(value):
+        return Teacher(value, output)
+    raise ArgumentError(
+        "teacher",
+        f"an object of type {type(value).__name__}",
+        "a torch module, a callable on tensors, an estimator with predict or predict_proba, or None",
+    )
+
+
+def len_of(batch: Batch) -> int:
+    first = batch.x if isinstance(batch.x, Tensor) else next(iter(batch.x.values()))
+    return first.shape[0]
+
+
+def output_form(argument: str, model: Any, output: str) -> str:
+    r"""The form that a model's outputs are said to have: by the user, or by the model itself."""
+    if output == "auto":
+        output = getattr(model, "output_kind", None) or "auto"
+        if output == "auto" and any(hasattr(model, m) for m in ("log_prob", "log_unnormalized")):
+            output = "log_density"
+    if output not in (*forms.FORMS, "auto"):
+        raise ArgumentError.unknown(argument, output, (*forms.FORMS, "auto"))
+    return output
+
+
+def settle_form(argument: str, who: str, raw: Any, form: str, needs: str, n: int) -> str:
+    r"""The form of outputs that were looked at; ambiguous ones are refused where it matters."""
+    if not isinstance(raw, Tensor):
+        raise ArgumentError(who, f"outputs of type {type(raw).__name__}", "one tensor (n, outputs)")
+    if raw.ndim == 0 or raw.shape[0] != n:
+        raise ArgumentError(who, f"outputs of shape {tuple(raw.shape)} for {n} inputs", f"({n}, ...)")
+    if not raw.isfinite().all() and form != "log_probabilities":
+        raise ArgumentError(who, "outputs with NaN or infinity", "finite outputs at the inputs given")
+    if form == "auto":
+        form = forms.recognise(raw) or "auto"
+    if form == "auto" and needs == "probabilities":
+        raise ArgumentError(
+            argument,
+            "outputs that could be logits or plain values",
+            f'{argument}="logits", "probabilities" or "log_probabilities", since this loss needs '
+            "class probabilities",
+        )
+    if form == "auto":
+        form = "log_density" if needs == "density" else "values"
+    if needs == "probabilities" and form not in forms.FORMS[:3]:
+        raise ArgumentError(
+            argument, repr(form), "logits, probabilities or log probabilities, which this loss needs"
+        )
+    if form == "probabilities":
+        forms.check_probabilities(raw, argument)
+    return form

@@ -1,0 +1,293 @@
+r"""`distill`: a teacher, a student, inputs and a loss in; a trained student out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from limbeck import engine as engines
+from limbeck import losses
+from limbeck.core.batch import floats
+from limbeck.core.loop import HeldOut, Run, Settings, Step
+from limbeck.core.loss import Loss
+from limbeck.core.objective import Objective
+from limbeck.core.result import Result
+from limbeck.core.schedule import Schedule
+from limbeck.core.stored import Stored, precompute, stored_bytes
+from limbeck.core.teacher import Teacher, as_teacher, output_form
+from limbeck.core.update import GradientUpdate, Update
+from limbeck.errors import ArgumentError
+from limbeck.inputs import Dataset, as_inputs
+from limbeck.progress import watched
+
+__all__ = ["distill", "steps"]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
+    "thesis": {
+        "optimizer": "adadelta",
+        "schedule": "constant",
+        "batch_size": 20,
+        "options": {"lr": 1.0, "rho": 0.95, "eps": 1e-6},
+    },
+}
+
+STORE_AT_MOST = 2**30
+r"""Bytes of stored targets up to which `precompute="auto"` stores them."""
+
+
+def distill(
+    teacher: Any,
+    student: nn.Module,
+    inputs: Any,
+    loss: Loss | str = "auto",
+    *,
+    steps: int = 10_000,
+    batch_size: int | str = "auto",
+    optimizer: str | torch.optim.Optimizer = "auto",
+    schedule: str | Schedule | None = "auto",
+    lr: float | None = None,
+    clip: float | None = None,
+    update: Update | None = None,
+    preset: str = "auto",
+    seed: int = 0,
+    device: str | torch.device = "auto",
+    engine: str = "auto",
+    teacher_output: str = "auto",
+    student_output: str = "auto",
+    precompute: bool | str = "auto",
+    metrics: Mapping[str, Callable[[nn.Module], float]] | None = None,
+    held_out: Any = None,
+    patience: int | None = None,
+    seconds: float | None = None,
+    every: int | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    checkpoint_seconds: float = 60.0,
+    progress: bool = True,
+) -> Result:
+    r"""Train a student to do what a teacher does.
+
+    Arguments:
+        teacher: A torch module, a callable on tensors, an estimator with `predict_proba` or
+            `predict`, a `Teacher`, or None for losses that need none.
+        student: A module; it is trained in place.
+        inputs: A source from `limbeck.inputs`, or anything that `as_inputs` makes one of: a
+            tensor, an array, a torch Dataset or loader, a model with `.sample`, a function of n.
+        loss: From `limbeck.losses`, or a name; "auto" is cross entropy for class probabilities,
+            KL for densities and square error for everything else.
+        steps: The number of steps.
+        batch_size: Inputs a step; 200 by default.
+        optimizer: A name in `torch.optim` or an instance; Adam by default.
+        schedule: "cosine" (the default), "constant", "linear", "logarithmic", "robbins-monro", or
+            a function of (steps done, total).
+        lr: The learning rate; each optimizer has a default.
+        clip: The largest norm of the gradient, if it is to be clipped.
+        update: An `Update` in place of optimizer, schedule, lr and clip.
+        preset: "thesis" for the source text's settings: ADADELTA, batches of 20, no decay.
+        seed: Seeds everything that has no seed of its own.
+        device: Where to run; "auto" is a GPU if there is one.
+        engine: "eager", "compiled", or "auto": compiled where the run is long enough to pay.
+        teacher_output: The form of the teacher's outputs: "logits", "probabilities",
+            "log_probabilities", "values"; "auto" asks the model or looks at its outputs, and
+            refuses to guess.
+        student_output: The same for the student.
+        precompute: Whether to evaluate the teacher once at every row of a data set and look its
+            targets up from then on; "auto" does so if the run visits rows again and they fit.
+        metrics: Functions of the student, by name, recorded in the history at each look.
+        held_out: Inputs on which the loss is recorded at each look.
+        patience: Stop after so many looks without a better held-out loss, and keep the best.
+        seconds: Stop after so many seconds.
+        every: Steps between looks; by default a fiftieth of all.
+        checkpoint: A folder to write checkpoints to, and to resume from if it holds one.
+        checkpoint_every: Steps between checkpoints, beside one each `checkpoint_seconds`.
+        checkpoint_seconds: Seconds between checkpoints.
+        progress: Whether to show a bar, if a terminal is there.
+    """
+    run = _prepare(SimpleNamespace(**locals()))
+    try:
+        for _ in watched(run, progress):
+            pass
+    finally:
+        run.objective.release()
+    assert run.stop_reason is not None
+    like = floats(run.objective._like)
+    described = dict(run.settings.identity or {}) | {
+        "steps": steps,
+        "device": str(run.objective.device),
+        "input_shape": {name: list(part.shape[1:]) for name, part in like.items()},
+    }
+    return Result(
+        student, run.history, run.done, run.stop_reason, run.seconds, run.engine.name, described, run.failure
+    )
+
+
+def steps(
+    teacher: Any, student: nn.Module, inputs: Any, loss: Loss | str = "auto", **options: Any
+) -> Iterator[Step]:
+    r"""The steps of a distillation one by one, for those who want to look in between.
+
+    Takes the arguments of `distill`. Each step gives `.number`, `.loss`, `.terms`, `.student`.
+    """
+    bound = inspect.signature(distill).bind(teacher, student, inputs, loss, **options)
+    bound.apply_defaults()
+    progress = bound.arguments["progress"] and "progress" in options
+    run = _prepare(SimpleNamespace(**bound.arguments))
+    try:
+        yield from watched(run, progress)
+    finally:
+        run.objective.release()
+
+
+def _prepare(ask: SimpleNamespace) -> Run:
+    r"""A run of what was asked for: everything is checked before the first step."""
+    if ask.preset not in PRESETS:
+        raise ArgumentError.unknown("preset", ask.preset, PRESETS)
+    defaults = PRESETS[ask.preset]
+    if not isinstance(ask.student, nn.Module):
+        raise ArgumentError("student", f"an object of type {type(ask.student).__name__}", "a torch module")
+    size = whole("batch_size", defaults["batch_size"] if ask.batch_size == "auto" else ask.batch_size)
+    whole("steps", ask.steps)
+    for name in ("every", "checkpoint_every"):
+        if getattr(ask, name) is not None:
+            whole(name, getattr(ask, name))
+    if ask.patience is not None and ask.held_out is None:
+        raise ArgumentError("held_out", None, "held-out inputs, since patience watches the loss on them")
+    place = choose_device(ask.device)
+    ask.student.to(place)
+    floating = (p.dtype for p in ask.student.parameters() if p.is_floating_point())
+    dtype = next(floating, torch.get_default_dtype())
+    source = as_inputs(ask.inputs)
+    source.to(place, dtype, ask.seed)
+    if isinstance(source, Dataset) and ask.batch_size == "auto" and not source.replace:
+        size = min(size, len(source))
+    teacher = as_teacher(ask.teacher, ask.teacher_output)
+    teacher.to(place)
+    loss = as_loss(ask.loss, teacher, ask.student)
+    objective = Objective(
+        teacher, ask.student, source, loss, student_output=ask.student_output, seed=ask.seed + 1
+    )
+    held_out = None if ask.held_out is None else _held_out(ask.held_out, objective, dtype)
+    _store_if_worth(objective, ask.precompute, ask.steps * size, ask.seed)
+    update = ask.update or _gradient_update(ask, defaults)
+    update.bind(objective, ask.steps)
+    settings = Settings(
+        steps=ask.steps,
+        batch_size=size,
+        every=ask.every or max(1, ask.steps // 50),
+        seconds=ask.seconds,
+        metrics=ask.metrics,
+        held_out=held_out,
+        patience=ask.patience,
+        checkpoint=None if ask.checkpoint is None else Path(ask.checkpoint),
+        checkpoint_every=ask.checkpoint_every,
+        checkpoint_seconds=ask.checkpoint_seconds,
+        identity=_identity(objective, update, size, ask.seed),
+    )
+    return Run(objective, update, engines.make(ask.engine, objective, update, ask.steps), settings)
+
+
+def _gradient_update(ask: SimpleNamespace, defaults: dict[str, Any]) -> GradientUpdate:
+    if isinstance(ask.optimizer, torch.optim.Optimizer) and ask.lr is not None:
+        raise ArgumentError("lr", ask.lr, "no lr beside an optimizer instance, which has its own")
+    name = defaults["optimizer"] if ask.optimizer == "auto" else ask.optimizer
+    schedule = defaults["schedule"] if ask.schedule == "auto" else ask.schedule
+    options = dict(defaults["options"]) if ask.optimizer == "auto" else {}
+    if ask.lr is not None:
+        options["lr"] = ask.lr
+    return GradientUpdate(name, schedule, clip=ask.clip, **options)
+
+
+def as_loss(loss: Loss | str, teacher: Teacher, student: nn.Module) -> Loss:
+    r"""A loss by name; "auto" goes by the kind of outputs."""
+    if isinstance(loss, Loss):
+        return loss
+    if loss == "auto":
+        forms = {teacher.form, output_form("student_output", student, "auto")}
+        if forms & {"logits", "probabilities", "log_probabilities"}:
+            return losses.cross_entropy()
+        return losses.kl() if "log_density" in forms else losses.square_error()
+    names = [name for name in losses.__all__ if name not in ("hints", "directional_error")]
+    if not isinstance(loss, str) or loss not in names:
+        raise ArgumentError.unknown("loss", loss, ["auto", *names])
+    return getattr(losses, loss)()
+
+
+def choose_device(device: str | torch.device) -> torch.device:
+    r"""The device by name; "auto" is a GPU if there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        raise ArgumentError("device", repr(device), f"a device of this machine ({error})") from None
+    return found
+
+
+def whole(argument: str, value: Any) -> int:
+    r"""A whole number from 1, or an error that names the argument."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ArgumentError(argument, repr(value), "a whole number from 1")
+    return value
+
+
+def _store_if_worth(objective: Objective, wanted: bool | str, visits: int, seed: int) -> None:
+    if wanted not in (True, False, "auto"):
+        raise ArgumentError.unknown("precompute", wanted, ("auto", "True", "False"))
+    source, teacher = objective.inputs, objective.teacher
+    possible = (
+        isinstance(source, Dataset)
+        and bool(objective.asks)
+        and teacher.exact
+        and not isinstance(teacher, Stored)
+        and not any(hasattr(term, "directions") for term in objective.terms)
+    )
+    if wanted is True and not possible:
+        raise ArgumentError("precompute", True, "a Dataset as inputs and an exact teacher")
+    if not (possible and wanted) or not isinstance(source, Dataset):
+        return
+    if wanted == "auto":
+        first = source.build(torch.zeros(1, dtype=torch.long, device=objective.device))
+        size = stored_bytes(teacher, objective.terms, source.x, objective.outputs, first)
+        if visits < len(source) or size > STORE_AT_MOST:
+            return
+    stored = precompute(teacher, source.x, objective.terms, seed=seed + 2)
+    stored.release = teacher.release  # type: ignore[method-assign]
+    objective.teacher = stored
+
+
+def _held_out(value: Any, objective: Objective, dtype: torch.dtype) -> HeldOut:
+    r"""Held-out inputs with the teacher's word on them, taken once."""
+    source = as_inputs(value, "held_out")
+    if not isinstance(source, Dataset):
+        raise ArgumentError("held_out", f"{type(source).__name__} inputs", "a tensor, an array or a Dataset")
+    source.to(objective.device, dtype, 0)
+    batch = source.build(torch.arange(len(source), device=objective.device))
+    teacher = objective.teacher
+    directed = any(hasattr(term, "directions") for term in objective.terms)
+    if objective.asks and teacher.exact and not directed and not isinstance(teacher, Stored):
+        teacher = precompute(teacher, source.x, objective.terms)
+    return HeldOut(batch, teacher)
+
+
+def _identity(objective: Objective, update: Update, batch_size: int, seed: int) -> dict[str, Any]:
+    r"""What must be the same for a checkpoint to be taken up."""
+    shapes = {name: list(t.shape) for name, t in objective.student.state_dict().items()}
+    optimizer = getattr(update, "optimizer", update)
+    schedule = getattr(update, "schedule", None)
+    return {
+        "student": f"{type(objective.student).__name__} {shapes}",
+        "inputs": type(objective.inputs).__name__,
+        "loss": repr(objective.loss),
+        "update": type(optimizer).__name__,
+        "schedule": repr(schedule) if hasattr(schedule, "__dataclass_fields__") else getattr(schedule, "__qualname__", ""),
+        "batch_size": batch_size,
+        "seed": seed,
+    }

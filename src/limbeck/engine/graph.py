@@ -1,0 +1,57 @@
+r"""The CUDA engine: the compiled step, captured as one CUDA graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limbeck.core.batch import leaves, map_tensors
+from limbeck.core.objective import Plan
+from limbeck.core.update import Update
+from limbeck.engine.compiled import Compiled
+
+__all__ = ["Graph"]
+
+WARM_UP = 3
+r"""Steps run before the capture, so that libraries have chosen their kernels and workspaces."""
+
+
+class Graph(Compiled):
+    r"""Replays one captured graph a step; the plan's tensors are copied into fixed places."""
+
+    def __init__(self, update: Update) -> None:
+        super().__init__(update)
+        self._captured: torch.cuda.CUDAGraph | None = None
+        self._calls = 0
+
+    def step(self, plan: Plan) -> None:
+        if self._captured is not None:
+            self._refill(plan)
+            self._captured.replay()
+        elif self._calls < WARM_UP or self._fallback is not None:
+            self._calls += 1
+            super().step(plan)
+        else:
+            self._capture(plan)
+            self.step(plan)
+
+    def _capture(self, plan: Plan) -> None:
+        r"""Capturing records the step without running it."""
+        self._places: list[Tensor] = leaves(map_tensors(torch.clone, plan))
+        for slot, leaf in self._slots:
+            self._arguments[slot] = self._places[leaf]
+        assert self._graph is not None
+        torch.cuda.synchronize()
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            self._graph(*self._arguments)
+        self._captured = captured
+
+    def _refill(self, plan: Plan) -> None:
+        for place, tensor in zip(self._places, leaves(plan), strict=True):
+            place.copy_(tensor)
+
+    def _options(self) -> dict[str, Any]:
+        return {}

@@ -1,0 +1,58 @@
+r"""Every failure of the user's making: it names the argument, what came and what is accepted."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "ArgumentError",
+    "CheckpointError",
+    "InexactTeacherError",
+    "LimbeckError",
+    "NotDifferentiableError",
+]
+
+
+class LimbeckError(Exception):
+    r"""Anything that limbeck refuses, with the reason and the way out."""
+
+
+class ArgumentError(LimbeckError, ValueError):
+    r"""An argument that cannot be used as it came.
+
+    Arguments:
+        argument: The argument's name, as the user wrote it.
+        received: What came, in words or as a value.
+        accepted: What would have been taken.
+
+    >>> raise ArgumentError("temperature", -1.0, "a number above zero")
+    Traceback (most recent call last):
+    ...
+    limbeck.errors.ArgumentError: temperature: got -1.0; accepted: a number above zero
+    """
+
+    def __init__(self, argument: str, received: object, accepted: str) -> None:
+        self.argument, self.received, self.accepted = argument, received, accepted
+        super().__init__(f"{argument}: got {received}; accepted: {accepted}")
+
+    @classmethod
+    def unknown(cls, argument: str, value: object, known: Iterable[str]) -> ArgumentError:
+        r"""An unknown name, with the nearest known one suggested."""
+        known = sorted(known)
+        near = difflib.get_close_matches(str(value).lower(), [k.lower() for k in known], n=1)
+        hint = next((k for k in known if near and k.lower() == near[0]), None)
+        suggestion = f" (did you mean {hint!r}?)" if hint else ""
+        return cls(argument, repr(value), ", ".join(map(repr, known)) + suggestion)
+
+
+class NotDifferentiableError(LimbeckError):
+    r"""Input derivatives were asked of a model that has none."""
+
+
+class InexactTeacherError(LimbeckError):
+    r"""A one-draw teacher was given to a loss that one draw would bias."""
+
+
+class CheckpointError(LimbeckError):
+    r"""A checkpoint that cannot be read, does not belong to this run, or could not be written."""

@@ -1,0 +1,122 @@
+r"""Rows of a data set, with labels, weights and row numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import data
+
+from limbeck.core.batch import Batch
+from limbeck.errors import ArgumentError
+from limbeck.inputs.base import Inputs
+from limbeck.inputs.epochs import Epochs
+from limbeck.inputs.materialise import materialise
+from limbeck.inputs.parts import as_part, as_parts, cast, cast_parts, check_rows
+
+__all__ = ["Dataset"]
+
+
+class Dataset(Inputs):
+    r"""Rows of the user's data; their numbers are the batch's index.
+
+    Floating-point NumPy arrays, lists and tables become the student's floating type. A tensor is
+    never converted: one of another floating type is refused. Integers and booleans stay.
+
+    Arguments:
+        X: A tensor or array (N, ...), a numeric data frame, a dict of such, or a map-style torch
+            Dataset of x or (x, y), whose items are read once, here.
+        y: Labels (N, ...).
+        weight: Importance weights (N,), nonnegative.
+        replace: Whether rows are drawn independently; otherwise in shuffled passes.
+        seed: The generator's seed; None takes the seed of the distillation.
+
+    >>> dataset = Dataset([[1.0], [2.0], [3.0]], y=[0, 1, 0])
+    >>> sorted(dataset(3).index.tolist())
+    [0, 1, 2]
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        y: Any = None,
+        weight: Any = None,
+        replace: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(seed)
+        if isinstance(X, data.Dataset):
+            X, labels = materialise(X, "X")
+            if y is not None and labels is not None:
+                raise ArgumentError("y", "labels beside those of X", "labels in one place")
+            y = labels if y is None else y
+        self.replace = replace
+        self._x = as_parts(X, "X")
+        self._rows = len(next(iter(self._x.values())).values)
+        self._y = None if y is None else as_part(y, "y")
+        self._weight = None if weight is None else as_part(weight, "weight")
+        if self._y is not None:
+            check_rows(self._y.values, self._rows, "y", "X")
+        if self._weight is not None:
+            _check_weight(self._weight.values, self._rows)
+        self.epochs = Epochs(self._rows)
+        self._place(self.device, None)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def draw(self, n: int) -> Tensor:
+        r"""Row numbers (n,)."""
+        if n > len(self) and not self.replace:
+            accepted = f"at most {len(self)}, the rows of the data set, or replace=True"
+            raise ArgumentError("batch_size", n, accepted)
+        return self.next_rows(n)
+
+    def next_rows(self, n: int) -> Tensor:
+        r"""Row numbers (n,), where n may be more than the data set has."""
+        if self.replace:
+            return torch.randint(
+                len(self), (n,), generator=self.generator, device=self.generator.device
+            )
+        return self.epochs.draw(n, self.generator)
+
+    def build(self, drawn: Tensor) -> Batch:
+        x = self.x
+        return Batch(
+            {name: part.index_select(0, drawn) for name, part in x.items()}
+            if isinstance(x, dict)
+            else x.index_select(0, drawn),
+            None if self.y is None else self.y.index_select(0, drawn),
+            None if self.weight is None else self.weight.index_select(0, drawn),
+            drawn,
+        )
+
+    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
+        super().to(device, dtype, seed)
+        self.epochs = Epochs(len(self))
+        self._place(self.device, dtype)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return super().state_dict() | self.epochs.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        self.epochs.load_state_dict(state, self.device)
+
+    def _place(self, device: torch.device, dtype: torch.dtype | None) -> None:
+        self.x = cast_parts(self._x, device, dtype, "X")
+        self.y = None if self._y is None else cast(self._y, device, dtype, "y")
+        self.weight = None
+        if self._weight is not None:
+            kind = dtype or torch.get_default_dtype()
+            self.weight = self._weight.values.to(device, kind)
+
+
+def _check_weight(weight: Tensor, rows: int) -> None:
+    check_rows(weight, rows, "weight", "X")
+    if weight.ndim != 1:
+        raise ArgumentError("weight", f"shape {tuple(weight.shape)}", f"shape ({rows},)")
+    if bool((weight < 0).any()):
+        first = int((weight < 0).nonzero()[0])
+        raise ArgumentError("weight", f"a negative number in row {first}", "nonnegative numbers")

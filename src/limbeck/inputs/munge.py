@@ -1,0 +1,126 @@
+r"""MUNGE: synthetic inputs from a data set and its nearest neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limbeck.core.batch import Batch, X
+from limbeck.errors import ArgumentError
+from limbeck.inputs.checks import number
+from limbeck.inputs.dataset import Dataset
+from limbeck.inputs.neighbours import nearest
+from limbeck.inputs.nested import Nested
+
+__all__ = ["Munge"]
+
+
+class Munge(Nested):
+    r"""Rows of a data set, mixed with their nearest neighbours attribute by attribute.
+
+    A batch starts from rows e of the data, drawn in shuffled passes; e′ is the row nearest to e
+    (see `nearest` for the distance). Each attribute a of each row is replaced with probability
+    `swap`, independently: a continuous one by a draw from N(e′_a, (|e_a − e′_a| / s)²), that is
+    with standard deviation |e_a − e′_a| / s, where s is `local_variance`; a categorical one by
+    e′_a. Bucila, Caruana and Niculescu-Mizil (Model compression, 2006) change e and e′ together
+    in a copy of the data set, and look for e′ in that copy; here the neighbours are those in the
+    data, found once, and every draw starts from the data.
+
+    Integer and boolean parts are categorical. The batches have no labels and no index: their x
+    are not rows of the data.
+
+    Arguments:
+        X: The data, anything that Dataset takes, with two rows or more.
+        swap: The probability that an attribute is replaced.
+        local_variance: The divisor s of the standard deviation; large values stay near e′.
+        categorical: Further categorical attributes, in floating-point parts: column numbers of a
+            tensor (N, columns), or names of parts of a dict.
+        seed: The generator's seed; None takes the seed of the distillation.
+
+    >>> Munge([[0.0, 5.0], [1.0, 7.0], [2.0, 5.0]], categorical=[1])(10).x.shape
+    torch.Size([10, 2])
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        swap: float = 0.5,
+        local_variance: float = 1.0,
+        categorical: Iterable[int | str] = (),
+        seed: int | None = None,
+    ) -> None:
+        self.data = Dataset(X)
+        super().__init__([self.data], seed)
+        if len(self.data) < 2:
+            raise ArgumentError("X", "1 row", "two rows or more, or there are no neighbours")
+        self.swap = number("swap", swap, "a probability", lambda p: 0 <= p <= 1)
+        self.local_variance = number(
+            "local_variance", local_variance, "a finite number above zero", lambda s: s > 0
+        )
+        self.categorical = _categorical(self.data.x, categorical)
+        self.neighbours: Tensor | None = None
+
+    def draw(self, n: int) -> dict[str, Any]:
+        if self.neighbours is None:
+            self.neighbours = nearest(_parts(self.data.x), self.categorical)
+        row = self.data.next_rows(n)
+        swap, noise = {}, {}
+        for name, part in _parts(self.data.x).items():
+            shape = (n, *part.shape[1:])
+            chance = torch.rand(shape, generator=self.generator, device=self.device)
+            swap[name] = chance < self.swap
+            if part.is_floating_point():
+                noise[name] = torch.empty_like(chance, dtype=part.dtype)
+                noise[name].normal_(generator=self.generator)
+        neighbour = self.neighbours.index_select(0, row)
+        return {"row": row, "neighbour": neighbour, "swap": swap, "noise": noise}
+
+    def build(self, drawn: dict[str, Any]) -> Batch:
+        result = {}
+        for name, part in _parts(self.data.x).items():
+            own = part.index_select(0, drawn["row"])
+            new = other = part.index_select(0, drawn["neighbour"])
+            if name in drawn["noise"]:
+                deviation = (own - other).abs() / self.local_variance
+                deviation = torch.where(self.categorical[name], 0, deviation)
+                new = other + drawn["noise"][name] * deviation
+            result[name] = torch.where(drawn["swap"][name], new, own)
+        return Batch(result.get("", result))
+
+    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
+        super().to(device, dtype, seed)
+        self.categorical = {name: mask.to(device) for name, mask in self.categorical.items()}
+        self.neighbours = None if self.neighbours is None else self.neighbours.to(device)
+
+
+def _parts(x: X) -> dict[str, Tensor]:
+    return x if isinstance(x, dict) else {"": x}
+
+
+def _categorical(x: X, named: Iterable[int | str]) -> dict[str, Tensor]:
+    r"""Which attributes (...) of each part are categorical."""
+    parts = _parts(x)
+    masks = {
+        name: torch.full(part.shape[1:], not part.is_floating_point(), device=part.device)
+        for name, part in parts.items()
+    }
+    for which in (named,) if isinstance(named, str) else named:
+        if isinstance(x, dict):
+            if which not in x:
+                raise ArgumentError.unknown("categorical", which, x)
+            masks[str(which)][...] = True
+            continue
+        columns = x.shape[1] if x.ndim == 2 else int(x.ndim == 1)
+        if isinstance(which, str | bool) or not hasattr(which, "__index__") or not columns:
+            raise ArgumentError(
+                "categorical",
+                f"{which!r} for X of shape {tuple(x.shape)}",
+                "column numbers of X of shape (N, columns), or names of the parts of a dict",
+            )
+        if not -columns <= which < columns:
+            raise ArgumentError("categorical", which, f"column numbers below {columns}")
+        masks[""].view(-1)[which] = True
+    return masks

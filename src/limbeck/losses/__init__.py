@@ -1,0 +1,26 @@
+r"""Losses: (n,)-valued, composable with + and *."""
+
+from limbeck.losses.densities import kl, log_density_error, score_matching
+from limbeck.losses.derivatives import derivative_error, directional_error
+from limbeck.losses.hidden import hints
+from limbeck.losses.values import (
+    cross_entropy,
+    label_cross_entropy,
+    label_square_error,
+    logit_error,
+    square_error,
+)
+
+__all__ = [
+    "cross_entropy",
+    "derivative_error",
+    "directional_error",
+    "hints",
+    "kl",
+    "label_cross_entropy",
+    "label_square_error",
+    "log_density_error",
+    "logit_error",
+    "score_matching",
+    "square_error",
+]

@@ -1,0 +1,70 @@
+r"""Losses on densities: a tractable student against an unnormalised teacher (chapter 4)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from limbeck.core.batch import Batch
+from limbeck.core.evaluation import View
+from limbeck.core.loss import Loss
+from limbeck.errors import ArgumentError
+
+__all__ = ["kl", "log_density_error", "score_matching"]
+
+LOGARITHMS = "log densities are not averages over draws"
+
+
+class kl(Loss):  # noqa: N801 - losses are written as functions of their settings
+    r"""KL(p ‖ f) up to a constant: −log f(x) at inputs x drawn from the teacher."""
+
+    name = "kl"
+    needs = "density"
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+        return -student.log_density()
+
+
+class log_density_error(Loss):  # noqa: N801
+    r"""½(log f(x) − log p̃(x) + c)² at inputs drawn from the teacher.
+
+    Its minimum is at f = p for every c ≤ log Z, since it equals
+    E⁰ + (log Z − c)·KL(p ‖ f) + ½(log Z − c)²; as c → −∞ it becomes the KL divergence.
+
+    Arguments:
+        c: A constant, at most log Z; for discrete x the largest known log p̃(x) is one.
+    """
+
+    name = "log_density_error"
+    asks = frozenset({"values"})
+    needs = "density"
+    affine = False
+    bias = LOGARITHMS
+
+    def __init__(self, c: float = 0.0) -> None:
+        if not math.isfinite(c):
+            raise ArgumentError("c", repr(c), "a finite number, at most log Z")
+        self.c = float(c)
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+        return (student.log_density() - teacher.log_density() + self.c).square() / 2
+
+    def __repr__(self) -> str:
+        return f"log_density_error(c={self.c:g})"
+
+
+class score_matching(Loss):  # noqa: N801
+    r"""½‖∂log f(x) − ∂log p̃(x)‖², for continuous x whose density is positive everywhere."""
+
+    name = "score_matching"
+    asks = frozenset({"derivatives"})
+    domain = "density"
+    needs = "density"
+    affine = False
+    bias = LOGARITHMS
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+        residual = student.derivatives("density") - teacher.derivatives("density")  # (n, 1, D)
+        return residual.square().sum((1, 2)) / 2

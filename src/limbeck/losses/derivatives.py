@@ -1,0 +1,166 @@
+r"""Losses on input derivatives: how far the student's tangents are from the teacher's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.core.batch import Batch, X, floats
+from limbeck.core.evaluation import View
+from limbeck.core.loss import Draws, Loss, Probe
+from limbeck.errors import ArgumentError
+from limbeck.losses.values import check_same_outputs
+
+__all__ = ["derivative_error", "directional_error"]
+
+DOMAINS = ("log", "plain")
+
+
+class derivative_error(Loss):  # noqa: N801 - losses are written as functions of their settings
+    r"""Square error between the derivatives of all outputs with respect to the inputs.
+
+    * domain "log", weight "uniform" (chapter 2): 1/(2I) Σ_i ‖∂log f_i − ∂log t_i‖²;
+    * domain "log", weight "teacher" (chapter 3): ½ Σ_i t_i ‖∂log f_i − ∂log t_i‖², whose
+      gradient t_i ∂log f_i − ∂t_i is affine in the targets: exact with one-draw teachers;
+    * domain "plain": the same without the logarithms.
+
+    A model with one output is the probability of class 1, and has the two log derivatives of
+    chapter 3.
+
+    Arguments:
+        domain: "log" for derivatives of log probabilities, "plain" for those of the outputs.
+        weight: "uniform", or "teacher" for weights equal to the teacher's probabilities.
+        projections: None for every output exactly; k for the sum over outputs replaced by k
+            random projections with the same expectation, at a cost that does not grow with I.
+    """
+
+    name = "derivative_error"
+
+    def __init__(
+        self, domain: str = "log", weight: str = "uniform", projections: int | None = None
+    ) -> None:
+        if domain not in DOMAINS:
+            raise ArgumentError.unknown("domain", domain, DOMAINS)
+        if weight not in ("uniform", "teacher"):
+            raise ArgumentError.unknown("weight", weight, ("uniform", "teacher"))
+        if projections is not None and (not isinstance(projections, int) or projections < 1):
+            raise ArgumentError("projections", repr(projections), "None, or a whole number from 1")
+        self.domain, self.weight, self.projections = domain, weight, projections
+        self.asks = frozenset({"derivatives"} | ({"values"} if weight == "teacher" else set()))
+        self.needs = "probabilities" if domain == "log" or weight == "teacher" else ""
+        self.affine = (domain, weight) in (("log", "teacher"), ("plain", "uniform"))
+        self.bias = (
+            "log derivatives with equal weights are not averages over draws; "
+            'weight="teacher" makes the gradient affine in the targets'
+            if domain == "log"
+            else "the targets enter multiplied with one another"
+        )
+
+    def bind(self, probe: Probe) -> nn.Module | None:
+        if self.domain == "log":
+            check_same_outputs(probe.student.log_probabilities(), probe.teacher.log_probabilities())
+        else:
+            check_same_outputs(probe.student.values(), probe.teacher.values())
+        return None
+
+    def draw(self, batch: Draws) -> Any:
+        if self.projections is None:
+            return None
+        return batch.signs(self.projections, batch.n, batch.outputs, batch.generator)
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+        if self.projections is not None:
+            cotangents, target = teacher.projection(self.domain, self.weight, drawn)
+            residual = student.projected(self.domain, cotangents) - target  # (n, k, D)
+            return residual.square().sum((1, 2)) / (2 * self.projections)
+        residual = student.derivatives(self.domain) - teacher.derivatives(self.domain)  # (n, I, D)
+        squares = residual.square().sum(2)
+        if self.weight == "teacher":
+            return (teacher.probabilities() * squares).sum(1) / 2
+        return squares.mean(1) / 2
+
+    def __repr__(self) -> str:
+        projections = "" if self.projections is None else f", projections={self.projections}"
+        return f"derivative_error(domain={self.domain!r}, weight={self.weight!r}{projections})"
+
+
+class directional_error(Loss):  # noqa: N801
+    r"""Square error of derivatives along given directions, 1/(2I) Σ_i (v·∂f_i − target_i)².
+
+    Zero targets along the tangents of transformations are tangent prop (Simard et al. 1992);
+    zero targets along random directions are the contractive penalty (Rifai et al. 2011), since
+    the mean of (v·∂f)² over standard normal v is ‖∂f‖².
+
+    Arguments:
+        directions: A tensor shaped like one input, or (m, ...) for m directions, over whose
+            errors is averaged; a function of x that gives directions (n, ...); or "random".
+        targets: "teacher" for the teacher's derivatives along the same directions, or a number
+            or tensor that (n, I) can be compared with.
+        domain: "plain" for derivatives of the outputs, "log" for those of log probabilities.
+    """
+
+    name = "directional_error"
+
+    def __init__(
+        self,
+        directions: Tensor | Callable[[X], X] | str,
+        targets: float | Tensor | str = "teacher",
+        domain: str = "plain",
+    ) -> None:
+        if domain not in DOMAINS:
+            raise ArgumentError.unknown("domain", domain, DOMAINS)
+        if isinstance(directions, str) and directions != "random":
+            raise ArgumentError.unknown("directions", directions, ("random",))
+        if isinstance(targets, str) and targets != "teacher":
+            raise ArgumentError.unknown("targets", targets, ("teacher",))
+        if isinstance(directions, Tensor) and not directions.isfinite().all():
+            raise ArgumentError("directions", "NaN or infinity", "finite directions")
+        self.directions, self.targets, self.domain = directions, targets, domain
+        follows = isinstance(targets, str)
+        self.asks = frozenset({"derivatives"} if follows else ())
+        self.needs = "probabilities" if domain == "log" else ""
+        self.affine = domain == "plain" or not follows
+        self.bias = "log derivatives are not averages over draws"
+
+    def draw(self, batch: Draws) -> Any:
+        if not isinstance(self.directions, str):
+            return None
+        return {
+            name: torch.randn(part.shape, dtype=part.dtype, device=part.device, generator=batch.generator)
+            for name, part in floats(batch.x).items()
+        }
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+        errors = [
+            self._error(student, teacher, v).square().mean(1)
+            for v in self._each_direction(batch.x, drawn)
+        ]
+        return torch.stack(errors).mean(0) / 2
+
+    def _error(self, student: View, teacher: View, direction: X) -> Tensor:
+        targets = self.targets
+        if isinstance(targets, str):
+            targets = teacher.directional(self.domain, direction)
+        return student.directional(self.domain, direction) - targets
+
+    def _each_direction(self, x: X, drawn: Any) -> list[X]:
+        if isinstance(self.directions, str):
+            return [drawn]
+        if not isinstance(self.directions, Tensor):
+            return [self.directions(x)]
+        if not isinstance(x, Tensor):
+            raise ArgumentError("directions", "a tensor where x is a dict", "a function of x")
+        v = self.directions.to(device=x.device, dtype=x.dtype)
+        if v.shape == x.shape[1:]:
+            return [v]
+        if v.shape[1:] == x.shape[1:]:
+            return list(v)
+        raise ArgumentError(
+            "directions", f"shape {tuple(v.shape)}", f"{tuple(x.shape[1:])}, or with a number before it"
+        )
+
+    def __repr__(self) -> str:
+        return f"directional_error(domain={self.domain!r})"

@@ -1,0 +1,150 @@
+r"""Losses on values: how far the student's predictions are from the teacher's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from limbeck.core.batch import Batch
+from limbeck.core.evaluation import View
+from limbeck.core.loss import Loss, Probe
+from limbeck.errors import ArgumentError
+
+__all__ = ["cross_entropy", "label_cross_entropy", "label_square_error", "logit_error", "square_error"]
+
+
+def check_same_outputs(student: Tensor, teacher: Tensor) -> None:
+    r"""Refuse models with different numbers of outputs."""
+    if student.shape != teacher.shape:
+        raise ArgumentError(
+            "student",
+            f"{student.shape[1]} outputs where the teacher has {teacher.shape[1]}",
+            "as many outputs as the teacher",
+        )
+
+
+def positive(argument: str, value: float) -> float:
+    r"""A finite number above zero, or an error that names the argument."""
+    if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise ArgumentError(argument, repr(value), "a finite number above zero")
+    return float(value)
+
+
+class square_error(Loss):  # noqa: N801 - losses are written as functions of their settings
+    r"""½‖f − t‖², on probabilities where the models give any form of them, else on values."""
+
+    name = "square_error"
+    asks = frozenset({"values"})
+
+    def bind(self, probe: Probe) -> nn.Module | None:
+        check_same_outputs(probe.student.values(), probe.teacher.values())
+        return None
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+        return (student.values() - teacher.values()).square().sum(1) / 2
+
+
+class cross_entropy(Loss):  # noqa: N801
+    r"""−T² Σ_i t_i log f_i, both softened by the temperature T.
+
+    The factor T² keeps the gradients' size when T changes (Hinton et al. 2015).
+
+    Arguments:
+        temperature: T, above zero. Away from 1 the gradient is no longer affine in the targets.
+    """
+
+    name = "cross_entropy"
+    asks = frozenset({"values"})
+    needs = "probabilities"
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        self.temperature = positive("temperature", temperature)
+        self.affine = self.temperature == 1.0
+        self.bias = "a temperature bends the probabilities, and the mean of bent draws is not bent"
+
+    def bind(self, probe: Probe) -> nn.Module | None:
+        check_same_outputs(probe.student.log_probabilities(), probe.teacher.log_probabilities())
+        return None
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+        targets = teacher.probabilities(self.temperature)
+        cross = -(targets * student.log_probabilities(self.temperature)).sum(1)
+        return self.temperature**2 * cross
+
+    def __repr__(self) -> str:
+        return f"cross_entropy(temperature={self.temperature:g})"
+
+
+class logit_error(Loss):  # noqa: N801
+    r"""½‖z_f − z_t‖² with z the centred logits (Ba & Caruana 2014).
+
+    Centring takes away the constant that a softmax cannot see, so models in any form compare.
+    """
+
+    name = "logit_error"
+    asks = frozenset({"values"})
+    needs = "probabilities"
+    affine = False
+    bias = "logits are logarithms, and the mean of logarithms is not the logarithm of the mean"
+
+    def bind(self, probe: Probe) -> nn.Module | None:
+        check_same_outputs(probe.student.log_probabilities(), probe.teacher.log_probabilities())
+        return None
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+        difference = student.log_probabilities() - teacher.log_probabilities()
+        return (difference - difference.mean(1, keepdim=True)).square().sum(1) / 2
+
+
+class label_cross_entropy(Loss):  # noqa: N801
+    r"""−log f_y at the true labels: what a net without a teacher is trained with.
+
+    Labels are class numbers (n,), or probabilities (n, I).
+    """
+
+    name = "label_cross_entropy"
+    needs = "probabilities"
+
+    def bind(self, probe: Probe) -> nn.Module | None:
+        labels, outputs = _labels(probe.batch), probe.student.log_probabilities().shape[-1]
+        if labels.is_floating_point() and labels.shape[-1] != outputs:
+            raise ArgumentError("y", f"shape {tuple(labels.shape)}", f"(n, {outputs}) probabilities")
+        if not labels.is_floating_point() and (labels.min() < 0 or labels.max() >= outputs):
+            raise ArgumentError(
+                "y",
+                f"class numbers from {labels.min().item()} to {labels.max().item()}",
+                f"class numbers from 0 to {outputs - 1}",
+            )
+        return None
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+        labels, logs = _labels(batch), student.log_probabilities()
+        if labels.is_floating_point():
+            return -(labels * logs).sum(-1)
+        return F.nll_loss(logs, labels.long(), reduction="none")
+
+
+class label_square_error(Loss):  # noqa: N801
+    r"""½‖f − y‖² at the true labels, for regression."""
+
+    name = "label_square_error"
+
+    def bind(self, probe: Probe) -> nn.Module | None:
+        labels, values = _labels(probe.batch), probe.student.values()
+        if labels.numel() != values.numel():
+            raise ArgumentError("y", f"shape {tuple(labels.shape)}", f"shape {tuple(values.shape)}")
+        return None
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+        values = student.values()
+        return (values - _labels(batch).reshape(values.shape)).square().sum(1) / 2
+
+
+def _labels(batch: Batch) -> Tensor:
+    if batch.y is None:
+        raise ArgumentError("inputs", "no labels", "inputs with labels, such as Dataset(X, y), for this loss")
+    return batch.y

@@ -1,0 +1,235 @@
+r"""An ensemble: the average of its members' probabilities, stable also in logs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.core.batch import X
+from limbeck.errors import ArgumentError
+from limbeck.models.mlp import MLP, OUTPUT_KINDS, BatchedMLP, log_probabilities, probabilities
+
+__all__ = ["Ensemble"]
+
+Member: TypeAlias = nn.Module | Callable[[X], Tensor]
+
+
+class _Function(nn.Module):
+    r"""A bare callable, held among modules."""
+
+    def __init__(self, function: Callable[[X], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: X) -> Tensor:
+        return self.function(x)
+
+    def log_probabilities(self, x: X) -> Tensor:
+        function: Any = self.function
+        return function.log_probabilities(x)
+
+
+class Ensemble(nn.Module):
+    r"""Averages the probabilities of its members, or their values in regression.
+
+    Members may mix logits, probabilities and log probabilities. One-output members give the
+    probability of class 1, which is averaged as it is.
+
+    Arguments:
+        models: A list of modules or callables on tensors, or one BatchedMLP.
+        weights: One positive number for each member, normalised here; None weighs all equally.
+        output_kinds: What members without an `output_kind` attribute give: one name of
+            "logits", "probabilities", "log_probabilities" and "values", or one for each member.
+
+    >>> ensemble = Ensemble([MLP(4, 3), MLP(4, 8, 3, output="softmax")])
+    >>> ensemble.output_kind, ensemble(torch.zeros(2, 4)).shape
+    ('probabilities', torch.Size([2, 3]))
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Member] | nn.ModuleList | BatchedMLP,
+        weights: Sequence[float] | Tensor | None = None,
+        output_kinds: str | Sequence[str | None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._whole = isinstance(models, BatchedMLP)
+        if isinstance(models, BatchedMLP):
+            members: list[Any] = [models]
+            self.models: Any = models  # a BatchedMLP, or a ModuleList
+        else:
+            members = _checked(models)
+            self.models = nn.ModuleList(
+                model if isinstance(model, nn.Module) else _Function(model) for model in members
+            )
+        self.kinds = _kinds(members, output_kinds)
+        # a member's own log probabilities are better than logs of what it gives
+        self._has_logs = tuple(
+            getattr(model, "output_kind", None) == kind
+            and callable(getattr(model, "log_probabilities", None))
+            for model, kind in zip(members, self.kinds, strict=True)
+        )
+        self.output_kind = "values" if self.kinds[0] == "values" else "probabilities"
+        self.weights: Tensor | None
+        self.register_buffer("weights", None if weights is None else self._normalised(weights))
+
+    def _normalised(self, weights: Sequence[float] | Tensor) -> Tensor:
+        dtypes = [p.dtype for p in self.parameters() if p.is_floating_point()]
+        w = torch.as_tensor(weights, dtype=torch.float64, device="cpu").detach()
+        if w.shape != (len(self),) or not bool(torch.all((w > 0) & w.isfinite())):
+            accepted = f"{len(self)} positive finite numbers, one for each member"
+            raise ArgumentError("weights", w.tolist(), accepted)
+        devices = [p.device for p in self.parameters()] or [w.device]
+        return (w / w.sum()).to(devices[0], (dtypes or [torch.float64])[0])
+
+    def forward(self, x: X) -> Tensor:
+        r"""The average (n, classes) of the members' probabilities, or of their values (n, ...)."""
+        if self._whole:
+            y = probabilities(self.models(x), self.kinds[0])  # (n, members, ...)
+        else:
+            y = _stack(
+                probabilities(_output(model, x), kind)
+                for model, kind in zip(self.models, self.kinds, strict=True)
+            )
+        if self.weights is None:
+            return y.mean(1)
+        return torch.tensordot(y, self.weights.to(y), dims=([1], [0]))
+
+    def log_probabilities(self, x: X) -> Tensor:
+        r"""Logs (n, classes) of the average probabilities, two classes where there is one output.
+
+        They are log-mean-exps of the members' log probabilities. Their derivatives are averages
+        of the members' log derivatives, weighted by a softmax over members: never 0/0, even for
+        a class to which every member gives a probability that underflows.
+        """
+        if self.output_kind == "values":
+            raise ArgumentError("output_kind", "'values'", "an ensemble of classifiers")
+        if self._whole:
+            logs = self.models.log_probabilities(x)  # (n, members, classes)
+        else:
+            logs = _stack(
+                model.log_probabilities(x) if own else log_probabilities(_output(model, x), kind)
+                for model, kind, own in zip(self.models, self.kinds, self._has_logs, strict=True)
+            )
+        if self.weights is None:
+            return torch.logsumexp(logs, 1) - math.log(len(self))
+        return torch.logsumexp(logs + self.weights.to(logs).log().unsqueeze(1), 1)
+
+    def __len__(self) -> int:
+        return self.models.members if self._whole else len(self.models)
+
+    def __getitem__(self, index: int) -> Member:
+        r"""A member; of a BatchedMLP, an MLP with its own copy of the weights."""
+        if type(index) is not int or not -len(self) <= index < len(self):
+            raise ArgumentError("index", repr(index), f"an int from 0 to {len(self) - 1}")
+        if self._whole:
+            return self.models.member(index)
+        model = self.models[index]
+        return model.function if isinstance(model, _Function) else model
+
+    def __iter__(self) -> Iterator[Member]:
+        return (self[index] for index in range(len(self)))
+
+    def batched(self) -> Ensemble:
+        r"""The same ensemble of equal MLPs, evaluated together on a copy of their weights."""
+        for model in self:
+            if type(model) is not MLP:
+                raise ArgumentError("models", f"a {type(model).__name__}", "MLPs of one shape")
+        weights = None if self.weights is None else self.weights.tolist()
+        batched = BatchedMLP.from_members([model for model in self if isinstance(model, MLP)])
+        return Ensemble(batched, weights).train(self.training)
+
+    def spec(self) -> dict[str, Any]:
+        r"""All but the members' weights, as JSON can hold it; members must be limbeck's own."""
+        models = self.models
+        return {
+            "type": "Ensemble",
+            "models": _spec(models) if self._whole else [_spec(model) for model in models],
+            "weights": None if self.weights is None else self.weights.tolist(),
+        }
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        r"""An ensemble of the same shape, freshly initialised."""
+        if set(spec) != {"type", "models", "weights"} or spec["type"] != "Ensemble":
+            raise ArgumentError("spec", dict(spec), "what Ensemble.spec() gives")
+        models = spec["models"]
+        whole = isinstance(models, Mapping)
+        members = _from_spec(models) if whole else [_from_spec(model) for model in models]
+        return cls(members, spec["weights"])
+
+    def extra_repr(self) -> str:
+        weighted = "" if self.weights is None else ", weighted"
+        return f"{len(self)} members{weighted}, output_kind={self.output_kind!r}"
+
+
+def _checked(models: Sequence[Member] | nn.ModuleList) -> list[Member]:
+    # nn.Sequential can be iterated too, but its layers are no ensemble
+    if not isinstance(models, list | tuple | nn.ModuleList):
+        raise ArgumentError("models", f"a {type(models).__name__}", "a list, or one BatchedMLP")
+    if not len(models):
+        raise ArgumentError("models", "an empty list", "one model or more")
+    for model in models:
+        if not callable(model) or isinstance(model, BatchedMLP | type):
+            accepted = "modules or callables on tensors; a BatchedMLP only by itself"
+            raise ArgumentError("models", f"a {type(model).__name__} in the list", accepted)
+    return list(models)
+
+
+def _kinds(models: list[Any], given: str | Sequence[str | None] | None) -> tuple[str, ...]:
+    # each member's own word, or the user's; they may not contradict each other
+    listed = [given] * len(models) if given is None or isinstance(given, str) else list(given)
+    if len(listed) != len(models):
+        accepted = f"one name, or a list of {len(models)}"
+        raise ArgumentError("output_kinds", f"{len(listed)} names", accepted)
+    kinds: list[str] = []
+    for number, (model, said) in enumerate(zip(models, listed, strict=True)):
+        if said is not None and said not in OUTPUT_KINDS:
+            raise ArgumentError.unknown("output_kinds", said, OUTPUT_KINDS)
+        own = getattr(model, "output_kind", None)
+        own = own if own in OUTPUT_KINDS else None
+        if own is None and said is None:
+            received = f"nothing about models[{number}], a {type(model).__name__}: it is ambiguous"
+            raise ArgumentError("output_kinds", received, ", ".join(map(repr, OUTPUT_KINDS)))
+        if own is not None and said is not None and own != said:
+            received = f"{said!r} for models[{number}], whose output_kind is {own!r}"
+            raise ArgumentError("output_kinds", received, f"{own!r}, or None to leave it to itself")
+        kinds.append(own or said or "")
+    if "values" in kinds and set(kinds) != {"values"}:
+        raise ArgumentError("models", f"members that give {sorted(set(kinds))}", "'values' in all")
+    return tuple(kinds)
+
+
+def _output(model: Any, x: X) -> Tensor:
+    y = model(x)
+    if not isinstance(y, Tensor):
+        raise ArgumentError("models", f"a member that gave a {type(y).__name__}", "tensors")
+    return y
+
+
+def _stack(outputs: Iterator[Tensor]) -> Tensor:
+    # (n, members, ...)
+    ys = list(outputs)
+    if any(y.shape != ys[0].shape for y in ys):
+        shapes = ", ".join(str(tuple(y.shape)) for y in ys)
+        raise ArgumentError("models", f"outputs of shapes {shapes}", "equal shapes")
+    return torch.stack(ys, dim=1)
+
+
+_OWN: dict[str, Any] = {"MLP": MLP, "BatchedMLP": BatchedMLP, "Ensemble": Ensemble}
+
+
+def _spec(model: Any) -> dict[str, Any]:
+    if _OWN.get(type(model).__name__) is not type(model):
+        raise ArgumentError("models", f"a {type(model).__name__}", "limbeck's own models")
+    return model.spec()
+
+
+def _from_spec(spec: Mapping[str, Any]) -> Any:
+    if not isinstance(spec, Mapping) or spec.get("type") not in _OWN:
+        raise ArgumentError("spec", spec, f"a spec of one of {', '.join(_OWN)}")
+    return _OWN[spec["type"]].from_spec(spec)

@@ -1,0 +1,49 @@
+r"""A progress bar for people who wait; silent where nobody looks."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+if TYPE_CHECKING:
+    from limbeck.core.loop import Run, Step
+
+__all__ = ["watched"]
+
+REFRESH = 0.2  # seconds; looking more often would make GPUs wait
+
+
+def watched(run: Run, progress: bool, label: str = "distilling") -> Iterator[Step]:
+    r"""The steps of a run, with a bar on the terminal if one is there and progress is wanted."""
+    if not (progress and sys.stderr.isatty()):
+        yield from run
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=run.settings.steps, completed=run.done, loss="…")
+        shown = 0.0
+        for step in run:
+            now = time.monotonic()
+            if now - shown > REFRESH:
+                shown = now
+                bar.update(task, completed=step.number, loss=f"{step.loss:.4g}")
+            yield step
