@@ -93,7 +93,8 @@ def _state_keys(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> list
 
 def _initial(key: str, p: Tensor, group: dict[str, Any]) -> Tensor:
     if key in ("step", "mu_product"):
-        return torch.tensor(float(key == "mu_product"), dtype=torch.float32, device=p.device)
+        dtype = torch.promote_types(p.dtype, torch.float32)  # powers of decays are taken of it
+        return torch.tensor(float(key == "mu_product"), dtype=dtype, device=p.device)
     return torch.full_like(p, group.get("initial_accumulator_value", 0.0), requires_grad=False)
 
 

@@ -83,9 +83,6 @@ class StoredView(Evaluated):
     def projected(self, domain: str, cotangents: Tensor) -> Tensor:
         return torch.einsum("kni,nid->nkd", cotangents, self.derivatives(domain))
 
-    def outputs(self, domain: str) -> Tensor:
-        return self.log_probabilities() if domain == "log" else self.values()
-
     def projection(self, domain: str, weight: str, signs: Tensor) -> tuple[Tensor, Tensor]:
         pool = self.stored.pools.get((domain, weight))
         if pool is None:

@@ -20,20 +20,23 @@ class Progress:
     r"""What an update writes down at each step, as tensors that never move.
 
     Attributes:
-        done: The steps that changed the student, 0-d float64; it also drives schedules.
+        done: The steps that changed the student, (1,) float64; it also drives schedules.
         alive: Whether every loss and gradient so far was finite, 0-d bool. Once it is false the
             student stays as it was before the bad step.
         last: The mean of each loss term at the last step, then the total, (terms + 1,).
         sums: The same summed since it was last read.
-        norm: The gradient's norm at the last step, 0-d.
+        norm: The gradient's norm at the last step, (1,).
+
+    None is 0-d float64: torch's compiler takes those for Python numbers and drops what is
+    written to them.
     """
 
     def __init__(self, terms: int, device: torch.device, dtype: torch.dtype) -> None:
-        self.done = torch.zeros((), dtype=torch.float64, device=device)
+        self.done = torch.zeros(1, dtype=torch.float64, device=device)
         self.alive = torch.ones((), dtype=torch.bool, device=device)
         self.last = torch.zeros(terms + 1, dtype=dtype, device=device)
         self.sums = torch.zeros(terms + 1, dtype=torch.float64, device=device)
-        self.norm = torch.zeros((), dtype=dtype, device=device)
+        self.norm = torch.zeros(1, dtype=dtype, device=device)
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(vars(self))
@@ -130,7 +133,7 @@ class GradientUpdate:
         norm = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()
         good = progress.alive & norm.isfinite() & means.isfinite().all()
         progress.last.copy_(means)
-        progress.norm.copy_(norm)
+        progress.norm.copy_(norm[None])
         if traced:
             self._step_traced(gradients, norm, good)
         elif good:
@@ -145,13 +148,13 @@ class GradientUpdate:
         gradients = {name: torch.where(good, g, 0.0) for name, g in gradients.items()}
         if self.clip is not None:
             gradients = {name: g * scale for name, g in gradients.items()}
-        factor = self.schedule(self.progress.done, self.steps) * good.to(torch.float64)
+        factor = self.schedule(self.progress.done[0], self.steps) * good.to(torch.float64)
         self._apply(gradients, factor.to(norm.dtype))
 
     def _step_eager(self, gradients: dict[str, Tensor], norm: Tensor) -> None:
         if self.clip is not None:
             gradients = {name: g * self._clipping(norm) for name, g in gradients.items()}
-        factor = float(self.schedule(self.progress.done.cpu(), self.steps))
+        factor = float(self.schedule(self.progress.done[0].cpu(), self.steps))
         if self.whole:
             return self._apply(gradients, factor)
         rates = [group["lr"] for group in self.optimizer.param_groups]

@@ -2,6 +2,7 @@ r"""The compiled engine: inputs, teacher, loss, gradient and optimizer as one co
 
 from __future__ import annotations
 
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -80,7 +81,11 @@ class Compiled:
         def step(plan: Plan) -> None:
             self.update.step(plan, True)
 
-        torch.compile(step, backend=backend, fullgraph=True, dynamic=False)(plan)
+        # The compiler keeps what it compiled, and gives up after a few variants, by code object:
+        # a code object of its own lets each run start afresh and be forgotten with it.
+        code = step.__code__.replace(co_name=f"step_{id(self)}")
+        own = types.FunctionType(code, globals(), closure=step.__closure__)
+        torch.compile(own, backend=backend, fullgraph=True, dynamic=False)(plan)
 
     def _options(self) -> dict[str, Any]:
         return {"cpp_wrapper": True}

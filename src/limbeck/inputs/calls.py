@@ -10,11 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import mtrand
 from torch import nn
 
 from limbeck.errors import ArgumentError
 
 __all__ = ["SeededCall", "fresh_seed", "parameters_of", "seeded"]
+
+SPARE = np.random.MT19937(0)
+r"""Stands in for NumPy's global generator, whose own state is slow to copy."""
 
 
 class SeededCall:
@@ -57,16 +61,20 @@ def seeded(generator: torch.Generator) -> Iterator[None]:
     r"""The global generators of torch, NumPy and Python, seeded here and restored afterwards."""
     seed = fresh_seed(generator)
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    python, numpy = random.getstate(), np.random.get_state()
+    python, numpy = random.getstate(), mtrand.get_bit_generator()
     with torch.random.fork_rng(devices=devices):
         try:
-            torch.manual_seed(seed)
+            # torch.manual_seed would put a call aside for every kind of device that is not in use.
+            torch.default_generator.manual_seed(seed)
+            if devices:
+                torch.cuda.manual_seed_all(seed)
             random.seed(seed)
+            mtrand.set_bit_generator(SPARE)
             np.random.seed(seed)
             yield
         finally:
             random.setstate(python)
-            np.random.set_state(numpy)
+            mtrand.set_bit_generator(numpy)
 
 
 def fresh_seed(generator: torch.Generator) -> int:

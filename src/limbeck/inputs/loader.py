@@ -45,9 +45,10 @@ class Loader(Eager):
             received = f"a {type(loader).__name__}"
             raise ArgumentError("loader", received, "a torch DataLoader or IterableDataset")
         self.loader: data.DataLoader[Any] = loader
+        self.start: Tensor | None = None  # the generator's state before the first item
         self.rest: Batch | None = None
         self.iterator: Iterator[Any] | None = None
-        self._restart(self.generator.get_state())
+        self._restart()
 
     def draw(self, n: int) -> Batch:
         whole = self._at_least(n)
@@ -62,14 +63,15 @@ class Loader(Eager):
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
-        self._restart(self.generator.get_state())
+        self._restart()
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"generator": self.start, "used": torch.tensor(self.used)}
+        start = self.generator.get_state() if self.start is None else self.start
+        return {"generator": start.clone(), "used": torch.tensor(self.used)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
-        self._restart(self.generator.get_state())
+        self._restart()
         self.used = left = int(state["used"])
         while left > 0:
             piece = self._next()
@@ -78,8 +80,8 @@ class Loader(Eager):
             if skip < rows(piece.x):
                 self.rest = _cut(piece, skip, None)
 
-    def _restart(self, start: Tensor) -> None:
-        self.start = start
+    def _restart(self) -> None:
+        self.start = None
         self.used = 0
         self.rest = None
         self.iterator = None
@@ -99,6 +101,8 @@ class Loader(Eager):
         if self.rest is not None:
             rest, self.rest = self.rest, None
             return rest
+        if self.start is None:
+            self.start = self.generator.get_state()
         for _ in range(2):  # the end of one pass, and the start of another
             with torch.no_grad(), seeded(self.generator):
                 self.iterator = iter(self.loader) if self.iterator is None else self.iterator

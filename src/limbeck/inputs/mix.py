@@ -28,7 +28,7 @@ class Mix(Nested):
     source has none, and row numbers are dropped.
 
     Arguments:
-        sources: Two or more of anything that `as_inputs` takes.
+        sources: A list of anything that `as_inputs` takes.
         weights: Their shares, which need not sum to one; None makes them equal.
         seed: The generator's seed, from which each source gets a different one; None takes the
             seed of the distillation.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.core.batch import Batch, map_tensors
+from limbeck.core.batch import Batch, map_tensors, rows
 from limbeck.errors import ArgumentError
 from limbeck.inputs.checks import number, whole_number
 from limbeck.inputs.convert import as_inputs
@@ -49,8 +49,12 @@ class Seek(Nested):
         self.loss_of = loss_of
 
     def probe(self, n: int) -> Batch:
-        r"""Candidates, since there is no loss yet before the first step."""
-        return self.source.probe(n)
+        r"""Candidates of weight one, since there is no loss yet before the first step."""
+        batch = self.source.probe(n)
+        if batch.weight is not None:
+            return batch
+        dtype = self.dtype or torch.get_default_dtype()
+        return batch._replace(weight=torch.ones(rows(batch.x), dtype=dtype, device=self.device))
 
     def draw(self, n: int) -> Batch:
         if self.loss_of is None:
