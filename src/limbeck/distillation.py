@@ -124,7 +124,14 @@ def distill(
         "input_shape": {name: list(part.shape[1:]) for name, part in like.items()},
     }
     return Result(
-        student, run.history, run.done, run.stop_reason, run.seconds, run.engine.name, described, run.failure
+        student,
+        run.history,
+        run.done,
+        run.stop_reason,
+        run.seconds,
+        run.engine.name,
+        described,
+        run.failure,
     )
 
 
@@ -151,14 +158,20 @@ def _prepare(ask: SimpleNamespace) -> Run:
         raise ArgumentError.unknown("preset", ask.preset, PRESETS)
     defaults = PRESETS[ask.preset]
     if not isinstance(ask.student, nn.Module):
-        raise ArgumentError("student", f"an object of type {type(ask.student).__name__}", "a torch module")
-    size = whole("batch_size", defaults["batch_size"] if ask.batch_size == "auto" else ask.batch_size)
+        raise ArgumentError(
+            "student", f"an object of type {type(ask.student).__name__}", "a torch module"
+        )
+    size = whole(
+        "batch_size", defaults["batch_size"] if ask.batch_size == "auto" else ask.batch_size
+    )
     whole("steps", ask.steps)
     for name in ("every", "checkpoint_every"):
         if getattr(ask, name) is not None:
             whole(name, getattr(ask, name))
     if ask.patience is not None and ask.held_out is None:
-        raise ArgumentError("held_out", None, "held-out inputs, since patience watches the loss on them")
+        raise ArgumentError(
+            "held_out", None, "held-out inputs, since patience watches the loss on them"
+        )
     place = choose_device(ask.device)
     ask.student.to(place)
     floating = (p.dtype for p in ask.student.parameters() if p.is_floating_point())
@@ -267,7 +280,9 @@ def _held_out(value: Any, objective: Objective, dtype: torch.dtype) -> HeldOut:
     r"""Held-out inputs with the teacher's word on them, taken once."""
     source = as_inputs(value, "held_out")
     if not isinstance(source, Dataset):
-        raise ArgumentError("held_out", f"{type(source).__name__} inputs", "a tensor, an array or a Dataset")
+        raise ArgumentError(
+            "held_out", f"{type(source).__name__} inputs", "a tensor, an array or a Dataset"
+        )
     source.to(objective.device, dtype, 0)
     batch = source.build(torch.arange(len(source), device=objective.device))
     teacher = objective.teacher
@@ -287,7 +302,9 @@ def _identity(objective: Objective, update: Update, batch_size: int, seed: int) 
         "inputs": type(objective.inputs).__name__,
         "loss": repr(objective.loss),
         "update": type(optimizer).__name__,
-        "schedule": repr(schedule) if hasattr(schedule, "__dataclass_fields__") else getattr(schedule, "__qualname__", ""),
+        "schedule": repr(schedule)
+        if hasattr(schedule, "__dataclass_fields__")
+        else getattr(schedule, "__qualname__", ""),
         "batch_size": batch_size,
         "seed": seed,
     }

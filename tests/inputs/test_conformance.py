@@ -21,9 +21,13 @@ PARTS = {
 }
 
 
+def uniform(generator, *shape):
+    return torch.rand(shape, generator=generator, device=generator.device)
+
+
 class Sampler:
-    def sample(self, n, generator=None):
-        return torch.rand(n, 3, generator=generator)
+    def sample(self, n, generator):
+        return uniform(generator, n, 3)
 
     def sample_parts(self, n):
         return {"a": torch.randn(n, 2), "b": torch.randint(5, (n,))}
@@ -34,7 +38,7 @@ def jitter(x):
 
 
 def jitter_parts(x, generator):
-    return x | {"age": x["age"] + torch.rand(len(x["age"]), generator=generator)}
+    return x | {"age": x["age"] + uniform(generator, len(x["age"]))}
 
 
 def bound(source):
@@ -61,7 +65,7 @@ SOURCES = {
     "distribution": lambda s: Samples(distributions.Normal(torch.zeros(3), 1.0), seed=s),
     "function": lambda s: Function(lambda n: torch.randn(n, 2), seed=s),
     "function batch": lambda s: Function(
-        lambda n, generator: Batch(torch.rand(n, 2, generator=generator), y=torch.arange(n)), seed=s
+        lambda n, generator: Batch(uniform(generator, n, 2), y=torch.arange(n)), seed=s
     ),
     "loader": lambda s: loader(s, TABLE),
     "loader labels": lambda s: loader(s, TABLE, LABELS),
@@ -168,3 +172,29 @@ def test_shapes_and_types_are_constant(name):
         for drawn in (SOURCES[name](3).draw(SIZE) for _ in range(10))
     }
     assert len(kinds) == 1
+
+
+@every
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_does_all_of_it_on_an_accelerator(name):
+    cuda = torch.device("cuda")
+
+    def moved(seed):
+        source = SOURCES[name](None)
+        source.to(cuda, torch.float32, seed)
+        return source
+
+    source = moved(3)
+    expected = batches(source, 2)
+    assert all(tensor.device.type == "cuda" for tensor in leaves(expected))
+    assert same(batches(moved(3), 2), expected)
+    assert not same(batches(moved(4), 2), expected)
+    state = source.state_dict()
+    after = batches(source)
+    other = moved(9)
+    other.load_state_dict({key: value.cpu() for key, value in state.items()})
+    assert same(batches(other), after)
+    torch._dynamo.reset()
+    drawn = source.draw(SIZE)
+    compiled = torch.compile(source.build, backend="eager", fullgraph=True)
+    assert same(compiled(drawn), source.build(drawn))

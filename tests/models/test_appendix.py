@@ -18,7 +18,7 @@ OUTPUTS = 3
 
 
 class Layer(NamedTuple):
-    r"""A nonlinearity φ, its Jacobian (i, j) = ∂φ_i/∂z_j and R{Jacobian}, as section B.4 has them."""
+    r"""A nonlinearity φ, its Jacobian (i, j) = ∂φ_i/∂z_j and R{Jacobian}, as in section B.4."""
 
     phi: Callable[[Tensor], Tensor]
     jacobian: Callable[[Tensor, Tensor], Tensor]  # of z, x
@@ -69,7 +69,7 @@ LAYERS = {
 
 
 class Output(NamedTuple):
-    r"""An output function E, ∂E/∂y and R{∂E/∂y}, as section B.5 has them."""
+    r"""An output function E, ∂E/∂y and R{∂E/∂y}, as in section B.5."""
 
     value: Callable[[Tensor, Tensor], Tensor]  # of y, t
     derivative: Callable[[Tensor, Tensor], Tensor]
@@ -219,7 +219,7 @@ def test_backward_propagation(hidden: str, output: str, error: str) -> None:
 @pytest.mark.parametrize(("hidden", "output", "error"), CASES)
 def test_r_backprop(hidden: str, output: str, error: str) -> None:
     problem = Problem(hidden, output, error)
-    H = hessian(problem)(problem.point)  # noqa: N806
+    H = hessian(problem)(problem.point)
     close(problem.r_backprop(problem.v), H @ problem.v)
     product = jvp(grad(problem), (problem.point,), (problem.v,))[1]
     close(problem.r_backprop(problem.v), product)
@@ -247,7 +247,7 @@ def test_output_function_derivatives(error: str) -> None:
     t = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     ry = torch.tensor([-0.4, 0.8, 1.1], dtype=torch.float64)
     close(function.derivative(y, t), differences(lambda a: function.value(a, t), y, 1e-6), 1e-8)
-    R = jvp(lambda a: function.derivative(a, t), (y,), (ry,))[1]  # noqa: N806
+    R = jvp(lambda a: function.derivative(a, t), (y,), (ry,))[1]
     torch.testing.assert_close(function.r_derivative(y, t, ry), R)
 
 
@@ -255,7 +255,7 @@ def test_output_function_derivatives(error: str) -> None:
 def test_directions_in_input_space_only(hidden: str) -> None:
     r"""With v_θ = 0: R{z} = Σ w R{x} and R{∂E/∂x} = Σ R{∂E/∂b} w; and the Hessian's blocks."""
     problem = Problem(hidden, "softmax", "cross entropy")
-    H, d = hessian(problem)(problem.point), SIZES[0]  # noqa: N806
+    H, d = hessian(problem)(problem.point), SIZES[0]
     vx, vtheta = problem.v.clone(), problem.v.clone()
     vx[:-d], vtheta[-d:] = 0, 0
     weights, _, _ = problem.unpack(problem.point)
@@ -289,7 +289,7 @@ def g2(x: Tensor) -> Tensor:
     return x**2 * x.flip(0) + torch.exp(-x)
 
 
-def R(g: Callable[[Tensor], Tensor]) -> Tensor:  # noqa: N802
+def R(g: Callable[[Tensor], Tensor]) -> Tensor:
     r"""R{g} by its definition, the directional derivative, without automatic differentiation."""
     h = 1e-5
     return (g(X0 + h * V) - g(X0 - h * V)) / (2 * h)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-import torch
 from torch import Tensor
 
 from limbeck.errors import ArgumentError
 
-__all__ = ["Batch", "X", "as_batch", "floats", "leaves", "map_tensors", "rows"]
+__all__ = ["Batch", "X", "as_batch", "floats", "leaves", "map_tensors", "part_of", "rows"]
 
 X: TypeAlias = Tensor | dict[str, Tensor]
 r"""Inputs: a tensor (n, ...), or a dict of such tensors (a table, a structured input)."""
@@ -29,7 +28,7 @@ class Batch(NamedTuple):
     x: X
     y: Tensor | None = None
     weight: Tensor | None = None
-    index: Tensor | None = None
+    index: Tensor | None = None  # type: ignore[assignment]  # tuple.index is not missed here
 
 
 def as_batch(value: Any, argument: str = "inputs") -> Batch:
@@ -72,6 +71,11 @@ def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     if isinstance(tree, tuple | list):
         return type(tree)(map_tensors(function, value) for value in tree)
     return tree
+
+
+def part_of(tree: Any, start: int, size: int) -> Any:
+    r"""The examples from `start` on, at most `size` of them, of every tensor."""
+    return map_tensors(lambda tensor: tensor[start : start + size], tree)
 
 
 def leaves(tree: Any) -> list[Tensor]:

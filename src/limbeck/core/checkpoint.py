@@ -22,7 +22,9 @@ FILE = "checkpoint.safetensors"
 FORMAT = "limbeck-checkpoint-1"
 
 
-def write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any], kind: str = FORMAT) -> None:
+def write(
+    path: Path, tensors: dict[str, Tensor], about: dict[str, Any], kind: str = FORMAT
+) -> None:
     r"""Write tensors and a JSON-able description as one file, whole or not at all.
 
     The file is complete and on disk under another name before it takes the old one's place, so
@@ -44,7 +46,9 @@ def write_text(path: Path, text: str) -> None:
 def _replacing(path: Path) -> Any:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        handle, temporary = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"
+        )
         os.close(handle)
     except OSError as error:
         raise CheckpointError(f"checkpoint: cannot write into {path.parent} ({error})") from error
@@ -73,7 +77,9 @@ def read(path: Path, kind: str = FORMAT) -> tuple[dict[str, Tensor], dict[str, A
     try:
         return tensors, json.loads(metadata["about"])
     except (KeyError, ValueError) as error:
-        raise CheckpointError(f"checkpoint: {path} has no readable description ({error})") from error
+        raise CheckpointError(
+            f"checkpoint: {path} has no readable description ({error})"
+        ) from error
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -83,7 +89,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(
-            f"checkpoint: {path} cannot be read as a safetensors file ({error}); delete it to start anew"
+            f"checkpoint: {path} is not a readable safetensors file ({error}); "
+            "delete it to start anew"
         ) from error
 
 
@@ -103,8 +110,7 @@ def copy_into(places: dict[str, Tensor], tensors: dict[str, Tensor], path: Path)
     with torch.no_grad():
         for name, place in places.items():
             if place.shape != tensors[name].shape or place.dtype != tensors[name].dtype:
-                raise CheckpointError(
-                    f"checkpoint: {name} in {path} is {tuple(tensors[name].shape)} of {tensors[name].dtype}, "
-                    f"and here {tuple(place.shape)} of {place.dtype}"
-                )
+                saved = f"{tuple(tensors[name].shape)} of {tensors[name].dtype}"
+                here = f"{tuple(place.shape)} of {place.dtype}"
+                raise CheckpointError(f"checkpoint: {name} in {path} is {saved}, and here {here}")
             place.copy_(tensors[name])

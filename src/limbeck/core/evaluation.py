@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 from torch.func import jvp, vjp, vmap
+from torch.nn import functional as F
 
 from limbeck.core import forms
 from limbeck.core.batch import X, floats, rows
@@ -24,7 +25,7 @@ class View(Protocol):
     """
 
     def values(self) -> Tensor:
-        r"""Outputs (n, I): probabilities where the model gives any form of them, else as they are."""
+        r"""Outputs (n, I): probabilities where the model gives any form of them, or values."""
 
     def probabilities(self, temperature: float = 1.0) -> Tensor:
         r"""Probabilities (n, I)."""
@@ -88,15 +89,15 @@ class Evaluated:
         return self.outputs("density")[:, 0]
 
     def probabilities(self, temperature: float = 1.0) -> Tensor:
-        key = "probabilities", temperature
-        return self._once(key, lambda: forms.probabilities(self.raw(), self.form, temperature))
+        if temperature != 1.0:
+            return self.log_probabilities(temperature).exp()
+        if self.form == "values":
+            return self.log_probabilities()  # which refuses
+        return self.outputs("plain")
 
     def log_probabilities(self, temperature: float = 1.0) -> Tensor:
-        if temperature == 1.0:
-            return self.outputs("log")
-        if self.form == "logits":
-            return forms.log_probabilities(self.raw(), self.form, temperature)
-        return forms.log_probabilities(self.outputs("log"), "log_probabilities", temperature)
+        logs = self.outputs("log")
+        return logs if temperature == 1.0 else F.log_softmax(logs / temperature, dim=1)
 
     def derivatives(self, domain: str) -> Tensor:
         def jacobian() -> Tensor:
@@ -140,7 +141,7 @@ class Evaluated:
     def _linear(self, domain: str) -> tuple[Tensor, Callable[[Tensor], Any]]:
         def linearise() -> tuple[Tensor, Callable[[Tensor], Any]]:
             parts, function = self._function(domain)
-            outputs, pull = vjp(function, parts)
+            outputs, pull = vjp(function, parts)[:2]
             self._known.setdefault(domain, outputs)  # so that values need no second pass
             return outputs, pull
 
@@ -166,16 +167,18 @@ class Evaluated:
             own = getattr(self.model, "log_probabilities", None)
             if own is not None and self.form != "logits":
                 return own(x)
-            return forms.log_probabilities(raw(), self.form)
+            return forms.log_probabilities(forms.values(raw()), self.form)
         if domain == "density":
             for method in ("log_prob", "log_unnormalized"):
                 own = getattr(self.model, method, None)
                 if own is not None:
                     return own(x).reshape(rows(x), 1)
             return raw().reshape(rows(x), 1)
-        if self.form in forms.FORMS[:3]:
-            return forms.probabilities(raw(), self.form)
-        return forms.values(raw())
+        y = forms.values(raw())
+        if self.form not in forms.FORMS[:3]:
+            return y
+        y = forms.probabilities(y, self.form)
+        return forms.columns(1 - y, y) if y.shape[1] == 1 else y
 
 
 class Evaluation(NamedTuple):

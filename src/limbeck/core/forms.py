@@ -2,13 +2,23 @@ r"""The forms that predictions come in, and how one becomes another without losi
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from limbeck.errors import ArgumentError
 
-__all__ = ["FORMS", "check_probabilities", "log_probabilities", "probabilities", "recognise", "values"]
+__all__ = [
+    "FORMS",
+    "check_probabilities",
+    "columns",
+    "log_probabilities",
+    "probabilities",
+    "recognise",
+    "values",
+]
 
 FORMS = ("logits", "probabilities", "log_probabilities", "values", "log_density")
 r"""What a model may give: class scores in one of three forms, plain values, or log densities."""
@@ -17,77 +27,80 @@ TOLERANCE = 1e-3
 r"""How far probabilities may be from summing to one: half precision and rounded exports pass."""
 
 
-def values(raw: Tensor) -> Tensor:
+def values(y: Tensor) -> Tensor:
     r"""Outputs as a matrix: (n,) becomes (n, 1), trailing dimensions become one."""
-    return raw.reshape(raw.shape[0], -1)
+    return y.reshape(y.shape[0], -1)
 
 
-def log_probabilities(raw: Tensor, form: str, temperature: float = 1.0) -> Tensor:
-    r"""Log probabilities (n, I), softened by the temperature.
+def probabilities(y: Tensor, form: str) -> Tensor:
+    r"""Probabilities of outputs as they come: one output stays the probability of class 1.
 
-    One output is the probability (or logit) of class 1 and becomes two columns.
-
-    >>> log_probabilities(torch.tensor([[200.0]]), "logits")
-    tensor([[-200.,    0.]])
+    Arguments:
+        y: Outputs (n,), (n, 1) or (..., classes).
+        form: "logits", "probabilities" or "log_probabilities".
     """
-    raw = values(raw)
-    if form not in FORMS[:3]:
-        raise ArgumentError(
-            "output", repr(form), "a model of class probabilities, logits or log probabilities here"
-        )
-    if raw.shape[1] == 1:
-        logit = _logit(raw, form)
-        raw = torch.cat([F.logsigmoid(-logit / temperature), F.logsigmoid(logit / temperature)], 1)
-        return raw
-    if form == "probabilities":
-        raw = raw.clamp_min(torch.finfo(raw.dtype).tiny).log()
-        form = "log_probabilities"
-    if form == "log_probabilities" and temperature == 1.0:
-        return raw
-    return F.log_softmax(raw / temperature, dim=1)
-
-
-def probabilities(raw: Tensor, form: str, temperature: float = 1.0) -> Tensor:
-    r"""Probabilities (n, I), softened by the temperature."""
-    if form == "probabilities" and temperature == 1.0:
-        raw = values(raw)
-        return raw if raw.shape[1] > 1 else torch.cat([1 - raw, raw], 1)
-    return log_probabilities(raw, form, temperature).exp()
-
-
-def _logit(raw: Tensor, form: str) -> Tensor:
     if form == "logits":
-        return raw
-    tiny = torch.finfo(raw.dtype).tiny
-    if form == "probabilities":
-        return raw.clamp_min(tiny).log() - torch.log1p(-raw).clamp_min(-1 / torch.finfo(raw.dtype).eps)
-    return raw - torch.log(-torch.expm1(raw)).clamp_min(-1 / torch.finfo(raw.dtype).eps)
+        return torch.sigmoid(y) if y.ndim == 1 or y.shape[-1] == 1 else F.softmax(y, dim=-1)
+    return y.exp() if form == "log_probabilities" else y
 
 
-def check_probabilities(raw: Tensor, argument: str) -> None:
+def log_probabilities(y: Tensor, form: str) -> Tensor:
+    r"""Log probabilities (..., classes) of outputs; one output becomes [log(1 − p), log p].
+
+    So that logs and their derivatives are finite, a probability of exactly 0 is read as the
+    smallest normal number, a log probability of −∞ as the most negative one.
+
+    >>> log_probabilities(torch.tensor([[1e4]]), "logits")
+    tensor([[-10000.,      0.]])
+    """
+    if form not in FORMS[:3]:
+        accepted = "a model of logits, probabilities or log probabilities, where these are asked"
+        raise ArgumentError("output", repr(form), accepted)
+    y = y.unsqueeze(1) if y.ndim == 1 else y
+    one = y.shape[-1] == 1
+    if form == "logits":
+        return columns(F.logsigmoid(-y), F.logsigmoid(y)) if one else F.log_softmax(y, dim=-1)
+    if form == "log_probabilities":
+        y = y.clamp_min(torch.finfo(y.dtype).min)
+        return columns(_log1mexp(y), y) if one else y
+    tiny = torch.finfo(y.dtype).tiny
+    return (columns(1 - y, y) if one else y).clamp_min(tiny).log()
+
+
+def columns(of_0: Tensor, of_1: Tensor) -> Tensor:
+    r"""The two classes of a one-output model side by side."""
+    return torch.cat([of_0, of_1], dim=-1)
+
+
+def _log1mexp(y: Tensor) -> Tensor:
+    # log(1 − exp(y)) for y ≤ 0; each branch is kept finite where the other one is taken
+    near = (-torch.expm1(y)).clamp_min(torch.finfo(y.dtype).tiny).log()
+    far = torch.log1p(-y.clamp_max(-math.log(2)).exp())
+    return torch.where(y > -math.log(2), near, far)
+
+
+def check_probabilities(y: Tensor, argument: str) -> None:
     r"""Refuse outputs that are said to be probabilities and are not, within tolerance."""
-    raw = values(raw)
-    low, high = raw.min().item(), raw.max().item()
+    y = values(y)
+    low, high = y.min().item(), y.max().item()
     if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
-        raise ArgumentError(
-            argument, f"outputs between {low:.4g} and {high:.4g}", "probabilities, between 0 and 1"
-        )
-    if raw.shape[1] > 1:
-        sums = raw.sum(1)
+        received = f"outputs between {low:.4g} and {high:.4g}"
+        raise ArgumentError(argument, received, "probabilities, between 0 and 1")
+    if y.shape[1] > 1:
+        sums = y.sum(1)
         worst = sums[(sums - 1).abs().argmax()].item()
         if abs(worst - 1) > TOLERANCE:
-            raise ArgumentError(
-                argument, f"a row of outputs that sums to {worst:.4g}", "probabilities that sum to 1"
-            )
+            received = f"a row of outputs that sums to {worst:.4g}"
+            raise ArgumentError(argument, received, "probabilities that sum to 1")
 
 
-def recognise(raw: Tensor) -> str | None:
+def recognise(y: Tensor) -> str | None:
     r"""The form that outputs must have, or None where they could be logits or plain values."""
-    raw = values(raw).detach()
-    if raw.shape[1] < 2 or not raw.is_floating_point():
+    y = values(y).detach()
+    if y.shape[1] < 2 or not y.is_floating_point():
         return None
-    if ((raw >= 0).all() and ((raw.sum(1) - 1).abs() < TOLERANCE).all()).item():
+    if ((y >= 0).all() and ((y.sum(1) - 1).abs() < TOLERANCE).all()).item():
         return "probabilities"
-    if ((raw <= 0).all() and (raw.logsumexp(1).abs() < TOLERANCE).all()).item():
+    if ((y <= 0).all() and (y.logsumexp(1).abs() < TOLERANCE).all()).item():
         return "log_probabilities"
     return None

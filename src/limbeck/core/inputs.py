@@ -52,8 +52,8 @@ class Inputs(ABC):
         self.load_state_dict(state)
         return batch
 
-    def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:
-        r"""Take notice of the present loss (n,) of any batch; most sources do not care."""
+    def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:  # noqa: B027 - most need nothing
+        r"""Take notice of the present loss (n,) of any batch, for sources that seek it."""
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         r"""Move to the student's device and floating type, and start the generator.

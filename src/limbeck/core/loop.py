@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
 
 from limbeck.core import checkpoint as files
-from limbeck.core.batch import Batch, map_tensors, rows
+from limbeck.core.batch import Batch, part_of, rows
+from limbeck.core.failure import Failure, diagnose
 from limbeck.core.history import History
 from limbeck.core.objective import Objective, Plan
 from limbeck.core.stopping import Plateau
@@ -24,7 +23,7 @@ from limbeck.core.update import Update
 from limbeck.engine.base import Engine
 from limbeck.errors import CheckpointError
 
-__all__ = ["Failure", "HeldOut", "Run", "Settings", "Step"]
+__all__ = ["HeldOut", "Run", "Settings", "Step"]
 
 LOOK_BEHIND = 50
 r"""On a GPU, how many steps may be under way before anyone asks whether all is well."""
@@ -69,29 +68,6 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Failure:
-    r"""A loss or gradient that was not finite.
-
-    Attributes:
-        step: The step at which it was met; the student is as it was before.
-        terms: The loss terms that were not finite, or whose gradients were not.
-        examples: The places in the batch.
-        batch: The batch itself.
-    """
-
-    step: int
-    terms: list[str]
-    examples: list[int]
-    batch: Batch
-
-    def __str__(self) -> str:
-        at = f"inputs {_few(self.examples)} of the batch" if self.examples else "the whole batch"
-        if self.examples and self.batch.index is not None:
-            at += f" (rows {_few(self.batch.index[self.examples].tolist())} of the data)"
-        return f"non-finite {', '.join(self.terms)} at step {self.step}, at {at}"
-
-
-@dataclass(frozen=True)
 class Step:
     r"""A step just done, as `steps()` gives it."""
 
@@ -124,8 +100,15 @@ class Run:
         settings: How long, and what else.
     """
 
-    def __init__(self, objective: Objective, update: Update, engine: Engine, settings: Settings) -> None:
-        self.objective, self.update, self.engine, self.settings = objective, update, engine, settings
+    def __init__(
+        self, objective: Objective, update: Update, engine: Engine, settings: Settings
+    ) -> None:
+        self.objective, self.update, self.engine, self.settings = (
+            objective,
+            update,
+            engine,
+            settings,
+        )
         self.history = History()
         self.done, self.spent = 0, 0.0
         self.stop_reason: str | None = None
@@ -162,9 +145,9 @@ class Run:
         self.done += 1
         last = self.done >= self.settings.steps
         due = self.done % self.settings.every == 0 or last
-        if not self._asynchronous or due or self.done % LOOK_BEHIND == 0:
-            if not self.update.progress.alive.item():
-                return self._fail()
+        asks = not self._asynchronous or due or self.done % LOOK_BEHIND == 0
+        if asks and not self.update.progress.alive.item():
+            return self._fail()
         self.spent = time.monotonic() - self._began
         if due:
             self._look()
@@ -172,7 +155,9 @@ class Run:
             if last:
                 self.stop_reason = f"all {self.settings.steps:,} steps done"
             elif self.settings.seconds is not None and self.spent >= self.settings.seconds:
-                self.stop_reason = f"time: {self.settings.seconds:g} s were up at step {self.done:,}"
+                self.stop_reason = (
+                    f"time: {self.settings.seconds:g} s were up at step {self.done:,}"
+                )
         self._save_if_due()
         return None
 
@@ -192,12 +177,11 @@ class Run:
         self.history.append(**entry)
         if self.plateau is not None:
             if self.plateau.look(entry["held_out"]):
-                self.best = {k: v.detach().clone() for k, v in self.objective.student.state_dict().items()}
+                self.best = _copied(self.objective.student.state_dict())
             elif self.plateau.reached:
                 self.objective.student.load_state_dict(self.best)
-                self.stop_reason = (
-                    f"plateau: the held-out loss has not improved since it was {self.plateau.best:.4g}"
-                )
+                best = f"{self.plateau.best:.4g}"
+                self.stop_reason = f"plateau: the held-out loss was {best} and got no better"
 
     def _held_out(self, held_out: HeldOut, block: int = 1000) -> float:
         batch, teacher = held_out
@@ -206,7 +190,7 @@ class Run:
         state = self.objective.rng_state()
         total = 0.0
         for start in range(0, rows(batch.x), block):
-            part = map_tensors(lambda t, at=start: t[at : at + block], batch)
+            part = part_of(batch, start, block)
             total += self.objective.at(part, teacher).double().sum().item()
         self.objective.load_rng_state(state)
         self.objective.student.train(training)
@@ -233,7 +217,7 @@ class Run:
 
     def save(self) -> None:
         r"""Write a checkpoint, if a folder was given."""
-        if self.settings.checkpoint is None or self._saved[0] == self.done and self._saved[0] > 0:
+        if self.settings.checkpoint is None or (self._saved[0] == self.done and self._saved[0] > 0):
             return
         tensors = {
             **{f"student.{k}": v for k, v in self.objective.student.state_dict().items()},
@@ -259,14 +243,16 @@ class Run:
         if not path.exists():
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise CheckpointError(
-                    f"checkpoint: {folder} holds something else than limbeck's checkpoints; accepted: a "
-                    "new or empty folder, or one that limbeck wrote"
+                    f"checkpoint: {folder} holds something else than limbeck's checkpoints; "
+                    "accepted: a new or empty folder, or one that limbeck wrote"
                 )
             return
         tensors, about = files.read(path)
         present = dict(self.settings.identity or {})
         if found := files.differences(about["identity"], present):
-            raise CheckpointError(f"checkpoint: {folder} belongs to another run: {'; '.join(found)}")
+            raise CheckpointError(
+                f"checkpoint: {folder} belongs to another run: {'; '.join(found)}"
+            )
 
         def part(prefix: str) -> dict[str, Tensor]:
             return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
@@ -283,24 +269,5 @@ class Run:
             self.stop_reason = about["stop_reason"]
 
 
-def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
-    r"""Find which terms and which inputs of a plan are not finite, by doing the step again."""
-    with torch.no_grad():
-        found = objective(plan)
-    batch = objective.batch(plan)
-    bad = {name: ~each.isfinite() for name, each in zip(objective.names, found, strict=True)}
-    terms = [name for name, where in bad.items() if where.any()]
-    if terms:
-        where = torch.stack([bad[name] for name in terms]).any(0)
-        return Failure(step, terms, where.nonzero().flatten().tolist(), batch)
-    leaves = {name: p.detach() for name, p in objective.named_parameters() if p.requires_grad}
-    for i, name in enumerate(objective.names):
-        gradients = grad(lambda p, i=i: functional_call(objective, p, (plan,))[i].mean())(leaves)
-        if not all(g.isfinite().all() for g in gradients.values()):
-            terms.append(f"gradient of {name}")
-    return Failure(step, terms or ["gradient"], [], batch)
-
-
-def _few(numbers: list[int], most: int = 8) -> str:
-    more = f", … ({len(numbers)} in all)" if len(numbers) > most else ""
-    return ", ".join(map(str, numbers[:most])) + more
+def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in state.items()}

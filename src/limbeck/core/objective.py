@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from limbeck.core.batch import Batch, X, as_batch, floats, rows
 from limbeck.core.evaluation import Evaluated
 from limbeck.core.hidden import close_taps
+from limbeck.core.inputs import Inputs
 from limbeck.core.loss import Draws, Loss, Probe
 from limbeck.core.teacher import Teacher, output_form, settle_form
 from limbeck.errors import ArgumentError, InexactTeacherError
-from limbeck.core.inputs import Inputs
 
 __all__ = ["Objective", "Plan"]
 
 Plan: TypeAlias = dict[str, Any]
-r"""Everything random of one step, as tensors: of the inputs, of the teacher and of each loss term."""
+r"""Everything random of one step, as tensors: of inputs, teacher and each loss term."""
 
 
 class Objective(nn.Module):
@@ -71,7 +71,9 @@ class Objective(nn.Module):
         r"""Look at both models at a few inputs and refuse what does not fit, before any step."""
         needs = {term.needs for term in self.terms} - {""}
         if len(needs) > 1:
-            raise ArgumentError("loss", repr(self.loss), "losses on predictions or on densities, not both")
+            raise ArgumentError(
+                "loss", repr(self.loss), "losses on predictions or on densities, not both"
+            )
         need = next(iter(needs), "")
         self._refuse_by_statistics()
         batch = as_batch(self.inputs.probe(probe_size))
@@ -101,7 +103,9 @@ class Objective(nn.Module):
         for name, part in floats(x).items():
             if dtype is not None and part.dtype != dtype:
                 raise ArgumentError(
-                    f"inputs{f'[{name!r}]' if name else ''}", f"{part.dtype}", f"the student's {dtype}"
+                    f"inputs{f'[{name!r}]' if name else ''}",
+                    f"{part.dtype}",
+                    f"the student's {dtype}",
                 )
         try:
             if need == "density":
@@ -109,7 +113,11 @@ class Objective(nn.Module):
             return self.student(x)
         except RuntimeError as error:
             shapes = {name: tuple(part.shape) for name, part in floats(x).items()}
-            raise ArgumentError("student", f"inputs of shape {shapes} that it fails on ({error})", "inputs that fit it") from error
+            raise ArgumentError(
+                "student",
+                f"inputs of shape {shapes} that it fails on ({error})",
+                "inputs that fit it",
+            ) from error
 
     def _outputs(self, seen: Evaluated, need: str) -> int:
         if need == "density":
@@ -118,25 +126,30 @@ class Objective(nn.Module):
 
     def _refuse_by_statistics(self) -> None:
         if self.asks and self.teacher.source is None:
-            raise ArgumentError("teacher", None, f"a teacher, since {self.loss!r} compares with one")
+            raise ArgumentError(
+                "teacher", None, f"a teacher, since {self.loss!r} compares with one"
+            )
         for term in self.terms:
             if not (self.teacher.exact or term.affine):
                 raise InexactTeacherError(
-                    f"loss: {term!r} is biased with a teacher that gives one draw at a time: {term.bias}. "
-                    'Accepted: cross_entropy at temperature 1, square_error, derivative_error in the '
-                    'plain domain, or in the log domain with weight="teacher".'
+                    f"loss: {term!r} is biased with a teacher that gives one draw at a time: "
+                    f"{term.bias}. Accepted: cross_entropy at temperature 1, square_error, "
+                    "derivative_error in the plain domain, or in the log domain with "
+                    'weight="teacher".'
                 )
 
     def _refuse_batch_statistics(self) -> None:
-        if not any(term.asks & {"derivatives"} or hasattr(term, "directions") for term in self.terms):
+        if not any(
+            term.asks & {"derivatives"} or hasattr(term, "directions") for term in self.terms
+        ):
             return
         for name, module in self.student.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
                 raise ArgumentError(
                     "student",
                     f"the layer {name!r}, which mixes the examples of a batch while training",
-                    "for derivative losses, a student whose examples are independent: LayerNorm, or "
-                    "the layer in eval() mode",
+                    "for derivative losses, a student whose examples are independent: LayerNorm, "
+                    "or the layer in eval() mode",
                 )
 
     def draw(self, n: int) -> Plan:
@@ -163,7 +176,7 @@ class Objective(nn.Module):
         return as_batch(self.inputs.build(plan["inputs"]))
 
     def forward(self, plan: Plan) -> tuple[Tensor, ...]:
-        r"""Each term's loss at each example, (n,), weighted by importance but not by coefficients."""
+        r"""Each term's loss at each example, (n,), with its importance, without coefficients."""
         batch = self.batch(plan)
         student = Evaluated(self.student, batch.x, self.form)
         teacher = self.teacher.view(batch, plan.get("teacher")) if self.asks else student

@@ -62,11 +62,16 @@ def make(
     if not isinstance(optimizer, str) or optimizer.lower() not in known:
         raise ArgumentError.unknown("optimizer", optimizer, known)
     kind = known[optimizer.lower()]
-    options = {**({"lr": DEFAULT_RATES[kind.__name__]} if kind.__name__ in DEFAULT_RATES else {}), **options}
+    options = {
+        **({"lr": DEFAULT_RATES[kind.__name__]} if kind.__name__ in DEFAULT_RATES else {}),
+        **options,
+    }
     try:
         return kind(parameters, **options)
     except (TypeError, ValueError) as error:
-        raise ArgumentError("optimizer", f"options {options}", f"what torch.optim.{kind.__name__} takes ({error})") from None
+        raise ArgumentError(
+            "optimizer", f"options {options}", f"what torch.optim.{kind.__name__} takes ({error})"
+        ) from None
 
 
 def has_functional_form(optimizer: torch.optim.Optimizer) -> bool:

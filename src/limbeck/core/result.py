@@ -3,6 +3,7 @@ r"""What a distillation gives back: the student, why it stopped, how long it too
 from __future__ import annotations
 
 import importlib
+import io
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +14,8 @@ from rich.table import Table
 from torch import nn
 
 from limbeck.core import checkpoint as files
+from limbeck.core.failure import Failure
 from limbeck.core.history import History
-from limbeck.core.loop import Failure
 from limbeck.errors import ArgumentError, CheckpointError
 
 __all__ = ["Result", "load"]
@@ -50,7 +51,8 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         r"""Write the student (safetensors) and its story (JSON) into a folder."""
         folder = Path(folder)
-        spec = self.student.spec() if hasattr(self.student, "spec") else None
+        own: Any = getattr(self.student, "spec", None)
+        spec = own() if callable(own) else None
         files.write(folder / STUDENT, self.student.state_dict(), {"spec": spec}, FORMAT)
         about = {
             "steps": self.steps,
@@ -88,21 +90,17 @@ class Result:
         return table
 
     def __str__(self) -> str:
-        console = Console(width=100, record=True, file=_Nowhere())
+        console = Console(width=100, record=True, file=io.StringIO())
         console.print(self.table())
-        loss = self.history["loss"] if "loss" in self.history else []
-        fell = f"the loss went from {loss[0]:.4g} to {loss[-1]:.4g}" if loss else "nothing was measured"
+        loss = self.history.get("loss", [])
+        fell = (
+            f"the loss went from {loss[0]:.4g} to {loss[-1]:.4g}"
+            if loss
+            else "nothing was measured"
+        )
         return console.export_text() + f"In {self.steps:,} steps and {self.seconds:.1f} s {fell}."
 
     __repr__ = __str__
-
-
-class _Nowhere:
-    def write(self, text: str) -> int:
-        return len(text)
-
-    def flush(self) -> None:
-        pass
 
 
 def load(folder: str | Path, student: nn.Module | None = None) -> Result:
@@ -114,7 +112,9 @@ def load(folder: str | Path, student: nn.Module | None = None) -> Result:
     """
     folder = Path(folder)
     if not (folder / STUDENT).exists():
-        raise ArgumentError("folder", str(folder), f"a folder with {STUDENT}, as Result.save writes it")
+        raise ArgumentError(
+            "folder", str(folder), f"a folder with {STUDENT}, as Result.save writes it"
+        )
     tensors, about = files.read(folder / STUDENT, FORMAT)
     if student is None:
         student = from_spec(about["spec"], folder)
@@ -129,9 +129,11 @@ def load(folder: str | Path, student: nn.Module | None = None) -> Result:
 def from_spec(spec: dict[str, Any] | None, folder: Path) -> nn.Module:
     r"""One of limbeck's own models, from its description; nothing else is ever constructed."""
     models = importlib.import_module("limbeck.models")
-    kind = (spec or {}).get("type")
+    kind = str((spec or {}).get("type"))
     if spec is None or kind not in models.__all__:
         raise ArgumentError(
-            "student", f"None, and {folder} holds a module of the user's own", "student=, an empty copy of it"
+            "student",
+            f"None, and {folder} holds a module of the user's own",
+            "student=, an empty copy of it",
         )
     return getattr(models, kind).from_spec(spec)

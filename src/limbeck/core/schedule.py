@@ -73,7 +73,9 @@ class RobbinsMonro:
 
     def __post_init__(self) -> None:
         if self.t0 <= 0 or not 0 < self.beta <= 1:
-            raise ArgumentError("schedule", f"t0={self.t0}, beta={self.beta}", "t0 > 0, 0 < beta ≤ 1")
+            raise ArgumentError(
+                "schedule", f"t0={self.t0}, beta={self.beta}", "t0 > 0, 0 < beta ≤ 1"
+            )
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         return (1 + t / self.t0) ** (-self.beta)
@@ -101,5 +103,7 @@ def as_schedule(value: str | Schedule | None) -> Schedule:
             raise ArgumentError.unknown("schedule", value, NAMES)
         return NAMES[value]()
     if not callable(value):
-        raise ArgumentError("schedule", repr(value), f"one of {', '.join(NAMES)}, or a function of (t, total)")
+        raise ArgumentError(
+            "schedule", repr(value), f"one of {', '.join(NAMES)}, or a function of (t, total)"
+        )
     return value

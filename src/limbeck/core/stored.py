@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.core.batch import Batch, X, map_tensors, rows
+from limbeck.core.batch import Batch, X, map_tensors, part_of, rows
 from limbeck.core.evaluation import Evaluated
 from limbeck.core.loss import Loss
 from limbeck.core.teacher import Teacher
@@ -47,7 +47,9 @@ class Stored(Teacher):
         self.pools, self.hidden = pools or {}, hidden or {}
 
     def _missing(self, x: X) -> Tensor:
-        raise ArgumentError("inputs", "no row numbers", "a Dataset over the rows that targets are stored for")
+        raise ArgumentError(
+            "inputs", "no row numbers", "a Dataset over the rows that targets are stored for"
+        )
 
     def to(self, device: torch.device) -> None:
         for name in ("values", "derivatives", "pools", "hidden"):
@@ -77,7 +79,9 @@ class StoredView(Evaluated):
 
     def derivatives(self, domain: str) -> Tensor:
         if domain not in self.stored.derivatives:
-            raise NotDifferentiableError(f"teacher: no derivatives in the {domain} domain are stored")
+            raise NotDifferentiableError(
+                f"teacher: no derivatives in the {domain} domain are stored"
+            )
         return self.stored.derivatives[domain][self.index]
 
     def projected(self, domain: str, cotangents: Tensor) -> Tensor:
@@ -91,9 +95,7 @@ class StoredView(Evaluated):
         return cotangents[self.index, signs], projected[self.index, signs].transpose(0, 1)
 
     def directional(self, domain: str, directions: X) -> Tensor:
-        flat = directions if isinstance(directions, Tensor) else torch.cat([d.flatten(1) for d in directions.values()], 1)
-        flat = flat.expand(self.index.shape[0], *flat.shape[-(self.x.ndim - 1) :]).flatten(1) if isinstance(self.x, Tensor) and isinstance(directions, Tensor) else flat  # type: ignore[union-attr]
-        return torch.einsum("nid,nd->ni", self.derivatives(domain), flat)
+        raise NotDifferentiableError("teacher: derivatives along directions are not stored")
 
     def hidden(self, name: str) -> Tensor:
         return self.stored.hidden[name][self.index]
@@ -115,7 +117,9 @@ def stored_bytes(teacher: Teacher, terms: Iterable[Loss], x: X, outputs: int, ba
 
 
 @torch.no_grad()
-def precompute(teacher: Teacher, x: X, terms: Iterable[Loss], *, seed: int = 0, block: int = 1000) -> Stored:
+def precompute(
+    teacher: Teacher, x: X, terms: Iterable[Loss], *, seed: int = 0, block: int = 1000
+) -> Stored:
     r"""Evaluate a teacher once at every row of x, as far as the losses ask."""
     device = (x if isinstance(x, Tensor) else next(iter(x.values()))).device
     generator = torch.Generator(device).manual_seed(seed)
@@ -127,7 +131,9 @@ def precompute(teacher: Teacher, x: X, terms: Iterable[Loss], *, seed: int = 0, 
             for key, value in _asked(view, term, teacher, generator):
                 found.setdefault(key, []).append(value)
     joined: dict[Any, Any] = {
-        key: torch.cat(parts) if isinstance(parts[0], Tensor) else tuple(map(torch.cat, zip(*parts, strict=True)))
+        key: torch.cat(parts)
+        if isinstance(parts[0], Tensor)
+        else tuple(map(torch.cat, zip(*parts, strict=True)))
         for key, parts in found.items()
     }
     return Stored(
@@ -141,10 +147,12 @@ def precompute(teacher: Teacher, x: X, terms: Iterable[Loss], *, seed: int = 0, 
 
 def _blocks(x: X, size: int) -> Iterator[Batch]:
     for start in range(0, rows(x), size):
-        yield Batch(map_tensors(lambda part, at=start: part[at : at + size], x))
+        yield Batch(part_of(x, start, size))
 
 
-def _asked(view: Any, term: Loss, teacher: Teacher, generator: torch.Generator) -> Iterator[tuple[Any, Any]]:
+def _asked(
+    view: Any, term: Loss, teacher: Teacher, generator: torch.Generator
+) -> Iterator[tuple[Any, Any]]:
     if "hidden" in term.asks:
         yield ("hidden", term.teacher_layer), view.hidden(term.teacher_layer)  # type: ignore[attr-defined]
     if "derivatives" not in term.asks:

@@ -62,7 +62,9 @@ class Teacher:
     def signs(self, k: int, n: int, outputs: int, generator: torch.Generator) -> Tensor:
         r"""What k random projections need: signs (k, n, I) in {0, 1}."""
         size = (k, n, outputs)
-        return torch.randint(0, 2, size, generator=generator, device=generator.device, dtype=torch.float32)
+        return torch.randint(
+            0, 2, size, generator=generator, device=generator.device, dtype=torch.float32
+        )
 
     def prepare(self, batch: Batch) -> Any:
         r"""For opaque teachers: the targets at a batch, computed outside the step."""
@@ -76,9 +78,9 @@ class Teacher:
         r"""Say that a derivative loss cannot be used, if so."""
         if not self.differentiable:
             raise NotDifferentiableError(
-                f"teacher: {loss} asks for input derivatives, and {self} has none (its outputs do not "
-                "depend on x through torch). Use a loss on values, smooth it by noise on the inputs, "
-                "or distil it first into a differentiable surrogate."
+                f"teacher: {loss} asks for input derivatives, and {self} has none: its outputs do "
+                "not depend on x through torch. Use a loss on values, smooth it by noise on the "
+                "inputs, or distil it first into a differentiable surrogate."
             )
 
     def _at(self, drawn: Any) -> Callable[[X], Tensor]:
@@ -123,7 +125,9 @@ class Opaque(Teacher):
 
     opaque = True
 
-    def __init__(self, function: Callable[..., Any], output: str = "auto", *, exact: bool = True) -> None:
+    def __init__(
+        self, function: Callable[..., Any], output: str = "auto", *, exact: bool = True
+    ) -> None:
         super().__init__(self._call, "auto", exact=exact, differentiable=False)
         self.function = function
         self.form = output_form("teacher_output", function, output)
@@ -153,7 +157,11 @@ class Opaque(Teacher):
 
     def __repr__(self) -> str:
         owner = getattr(self.function, "__self__", None)
-        name = type(owner).__name__ if owner is not None else getattr(self.function, "__name__", "callable")
+        name = (
+            type(owner).__name__
+            if owner is not None
+            else getattr(self.function, "__name__", "callable")
+        )
         return f"the teacher ({name})"
 
 
@@ -179,7 +187,7 @@ def as_teacher(value: Any, output: str = "auto") -> Teacher:
     raise ArgumentError(
         "teacher",
         f"an object of type {type(value).__name__}",
-        "a torch module, a callable on tensors, an estimator with predict or predict_proba, or None",
+        "a torch module, a callable on tensors, an estimator with predict_proba or predict, None",
     )
 
 
@@ -204,9 +212,13 @@ def settle_form(argument: str, who: str, raw: Any, form: str, needs: str, n: int
     if not isinstance(raw, Tensor):
         raise ArgumentError(who, f"outputs of type {type(raw).__name__}", "one tensor (n, outputs)")
     if raw.ndim == 0 or raw.shape[0] != n:
-        raise ArgumentError(who, f"outputs of shape {tuple(raw.shape)} for {n} inputs", f"({n}, ...)")
+        raise ArgumentError(
+            who, f"outputs of shape {tuple(raw.shape)} for {n} inputs", f"({n}, ...)"
+        )
     if not raw.isfinite().all() and form != "log_probabilities":
-        raise ArgumentError(who, "outputs with NaN or infinity", "finite outputs at the inputs given")
+        raise ArgumentError(
+            who, "outputs with NaN or infinity", "finite outputs at the inputs given"
+        )
     if form == "auto":
         form = forms.recognise(raw) or "auto"
     if form == "auto" and needs == "probabilities":
@@ -220,7 +232,9 @@ def settle_form(argument: str, who: str, raw: Any, form: str, needs: str, n: int
         form = "log_density" if needs == "density" else "values"
     if needs == "probabilities" and form not in forms.FORMS[:3]:
         raise ArgumentError(
-            argument, repr(form), "logits, probabilities or log probabilities, which this loss needs"
+            argument,
+            repr(form),
+            "logits, probabilities or log probabilities, which this loss needs",
         )
     if form == "probabilities":
         forms.check_probabilities(raw, argument)

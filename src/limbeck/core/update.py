@@ -96,11 +96,13 @@ class GradientUpdate:
 
     def bind(self, objective: Objective, steps: int) -> None:
         self.objective, self.steps = objective, steps
-        self.parameters = {
+        self.parameters: dict[str, Tensor] = {
             name: p for name, p in objective.named_parameters() if p.requires_grad
         }
         if not self.parameters:
-            raise ArgumentError("student", "no parameters that require gradients", "a trainable module")
+            raise ArgumentError(
+                "student", "no parameters that require gradients", "a trainable module"
+            )
         if isinstance(self.given, torch.optim.Optimizer) and list(objective.extras.parameters()):
             self.given.add_param_group({"params": list(objective.extras.parameters())})
         self.optimizer = optimizers.make(self.given, self.parameters.values(), self.options)

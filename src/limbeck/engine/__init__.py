@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 import warnings
 
-import torch
-
 from limbeck.core.objective import Objective
 from limbeck.core.update import Update
 from limbeck.engine.base import Engine
@@ -25,7 +23,8 @@ r"""Steps from which compilation pays, without and with derivative losses, on a 
 
 def make(name: str, objective: Objective, update: Update, steps: int) -> Engine:
     r"""The engine by name; "auto" chooses by the number of steps, never by the clock, so that
-    equal calls run equally."""
+    equal calls run equally.
+    """
     if name not in NAMES:
         raise ArgumentError.unknown("engine", name, NAMES)
     cuda = objective.device.type == "cuda"

@@ -53,7 +53,9 @@ class Compiled:
             if calls:  # it compiled, and then failed in running: not the compiler's fault
                 raise
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            warnings.warn(f"engine: the step cannot be compiled ({reason}); running eagerly", stacklevel=2)
+            warnings.warn(
+                f"engine: the step cannot be compiled ({reason}); running eagerly", stacklevel=2
+            )
             self._fallback, self.name = Eager(self.update), "eager"
             return self._fallback.step(plan)
         if len(calls) != 1:
@@ -62,7 +64,9 @@ class Compiled:
         self._arguments = list(arguments)
         where = {id(argument): slot for slot, argument in enumerate(arguments)}
         self._slots = [
-            (where[id(leaf)], number) for number, leaf in enumerate(leaves(plan)) if id(leaf) in where
+            (where[id(leaf)], number)
+            for number, leaf in enumerate(leaves(plan))
+            if id(leaf) in where
         ]
         return None
 
@@ -70,7 +74,7 @@ class Compiled:
         from torch._inductor.compile_fx import compile_fx
 
         def backend(module: torch.fx.GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
-            graph = compile_fx(module, examples, config_patches=self._options())
+            graph: Any = compile_fx(module, examples, config_patches=self._options())
 
             def run(*arguments: Any) -> Any:
                 calls.append((graph, arguments))

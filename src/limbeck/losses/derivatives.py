@@ -129,7 +129,9 @@ class directional_error(Loss):  # noqa: N801
         if not isinstance(self.directions, str):
             return None
         return {
-            name: torch.randn(part.shape, dtype=part.dtype, device=part.device, generator=batch.generator)
+            name: torch.randn(
+                part.shape, dtype=part.dtype, device=part.device, generator=batch.generator
+            )
             for name, part in floats(batch.x).items()
         }
 
@@ -159,7 +161,9 @@ class directional_error(Loss):  # noqa: N801
         if v.shape[1:] == x.shape[1:]:
             return list(v)
         raise ArgumentError(
-            "directions", f"shape {tuple(v.shape)}", f"{tuple(x.shape[1:])}, or with a number before it"
+            "directions",
+            f"shape {tuple(v.shape)}",
+            f"{tuple(x.shape[1:])}, or with a number before it",
         )
 
     def __repr__(self) -> str:

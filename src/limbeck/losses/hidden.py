@@ -31,7 +31,11 @@ class hints(Loss):  # noqa: N801 - losses are written as functions of their sett
     def __init__(
         self, teacher_layer: str, student_layer: str, regressor: nn.Module | None = None
     ) -> None:
-        self.teacher_layer, self.student_layer, self.regressor = teacher_layer, student_layer, regressor
+        self.teacher_layer, self.student_layer, self.regressor = (
+            teacher_layer,
+            student_layer,
+            regressor,
+        )
 
     def bind(self, probe: Probe) -> nn.Module | None:
         target = probe.teacher.hidden(self.teacher_layer).flatten(1)

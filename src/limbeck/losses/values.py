@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,7 +13,13 @@ from limbeck.core.evaluation import View
 from limbeck.core.loss import Loss, Probe
 from limbeck.errors import ArgumentError
 
-__all__ = ["cross_entropy", "label_cross_entropy", "label_square_error", "logit_error", "square_error"]
+__all__ = [
+    "cross_entropy",
+    "label_cross_entropy",
+    "label_square_error",
+    "logit_error",
+    "square_error",
+]
 
 
 def check_same_outputs(student: Tensor, teacher: Tensor) -> None:
@@ -112,7 +117,9 @@ class label_cross_entropy(Loss):  # noqa: N801
     def bind(self, probe: Probe) -> nn.Module | None:
         labels, outputs = _labels(probe.batch), probe.student.log_probabilities().shape[-1]
         if labels.is_floating_point() and labels.shape[-1] != outputs:
-            raise ArgumentError("y", f"shape {tuple(labels.shape)}", f"(n, {outputs}) probabilities")
+            raise ArgumentError(
+                "y", f"shape {tuple(labels.shape)}", f"(n, {outputs}) probabilities"
+            )
         if not labels.is_floating_point() and (labels.min() < 0 or labels.max() >= outputs):
             raise ArgumentError(
                 "y",
@@ -146,5 +153,7 @@ class label_square_error(Loss):  # noqa: N801
 
 def _labels(batch: Batch) -> Tensor:
     if batch.y is None:
-        raise ArgumentError("inputs", "no labels", "inputs with labels, such as Dataset(X, y), for this loss")
+        raise ArgumentError(
+            "inputs", "no labels", "inputs with labels, such as Dataset(X, y), for this loss"
+        )
     return batch.y

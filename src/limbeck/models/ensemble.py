@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.core.batch import X
+from limbeck.core.forms import log_probabilities, probabilities
 from limbeck.errors import ArgumentError
-from limbeck.models.mlp import MLP, OUTPUT_KINDS, BatchedMLP, log_probabilities, probabilities
+from limbeck.models.mlp import MLP, OUTPUT_KINDS, BatchedMLP
 
 __all__ = ["Ensemble"]
 
@@ -133,6 +134,43 @@ class Ensemble(nn.Module):
 
     def __iter__(self) -> Iterator[Member]:
         return (self[index] for index in range(len(self)))
+
+    @classmethod
+    def train_bootstrap(
+        cls,
+        sizes: Sequence[int],
+        X: Any,
+        y: Any,
+        members: int = 30,
+        *,
+        epochs: int = 20,
+        bootstrap: bool = True,
+        preset: str = "thesis",
+        seed: int = 0,
+        device: str | torch.device = "auto",
+        **options: Any,
+    ) -> Ensemble:
+        r"""Train equal nets on the labels, each on its own resample of the rows, all at once.
+
+        Arguments:
+            sizes: Those of each MLP, as (784, 500, 300, 10).
+            X: Inputs (N, ...), a tensor or an array.
+            y: Class numbers (N,).
+            members: The number of nets.
+            epochs: Passes over the data.
+            bootstrap: False to train every net on all rows; they then differ by their start.
+            preset: "thesis" for ADADELTA and batches of 20; "auto" for Adam and batches of 200.
+            seed: Seeds the resamples, their order and the nets.
+            device: Where to train; "auto" is a GPU if there is one.
+            options: As of `distill`.
+        """
+        from limbeck.models.bootstrap import train
+
+        nets = train(
+            sizes, X, y, members, epochs=epochs, bootstrap=bootstrap, preset=preset, seed=seed,
+            device=device, **options,
+        )  # fmt: skip
+        return cls(nets)
 
     def batched(self) -> Ensemble:
         r"""The same ensemble of equal MLPs, evaluated together on a copy of their weights."""

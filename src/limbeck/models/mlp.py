@@ -8,12 +8,13 @@ from numbers import Integral
 from typing import Any, Self
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from limbeck.core.forms import FORMS, columns, log_probabilities
 from limbeck.errors import ArgumentError
 
-__all__ = ["LAYER_KINDS", "MLP", "OUTPUT_KINDS", "BatchedMLP", "log_probabilities", "probabilities"]
+__all__ = ["LAYER_KINDS", "MLP", "OUTPUT_KINDS", "BatchedMLP"]
 
 LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda z: z,
@@ -26,54 +27,7 @@ LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "log_softmax": lambda z: F.log_softmax(z, dim=-1),
 }
 
-OUTPUT_KINDS = ("logits", "probabilities", "log_probabilities", "values")
-
-
-def probabilities(y: Tensor, kind: str) -> Tensor:
-    r"""Probabilities of a model's outputs of some kind; one output is the probability of class 1.
-
-    Arguments:
-        y: Outputs (n,), (n, 1) or (..., classes).
-        kind: "logits", "probabilities" or "log_probabilities".
-    """
-    if kind == "logits":
-        return torch.sigmoid(y) if y.dim() == 1 or y.shape[-1] == 1 else F.softmax(y, dim=-1)
-    return y.exp() if kind == "log_probabilities" else y
-
-
-def log_probabilities(y: Tensor, kind: str) -> Tensor:
-    r"""Log probabilities (..., classes) of outputs; one output y becomes [log(1-p), log p].
-
-    So that logs and their derivatives are finite, a probability of exactly 0 is read as the
-    smallest normal number, a log probability of -inf as the most negative one.
-
-    Arguments:
-        y: Outputs (n,), (n, 1) or (..., classes).
-        kind: "logits", "probabilities" or "log_probabilities".
-
-    >>> log_probabilities(torch.tensor([[1e4]]), "logits")
-    tensor([[-10000.,      0.]])
-    """
-    y = y.unsqueeze(1) if y.dim() == 1 else y
-    one = y.shape[-1] == 1
-    if kind == "logits":
-        return _columns(F.logsigmoid(-y), F.logsigmoid(y)) if one else F.log_softmax(y, dim=-1)
-    if kind == "log_probabilities":
-        y = y.clamp_min(torch.finfo(y.dtype).min)
-        return _columns(_log1mexp(y), y) if one else y
-    tiny = torch.finfo(y.dtype).tiny
-    return (_columns(1 - y, y) if one else y).clamp_min(tiny).log()
-
-
-def _columns(of_0: Tensor, of_1: Tensor) -> Tensor:
-    return torch.cat([of_0, of_1], dim=-1)
-
-
-def _log1mexp(y: Tensor) -> Tensor:
-    # log(1 - exp(y)) for y <= 0; each branch is kept finite where the other one is taken
-    near = (-torch.expm1(y)).clamp_min(torch.finfo(y.dtype).tiny).log()
-    far = torch.log1p(-y.clamp_max(-math.log(2)).exp())
-    return torch.where(y > -math.log(2), near, far)
+OUTPUT_KINDS = FORMS[:4]
 
 
 def _log_ndtr(z: Tensor) -> Tensor:
@@ -160,7 +114,7 @@ class _Feedforward(nn.Module):
         z = self.preactivation(x)
         if self.output_kind == self._natural_kind():
             if self.output == "probit":
-                return _columns(_log_ndtr(-z), _log_ndtr(z))
+                return columns(_log_ndtr(-z), _log_ndtr(z))
             return log_probabilities(z, "logits")
         return log_probabilities(LAYER_KINDS[self.output](z), self.output_kind)
 

@@ -1,0 +1,142 @@
+r"""One step of distillation against the usual PyTorch loop, on a CPU and, if there is one, a GPU.
+
+Student 784-50-30-10, batch 20, ADADELTA, targets computed beforehand. One JSON line a figure.
+
+    python benchmarks/step.py [--device cpu] [--ensemble-steps 60000]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+
+import torch
+from timing import machine, report, side_by_side, stepping
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import limbeck as lb
+
+ROWS, FEATURES, CLASSES, BATCH = 2000, 784, 10, 20
+ADADELTA = {"lr": 1.0, "rho": 0.95, "eps": 1e-6}
+
+
+def images(generator: torch.Generator) -> Tensor:
+    r"""Rows like pixels: a fifth of the places lit."""
+    values = torch.rand(ROWS, FEATURES, generator=generator)
+    return values * (torch.rand(ROWS, FEATURES, generator=generator) < 0.2)
+
+
+def usual_net(*sizes: int) -> nn.Sequential:
+    r"""A ReLU net as everybody writes it."""
+    layers: list[nn.Module] = []
+    for i, (fan_in, fan_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        layers += [nn.ReLU()] if i else []
+        layers += [nn.Linear(fan_in, fan_out)]
+    return nn.Sequential(*layers)
+
+
+def minibatches(rows: int, size: int, device: torch.device) -> Iterator[Tensor]:
+    while True:
+        yield from torch.randperm(rows, device=device)[: rows // size * size].split(size)
+
+
+def usual_loop(net: nn.Module, X: Tensor, targets: Tensor) -> Callable[[], None]:
+    r"""zero_grad, backward, step."""
+    optimizer = torch.optim.Adadelta(net.parameters(), **ADADELTA)
+    batches = minibatches(len(X), BATCH, X.device)
+
+    def step() -> None:
+        i = next(batches)
+        optimizer.zero_grad()
+        loss = -(targets[i] * F.log_softmax(net(X[i]), dim=1)).sum(1).mean()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def limbeck_loop(
+    teacher: lb.Teacher,
+    X: Tensor,
+    loss: lb.losses.cross_entropy,
+    outputs: int = CLASSES,
+    engine: str = "compiled",
+) -> Callable[[], object]:
+    r"""limbeck's steps, one a call."""
+    student = lb.MLP(FEATURES, 50, 30, outputs)
+    run = lb.steps(
+        teacher,
+        student,
+        X,
+        loss,
+        steps=10**9,
+        every=10**8,
+        preset="thesis",
+        engine=engine,
+        device=X.device,
+        precompute=True,
+    )
+    return stepping(run)
+
+
+def step_figures(device: torch.device) -> None:
+    X = images(torch.Generator().manual_seed(0)).to(device)
+    torch.manual_seed(0)
+    ce, dse = lb.losses.cross_entropy(), lb.losses.derivative_error()
+    one = lb.losses.derivative_error(projections=1)
+    teacher = lb.MLP(FEATURES, 500, 300, CLASSES).to(device)
+    with torch.no_grad():
+        targets = F.softmax(teacher(X), dim=1)
+    calls = 200 if device.type == "cpu" else 2000
+    contenders = {
+        "usual": usual_loop(usual_net(FEATURES, 50, 30, CLASSES).to(device), X, targets),
+        "ce": limbeck_loop(teacher, X, ce),
+        "dse": limbeck_loop(teacher, X, dse),
+        "one": limbeck_loop(teacher, X, one),
+    }
+    for outputs in (100, 1000):
+        wide = lb.MLP(FEATURES, 100, outputs).to(device)
+        contenders[f"ce {outputs}"] = limbeck_loop(wide, X[:500], ce, outputs)
+        contenders[f"one {outputs}"] = limbeck_loop(wide, X[:500], one, outputs)
+    took = {name: 1e6 * t for name, t in side_by_side(contenders, calls).items()}
+    where = device.type
+    report(
+        f"{where}: CE step against the usual loop",
+        microseconds=took["ce"],
+        usual=took["usual"],
+        ratio=took["usual"] / took["ce"],
+        must="at least 3 on a CPU",
+        aim=5,
+    )
+    report(
+        f"{where}: DSE step over ten outputs against a CE step",
+        microseconds=took["dse"],
+        ratio=took["dse"] / took["ce"],
+        must="at most 3.5",
+    )
+    report(
+        f"{where}: DSE step with one projection against a CE step",
+        microseconds=took["one"],
+        ratio=took["one"] / took["ce"],
+        must="at most 1.5",
+    )
+    for outputs in (100, 1000):
+        report(
+            f"{where}: the same with {outputs} outputs",
+            microseconds=took[f"one {outputs}"],
+            ratio=took[f"one {outputs}"] / took[f"ce {outputs}"],
+            must="at most 1.5",
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    report("machine", **machine())
+    step_figures(torch.device(options.device))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+r"""The demo: an ensemble of nets on scikit-learn's digits, compressed a hundredfold."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from limbeck import losses
+from limbeck.core.evaluation import evaluate
+from limbeck.core.loss import Loss
+from limbeck.distillation import distill
+from limbeck.inputs import Dataset
+from limbeck.models import MLP, Ensemble
+
+__all__ = ["Row", "run"]
+
+TEST = 500
+STUDENT = (64, 38, 10)
+TEACHER = (64, 200, 100, 10)
+TENTH = 0.1
+BOTH = losses.cross_entropy() + 1e-2 * losses.derivative_error()
+
+
+@dataclass
+class Row:
+    r"""One model of the table: how good, how faithful, how small, how long it took."""
+
+    model: str
+    images: int
+    accuracy: float
+    log_probability: float
+    agreement: float
+    parameters: int
+    seconds: float
+
+
+def digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r"""Images (n, 64) between 0 and 1 and labels (n,), for training and for testing."""
+    data = load_digits()
+    order = torch.randperm(len(data.target), generator=torch.Generator().manual_seed(seed))
+    X = torch.as_tensor(data.data, dtype=torch.float32)[order] / 16
+    y = torch.as_tensor(data.target)[order]
+    return X[TEST:], y[TEST:], X[:TEST], y[:TEST]
+
+
+def measure(
+    name: str,
+    model: nn.Module,
+    teacher: nn.Module,
+    X: Tensor,
+    y: Tensor,
+    images: int,
+    seconds: float,
+) -> Row:
+    r"""A model's row, on test images."""
+    logs = evaluate(model, X, output=model.output_kind, domain="log").values  # type: ignore[arg-type]
+    taught = evaluate(teacher, X, output=teacher.output_kind, domain="log").values  # type: ignore[arg-type]
+    guess = logs.argmax(1)
+    return Row(
+        name,
+        images,
+        (guess == y).float().mean().item(),
+        logs[torch.arange(len(y)), y].mean().item(),
+        (guess == taught.argmax(1)).float().mean().item(),
+        sum(p.numel() for p in model.parameters()),
+        seconds,
+    )
+
+
+def run(members: int, steps: int, seed: int, as_json: bool, progress: bool) -> list[Row]:
+    r"""Train the teacher, distil it in several ways, and print the table."""
+    console = Console(stderr=as_json)
+    X, y, X_test, y_test = digits(seed)
+    few = int(TENTH * len(X))
+    console.print(
+        f"Training a teacher: {members} nets {'-'.join(map(str, TEACHER))}, each on a resample …"
+    )
+    start = time.perf_counter()
+    teacher = Ensemble.train_bootstrap(
+        TEACHER, X, y, members=members, epochs=30, seed=seed, device="cpu", progress=progress
+    )
+    took = time.perf_counter() - start
+    rows = [measure("teacher", teacher, teacher, X_test, y_test, len(X), took)]
+    ways: list[tuple[str, Loss]] = [
+        ("student, values (CE)", losses.cross_entropy()),
+        ("student, derivatives (DSE)", losses.derivative_error()),
+        ("student, both (CE + DSE)", BOTH),
+        ("same net, on labels alone", losses.label_cross_entropy()),
+    ]
+    for images in (len(X), few):
+        for name, loss in ways:
+            console.print(f"Distilling from {images} images: {name} …")
+            student = MLP(*STUDENT, generator=torch.Generator().manual_seed(seed))
+            inputs = Dataset(X[:images], y[:images])
+            result = distill(
+                teacher, student, inputs, loss, steps=steps, batch_size=100, lr=3e-3, seed=seed,
+                device="cpu", progress=progress,
+            )  # fmt: skip
+            rows.append(measure(name, student, teacher, X_test, y_test, images, result.seconds))
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+    else:
+        show(rows, console)
+    return rows
+
+
+def show(rows: list[Row], console: Console) -> None:
+    r"""Print the table and the one sentence to tell a colleague."""
+    table = Table(
+        title="An ensemble on 8×8 digits, compressed (500 test images)", title_justify="left"
+    )
+    for column in (
+        "model",
+        "images",
+        "accuracy",
+        "log prob.",
+        "agreement",
+        "parameters",
+        "seconds",
+    ):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    for i, row in enumerate(rows):
+        table.add_row(
+            row.model, f"{row.images:,}", f"{row.accuracy:.1%}", f"{row.log_probability:.3f}",
+            f"{row.agreement:.1%}", f"{row.parameters:,}", f"{row.seconds:.1f}",
+            end_section=i in (0, 4),
+        )  # fmt: skip
+    console.print(table)
+    teacher, *students = rows
+    tenth = [row for row in students if row.images < teacher.images]
+    best, alone = max(tenth[:3], key=lambda row: row.log_probability), tenth[3]
+    smaller = teacher.parameters // best.parameters
+    console.print(
+        f"From {best.images} images without labels, a net {smaller} times smaller than its teacher "
+        f"agrees with it on {best.agreement:.1%} of the test images ({best.model}) and is right on "
+        f"{best.accuracy:.1%}; trained on the labels of those images alone, on {alone.accuracy:.1%}."
+    )

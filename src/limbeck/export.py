@@ -1,0 +1,70 @@
+r"""Taking a student elsewhere: ONNX, checked against torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from limbeck.errors import ArgumentError, LimbeckError
+
+__all__ = ["to_onnx"]
+
+TOLERANCE = 1e-5
+
+
+def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[int]] | None) -> Path:
+    r"""Write a module of one tensor as an ONNX file with a free batch size.
+
+    If onnxruntime is there, the file is run at random inputs and must agree with torch.
+
+    Arguments:
+        student: The module.
+        path: The file, whose name ends in .onnx.
+        input_shape: The shape of one input under the name "", as results keep it.
+    """
+    path = Path(path)
+    if path.suffix != ".onnx":
+        raise ArgumentError("path", str(path), "a name that ends in .onnx")
+    if not input_shape or set(input_shape) != {""}:
+        raise ArgumentError("student", f"inputs {input_shape}", "a student of one tensor, for ONNX")
+    if importlib.util.find_spec("onnxscript") is None:
+        raise LimbeckError("export: ONNX needs the extra: pip install 'limbeck[onnx]'")
+    parameter = next(student.parameters())
+    x = torch.randn(3, *input_shape[""], device=parameter.device, dtype=parameter.dtype)
+    training = student.training
+    student.eval()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        batch = torch.export.Dim("batch")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                student, (x,), str(path), input_names=["x"], output_names=["y"], dynamo=True,
+                dynamic_shapes=({0: batch},), external_data=False, verbose=False,
+            )  # fmt: skip
+        _check(student, path, x)
+    finally:
+        student.train(training)
+    return path
+
+
+def _check(student: nn.Module, path: Path, x: torch.Tensor) -> None:
+    if importlib.util.find_spec("onnxruntime") is None:
+        return
+    import onnxruntime
+
+    session: Any = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    with torch.no_grad():
+        expected = student(x).cpu()
+    found = torch.as_tensor(session.run(None, {"x": x.cpu().numpy()})[0])
+    worst = (found - expected).abs().max().item() / (1 + expected.abs().max().item())
+    if not worst < TOLERANCE:
+        path.unlink()
+        raise LimbeckError(
+            f"export: the ONNX file disagrees with torch by {worst:.2g}, and was removed"
+        )
