@@ -140,5 +140,5 @@ def show(rows: list[Row], console: Console) -> None:
     console.print(
         f"From {best.images} images without labels, a net {smaller} times smaller than its teacher "
         f"agrees with it on {best.agreement:.1%} of the test images ({best.model}) and is right on "
-        f"{best.accuracy:.1%}; trained on the labels of those images alone, on {alone.accuracy:.1%}."
+        f"{best.accuracy:.1%}; trained on the labels of those images, on {alone.accuracy:.1%}."
     )

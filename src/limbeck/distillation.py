@@ -13,7 +13,10 @@ from torch import nn
 
 from limbeck import engine as engines
 from limbeck import losses
-from limbeck.core.batch import floats
+from limbeck.core.batch import as_batch, floats, rows
+from limbeck.core.forms import recognise
+from limbeck.core.hidden import close_taps
+from limbeck.core.inputs import Inputs
 from limbeck.core.loop import HeldOut, Run, Settings, Step
 from limbeck.core.loss import Loss
 from limbeck.core.objective import Objective
@@ -37,6 +40,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         "options": {"lr": 1.0, "rho": 0.95, "eps": 1e-6},
     },
 }
+
+PROBE = 8
+r"""Inputs at which outputs are looked at before the first step."""
+
+HOW = ("params", "capturable", "differentiable", "foreach", "fused")
+r"""What a group of an optimizer's parameters says beside the settings that change results."""
 
 STORE_AT_MOST = 2**30
 r"""Bytes of stored targets up to which `precompute="auto"` stores them."""
@@ -168,10 +177,7 @@ def _prepare(ask: SimpleNamespace) -> Run:
     for name in ("every", "checkpoint_every"):
         if getattr(ask, name) is not None:
             whole(name, getattr(ask, name))
-    if ask.patience is not None and ask.held_out is None:
-        raise ArgumentError(
-            "held_out", None, "held-out inputs, since patience watches the loss on them"
-        )
+    _check_rest(ask)
     place = choose_device(ask.device)
     ask.student.to(place)
     floating = (p.dtype for p in ask.student.parameters() if p.is_floating_point())
@@ -182,7 +188,39 @@ def _prepare(ask: SimpleNamespace) -> Run:
         size = min(size, len(source))
     teacher = as_teacher(ask.teacher, ask.teacher_output)
     teacher.to(place)
-    loss = as_loss(ask.loss, teacher, ask.student)
+    try:
+        return _bound(ask, teacher, source, size, dtype)
+    except BaseException:
+        teacher.release()
+        for model in (ask.student, teacher.source):
+            close_taps(model)
+        raise
+
+
+def _check_rest(ask: SimpleNamespace) -> None:
+    if ask.patience is not None and ask.held_out is None:
+        raise ArgumentError(
+            "held_out", None, "held-out inputs, since patience watches the loss on them"
+        )
+    if not isinstance(ask.seed, int) or isinstance(ask.seed, bool):
+        raise ArgumentError("seed", repr(ask.seed), "a whole number")
+    for name in ("seconds", "checkpoint_seconds"):
+        value = getattr(ask, name)
+        if value is not None and not (isinstance(value, int | float) and value > 0):
+            raise ArgumentError(name, repr(value), "a number above zero")
+    metrics = {} if ask.metrics is None else ask.metrics
+    if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
+        raise ArgumentError("metrics", repr(metrics), "a dict of functions of the student")
+    for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out"}:
+        raise ArgumentError("metrics", repr(name), "names that the history does not use itself")
+
+
+def _bound(
+    ask: SimpleNamespace, teacher: Teacher, source: Inputs, size: int, dtype: torch.dtype
+) -> Run:
+    r"""A run of the parts: everything that is left to check is checked at a few inputs."""
+    defaults = PRESETS[ask.preset]
+    loss = as_loss(ask.loss, teacher, ask.student, ask.student_output, source)
     objective = Objective(
         teacher, ask.student, source, loss, student_output=ask.student_output, seed=ask.seed + 1
     )
@@ -217,12 +255,20 @@ def _gradient_update(ask: SimpleNamespace, defaults: dict[str, Any]) -> Gradient
     return GradientUpdate(name, schedule, clip=ask.clip, **options)
 
 
-def as_loss(loss: Loss | str, teacher: Teacher, student: nn.Module) -> Loss:
-    r"""A loss by name; "auto" goes by the kind of outputs."""
+def as_loss(
+    loss: Loss | str, teacher: Teacher, student: nn.Module, student_output: str, source: Inputs
+) -> Loss:
+    r"""A loss by name; "auto" goes by the kind of outputs, which are looked at if nobody says."""
     if isinstance(loss, Loss):
         return loss
     if loss == "auto":
-        forms = {teacher.form, output_form("student_output", student, "auto")}
+        forms = {teacher.form, output_form("student_output", student, student_output)}
+        if forms == {"auto"} and teacher.source is not None:
+            batch = as_batch(source.probe(PROBE))
+            with torch.no_grad():
+                raw = teacher.view(batch, teacher.draw(rows(batch.x))).raw()
+            if isinstance(raw, torch.Tensor) and raw.ndim:
+                forms = {recognise(raw) or "auto"}
         if forms & {"logits", "probabilities", "log_probabilities"}:
             return losses.cross_entropy()
         return losses.kl() if "log_density" in forms else losses.square_error()
@@ -239,8 +285,10 @@ def choose_device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
         torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:
-        raise ArgumentError("device", repr(device), f"a device of this machine ({error})") from None
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        accepted = f"'auto', or a device of this machine ({reason})"
+        raise ArgumentError("device", repr(device), accepted) from None
     return found
 
 
@@ -283,11 +331,15 @@ def _held_out(value: Any, objective: Objective, dtype: torch.dtype) -> HeldOut:
         raise ArgumentError(
             "held_out", f"{type(source).__name__} inputs", "a tensor, an array or a Dataset"
         )
+    if isinstance(objective.teacher, Stored):
+        raise ArgumentError(
+            "held_out", "inputs that no targets are stored for", "None with stored targets"
+        )
     source.to(objective.device, dtype, 0)
     batch = source.build(torch.arange(len(source), device=objective.device))
     teacher = objective.teacher
     directed = any(hasattr(term, "directions") for term in objective.terms)
-    if objective.asks and teacher.exact and not directed and not isinstance(teacher, Stored):
+    if objective.asks and teacher.exact and not directed:
         teacher = precompute(teacher, source.x, objective.terms)
     return HeldOut(batch, teacher)
 
@@ -296,12 +348,17 @@ def _identity(objective: Objective, update: Update, batch_size: int, seed: int) 
     r"""What must be the same for a checkpoint to be taken up."""
     shapes = {name: list(t.shape) for name, t in objective.student.state_dict().items()}
     optimizer = getattr(update, "optimizer", update)
+    groups = [
+        ", ".join(f"{name}={value}" for name, value in group.items() if name not in HOW)
+        for group in getattr(optimizer, "param_groups", [])
+    ]
     schedule = getattr(update, "schedule", None)
     return {
         "student": f"{type(objective.student).__name__} {shapes}",
         "inputs": type(objective.inputs).__name__,
         "loss": repr(objective.loss),
-        "update": type(optimizer).__name__,
+        "update": f"{type(optimizer).__name__}({'; '.join(groups)})",
+        "clip": getattr(update, "clip", None),
         "schedule": repr(schedule)
         if hasattr(schedule, "__dataclass_fields__")
         else getattr(schedule, "__qualname__", ""),

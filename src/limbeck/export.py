@@ -36,7 +36,7 @@ def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[in
         raise LimbeckError("export: ONNX needs the extra: pip install 'limbeck[onnx]'")
     parameter = next(student.parameters())
     x = torch.randn(3, *input_shape[""], device=parameter.device, dtype=parameter.dtype)
-    training = student.training
+    modes = [(module, module.training) for module in student.modules()]
     student.eval()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,8 @@ def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[in
             )  # fmt: skip
         _check(student, path, x)
     finally:
-        student.train(training)
+        for module, training in modes:
+            module.training = training
     return path
 
 

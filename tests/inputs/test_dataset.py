@@ -3,7 +3,7 @@ r"""Rows of a data set."""
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from torch.utils import data
@@ -14,6 +14,7 @@ from limbeck.inputs import Dataset
 CPU = torch.device("cpu")
 
 
+@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(1, 6), st.integers(0, 2**32))
 def test_rows_labels_weights_and_numbers_stay_together(rows, size, count, seed):
     x = {"a": torch.arange(rows) * 2.0, "b": torch.arange(rows)[:, None].repeat(1, 3)}

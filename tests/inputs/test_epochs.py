@@ -2,7 +2,7 @@ r"""Shuffled passes over rows."""
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -10,6 +10,7 @@ from limbeck.errors import CheckpointError
 from limbeck.inputs.epochs import Epochs
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.lists(st.integers(1, 100), min_size=1, max_size=8), st.integers(0))
 def test_every_pass_is_a_permutation(rows, sizes, seed):
     generator = torch.Generator().manual_seed(seed % 2**32)

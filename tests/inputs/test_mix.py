@@ -3,7 +3,7 @@ r"""Mixtures of sources."""
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from limbeck.core.batch import Batch
@@ -19,6 +19,7 @@ def constants(weights, seed=0):
     return Mix(sources, weights, seed=seed)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(0, 1), min_size=1, max_size=5),
     st.lists(st.integers(1, 9), min_size=1, max_size=30),

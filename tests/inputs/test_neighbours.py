@@ -3,7 +3,7 @@ r"""Nearest neighbours, against brute force."""
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
@@ -26,6 +26,7 @@ def test_equal_scikit_learns(rows, columns, block):
     np.testing.assert_array_equal(nearest({"": x}, continuous(x), block).numpy(), expected)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 25), st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**20))
 def test_no_other_row_is_nearer(rows, columns, categories, seed):
     # Few values make many ties and duplicates, of which any one will do.

@@ -3,7 +3,7 @@ r"""Users' arrays as tensors."""
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -88,6 +88,7 @@ def test_what_is_no_array_of_numbers_is_refused(value, message):
         as_part(value, "X")
 
 
+@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(1, 4), st.data())
 def test_values_that_are_not_finite_are_counted_and_located(rows, columns, data):
     cells = st.tuples(st.integers(0, rows - 1), st.integers(0, columns - 1))

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import functional_call, grad, jacrev, vmap
 
+from limbeck.core.forms import log_probabilities, probabilities
 from limbeck.errors import ArgumentError
 from limbeck.models import MLP, BatchedMLP
-from limbeck.models.mlp import LAYER_KINDS, log_probabilities, probabilities
+from limbeck.models.mlp import LAYER_KINDS
 
 DOUBLE = torch.float64
 KINDS = sorted(LAYER_KINDS)

@@ -16,10 +16,36 @@ from torch import Tensor
 
 from limbeck.errors import CheckpointError
 
-__all__ = ["FILE", "differences", "read", "read_tensors", "write", "write_text"]
+__all__ = [
+    "FILE",
+    "check_folder",
+    "copy_into",
+    "differences",
+    "read",
+    "read_tensors",
+    "write",
+    "write_text",
+]
 
 FILE = "checkpoint.safetensors"
 FORMAT = "limbeck-checkpoint-1"
+
+
+def check_folder(folder: Path) -> None:
+    r"""Refuse what cannot be written to, or holds other things than checkpoints, before any step.
+
+    A process that was killed while it wrote may have left its unfinished file behind.
+    """
+    if folder.exists() and not (folder / FILE).exists():
+        foreign = not folder.is_dir() or any(
+            not entry.name.startswith(f".{FILE}.") for entry in folder.iterdir()
+        )
+        if foreign:
+            raise CheckpointError(
+                f"checkpoint: {folder} holds something else than limbeck's checkpoints; "
+                "accepted: a new or empty folder, or one that limbeck wrote"
+            )
+    _unlink(_temporary(folder / FILE))
 
 
 def write(
@@ -44,14 +70,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Any:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"
-        )
-        os.close(handle)
-    except OSError as error:
-        raise CheckpointError(f"checkpoint: cannot write into {path.parent} ({error})") from error
+    temporary = _temporary(path)
     try:
         yield temporary
         with open(temporary, "rb+") as file:
@@ -62,8 +81,24 @@ def _replacing(path: Path) -> Any:
             f"checkpoint: writing {path} failed ({error}); what was saved before is untouched"
         ) from error
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        _unlink(temporary)
+
+
+def _temporary(path: Path) -> str:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"
+        )
+        os.close(handle)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint: cannot write into {path.parent} ({error})") from error
+    return temporary
+
+
+def _unlink(temporary: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(temporary)
 
 
 def read(path: Path, kind: str = FORMAT) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -107,6 +142,9 @@ def copy_into(places: dict[str, Tensor], tensors: dict[str, Tensor], path: Path)
     r"""Copy saved tensors into the places of the same names."""
     if missing := places.keys() - tensors.keys():
         raise CheckpointError(f"checkpoint: {path} lacks {', '.join(sorted(missing)[:3])}")
+    if unknown := tensors.keys() - places.keys():
+        names = ", ".join(sorted(unknown)[:3])
+        raise CheckpointError(f"checkpoint: {path} holds {names}, for which there is no place here")
     with torch.no_grad():
         for name, place in places.items():
             if place.shape != tensors[name].shape or place.dtype != tensors[name].dtype:

@@ -75,8 +75,8 @@ class Evaluated:
         return self._known[key]
 
     def raw(self) -> Tensor:
-        r"""What the model gives, as it gives it."""
-        return self._once("raw", lambda: self.model(self.x))
+        r"""What the model gives, as it gives it; a density, its log density."""
+        return self._once("raw", lambda: self._call(self.x))
 
     def outputs(self, domain: str) -> Tensor:
         r"""Outputs (n, I) in the domain of a derivative."""
@@ -112,15 +112,15 @@ class Evaluated:
         _, pull = self._linear(domain)
         if cotangents.shape[0] == 1:
             parts = pull(cotangents[0])[0]
-            flat = [part.flatten(1).unsqueeze(1) for part in parts.values()]
+            flat = [part.unsqueeze(-1).flatten(1).unsqueeze(1) for part in parts.values()]
         else:
             parts = vmap(pull, out_dims=1)(cotangents)[0]
-            flat = [part.flatten(2) for part in parts.values()]
+            flat = [part.unsqueeze(-1).flatten(2) for part in parts.values()]  # (n,) is (n, 1)
         return flat[0] if len(flat) == 1 else torch.cat(flat, dim=2)
 
     def projection(self, domain: str, weight: str, signs: Tensor) -> tuple[Tensor, Tensor]:
         if weight == "teacher":
-            scale = self.probabilities().sqrt()
+            scale = self.probabilities().clamp_min(0).sqrt()  # rounded ones may be below zero
         else:
             scale = torch.full_like(self.outputs(domain), signs.shape[-1] ** -0.5)
         cotangents = (2 * signs.to(scale.dtype) - 1) * scale
@@ -158,9 +158,12 @@ class Evaluated:
 
         def function(parts: dict[str, Tensor]) -> Tensor:
             joined: X = parts[""] if isinstance(x, Tensor) else {**x, **parts}
-            return self._in_domain(domain, joined, lambda: self.model(joined))
+            return self._in_domain(domain, joined, lambda: self._call(joined))
 
         return parts, function
+
+    def _call(self, x: X) -> Tensor:
+        return (_density_of(self.model) if self.form == "log_density" else self.model)(x)
 
     def _in_domain(self, domain: str, x: X, raw: Callable[[], Tensor]) -> Tensor:
         if domain == "log":
@@ -169,16 +172,18 @@ class Evaluated:
                 return own(x)
             return forms.log_probabilities(forms.values(raw()), self.form)
         if domain == "density":
-            for method in ("log_prob", "log_unnormalized"):
-                own = getattr(self.model, method, None)
-                if own is not None:
-                    return own(x).reshape(rows(x), 1)
-            return raw().reshape(rows(x), 1)
+            own = _density_of(self.model)
+            return (raw() if own is self.model else own(x)).reshape(rows(x), 1)
         y = forms.values(raw())
         if self.form not in forms.FORMS[:3]:
             return y
         y = forms.probabilities(y, self.form)
         return forms.columns(1 - y, y) if y.shape[1] == 1 else y
+
+
+def _density_of(model: Any) -> Callable[[X], Tensor]:
+    named = (getattr(model, name, None) for name in ("log_prob", "log_unnormalized"))
+    return next((method for method in named if method is not None), model)
 
 
 class Evaluation(NamedTuple):
@@ -209,7 +214,7 @@ def evaluate(
     >>> evaluate(lambda x: x**2, torch.tensor([[3.0]]), ("values", "derivatives")).derivatives
     tensor([[[6.]]])
     """
-    asks = set(asks)
+    asks = {asks} if isinstance(asks, str) else set(asks)
     for ask in asks - {"values", "derivatives"}:
         raise ArgumentError.unknown("asks", ask, ("values", "derivatives"))
     if domain not in ("plain", "log"):
@@ -247,5 +252,7 @@ def depends_on_inputs(model: Callable[[X], Tensor], x: X) -> bool:
                 return False
             found = torch.autograd.grad(outputs.sum(), list(parts.values()), allow_unused=True)
     except (RuntimeError, TypeError):  # e.g. `.numpy()` on a tensor that requires grad
+        with torch.no_grad():
+            model(x)  # which says itself what is wrong, if it is something else
         return False
     return any(part is not None for part in found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.func import functional_call, grad
 
 from limbeck.core.batch import Batch
@@ -38,8 +39,14 @@ class Failure:
 
 def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
     r"""Find which terms and which inputs of a plan are not finite, by doing the step again."""
+    buffers = dict(objective.named_buffers())
+
+    def again(parameters: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        copies = {name: buffer.clone() for name, buffer in buffers.items()}  # a look moves none
+        return functional_call(objective, {**parameters, **copies}, (plan,))
+
     with torch.no_grad():
-        found = objective(plan)
+        found = again({})
     batch = objective.batch(plan)
     bad = {name: ~each.isfinite() for name, each in zip(objective.names, found, strict=True)}
     terms = [name for name, where in bad.items() if where.any()]
@@ -48,7 +55,7 @@ def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
         return Failure(step, terms, where.nonzero().flatten().tolist(), batch)
     leaves = {name: p.detach() for name, p in objective.named_parameters() if p.requires_grad}
     for i, name in enumerate(objective.names):
-        gradients = grad(lambda p, i=i: functional_call(objective, p, (plan,))[i].mean())(leaves)
+        gradients = grad(lambda p, i=i: again(p)[i].mean())(leaves)
         if not all(g.isfinite().all() for g in gradients.values()):
             terms.append(f"gradient of {name}")
     return Failure(step, terms or ["gradient"], [], batch)

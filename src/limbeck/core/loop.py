@@ -6,6 +6,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,20 +117,28 @@ class Run:
         self.plateau = None if settings.patience is None else Plateau(settings.patience)
         self.best: dict[str, Tensor] = {}
         self._looked = 0
+        self._torn = False  # whether a step or a look is half done
+        self._timed_out = False
         self._plans: deque[Plan] = deque(maxlen=LOOK_BEHIND)
         self._asynchronous = objective.device.type == "cuda"
         if settings.checkpoint is not None:
+            files.check_folder(settings.checkpoint)
             self._resume(settings.checkpoint)
+        self._written = self._state()
 
     def __iter__(self) -> Iterator[Step]:
         self._began = time.monotonic() - self.spent
         self._saved = (self.done, time.monotonic())
         try:
+            if self.done and self.stop_reason is None:
+                self._look_or_stop()  # the run may have been interrupted at a look
             while self.stop_reason is None:
                 self._step()
-                yield Step(self.done, self)
-        except KeyboardInterrupt:
-            self.save()
+                if self.failure is None:
+                    yield Step(self.done, self)
+        except (KeyboardInterrupt, GeneratorExit):
+            if not self._torn:
+                self.save()
             raise
         self.save()
 
@@ -139,61 +148,75 @@ class Run:
         return self.spent
 
     def _step(self) -> None:
+        self._torn = True
         plan = self.objective.draw(self.settings.batch_size)
         self._plans.append(plan)
         self.engine.step(plan)
         self.done += 1
-        last = self.done >= self.settings.steps
-        due = self.done % self.settings.every == 0 or last
-        asks = not self._asynchronous or due or self.done % LOOK_BEHIND == 0
-        if asks and not self.update.progress.alive.item():
+        self._torn = False
+        asks = not self._asynchronous or self._due or self._save_due
+        if (asks or self.done % LOOK_BEHIND == 0) and not self.update.progress.alive.item():
             return self._fail()
         self.spent = time.monotonic() - self._began
-        if due:
-            self._look()
-        if self.stop_reason is None:
-            if last:
-                self.stop_reason = f"all {self.settings.steps:,} steps done"
-            elif self.settings.seconds is not None and self.spent >= self.settings.seconds:
-                self.stop_reason = (
-                    f"time: {self.settings.seconds:g} s were up at step {self.done:,}"
-                )
-        self._save_if_due()
+        self._look_or_stop()
+        if self._save_due:
+            self.save()
         return None
 
+    @property
+    def _due(self) -> bool:
+        r"""Whether a look is due after the present step, and has not been taken."""
+        last = self.done >= self.settings.steps
+        return self._looked < self.done and (last or self.done % self.settings.every == 0)
+
+    def _look_or_stop(self) -> None:
+        if self._due:
+            self._look()
+        if self.stop_reason is None:
+            seconds = self.settings.seconds
+            if self.done >= self.settings.steps:
+                self.stop_reason = f"all {self.settings.steps:,} steps done"
+            elif seconds is not None and self.spent >= seconds:
+                self.stop_reason = f"time: {seconds:g} s were up at step {self.done:,}"
+                self._timed_out = True
+
     def _look(self) -> None:
+        r"""Measure first and write down then, so that an interrupted look can be taken again."""
         progress = self.update.progress
         means = (progress.sums / (self.done - self._looked)).tolist()
+        entry: dict[str, float] = {"step": self.done, "loss": means[-1]}
+        if len(self.objective.names) > 1:  # a term may be called "loss" too: the total stays
+            entry = entry | dict(zip(self.objective.names, means, strict=False)) | entry
+        entry["gradient_norm"] = progress.norm.item()
+        with _evaluating(self.objective.student):
+            if self.settings.held_out is not None:
+                entry["held_out"] = self._held_out(self.settings.held_out)
+            for name, metric in (self.settings.metrics or {}).items():
+                entry[name] = float(metric(self.objective.student))
+        self._torn = True
         progress.sums.zero_()
         self._looked = self.done
-        entry: dict[str, float] = {"step": self.done, "loss": means[-1]}
-        if len(self.objective.names) > 1:
-            entry |= zip(self.objective.names, means, strict=False)
-        entry["gradient_norm"] = progress.norm.item()
-        if self.settings.held_out is not None:
-            entry["held_out"] = self._held_out(self.settings.held_out)
-        for name, metric in (self.settings.metrics or {}).items():
-            entry[name] = float(metric(self.objective.student))
         self.history.append(**entry)
         if self.plateau is not None:
             if self.plateau.look(entry["held_out"]):
                 self.best = _copied(self.objective.student.state_dict())
             elif self.plateau.reached:
-                self.objective.student.load_state_dict(self.best)
+                if self.best:  # none was, if no measure was finite
+                    self.objective.student.load_state_dict(self.best)
                 best = f"{self.plateau.best:.4g}"
                 self.stop_reason = f"plateau: the held-out loss was {best} and got no better"
+        self._torn = False
 
     def _held_out(self, held_out: HeldOut, block: int = 1000) -> float:
         batch, teacher = held_out
-        training = self.objective.student.training
-        self.objective.student.eval()
         state = self.objective.rng_state()
         total = 0.0
-        for start in range(0, rows(batch.x), block):
-            part = part_of(batch, start, block)
-            total += self.objective.at(part, teacher).double().sum().item()
-        self.objective.load_rng_state(state)
-        self.objective.student.train(training)
+        try:
+            for start in range(0, rows(batch.x), block):
+                part = part_of(batch, start, block)
+                total += self.objective.at(part, teacher).double().sum().item()
+        finally:
+            self.objective.load_rng_state(state)
         return total / rows(batch.x)
 
     def _fail(self) -> None:
@@ -205,20 +228,24 @@ class Run:
         self.stop_reason = f"{self.failure}; the student is as it was before that step"
         warnings.warn(self.stop_reason, stacklevel=2)
 
-    def _save_if_due(self) -> None:
+    @property
+    def _save_due(self) -> bool:
         if self.settings.checkpoint is None:
-            return
+            return False
         step, moment = self._saved
         every = self.settings.checkpoint_every
-        if (every is not None and self.done - step >= every) or (
-            time.monotonic() - moment >= self.settings.checkpoint_seconds
-        ):
-            self.save()
+        late = time.monotonic() - moment >= self.settings.checkpoint_seconds
+        return late or (every is not None and self.done - step >= every)
+
+    def _state(self) -> tuple[int, int, str | None]:
+        return self.done, self._looked, self.stop_reason
 
     def save(self) -> None:
-        r"""Write a checkpoint, if a folder was given."""
-        if self.settings.checkpoint is None or (self._saved[0] == self.done and self._saved[0] > 0):
+        r"""Write a checkpoint, if a folder was given and there is anything new."""
+        if self.settings.checkpoint is None or self._state() == self._written:
             return
+        if self.stop_reason is None and not self.update.progress.alive.item():
+            self._fail()
         tensors = {
             **{f"student.{k}": v for k, v in self.objective.student.state_dict().items()},
             **{f"update.{k}": v for k, v in self.update.tensors().items()},
@@ -231,21 +258,16 @@ class Run:
             "steps": self.settings.steps,
             "looked": self._looked,
             "seconds": self.spent,
-            "stop_reason": self.stop_reason,
+            "stop_reason": None if self._timed_out else self.stop_reason,  # time is asked again
             "history": dict(self.history),
             "plateau": None if self.plateau is None else [self.plateau.best, self.plateau.since],
         }
         files.write(self.settings.checkpoint / files.FILE, tensors, about)
-        self._saved = (self.done, time.monotonic())
+        self._saved, self._written = (self.done, time.monotonic()), self._state()
 
     def _resume(self, folder: Path) -> None:
         path = folder / files.FILE
         if not path.exists():
-            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-                raise CheckpointError(
-                    f"checkpoint: {folder} holds something else than limbeck's checkpoints; "
-                    "accepted: a new or empty folder, or one that limbeck wrote"
-                )
             return
         tensors, about = files.read(path)
         present = dict(self.settings.identity or {})
@@ -258,15 +280,27 @@ class Run:
             return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
         files.copy_into(self.objective.student.state_dict(), part("student."), path)
-        files.copy_into(self.update.tensors(), part("update."), path)
+        self.update.load(part("update."), path)
         self.objective.load_rng_state(part("draws."))
         self.best = {k: v.to(self.objective.device) for k, v in part("best.").items()}
         self.history = History(about["history"])
         self.done, self._looked, self.spent = about["done"], about["looked"], about["seconds"]
         if self.plateau is not None and about["plateau"] is not None:
             self.plateau.best, self.plateau.since = about["plateau"]
-        if about["steps"] >= self.settings.steps:
+        if about["steps"] >= self.settings.steps or not self.update.progress.alive.item():
             self.stop_reason = about["stop_reason"]
+
+
+@contextmanager
+def _evaluating(student: nn.Module) -> Iterator[None]:
+    r"""The student in evaluation mode, and every layer of it back in its own mode."""
+    modes = [(module, module.training) for module in student.modules()]
+    student.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -2,6 +2,8 @@ r"""The objective of a distillation: inputs, teacher, loss and student bound int
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -12,7 +14,7 @@ from limbeck.core.evaluation import Evaluated
 from limbeck.core.hidden import close_taps
 from limbeck.core.inputs import Inputs
 from limbeck.core.loss import Draws, Loss, Probe
-from limbeck.core.teacher import Teacher, output_form, settle_form
+from limbeck.core.teacher import Teacher, misfit, output_form, settle_form
 from limbeck.errors import ArgumentError, InexactTeacherError
 
 __all__ = ["Objective", "Plan"]
@@ -78,7 +80,7 @@ class Objective(nn.Module):
         self._refuse_by_statistics()
         batch = as_batch(self.inputs.probe(probe_size))
         n = rows(batch.x)
-        with torch.no_grad():
+        with torch.no_grad(), _buffers_kept(self.student):
             if self.asks:
                 self.teacher.settle(batch, need)
             raw = self._student_raw(batch.x, need)
@@ -89,7 +91,9 @@ class Objective(nn.Module):
             seen = Evaluated(self.student, batch.x, self.form)
             self.outputs = self._outputs(seen, need)
             taught = self.teacher.view(batch, self.teacher.draw(n)) if self.asks else seen
-            extras = [term.bind(Probe(seen, taught, batch)) for term in self.terms]
+            with torch.random.fork_rng(devices=[]):  # what is trained along starts by our seed
+                torch.default_generator.manual_seed(self.generator.initial_seed())
+                extras = [term.bind(Probe(seen, taught, batch)) for term in self.terms]
         self.extras = nn.ModuleList([extra for extra in extras if extra is not None])
         self._like = batch.x
 
@@ -112,12 +116,7 @@ class Objective(nn.Module):
                 return Evaluated(self.student, x, self.form).log_density()
             return self.student(x)
         except RuntimeError as error:
-            shapes = {name: tuple(part.shape) for name, part in floats(x).items()}
-            raise ArgumentError(
-                "student",
-                f"inputs of shape {shapes} that it fails on ({error})",
-                "inputs that fit it",
-            ) from error
+            raise misfit("student", x, error) from error
 
     def _outputs(self, seen: Evaluated, need: str) -> int:
         if need == "density":
@@ -134,8 +133,8 @@ class Objective(nn.Module):
                 raise InexactTeacherError(
                     f"loss: {term!r} is biased with a teacher that gives one draw at a time: "
                     f"{term.bias}. Accepted: cross_entropy at temperature 1, square_error, "
-                    "derivative_error in the plain domain, or in the log domain with "
-                    'weight="teacher".'
+                    'derivative_error in the plain domain with weight="uniform", or in the log '
+                    'domain with weight="teacher".'
                 )
 
     def _refuse_batch_statistics(self) -> None:
@@ -199,7 +198,9 @@ class Objective(nn.Module):
             drawn = teacher.prepare(batch) if teacher.opaque else teacher.draw(n)
             taught = teacher.view(batch, drawn)
         draws = self._draws(n, teacher)
-        return self.total(tuple(term(seen, taught, batch, term.draw(draws)) for term in self.terms))
+        with _buffers_kept(self.student):
+            found = tuple(term(seen, taught, batch, term.draw(draws)) for term in self.terms)
+        return self.total(found)
 
     def release(self) -> None:
         r"""Give both models back as they came, but for the student's parameters."""
@@ -222,6 +223,17 @@ class Objective(nn.Module):
         self.generator.set_state(state["loss.generator"].cpu())
         self.inputs.load_state_dict(part("inputs."))
         self.teacher.load_state_dict(part("teacher."))
+
+
+@contextmanager
+def _buffers_kept(student: nn.Module) -> Iterator[None]:
+    r"""Look at a student without moving its running statistics."""
+    kept = [(buffer, buffer.clone()) for buffer in student.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, before in kept:
+            buffer.copy_(before)
 
 
 def _distinct(names: list[str]) -> list[str]:

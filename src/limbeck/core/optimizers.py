@@ -51,6 +51,12 @@ def make(
                 f"an instance that lacks {missing} of {len(parameters)} trained parameters",
                 "an optimizer made with the student's own parameters, or a name",
             )
+        if "closure" in _required(optimizer.step):
+            raise ArgumentError(
+                "optimizer",
+                f"{type(optimizer).__name__}, which evaluates the loss several times a step",
+                "an optimizer whose step() needs no closure",
+            )
         return optimizer
     known = {
         name.lower(): kind
@@ -76,8 +82,14 @@ def make(
 
 def has_functional_form(optimizer: torch.optim.Optimizer) -> bool:
     r"""Whether torch gives this optimizer as a function of tensors that limbeck can call."""
-    return type(optimizer).__name__ in FUNCTIONAL and not any(
-        group.get("dampening") or group.get("differentiable") for group in optimizer.param_groups
+    kind = type(optimizer)
+    return (
+        kind.__name__ in FUNCTIONAL
+        and kind is getattr(torch.optim, kind.__name__)  # not the user's own of the same name
+        and not any(
+            group.get("dampening") or group.get("differentiable")
+            for group in optimizer.param_groups
+        )
     )
 
 
@@ -87,8 +99,8 @@ def prepare(optimizer: torch.optim.Optimizer) -> None:
         for p in group["params"]:
             state = optimizer.state[p]
             for key in _state_keys(optimizer, group):
-                state.setdefault(key, _initial(key, p, group))
-                state[key] = state[key].to(p.device)
+                like = _initial(optimizer, key, p, group)
+                state[key] = state.get(key, like).to(like)
 
 
 def _state_keys(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> list[str]:
@@ -96,11 +108,21 @@ def _state_keys(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> list
     return [key for key in named if key not in ONLY_IF or group.get(ONLY_IF[key])]
 
 
-def _initial(key: str, p: Tensor, group: dict[str, Any]) -> Tensor:
+def _initial(
+    optimizer: torch.optim.Optimizer, key: str, p: Tensor, group: dict[str, Any]
+) -> Tensor:
     if key in ("step", "mu_product"):
-        dtype = torch.promote_types(p.dtype, torch.float32)  # powers of decays are taken of it
+        # Powers of decays are taken of it, in the precision of the parameters. Where it is only
+        # counted up, it must not be float64: torch's compiler drops what is written to such.
+        only_counted = type(optimizer).__name__ in ("Adadelta", "RMSprop")
+        dtype = torch.float32 if only_counted else torch.promote_types(p.dtype, torch.float32)
         return torch.tensor(float(key == "mu_product"), dtype=dtype, device=p.device)
     return torch.full_like(p, group.get("initial_accumulator_value", 0.0), requires_grad=False)
+
+
+def _required(function: Any) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty]
 
 
 def _signature(optimizer: torch.optim.Optimizer) -> inspect.Signature:
@@ -129,20 +151,20 @@ class FunctionalOptimizer:
 
     def _group(
         self, optimizer: torch.optim.Optimizer, group: dict[str, Any], by_id: dict[int, str]
-    ) -> tuple[list[str], list[Tensor], dict[str, Any], dict[str, Any]]:
+    ) -> tuple[list[str], list[Tensor], list[list[Any]], dict[str, Any], dict[str, Any]]:
         held = [p for p in group["params"] if id(p) in by_id]
         keys, arguments = _state_keys(optimizer, group), _signature(optimizer).parameters
-        settings: dict[str, Any] = {
-            a: [optimizer.state[p][STATE[a]] for p in held] if STATE[a] in keys else []
+        lists: list[list[Any]] = [
+            [optimizer.state[p][STATE[a]] for p in held] if STATE[a] in keys else []
             for a in arguments
             if a in STATE
-        }
-        if settings.get("momentum_buffer_list") == [] and "nesterov" in group:
-            settings["momentum_buffer_list"] = [None] * len(held)  # SGD wants a place for each
-        settings |= {a: group[a] for a in arguments if a in group and a not in MODES}
+        ]
+        if "nesterov" in group and not lists[0]:
+            lists[0] = [None] * len(held)  # SGD wants a place for each momentum
+        settings = {a: group[a] for a in arguments if a in group and a not in MODES}
         if "betas" in group:
             settings["beta1"], settings["beta2"] = group["betas"]
-        return [by_id[id(p)] for p in held], [p.detach() for p in held], settings, group
+        return [by_id[id(p)] for p in held], [p.detach() for p in held], lists, settings, group
 
     def __call__(self, gradients: dict[str, Tensor], factor: Tensor | float) -> None:
         r"""Step along gradients with each group's learning rate times the factor.
@@ -152,7 +174,9 @@ class FunctionalOptimizer:
         modes: dict[str, Any] = {}
         if isinstance(factor, Tensor):
             modes = {"foreach": False} | ({"capturable": True} if self.capturable else {})
-        for names, parameters, settings, group in self.groups:
+        for names, parameters, lists, settings, group in self.groups:
             if parameters:
                 ordered = [gradients[name] for name in names]
-                self.function(parameters, ordered, lr=group["lr"] * factor, **settings, **modes)
+                # the lists by position: by name, torch would not compile them on a GPU
+                rate = group["lr"] * factor
+                self.function(parameters, ordered, *lists, lr=rate, **settings, **modes)

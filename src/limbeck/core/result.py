@@ -51,8 +51,7 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         r"""Write the student (safetensors) and its story (JSON) into a folder."""
         folder = Path(folder)
-        own: Any = getattr(self.student, "spec", None)
-        spec = own() if callable(own) else None
+        spec = spec_of(self.student)
         files.write(folder / STUDENT, self.student.state_dict(), {"spec": spec}, FORMAT)
         about = {
             "steps": self.steps,
@@ -121,9 +120,22 @@ def load(folder: str | Path, student: nn.Module | None = None) -> Result:
     files.copy_into(student.state_dict(), tensors, folder / STUDENT)
     try:
         story = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"folder: {folder / ABOUT} cannot be read ({error})") from error
-    return Result(student, History(story.pop("history")), **story)
+        return Result(student, History(story.pop("history")), **story)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"folder: {folder / ABOUT} cannot be read ({error!r})") from error
+
+
+def spec_of(student: nn.Module) -> dict[str, Any] | None:
+    r"""The description of one of limbeck's own models; None of any other module."""
+    models = importlib.import_module("limbeck.models")
+    name = type(student).__name__
+    if name not in models.__all__ or type(student) is not getattr(models, name):
+        return None
+    own: Any = student
+    try:
+        return own.spec()
+    except ArgumentError:  # such as an ensemble of the user's own modules
+        return None
 
 
 def from_spec(spec: dict[str, Any] | None, folder: Path) -> nn.Module:

@@ -72,7 +72,7 @@ class RobbinsMonro:
     beta: float = 0.6
 
     def __post_init__(self) -> None:
-        if self.t0 <= 0 or not 0 < self.beta <= 1:
+        if not self.t0 > 0 or not 0 < self.beta <= 1:
             raise ArgumentError(
                 "schedule", f"t0={self.t0}, beta={self.beta}", "t0 > 0, 0 < beta ≤ 1"
             )

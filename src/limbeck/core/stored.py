@@ -2,6 +2,7 @@ r"""Stored targets: what a teacher says of each row of a data set, computed once
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -41,8 +42,7 @@ class Stored(Teacher):
         pools: dict[tuple[str, str], tuple[Tensor, Tensor]] | None = None,
         hidden: dict[str, Tensor] | None = None,
     ) -> None:
-        super().__init__(self._missing, "auto", differentiable=bool(derivatives or pools))
-        self.form = output
+        super().__init__(self._missing, output, differentiable=bool(derivatives or pools))
         self.values, self.derivatives = values, derivatives or {}
         self.pools, self.hidden = pools or {}, hidden or {}
 
@@ -58,7 +58,8 @@ class Stored(Teacher):
     def signs(self, k: int, n: int, outputs: int, generator: torch.Generator) -> Tensor:
         if not self.pools:
             return super().signs(k, n, outputs, generator)
-        size = next(iter(self.pools.values()))[0].shape[1]
+        # pools of any size pick evenly from numbers up to a multiple of all sizes
+        size = math.lcm(*(cotangents.shape[1] for cotangents, _ in self.pools.values()))
         return torch.randint(0, size, (k, n), generator=generator, device=generator.device)
 
     def view(self, batch: Batch, drawn: Any = None) -> StoredView:
@@ -92,19 +93,22 @@ class StoredView(Evaluated):
         if pool is None:
             return super().projection(domain, weight, signs)
         cotangents, projected = pool
-        return cotangents[self.index, signs], projected[self.index, signs].transpose(0, 1)
+        picked = signs % cotangents.shape[1]
+        return cotangents[self.index, picked], projected[self.index, picked].transpose(0, 1)
 
     def directional(self, domain: str, directions: X) -> Tensor:
         raise NotDifferentiableError("teacher: derivatives along directions are not stored")
 
     def hidden(self, name: str) -> Tensor:
+        if name not in self.stored.hidden:
+            raise ArgumentError.unknown("hints", name, self.stored.hidden)
         return self.stored.hidden[name][self.index]
 
 
 def stored_bytes(teacher: Teacher, terms: Iterable[Loss], x: X, outputs: int, batch: Batch) -> int:
     r"""About how many bytes the targets of a data set would take."""
     parts = [x] if isinstance(x, Tensor) else [p for p in x.values() if p.is_floating_point()]
-    count, item = rows(x), parts[0].element_size()
+    count, item = rows(x), parts[0].element_size() if parts else 4
     size = sum(part[0].numel() for part in parts)
     total = count * outputs * item
     for term in terms:
@@ -124,12 +128,16 @@ def precompute(
     device = (x if isinstance(x, Tensor) else next(iter(x.values()))).device
     generator = torch.Generator(device).manual_seed(seed)
     found: dict[Any, list[Any]] = {}
+    ordered = sorted(terms, key=lambda term: term.projections or 0)  # the largest pool stays
     for batch in _blocks(x, block):
         view = teacher.view(batch, teacher.prepare(batch) if teacher.opaque else None)
-        found.setdefault("values", []).append(view.raw())
-        for term in terms:
-            for key, value in _asked(view, term, teacher, generator):
-                found.setdefault(key, []).append(value)
+        # a model's own logs are kept, since those of its probabilities would underflow
+        logs = teacher.form == "probabilities" and hasattr(view.model, "log_probabilities")
+        asked: dict[Any, Any] = {"values": view.log_probabilities() if logs else view.raw()}
+        for term in ordered:  # what two terms ask for is kept once
+            asked.update(_asked(view, term, teacher, generator))
+        for key, value in asked.items():
+            found.setdefault(key, []).append(value)
     joined: dict[Any, Any] = {
         key: torch.cat(parts)
         if isinstance(parts[0], Tensor)
@@ -138,7 +146,7 @@ def precompute(
     }
     return Stored(
         joined.pop("values"),
-        teacher.form,
+        "log_probabilities" if logs else teacher.form,
         derivatives={key[1]: value for key, value in joined.items() if key[0] == "derivatives"},
         pools={key[1:]: value for key, value in joined.items() if key[0] == "pool"},
         hidden={key[1]: value for key, value in joined.items() if key[0] == "hidden"},

@@ -2,6 +2,7 @@ r"""Teachers: frozen sources of targets, live, opaque or stored."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,10 +51,17 @@ class Teacher:
         r"""Find out, at a few inputs, what was left to be found out; refuse what does not fit."""
         if self.source is None:
             return
-        raw = self.view(batch, self.draw(len_of(batch))).raw()
-        self.form = settle_form("teacher_output", "teacher", raw, self.form, needs, len_of(batch))
+        n = len_of(batch)
+        try:
+            raw = self.view(batch, self.draw(n)).raw()
+        except RuntimeError as error:
+            raise misfit("teacher", batch.x, error) from error
+        self.form = settle_form("teacher_output", "teacher", raw, self.form, needs, n)
         if self.differentiable is None:
-            self.differentiable = depends_on_inputs(self._at(self.draw(len_of(batch))), batch.x)
+            drawn = self.draw(n)
+            self.differentiable = depends_on_inputs(
+                lambda x: self.view(Batch(x), drawn).raw(), batch.x
+            )
 
     def draw(self, n: int) -> Any:
         r"""What is random about the teacher at n inputs, if anything."""
@@ -180,20 +188,30 @@ def as_teacher(value: Any, output: str = "auto") -> Teacher:
             return Opaque(value.predict_proba, "probabilities" if output == "auto" else output)
         if hasattr(value, "predict"):
             return Opaque(value.predict, "values" if output == "auto" else output)
-        if not callable(value) and hasattr(value, "log_unnormalized"):
-            return Teacher(value.log_unnormalized, "log_density")
+        if not callable(value) and output_form("teacher_output", value, output) == "log_density":
+            return Teacher(value, "log_density")
     if callable(value):
         return Teacher(value, output)
     raise ArgumentError(
         "teacher",
         f"an object of type {type(value).__name__}",
-        "a torch module, a callable on tensors, an estimator with predict_proba or predict, None",
+        "a torch module, a callable on tensors, an estimator with predict_proba or predict, a "
+        "density with log_prob or log_unnormalized, None",
     )
 
 
 def len_of(batch: Batch) -> int:
     first = batch.x if isinstance(batch.x, Tensor) else next(iter(batch.x.values()))
     return first.shape[0]
+
+
+def misfit(who: str, x: X, error: RuntimeError) -> ArgumentError:
+    r"""What to say where a model fails on inputs."""
+    parts = {"": x} if isinstance(x, Tensor) else x
+    about = ", ".join(
+        f"{name} {tuple(part.shape)} of {part.dtype}".strip() for name, part in parts.items()
+    )
+    return ArgumentError(who, f"inputs {about}, on which it fails: {error}", "inputs that fit it")
 
 
 def output_form(argument: str, model: Any, output: str) -> str:
@@ -215,12 +233,13 @@ def settle_form(argument: str, who: str, raw: Any, form: str, needs: str, n: int
         raise ArgumentError(
             who, f"outputs of shape {tuple(raw.shape)} for {n} inputs", f"({n}, ...)"
         )
-    if not raw.isfinite().all() and form != "log_probabilities":
+    if form == "auto":
+        form = forms.recognise(raw) or "auto"
+    finite = raw.isfinite() | (raw == -math.inf if form == "log_probabilities" else False)
+    if not finite.all():
         raise ArgumentError(
             who, "outputs with NaN or infinity", "finite outputs at the inputs given"
         )
-    if form == "auto":
-        form = forms.recognise(raw) or "auto"
     if form == "auto" and needs == "probabilities":
         raise ArgumentError(
             argument,
@@ -236,6 +255,8 @@ def settle_form(argument: str, who: str, raw: Any, form: str, needs: str, n: int
             repr(form),
             "logits, probabilities or log probabilities, which this loss needs",
         )
-    if form == "probabilities":
-        forms.check_probabilities(raw, argument)
+    if needs == "density" and form in forms.FORMS[:3]:
+        raise ArgumentError(argument, repr(form), "log densities, which this loss needs")
+    if form in ("probabilities", "log_probabilities"):
+        forms.check_probabilities(forms.probabilities(raw, form), argument)
     return form

@@ -2,6 +2,9 @@ r"""Updates: how a student changes at a step. Gradient descent is one; EM will b
 
 from __future__ import annotations
 
+import math
+from numbers import Real
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -9,6 +12,7 @@ from torch import Tensor
 from torch.func import functional_call, grad
 
 from limbeck.core import optimizers
+from limbeck.core.checkpoint import copy_into
 from limbeck.core.objective import Objective, Plan
 from limbeck.core.schedule import Schedule, as_schedule
 from limbeck.errors import ArgumentError
@@ -65,6 +69,9 @@ class Update(Protocol):
     def tensors(self) -> dict[str, Tensor]:
         r"""Everything that a checkpoint must hold beside the student, by name."""
 
+    def load(self, tensors: dict[str, Tensor], path: Path) -> None:
+        r"""Go on from what `tensors` gave, as it was read from a checkpoint at that path."""
+
 
 class GradientUpdate:
     r"""Stochastic gradient descent by any torch optimizer.
@@ -86,11 +93,13 @@ class GradientUpdate:
         clip: float | None = None,
         **options: Any,
     ) -> None:
-        if clip is not None and not clip > 0:
-            raise ArgumentError("clip", clip, "a number above zero, or None")
+        if clip is not None and not _above_zero(clip):
+            raise ArgumentError("clip", repr(clip), "a number above zero, or None")
         rate = options.get("lr")
-        if rate is not None and not (isinstance(rate, Tensor) or 0 < rate < float("inf")):
-            raise ArgumentError("lr", rate, "a finite number above zero")
+        if rate is not None and not (
+            isinstance(rate, Tensor) or (_above_zero(rate) and math.isfinite(rate))
+        ):
+            raise ArgumentError("lr", repr(rate), "a finite number above zero")
         self.given, self.options, self.clip = optimizer, options, clip
         self.schedule = as_schedule(schedule)
 
@@ -103,8 +112,10 @@ class GradientUpdate:
             raise ArgumentError(
                 "student", "no parameters that require gradients", "a trainable module"
             )
-        if isinstance(self.given, torch.optim.Optimizer) and list(objective.extras.parameters()):
-            self.given.add_param_group({"params": list(objective.extras.parameters())})
+        if isinstance(self.given, torch.optim.Optimizer):
+            held = {id(p) for group in self.given.param_groups for p in group["params"]}
+            if along := [p for p in objective.extras.parameters() if id(p) not in held]:
+                self.given.add_param_group({"params": along})
         self.optimizer = optimizers.make(self.given, self.parameters.values(), self.options)
         self.whole = optimizers.has_functional_form(self.optimizer)
         if self.whole:
@@ -116,6 +127,11 @@ class GradientUpdate:
 
     def gradient(self, plan: Plan) -> tuple[dict[str, Tensor], Tensor]:
         r"""The gradient by name, and the mean of each term and of the total, (terms + 1,)."""
+        gradients, means, _ = self._gradient(plan)
+        return gradients, means
+
+    def _gradient(self, plan: Plan) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+        r"""The same, and the buffers as the step would leave them."""
 
         def mean_loss(leaves: dict[str, Tensor]) -> tuple[Tensor, Any]:
             buffers = {name: b.clone() for name, b in self._buffers.items()}
@@ -124,22 +140,24 @@ class GradientUpdate:
             return total, (torch.stack([*(each.mean() for each in found), total]), buffers)
 
         gradients, (means, buffers) = grad(mean_loss, has_aux=True)(self._leaves)
-        for name, buffer in buffers.items():
-            self._buffers[name].copy_(buffer)
-        return gradients, means
+        return gradients, means, buffers
 
     @torch.no_grad()
     def step(self, plan: Plan, traced: bool) -> None:
         progress = self.progress
-        gradients, means = self.gradient(plan)
+        gradients, means, buffers = self._gradient(plan)
         norm = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()
         good = progress.alive & norm.isfinite() & means.isfinite().all()
         progress.last.copy_(means)
         progress.norm.copy_(norm[None])
         if traced:
             self._step_traced(gradients, norm, good)
+            buffers = {n: torch.where(good, b, self._buffers[n]) for n, b in buffers.items()}
         elif good:
             self._step_eager(gradients, norm)
+        if traced or good:
+            for name, buffer in buffers.items():
+                self._buffers[name].copy_(buffer)
         progress.sums.add_(torch.where(good, means.to(torch.float64), 0.0))
         progress.done.add_(good.to(torch.float64))
         progress.alive.copy_(good)
@@ -164,22 +182,48 @@ class GradientUpdate:
             group["lr"] = group["lr"] * factor
         for name, p in self.parameters.items():
             p.grad = gradients[name]
-        self.optimizer.step()
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-        self.optimizer.zero_grad()
+        try:
+            self.optimizer.step()
+        finally:
+            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+            self.optimizer.zero_grad()
         return None
 
     def _clipping(self, norm: Tensor) -> Tensor:
         return torch.ones_like(norm) if self.clip is None else (self.clip / norm).clamp_max(1)
 
     def tensors(self) -> dict[str, Tensor]:
-        held = {id(p): name for name, p in self.parameters.items()}
         found = {f"progress.{name}": t for name, t in self.progress.tensors().items()}
-        for p, state in self.optimizer.state.items():
-            for key, value in state.items():
-                if isinstance(value, Tensor) and id(p) in held:
-                    found[f"optimizer.{held[id(p)]}.{key}"] = value
+        for holder, entries in self._holders().items():
+            for key, value in entries.items():
+                if isinstance(value, Tensor):
+                    found[f"{holder}.{key}"] = value
+                elif isinstance(value, int | float) and not isinstance(value, bool):
+                    dtype = torch.float64 if isinstance(value, float) else torch.int64
+                    found[f"number.{holder}.{key}"] = torch.tensor(value, dtype=dtype)
         for name, extra in self.objective.extras.state_dict().items():
             found[f"extras.{name}"] = extra
         return found
+
+    def load(self, tensors: dict[str, Tensor], path: Path) -> None:
+        holders = self._holders()
+        for full, value in tensors.items():
+            holder, _, key = full.removeprefix("number.").rpartition(".")
+            if holder not in holders:
+                continue
+            if full.startswith("number."):
+                holders[holder][key] = value.item()
+            else:  # many optimizers make their state at the first step only
+                holders[holder].setdefault(key, value.to(self.progress.done.device, copy=True))
+        copy_into(self.tensors(), tensors, path)
+
+    def _holders(self) -> dict[str, dict[str, Any]]:
+        r"""The dicts in which the optimizer keeps what changes from step to step, by name."""
+        held = {f"optimizer.{n}": self.optimizer.state[p] for n, p in self.parameters.items()}
+        groups = [] if self.whole else self.optimizer.param_groups  # some count their steps there
+        return held | {f"group.{i}": group for i, group in enumerate(groups)}
+
+
+def _above_zero(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0

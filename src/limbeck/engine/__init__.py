@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import warnings
 
+import torch
+
 from limbeck.core.objective import Objective
 from limbeck.core.update import Update
 from limbeck.engine.base import Engine
@@ -30,15 +32,23 @@ def make(name: str, objective: Objective, update: Update, steps: int) -> Engine:
     cuda = objective.device.type == "cuda"
     if name == "auto":
         long = steps >= (500 if cuda else WORTH_COMPILING["derivatives" in objective.asks])
-        possible = update.whole and (cuda or shutil.which("g++") or shutil.which("clang++"))
+        compiler = cuda or shutil.which("g++") or shutil.which("clang++")
+        possible = compiler and _obstacle(objective, update) is None
         name = "compiled" if long and possible else "eager"
-    elif name == "compiled" and not update.whole:
-        warnings.warn(
-            f"engine: {type(getattr(update, 'optimizer', update)).__name__} has no compiled form; "
-            "running eagerly",
-            stacklevel=2,
-        )
+    elif name == "compiled" and (reason := _obstacle(objective, update)):
+        warnings.warn(f"engine: {reason}; running eagerly", stacklevel=2)
         name = "eager"
     if name == "eager":
         return Eager(update)
     return Graph(update) if cuda else Compiled(update)
+
+
+def _obstacle(objective: Objective, update: Update) -> str | None:
+    r"""Why a step cannot be compiled whole, if that can be known beforehand."""
+    if not update.whole:
+        return f"{type(getattr(update, 'optimizer', update)).__name__} has no compiled form"
+    # torch's compiler takes 0-d float64 tensors for Python numbers, and drops what is written
+    for name, tensor in (*objective.named_parameters(), *objective.named_buffers()):
+        if tensor.ndim == 0 and tensor.dtype == torch.float64 and tensor.device.type == "cpu":
+            return f"a compiled step would not change {name!r}, a float64 number of no dimension"
+    return None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.core.batch import leaves
+from limbeck.core.batch import leaves, map_tensors
 from limbeck.core.objective import Plan
 from limbeck.core.update import Update
 from limbeck.engine.eager import Eager
@@ -38,12 +38,12 @@ class Compiled:
         if self._graph is not None:
             tensors = leaves(plan)
             for slot, leaf in self._slots:
-                self._arguments[slot] = tensors[leaf]
+                self._arguments[slot] = tensors[leaf].contiguous()
             self._graph(*self._arguments)
         elif self._fallback is not None:
             self._fallback.step(plan)
         else:
-            self._first(plan)
+            self._first(map_tensors(Tensor.contiguous, plan))  # what the graph counts on from now
 
     def _first(self, plan: Plan) -> None:
         calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []

@@ -2,6 +2,8 @@ r"""The CUDA engine: the compiled step, captured as one CUDA graph."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +21,11 @@ r"""Steps run before the capture, so that libraries have chosen their kernels an
 
 
 class Graph(Compiled):
-    r"""Replays one captured graph a step; the plan's tensors are copied into fixed places."""
+    r"""Replays one captured graph a step; the plan's tensors are copied into fixed places.
+
+    Factors of float32 matrix products are rounded to TF32, as is usual in training; nothing but
+    the steps themselves is touched by it.
+    """
 
     def __init__(self, update: Update) -> None:
         super().__init__(update)
@@ -32,9 +38,11 @@ class Graph(Compiled):
             self._captured.replay()
         elif self._calls < WARM_UP or self._fallback is not None:
             self._calls += 1
-            super().step(plan)
+            with _tensor_float():
+                super().step(plan)
         else:
-            self._capture(plan)
+            with _tensor_float():
+                self._capture(plan)
             self.step(plan)
 
     def _capture(self, plan: Plan) -> None:
@@ -55,3 +63,14 @@ class Graph(Compiled):
 
     def _options(self) -> dict[str, Any]:
         return {}
+
+
+@contextmanager
+def _tensor_float() -> Iterator[None]:
+    r"""Tensor cores for float32 matrix products, for as long as it lasts."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

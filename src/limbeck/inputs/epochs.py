@@ -34,7 +34,7 @@ class Epochs:
             self.position += len(piece)
             n -= len(piece)
             pieces.append(piece)
-        return torch.cat(pieces)
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"order": self.order.clone(), "position": torch.tensor(self.position)}

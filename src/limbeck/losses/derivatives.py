@@ -19,6 +19,13 @@ __all__ = ["derivative_error", "directional_error"]
 DOMAINS = ("log", "plain")
 
 
+def _check_outputs(probe: Probe, domain: str) -> None:
+    if domain == "log":
+        check_same_outputs(probe.student.log_probabilities(), probe.teacher.log_probabilities())
+    else:
+        check_same_outputs(probe.student.values(), probe.teacher.values())
+
+
 class derivative_error(Loss):  # noqa: N801 - losses are written as functions of their settings
     r"""Square error between the derivatives of all outputs with respect to the inputs.
 
@@ -60,10 +67,7 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
         )
 
     def bind(self, probe: Probe) -> nn.Module | None:
-        if self.domain == "log":
-            check_same_outputs(probe.student.log_probabilities(), probe.teacher.log_probabilities())
-        else:
-            check_same_outputs(probe.student.values(), probe.teacher.values())
+        _check_outputs(probe, self.domain)
         return None
 
     def draw(self, batch: Draws) -> Any:
@@ -124,6 +128,16 @@ class directional_error(Loss):  # noqa: N801
         self.needs = "probabilities" if domain == "log" else ""
         self.affine = domain == "plain" or not follows
         self.bias = "log derivatives are not averages over draws"
+
+    def bind(self, probe: Probe) -> nn.Module | None:
+        if isinstance(self.targets, str):
+            _check_outputs(probe, self.domain)
+        if not isinstance(self.directions, str):
+            x = probe.batch.x
+            for v in self._each_direction(x, None):
+                for name in ({""} if isinstance(v, Tensor) else v.keys()) - floats(x).keys():
+                    raise ArgumentError.unknown("directions", name, floats(x))
+        return None
 
     def draw(self, batch: Draws) -> Any:
         if not isinstance(self.directions, str):

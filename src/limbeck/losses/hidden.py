@@ -31,19 +31,23 @@ class hints(Loss):  # noqa: N801 - losses are written as functions of their sett
     def __init__(
         self, teacher_layer: str, student_layer: str, regressor: nn.Module | None = None
     ) -> None:
-        self.teacher_layer, self.student_layer, self.regressor = (
-            teacher_layer,
-            student_layer,
-            regressor,
-        )
+        self.teacher_layer, self.student_layer = teacher_layer, student_layer
+        self.given = self.regressor = regressor
 
     def bind(self, probe: Probe) -> nn.Module | None:
         target = probe.teacher.hidden(self.teacher_layer).flatten(1)
         source = probe.student.hidden(self.student_layer).flatten(1)
-        if self.regressor is None:
-            self.regressor = nn.Linear(source.shape[1], target.shape[1])
+        own = nn.Linear(source.shape[1], target.shape[1]) if self.given is None else self.given
+        self.regressor = own
         self.regressor.to(device=source.device, dtype=source.dtype)
-        found = self.regressor(source).flatten(1)
+        try:
+            found = self.regressor(source).flatten(1)
+        except RuntimeError as error:
+            raise ArgumentError(
+                "regressor",
+                f"a module that fails on the units of {self.student_layer!r}: {error}",
+                f"one that takes {source.shape[1]} inputs",
+            ) from error
         if found.shape != target.shape:
             raise ArgumentError(
                 "regressor",

@@ -116,10 +116,11 @@ class label_cross_entropy(Loss):  # noqa: N801
 
     def bind(self, probe: Probe) -> nn.Module | None:
         labels, outputs = _labels(probe.batch), probe.student.log_probabilities().shape[-1]
-        if labels.is_floating_point() and labels.shape[-1] != outputs:
-            raise ArgumentError(
-                "y", f"shape {tuple(labels.shape)}", f"(n, {outputs}) probabilities"
-            )
+        n, shape = labels.shape[:1], tuple(labels.shape)
+        if labels.is_floating_point() and shape != (*n, outputs):
+            raise ArgumentError("y", f"shape {shape}", f"(n, {outputs}) probabilities")
+        if not labels.is_floating_point() and shape != (*n,):
+            raise ArgumentError("y", f"shape {shape}", "(n,) class numbers")
         if not labels.is_floating_point() and (labels.min() < 0 or labels.max() >= outputs):
             raise ArgumentError(
                 "y",

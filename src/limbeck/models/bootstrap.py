@@ -33,7 +33,7 @@ def train(
     **options: Any,
 ) -> BatchedMLP:
     r"""Train equal nets at once; `Ensemble.train_bootstrap` says what the arguments are."""
-    from limbeck.distillation import PRESETS, distill
+    from limbeck.distillation import PRESETS, distill, whole
 
     data = Dataset(X, y)
     if not isinstance(data.x, Tensor) or data.y is None or data.y.is_floating_point():
@@ -41,9 +41,17 @@ def train(
     net = BatchedMLP(members, *sizes, generator=torch.Generator().manual_seed(seed))
     if preset not in PRESETS:
         raise ArgumentError.unknown("preset", preset, PRESETS)
-    size = min(options.pop("batch_size", PRESETS[preset]["batch_size"]), len(data))
+    if data.y.ndim != 1 or data.y.min() < 0 or data.y.max() >= net.sizes[-1]:
+        raise ArgumentError(
+            "y",
+            f"labels of shape {tuple(data.y.shape)} from {data.y.min()} to {data.y.max()}",
+            f"class numbers (N,) from 0 to {net.sizes[-1] - 1}",
+        )
+    size = options.pop("batch_size", "auto")
+    size = PRESETS[preset]["batch_size"] if size == "auto" else whole("batch_size", size)
+    size = min(size, len(data))
     source = Resamples(data.x, data.y.long(), members, bootstrap)
-    steps = options.pop("steps", max(1, epochs * len(data) // size))
+    steps = options.pop("steps", max(1, whole("epochs", epochs) * len(data) // size))
     distill(
         None, net, source, members_cross_entropy(), steps=steps, batch_size=size, preset=preset,
         seed=seed, device=device, **options,

@@ -1,0 +1,104 @@
+r"""Losses on densities: by hand, and the text's decomposition by enumeration."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch import Tensor, distributions, nn
+
+from limbeck import losses
+from limbeck.core.batch import Batch
+from limbeck.core.evaluation import Evaluated
+from limbeck.errors import ArgumentError
+
+N, D = 5, 2
+RNG = np.random.default_rng(2)
+X = RNG.normal(size=(N, D))
+MEAN, SCALE = RNG.normal(size=D), np.array([0.7, 1.3])
+
+
+class Gaussian(nn.Module):
+    def log_prob(self, x: Tensor) -> Tensor:
+        normal = distributions.Normal(torch.tensor(MEAN), torch.tensor(SCALE))
+        return normal.log_prob(x).sum(1)
+
+
+class Quartic:
+    def log_unnormalized(self, x: Tensor) -> Tensor:
+        return -(x**4).sum(1) / 4
+
+
+def of(loss, student=None, teacher=None) -> np.ndarray:
+    x = torch.tensor(X)
+    views = (Evaluated(m, x, "log_density") for m in (student or Gaussian(), teacher or Quartic()))
+    found = loss(*views, Batch(x))
+    assert found.shape == (N,)
+    return found.numpy()
+
+
+LOG_F = [sum(scipy.stats.norm(MEAN[d], SCALE[d]).logpdf(x[d]) for d in range(D)) for x in X]
+LOG_P = [-sum(v**4 for v in x) / 4 for x in X]
+
+
+def test_kl_is_the_negative_log_density() -> None:
+    np.testing.assert_allclose(of(losses.kl()), [-f for f in LOG_F])
+
+
+@pytest.mark.parametrize("c", [0.0, -1.5, 4])
+def test_log_density_error_by_hand(c) -> None:
+    expected = [(f - p + c) ** 2 / 2 for f, p in zip(LOG_F, LOG_P, strict=True)]
+    np.testing.assert_allclose(of(losses.log_density_error(c)), expected)
+
+
+def test_score_matching_by_hand_does_not_depend_on_the_constant() -> None:
+    scores = [(-(x - MEAN) / SCALE**2, -(x**3)) for x in X]
+    expected = [sum((f - p) ** 2) / 2 for f, p in scores]
+    np.testing.assert_allclose(of(losses.score_matching()), expected)
+    shifted = of(losses.score_matching(), teacher=lambda x: Quartic().log_unnormalized(x) + 8)
+    np.testing.assert_allclose(shifted, expected)
+
+
+@pytest.mark.parametrize(
+    "teacher",
+    [
+        Gaussian(),
+        lambda x: Gaussian().log_prob(x)[:, None],
+        distributions.Independent(distributions.Normal(torch.tensor(MEAN), torch.tensor(SCALE)), 1),
+    ],
+    ids=["module", "callable", "distribution"],
+)
+def test_a_density_comes_as_a_method_or_as_the_output(teacher) -> None:
+    np.testing.assert_allclose(of(losses.log_density_error(), teacher=teacher), 0)
+    np.testing.assert_allclose(of(losses.score_matching(), teacher=teacher), 0, atol=1e-30)
+
+
+@pytest.mark.parametrize("above", [-2.0, 0.0, 3.0])
+def test_the_square_error_is_that_of_the_densities_and_a_multiple_of_kl(above) -> None:
+    r"""E_SE = E⁰ + (log Z − c) KL + ½(log Z − c)², by enumeration of eight states."""
+    x = torch.arange(8)
+    log_unnormalised, scores = torch.tensor(RNG.normal(size=(2, 8)))
+    log_z = log_unnormalised.logsumexp(0)
+    log_p, log_f = log_unnormalised - log_z, scores.log_softmax(0)
+    c = (log_z - above).item()
+    student = Evaluated(lambda x: log_f[x], x, "log_density")
+    teacher = Evaluated(lambda x: log_unnormalised[x], x, "log_density")
+    error = losses.log_density_error(c)(student, teacher, Batch(x))
+    p, batch = log_p.exp(), Batch(x)
+    divergence = p @ losses.kl()(student, teacher, batch) + p @ log_p
+    assert divergence.item() == pytest.approx((p @ (log_p - log_f)).item())
+    zeroth = p @ (log_f - log_p).square() / 2
+    expected = zeroth + above * divergence + above**2 / 2
+    torch.testing.assert_close(p @ error, expected)
+    # Jensen: an upper bound of the squared divergence, where c is at most log Z
+    if above >= 0:
+        assert p @ error >= (divergence + above) ** 2 / 2
+
+
+@pytest.mark.parametrize("c", [math.nan, math.inf, -math.inf])
+def test_the_constant_must_be_finite(c) -> None:
+    with pytest.raises(ArgumentError, match=r"c: got .*; accepted: a finite number, at most log Z"):
+        losses.log_density_error(c)
