@@ -263,6 +263,8 @@ def as_loss(
         return loss
     if loss == "auto":
         forms = {teacher.form, output_form("student_output", student, student_output)}
+        if teacher.form == "values":
+            return losses.square_error()
         if forms == {"auto"} and teacher.source is not None:
             batch = as_batch(source.probe(PROBE))
             with torch.no_grad():
@@ -307,6 +309,7 @@ def _store_if_worth(objective: Objective, wanted: bool | str, visits: int, seed:
         isinstance(source, Dataset)
         and bool(objective.asks)
         and teacher.exact
+        and teacher.draws_nothing
         and not isinstance(teacher, Stored)
         and not any(hasattr(term, "directions") for term in objective.terms)
     )
@@ -339,7 +342,7 @@ def _held_out(value: Any, objective: Objective, dtype: torch.dtype) -> HeldOut:
     batch = source.build(torch.arange(len(source), device=objective.device))
     teacher = objective.teacher
     directed = any(hasattr(term, "directions") for term in objective.terms)
-    if objective.asks and teacher.exact and not directed:
+    if objective.asks and teacher.exact and teacher.draws_nothing and not directed:
         teacher = precompute(teacher, source.x, objective.terms)
     return HeldOut(batch, teacher)
 

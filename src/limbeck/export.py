@@ -47,6 +47,13 @@ def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[in
                 student, (x,), str(path), input_names=["x"], output_names=["y"], dynamo=True,
                 dynamic_shapes=({0: batch},), external_data=False, verbose=False,
             )  # fmt: skip
+    except Exception as error:  # of the exporter's many kinds
+        cause = error.__cause__ or error
+        reason = (str(cause).strip() or repr(cause)).splitlines()[0]
+        raise LimbeckError(
+            f"export: torch cannot write {type(student).__name__} as ONNX ({reason})"
+        ) from error
+    else:
         _check(student, path, x)
     finally:
         for module, training in modes:

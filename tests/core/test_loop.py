@@ -1,6 +1,8 @@
 r"""The loop: what a run does at each step, what it writes down, and what it leaves as it was."""
 
 import copy
+from inspect import signature
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
+from limbeck.core.checkpoint import read
 from limbeck.core.loss import Loss
 from limbeck.inputs import Dataset
 
@@ -198,7 +201,7 @@ def test_the_statistics_of_a_student_are_those_of_its_steps_alone():
     assert student[1].num_batches_tracked == 6
 
 
-def dropping(*sizes):
+def dropping():
     return nn.Sequential(net(2), nn.Identity(), nn.Dropout(0.5))
 
 
@@ -257,36 +260,55 @@ def test_importance_weights_multiply_the_losses():
     torch.testing.assert_close(student.state_dict(), expected.state_dict(), rtol=0, atol=1e-12)
 
 
-def test_a_late_look_finds_the_student_as_it_was_before_the_bad_step():
-    r"""As on a GPU, where nobody asks at each step whether all is well."""
+def fall(asynchronous, **options):
+    r"""A run into a bad row; on a GPU nobody asks at each step whether all is well."""
     data = X.clone()
     data[40, 0] = 30.0
-    state = {}
 
     def teacher(x):
         return torch.where(x[:, :1] == 30.0, torch.nan, x[:, :3])
 
-    def run(asynchronous):
-        student = net(1)
-        prepared = lb.distillation._prepare(arguments(teacher, student, data))
-        prepared._asynchronous = asynchronous
-        with pytest.warns(UserWarning, match="non-finite") as caught:
-            numbers = [step.number for step in prepared]
-        return student, prepared, numbers, len(caught)
-
-    early, late = run(False), run(True)
-    same(early[0], late[0])
-    assert early[1].done == late[1].done == len(early[2]) < len(late[2])
-    assert str(early[1].failure) == str(late[1].failure)
-    assert early[3] == late[3] == 1
-    assert not state
-
-
-def arguments(teacher, student, inputs, **options):
-    from inspect import signature
-    from types import SimpleNamespace
-
     given = settings(steps=80, every=80, teacher_output="logits", precompute=False, **options)
-    bound = signature(lb.distill).bind(teacher, student, inputs, CE(), **given)
+    bound = signature(lb.distill).bind(teacher, net(1), data, CE(), **given)
     bound.apply_defaults()
-    return SimpleNamespace(**bound.arguments)
+    run = lb.distillation._prepare(SimpleNamespace(**bound.arguments))
+    run._asynchronous = asynchronous
+    with pytest.warns(UserWarning, match="non-finite") as caught:
+        numbers = [step.number for step in run]
+    assert len(caught) == 1
+    return run, numbers
+
+
+def test_a_late_look_finds_the_student_as_it_was_before_the_bad_step():
+    (early, steps), (late, more) = fall(False), fall(True)
+    same(early.objective.student, late.objective.student)
+    assert early.done == late.done == len(steps) < len(more)
+    assert str(early.failure) == str(late.failure)
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_no_checkpoint_is_of_steps_after_a_bad_one(tmp_path, asynchronous):
+    options = dict(checkpoint=tmp_path, checkpoint_every=10)
+    run, _ = fall(asynchronous, **options)
+    _, about = read(tmp_path / "checkpoint.safetensors")
+    assert about["done"] == run.done < 10
+    assert about["stop_reason"] == run.stop_reason
+
+
+def test_a_run_broken_off_unnoticed_after_a_bad_step_is_saved_as_it_was_before(tmp_path):
+    expected, _ = fall(False)
+    data = X.clone()
+    data[40, 0] = 30.0
+    steps = lb.steps(
+        lambda x: torch.where(x[:, :1] == 30.0, torch.nan, x[:, :3]), net(1), data, CE(),
+        **settings(steps=80, every=80, teacher_output="logits", precompute=False),
+        checkpoint=tmp_path,
+    )  # fmt: skip
+    first = next(steps)
+    first.run._asynchronous = True
+    for _ in range(20):
+        next(steps)
+    with pytest.warns(UserWarning, match="non-finite"):
+        steps.close()
+    _, about = read(tmp_path / "checkpoint.safetensors")
+    assert (about["done"], about["stop_reason"]) == (expected.done, expected.stop_reason)

@@ -47,6 +47,7 @@ def as_batch(value: Any, argument: str = "inputs") -> Batch:
 def rows(x: X) -> int:
     r"""The number of examples in x.
 
+    >>> import torch
     >>> rows({"age": torch.zeros(3), "pixels": torch.zeros(3, 8, 8)})
     3
     """

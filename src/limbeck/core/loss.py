@@ -49,7 +49,7 @@ class Loss:
         name: What the history calls it.
         asks: What it wants of the teacher: any of "values", "derivatives", "hidden".
         domain: The domain, "log", "plain" or "density", that the asked derivatives are in.
-        needs: What the outputs must be: "probabilities", "density" or "" (anything).
+        needs: What the outputs must be: "probabilities", "values", "density" or "" (anything).
         affine: Whether its gradient is affine in the targets. Only then may the teacher's
             targets be replaced by those of one random draw: the gradient stays unbiased.
         bias: Why not, where it is not affine.

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from limbeck.core import forms
 from limbeck.core.batch import Batch, X, as_batch, floats, rows
 from limbeck.core.evaluation import Evaluated
 from limbeck.core.hidden import close_taps
@@ -55,9 +56,13 @@ class Objective(nn.Module):
         self.coefficients = [c for c, _ in loss]
         self.terms = [term for _, term in loss]
         self.names = _distinct([term.name for term in self.terms])
+        # what the losses want of the teacher
+        self.asks = frozenset[str]().union(*(term.asks for term in self.terms))
+        self._draw = any(type(term).draw is not Loss.draw for term in self.terms)
         self.device = next((p.device for p in student.parameters()), torch.device("cpu"))
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.form = output_form("student_output", student, student_output)
+        self._said = student_output != "auto"
         inputs.bind(self.at)
         self.settle(probe_size)
 
@@ -73,9 +78,8 @@ class Objective(nn.Module):
         r"""Look at both models at a few inputs and refuse what does not fit, before any step."""
         needs = {term.needs for term in self.terms} - {""}
         if len(needs) > 1:
-            raise ArgumentError(
-                "loss", repr(self.loss), "losses on predictions or on densities, not both"
-            )
+            accepted = "losses on one kind of outputs: classes, values or densities"
+            raise ArgumentError("loss", repr(self.loss), accepted)
         need = next(iter(needs), "")
         self._refuse_by_statistics()
         batch = as_batch(self.inputs.probe(probe_size))
@@ -84,7 +88,7 @@ class Objective(nn.Module):
             if self.asks:
                 self.teacher.settle(batch, need)
             raw = self._student_raw(batch.x, need)
-            self.form = settle_form("student_output", "student", raw, self.form, need, n)
+            self.form = settle_form("student_output", "student", raw, *self._student_form(need), n)
             if "derivatives" in self.asks:
                 self.teacher.refuse_derivatives(repr(self.loss))
             self._refuse_batch_statistics()
@@ -96,11 +100,6 @@ class Objective(nn.Module):
                 extras = [term.bind(Probe(seen, taught, batch)) for term in self.terms]
         self.extras = nn.ModuleList([extra for extra in extras if extra is not None])
         self._like = batch.x
-
-    @property
-    def asks(self) -> frozenset[str]:
-        r"""What the losses want of the teacher."""
-        return frozenset().union(*(term.asks for term in self.terms))
 
     def _student_raw(self, x: X, need: str) -> Any:
         dtype = next((p.dtype for p in self.student.parameters() if p.is_floating_point()), None)
@@ -117,6 +116,15 @@ class Objective(nn.Module):
             return self.student(x)
         except RuntimeError as error:
             raise misfit("student", x, error) from error
+
+    def _student_form(self, need: str) -> tuple[str, str]:
+        r"""The student's form so far and what is needed of it, in the light of the teacher's."""
+        taught = self.teacher.form if self.asks else ""
+        if "values" in (need, taught) and self.form == "logits" and not self._said:
+            return "values", need  # a net that ends in a linear layer does for regression too
+        if not need and taught in forms.FORMS[:3] and self.form == "auto":
+            return self.form, "probabilities"
+        return self.form, need
 
     def _outputs(self, seen: Evaluated, need: str) -> int:
         if need == "density":
@@ -159,7 +167,10 @@ class Objective(nn.Module):
                 plan["teacher"] = self.teacher.prepare(as_batch(self.inputs.build(plan["inputs"])))
             else:
                 plan["teacher"] = self.teacher.draw(n)
-        plan["loss"] = [term.draw(self._draws(n, self.teacher)) for term in self.terms]
+        plan["loss"] = [None] * len(self.terms)
+        if self._draw:
+            draws = self._draws(n, self.teacher)
+            plan["loss"] = [term.draw(draws) for term in self.terms]
         return plan
 
     def _draws(self, n: int, teacher: Teacher) -> Draws:

@@ -76,7 +76,7 @@ class Result:
         count = sum(p.numel() for p in self.student.parameters())
         rows = {
             "student": f"{type(self.student).__name__}, {count:,} parameters",
-            "loss": str(self.settings.get("loss", "")),
+            "objective": str(self.settings.get("loss", "")),
             "steps": f"{self.steps:,} ({self.engine})",
             "seconds": f"{self.seconds:.1f}",
             "stopped": self.stop_reason,

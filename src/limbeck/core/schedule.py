@@ -93,7 +93,7 @@ NAMES: dict[str, Callable[[], Schedule]] = {
 def as_schedule(value: str | Schedule | None) -> Schedule:
     r"""A schedule by name, or as it is.
 
-    >>> float(as_schedule("cosine")(torch.tensor(5.0), 10))
+    >>> float(as_schedule("linear")(torch.tensor(5.0), 10))
     0.5
     """
     if value is None:

@@ -24,7 +24,8 @@ class Teacher:
     Arguments:
         source: An `nn.Module` or a callable on x; None for losses that need no teacher.
         output: The form of its outputs, one of `forms.FORMS`, or "auto".
-        exact: False where each call gives the targets of one random draw (a live chain).
+        exact: False where each call gives the targets of one random draw (a live chain), as is
+            taken for granted where there is a `draw`.
         differentiable: Whether input derivatives can be taken; None finds out by trying.
         draw: For live teachers, `draw(n)` gives tensors, and source is called as
             `source(x, drawn)`; everything random or stateful belongs there.
@@ -38,11 +39,12 @@ class Teacher:
         source: Callable[..., Tensor] | None,
         output: str = "auto",
         *,
-        exact: bool = True,
+        exact: bool | None = None,
         differentiable: bool | None = None,
         draw: Callable[[int], Any] | None = None,
     ) -> None:
-        self.source, self.exact, self._draw = source, exact, draw
+        self.source, self._draw = source, draw
+        self.exact = draw is None if exact is None else exact
         self.form = output_form("teacher_output", source, output)
         self.differentiable = differentiable
         self._training: list[nn.Module] = []
@@ -62,6 +64,11 @@ class Teacher:
             self.differentiable = depends_on_inputs(
                 lambda x: self.view(Batch(x), drawn).raw(), batch.x
             )
+
+    @property
+    def draws_nothing(self) -> bool:
+        r"""Whether the same input always has the same targets."""
+        return self._draw is None
 
     def draw(self, n: int) -> Any:
         r"""What is random about the teacher at n inputs, if anything."""

@@ -48,7 +48,9 @@ class Compiled:
     def _first(self, plan: Plan) -> None:
         calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         try:
-            self._trace(plan, calls)
+            with warnings.catch_warnings():  # what compilers say of themselves
+                warnings.simplefilter("ignore")
+                self._trace(plan, calls)
         except Exception as error:
             if calls:  # it compiled, and then failed in running: not the compiler's fault
                 raise

@@ -62,7 +62,7 @@ class Graph(Compiled):
             place.copy_(tensor)
 
     def _options(self) -> dict[str, Any]:
-        return {}
+        return {"combo_kernels": True}  # one kernel for what many small parameters have in common
 
 
 @contextmanager

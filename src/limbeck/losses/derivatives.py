@@ -26,6 +26,12 @@ def _check_outputs(probe: Probe, domain: str) -> None:
         check_same_outputs(probe.student.values(), probe.teacher.values())
 
 
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"tensor {tuple(value.shape)} of sum {value.double().sum().item():.6g}"
+    return getattr(value, "__qualname__", repr(value))
+
+
 class derivative_error(Loss):  # noqa: N801 - losses are written as functions of their settings
     r"""Square error between the derivatives of all outputs with respect to the inputs.
 
@@ -181,4 +187,6 @@ class directional_error(Loss):  # noqa: N801
         )
 
     def __repr__(self) -> str:
-        return f"directional_error(domain={self.domain!r})"
+        along = self.directions if isinstance(self.directions, str) else _described(self.directions)
+        targets = self.targets if isinstance(self.targets, str) else _described(self.targets)
+        return f"directional_error({along}, targets={targets}, domain={self.domain!r})"

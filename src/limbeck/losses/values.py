@@ -140,6 +140,7 @@ class label_square_error(Loss):  # noqa: N801
     r"""½‖f − y‖² at the true labels, for regression."""
 
     name = "label_square_error"
+    needs = "values"
 
     def bind(self, probe: Probe) -> nn.Module | None:
         labels, values = _labels(probe.batch), probe.student.values()
