@@ -306,3 +306,40 @@ def test_any_number_of_inputs_serves_for_a_look() -> None:
 def test_a_student_without_parameters_takes_the_type_of_its_inputs() -> None:
     bound = objective(student=nn.Softmax(1), teacher=lambda x: x.softmax(1), loss=DERIVATIVE)
     torch.testing.assert_close(bound.at(Batch(X)), torch.zeros(N).double())
+
+
+# what a student's outputs are, in the light of the teacher's
+
+
+def test_a_net_that_ends_in_a_linear_layer_gives_values_beside_a_teacher_of_values() -> None:
+    bound = objective(losses.square_error(), Teacher(lambda x: x.sum(1), "values"), net(D, 4, 1))
+    plan = bound.draw(5)
+    x = bound.batch(plan).x
+    by_hand = (bound.student(x)[:, 0] - x.sum(1)).square() / 2
+    assert torch.allclose(bound(plan)[0], by_hand)
+
+
+def test_a_net_on_labels_of_a_regression_gives_values() -> None:
+    bound = objective(losses.label_square_error(), None, net(D, 4, 1), Dataset(X, X.sum(1)))
+    plan = bound.draw(5)
+    batch = bound.batch(plan)
+    by_hand = (bound.student(batch.x)[:, 0] - batch.y).square() / 2
+    assert torch.allclose(bound(plan)[0], by_hand)
+
+
+def test_what_the_user_says_of_the_student_stands() -> None:
+    teacher = Teacher(lambda x: x, "values")
+    bound = objective(losses.square_error(), teacher, net(D, 4, D), student_output="logits")
+    assert bound.form == "logits"
+
+
+def test_a_student_of_unknown_outputs_is_refused_beside_a_teacher_of_probabilities() -> None:
+    teacher = Teacher(lambda x: torch.softmax(x, 1), "probabilities")
+    with pytest.raises(ArgumentError, match="student_output: got outputs that could be logits"):
+        objective(losses.square_error(), teacher, nn.Linear(D, D).double())
+
+
+def test_a_teacher_that_draws_is_inexact_unless_it_says_otherwise() -> None:
+    assert not Teacher(lambda x, w: x, "values", draw=torch.zeros).exact
+    assert Teacher(lambda x, w: x, "values", draw=torch.zeros, exact=True).exact
+    assert Teacher(lambda x: x, "values").exact

@@ -140,10 +140,18 @@ class FunctionalOptimizer:
     Arguments:
         optimizer: An optimizer that has a functional form; its state is made here.
         names: The trained parameters by name; others that the optimizer holds stay as they are.
+        leaves: The same detached: the tensors that gradients are taken at. They must be the very
+            same objects, since to a compiler two tensors in one memory are a puzzle.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, names: dict[str, Tensor]) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        names: dict[str, Tensor],
+        leaves: dict[str, Tensor],
+    ) -> None:
         prepare(optimizer)
+        self.leaves = leaves
         self.function = _function(optimizer)
         self.capturable = "capturable" in _signature(optimizer).parameters
         by_id = {id(p): name for name, p in names.items()}
@@ -164,7 +172,13 @@ class FunctionalOptimizer:
         settings = {a: group[a] for a in arguments if a in group and a not in MODES}
         if "betas" in group:
             settings["beta1"], settings["beta2"] = group["betas"]
-        return [by_id[id(p)] for p in held], [p.detach() for p in held], lists, settings, group
+        return (
+            [by_id[id(p)] for p in held],
+            [self.leaves[by_id[id(p)]] for p in held],
+            lists,
+            settings,
+            group,
+        )
 
     def __call__(self, gradients: dict[str, Tensor], factor: Tensor | float) -> None:
         r"""Step along gradients with each group's learning rate times the factor.

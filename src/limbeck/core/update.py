@@ -118,9 +118,11 @@ class GradientUpdate:
                 self.given.add_param_group({"params": along})
         self.optimizer = optimizers.make(self.given, self.parameters.values(), self.options)
         self.whole = optimizers.has_functional_form(self.optimizer)
-        if self.whole:
-            self._apply = optimizers.FunctionalOptimizer(self.optimizer, self.parameters)
         self._leaves = {name: p.detach() for name, p in self.parameters.items()}
+        if self.whole:
+            self._apply = optimizers.FunctionalOptimizer(
+                self.optimizer, self.parameters, self._leaves
+            )
         self._buffers = dict(objective.named_buffers())
         first = next(iter(self._leaves.values()))
         self.progress = Progress(len(objective.terms), first.device, first.dtype)

@@ -68,7 +68,7 @@ class Dataset(Inputs):
 
     def draw(self, n: int) -> Tensor:
         r"""Row numbers (n,)."""
-        if n > len(self) and not self.replace:
+        if n > self._rows and not self.replace:
             accepted = f"at most {len(self)}, the rows of the data set, or replace=True"
             raise ArgumentError("batch_size", n, accepted)
         return self.next_rows(n)

@@ -25,6 +25,10 @@ class Epochs:
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         r"""The next n row numbers (n,), over as many passes as that takes."""
+        end = self.position + n
+        if end <= len(self.order):  # by far the most common case, and the loop is in a hurry
+            piece, self.position = self.order[self.position : end], end
+            return piece
         pieces = []
         while n > 0:
             if self.position == len(self.order):
@@ -34,7 +38,7 @@ class Epochs:
             self.position += len(piece)
             n -= len(piece)
             pieces.append(piece)
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return torch.cat(pieces)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"order": self.order.clone(), "position": torch.tensor(self.position)}
