@@ -10,17 +10,35 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-__all__ = ["machine", "report", "side_by_side", "stepping"]
+__all__ = ["Times", "machine", "report", "side_by_side", "stepping"]
+
+
+class Times(dict[str, list[float]]):
+    r"""Seconds a call of each contender, one number for each round."""
+
+    def microseconds(self, name: str) -> float:
+        r"""The median over rounds."""
+        return 1e6 * statistics.median(self[name])
+
+    def ratio(self, one: str, other: str) -> float:
+        r"""How many times longer `one` takes than `other`: the median of the rounds' ratios.
+
+        Both took their turns within the same moments, so what else the machine did cancels.
+        """
+        return statistics.median(a / b for a, b in zip(self[one], self[other], strict=True))
 
 
 def side_by_side(
-    contenders: dict[str, Callable[[], object]], calls: int = 200, rounds: int = 9
-) -> dict[str, float]:
-    r"""Seconds a call of each contender: the median over rounds in which all take their turn."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
+    contenders: dict[str, Callable[[], object]], calls: int = 50, rounds: int = 40
+) -> Times:
+    r"""Time all contenders in turn, round after round."""
+    times = Times({name: [] for name in contenders})
+    for call in contenders.values():
+        for _ in range(10):
+            call()
     for _ in range(rounds):
         for name, call in contenders.items():
-            for _ in range(max(3, calls // 20)):
+            for _ in range(3):
                 call()
             _wait()
             start = time.perf_counter()
@@ -28,7 +46,7 @@ def side_by_side(
                 call()
             _wait()
             times[name].append((time.perf_counter() - start) / calls)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return times
 
 
 def stepping(steps: Iterator[object]) -> Callable[[], object]:

@@ -146,7 +146,7 @@ def test_a_step_that_was_torn_is_not_saved(tmp_path):
         def draw(self, n):
             rows = super().draw(n)  # the generator has moved on when the user presses Ctrl-C
             Torn.calls += 1
-            if Torn.calls == 12:
+            if Torn.calls == 14:  # one for the probe, twelve for steps, and this one
                 raise KeyboardInterrupt
             return rows
 
@@ -171,6 +171,17 @@ def test_a_run_that_ended_on_a_plateau_gives_its_best_student_at_once(tmp_path):
     finished = distilled(net(1), checkpoint=tmp_path, steps=400, **options)
     assert finished.stop_reason.startswith("plateau")
     same(distilled(net(7), checkpoint=tmp_path, steps=400, **options), finished)
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+def test_interrupted_after_its_best_look_a_run_still_gives_its_best_student(tmp_path, before):
+    options = dict(optimizer="sgd", lr=30.0, schedule="constant", held_out=X[:9] + 1, patience=3)
+    options |= dict(steps=400, metrics={"size": Interrupt(10**6)})
+    whole = distilled(net(1), **options)
+    options["metrics"] = {"size": Interrupt(len(whole.history["step"]) + 1 - before)}
+    with pytest.raises(KeyboardInterrupt):
+        distilled(net(1), checkpoint=tmp_path, **options)
+    same(distilled(net(7), checkpoint=tmp_path, **options), whole)
 
 
 def poisoned(x):

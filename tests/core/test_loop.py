@@ -1,6 +1,7 @@
 r"""The loop: what a run does at each step, what it writes down, and what it leaves as it was."""
 
 import copy
+import itertools
 from inspect import signature
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
+from limbeck.core import loop
 from limbeck.core.checkpoint import read
 from limbeck.core.loss import Loss
 from limbeck.inputs import Dataset
@@ -284,6 +286,15 @@ def test_a_late_look_finds_the_student_as_it_was_before_the_bad_step():
     same(early.objective.student, late.objective.student)
     assert early.done == late.done == len(steps) < len(more)
     assert str(early.failure) == str(late.failure)
+
+
+def test_a_bad_step_is_found_before_time_is_up(monkeypatch):
+    expected, _ = fall(False)
+    clock = SimpleNamespace(monotonic=itertools.count().__next__)  # it ticks when it is looked at
+    monkeypatch.setattr(loop, "time", clock)
+    late, steps = fall(True, seconds=20)
+    assert expected.done < len(steps) < 20
+    assert late.stop_reason == expected.stop_reason
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])

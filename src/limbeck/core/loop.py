@@ -154,10 +154,10 @@ class Run:
         self.engine.step(plan)
         self.done += 1
         self._torn = False
-        asks = not self._asynchronous or self._due or self._save_due
-        if (asks or self.done % LOOK_BEHIND == 0) and not self.update.progress.alive.item():
-            return self._fail()
         self.spent = time.monotonic() - self._began
+        asks = not self._asynchronous or self._due or self._late or self.done % LOOK_BEHIND == 0
+        if asks and not self.update.progress.alive.item():
+            return self._fail()
         self._look_or_stop()
         if self._save_due:
             self.save()
@@ -169,15 +169,19 @@ class Run:
         last = self.done >= self.settings.steps
         return self._looked < self.done and (last or self.done % self.settings.every == 0)
 
+    @property
+    def _late(self) -> bool:
+        return self.settings.seconds is not None and self.spent >= self.settings.seconds
+
     def _look_or_stop(self) -> None:
         if self._due:
             self._look()
         if self.stop_reason is None:
-            seconds = self.settings.seconds
             if self.done >= self.settings.steps:
                 self.stop_reason = f"all {self.settings.steps:,} steps done"
-            elif seconds is not None and self.spent >= seconds:
-                self.stop_reason = f"time: {seconds:g} s were up at step {self.done:,}"
+            elif self._late:
+                seconds = f"{self.settings.seconds:g}"
+                self.stop_reason = f"time: {seconds} s were up at step {self.done:,}"
                 self._timed_out = True
 
     def _look(self) -> None:
@@ -223,7 +227,6 @@ class Run:
         good = int(self.update.progress.done.item())
         plan = self._plans[good - self.done]  # the last plan is that of step self.done
         self.done = good
-        self.spent = time.monotonic() - self._began
         self.failure = diagnose(self.objective, plan, good + 1)
         self.stop_reason = f"{self.failure}; the student is as it was before that step"
         warnings.warn(self.stop_reason, stacklevel=2)
