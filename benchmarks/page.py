@@ -14,8 +14,8 @@ PAGE = HERE.parent / "docs" / "benchmarks.md"
 HEAD = """\
 # Benchmarks
 
-Timings are ratios taken side by side in one process: every contender in turn, round after round, and
-the median of the rounds' ratios. `make bench` takes them again; this page is made by
+Timings are ratios taken side by side in one process: every contender in turn, round after round,
+and the median of the rounds' ratios. `make bench` takes them again; this page is made by
 `python benchmarks/page.py` of the files under `benchmarks/results`.
 
 The student is 784-50-30-10, the batch 20, the optimizer ADADELTA, and the teacher's targets are

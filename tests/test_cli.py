@@ -150,7 +150,6 @@ def test_the_file_of_the_command_line_needs_no_torch():
     assert "torch" not in found
 
 
-@pytest.mark.xfail(reason="limbeck/__init__.py imports everything at once", strict=True)
 def test_importing_the_command_line_does_not_import_torch():
     found = imports("import limbeck.cli")
     assert "limbeck.cli" in found

@@ -314,3 +314,45 @@ def test_derivatives_teach_more_from_few_inputs():
             return (student(other).softmax(1) - net(2)(other).softmax(1)).abs().mean().item()
 
     assert error(CE() + DE()) < error(CE()) / 2
+
+
+# what is drawn from torch's own generator
+
+
+def dropout_student() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("seeds", [(0, 0), (0, 1)])
+def test_dropout_is_seeded_and_leaves_the_users_generator_alone(seeds):
+    x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    teacher = lb.MLP(4, 3, generator=torch.Generator().manual_seed(1))
+    found = []
+    for seed, disturbance in zip(seeds, (3, 4), strict=True):
+        student = dropout_student()
+        torch.manual_seed(disturbance)
+        before = torch.get_rng_state()
+        lb.distill(
+            teacher, student, lb.inputs.Dataset(x, seed=7), steps=20, batch_size=10, seed=seed,
+            student_output="logits", engine="eager", progress=False,
+        )  # fmt: skip
+        assert torch.equal(before, torch.get_rng_state())
+        found.append(student[0].weight.detach())
+    assert torch.equal(*found) == (seeds[0] == seeds[1])
+
+
+def test_a_student_with_dropout_resumes_exactly(tmp_path):
+    x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    teacher = lb.MLP(4, 3, generator=torch.Generator().manual_seed(1))
+    options = {"steps": 40, "batch_size": 10, "student_output": "logits", "engine": "eager"}
+    whole = lb.distill(teacher, dropout_student(), x, **options, progress=False).student
+    for step in lb.steps(teacher, dropout_student(), x, **options, checkpoint=tmp_path):
+        if step.number == 17:
+            break
+    again = lb.distill(
+        teacher, dropout_student(), x, **options, checkpoint=tmp_path, progress=False
+    ).student
+    assert all(
+        torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True)
+    )

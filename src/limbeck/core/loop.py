@@ -119,8 +119,8 @@ class Run:
         self._looked = 0
         self._torn = False  # whether a step or a look is half done
         self._timed_out = False
-        self._plans: deque[Plan] = deque(maxlen=LOOK_BEHIND)
         self._asynchronous = objective.device.type == "cuda"
+        self._plans: deque[Plan] = deque(maxlen=LOOK_BEHIND)
         if settings.checkpoint is not None:
             files.check_folder(settings.checkpoint)
             self._resume(settings.checkpoint)
@@ -149,9 +149,15 @@ class Run:
 
     def _step(self) -> None:
         self._torn = True
+        if not self._asynchronous:  # the last will do, and its memory is used again while hot
+            self._plans.clear()
         plan = self.objective.draw(self.settings.batch_size)
         self._plans.append(plan)
-        self.engine.step(plan)
+        if self.objective.randomness is None:
+            self.engine.step(plan)
+        else:
+            with self.objective.randomness():
+                self.engine.step(plan)
         self.done += 1
         self._torn = False
         self.spent = time.monotonic() - self._began

@@ -30,14 +30,14 @@ class Draws(NamedTuple):
     Attributes:
         n: The number of examples.
         outputs: The number of outputs I.
-        x: Inputs of the same shapes, type and device as the batch's.
+        like: Some inputs, of the batch's type and device, and of its shapes but for their number.
         signs: Gives what k random projections need, in the form that the teacher understands.
         generator: The source of randomness, on the student's device.
     """
 
     n: int
     outputs: int
-    x: X
+    like: X
     signs: Callable[[int, int, int, torch.Generator], Tensor]
     generator: torch.Generator
 

@@ -15,6 +15,7 @@ from limbeck.core.evaluation import Evaluated
 from limbeck.core.hidden import close_taps
 from limbeck.core.inputs import Inputs
 from limbeck.core.loss import Draws, Loss, Probe
+from limbeck.core.randomness import OwnRandomness, global_state
 from limbeck.core.teacher import Teacher, misfit, output_form, settle_form
 from limbeck.errors import ArgumentError, InexactTeacherError
 
@@ -84,10 +85,13 @@ class Objective(nn.Module):
         self._refuse_by_statistics()
         batch = as_batch(self.inputs.probe(probe_size))
         n = rows(batch.x)
-        with torch.no_grad(), _buffers_kept(self.student):
+        own = OwnRandomness(self.device, self.generator.initial_seed())
+        with torch.no_grad(), _buffers_kept(self.student), own():
             if self.asks:
                 self.teacher.settle(batch, need)
+            before = global_state(self.device)
             raw = self._student_raw(batch.x, need)
+            draws = not torch.equal(before, global_state(self.device))
             self.form = settle_form("student_output", "student", raw, *self._student_form(need), n)
             if "derivatives" in self.asks:
                 self.teacher.refuse_derivatives(repr(self.loss))
@@ -100,6 +104,7 @@ class Objective(nn.Module):
                 extras = [term.bind(Probe(seen, taught, batch)) for term in self.terms]
         self.extras = nn.ModuleList([extra for extra in extras if extra is not None])
         self._like = batch.x
+        self.randomness = own if draws else None
 
     def _student_raw(self, x: X, need: str) -> Any:
         dtype = next((p.dtype for p in self.student.parameters() if p.is_floating_point()), None)
@@ -174,12 +179,7 @@ class Objective(nn.Module):
         return plan
 
     def _draws(self, n: int, teacher: Teacher) -> Draws:
-        like: X = (
-            self._like.new_empty((n, *self._like.shape[1:]))
-            if isinstance(self._like, Tensor)
-            else {k: v.new_empty((n, *v.shape[1:])) for k, v in self._like.items()}
-        )
-        return Draws(n, self.outputs, like, teacher.signs, self.generator)
+        return Draws(n, self.outputs, self._like, teacher.signs, self.generator)
 
     def batch(self, plan: Plan) -> Batch:
         r"""The batch that a plan stands for."""
@@ -220,9 +220,10 @@ class Objective(nn.Module):
             close_taps(model)
 
     def rng_state(self) -> dict[str, Tensor]:
-        r"""All that goes on drawing: the losses' generator, the inputs and a live teacher."""
+        r"""All that goes on drawing: losses, a student with dropout, inputs, a live teacher."""
         return {
             "loss.generator": self.generator.get_state(),
+            **({} if self.randomness is None else {"student.generator": self.randomness.state}),
             **{f"inputs.{name}": value for name, value in self.inputs.state_dict().items()},
             **{f"teacher.{name}": value for name, value in self.teacher.state_dict().items()},
         }
@@ -232,6 +233,8 @@ class Objective(nn.Module):
             return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
         self.generator.set_state(state["loss.generator"].cpu())
+        if self.randomness is not None:
+            self.randomness.state = state["student.generator"].cpu()
         self.inputs.load_state_dict(part("inputs."))
         self.teacher.load_state_dict(part("teacher."))
 

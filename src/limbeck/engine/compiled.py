@@ -94,4 +94,5 @@ class Compiled:
         torch.compile(own, backend=backend, fullgraph=True, dynamic=False)(plan)
 
     def _options(self) -> dict[str, Any]:
-        return {"cpp_wrapper": True}
+        # no threads for loops that end before a second one has woken up
+        return {"cpp_wrapper": True, "cpp.min_chunk_size": 4096}

@@ -150,9 +150,12 @@ class directional_error(Loss):  # noqa: N801
             return None
         return {
             name: torch.randn(
-                part.shape, dtype=part.dtype, device=part.device, generator=batch.generator
+                (batch.n, *part.shape[1:]),
+                dtype=part.dtype,
+                device=part.device,
+                generator=batch.generator,
             )
-            for name, part in floats(batch.x).items()
+            for name, part in floats(batch.like).items()
         }
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:

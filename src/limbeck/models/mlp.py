@@ -263,22 +263,23 @@ class BatchedMLP(_Feedforward):
             # one product for all members: (n, inputs) with (inputs, members * out)
             bias = self.biases[0].flatten() if self.bias else None
             h = F.linear(flat, self.weights[0].flatten(0, 1), bias)
-            h = h.unflatten(1, (self.members, self.sizes[1])).transpose(0, 1)
+            h = h.unflatten(1, (self.members, self.sizes[1])).permute(1, 2, 0)
         elif x.dim() > 2 and x.shape[1] == self.members and math.prod(x.shape[2:]) == inputs:
-            h = self._product(0, x.flatten(2).transpose(0, 1))
+            h = self._product(0, x.flatten(2).permute(1, 2, 0))
         else:
             accepted = f"shape (n, {inputs}) or (n, {self.members}, {inputs})"
             raise ArgumentError("x", f"shape {tuple(x.shape)}", accepted)
         for layer, kind in enumerate(self.hidden, start=1):
-            h = self._product(layer, LAYER_KINDS[kind](h))
-        return h.transpose(0, 1)
+            h = LAYER_KINDS[kind](h.transpose(1, 2)).transpose(1, 2)  # a softmax is over units
+            h = self._product(layer, h)
+        return h.permute(2, 0, 1)
 
     def _product(self, layer: int, h: Tensor) -> Tensor:
-        # (members, n, in) with (members, in, out)
-        weight = self.weights[layer].transpose(1, 2)
+        # (members, out, in) with (members, in, n): weights come first, so that their gradients
+        # lie in memory as they do
         if self.bias:
-            return torch.baddbmm(self.biases[layer].unsqueeze(1), h, weight)
-        return torch.bmm(h, weight)
+            return torch.baddbmm(self.biases[layer].unsqueeze(2), self.weights[layer], h)
+        return torch.bmm(self.weights[layer], h)
 
     def _in_order(self) -> list[Tensor]:
         # as MLP.parameters() gives them: weight, bias, weight, bias, ...
