@@ -90,20 +90,19 @@ def test_the_table_of_the_demo_ends_with_one_sentence(capsys):
 
     from limbeck.demo import Row, show
 
-    def row(model, images, accuracy, log_probability, parameters=100):
-        return Row(model, images, accuracy, log_probability, 0.95, parameters, 1.0)
+    def row(model, images, agreement, parameters=100):
+        return Row(model, images, 0.9, -0.1, agreement, parameters, 1.0)
 
-    students = [(0.8, -0.9), (0.9, -0.4), (0.85, -0.7), (0.7, -1.0)]
-    rows = [row("teacher", 1000, 0.97, -0.1, 2500)]
-    rows += [row(f"student {i}", 1000, 0.96, -0.1) for i in range(4)]
-    rows += [row(f"student {i}", 100, *measures) for i, measures in enumerate(students)]
+    rows = [row("teacher", 1000, 1.0, 2500)]
+    rows += [row(f"student {i}", 1000, 0.96) for i in range(4)]
+    rows += [row(f"student {i}", 100, share) for i, share in enumerate((0.8, 0.9, 0.85, 0.7))]
     show(rows, Console(width=300))
     *table, sentence = capsys.readouterr().out.strip().splitlines()
     assert sum("student" in line for line in table) == 8
     assert sentence == (
         "From 100 images without labels, a net 25 times smaller than its teacher agrees with it "
-        "on 95.0% of the test images (student 1) and is right on 90.0%; trained on the labels of "
-        "those images, on 70.0%."
+        "on 85.0% of the test images if it matches predictions and derivatives, and on 80.0% if it "
+        "matches predictions alone; trained on the labels of those images, on 70.0%."
     )
 
 

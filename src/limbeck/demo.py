@@ -91,7 +91,7 @@ def run(members: int, steps: int, seed: int, as_json: bool, progress: bool) -> l
     ways: list[tuple[str, Loss]] = [
         ("student, CE", losses.cross_entropy()),
         ("student, DSE", losses.derivative_error()),
-        ("student, CE + DSE", BOTH),
+        ("student, both", BOTH),
         ("labels alone", losses.label_cross_entropy()),
     ]
     for images in (len(X), few):
