@@ -45,7 +45,7 @@ def table(path: Path) -> str:
         ratio = f"{figure['ratio']:.2f}" if "ratio" in figure else ""
         wanted = figure.get("must", "")
         rows.append(f"| {figure['figure']} | {took:.4g} {unit} | {usual} | {ratio} | {wanted} |")
-    return "\n".join(rows)
+    return "\n".join([*rows, *(["", machine["note"]] if "note" in machine else [])])
 
 
 def main() -> None:

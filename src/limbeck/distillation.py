@@ -11,44 +11,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from limbeck import engine as engines
-from limbeck import losses
-from limbeck.core.batch import as_batch, floats, rows
-from limbeck.core.forms import recognise
-from limbeck.core.hidden import close_taps
-from limbeck.core.inputs import Inputs
-from limbeck.core.loop import HeldOut, Run, Settings, Step
+from limbeck.core.batch import floats
+from limbeck.core.loop import Step
 from limbeck.core.loss import Loss
-from limbeck.core.objective import Objective
 from limbeck.core.result import Result
 from limbeck.core.schedule import Schedule
-from limbeck.core.stored import Stored, precompute, stored_bytes
-from limbeck.core.teacher import Teacher, as_teacher, output_form
-from limbeck.core.update import GradientUpdate, Update
-from limbeck.errors import ArgumentError
-from limbeck.inputs import Dataset, as_inputs
+from limbeck.core.update import Update
+from limbeck.preparation import prepare
 from limbeck.progress import watched
 
 __all__ = ["distill", "steps"]
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
-    "thesis": {
-        "optimizer": "adadelta",
-        "schedule": "constant",
-        "batch_size": 20,
-        "options": {"lr": 1.0, "rho": 0.95, "eps": 1e-6},
-    },
-}
-
-PROBE = 8
-r"""Inputs at which outputs are looked at before the first step."""
-
-HOW = ("params", "capturable", "differentiable", "foreach", "fused")
-r"""What a group of an optimizer's parameters says beside the settings that change results."""
-
-STORE_AT_MOST = 2**30
-r"""Bytes of stored targets up to which `precompute="auto"` stores them."""
 
 
 def distill(
@@ -119,7 +91,7 @@ def distill(
         checkpoint_seconds: Seconds between checkpoints.
         progress: Whether to show a bar, if a terminal is there.
     """
-    run = _prepare(SimpleNamespace(**locals()))
+    run = prepare(SimpleNamespace(**locals()))
     try:
         for _ in watched(run, progress):
             pass
@@ -154,217 +126,8 @@ def steps(
     bound = inspect.signature(distill).bind(teacher, student, inputs, loss, **options)
     bound.apply_defaults()
     progress = bound.arguments["progress"] and "progress" in options
-    run = _prepare(SimpleNamespace(**bound.arguments))
+    run = prepare(SimpleNamespace(**bound.arguments))
     try:
         yield from watched(run, progress)
     finally:
         run.objective.release()
-
-
-def _prepare(ask: SimpleNamespace) -> Run:
-    r"""A run of what was asked for: everything is checked before the first step."""
-    if ask.preset not in PRESETS:
-        raise ArgumentError.unknown("preset", ask.preset, PRESETS)
-    defaults = PRESETS[ask.preset]
-    if not isinstance(ask.student, nn.Module):
-        raise ArgumentError(
-            "student", f"an object of type {type(ask.student).__name__}", "a torch module"
-        )
-    size = whole(
-        "batch_size", defaults["batch_size"] if ask.batch_size == "auto" else ask.batch_size
-    )
-    whole("steps", ask.steps)
-    for name in ("every", "checkpoint_every"):
-        if getattr(ask, name) is not None:
-            whole(name, getattr(ask, name))
-    _check_rest(ask)
-    place = choose_device(ask.device)
-    ask.student.to(place)
-    floating = (p.dtype for p in ask.student.parameters() if p.is_floating_point())
-    dtype = next(floating, torch.get_default_dtype())
-    source = as_inputs(ask.inputs)
-    source.to(place, dtype, ask.seed)
-    if isinstance(source, Dataset) and ask.batch_size == "auto" and not source.replace:
-        size = min(size, len(source))
-    teacher = as_teacher(ask.teacher, ask.teacher_output)
-    teacher.to(place)
-    try:
-        return _bound(ask, teacher, source, size, dtype)
-    except BaseException:
-        teacher.release()
-        for model in (ask.student, teacher.source):
-            close_taps(model)
-        raise
-
-
-def _check_rest(ask: SimpleNamespace) -> None:
-    if ask.patience is not None and ask.held_out is None:
-        raise ArgumentError(
-            "held_out", None, "held-out inputs, since patience watches the loss on them"
-        )
-    if not isinstance(ask.seed, int) or isinstance(ask.seed, bool):
-        raise ArgumentError("seed", repr(ask.seed), "a whole number")
-    for name in ("seconds", "checkpoint_seconds"):
-        value = getattr(ask, name)
-        if value is not None and not (isinstance(value, int | float) and value > 0):
-            raise ArgumentError(name, repr(value), "a number above zero")
-    metrics = {} if ask.metrics is None else ask.metrics
-    if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
-        raise ArgumentError("metrics", repr(metrics), "a dict of functions of the student")
-    for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out"}:
-        raise ArgumentError("metrics", repr(name), "names that the history does not use itself")
-
-
-def _bound(
-    ask: SimpleNamespace, teacher: Teacher, source: Inputs, size: int, dtype: torch.dtype
-) -> Run:
-    r"""A run of the parts: everything that is left to check is checked at a few inputs."""
-    defaults = PRESETS[ask.preset]
-    loss = as_loss(ask.loss, teacher, ask.student, ask.student_output, source)
-    objective = Objective(
-        teacher, ask.student, source, loss, student_output=ask.student_output, seed=ask.seed + 1
-    )
-    held_out = None if ask.held_out is None else _held_out(ask.held_out, objective, dtype)
-    _store_if_worth(objective, ask.precompute, ask.steps * size, ask.seed)
-    update = ask.update or _gradient_update(ask, defaults)
-    update.bind(objective, ask.steps)
-    settings = Settings(
-        steps=ask.steps,
-        batch_size=size,
-        every=ask.every or max(1, ask.steps // 50),
-        seconds=ask.seconds,
-        metrics=ask.metrics,
-        held_out=held_out,
-        patience=ask.patience,
-        checkpoint=None if ask.checkpoint is None else Path(ask.checkpoint),
-        checkpoint_every=ask.checkpoint_every,
-        checkpoint_seconds=ask.checkpoint_seconds,
-        identity=_identity(objective, update, size, ask.seed),
-    )
-    return Run(objective, update, engines.make(ask.engine, objective, update, ask.steps), settings)
-
-
-def _gradient_update(ask: SimpleNamespace, defaults: dict[str, Any]) -> GradientUpdate:
-    if isinstance(ask.optimizer, torch.optim.Optimizer) and ask.lr is not None:
-        raise ArgumentError("lr", ask.lr, "no lr beside an optimizer instance, which has its own")
-    name = defaults["optimizer"] if ask.optimizer == "auto" else ask.optimizer
-    schedule = defaults["schedule"] if ask.schedule == "auto" else ask.schedule
-    options = dict(defaults["options"]) if ask.optimizer == "auto" else {}
-    if ask.lr is not None:
-        options["lr"] = ask.lr
-    return GradientUpdate(name, schedule, clip=ask.clip, **options)
-
-
-def as_loss(
-    loss: Loss | str, teacher: Teacher, student: nn.Module, student_output: str, source: Inputs
-) -> Loss:
-    r"""A loss by name; "auto" goes by the kind of outputs, which are looked at if nobody says."""
-    if isinstance(loss, Loss):
-        return loss
-    if loss == "auto":
-        forms = {teacher.form, output_form("student_output", student, student_output)}
-        if teacher.form == "values":
-            return losses.square_error()
-        if forms == {"auto"} and teacher.source is not None:
-            batch = as_batch(source.probe(PROBE))
-            with torch.no_grad():
-                raw = teacher.view(batch, teacher.draw(rows(batch.x))).raw()
-            if isinstance(raw, torch.Tensor) and raw.ndim:
-                forms = {recognise(raw) or "auto"}
-        if forms & {"logits", "probabilities", "log_probabilities"}:
-            return losses.cross_entropy()
-        return losses.kl() if "log_density" in forms else losses.square_error()
-    names = [name for name in losses.__all__ if name not in ("hints", "directional_error")]
-    if not isinstance(loss, str) or loss not in names:
-        raise ArgumentError.unknown("loss", loss, ["auto", *names])
-    return getattr(losses, loss)()
-
-
-def choose_device(device: str | torch.device) -> torch.device:
-    r"""The device by name; "auto" is a GPU if there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        accepted = f"'auto', or a device of this machine ({reason})"
-        raise ArgumentError("device", repr(device), accepted) from None
-    return found
-
-
-def whole(argument: str, value: Any) -> int:
-    r"""A whole number from 1, or an error that names the argument."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ArgumentError(argument, repr(value), "a whole number from 1")
-    return value
-
-
-def _store_if_worth(objective: Objective, wanted: bool | str, visits: int, seed: int) -> None:
-    if wanted not in (True, False, "auto"):
-        raise ArgumentError.unknown("precompute", wanted, ("auto", "True", "False"))
-    source, teacher = objective.inputs, objective.teacher
-    possible = (
-        isinstance(source, Dataset)
-        and bool(objective.asks)
-        and teacher.exact
-        and teacher.draws_nothing
-        and not isinstance(teacher, Stored)
-        and not any(hasattr(term, "directions") for term in objective.terms)
-    )
-    if wanted is True and not possible:
-        raise ArgumentError("precompute", True, "a Dataset as inputs and an exact teacher")
-    if not (possible and wanted) or not isinstance(source, Dataset):
-        return
-    if wanted == "auto":
-        first = source.build(torch.zeros(1, dtype=torch.long, device=objective.device))
-        size = stored_bytes(teacher, objective.terms, source.x, objective.outputs, first)
-        if visits < len(source) or size > STORE_AT_MOST:
-            return
-    stored = precompute(teacher, source.x, objective.terms, seed=seed + 2)
-    stored.release = teacher.release  # type: ignore[method-assign]
-    objective.teacher = stored
-
-
-def _held_out(value: Any, objective: Objective, dtype: torch.dtype) -> HeldOut:
-    r"""Held-out inputs with the teacher's word on them, taken once."""
-    source = as_inputs(value, "held_out")
-    if not isinstance(source, Dataset):
-        raise ArgumentError(
-            "held_out", f"{type(source).__name__} inputs", "a tensor, an array or a Dataset"
-        )
-    if isinstance(objective.teacher, Stored):
-        raise ArgumentError(
-            "held_out", "inputs that no targets are stored for", "None with stored targets"
-        )
-    source.to(objective.device, dtype, 0)
-    batch = source.build(torch.arange(len(source), device=objective.device))
-    teacher = objective.teacher
-    directed = any(hasattr(term, "directions") for term in objective.terms)
-    if objective.asks and teacher.exact and teacher.draws_nothing and not directed:
-        teacher = precompute(teacher, source.x, objective.terms)
-    return HeldOut(batch, teacher)
-
-
-def _identity(objective: Objective, update: Update, batch_size: int, seed: int) -> dict[str, Any]:
-    r"""What must be the same for a checkpoint to be taken up."""
-    shapes = {name: list(t.shape) for name, t in objective.student.state_dict().items()}
-    optimizer = getattr(update, "optimizer", update)
-    groups = [
-        ", ".join(f"{name}={value}" for name, value in group.items() if name not in HOW)
-        for group in getattr(optimizer, "param_groups", [])
-    ]
-    schedule = getattr(update, "schedule", None)
-    return {
-        "student": f"{type(objective.student).__name__} {shapes}",
-        "inputs": type(objective.inputs).__name__,
-        "loss": repr(objective.loss),
-        "update": f"{type(optimizer).__name__}({'; '.join(groups)})",
-        "clip": getattr(update, "clip", None),
-        "schedule": repr(schedule)
-        if hasattr(schedule, "__dataclass_fields__")
-        else getattr(schedule, "__qualname__", ""),
-        "batch_size": batch_size,
-        "seed": seed,
-    }

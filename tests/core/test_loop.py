@@ -15,6 +15,7 @@ from limbeck.core import loop
 from limbeck.core.checkpoint import read
 from limbeck.core.loss import Loss
 from limbeck.inputs import Dataset
+from limbeck.preparation import prepare
 
 DOUBLE = torch.float64
 X = torch.randn(60, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
@@ -273,7 +274,7 @@ def fall(asynchronous, **options):
     given = settings(steps=80, every=80, teacher_output="logits", precompute=False, **options)
     bound = signature(lb.distill).bind(teacher, net(1), data, CE(), **given)
     bound.apply_defaults()
-    run = lb.distillation._prepare(SimpleNamespace(**bound.arguments))
+    run = prepare(SimpleNamespace(**bound.arguments))
     run._asynchronous = asynchronous
     with pytest.warns(UserWarning, match="non-finite") as caught:
         numbers = [step.number for step in run]

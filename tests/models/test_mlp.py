@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, jacrev, vmap
 from limbeck.core.forms import log_probabilities, probabilities
 from limbeck.errors import ArgumentError
 from limbeck.models import MLP, BatchedMLP
-from limbeck.models.mlp import LAYER_KINDS
+from limbeck.models.feedforward import LAYER_KINDS
 
 DOUBLE = torch.float64
 KINDS = sorted(LAYER_KINDS)

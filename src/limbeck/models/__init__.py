@@ -1,6 +1,7 @@
 r"""Students and teachers of limbeck's own."""
 
+from limbeck.models.batched import BatchedMLP
 from limbeck.models.ensemble import Ensemble
-from limbeck.models.mlp import MLP, BatchedMLP
+from limbeck.models.mlp import MLP
 
 __all__ = ["MLP", "BatchedMLP", "Ensemble"]

@@ -14,7 +14,7 @@ from limbeck.core.inputs import Inputs
 from limbeck.core.loss import Loss, Probe
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs import Dataset
-from limbeck.models.mlp import BatchedMLP
+from limbeck.models.batched import BatchedMLP
 
 __all__ = ["Resamples", "members_cross_entropy", "train"]
 
@@ -33,7 +33,8 @@ def train(
     **options: Any,
 ) -> BatchedMLP:
     r"""Train equal nets at once; `Ensemble.train_bootstrap` says what the arguments are."""
-    from limbeck.distillation import PRESETS, distill, whole
+    from limbeck.distillation import distill
+    from limbeck.preparation import PRESETS, whole
 
     data = Dataset(X, y)
     if not isinstance(data.x, Tensor) or data.y is None or data.y.is_floating_point():

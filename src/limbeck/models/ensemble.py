@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from limbeck.core.batch import X
 from limbeck.core.forms import log_probabilities, probabilities
 from limbeck.errors import ArgumentError
-from limbeck.models.mlp import MLP, OUTPUT_KINDS, BatchedMLP
+from limbeck.models.batched import BatchedMLP
+from limbeck.models.feedforward import OUTPUT_KINDS
+from limbeck.models.mlp import MLP
 
 __all__ = ["Ensemble"]
 
