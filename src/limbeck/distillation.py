@@ -74,7 +74,8 @@ def distill(
         preset: "thesis" for the source text's settings: ADADELTA, batches of 20, no decay.
         seed: Seeds everything that has no seed of its own.
         device: Where to run; "auto" is a GPU if there is one.
-        engine: "eager", "compiled", or "auto": compiled where the run is long enough to pay.
+        engine: "eager", "compiled", or "auto": compiled where the run is long enough to pay;
+            "accelerate" in each process of an `accelerate launch`, on batches of its own.
         teacher_output: The form of the teacher's outputs: "logits", "probabilities",
             "log_probabilities", "values"; "auto" asks the model or looks at its outputs, and
             refuses to guess.
@@ -91,9 +92,10 @@ def distill(
         checkpoint_seconds: Seconds between checkpoints.
         progress: Whether to show a bar, if a terminal is there.
     """
-    run = prepare(SimpleNamespace(**locals()))
+    ask = SimpleNamespace(**locals())
+    run = prepare(ask)
     try:
-        for _ in watched(run, progress):
+        for _ in watched(run, ask.progress):
             pass
     finally:
         run.objective.release()

@@ -22,6 +22,7 @@ from limbeck.core.objective import Objective
 from limbeck.core.stored import Stored, precompute, stored_bytes
 from limbeck.core.teacher import Teacher, as_teacher, output_form
 from limbeck.core.update import GradientUpdate, Update
+from limbeck.engine.distributed import APART, processes
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, as_inputs
 
@@ -64,12 +65,14 @@ def prepare(ask: SimpleNamespace) -> Run:
         if getattr(ask, name) is not None:
             whole(name, getattr(ask, name))
     _check_rest(ask)
-    place = choose_device(ask.device)
+    place, seed = choose_device(ask.device), ask.seed
+    if ask.engine == "accelerate":
+        place, seed = _share(ask)
     ask.student.to(place)
     floating = (p.dtype for p in ask.student.parameters() if p.is_floating_point())
     dtype = next(floating, torch.get_default_dtype())
     source = as_inputs(ask.inputs)
-    source.to(place, dtype, ask.seed)
+    source.to(place, dtype, seed)
     if isinstance(source, Dataset) and ask.batch_size == "auto" and not source.replace:
         size = min(size, len(source))
     teacher = as_teacher(ask.teacher, ask.teacher_output)
@@ -81,6 +84,16 @@ def prepare(ask: SimpleNamespace) -> Run:
         for model in (ask.student, teacher.source):
             close_taps(model)
         raise
+
+
+def _share(ask: SimpleNamespace) -> tuple[torch.device, int]:
+    r"""This process's device and seed, and refusals of what several could not agree about."""
+    state = processes(cpu=ask.device == "cpu" or not torch.cuda.is_available())
+    for name in ("checkpoint", "seconds"):
+        if state.num_processes > 1 and getattr(ask, name) is not None:
+            raise ArgumentError(name, getattr(ask, name), "None with several processes")
+    ask.progress = ask.progress and state.is_main_process
+    return state.device, ask.seed + APART * state.process_index
 
 
 def _check_rest(ask: SimpleNamespace) -> None:

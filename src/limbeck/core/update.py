@@ -3,6 +3,7 @@ r"""Updates: how a student changes at a step. Gradient descent is one; EM will b
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,6 +102,8 @@ class GradientUpdate:
         ):
             raise ArgumentError("lr", repr(rate), "a finite number above zero")
         self.given, self.options, self.clip = optimizer, options, clip
+        # over processes, if there are several: from (gradients, means) to their averages
+        self.reduce: Callable[[Any], Any] | None = None
         self.schedule = as_schedule(schedule)
 
     def bind(self, objective: Objective, steps: int) -> None:
@@ -148,6 +151,8 @@ class GradientUpdate:
     def step(self, plan: Plan, traced: bool) -> None:
         progress = self.progress
         gradients, means, buffers = self._gradient(plan)
+        if self.reduce is not None:
+            gradients, means = self.reduce((gradients, means))
         norm = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()
         good = progress.alive & norm.isfinite() & means.isfinite().all()
         progress.last.copy_(means)

@@ -1,4 +1,4 @@
-r"""How steps run: eagerly, as one compiled function, or as one captured CUDA graph."""
+r"""How steps run: eagerly, as one compiled function, as one CUDA graph, in several processes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from limbeck.core.objective import Objective
 from limbeck.core.update import Update
 from limbeck.engine.base import Engine
 from limbeck.engine.compiled import Compiled
+from limbeck.engine.distributed import Distributed
 from limbeck.engine.eager import Eager
 from limbeck.engine.graph import Graph
 from limbeck.errors import ArgumentError
 
-__all__ = ["Compiled", "Eager", "Engine", "Graph", "make"]
+__all__ = ["Compiled", "Distributed", "Eager", "Engine", "Graph", "make"]
 
-NAMES = ("auto", "eager", "compiled")
+NAMES = ("auto", "eager", "compiled", "accelerate")
 
 WORTH_COMPILING = {False: 8_000, True: 2_000}
 r"""Steps from which compilation pays, without and with derivative losses, on a CPU."""
@@ -38,6 +39,8 @@ def make(name: str, objective: Objective, update: Update, steps: int) -> Engine:
     elif name == "compiled" and (reason := _obstacle(objective, update)):
         warnings.warn(f"engine: {reason}; running eagerly", stacklevel=2)
         name = "eager"
+    if name == "accelerate":
+        return Distributed(update)
     if name == "eager":
         return Eager(update)
     return Graph(update) if cuda else Compiled(update)
