@@ -356,3 +356,13 @@ def test_a_student_with_dropout_resumes_exactly(tmp_path):
     assert all(
         torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True)
     )
+
+
+def test_a_teacher_is_not_distilled_into_itself():
+    teacher = net(2)
+    refuses("student: got the teacher itself", teacher=teacher, student=teacher)
+
+
+def test_a_net_that_does_not_fit_the_inputs_is_named():
+    refuses(r"student: got inputs \(8, 4\).*accepted: shape \(n, 5\)", student=net(1, 5, 3))
+    refuses(r"teacher: got inputs \(8, 4\).*accepted: shape \(n, 5\)", teacher=net(1, 5, 3))

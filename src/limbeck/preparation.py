@@ -57,6 +57,9 @@ def prepare(ask: SimpleNamespace) -> Run:
         raise ArgumentError(
             "student", f"an object of type {type(ask.student).__name__}", "a torch module"
         )
+    if ask.student is ask.teacher:
+        accepted = "another module; a copy.deepcopy of the teacher will do"
+        raise ArgumentError("student", "the teacher itself, which would move with it", accepted)
     size = whole(
         "batch_size", defaults["batch_size"] if ask.batch_size == "auto" else ask.batch_size
     )

@@ -119,7 +119,7 @@ class Objective(nn.Module):
             if need == "density":
                 return Evaluated(self.student, x, self.form).log_density()
             return self.student(x)
-        except RuntimeError as error:
+        except (RuntimeError, ArgumentError) as error:
             raise misfit("student", x, error) from error
 
     def _student_form(self, need: str) -> tuple[str, str]:

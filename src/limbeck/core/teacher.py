@@ -56,7 +56,7 @@ class Teacher:
         n = len_of(batch)
         try:
             raw = self.view(batch, self.draw(n)).raw()
-        except RuntimeError as error:
+        except (RuntimeError, ArgumentError) as error:
             raise misfit("teacher", batch.x, error) from error
         self.form = settle_form("teacher_output", "teacher", raw, self.form, needs, n)
         if self.differentiable is None:
@@ -203,7 +203,7 @@ def as_teacher(value: Any, output: str = "auto") -> Teacher:
         "teacher",
         f"an object of type {type(value).__name__}",
         "a torch module, a callable on tensors, an estimator with predict_proba or predict, a "
-        "density with log_prob or log_unnormalized, None",
+        "density with log_prob or log_unnormalized, None; several of them as lb.Ensemble([...])",
     )
 
 
@@ -212,7 +212,7 @@ def len_of(batch: Batch) -> int:
     return first.shape[0]
 
 
-def misfit(who: str, x: X, error: RuntimeError) -> ArgumentError:
+def misfit(who: str, x: X, error: Exception) -> ArgumentError:
     r"""What to say where a model fails on inputs."""
     parts = {"": x} if isinstance(x, Tensor) else x
     about = ", ".join(
