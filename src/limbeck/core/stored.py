@@ -45,6 +45,8 @@ class Stored(Teacher):
         super().__init__(self._missing, output, differentiable=bool(derivatives or pools))
         self.values, self.derivatives = values, derivatives or {}
         self.pools, self.hidden = pools or {}, hidden or {}
+        # pools of any size pick evenly from numbers up to a multiple of all sizes
+        self.choices = math.lcm(*(cotangents.shape[1] for cotangents, _ in self.pools.values()))
 
     def _missing(self, x: X) -> Tensor:
         raise ArgumentError(
@@ -58,9 +60,8 @@ class Stored(Teacher):
     def signs(self, k: int, n: int, outputs: int, generator: torch.Generator) -> Tensor:
         if not self.pools:
             return super().signs(k, n, outputs, generator)
-        # pools of any size pick evenly from numbers up to a multiple of all sizes
-        size = math.lcm(*(cotangents.shape[1] for cotangents, _ in self.pools.values()))
-        return torch.randint(0, size, (k, n), generator=generator, device=generator.device)
+        size = (k, n)
+        return torch.randint(self.choices, size, generator=generator, device=generator.device)
 
     def view(self, batch: Batch, drawn: Any = None) -> StoredView:
         if batch.index is None:
@@ -93,7 +94,8 @@ class StoredView(Evaluated):
         if pool is None:
             return super().projection(domain, weight, signs)
         cotangents, projected = pool
-        picked = signs % cotangents.shape[1]
+        size = cotangents.shape[1]
+        picked = signs if size == self.stored.choices else signs % size
         return cotangents[self.index, picked], projected[self.index, picked].transpose(0, 1)
 
     def directional(self, domain: str, directions: X) -> Tensor:
