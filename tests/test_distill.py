@@ -78,8 +78,8 @@ def plain(x):
         (Classifier(), net(1, 4, 2), {}, "cross_entropy"),
         (net(2, 4, 1), net(1, 4, 1), {}, "cross_entropy"),
         (plain, nn.Linear(4, 3), {}, "square_error"),
-        (plain, net(1, output_kind="values"), {}, "square_error"),
-        (net(2, output_kind="values"), nn.Linear(4, 3), {}, "square_error"),
+        (plain, net(1, output_form="values"), {}, "square_error"),
+        (net(2, output_form="values"), nn.Linear(4, 3), {}, "square_error"),
         (Regressor(), nn.Linear(4, 1), {}, "square_error"),
         (None, Density(), {}, "kl"),
         (lambda x: x.sum(1), Density(), {}, "kl"),
@@ -366,3 +366,12 @@ def test_a_teacher_is_not_distilled_into_itself():
 def test_a_net_that_does_not_fit_the_inputs_is_named():
     refuses(r"student: got inputs \(8, 4\).*accepted: shape \(n, 5\)", student=net(1, 5, 3))
     refuses(r"teacher: got inputs \(8, 4\).*accepted: shape \(n, 5\)", teacher=net(1, 5, 3))
+
+
+@pytest.mark.parametrize("precompute", [True, False])
+def test_no_hooks_stay_on_either_model(precompute):
+    teacher, student = net(2), net(1)
+    hints = lb.losses.hints("layers.0", "layers.0")
+    distilled(teacher, student, loss=hints, precompute=precompute)
+    for model in (teacher, student):
+        assert not any(module._forward_hooks for module in model.modules())

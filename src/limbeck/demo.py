@@ -60,8 +60,8 @@ def measure(
     seconds: float,
 ) -> Row:
     r"""A model's row, on test images."""
-    logs = evaluate(model, X, output=model.output_kind, domain="log").values  # type: ignore[arg-type]
-    taught = evaluate(teacher, X, output=teacher.output_kind, domain="log").values  # type: ignore[arg-type]
+    logs = evaluate(model, X, output=model.output_form, domain="log").values  # type: ignore[arg-type]
+    taught = evaluate(teacher, X, output=teacher.output_form, domain="log").values  # type: ignore[arg-type]
     guess = logs.argmax(1)
     return Row(
         name,

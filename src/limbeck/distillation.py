@@ -127,9 +127,10 @@ def steps(
     """
     bound = inspect.signature(distill).bind(teacher, student, inputs, loss, **options)
     bound.apply_defaults()
-    progress = bound.arguments["progress"] and "progress" in options
-    run = prepare(SimpleNamespace(**bound.arguments))
+    ask = SimpleNamespace(**bound.arguments)
+    ask.progress = options.get("progress", False)  # whoever looks in between needs no bar
+    run = prepare(ask)
     try:
-        yield from watched(run, progress)
+        yield from watched(run, ask.progress)
     finally:
         run.objective.release()

@@ -3,6 +3,7 @@ r"""From what the user asked for to a run: everything is checked before the firs
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,18 +14,21 @@ from torch import nn
 from limbeck import engine as engines
 from limbeck import losses
 from limbeck.core.batch import as_batch, rows
+from limbeck.core.checks import whole_number
 from limbeck.core.forms import recognise
 from limbeck.core.hidden import close_taps
 from limbeck.core.inputs import Inputs
-from limbeck.core.loop import HeldOut, Run, Settings
+from limbeck.core.loop import Run
 from limbeck.core.loss import Loss
 from limbeck.core.objective import Objective
+from limbeck.core.settings import HeldOut, Settings
 from limbeck.core.stored import Stored, precompute, stored_bytes
 from limbeck.core.teacher import Teacher, as_teacher, output_form
 from limbeck.core.update import GradientUpdate, Update
 from limbeck.engine.distributed import APART, processes
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, as_inputs
+from limbeck.progress import tracked
 
 __all__ = ["PRESETS", "as_loss", "choose_device", "prepare", "whole"]
 
@@ -84,8 +88,7 @@ def prepare(ask: SimpleNamespace) -> Run:
         return _bound(ask, teacher, source, size, dtype)
     except BaseException:
         teacher.release()
-        for model in (ask.student, teacher.source):
-            close_taps(model)
+        close_taps(ask.student)
         raise
 
 
@@ -127,7 +130,7 @@ def _bound(
         teacher, ask.student, source, loss, student_output=ask.student_output, seed=ask.seed + 1
     )
     held_out = None if ask.held_out is None else _held_out(ask.held_out, objective, dtype)
-    _store_if_worth(objective, ask.precompute, ask.steps * size, ask.seed)
+    _store_if_worth(objective, ask.precompute, ask.steps * size, ask.seed, ask.progress)
     update = ask.update or _gradient_update(ask, defaults)
     update.bind(objective, ask.steps)
     settings = Settings(
@@ -198,23 +201,16 @@ def choose_device(device: str | torch.device) -> torch.device:
 
 def whole(argument: str, value: Any) -> int:
     r"""A whole number from 1, or an error that names the argument."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ArgumentError(argument, repr(value), "a whole number from 1")
-    return value
+    return whole_number(argument, value, "a whole number from 1", least=1)
 
 
-def _store_if_worth(objective: Objective, wanted: bool | str, visits: int, seed: int) -> None:
+def _store_if_worth(
+    objective: Objective, wanted: bool | str, visits: int, seed: int, progress: bool
+) -> None:
     if wanted not in (True, False, "auto"):
         raise ArgumentError.unknown("precompute", wanted, ("auto", "True", "False"))
     source, teacher = objective.inputs, objective.teacher
-    possible = (
-        isinstance(source, Dataset)
-        and bool(objective.asks)
-        and teacher.exact
-        and teacher.draws_nothing
-        and not isinstance(teacher, Stored)
-        and not any(hasattr(term, "directions") for term in objective.terms)
-    )
+    possible = isinstance(source, Dataset) and _storable(objective)
     if wanted is True and not possible:
         raise ArgumentError("precompute", True, "a Dataset as inputs and an exact teacher")
     if not (possible and wanted) or not isinstance(source, Dataset):
@@ -224,9 +220,15 @@ def _store_if_worth(objective: Objective, wanted: bool | str, visits: int, seed:
         size = stored_bytes(teacher, objective.terms, source.x, objective.outputs, first)
         if visits < len(source) or size > STORE_AT_MOST:
             return
-    stored = precompute(teacher, source.x, objective.terms, seed=seed + 2)
-    stored.release = teacher.release  # type: ignore[method-assign]
-    objective.teacher = stored
+    watch = partial(tracked, label="asking the teacher", progress=progress)
+    objective.teacher = precompute(teacher, source.x, objective.terms, seed=seed + 2, watch=watch)
+
+
+def _storable(objective: Objective) -> bool:
+    r"""Whether what the teacher says of a row can be kept and looked up."""
+    teacher = objective.teacher
+    fixed = teacher.exact and teacher.draws_nothing and not isinstance(teacher, Stored)
+    return bool(objective.asks) and fixed and all(term.storable for term in objective.terms)
 
 
 def _held_out(value: Any, objective: Objective, dtype: torch.dtype) -> HeldOut:
@@ -243,8 +245,7 @@ def _held_out(value: Any, objective: Objective, dtype: torch.dtype) -> HeldOut:
     source.to(objective.device, dtype, 0)
     batch = source.build(torch.arange(len(source), device=objective.device))
     teacher = objective.teacher
-    directed = any(hasattr(term, "directions") for term in objective.terms)
-    if objective.asks and teacher.exact and teacher.draws_nothing and not directed:
+    if _storable(objective):
         teacher = precompute(teacher, source.x, objective.terms)
     return HeldOut(batch, teacher)
 

@@ -15,19 +15,33 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
+    track,
 )
 
 if TYPE_CHECKING:
+    from limbeck.core.batch import Batch
     from limbeck.core.loop import Run, Step
 
-__all__ = ["watched"]
+__all__ = ["tracked", "watched"]
 
 REFRESH = 0.2  # seconds; looking more often would make GPUs wait
 
 
+def tracked(blocks: list[Batch], label: str, progress: bool) -> Iterator[Batch]:
+    r"""Blocks of rows one by one, with a bar on the terminal if one is there and wanted."""
+    if not _shown(progress):
+        yield from blocks
+        return
+    yield from track(blocks, label, console=Console(stderr=True), transient=True)
+
+
+def _shown(progress: bool) -> bool:
+    return progress and sys.stderr.isatty()
+
+
 def watched(run: Run, progress: bool, label: str = "distilling") -> Iterator[Step]:
     r"""The steps of a run, with a bar on the terminal if one is there and progress is wanted."""
-    if not (progress and sys.stderr.isatty()):
+    if not _shown(progress):
         yield from run
         return
     columns = (

@@ -113,7 +113,7 @@ def test_both_domains_are_the_same_whatever_the_form(form, wrapped) -> None:
 @pytest.mark.parametrize("output", ["linear", "logistic", "probit"])
 def test_one_output_has_the_derivatives_of_both_classes(output) -> None:
     model = net(2, 5, 1, output=output)
-    form = model.output_kind
+    form = model.output_form
     p = torch.sigmoid(model(X)) if output == "linear" else model(X)
     logs = evaluate(model, X, BOTH, output=form, domain="log")
     plain = evaluate(model, X, BOTH, output=form)

@@ -73,8 +73,8 @@ def test_the_story_is_read_back_with_the_student(tmp_path):
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_users_module_is_read_back_into_an_empty_copy(tmp_path, whole):
-    student = Own(1) if whole else lb.Ensemble([Own(1), net(2)], output_kinds=["logits", None])
-    empty = Own(5) if whole else lb.Ensemble([Own(5), net(6)], output_kinds=["logits", None])
+    student = Own(1) if whole else lb.Ensemble([Own(1), net(2)], output_forms=["logits", None])
+    empty = Own(5) if whole else lb.Ensemble([Own(5), net(6)], output_forms=["logits", None])
     distilled(student, student_output="logits" if whole else "auto").save(tmp_path)
     with pytest.raises(lb.ArgumentError, match=r"student: got None.*student=, an empty copy of it"):
         lb.load(tmp_path)

@@ -103,7 +103,7 @@ def test_ambiguous_outputs_are_refused_with_what_to_say(teacher) -> None:
         objective(teacher)
     objective(teacher, output="logits")
     # where it makes no difference, nothing needs to be said
-    student = net(D, 4, CLASSES, output_kind="values")
+    student = net(D, 4, CLASSES, output_form="values")
     assert objective(teacher, losses.square_error(), student).teacher.form == "values"
 
 
@@ -269,7 +269,7 @@ def test_a_forest_is_refused_with_derivative_losses(loss) -> None:
 def test_a_regression_estimator_teaches_its_values(outputs) -> None:
     targets = X.numpy()[:, :outputs] ** 2
     model = RandomForestRegressor(3, random_state=0).fit(X.numpy(), np.squeeze(targets))
-    student = net(D, 4, outputs, output_kind="values")
+    student = net(D, 4, outputs, output_form="values")
     bound = objective(model, losses.square_error(), student)
     assert bound.teacher.form == "values"
     t = torch.tensor(model.predict(X.numpy())).reshape(N, outputs)

@@ -186,5 +186,5 @@ def test_regression_has_the_gradient_of_the_loss(output, loss) -> None:
         "plain": losses.derivative_error("plain"),
         "directional": losses.directional_error(torch.cos),
     }[loss]
-    student = net(D, 4, 1, hidden="tanh", output=output, output_kind="values")
+    student = net(D, 4, 1, hidden="tanh", output=output, output_form="values")
     agree(made, student, lambda x: torch.sin(x).prod(1), y=X[:, 0] ** 2)

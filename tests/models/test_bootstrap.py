@@ -71,7 +71,7 @@ def test_members_are_so_with_other_settings_too():
 def test_an_ensemble_learns_and_the_number_of_members_is_as_asked():
     ensemble = train(X.float(), Y, members=3, epochs=40)
     assert len(ensemble) == 3
-    assert ensemble.output_kind == "probabilities"
+    assert ensemble.output_form == "probabilities"
     assert (ensemble(X.float()).argmax(1) == Y).float().mean() > 0.95
 
 

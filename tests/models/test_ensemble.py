@@ -48,7 +48,7 @@ def test_averages_probabilities_of_mixed_kinds(weights: list[float] | None) -> N
     ]
     ensemble, x = Ensemble(nets, weights), normal(6, 4)
     expected = average([nets[0](x).softmax(1), nets[1](x), nets[2](x).exp()], weights)
-    assert ensemble.output_kind == "probabilities"
+    assert ensemble.output_form == "probabilities"
     torch.testing.assert_close(ensemble(x), expected, rtol=1e-13, atol=0)
     torch.testing.assert_close(ensemble.log_probabilities(x), expected.log(), rtol=1e-12, atol=0)
 
@@ -58,7 +58,7 @@ def test_foreign_members(weights: list[float] | None) -> None:
     linear = nn.Linear(4, 3).double()
     net = mlp(4, 3)
     models = [linear, lambda x: linear(x).square().softmax(1), net]
-    ensemble = Ensemble(models, weights, output_kinds=["logits", "probabilities", None])
+    ensemble = Ensemble(models, weights, output_forms=["logits", "probabilities", None])
     x = normal(6, 4)
     parts = [linear(x).softmax(1), linear(x).square().softmax(1), net(x).softmax(1)]
     expected = average(parts, weights)
@@ -76,7 +76,7 @@ def test_one_output_is_class_one(kind: str, column: bool) -> None:
     form = {"logits": torch.logit, "probabilities": lambda p: p, "log_probabilities": torch.log}
     shape = (2, 1) if column else (2,)
     ps = [torch.tensor(p, dtype=DOUBLE).reshape(shape) for p in ([0.2, 0.9], [0.6, 0.5])]
-    ensemble = Ensemble([lambda x, p=p: form[kind](p) for p in ps], [1, 3], output_kinds=kind)
+    ensemble = Ensemble([lambda x, p=p: form[kind](p) for p in ps], [1, 3], output_forms=kind)
     x = torch.zeros(2, 1)
     p = average(ps, [1, 3])
     torch.testing.assert_close(ensemble(x), p)
@@ -96,14 +96,14 @@ def test_one_output_nets(output: str) -> None:
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_regression_averages_values(weights: list[float] | None) -> None:
-    nets = [mlp(4, 5, 2, seed=i, output_kind="values") for i in range(3)]
+    nets = [mlp(4, 5, 2, seed=i, output_form="values") for i in range(3)]
     x = normal(6, 4)
     ensemble = Ensemble(nets, weights)
-    assert ensemble.output_kind == "values"
+    assert ensemble.output_form == "values"
     torch.testing.assert_close(ensemble(x), average([net(x) for net in nets], weights))
     with pytest.raises(ArgumentError, match="'values'"):
         ensemble.log_probabilities(x)
-    flat = Ensemble([lambda x: x.sum(1), lambda x: x[:, 0]], output_kinds="values")
+    flat = Ensemble([lambda x: x.sum(1), lambda x: x[:, 0]], output_forms="values")
     torch.testing.assert_close(flat(x), (x.sum(1) + x[:, 0]) / 2)
 
 
@@ -117,7 +117,7 @@ def test_an_ensemble_may_be_a_member() -> None:
 
 def test_members_own_logs_are_used_also_of_callable_objects() -> None:
     class Far:
-        output_kind = "probabilities"
+        output_form = "probabilities"
 
         def __call__(self, x: Tensor) -> Tensor:
             return self.log_probabilities(x).exp()
@@ -132,7 +132,7 @@ def test_members_own_logs_are_used_also_of_callable_objects() -> None:
 def test_certain_members_keep_logs_and_derivatives_finite() -> None:
     r"""A forest's votes are exact zeros and ones, and some class may get none."""
     votes = [torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[0.0, 1.0, 0.0]])]
-    ensemble = Ensemble([lambda x, v=v: v * x for v in votes], output_kinds="probabilities")
+    ensemble = Ensemble([lambda x, v=v: v * x for v in votes], output_forms="probabilities")
     x = torch.ones(1, 1)
     logs = ensemble.log_probabilities(x)
     torch.testing.assert_close(logs.exp(), torch.tensor([[0.5, 0.5, 0.0]]))
@@ -214,7 +214,7 @@ def test_second_derivatives() -> None:
         (3, {}),
         (3, {"output": "softmax"}),
         (1, {"output": "probit"}),
-        (2, {"output_kind": "values"}),
+        (2, {"output_form": "values"}),
     ],
 )
 def test_batched(outputs: int, keywords: dict, weights: list[float] | None) -> None:
@@ -222,12 +222,12 @@ def test_batched(outputs: int, keywords: dict, weights: list[float] | None) -> N
     batched, x = plain.batched(), normal(6, 4)
     assert isinstance(batched.models, BatchedMLP)
     assert not batched.training
-    assert (len(batched), batched.output_kind) == (3, plain.output_kind)
+    assert (len(batched), batched.output_form) == (3, plain.output_form)
     torch.testing.assert_close(batched(x), plain(x), rtol=1e-12, atol=1e-12)
     for mine, net in zip(batched, plain, strict=True):
         torch.testing.assert_close(mine(x), net(x))
     torch.testing.assert_close(batched.batched()(x), plain(x), rtol=1e-12, atol=1e-12)
-    if plain.output_kind == "probabilities":
+    if plain.output_form == "probabilities":
         logs = batched.log_probabilities(x), plain.log_probabilities(x)
         torch.testing.assert_close(*logs, rtol=1e-12, atol=1e-12)
 
@@ -236,7 +236,7 @@ def test_only_equal_mlps_are_batched() -> None:
     with pytest.raises(ArgumentError, match="equal MLPs"):
         Ensemble([mlp(4, 3), mlp(4, 5, 3)]).batched()
     with pytest.raises(ArgumentError, match="a Linear"):
-        Ensemble([nn.Linear(4, 3)], output_kinds="logits").batched()
+        Ensemble([nn.Linear(4, 3)], output_forms="logits").batched()
 
 
 # specs, state and tracing
@@ -270,7 +270,7 @@ def test_specs_are_of_limbecks_own_models() -> None:
     for model in (nn.Linear(4, 3), Mine(4, 3), lambda x: x):
         kinds = None if isinstance(model, MLP) else "logits"
         with pytest.raises(ArgumentError, match="limbeck's own"):
-            Ensemble([model], output_kinds=kinds).spec()
+            Ensemble([model], output_forms=kinds).spec()
     spec = Ensemble([mlp(4, 3)]).spec()
     for bad in ({}, {**spec, "type": "MLP"}, {**spec, "models": [{"type": "Linear"}]}):
         with pytest.raises(ArgumentError, match="spec"):
@@ -313,8 +313,8 @@ def test_weights_follow_the_ensemble() -> None:
         (nn.Sequential(nn.Linear(4, 3)), "models: got a Sequential"),
         ([3], "models: got a int in the list"),
         ([BatchedMLP(2, 4, 3)], "a BatchedMLP only by itself"),
-        ([mlp(4, 3), mlp(4, 3, output_kind="values")], "'values' in all"),
-        ([nn.Linear(4, 3)], "output_kinds: .*ambiguous"),
+        ([mlp(4, 3), mlp(4, 3, output_form="values")], "'values' in all"),
+        ([nn.Linear(4, 3)], "output_forms: .*ambiguous"),
         ([mlp(4, 3), lambda x: x], r"models\[1\], a function: it is ambiguous"),
     ],
 )
@@ -337,13 +337,13 @@ def test_bad_weights(weights: list) -> None:
     [
         ("logit", "did you mean 'logits'"),
         (["logits"], "one name, or a list of 2"),
-        ("probabilities", r"models\[0\], whose output_kind is 'logits'"),
-        (["logits", "values"], r"models\[1\], whose output_kind is 'logits'"),
+        ("probabilities", r"models\[0\], whose output_form is 'logits'"),
+        (["logits", "values"], r"models\[1\], whose output_form is 'logits'"),
     ],
 )
-def test_bad_output_kinds(kinds: object, message: str) -> None:
+def test_bad_output_forms(kinds: object, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        Ensemble([mlp(4, 3), mlp(4, 3)], output_kinds=kinds)
+        Ensemble([mlp(4, 3), mlp(4, 3)], output_forms=kinds)
 
 
 def test_bad_outputs() -> None:
@@ -351,7 +351,7 @@ def test_bad_outputs() -> None:
     with pytest.raises(ArgumentError, match=r"shapes \(2, 3\), \(2, 2\)"):
         Ensemble([mlp(4, 3), mlp(4, 2)])(x)
     with pytest.raises(ArgumentError, match="gave a tuple"):
-        Ensemble([lambda x: (x, x)], output_kinds="logits")(x)
+        Ensemble([lambda x: (x, x)], output_forms="logits")(x)
     for index in (2, -3, slice(0, 1)):
         with pytest.raises(ArgumentError, match="from 0 to 1"):
             Ensemble([mlp(4, 3), mlp(4, 3)])[index]

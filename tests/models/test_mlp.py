@@ -1,4 +1,4 @@
-r"""Nets, one and batched: shapes, kinds, stable logs, tracing, batches equal to their members."""
+r"""Nets, one and batched: shapes, forms, stable logs, specs, tracing."""
 
 from __future__ import annotations
 
@@ -10,36 +10,18 @@ import scipy.special
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.func import functional_call, grad, jacrev, vmap
+from tests.models.nets import DOUBLE, KINDS, generator, normal
+from torch.func import functional_call, jacrev, vmap
 
 from limbeck.core.forms import log_probabilities, probabilities
 from limbeck.errors import ArgumentError
 from limbeck.models import MLP, BatchedMLP
 from limbeck.models.feedforward import LAYER_KINDS
 
-DOUBLE = torch.float64
-KINDS = sorted(LAYER_KINDS)
-
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def normal(*shape: int, seed: int = 1) -> torch.Tensor:
-    return torch.randn(*shape, dtype=DOUBLE, generator=generator(seed))
-
-
-def randomised(net: torch.nn.Module) -> torch.nn.Module:
-    r"""Biases start at zero, where a test would not see them."""
-    g = generator(5)
-    for parameter in net.parameters():
-        torch.nn.init.normal_(parameter, std=0.7, generator=g)
-    return net
 
 
 # shapes and arguments
@@ -76,7 +58,7 @@ def test_bad_sizes(sizes: tuple) -> None:
         ({"hidden": ["relu", "tanhh"]}, "did you mean 'tanh'"),
         ({"hidden": ["relu"]}, "hidden: got 1 names; accepted: one name, or 2"),
         ({"output": "sofmax"}, "output: .*did you mean 'softmax'"),
-        ({"output_kind": "logit"}, "output_kind: .*did you mean 'logits'"),
+        ({"output_form": "logit"}, "output_form: .*did you mean 'logits'"),
         ({"dtype": torch.int64}, "dtype: .*floating-point"),
     ],
 )
@@ -132,10 +114,10 @@ def test_integers_of_numpy_are_sizes() -> None:
         (3, "tanh", "values"),
     ],
 )
-def test_output_kind(outputs: int, output: str, kind: str) -> None:
-    assert MLP(4, 5, outputs, output=output).output_kind == kind
-    assert BatchedMLP(2, 4, 5, outputs, output=output).output_kind == kind
-    assert MLP(4, 5, outputs, output=output, output_kind="values").output_kind == "values"
+def test_output_form(outputs: int, output: str, kind: str) -> None:
+    assert MLP(4, 5, outputs, output=output).output_form == kind
+    assert BatchedMLP(2, 4, 5, outputs, output=output).output_form == kind
+    assert MLP(4, 5, outputs, output=output, output_form="values").output_form == "values"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +134,7 @@ def test_output_kind(outputs: int, output: str, kind: str) -> None:
     ],
 )
 def test_log_probabilities_agree_with_outputs(outputs: int, output: str, kind: str) -> None:
-    net = MLP(4, 5, outputs, output=output, output_kind=kind, dtype=DOUBLE)
+    net = MLP(4, 5, outputs, output=output, output_form=kind, dtype=DOUBLE)
     x = normal(6, 4)
     logs, y = net.log_probabilities(x), net(x)
     p = probabilities(y, kind)
@@ -164,7 +146,7 @@ def test_log_probabilities_agree_with_outputs(outputs: int, output: str, kind: s
 
 
 def test_values_have_no_log_probabilities() -> None:
-    for net in (MLP(4, 2, output_kind="values"), BatchedMLP(3, 4, 2, output="relu")):
+    for net in (MLP(4, 2, output_form="values"), BatchedMLP(3, 4, 2, output="relu")):
         with pytest.raises(ArgumentError, match="'values'"):
             net.log_probabilities(torch.zeros(1, 4))
 
@@ -260,7 +242,7 @@ def test_equal_generators_give_equal_nets_and_leave_the_global_one_alone() -> No
 SPECS = [
     MLP(4, 3),
     MLP(4, 5, 6, 3, hidden=["relu", "probit"], output="softmax", bias=False, dtype=DOUBLE),
-    MLP(4, 5, 1, output="tanh", output_kind="logits"),
+    MLP(4, 5, 1, output="tanh", output_form="logits"),
     BatchedMLP(3, 4, 5, 2, hidden="tanh", output="log_softmax", dtype=DOUBLE),
     BatchedMLP(1, 4, 2, bias=False),
 ]
@@ -308,7 +290,7 @@ def test_compiles_whole(net: torch.nn.Module) -> None:
     for n in (3, 8):
         x = torch.randn(n, 4)
         torch.testing.assert_close(compiled(x), net(x))
-    if net.output_kind != "values":
+    if net.output_form != "values":
         logs = torch.compile(net.log_probabilities, backend="eager", fullgraph=True)
         torch.testing.assert_close(logs(x), net.log_probabilities(x))
 
@@ -335,118 +317,3 @@ def test_functional_call_takes_other_weights() -> None:
     x = torch.randn(2, 4)
     assert torch.equal(functional_call(one, dict(two.named_parameters()), (x,)), two(x))
     assert one.layers[0].weight.shape == (5, 4)
-
-
-# batches
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("sizes", [(4, 3), (4, 5, 1), (4, 5, 6, 3)])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shared", [True, False])
-def test_batch_equals_its_members(kind: str, sizes: tuple, bias: bool, shared: bool) -> None:
-    output = "linear" if sizes[-1] == 1 else kind
-    batched = BatchedMLP(7, *sizes, hidden=kind, output=output, bias=bias, dtype=DOUBLE)
-    randomised(batched)
-    members = [batched.member(i) for i in range(7)]
-    x = normal(5, 4) if shared else normal(5, 7, 4)
-    x.requires_grad_()
-    separate = torch.stack([net(x if shared else x[:, i]) for i, net in enumerate(members)], dim=1)
-    y = batched(x)
-    assert y.shape == (5, 7, sizes[-1])
-    torch.testing.assert_close(y, separate, rtol=1e-12, atol=1e-12)
-    direction = normal(*y.shape, seed=2)
-    mine = torch.autograd.grad(y, [x, *batched.parameters()], direction)
-    theirs = torch.autograd.grad(
-        separate, [x, *(p for net in members for p in net.parameters())], direction
-    )
-    torch.testing.assert_close(mine[0], theirs[0], rtol=1e-12, atol=1e-12)
-    count = len(sizes) - 1
-    stride = 2 if bias else 1
-    for layer in range(count):
-        of_weights = torch.stack(theirs[1 + stride * layer :: stride * count])
-        torch.testing.assert_close(mine[1 + layer], of_weights, rtol=1e-12, atol=1e-12)
-        if bias:
-            of_biases = torch.stack(theirs[2 + stride * layer :: stride * count])
-            torch.testing.assert_close(mine[1 + count + layer], of_biases, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize(("outputs", "output"), [(3, "softmax"), (1, "probit"), (1, "linear")])
-def test_batched_log_probabilities(outputs: int, output: str) -> None:
-    batched = BatchedMLP(4, 3, 5, outputs, output=output, dtype=DOUBLE)
-    x = normal(6, 3)
-    separate = [batched.member(i).log_probabilities(x) for i in range(4)]
-    torch.testing.assert_close(batched.log_probabilities(x), torch.stack(separate, dim=1))
-
-
-def test_batch_draws_as_separate_nets_do() -> None:
-    g, h = generator(2), generator(2)
-    batched = BatchedMLP(3, 4, 5, 2, hidden="tanh", generator=g)
-    for i in range(3):
-        net = MLP(4, 5, 2, hidden="tanh", generator=h)
-        for p, q in zip(batched.member(i).parameters(), net.parameters(), strict=True):
-            assert torch.equal(p, q)
-
-
-def test_from_members_and_back_are_copies() -> None:
-    nets = [MLP(4, 5, 2, output="softmax", dtype=DOUBLE).eval() for _ in range(3)]
-    batched = BatchedMLP.from_members(nets)
-    assert not batched.training
-    assert batched.spec() == {**nets[0].spec(), "type": "BatchedMLP", "members": 3}
-    for net, i in zip(nets, (0, 1, -1), strict=True):
-        member = batched.member(i)
-        assert member.spec() == net.spec()
-        for p, q in zip(member.parameters(), net.parameters(), strict=True):
-            assert torch.equal(p, q)
-            assert p.requires_grad
-    torch.nn.init.zeros_(nets[0].layers[0].weight)
-    torch.nn.init.zeros_(batched.member(1).layers[0].weight)
-    assert (batched.weights[0] != 0).all()
-
-
-def test_images_are_shared_and_separate_inputs_told_apart() -> None:
-    batched = BatchedMLP(2, 6, 3, dtype=DOUBLE)
-    images, many = normal(5, 2, 3), normal(5, 2, 2, 3)
-    assert torch.equal(batched(images), batched(images.flatten(1)))
-    torch.testing.assert_close(batched(many), batched(many.flatten(2)))
-    assert batched(torch.zeros(0, 6, dtype=DOUBLE)).shape == (0, 2, 3)
-    assert batched(torch.zeros(0, 2, 6, dtype=DOUBLE)).shape == (0, 2, 3)
-    for shape in ((5, 3, 6), (5, 12), (5, 2, 5)):
-        with pytest.raises(ArgumentError, match=r"shape \(n, 6\) or \(n, 2, 6\)"):
-            batched(normal(*shape))
-
-
-def test_batched_jacobians_and_gradients_under_vmap() -> None:
-    batched = BatchedMLP(3, 4, 5, 2, hidden="tanh", dtype=DOUBLE)
-    x = normal(6, 4)
-    jacobians = vmap(jacrev(lambda row: batched(row[None])[0]))(x)  # (n, members, outputs, inputs)
-    for i in range(3):
-        net = batched.member(i)
-        torch.testing.assert_close(
-            jacobians[:, i], vmap(jacrev(lambda row, net=net: net(row[None])[0]))(x)
-        )
-    parameters = dict(batched.named_parameters())
-    per_row = vmap(
-        grad(lambda p, row: functional_call(batched, p, (row[None],)).square().sum()), (None, 0)
-    )(parameters, x)
-    batched(x).square().sum().backward()
-    for name, parameter in parameters.items():
-        torch.testing.assert_close(per_row[name].sum(0), parameter.grad)
-
-
-@pytest.mark.parametrize("members", [0, -1, 2.0, "3", True])
-def test_bad_member_counts(members: object) -> None:
-    with pytest.raises(ArgumentError, match="members"):
-        BatchedMLP(members, 4, 3)
-
-
-def test_bad_members() -> None:
-    with pytest.raises(ArgumentError, match="one or more MLPs"):
-        BatchedMLP.from_members([])
-    with pytest.raises(ArgumentError, match="one or more MLPs"):
-        BatchedMLP.from_members([torch.nn.Linear(2, 2)])
-    with pytest.raises(ArgumentError, match="equal MLPs"):
-        BatchedMLP.from_members([MLP(4, 3), MLP(4, 3, output="softmax")])
-    for index in (3, -4, 0.0):
-        with pytest.raises(ArgumentError, match="from 0 to 2"):
-            BatchedMLP(3, 4, 3).member(index)

@@ -23,6 +23,7 @@ __all__ = [
     "differences",
     "read",
     "read_tensors",
+    "under",
     "write",
     "write_text",
 ]
@@ -136,6 +137,11 @@ def differences(saved: dict[str, Any], present: dict[str, Any]) -> list[str]:
         for key in sorted(saved.keys() | present.keys())
         if saved.get(key) != present.get(key)
     ]
+
+
+def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    r"""The tensors whose names begin with a prefix, by the rest of their names."""
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def copy_into(places: dict[str, Tensor], tensors: dict[str, Tensor], path: Path) -> None:

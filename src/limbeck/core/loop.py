@@ -5,67 +5,28 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from limbeck.core import checkpoint as files
-from limbeck.core.batch import Batch, part_of, rows
+from limbeck.core.batch import part_of, rows
 from limbeck.core.failure import Failure, diagnose
 from limbeck.core.history import History
 from limbeck.core.objective import Objective, Plan
+from limbeck.core.settings import HeldOut, Settings
 from limbeck.core.stopping import Plateau
-from limbeck.core.teacher import Teacher
 from limbeck.core.update import Update
 from limbeck.engine.base import Engine
 from limbeck.errors import CheckpointError
 
-__all__ = ["HeldOut", "Run", "Settings", "Step"]
+__all__ = ["Run", "Step"]
 
 LOOK_BEHIND = 50
 r"""On a GPU, how many steps may be under way before anyone asks whether all is well."""
-
-
-class HeldOut(NamedTuple):
-    r"""Inputs on which the loss is measured, and the teacher that is asked about them."""
-
-    batch: Batch
-    teacher: Teacher
-
-
-@dataclass(frozen=True)
-class Settings:
-    r"""How long a run goes on, and what it does beside its steps.
-
-    Attributes:
-        steps: The number of steps.
-        batch_size: Inputs a step.
-        every: Steps between two looks: history, metrics, held-out measure.
-        seconds: Wall-clock time after which to stop, if any.
-        metrics: Functions of the student, by name, taken at each look.
-        held_out: Inputs on which the loss is measured at each look, if any.
-        patience: Looks without improvement of that measure after which to stop, if any.
-        checkpoint: A folder to write to and resume from, if any.
-        checkpoint_every: Steps between checkpoints, or None for seconds only.
-        checkpoint_seconds: Seconds between checkpoints.
-        identity: Settings that must be the same for a checkpoint to be resumed.
-    """
-
-    steps: int
-    batch_size: int
-    every: int
-    seconds: float | None = None
-    metrics: Mapping[str, Callable[[nn.Module], float]] | None = None
-    held_out: HeldOut | None = None
-    patience: int | None = None
-    checkpoint: Path | None = None
-    checkpoint_every: int | None = None
-    checkpoint_seconds: float = 60.0
-    identity: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -285,13 +246,12 @@ class Run:
                 f"checkpoint: {folder} belongs to another run: {'; '.join(found)}"
             )
 
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-        files.copy_into(self.objective.student.state_dict(), part("student."), path)
-        self.update.load(part("update."), path)
-        self.objective.load_rng_state(part("draws."))
-        self.best = {k: v.to(self.objective.device) for k, v in part("best.").items()}
+        files.copy_into(self.objective.student.state_dict(), files.under("student.", tensors), path)
+        self.update.load(files.under("update.", tensors), path)
+        self.objective.load_rng_state(files.under("draws.", tensors))
+        self.best = {
+            k: v.to(self.objective.device) for k, v in files.under("best.", tensors).items()
+        }
         self.history = History(about["history"])
         self.done, self._looked, self.spent = about["done"], about["looked"], about["seconds"]
         if self.plateau is not None and about["plateau"] is not None:

@@ -53,6 +53,8 @@ class Loss:
         affine: Whether its gradient is affine in the targets. Only then may the teacher's
             targets be replaced by those of one random draw: the gradient stays unbiased.
         bias: Why not, where it is not affine.
+        differentiates: Whether it takes input derivatives of the student.
+        storable: Whether the teacher's targets at a row can be kept for when the row comes again.
         projections: How many random projections replace the sum over outputs, if any.
     """
 
@@ -62,6 +64,8 @@ class Loss:
     needs = ""
     affine = True
     bias = ""
+    differentiates = False
+    storable = True
     projections: int | None = None
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:

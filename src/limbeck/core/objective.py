@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from limbeck.core import forms
 from limbeck.core.batch import Batch, X, as_batch, floats, rows
+from limbeck.core.checkpoint import under
 from limbeck.core.evaluation import Evaluated
 from limbeck.core.hidden import close_taps
 from limbeck.core.inputs import Inputs
@@ -151,9 +152,7 @@ class Objective(nn.Module):
                 )
 
     def _refuse_batch_statistics(self) -> None:
-        if not any(
-            term.asks & {"derivatives"} or hasattr(term, "directions") for term in self.terms
-        ):
+        if not any(term.differentiates for term in self.terms):
             return
         for name, module in self.student.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
@@ -216,8 +215,7 @@ class Objective(nn.Module):
     def release(self) -> None:
         r"""Give both models back as they came, but for the student's parameters."""
         self.teacher.release()
-        for model in (self.student, self.teacher.source):
-            close_taps(model)
+        close_taps(self.student)
 
     def rng_state(self) -> dict[str, Tensor]:
         r"""All that goes on drawing: losses, a student with dropout, inputs, a live teacher."""
@@ -229,14 +227,11 @@ class Objective(nn.Module):
         }
 
     def load_rng_state(self, state: dict[str, Tensor]) -> None:
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-
         self.generator.set_state(state["loss.generator"].cpu())
         if self.randomness is not None:
             self.randomness.state = state["student.generator"].cpu()
-        self.inputs.load_state_dict(part("inputs."))
-        self.teacher.load_state_dict(part("teacher."))
+        self.inputs.load_state_dict(under("inputs.", state))
+        self.teacher.load_state_dict(under("teacher.", state))
 
 
 @contextmanager

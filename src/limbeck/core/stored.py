@@ -3,7 +3,7 @@ r"""Stored targets: what a teacher says of each row of a data set, computed once
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ class Stored(Teacher):
         pools: By (domain, weight), random cotangents (N, r, I) and the derivatives (N, r, D)
             of those combinations of the outputs.
         hidden: Hidden layers (N, ...) by name.
+        of: The teacher that was asked, if it is to be given back with this one.
     """
 
     def __init__(
@@ -41,7 +42,9 @@ class Stored(Teacher):
         derivatives: dict[str, Tensor] | None = None,
         pools: dict[tuple[str, str], tuple[Tensor, Tensor]] | None = None,
         hidden: dict[str, Tensor] | None = None,
+        of: Teacher | None = None,
     ) -> None:
+        self.of = of
         super().__init__(self._missing, output, differentiable=bool(derivatives or pools))
         self.values, self.derivatives = values, derivatives or {}
         self.pools, self.hidden = pools or {}, hidden or {}
@@ -56,6 +59,10 @@ class Stored(Teacher):
     def to(self, device: torch.device) -> None:
         for name in ("values", "derivatives", "pools", "hidden"):
             setattr(self, name, map_tensors(lambda t: t.to(device), getattr(self, name)))
+
+    def release(self) -> None:
+        if self.of is not None:
+            self.of.release()
 
     def signs(self, k: int, n: int, outputs: int, generator: torch.Generator) -> Tensor:
         if not self.pools:
@@ -124,14 +131,23 @@ def stored_bytes(teacher: Teacher, terms: Iterable[Loss], x: X, outputs: int, ba
 
 @torch.no_grad()
 def precompute(
-    teacher: Teacher, x: X, terms: Iterable[Loss], *, seed: int = 0, block: int = 1000
+    teacher: Teacher,
+    x: X,
+    terms: Iterable[Loss],
+    *,
+    seed: int = 0,
+    block: int = 1000,
+    watch: Callable[[list[Batch]], Iterable[Batch]] = iter,
 ) -> Stored:
-    r"""Evaluate a teacher once at every row of x, as far as the losses ask."""
+    r"""Evaluate a teacher once at every row of x, as far as the losses ask.
+
+    The rows are gone through in blocks, which `watch` gives back one by one and may count.
+    """
     device = (x if isinstance(x, Tensor) else next(iter(x.values()))).device
     generator = torch.Generator(device).manual_seed(seed)
     found: dict[Any, list[Any]] = {}
     ordered = sorted(terms, key=lambda term: term.projections or 0)  # the largest pool stays
-    for batch in _blocks(x, block):
+    for batch in watch(list(_blocks(x, block))):
         view = teacher.view(batch, teacher.prepare(batch) if teacher.opaque else None)
         # a model's own logs are kept, since those of its probabilities would underflow
         logs = teacher.form == "probabilities" and hasattr(view.model, "log_probabilities")
@@ -152,6 +168,7 @@ def precompute(
         derivatives={key[1]: value for key, value in joined.items() if key[0] == "derivatives"},
         pools={key[1:]: value for key, value in joined.items() if key[0] == "pool"},
         hidden={key[1]: value for key, value in joined.items() if key[0] == "hidden"},
+        of=teacher,
     )
 
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.core import forms
-from limbeck.core.batch import Batch, X
+from limbeck.core.batch import Batch, X, rows
 from limbeck.core.evaluation import Evaluated, View, depends_on_inputs
+from limbeck.core.hidden import close_taps
 from limbeck.errors import ArgumentError, NotDifferentiableError
 
 __all__ = ["Opaque", "Teacher", "as_teacher"]
@@ -32,7 +33,6 @@ class Teacher:
     """
 
     opaque = False  # whether it must be called outside the compiled step
-    argument = "teacher"
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Teacher:
         r"""Find out, at a few inputs, what was left to be found out; refuse what does not fit."""
         if self.source is None:
             return
-        n = len_of(batch)
+        n = rows(batch.x)
         try:
             raw = self.view(batch, self.draw(n)).raw()
         except (RuntimeError, ArgumentError) as error:
@@ -113,10 +113,11 @@ class Teacher:
                 module.training = False
 
     def release(self) -> None:
-        r"""Give the teacher back in the mode in which it came."""
+        r"""Give the teacher back as it came: in its mode, without our hooks."""
         for module in self._training:
             module.training = True
         self._training = []
+        close_taps(self.source)
 
     def state_dict(self) -> dict[str, Tensor]:
         own = getattr(self.source, "state_dict", None)
@@ -207,11 +208,6 @@ def as_teacher(value: Any, output: str = "auto") -> Teacher:
     )
 
 
-def len_of(batch: Batch) -> int:
-    first = batch.x if isinstance(batch.x, Tensor) else next(iter(batch.x.values()))
-    return first.shape[0]
-
-
 def misfit(who: str, x: X, error: Exception) -> ArgumentError:
     r"""What to say where a model fails on inputs."""
     parts = {"": x} if isinstance(x, Tensor) else x
@@ -224,7 +220,7 @@ def misfit(who: str, x: X, error: Exception) -> ArgumentError:
 def output_form(argument: str, model: Any, output: str) -> str:
     r"""The form that a model's outputs are said to have: by the user, or by the model itself."""
     if output == "auto":
-        output = getattr(model, "output_kind", None) or "auto"
+        output = getattr(model, "output_form", None) or "auto"
         if output == "auto" and any(hasattr(model, m) for m in ("log_prob", "log_unnormalized")):
             output = "log_density"
     if output not in (*forms.FORMS, "auto"):

@@ -1,7 +1,7 @@
 r"""Where inputs come from: data, noise, neighbours, transformations, samples and their mixtures."""
 
+from limbeck.core.inputs import Inputs
 from limbeck.inputs.augment import Augment
-from limbeck.inputs.base import Inputs
 from limbeck.inputs.convert import as_inputs
 from limbeck.inputs.dataset import Dataset
 from limbeck.inputs.function import Function

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils import data
 
 from limbeck.core.batch import Batch
+from limbeck.core.inputs import Inputs
 from limbeck.errors import ArgumentError
-from limbeck.inputs.base import Inputs
 from limbeck.inputs.epochs import Epochs
 from limbeck.inputs.materialise import materialise
 from limbeck.inputs.parts import as_part, as_parts, cast, cast_parts, check_rows

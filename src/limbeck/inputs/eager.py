@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from limbeck.core.batch import Batch
+from limbeck.core.inputs import Inputs
 from limbeck.errors import ArgumentError
-from limbeck.inputs.base import Inputs
 from limbeck.inputs.parts import as_part, as_parts, cast, cast_parts, check_rows, label
 
 __all__ = ["Eager"]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from limbeck.core.batch import Batch, rows
+from limbeck.core.checks import number
 from limbeck.errors import ArgumentError
-from limbeck.inputs.checks import number
 from limbeck.inputs.convert import as_inputs
 from limbeck.inputs.join import check_alike, join
 from limbeck.inputs.nested import Nested

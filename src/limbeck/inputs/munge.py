@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from limbeck.core.batch import Batch, X
+from limbeck.core.checks import number
 from limbeck.errors import ArgumentError
-from limbeck.inputs.checks import number
 from limbeck.inputs.dataset import Dataset
 from limbeck.inputs.neighbours import nearest
 from limbeck.inputs.nested import Nested

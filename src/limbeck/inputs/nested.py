@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from limbeck.core.batch import Batch
-from limbeck.inputs.base import Inputs
+from limbeck.core.checkpoint import under
+from limbeck.core.inputs import Inputs
 from limbeck.inputs.eager import Eager
 
 __all__ = ["Nested", "spread"]
@@ -46,10 +47,7 @@ class Nested(Eager):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
         for i, source in enumerate(self.sources):
-            prefix = f"{i}."
-            source.load_state_dict(
-                {key.removeprefix(prefix): v for key, v in state.items() if key.startswith(prefix)}
-            )
+            source.load_state_dict(under(f"{i}.", state))
 
     def _seed_sources(self, seed: int) -> None:
         for source, other in zip(self.sources, spread(seed, len(self.sources)), strict=True):

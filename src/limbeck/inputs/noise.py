@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from limbeck.core.batch import Batch
+from limbeck.core.checks import number, whole_number
+from limbeck.core.inputs import Inputs
 from limbeck.errors import ArgumentError
-from limbeck.inputs.base import Inputs
-from limbeck.inputs.checks import number, whole_number
 
 __all__ = ["Noise"]
 

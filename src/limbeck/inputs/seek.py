@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from limbeck.core.batch import Batch, map_tensors, rows
+from limbeck.core.checks import number, whole_number
 from limbeck.errors import ArgumentError
-from limbeck.inputs.checks import number, whole_number
 from limbeck.inputs.convert import as_inputs
 from limbeck.inputs.neighbours import widest_float
 from limbeck.inputs.nested import Nested

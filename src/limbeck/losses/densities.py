@@ -59,6 +59,7 @@ class score_matching(Loss):  # noqa: N801
     r"""½‖∂log f(x) − ∂log p̃(x)‖², for continuous x whose density is positive everywhere."""
 
     name = "score_matching"
+    differentiates = True
     asks = frozenset({"derivatives"})
     domain = "density"
     needs = "density"

@@ -51,6 +51,7 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
     """
 
     name = "derivative_error"
+    differentiates = True
 
     def __init__(
         self, domain: str = "log", weight: str = "uniform", projections: int | None = None
@@ -113,6 +114,8 @@ class directional_error(Loss):  # noqa: N801
     """
 
     name = "directional_error"
+    differentiates = True
+    storable = False  # directions may change from one visit to the next
 
     def __init__(
         self,

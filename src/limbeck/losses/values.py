@@ -2,13 +2,13 @@ r"""Losses on values: how far the student's predictions are from the teacher's."
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from limbeck.core.batch import Batch
+from limbeck.core.checks import number
 from limbeck.core.evaluation import View
 from limbeck.core.loss import Loss, Probe
 from limbeck.errors import ArgumentError
@@ -30,13 +30,6 @@ def check_same_outputs(student: Tensor, teacher: Tensor) -> None:
             f"{student.shape[1]} outputs where the teacher has {teacher.shape[1]}",
             "as many outputs as the teacher",
         )
-
-
-def positive(argument: str, value: float) -> float:
-    r"""A finite number above zero, or an error that names the argument."""
-    if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise ArgumentError(argument, repr(value), "a finite number above zero")
-    return float(value)
 
 
 class square_error(Loss):  # noqa: N801 - losses are written as functions of their settings
@@ -67,7 +60,8 @@ class cross_entropy(Loss):  # noqa: N801
     needs = "probabilities"
 
     def __init__(self, temperature: float = 1.0) -> None:
-        self.temperature = positive("temperature", temperature)
+        accepted = "a finite number above zero"
+        self.temperature = number("temperature", temperature, accepted, lambda t: t > 0)
         self.affine = self.temperature == 1.0
         self.bias = "a temperature bends the probabilities, and the mean of bent draws is not bent"
 

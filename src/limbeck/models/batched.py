@@ -48,12 +48,12 @@ class BatchedMLP(Feedforward):
         hidden: str | Sequence[str] = "relu",
         output: str = "linear",
         bias: bool = True,
-        output_kind: str | None = None,
+        output_form: str | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(sizes, hidden, output, bias, output_kind, dtype)
+        super().__init__(sizes, hidden, output, bias, output_form, dtype)
         if not is_count(members):
             raise ArgumentError("members", repr(members), "an int of 1 or more")
         self.members = int(members)

@@ -13,7 +13,7 @@ from limbeck.core.batch import X
 from limbeck.core.forms import log_probabilities, probabilities
 from limbeck.errors import ArgumentError
 from limbeck.models.batched import BatchedMLP
-from limbeck.models.feedforward import OUTPUT_KINDS
+from limbeck.models.feedforward import OUTPUT_FORMS
 from limbeck.models.mlp import MLP
 
 __all__ = ["Ensemble"]
@@ -45,11 +45,11 @@ class Ensemble(nn.Module):
     Arguments:
         models: A list of modules or callables on tensors, or one BatchedMLP.
         weights: One positive number for each member, normalised here; None weighs all equally.
-        output_kinds: What members without an `output_kind` attribute give: one name of
+        output_forms: What members without an `output_form` attribute give: one name of
             "logits", "probabilities", "log_probabilities" and "values", or one for each member.
 
     >>> ensemble = Ensemble([MLP(4, 3), MLP(4, 8, 3, output="softmax")])
-    >>> ensemble.output_kind, ensemble(torch.zeros(2, 4)).shape
+    >>> ensemble.output_form, ensemble(torch.zeros(2, 4)).shape
     ('probabilities', torch.Size([2, 3]))
     """
 
@@ -57,7 +57,7 @@ class Ensemble(nn.Module):
         self,
         models: Sequence[Member] | nn.ModuleList | BatchedMLP,
         weights: Sequence[float] | Tensor | None = None,
-        output_kinds: str | Sequence[str | None] | None = None,
+        output_forms: str | Sequence[str | None] | None = None,
     ) -> None:
         super().__init__()
         self._whole = isinstance(models, BatchedMLP)
@@ -69,14 +69,14 @@ class Ensemble(nn.Module):
             self.models = nn.ModuleList(
                 model if isinstance(model, nn.Module) else _Function(model) for model in members
             )
-        self.kinds = _kinds(members, output_kinds)
+        self.kinds = _kinds(members, output_forms)
         # a member's own log probabilities are better than logs of what it gives
         self._has_logs = tuple(
-            getattr(model, "output_kind", None) == kind
+            getattr(model, "output_form", None) == kind
             and callable(getattr(model, "log_probabilities", None))
             for model, kind in zip(members, self.kinds, strict=True)
         )
-        self.output_kind = "values" if self.kinds[0] == "values" else "probabilities"
+        self.output_form = "values" if self.kinds[0] == "values" else "probabilities"
         self.weights: Tensor | None
         self.register_buffer("weights", None if weights is None else self._normalised(weights))
 
@@ -109,8 +109,8 @@ class Ensemble(nn.Module):
         of the members' log derivatives, weighted by a softmax over members: never 0/0, even for
         a class to which every member gives a probability that underflows.
         """
-        if self.output_kind == "values":
-            raise ArgumentError("output_kind", "'values'", "an ensemble of classifiers")
+        if self.output_form == "values":
+            raise ArgumentError("output_form", "'values'", "an ensemble of classifiers")
         if self._whole:
             logs = self.models.log_probabilities(x)  # (n, members, classes)
         else:
@@ -204,7 +204,7 @@ class Ensemble(nn.Module):
 
     def extra_repr(self) -> str:
         weighted = "" if self.weights is None else ", weighted"
-        return f"{len(self)} members{weighted}, output_kind={self.output_kind!r}"
+        return f"{len(self)} members{weighted}, output_form={self.output_form!r}"
 
 
 def _checked(models: Sequence[Member] | nn.ModuleList) -> list[Member]:
@@ -225,19 +225,19 @@ def _kinds(models: list[Any], given: str | Sequence[str | None] | None) -> tuple
     listed = [given] * len(models) if given is None or isinstance(given, str) else list(given)
     if len(listed) != len(models):
         accepted = f"one name, or a list of {len(models)}"
-        raise ArgumentError("output_kinds", f"{len(listed)} names", accepted)
+        raise ArgumentError("output_forms", f"{len(listed)} names", accepted)
     kinds: list[str] = []
     for number, (model, said) in enumerate(zip(models, listed, strict=True)):
-        if said is not None and said not in OUTPUT_KINDS:
-            raise ArgumentError.unknown("output_kinds", said, OUTPUT_KINDS)
-        own = getattr(model, "output_kind", None)
-        own = own if own in OUTPUT_KINDS else None
+        if said is not None and said not in OUTPUT_FORMS:
+            raise ArgumentError.unknown("output_forms", said, OUTPUT_FORMS)
+        own = getattr(model, "output_form", None)
+        own = own if own in OUTPUT_FORMS else None
         if own is None and said is None:
             received = f"nothing about models[{number}], a {type(model).__name__}: it is ambiguous"
-            raise ArgumentError("output_kinds", received, ", ".join(map(repr, OUTPUT_KINDS)))
+            raise ArgumentError("output_forms", received, ", ".join(map(repr, OUTPUT_FORMS)))
         if own is not None and said is not None and own != said:
-            received = f"{said!r} for models[{number}], whose output_kind is {own!r}"
-            raise ArgumentError("output_kinds", received, f"{own!r}, or None to leave it to itself")
+            received = f"{said!r} for models[{number}], whose output_form is {own!r}"
+            raise ArgumentError("output_forms", received, f"{own!r}, or None to leave it to itself")
         kinds.append(own or said or "")
     if "values" in kinds and set(kinds) != {"values"}:
         raise ArgumentError("models", f"members that give {sorted(set(kinds))}", "'values' in all")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from limbeck.core.forms import FORMS, columns, log_probabilities
 from limbeck.errors import ArgumentError
 
-__all__ = ["LAYER_KINDS", "OUTPUT_KINDS", "Feedforward", "flat", "initialise", "is_count", "shapes"]
+__all__ = ["LAYER_KINDS", "OUTPUT_FORMS", "Feedforward", "flat", "initialise", "is_count", "shapes"]
 
 LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda z: z,
@@ -27,7 +27,7 @@ LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "log_softmax": lambda z: F.log_softmax(z, dim=-1),
 }
 
-OUTPUT_KINDS = FORMS[:4]
+OUTPUT_FORMS = FORMS[:4]
 
 
 def _log_ndtr(z: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class Feedforward(nn.Module):
         hidden: str | Sequence[str],
         output: str,
         bias: bool,
-        output_kind: str | None,
+        output_form: str | None,
         dtype: torch.dtype | None,
     ) -> None:
         super().__init__()
@@ -68,14 +68,14 @@ class Feedforward(nn.Module):
         if "softmax" in output and sizes[-1] == 1:
             accepted = "'logistic' or 'linear' with one output, where softmax is constant"
             raise ArgumentError("output", repr(output), accepted)
-        if output_kind is not None and output_kind not in OUTPUT_KINDS:
-            raise ArgumentError.unknown("output_kind", output_kind, OUTPUT_KINDS)
+        if output_form is not None and output_form not in OUTPUT_FORMS:
+            raise ArgumentError.unknown("output_form", output_form, OUTPUT_FORMS)
         if dtype is not None and not dtype.is_floating_point:
             raise ArgumentError("dtype", dtype, "a floating-point type")
         self.sizes, self.hidden = tuple(map(int, sizes)), tuple(names)
         self.output = output
         self.bias = bool(bias)
-        self._output_kind = output_kind or self._natural_kind()
+        self._output_form = output_form or self._natural_kind()
 
     def _natural_kind(self) -> str:
         if self.output in ("logistic", "probit"):
@@ -88,9 +88,9 @@ class Feedforward(nn.Module):
         return kinds.get(self.output, "values")
 
     @property
-    def output_kind(self) -> str:
-        r"""What the outputs are: one of `OUTPUT_KINDS`."""
-        return self._output_kind
+    def output_form(self) -> str:
+        r"""What the outputs are: one of `OUTPUT_FORMS`."""
+        return self._output_form
 
     @property
     def parameters_count(self) -> int:
@@ -110,15 +110,15 @@ class Feedforward(nn.Module):
         They come from the last layer's linear phase, so they stay finite where probabilities
         underflow.
         """
-        if self.output_kind == "values":
+        if self.output_form == "values":
             accepted = "a net that gives logits, probabilities or log_probabilities"
-            raise ArgumentError("output_kind", "'values'", accepted)
+            raise ArgumentError("output_form", "'values'", accepted)
         z = self.preactivation(x)
-        if self.output_kind == self._natural_kind():
+        if self.output_form == self._natural_kind():
             if self.output == "probit":
                 return columns(_log_ndtr(-z), _log_ndtr(z))
             return log_probabilities(z, "logits")
-        return log_probabilities(LAYER_KINDS[self.output](z), self.output_kind)
+        return log_probabilities(LAYER_KINDS[self.output](z), self.output_form)
 
     def spec(self) -> dict[str, Any]:
         r"""All but the weights, as JSON can hold it."""
@@ -128,7 +128,7 @@ class Feedforward(nn.Module):
             "hidden": list(self.hidden),
             "output": self.output,
             "bias": self.bias,
-            "output_kind": self.output_kind,
+            "output_form": self.output_form,
             "dtype": str(next(self.parameters()).dtype).removeprefix("torch."),
         }
 
@@ -142,7 +142,7 @@ class Feedforward(nn.Module):
     ) -> Self:
         r"""A net of the same shape, freshly initialised."""
         fields = dict(spec)
-        wanted = {"type", "sizes", "hidden", "output", "bias", "output_kind", "dtype"}
+        wanted = {"type", "sizes", "hidden", "output", "bias", "output_form", "dtype"}
         wanted |= cls._more
         if set(fields) != wanted or fields.pop("type") != cls.__name__:
             raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives")
@@ -155,7 +155,7 @@ class Feedforward(nn.Module):
     def extra_repr(self) -> str:
         return (
             f"{', '.join(map(str, self.sizes))}, hidden={self.hidden}, output={self.output!r}, "
-            f"output_kind={self.output_kind!r}, parameters={self.parameters_count:,}"
+            f"output_form={self.output_form!r}, parameters={self.parameters_count:,}"
         )
 
 

@@ -25,7 +25,7 @@ class MLP(Feedforward):
         hidden: The kind of the hidden layers, or one for each.
         output: The kind of the output layer.
         bias: Whether layers have biases.
-        output_kind: What the outputs are ("logits", "probabilities", "log_probabilities" or
+        output_form: What the outputs are ("logits", "probabilities", "log_probabilities" or
             "values"); None reads it off `output`. Say "values" for regression.
         dtype: The weights' floating-point type.
         device: Where the weights live.
@@ -41,12 +41,12 @@ class MLP(Feedforward):
         hidden: str | Sequence[str] = "relu",
         output: str = "linear",
         bias: bool = True,
-        output_kind: str | None = None,
+        output_form: str | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(sizes, hidden, output, bias, output_kind, dtype)
+        super().__init__(sizes, hidden, output, bias, output_form, dtype)
         device = torch.get_default_device() if device is None else torch.device(device)
         self.layers = nn.ModuleList()
         for inputs, outputs, kind in shapes(self):

@@ -3,8 +3,8 @@ r"""Numbers as arguments."""
 import numpy as np
 import pytest
 
+from limbeck.core.checks import number, whole_number
 from limbeck.errors import ArgumentError
-from limbeck.inputs.checks import number, whole_number
 
 
 @pytest.mark.parametrize("value", [1, 0.5, np.float32(0.25), np.int64(1)])

@@ -1,0 +1,26 @@
+r"""Random nets and inputs that the tests of models share."""
+
+from __future__ import annotations
+
+import torch
+
+from limbeck.models.feedforward import LAYER_KINDS
+
+DOUBLE = torch.float64
+KINDS = sorted(LAYER_KINDS)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(*shape, dtype=DOUBLE, generator=generator(seed))
+
+
+def randomised(net: torch.nn.Module) -> torch.nn.Module:
+    r"""Biases start at zero, where a test would not see them."""
+    g = generator(5)
+    for parameter in net.parameters():
+        torch.nn.init.normal_(parameter, std=0.7, generator=g)
+    return net
