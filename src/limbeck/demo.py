@@ -89,9 +89,9 @@ def run(members: int, steps: int, seed: int, as_json: bool, progress: bool) -> l
     took = time.perf_counter() - start
     rows = [measure("teacher", teacher, teacher, X_test, y_test, len(X), took)]
     ways: list[tuple[str, Loss]] = [
-        ("student, CE", losses.cross_entropy()),
-        ("student, DSE", losses.derivative_error()),
-        ("student, both", BOTH),
+        ("CE", losses.cross_entropy()),
+        ("DSE", losses.derivative_error()),
+        ("CE + DSE", BOTH),
         ("labels alone", losses.label_cross_entropy()),
     ]
     for images in (len(X), few):
