@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -19,16 +19,17 @@ from rich.progress import (
 )
 
 if TYPE_CHECKING:
-    from limbeck.core.batch import Batch
     from limbeck.core.loop import Run, Step
 
 __all__ = ["tracked", "watched"]
 
+T = TypeVar("T")
+
 REFRESH = 0.2  # seconds; looking more often would make GPUs wait
 
 
-def tracked(blocks: list[Batch], label: str, progress: bool) -> Iterator[Batch]:
-    r"""Blocks of rows one by one, with a bar on the terminal if one is there and wanted."""
+def tracked(blocks: Sequence[T], label: str, progress: bool) -> Iterator[T]:
+    r"""Pieces of work one by one, with a bar on the terminal if one is there and wanted."""
     if not _shown(progress):
         yield from blocks
         return

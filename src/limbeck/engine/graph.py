@@ -2,8 +2,6 @@ r"""The CUDA engine: the compiled step, captured as one CUDA graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from limbeck.core.batch import leaves, map_tensors
 from limbeck.core.objective import Plan
 from limbeck.core.update import Update
 from limbeck.engine.compiled import Compiled
+from limbeck.engine.precision import tensor_float
 
 __all__ = ["Graph"]
 
@@ -38,10 +37,10 @@ class Graph(Compiled):
             self._captured.replay()
         elif self._calls < WARM_UP or self._fallback is not None:
             self._calls += 1
-            with _tensor_float():
+            with tensor_float():
                 super().step(plan)
         else:
-            with _tensor_float():
+            with tensor_float():
                 self._capture(plan)
             self.step(plan)
 
@@ -63,14 +62,3 @@ class Graph(Compiled):
 
     def _options(self) -> dict[str, Any]:
         return {"combo_kernels": True}  # one kernel for what many small parameters have in common
-
-
-@contextmanager
-def _tensor_float() -> Iterator[None]:
-    r"""Tensor cores for float32 matrix products, for as long as it lasts."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before

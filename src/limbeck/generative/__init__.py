@@ -1,0 +1,1 @@
+r"""Intractable generative models: distilled into tractable ones, and their log Z estimated."""

@@ -1,0 +1,1 @@
+r"""Kernels: the inner loops of models, in plain torch, in C++ and for GPUs."""
