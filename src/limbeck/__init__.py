@@ -23,35 +23,56 @@ if TYPE_CHECKING:
         LimbeckError,
         NotDifferentiableError,
     )
+    from limbeck.generative.enumeration import exact_log_z
+    from limbeck.generative.estimate import LogPartition
+    from limbeck.generative.expectations import expected_statistics
+    from limbeck.generative.log_partition import log_partition
+    from limbeck.generative.normalize import normalize
     from limbeck.models import MLP, BatchedMLP, Ensemble
+    from limbeck.models.energy import Energy
+    from limbeck.models.nade import NADE
+    from limbeck.models.rbm import RBM
+    from limbeck.models.supports import Binary, Real, Spins, States
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "MLP",
+    "NADE",
+    "RBM",
     "ArgumentError",
     "Batch",
     "BatchedMLP",
+    "Binary",
     "CheckpointError",
     "Constant",
     "Cosine",
+    "Energy",
     "Ensemble",
     "GradientUpdate",
     "InexactTeacherError",
     "LimbeckError",
     "Linear",
+    "LogPartition",
     "Logarithmic",
     "NotDifferentiableError",
     "Opaque",
+    "Real",
     "Result",
     "RobbinsMonro",
+    "Spins",
+    "States",
     "Stored",
     "Teacher",
     "distill",
     "evaluate",
+    "exact_log_z",
+    "expected_statistics",
     "inputs",
     "load",
+    "log_partition",
     "losses",
+    "normalize",
     "steps",
 ]
 
@@ -59,27 +80,39 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "ArgumentError": "limbeck.errors",
     "Batch": "limbeck.core.batch",
     "BatchedMLP": "limbeck.models",
+    "Binary": "limbeck.models.supports",
     "CheckpointError": "limbeck.errors",
     "Constant": "limbeck.core.schedule",
     "Cosine": "limbeck.core.schedule",
+    "Energy": "limbeck.models.energy",
     "Ensemble": "limbeck.models",
     "GradientUpdate": "limbeck.core.update",
     "InexactTeacherError": "limbeck.errors",
     "LimbeckError": "limbeck.errors",
     "Linear": "limbeck.core.schedule",
+    "LogPartition": "limbeck.generative.estimate",
     "Logarithmic": "limbeck.core.schedule",
     "MLP": "limbeck.models",
+    "NADE": "limbeck.models.nade",
     "NotDifferentiableError": "limbeck.errors",
     "Opaque": "limbeck.core.teacher",
+    "RBM": "limbeck.models.rbm",
+    "Real": "limbeck.models.supports",
     "Result": "limbeck.core.result",
     "RobbinsMonro": "limbeck.core.schedule",
+    "Spins": "limbeck.models.supports",
+    "States": "limbeck.models.supports",
     "Stored": "limbeck.core.stored",
     "Teacher": "limbeck.core.teacher",
     "distill": "limbeck.distillation",
     "evaluate": "limbeck.core.evaluation",
+    "exact_log_z": "limbeck.generative.enumeration",
+    "expected_statistics": "limbeck.generative.expectations",
     "inputs": "limbeck.inputs",
     "load": "limbeck.core.result",
+    "log_partition": "limbeck.generative.log_partition",
     "losses": "limbeck.losses",
+    "normalize": "limbeck.generative.normalize",
     "steps": "limbeck.distillation",
 }
 

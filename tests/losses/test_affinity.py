@@ -14,7 +14,7 @@ from limbeck.core.objective import Objective
 from limbeck.core.teacher import Teacher
 from limbeck.core.update import GradientUpdate
 from limbeck.errors import InexactTeacherError
-from limbeck.inputs import Dataset
+from limbeck.inputs import Dataset, Function
 from limbeck.models import MLP, Ensemble
 
 N, D, CLASSES, DRAWS = 3, 2, 3, 4
@@ -78,6 +78,8 @@ def average(loss) -> nn.Module:
 def objective(loss, teacher: nn.Module, exact: bool = True) -> Objective:
     student = Gaussian(0) if loss.needs == "density" else net(0)
     inputs = Dataset(X, torch.tensor([0, 2, 1]))
+    if loss.name == "reverse_kl":
+        inputs = Function(lambda n: X[torch.arange(n) % N])
     if loss.name == "label_square_error":
         inputs = Dataset(X, torch.ones(N, CLASSES, dtype=torch.float64))
     return Objective(Teacher(teacher, exact=exact), student, inputs, loss)
@@ -120,6 +122,7 @@ NOT_AFFINE = [
     losses.derivative_error("plain", "teacher", projections=1),
     losses.directional_error(V, domain="log"),
     losses.log_density_error(),
+    losses.reverse_kl(),
     losses.score_matching(),
 ]
 ALL = AFFINE + NOT_AFFINE

@@ -1,6 +1,6 @@
 r"""Losses: (n,)-valued, composable with + and *."""
 
-from limbeck.losses.densities import kl, log_density_error, score_matching
+from limbeck.losses.densities import kl, log_density_error, reverse_kl, score_matching
 from limbeck.losses.derivatives import derivative_error, directional_error
 from limbeck.losses.hidden import hints
 from limbeck.losses.values import (
@@ -21,6 +21,7 @@ __all__ = [
     "label_square_error",
     "log_density_error",
     "logit_error",
+    "reverse_kl",
     "score_matching",
     "square_error",
 ]

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from limbeck.core.batch import Batch
 from limbeck.core.evaluation import View
-from limbeck.core.loss import Loss
+from limbeck.core.loss import Loss, Probe
 from limbeck.errors import ArgumentError
 
-__all__ = ["kl", "log_density_error", "score_matching"]
+__all__ = ["kl", "log_density_error", "reverse_kl", "score_matching"]
 
 LOGARITHMS = "log densities are not averages over draws"
 
@@ -53,6 +53,38 @@ class log_density_error(Loss):  # noqa: N801
 
     def __repr__(self) -> str:
         return f"log_density_error(c={self.c:g})"
+
+
+class reverse_kl(Loss):  # noqa: N801
+    r"""KL(f ‖ p) up to log Z, at inputs x that are samples of the student itself.
+
+    The value at an example is r(x) = log f(x) − log p̃(x), whose mean is KL(f ‖ p) − log Z. The
+    samples depend on the parameters, so the gradient is not that of r: it is REINFORCE's,
+    (r(x) − b) ∂log f(x), where b is the mean of r over the other examples of the batch. That
+    leaves its expectation as it is and takes most of its variance away. A batch of one has no
+    others, and b is 0.
+    """
+
+    name = "reverse_kl"
+    asks = frozenset({"values"})
+    needs = "density"
+    affine = False
+    bias = LOGARITHMS
+    storable = False
+
+    def bind(self, probe: Probe) -> None:
+        if probe.batch.index is not None:
+            received = "rows of a data set, for reverse_kl"
+            accepted = "samples of the student itself: limbeck.inputs.Samples(student)"
+            raise ArgumentError("inputs", received, accepted)
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+        log_f = student.log_density()
+        r = (log_f - teacher.log_density()).detach()
+        others = len(r) - 1
+        advantage = (r - r.mean()) * (len(r) / others) if others else r
+        surrogate = advantage * log_f
+        return r + surrogate - surrogate.detach()
 
 
 class score_matching(Loss):  # noqa: N801

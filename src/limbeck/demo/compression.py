@@ -1,10 +1,10 @@
-r"""The demo: an ensemble of nets on scikit-learn's digits, compressed a hundredfold."""
+r"""Compress: an ensemble of nets on scikit-learn's digits, made a hundred times smaller."""
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -74,9 +74,10 @@ def measure(
     )
 
 
-def run(members: int, steps: int, seed: int, as_json: bool, progress: bool) -> list[Row]:
-    r"""Train the teacher, distil it in several ways, and print the table."""
-    console = Console(stderr=as_json)
+def run(
+    members: int, steps: int, seed: int, console: Console, progress: bool, shown: bool
+) -> list[dict[str, Any]]:
+    r"""Train the teacher, distil it in several ways, and print the table if it is to be shown."""
     X, y, X_test, y_test = digits(seed)
     few = int(TENTH * len(X))
     console.print(
@@ -104,11 +105,9 @@ def run(members: int, steps: int, seed: int, as_json: bool, progress: bool) -> l
                 device="cpu", progress=progress,
             )  # fmt: skip
             rows.append(measure(name, student, teacher, X_test, y_test, images, result.seconds))
-    if as_json:
-        print(json.dumps([asdict(row) for row in rows], indent=1))
-    else:
+    if shown:
         show(rows, console)
-    return rows
+    return [asdict(row) for row in rows]
 
 
 def show(rows: list[Row], console: Console) -> None:

@@ -1,0 +1,127 @@
+r"""log Z of CD25(500): standard error against seconds, annealing beside distil-then-bridge.
+
+All on one machine in one run: AIS batched over all chains, bridge with a student at hand, and
+bridge with the distillation of its student counted in. One JSON line an estimate, then the times
+at which each way reaches given errors.
+
+    python benchmarks/log_z.py --data DIR [--device cuda] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import machine, report
+
+import limbeck as lb
+from limbeck.reproduction import data
+
+ERRORS = (0.1, 0.05, 0.03, 0.02, 0.01)
+r"""Three standard errors to be reached."""
+
+
+def ais(rbm: lb.RBM, chains: int, schedule: str | int, seed: int) -> dict[str, Any]:
+    z = lb.log_partition(
+        rbm, method="ais", samples=chains, schedule=schedule, seed=seed, progress=False
+    )
+    return shown(z, "AIS", f"{chains:,} chains, {schedule} temperatures", z.seconds)
+
+
+def student(rbm: lb.RBM, steps: int, batch: int, seed: int) -> tuple[Any, float]:
+    r"""A NADE started at the RBM's weights, and the seconds that it took."""
+    began = time.perf_counter()
+    result = lb.normalize(
+        rbm, steps=steps, batch_size=batch, chains=10 * batch, seed=seed,
+        device=rbm.W.device, progress=False,
+    )  # fmt: skip
+    return result.student, time.perf_counter() - began
+
+
+def bridge(
+    rbm: lb.RBM, nade: Any, samples: int, kernel: str, seed: int, before: float, way: str
+) -> dict[str, Any]:
+    z = lb.log_partition(
+        rbm, nade, method="bridge", samples=samples, kernel=kernel, burn_in="auto", seed=seed,
+        progress=False,
+    )  # fmt: skip
+    what = f"{samples:,} + {samples:,} samples, kernel {kernel}, burn-in {z.diagnostics['burn_in']}"
+    return shown(z, way, what, before + z.seconds)
+
+
+def shown(z: lb.LogPartition, way: str, what: str, seconds: float) -> dict[str, Any]:
+    figure = {
+        "way": way,
+        "what": what,
+        "log_z": round(z.value, 4),
+        "three_errors": 3 * z.std_error,
+        "seconds": seconds,
+        "trustworthy": z.verdict.trustworthy,
+        "reasons": list(z.verdict.reasons),
+    }
+    report("log Z", **figure)
+    return figure
+
+
+def reached(figures: list[dict[str, Any]], error: float) -> tuple[float, str] | None:
+    r"""The least seconds to that error: the best run that reached it, or one continued.
+
+    Errors fall as one over the root of the samples, and seconds grow with these at most in
+    proportion, so a run that missed by a factor f needs f² as long.
+    """
+    times = [
+        (f["seconds"] * max(1.0, (f["three_errors"] / error) ** 2), f["what"])
+        for f in figures
+        if f["trustworthy"] and math.isfinite(f["three_errors"])
+    ]
+    return min(times, default=None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=None)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--quick", action="store_true", help="a few small runs only")
+    options = parser.parse_args()
+    rbm = data.rbm(options.data).to(options.device)
+    report("machine", **machine())
+    few = options.quick or options.device == "cpu"
+    found: dict[str, list[dict[str, Any]]] = {"AIS": [], "bridge": [], "cold": []}
+    lb.log_partition(rbm, method="ais", samples=100, schedule=20, progress=False)  # warm up
+    for chains, schedule in (
+        [(100, 1000)] if few else [(10_000, 2900), (10_000, "2008"), (50_000, "2008")]
+    ):
+        found["AIS"].append(ais(rbm, chains, schedule, 0))
+    short, long = (200, 2000) if few else (2000, 40_000)
+    batch = 50 if few else 200
+    student(rbm, 20, batch, 0)  # compile
+    nade = None
+    for steps in (short, long):
+        nade, took = student(rbm, steps, batch, 1)
+        for samples in [1000] if few else [10_000, 100_000]:
+            for kernel in ("mixed", "target"):
+                found["cold"].append(
+                    bridge(rbm, nade, samples, kernel, 2, took, "distil, then bridge")
+                )
+    for samples in [1000] if few else [10_000, 50_000, 200_000, 500_000]:
+        for kernel in ("metropolis", "mixed", "target"):
+            found["bridge"].append(
+                bridge(rbm, nade, samples, kernel, 3, 0.0, "bridge, student at hand")
+            )
+    for error in ERRORS:
+        times = {way: reached(figures, error) for way, figures in found.items()}
+        hand, annealed = times["bridge"], times["AIS"]
+        report(
+            f"seconds to 3 s.e. of {error}",
+            **{way: None if best is None else best[0] for way, best in times.items()},
+            ratio=None if hand is None or annealed is None else annealed[0] / hand[0],
+            how=None if hand is None else hand[1],
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+r"""The demo: what limbeck does, on data that come with scikit-learn, in about two minutes."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Console
+
+from limbeck.errors import ArgumentError
+
+__all__ = ["PARTS", "run"]
+
+PARTS = ("compress", "normalize")
+
+
+def run(part: str, members: int, steps: int, seed: int, as_json: bool, progress: bool) -> None:
+    r"""Run one part of the demo, or all of them, and print what came out.
+
+    Arguments:
+        part: "compress", "normalize", or "all".
+        members: Nets in the teacher ensemble of "compress".
+        steps: Steps of each distillation.
+        seed: Seeds everything.
+        as_json: Whether to print JSON instead of tables.
+        progress: Whether to show bars.
+    """
+    from limbeck.demo import compression, normalization
+
+    if part != "all" and part not in PARTS:
+        raise ArgumentError.unknown("part", part, ("all", *PARTS))
+    console = Console(stderr=as_json)
+    found = {}
+    if part in ("all", "compress"):
+        found["compress"] = compression.run(members, steps, seed, console, progress, not as_json)
+    if part in ("all", "normalize"):
+        found["normalize"] = normalization.run(steps, seed, console, progress, not as_json)
+    if as_json:
+        print(json.dumps(found, indent=1))

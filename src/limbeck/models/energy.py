@@ -1,0 +1,212 @@
+r"""A target made of an energy function, with its Gibbs kernels and its annealing path."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.core.checks import number, whole_number
+from limbeck.errors import ArgumentError
+from limbeck.models.supports import Discrete, Support
+from limbeck.samplers.gibbs import sweep
+
+__all__ = ["Energy", "EnergyPath"]
+
+
+class Energy(nn.Module):
+    r"""The density p(x) ∝ exp(−fn(x) / temperature): low energies are likely.
+
+    Arguments:
+        fn: The energy (n,) of events (n, *shape), a function or a module. +∞ forbids an event.
+        support: Where x lives: `Binary`, `Spins`, `States` or `Real`.
+        temperature: Divides the energy; above zero.
+        advance: `advance(x, sweeps, generator)` gives the chains after so many sweeps, each of
+            which leaves the density invariant. Without it discrete supports have Gibbs sampling
+            site by site. If it has a parameter `beta` it is asked for sweeps at exp(−β fn /
+            temperature) too when annealing; if not, annealing uses the site-wise ones.
+        exact: Whether `advance` leaves the density invariant exactly; if not, say so, and what
+            needs samples of the target is marked as doubtful.
+
+    >>> from limbeck.models.supports import Spins
+    >>> field = Energy(lambda x: -x.sum(1), Spins(3), temperature=2.0)
+    >>> field.log_unnormalized(torch.ones(1, 3))
+    tensor([1.5000])
+    """
+
+    output_form = "log_density"
+
+    def __init__(
+        self,
+        fn: Callable[[Tensor], Tensor],
+        support: Support,
+        temperature: float = 1.0,
+        advance: Callable[..., Tensor] | None = None,
+        exact: bool = True,
+    ) -> None:
+        super().__init__()
+        if not callable(fn):
+            raise ArgumentError("fn", f"a {type(fn).__name__}", "a function of events (n, *shape)")
+        if not isinstance(support, Support):
+            accepted = "a support, such as lb.Binary(784) or lb.Spins(8, 8)"
+            raise ArgumentError("support", repr(support), accepted)
+        self.fn, self.support = fn, support
+        self.temperature = number(
+            "temperature", temperature, "a number above zero", lambda t: t > 0
+        )
+        self.exact = bool(exact)
+        self.sampler = advance
+        self._tempers = advance is not None and "beta" in _parameters(advance)
+
+    def log_unnormalized(self, x: Tensor) -> Tensor:
+        r"""log p̃(x) = −fn(x) / temperature, (n,)."""
+        energy = self.fn(x)
+        if not isinstance(energy, Tensor):
+            raise ArgumentError("fn", f"energies of type {type(energy).__name__}", "a tensor (n,)")
+        if energy.shape != x.shape[:1]:
+            received = f"energies of shape {tuple(energy.shape)} for {len(x)} events"
+            raise ArgumentError("fn", received, f"shape ({len(x)},), an energy for each")
+        return energy / -self.temperature
+
+    forward = log_unnormalized
+
+    def advance(
+        self, x: Tensor, sweeps: int = 1, generator: torch.Generator | None = None
+    ) -> Tensor:
+        r"""Chains (n, *shape) moved on by so many sweeps."""
+        whole_number("sweeps", sweeps, "a whole number from 0", least=0)
+        if self.sampler is None:
+            return self.sites(x, sweeps, generator)
+        return self._checked(self.sampler(x, sweeps, generator), x)
+
+    def sites(
+        self,
+        x: Tensor,
+        sweeps: int = 1,
+        generator: torch.Generator | None = None,
+        *,
+        beta: float = 1.0,
+        reverse: bool = False,
+        known: Tensor | None = None,
+    ) -> Tensor:
+        r"""Sweeps of site-wise Gibbs sampling that leave p̃(x)^β invariant."""
+        support = self.support
+        if not isinstance(support, Discrete):
+            accepted = "advance(x, sweeps, generator), since site-wise Gibbs sampling is for "
+            raise ArgumentError("advance", f"None over {support!r}", accepted + "discrete supports")
+        chains = x
+        for _ in range(sweeps):
+            chains, known = sweep(
+                self.log_unnormalized,
+                chains,
+                support,
+                generator,
+                beta=beta,
+                reverse=reverse,
+                known=known,
+            )
+        capturing = chains.is_cuda and torch.cuda.is_current_stream_capturing()
+        if not capturing and chains.isnan().any() and not x.isnan().any():
+            received = "energies that are NaN or −∞ at some events"
+            raise ArgumentError("fn", received, "numbers, or +∞ to forbid an event")
+        return chains
+
+    def tempered(
+        self,
+        x: Tensor,
+        beta: float,
+        generator: torch.Generator | None = None,
+        *,
+        reverse: bool = False,
+        known: Tensor | None = None,
+    ) -> Tensor:
+        r"""One sweep that leaves p̃(x)^β invariant: the user's own, if it can, or site by site."""
+        if self.sampler is None or not self._tempers:
+            return self.sites(x, 1, generator, beta=beta, reverse=reverse, known=known)
+        back = {"reverse": reverse} if "reverse" in _parameters(self.sampler) else {}
+        return self._checked(self.sampler(x, 1, generator, beta=beta, **back), x)
+
+    def path(self) -> EnergyPath:
+        r"""The powers p̃(x)^β from the uniform distribution, β = 0, to the target, β = 1."""
+        return EnergyPath(self)
+
+    def _checked(self, moved: Any, x: Tensor) -> Tensor:
+        if not isinstance(moved, Tensor) or moved.shape != x.shape or moved.dtype != x.dtype:
+            received = f"a {type(moved).__name__}"
+            if isinstance(moved, Tensor):
+                received = f"a tensor {tuple(moved.shape)} of {moved.dtype}"
+            accepted = f"chains as it was given them, {tuple(x.shape)} of {x.dtype}"
+            raise ArgumentError("advance", received, accepted)
+        return moved
+
+    def extra_repr(self) -> str:
+        return f"support={self.support!r}, temperature={self.temperature:g}"
+
+
+class EnergyPath:
+    r"""The geometric path p̃_β(x) = p̃(x)^β from the uniform distribution over a discrete support.
+
+    Arguments:
+        energy: The target at β = 1.
+    """
+
+    def __init__(self, energy: Energy) -> None:
+        if not isinstance(energy.support, Discrete):
+            received = f"an energy over {energy.support!r}"
+            raise ArgumentError("path", received, "a discrete support, where β = 0 is uniform")
+        self.energy = energy
+        self.support: Discrete = energy.support
+        self.log_z = self.support.log_count
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        held = (*self.energy.parameters(), *self.energy.buffers())
+        like = next((t for t in held if t.is_floating_point()), torch.empty(0))
+        device = like.device if generator is None else generator.device
+        return self.support.start(n, generator, device, like.dtype)
+
+    def log_unnormalized(self, x: Tensor, beta: float) -> Tensor:
+        return _power(self.energy.log_unnormalized(x), beta)
+
+    def advance(
+        self,
+        x: Tensor,
+        beta: float,
+        generator: torch.Generator | None = None,
+        *,
+        reverse: bool = False,
+    ) -> Tensor:
+        return self.energy.tempered(x, beta, generator, reverse=reverse)
+
+    def climb(
+        self, x: Tensor, before: float, after: float, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            log = self.energy.log_unnormalized(x)
+        gain = _power(log, after) - _power(log, before)
+        gain = torch.where(log == -math.inf, -math.inf, gain) if after > before else gain
+        return gain, self.energy.tempered(x, after, generator, known=log)
+
+
+def _power(log: Tensor, beta: float) -> Tensor:
+    r"""β log p̃, and 0 at β = 0 where events are forbidden too."""
+    return log * beta if beta else torch.zeros_like(log)
+
+
+def _parameters(advance: Callable[..., Any]) -> list[str]:
+    r"""The names of the parameters of the user's function, which must take three in all."""
+    accepted = "a function advance(x, sweeps, generator)"
+    if not callable(advance):
+        raise ArgumentError("advance", f"a {type(advance).__name__}", accepted)
+    try:
+        signature = inspect.signature(advance)
+    except (TypeError, ValueError):  # Python cannot say of some built-in ones
+        return []
+    try:
+        signature.bind(None, 1, None)
+    except TypeError:
+        raise ArgumentError("advance", f"a function of {signature}", accepted) from None
+    return list(signature.parameters)

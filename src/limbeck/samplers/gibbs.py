@@ -1,0 +1,106 @@
+r"""Gibbs sampling site by site, of any density over a discrete support, on many chains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from limbeck.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from limbeck.models.supports import Discrete
+
+__all__ = ["ORDERS", "choose", "sweep"]
+
+ORDERS = ("fixed", "random")
+
+
+@torch.no_grad()
+def sweep(
+    log_density: Callable[[Tensor], Tensor],
+    x: Tensor,
+    support: Discrete,
+    generator: torch.Generator | None = None,
+    *,
+    beta: float = 1.0,
+    order: str = "fixed",
+    reverse: bool = False,
+    known: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    r"""One sweep of chains over all sites: each gets a value from its conditional distribution.
+
+    A site's q − 1 other values are evaluated in one call for all chains; the value of the present
+    one is known from the site before. A sweep leaves exp(β log p̃) invariant. With sites in the
+    fixed order it is not its own reversal: `reverse` gives that, by going through them backwards.
+    Events of probability zero may be met; a chain that finds nothing else around it moves freely
+    until it does. Where the log density is NaN or +∞ the chain becomes NaN.
+
+    Arguments:
+        log_density: log p̃(x), (n,), of events (n, *shape).
+        x: The chains (n, *shape); they stay as they are.
+        support: Where x lives.
+        generator: The source of randomness, on the chains' device.
+        beta: The power β ≥ 0 of the density.
+        order: "fixed", or "random" for a new order at each sweep, the same for all chains.
+        reverse: Whether to go through a fixed order backwards.
+        known: log p̃(x) (n,) of the chains as they are, if it is known.
+
+    Returns:
+        The new chains (n, *shape) and their log p̃, (n,).
+    """
+    if order not in ORDERS:
+        raise ArgumentError.unknown("order", order, ORDERS)
+    n, q = len(x), support.count
+    x = x.reshape(n, support.size).clone()
+    present = log_density(x.reshape(n, *support.shape)) if known is None else known
+    worst = present
+    shifts = torch.arange(1, q, device=x.device, dtype=x.dtype)[:, None]
+    for site in _sites(support.size, order, reverse, generator):
+        own = x[:, site].clone()
+        values = support.decode((support.encode(own) + shifts) % q)  # (q − 1, n), all but its own
+        others = x.repeat(q - 1, 1)
+        others[:, site] = values.reshape(-1)
+        found = log_density(others.reshape(-1, *support.shape)).reshape(q - 1, n)
+        worst = torch.maximum(worst, found.amax(0))  # NaN is larger than anything
+        logs = torch.cat([present[None], found])
+        chosen = choose(_power(logs, beta), generator)[None]
+        present = logs.gather(0, chosen)[0]
+        x[:, site] = torch.cat([own[None], values]).gather(0, chosen)[0]
+    x = torch.where((worst.isnan() | (worst == math.inf))[:, None], math.nan, x)
+    return x.reshape(n, *support.shape), present
+
+
+def choose(logs: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    r"""One of q for each of n, with probabilities proportional to the exponentials of (q, n).
+
+    Where all of them are −∞ each is as likely as any other.
+    """
+    at = torch.rand(logs.shape[1], generator=generator, device=logs.device, dtype=logs.dtype)
+    if len(logs) == 2:
+        return (at < (logs[1] - logs[0]).nan_to_num(0.0).sigmoid()).long()
+    top = logs.amax(0)
+    weights = torch.where(top == -math.inf, 1.0, (logs - top).exp())
+    below = weights.cumsum(0)
+    # rounding may lead beyond the last, back to the first
+    return (at * below[-1] >= below).sum(0) % len(logs)
+
+
+def _power(logs: Tensor, beta: float) -> Tensor:
+    r"""β log p̃; nothing is forbidden at β = 0."""
+    if beta == 1:
+        return logs
+    return logs * beta if beta else torch.zeros_like(logs)
+
+
+def _sites(
+    size: int, order: str, reverse: bool, generator: torch.Generator | None
+) -> list[int] | range:
+    if order == "random":
+        device = "cpu" if generator is None else generator.device
+        sites: list[int] = torch.randperm(size, generator=generator, device=device).tolist()
+        return sites
+    return range(size - 1, -1, -1) if reverse else range(size)

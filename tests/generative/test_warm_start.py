@@ -1,0 +1,93 @@
+r"""Warm starts: a NADE at an RBM's weights, in its own order, with more or fewer units."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from limbeck.errors import ArgumentError
+from limbeck.generative.warm_start import can_warm_start, warm_start
+from limbeck.models import MLP
+from limbeck.models.energy import Energy
+from limbeck.models.nade import NADE
+from limbeck.models.rbm import RBM
+from limbeck.models.supports import Binary, Spins
+
+ORDER = [3, 0, 4, 1, 2]
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def rbm(dtype=None) -> RBM:
+    return RBM.random(5, 3, scale=1.0, generator=generator(1), dtype=dtype)
+
+
+@pytest.mark.parametrize("order", [None, ORDER])
+def test_weights_are_those_of_the_rbm_in_the_order_of_the_student(order):
+    target, student = rbm(), NADE(5, 3, order=order, generator=generator(2))
+    places = [p.data_ptr() for p in student.parameters()]
+    warm_start(student, target, generator(3))
+    rows = list(range(5)) if order is None else order
+    torch.testing.assert_close(student.w.detach(), target.W.detach()[rows])
+    torch.testing.assert_close(student.u.detach(), target.W.detach()[rows])
+    torch.testing.assert_close(student.b.detach(), target.a.detach()[rows])
+    torch.testing.assert_close(student.c.detach(), target.b.detach())
+    assert [p.data_ptr() for p in student.parameters()] == places, "in place"
+    assert torch.as_tensor(student.order).tolist() == rows
+    assert all(p.requires_grad for p in student.parameters())
+
+
+def test_further_units_start_small_and_the_rest_as_before():
+    target = rbm()
+    student = NADE(5, 9, generator=generator(2))
+    warm_start(student, target, generator(3))
+    sizes = student.w.detach().norm(dim=0) + student.u.detach().norm(dim=0)
+    theirs = (2 * target.W.detach().norm(dim=0)).sort().values
+    torch.testing.assert_close(sizes.sort().values[-3:], theirs)
+    assert sizes.sort().values[-4] < 0.3 * theirs[0]
+    assert (sizes > 0).all(), "units at zero would all learn the same"
+    other = NADE(5, 9, generator=generator(2))
+    warm_start(other, target, generator(3))
+    for one, two in zip(student.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_of_too_many_units_the_largest_are_kept():
+    target = rbm()
+    student = NADE(5, 2, generator=generator(2))
+    warm_start(student, target, generator(3))
+    kept = target.W.detach().norm(dim=0).topk(2).indices.sort().values
+    found = student.w.detach()
+    columns = target.W.detach()[:, kept]
+    assert torch.allclose(found, columns) or torch.allclose(found, columns.flip(1))
+
+
+def test_students_keep_their_floating_type():
+    student = NADE(5, 3, dtype=torch.float64, generator=generator(2))
+    warm_start(student, rbm(), generator(3))
+    assert all(p.dtype == torch.float64 for p in student.parameters())
+    torch.testing.assert_close(student.w.detach(), rbm().W.detach().double())
+
+
+ISING = Energy(lambda x: -(x * x.roll(1, 1)).sum(1), Spins(5))
+OTHERS = {
+    "an energy": (lambda: NADE(5, 3, support=Spins(5)), ISING, r"NADE over Spins\(5\) of Energy"),
+    "another support": (
+        lambda: NADE(5, 3, support=Spins(5)),
+        rbm(),
+        r"NADE over Spins\(5\) of RBM over Binary\(5\)",
+    ),
+    "another size": (lambda: NADE(4, 3), rbm(), r"NADE over Binary\(4\) of RBM over Binary\(5\)"),
+    "another student": (lambda: MLP(5, 3), rbm(), r"MLP over nothing of RBM"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_other_pairs_are_refused_with_what_is_possible(case):
+    make, target, message = OTHERS[case]
+    assert not can_warm_start(make(), target)
+    with pytest.raises(ArgumentError, match=rf"init: got 'teacher' for {message}.*NADE and an RBM"):
+        warm_start(make(), target)
+    assert can_warm_start(NADE(5, 2, support=Binary(5)), rbm())
