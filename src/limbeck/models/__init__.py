@@ -3,5 +3,6 @@ r"""Students and teachers of limbeck's own."""
 from limbeck.models.batched import BatchedMLP
 from limbeck.models.ensemble import Ensemble
 from limbeck.models.mlp import MLP
+from limbeck.models.nade import NADE
 
-__all__ = ["MLP", "BatchedMLP", "Ensemble"]
+__all__ = ["MLP", "NADE", "BatchedMLP", "Ensemble"]

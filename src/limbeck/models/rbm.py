@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from limbeck.core.checks import number, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.inputs.parts import as_part
+from limbeck.models.kernels.bit_products import BitProducts
 from limbeck.models.kernels.bits import Bits
 from limbeck.models.supports import Binary
 
@@ -189,12 +190,12 @@ class RBM(nn.Module):
             raise ArgumentError("x", f"shape {tuple(x.shape)}", f"shape (n, {self.visible})")
         if sweeps == 0:
             return x.clone()
-        n, forth, back = len(state), self.W.detach(), self.W.detach().T
-        v, h = state.new_empty(n, self.visible), state.new_empty(n, self.hidden)
-        bits = Bits(2 * sweeps, state.device, generator)
+        v = state.new_empty(len(state), self.visible)
+        h = state.new_empty(len(state), self.hidden)
+        products, bits = BitProducts(self.W.detach()), Bits(2 * sweeps, state.device, generator)
         for _ in range(sweeps):
-            bits(torch.addmm(self.b, state, forth, out=h))
-            bits(torch.addmm(self.a, h, back, out=v))
+            bits(products.forth(self.b, state, h))
+            bits(products.back(self.a, h, v))
             state = v
         return v.to(x.dtype)
 

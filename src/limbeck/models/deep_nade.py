@@ -1,0 +1,252 @@
+r"""A NADE whose activations pass through a deep net at the start of each run of variables."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from limbeck.core.checks import whole_number
+from limbeck.errors import ArgumentError
+from limbeck.models.autoregressive import Autoregressive, choose
+from limbeck.models.kernels import segments
+from limbeck.models.nade import NADE
+from limbeck.models.ordered import Order, floating
+from limbeck.models.supports import Discrete
+
+__all__ = ["DeepNADE"]
+
+CHAINS, SWEEPS = 2000, 500
+r"""Chains and their sweeps that find an RBM's mean, if it is not given."""
+
+ROOM = {"cpu": 2**24, "cuda": 2**30}
+r"""Numbers between the layers at a time, where no gradients are wanted."""
+
+
+class DeepNADE(Autoregressive):
+    r"""A neural autoregressive distribution estimator with a residual net between runs.
+
+    The variables are cut into K runs of B. At the start of run k, NADE's activations of all that
+    came before go through `depth` residual layers, shared by the runs but for their biases:
+
+        s ← c_k + Σ_{i before run k} w_i (x_i − m_i);   s ← s + gelu(σ(s) A + e_k) A′, …
+
+    Inside the run they go on as in NADE, with weights v of their own: p(x_i = 1 | x_<i) is
+    σ(b_i + Σ_j u_ij σ(s_j + Σ_i' v_i'j (x_i' − m_i'))), over the i' < i of the run. So the deep
+    part is evaluated K times instead of I times, by products of large matrices, and what is
+    evaluated I times is as cheap as in NADE. Inputs are centred at m, which is no parameter: what
+    is expected of the variables to come is then part of c, as in a mean-field step in an RBM. A′
+    starts at zero, so that a model which starts at a NADE starts with its density.
+
+    Arguments:
+        inputs: The number of variables I.
+        hidden: The number of hidden units J.
+        width: The number of units of each residual layer; None is 2 J.
+        depth: The number of residual layers.
+        run: The number of variables B in a run; None is about the square root of I.
+        order: The variables in the order in which they are conditioned on: None as they come,
+            "random" drawn from the generator, or the variables' numbers.
+        support: What x may be, from `limbeck.models.supports`; zeros and ones by default.
+        dtype: The parameters' type, float32 or float64.
+        device: Where the parameters live.
+        generator: Where the parameters are drawn from; None is torch's global one.
+
+    >>> model = DeepNADE(784, 100, generator=torch.Generator().manual_seed(0))
+    >>> model.log_prob(model.sample(3)).shape
+    torch.Size([3])
+    """
+
+    mean: Tensor
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: int,
+        width: int | None = None,
+        depth: int = 2,
+        run: int | None = None,
+        order: Order = None,
+        support: Discrete | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(inputs, order, support, device, generator)
+        whole = "a whole number from 1"
+        self.hidden = whole_number("hidden", hidden, whole, least=1)
+        self.width = 2 * self.hidden if width is None else whole_number("width", width, whole, 1)
+        self.depth = whole_number("depth", depth, "a whole number from 0", least=0)
+        natural = math.isqrt(self.inputs - 1) + 1
+        self.run = natural if run is None else whole_number("run", run, whole, least=1)
+        self.runs = -(-self.inputs // self.run)
+        dtype, place = floating(dtype), self.order.device
+        each = () if self.support.count == 2 else (self.support.count,)
+
+        def normal(scale: float, *shape: int) -> nn.Parameter:
+            # drawn where the generator lives, so that a CPU generator gives equal nets everywhere
+            lives = torch.device("cpu") if generator is None else generator.device
+            drawn = torch.randn(*shape, generator=generator, dtype=dtype, device=lives)
+            return nn.Parameter((scale * drawn).to(place))
+
+        def zeros(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.zeros(*shape, dtype=dtype, device=place))
+
+        self.w = normal(self.inputs**-0.5, self.inputs, *each, self.hidden)
+        self.v = nn.Parameter(self.w.detach().clone())
+        self.u = normal(self.hidden**-0.5, self.inputs, *each, self.hidden)
+        self.c, self.b = zeros(self.runs, self.hidden), zeros(self.inputs, *each)
+        layers = range(self.depth)
+        scale = self.hidden**-0.5
+        self.enter = nn.ParameterList([normal(scale, self.hidden, self.width) for _ in layers])
+        self.bias = nn.ParameterList([zeros(self.runs, self.width) for _ in layers])
+        self.leave = nn.ParameterList([zeros(self.width, self.hidden) for _ in layers])
+        self.register_buffer("mean", torch.zeros_like(self.b))
+        segments.prepare_tracing()
+
+    @classmethod
+    def from_rbm(
+        cls,
+        rbm: Any,
+        hidden: int | None = None,
+        width: int | None = None,
+        depth: int = 2,
+        run: int | None = None,
+        order: Order = None,
+        samples: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        r"""One that starts at the weights of an RBM, centred at the means of its variables.
+
+        Arguments:
+            rbm: An RBM.
+            hidden: As of `NADE.from_rbm`.
+            width: As of `DeepNADE`.
+            depth: As of `DeepNADE`.
+            run: As of `DeepNADE`.
+            order: As of `DeepNADE`.
+            samples: Samples of the RBM (or its data), whose mean is taken; None runs chains.
+            generator: Where all that is random is drawn from.
+        """
+        nade = NADE.from_rbm(rbm, hidden, order, generator)
+        if samples is None:
+            samples = _samples(rbm, nade, generator)
+        return cls.from_nade(nade, width, depth, run, samples, generator)
+
+    @classmethod
+    def from_nade(
+        cls,
+        nade: NADE,
+        width: int | None = None,
+        depth: int = 2,
+        run: int | None = None,
+        samples: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        r"""One that starts at a NADE: at the same density, if there are no samples to centre at.
+
+        Arguments:
+            nade: A NADE.
+            width: As of `DeepNADE`.
+            depth: As of `DeepNADE`.
+            run: As of `DeepNADE`.
+            samples: Events (n, *shape). NADE's inputs are then centred at their mean, and the
+                expected sum of those to come is added to its activations. At the weights of an
+                RBM that is much nearer to the RBM; of a NADE that has been trained it is not.
+            generator: Where the residual layers' weights are drawn from.
+        """
+        like = nade.w
+        model = cls(
+            nade.inputs, nade.hidden, width, depth, run, nade.order, nade.support,
+            dtype=like.dtype, device=like.device, generator=generator,
+        )  # fmt: skip
+        with torch.no_grad():
+            for name, given in (("w", nade.w), ("v", nade.w), ("u", nade.u), ("b", nade.b)):
+                getattr(model, name).copy_(given)
+            model.c.copy_(nade.c.expand_as(model.c))
+            if samples is not None:
+                if not len(samples):
+                    raise ArgumentError("samples", "no events", "one or more events")
+                codes = nade.support.encode(model._flat(samples.to(like.device, like.dtype)))
+                model.mean.copy_(model._features(codes).mean(0).view_as(model.mean))
+                model.c.add_(model.mean.flatten() @ model.w.flatten(0, -2))
+        return model
+
+    def _logits(self, codes: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and not torch.is_grad_enabled():
+            room = ROOM.get(codes.device.type, ROOM["cpu"])
+            most = max(1, room // (self.runs * (self.width + self.hidden)))
+            if len(codes) > most:
+                return torch.cat([self._logits(part) for part in codes.split(most)])
+        y = self._features(codes) - self.mean
+        logits = segments.logits if self.support.count == 2 else segments.formula
+        return logits(y, self._deep(self._carried(y)), self.v, self.u, self.b, self.run)
+
+    def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        carried = self.c.new_zeros(len(uniforms), self.hidden)
+        codes, met = torch.empty_like(uniforms), []
+        outputs = self.u.reshape(self.inputs, -1, self.hidden)
+        for k in range(self.runs):
+            some = slice(k * self.run, min((k + 1) * self.run, self.inputs))
+            a = self._deep(carried.unsqueeze(0), slice(k, k + 1))[0]
+            for i in range(some.start, some.stop):
+                z = (a.sigmoid() @ outputs[i].T) + self.b[i]
+                codes[:, i], p = choose(uniforms[:, i], z if self.b.ndim == 2 else z[:, 0])
+                y = self._features(codes[:, i]) - self.mean[i]
+                a = a.addmm_(y.view(len(a), -1), self.v[i].view(-1, self.hidden))
+                met.append(p)
+            y = self._features(codes[:, some]) - self.mean[some]
+            carried.addmm_(y.flatten(1), self.w[some].reshape(-1, self.hidden))
+        return codes, torch.stack(met, 1)
+
+    def _carried(self, y: Tensor) -> Tensor:
+        r"""Σ w (x − m) over all variables before each run, (K, n, J), of y = x − m."""
+        rest = self.runs * self.run - self.inputs
+        y, w = y.reshape(len(y), self.inputs, -1), self.w.reshape(self.inputs, -1, self.hidden)
+        if rest:  # of the last run
+            y, w = F.pad(y, (0, 0, 0, rest)), F.pad(w, (0, 0, 0, 0, 0, rest))
+        y, w = y.reshape(len(y), self.runs, -1), w.reshape(self.runs, -1, self.hidden)
+        sums = torch.bmm(y.transpose(0, 1), w)  # of each run, (K, n, J)
+        place = torch.arange(self.runs, device=y.device)
+        earlier = (place < place.unsqueeze(1)).to(y.dtype)
+        return (earlier @ sums.flatten(1)).view_as(sums)
+
+    def _deep(self, carried: Tensor, runs: slice = slice(None)) -> Tensor:
+        r"""The activations at the start of some runs, from what is carried there, (k, n, J)."""
+        s = carried + self.c[runs].unsqueeze(1)
+        for enter, bias, leave in zip(self.enter, self.bias, self.leave, strict=True):
+            s = s + F.gelu(s.sigmoid() @ enter + bias[runs].unsqueeze(1)) @ leave
+        return s
+
+    def _features(self, codes: Tensor) -> Tensor:
+        r"""What is summed over: codes, or of q states an input for each."""
+        return codes if self.support.count == 2 else self._one_hot(codes)
+
+    def spec(self) -> dict[str, Any]:
+        names = ("hidden", "width", "depth", "run")
+        return super().spec() | {name: getattr(self, name) for name in names}
+
+    def extra_repr(self) -> str:
+        shape = f"width={self.width}, depth={self.depth}, run={self.run}"
+        return f"{self.inputs}, {self.hidden}, {shape}, support={self.support!r}"
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        segments.prepare_tracing()
+
+    @property
+    def _units(self) -> int:
+        return 4 * self.hidden + self.width
+
+
+def _samples(rbm: Any, nade: NADE, generator: torch.Generator | None) -> Tensor:
+    like = nade.w
+    if generator is not None and generator.device != like.device:
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        generator = torch.Generator(like.device).manual_seed(seed)
+    x = rbm.support.start(CHAINS, generator, like.device, like.dtype)
+    with torch.no_grad():
+        moved: Tensor = rbm.advance(x, SWEEPS, generator)
+    return moved

@@ -1,0 +1,248 @@
+r"""NADE's operator: one function for all devices, differentiable to any order, and traceable.
+
+What the kernels do is hidden from tracers in operators of their own. Derivatives are those of
+`torch.autograd.Function`, so that autograd, `torch.func` and the compiler agree on them: the
+derivative of `logits` is `pull`, and the derivatives of `pull` are the R products.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from limbeck.models.kernels import nade_backends as backends
+from limbeck.models.kernels.nade_second import Direction, r_logits, r_pull
+
+__all__ = ["log_prob", "logits", "prepare_tracing", "sample"]
+
+Some = Tensor | None
+
+
+def log_prob(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> Tensor:
+    r"""log p(x), (n,), of inputs (n, I) in NADE's order; as `nade_reference.log_prob`.
+
+    The terms are summed in double precision.
+    """
+    z = logits(x, w, c, u, b)
+    return (x * z - F.softplus(z)).sum(1, dtype=torch.float64).to(z.dtype)
+
+
+def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int = 1) -> Tensor:
+    r"""z (n, I) with p(x_i = 1 | x_<i) = σ(z_i); as `nade_reference.logits`, biases added."""
+    return _in_graph(x, w, c, u, b, period)[0]
+
+
+@torch.no_grad()
+def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
+    return backends.sample(uniforms, w, c, u, b)
+
+
+@functools.cache
+def prepare_tracing() -> None:
+    r"""Tell torch's compiler to leave the operator in its graph as it is.
+
+    Importing the compiler takes seconds, so that this waits until there is a NADE.
+    """
+    torch.compiler.allow_in_graph(_in_graph)
+
+
+def _in_graph(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int) -> Any:
+    if torch.compiler.is_dynamo_compiling():  # inlined, it would lose its derivatives silently
+        raise RuntimeError("prepare_tracing() must come before NADE's operator is compiled")
+    return _Logits.apply(x, w, c, u, b, period)
+
+
+_LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
+_VARIABLES = "Tensor x, Tensor w, Tensor c, Tensor u"
+_DIRECTION = "Tensor? vx, Tensor? vw, Tensor? vc, Tensor? vu"
+_SCHEMAS = {
+    "nade_logits": f"({_VARIABLES}, Tensor b, int period) -> (Tensor, Tensor)",
+    "nade_pull": f"(Tensor d, {_VARIABLES}, Tensor carry, int period, bool wants_x)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "nade_r_logits": f"({_VARIABLES}, {_DIRECTION}, int period) -> Tensor",
+    "nade_r_pull": f"(Tensor d, Tensor? rd, {_VARIABLES}, {_DIRECTION}, int period)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+}
+for _name, _schema in _SCHEMAS.items():
+    _LIBRARY.define(_name + _schema)
+
+
+def _r_logits(
+    x: Tensor, w: Tensor, c: Tensor, u: Tensor, vx: Some, vw: Some, vc: Some, vu: Some, period: int
+) -> Tensor:
+    return r_logits(x, w, c, u, Direction(vx, vw, vc, vu), period)[1]
+
+
+def _r_pull(
+    d: Tensor, rd: Some, x: Tensor, w: Tensor, c: Tensor, u: Tensor,
+    vx: Some, vw: Some, vc: Some, vu: Some, period: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    return r_pull(d, rd, x, w, c, u, Direction(vx, vw, vc, vu), period)
+
+
+for _name, _function in (
+    ("nade_logits", backends.logits),
+    ("nade_pull", backends.pull),
+    ("nade_r_logits", _r_logits),
+    ("nade_r_pull", _r_pull),
+):
+    _LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("limbeck::nade_logits")
+def _(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int) -> tuple[Tensor, Tensor]:
+    return _like(x), x.new_empty(backends.carry_shape(x, w, period))
+
+
+@torch.library.register_fake("limbeck::nade_pull")
+def _(
+    d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, carry: Tensor, period: int, wants_x: bool
+) -> tuple[Tensor, ...]:
+    return _like(x) if wants_x else x.new_empty(0), *map(_like, (w, c, u)), w.new_empty(len(w))
+
+
+@torch.library.register_fake("limbeck::nade_r_logits")
+def _(x: Tensor, *rest: Any) -> Tensor:
+    return _like(x)
+
+
+@torch.library.register_fake("limbeck::nade_r_pull")
+def _(d: Tensor, rd: Some, x: Tensor, w: Tensor, c: Tensor, u: Tensor, *rest: Any) -> Any:
+    return tuple(map(_like, (x, w, c, u)))
+
+
+def _like(tensor: Tensor) -> Tensor:
+    return tensor.new_empty(tensor.shape)
+
+
+class _Function(torch.autograd.Function):
+    r"""What the functions share: under vmap they run one by one."""
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+        results = [
+            cls.apply(
+                *(
+                    each if dim is None else each.select(dim, number)
+                    for each, dim in zip(arguments, in_dims, strict=True)
+                )
+            )
+            for number in range(info.batch_size)
+        ]
+        if isinstance(results[0], Tensor):
+            return torch.stack(results), 0
+        return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
+
+
+class _Logits(_Function):
+    r"""(z, what the kernels carry over to `pull`) of x, w, c, u, b."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+        return torch.ops.limbeck.nade_logits.default(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        *tensors, _, ctx.period = inputs
+        ctx.save_for_backward(*tensors, output[1])
+        ctx.save_for_forward(*tensors)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor, _: Any) -> tuple[Any, ...]:
+        wants_x, *wanted = ctx.needs_input_grad[:5]
+        gx, *found = _Pull.apply(d, *ctx.saved_tensors, ctx.period, wants_x)
+        given = (grad if asked else None for grad, asked in zip(found, wanted, strict=True))
+        return gx if wants_x else None, *given, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
+        *v, vb, _ = tangents
+        rz = _RLogits.apply(*ctx.saved_tensors, *v, ctx.period)
+        return rz if vb is None else rz + vb, None
+
+
+class _Pull(_Function):
+    r"""The pull-back of d through the logits: to x, w, c, u, b."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        return torch.ops.limbeck.nade_pull.default(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        *tensors, _, ctx.period, ctx.wants_x = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        ctx.set_materialize_grads(False)
+        if not ctx.wants_x:
+            ctx.mark_non_differentiable(output[0])
+
+    @staticmethod
+    def backward(ctx: Any, vx: Some, vw: Some, vc: Some, vu: Some, vb: Some) -> tuple[Any, ...]:
+        d, *tensors = ctx.saved_tensors
+        v = (vx if ctx.wants_x else None, vw, vc, vu)
+        rz = _RLogits.apply(*tensors, *v, ctx.period)
+        again = _RPull.apply(d, None, *tensors, *v, ctx.period)
+        return rz if vb is None else rz + vb, *again, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, rd: Some, *tangents: Any) -> tuple[Some, ...]:
+        d, *tensors = ctx.saved_tensors
+        found = _RPull.apply(d, rd, *tensors, *tangents[:4], ctx.period)
+        at_b = torch.zeros_like(d[0]) if rd is None else rd.sum(0)
+        return found[0] if ctx.wants_x else None, *found[1:], at_b
+
+
+class _RLogits(_Function):
+    r"""R{z} along (vx, vw, vc, vu); its derivatives are those of the formula."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> Tensor:
+        return torch.ops.limbeck.nade_r_logits.default(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        *tensors, ctx.period = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Some, ...]:
+        return _pull_back(_r_logits, ctx, cotangent)
+
+
+class _RPull(_Function):
+    r"""R{·} of the pull-back of d along (rd, vx, vw, vc, vu); derivatives as above."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        return torch.ops.limbeck.nade_r_pull.default(*inputs)
+
+    setup_context = _RLogits.setup_context
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Some, ...]:
+        return _pull_back(_r_pull, ctx, cotangents)
+
+
+def _pull_back(formula: Any, ctx: Any, cotangents: Any) -> tuple[Some, ...]:
+    r"""The derivatives of a formula of tensors, some of which are None, and of the period."""
+    saved = ctx.saved_tensors
+    there = [number for number, tensor in enumerate(saved) if tensor is not None]
+
+    def function(*tensors: Tensor) -> Any:
+        every: list[Some] = [None] * len(saved)
+        for number, tensor in zip(there, tensors, strict=True):
+            every[number] = tensor
+        return formula(*every, ctx.period)
+
+    pull = torch.func.vjp(function, *(saved[number] for number in there))[1]
+    found: list[Some] = [None] * (len(saved) + 1)
+    for number, derivative in zip(there, pull(cotangents), strict=True):
+        found[number] = derivative
+    return tuple(found)

@@ -1,0 +1,244 @@
+r"""NADE on a GPU: logits, gradients and samples, each by one fused Triton kernel.
+
+The inputs are cut into blocks, and one matrix product carries the activations into
+all blocks at once: with X̄[k, n, i] = x_ni for i before block k and zero after, they are c + X̄ w.
+From there a program goes through its block input by input, with the activations of a few examples
+and hidden units in registers: forwards for the logits, and backwards for the gradients, where it
+adds up the derivatives with respect to activations on the way. What a block adds to the gradient
+of earlier rows of w is the transposed product X̄ᵀ D, with D those sums over whole blocks. Nothing
+of size examples × inputs × hidden is ever written to memory.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = ["carries", "carry_shape", "gradients", "logits", "sample"]
+
+FEW, SHORT, LONG = 64, 32, 64
+r"""Inputs in a block: of few examples short ones, so that there is enough to do at once."""
+
+STAGES = tl.constexpr(3)
+r"""Inputs whose weights are asked for ahead, so that nobody waits for memory."""
+
+ROWS, GRADIENT_ROWS = 2048, 512
+r"""Examples at once, which bounds the memory of the carries, and of the parts of gradients."""
+
+INTERPRETED = bool(triton.knobs.runtime.interpret)
+r"""Whether kernels run in Triton's interpreter, which knows no machine instructions."""
+
+
+class Shape(NamedTuple):
+    r"""What a program holds: so many examples by so many hidden units, in so many warps."""
+
+    rows: int
+    units: int
+    warps: int
+
+
+FORWARD, BACKWARD, SAMPLING = Shape(4, 512, 4), Shape(32, 32, 1), Shape(4, 512, 4)
+
+
+@triton.jit
+def _sigmoid(a, FAST: tl.constexpr):
+    if FAST:  # one instruction, to about three digits: as exact as products in TF32
+        half = tl.inline_asm_elementwise(
+            "tanh.approx.f32 $0, $1;", "=f,f", [0.5 * a], dtype=tl.float32, is_pure=True, pack=1
+        )
+        return 0.5 * half + 0.5
+    return 1 / (1 + tl.exp(-a))
+
+
+@triton.jit
+def _logits(
+    x, w, u, b, carry, out, N, I, J,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    k, t = tl.program_id(0), tl.program_id(1)
+    n, j = tl.program_id(2) * ROWS + tl.arange(0, ROWS), t * UNITS + tl.arange(0, UNITS)
+    real, inside = n < N, j < J
+    at = (k * N + n)[:, None] * J + j[None, :]
+    a = tl.load(carry + at, mask=real[:, None] & inside[None, :], other=0.0)
+    first, last = k * BLOCK, min(k * BLOCK + BLOCK, I) - 1
+    for i in tl.range(first, last + 1, num_stages=STAGES):
+        w_row = tl.load(w + i * J + j, mask=inside, other=0.0)
+        u_row = tl.load(u + i * J + j, mask=inside, other=0.0)
+        on = tl.load(x + n * I + i, mask=real, other=0.0)
+        z = tl.sum(_sigmoid(a, FAST) * u_row[None, :], 1)
+        z += tl.load(b + i + 0 * n, mask=t + 0 * n == 0, other=0.0)
+        tl.store(out + (t * N + n) * I + i, z, mask=real)
+        a += on[:, None] * w_row[None, :]
+
+
+@triton.jit
+def _gradients(
+    g, x, w, u, carry, parts, sums, N, I, J, S,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    k, t, s = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    n, j = s * ROWS + tl.arange(0, ROWS), t * UNITS + tl.arange(0, UNITS)
+    real, inside = n < N, j < J
+    at = n[:, None] * J + j[None, :]
+    both = real[:, None] & inside[None, :]
+    a = tl.load(carry + (k + 1) * N * J + at, mask=both, other=0.0)  # at the block's end
+    first, last = k * BLOCK, min(k * BLOCK + BLOCK, I) - 1
+    later = tl.zeros((ROWS, UNITS), tl.float32)  # derivatives with respect to later activations
+    for back in tl.range(0, last + 1 - first, num_stages=STAGES):
+        i = last - back
+        w_row = tl.load(w + i * J + j, mask=inside, other=0.0)
+        u_row = tl.load(u + i * J + j, mask=inside, other=0.0)
+        on = tl.load(x + n * I + i, mask=real, other=0.0)
+        seen = tl.load(g + n * I + i, mask=real, other=0.0)
+        a -= on[:, None] * w_row[None, :]
+        h = _sigmoid(a, FAST)
+        here = (s * I + i) * J + j
+        tl.store(parts + here, tl.sum(on[:, None] * later, 0), mask=inside)
+        gu = seen[:, None] * h
+        tl.store(parts + S * I * J + here, tl.sum(gu, 0), mask=inside)
+        later += gu * (1 - h) * u_row[None, :]
+    tl.store(sums + k * N * J + at, later, mask=both)
+
+
+@triton.jit
+def _sample(
+    uniforms, w, c, u, b, x, probabilities, N, I, J, ROWS: tl.constexpr, UNITS: tl.constexpr
+):
+    n, j = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, UNITS)
+    real, inside = n < N, j < J
+    a = tl.zeros((ROWS, UNITS), tl.float32) + tl.load(c + j, mask=inside, other=0.0)[None, :]
+    w_next = tl.load(w + j, mask=inside, other=0.0)
+    u_next = tl.load(u + j, mask=inside, other=0.0)
+    for i in range(I):
+        w_row, u_row = w_next, u_next
+        ahead = min(i + 1, I - 1)
+        w_next = tl.load(w + ahead * J + j, mask=inside, other=0.0)
+        u_next = tl.load(u + ahead * J + j, mask=inside, other=0.0)
+        chance = tl.load(uniforms + n * I + i, mask=real, other=1.0)
+        z = tl.sum(_sigmoid(a, False) * u_row[None, :], 1) + tl.load(b + i)
+        p = _sigmoid(z, False)
+        bit = (chance < p).to(tl.float32)
+        tl.store(probabilities + n * I + i, p, mask=real)
+        tl.store(x + n * I + i, bit, mask=real)
+        a += bit[:, None] * w_row[None, :]
+
+
+def block_of(x: Tensor) -> int:
+    r"""The number of inputs in a block, for examples x."""
+    return SHORT if len(x) <= FEW else LONG
+
+
+def carry_shape(x: Tensor, w: Tensor) -> tuple[int, ...]:
+    r"""The shape of the carries that `logits` gives."""
+    blocks = triton.cdiv(x.shape[1], block_of(x))
+    return (0,) if len(x) > GRADIENT_ROWS else (blocks + 1, len(x), w.shape[1])
+
+
+def carries(x: Tensor, w: Tensor, c: Tensor) -> Tensor:
+    r"""The activations at the start of each block and at the end, (blocks + 1, n, J)."""
+    return torch.addmm(c, _before(x), w).view(-1, len(x), w.shape[1])
+
+
+def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Logits (n, I) of the conditionals p(x_i = 1 | x_<i), and carries to hand to `gradients`.
+
+    There are carries of up to `GRADIENT_ROWS` examples; of more they are empty, and made again.
+    """
+    x, w, u = x.contiguous(), w.contiguous(), u.contiguous()
+    if len(x) > ROWS:
+        found = torch.cat([logits(part, w, c, u, b)[0] for part in x.split(ROWS)])
+        return found, x.new_empty(0)
+    grid = _grid(x, w, FORWARD)
+    out, carry = x.new_empty(grid[1], *x.shape), carries(x, w, c)
+    _logits[grid](
+        x, w, u, b, carry, out, len(x), *w.shape,
+        block_of(x), FORWARD.rows, FORWARD.units, _fast(), num_warps=FORWARD.warps,
+    )  # fmt: skip
+    found = out[0] if len(out) == 1 else out.sum(0)
+    return found, carry if len(x) <= GRADIENT_ROWS else x.new_empty(0)
+
+
+def gradients(
+    g: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, carry: Tensor, wants_x: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    r"""What cotangents g (n, I) of the logits give for x, w, c, u and b; for x if wanted."""
+    g, x, w, u = g.contiguous(), x.contiguous(), w.contiguous(), u.contiguous()
+    if len(x) > GRADIENT_ROWS:
+        chunks = zip(g.split(GRADIENT_ROWS), x.split(GRADIENT_ROWS), strict=True)
+        none = x.new_empty(0)  # blocks of the parts are others
+        found = [gradients(*chunk, w, c, u, none, wants_x) for chunk in chunks]
+        gw, gc, gu, gb = (torch.stack(part).sum(0) for part in list(zip(*found, strict=True))[1:])
+        return torch.cat([each[0] for each in found]), gw, gc, gu, gb
+    if not carry.numel():
+        carry = carries(x, w, c)
+    grid = _grid(x, w, BACKWARD)
+    parts, sums = x.new_empty(2, grid[2], *w.shape), torch.empty_like(carry[1:])
+    _gradients[grid](
+        g, x, w, u, carry, parts, sums, len(x), *w.shape, grid[2],
+        block_of(x), BACKWARD.rows, BACKWARD.units, _fast(), num_warps=BACKWARD.warps,
+    )  # fmt: skip
+    gw, gu = (parts[:, 0] if grid[2] == 1 else parts.sum(1)).unbind(0)
+    later = sums.flatten(0, 1)
+    gw.addmm_(_before(x)[: len(later)].t(), later)
+    gx = _input_gradient(g, x, w, u, carry, sums) if wants_x else x.new_empty(0)
+    return gx, gw, later.sum(0), gu, g.sum(0)
+
+
+def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Exact samples (n, I) and the conditional probabilities met on the way."""
+    x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
+    units = max(16, triton.next_power_of_2(w.shape[1]))
+    rows = max(1, SAMPLING.rows * SAMPLING.units // units)
+    _sample[(triton.cdiv(len(x), rows),)](
+        uniforms.contiguous(), w.contiguous(), c, u.contiguous(), b, x, probabilities,
+        *x.shape, w.shape[1], rows, units, num_warps=SAMPLING.warps,
+    )  # fmt: skip
+    return x, probabilities
+
+
+def _input_gradient(
+    g: Tensor, x: Tensor, w: Tensor, u: Tensor, carry: Tensor, sums: Tensor
+) -> Tensor:
+    r"""The gradient (n, I) with respect to x, block by block: Σ_j w_ij Σ_{i' > i} ∂/∂a_i'j."""
+    later, found = torch.zeros_like(sums[0]), []
+    blocks = [rows.split(block_of(x), dim) for rows, dim in ((w, 0), (u, 0), (x, 1), (g, 1))]
+    for start, last, (w_k, u_k, x_k, g_k) in zip(
+        carry[:-1].flip(0), sums.flip(0), list(zip(*blocks, strict=True))[::-1], strict=True
+    ):
+        steps = x_k[:, :, None] * w_k
+        h = (start[:, None] + steps.cumsum(1) - steps).sigmoid()
+        ga = g_k[:, :, None] * h * (1 - h) * u_k
+        after = later[:, None] + ga.flip(1).cumsum(1).flip(1) - ga
+        found.append((after * w_k).sum(2))
+        later = later + last
+    return torch.cat(found[::-1], 1)
+
+
+def _grid(x: Tensor, w: Tensor, shape: Shape) -> tuple[int, int, int]:
+    r"""Blocks of inputs, tiles of hidden units, groups of examples."""
+    return (
+        triton.cdiv(x.shape[1], block_of(x)),
+        triton.cdiv(w.shape[1], shape.units),
+        triton.cdiv(len(x), shape.rows),
+    )
+
+
+def _fast() -> bool:
+    r"""Whether three digits will do: where torch's products may be rounded to TF32."""
+    return torch.backends.cuda.matmul.allow_tf32 and not INTERPRETED
+
+
+def _before(x: Tensor) -> Tensor:
+    r"""X̄, ((blocks + 1) · n, I): the inputs before each block and the end, and zeros."""
+    return (x * _earlier(x.shape[1], block_of(x), x.dtype, x.device)).flatten(0, 1)
+
+
+@cache
+def _earlier(inputs: int, block: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    starts = torch.arange(0, inputs + block, block, device=device)
+    return (torch.arange(inputs, device=device) < starts[:, None, None]).to(dtype)

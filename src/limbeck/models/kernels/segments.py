@@ -1,0 +1,174 @@
+r"""NADE's recursion inside runs of variables, each run with given activations at its start.
+
+With K runs of B variables (the last may be shorter), the logits of the variables of run k are
+
+    z_i = b_i + Σ_j u_ij σ(s_kj + Σ_{i' < i, in run k} w_i'j v_i').
+
+Nothing of size examples × variables × hidden units is kept: the pull-back computes it again, run
+by run. On a GPU the fused kernels of NADE do the work, for which a run is a block.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limbeck.errors import NotDifferentiableError
+from limbeck.models.kernels import segments_gpu
+
+__all__ = ["formula", "logits", "prepare_tracing"]
+
+NUMBERS = {"cpu": 2**19, "cuda": 2**26}
+r"""Activations at a time: on a CPU they should stay in cache, on a GPU they should fill it."""
+
+
+def formula(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
+    r"""The logits (n, I, o) written down plainly, for f inputs and o outputs a variable.
+
+    Arguments:
+        v: Inputs (n, I, f).
+        starts: Activations at the start of each run, (K, n, J).
+        w: Weights of the inputs, (I, f, J).
+        u: Weights of the outputs, (I, o, J).
+        b: Biases of the outputs, (I, o).
+        run: The number of variables B of a run.
+    """
+    parts = zip(starts, v.split(run, 1), w.split(run), u.split(run), strict=True)
+    found = []
+    for start, v_k, w_k, u_k in parts:
+        steps = torch.einsum("nif,ifj->nij", v_k, w_k)
+        a = torch.cat([start.unsqueeze(1), steps[:, :-1]], 1).cumsum(1)
+        found.append(torch.einsum("nij,ioj->nio", a.sigmoid(), u_k))
+    return torch.cat(found, 1) + b
+
+
+def logits(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
+    r"""The logits (n, I) for one input and one output a variable: v (n, I), w and u (I, J)."""
+    return _in_graph(v, starts, w, u, b, run)
+
+
+@functools.cache
+def prepare_tracing() -> None:
+    r"""Tell torch's compiler to leave the operator in its graph as it is."""
+    torch.compiler.allow_in_graph(_in_graph)
+
+
+def _in_graph(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Any:
+    if torch.compiler.is_dynamo_compiling():  # inlined, it would lose its derivatives silently
+        raise RuntimeError("prepare_tracing() must come before the operator is compiled")
+    return _Logits.apply(v, starts, w, u, b, run)
+
+
+class _Logits(torch.autograd.Function):
+    @staticmethod
+    def forward(*inputs: Any) -> Tensor:
+        return torch.ops.limbeck.segments_logits.default(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        *tensors, _, ctx.run = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
+        wanted = ctx.needs_input_grad
+        found = _Pull.apply(d, *ctx.saved_tensors, ctx.run, wanted[0])
+        at_b = d.sum(0) if wanted[4] else None
+        return *(g if want else None for g, want in zip(found, wanted, strict=False)), at_b, None
+
+
+class _Pull(torch.autograd.Function):
+    r"""The pull-back, as a function of its own so that transforms see that it ends here."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        return torch.ops.limbeck.segments_pull.default(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        raise NotDifferentiableError("student: no second derivatives of a DeepNADE; NADE has them")
+
+
+def _value(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
+    if segments_gpu.fits(v):
+        return segments_gpu.logits(v, starts, w, u, b, run)
+    z = torch.empty_like(v)
+    for k, rows, part in _pieces(v, w, run):
+        h, _ = _states(v[rows, part], starts[k, rows], w[part])
+        z[rows, part] = torch.bmm(h, u[part].unsqueeze(2)).squeeze(2).T
+    return z.add_(b)
+
+
+def _pulled(
+    d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int, wants_v: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r"""The pull-back of d (n, I): to v, (0,) if not wanted, and to starts, w and u."""
+    if segments_gpu.fits(v) and not wants_v:
+        return v.new_empty(0), *segments_gpu.pull(d, v, starts, w, u, run)
+    gv = torch.empty_like(v) if wants_v else v.new_empty(0)
+    at_starts, gw, gu = torch.empty_like(starts), torch.zeros_like(w), torch.zeros_like(u)
+    for k, rows, part in _pieces(v, w, run):
+        h, before = _states(v[rows, part], starts[k, rows], w[part])  # (B, r, J), (B, r, B)
+        at_z = d[rows, part].T  # (B, r)
+        gu[part] += torch.bmm(at_z.unsqueeze(1), h).squeeze(1)
+        at_a = (at_z.unsqueeze(2) * u[part].unsqueeze(1)).mul_(h).mul_(1 - h)
+        at_starts[k, rows] = at_a.sum(0)
+        gw[part].addmm_(before.flatten(0, 1).T, at_a.flatten(0, 1))
+        if wants_v:
+            gv[rows, part] = (at_a @ w[part].T).mul_(_earlier(v, len(at_z))).sum(0)
+    return gv, at_starts, gw, gu
+
+
+def _states(v: Tensor, start: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    r"""σ(a) in a run for some rows, (B, r, J), and the inputs before each variable, (B, r, B)."""
+    before = v * _earlier(v, v.shape[1])
+    a = (before.flatten(0, 1) @ w).view(*before.shape[:2], -1)
+    return a.add_(start).sigmoid_(), before
+
+
+def _earlier(v: Tensor, run: int) -> Tensor:
+    r"""Whether an input comes before a variable of the run, (B, 1, B)."""
+    place = torch.arange(run, device=v.device)
+    return (place < place.unsqueeze(1)).unsqueeze(1).to(v.dtype)
+
+
+def _pieces(v: Tensor, w: Tensor, run: int) -> Iterator[tuple[int, slice, slice]]:
+    r"""Number and variables of each run, with the rows that are done together."""
+    n, inputs = v.shape
+    rows = max(1, NUMBERS.get(v.device.type, NUMBERS["cpu"]) // (run * w.shape[1]))
+    for k, i in enumerate(range(0, inputs, run)):
+        for r in range(0, n, rows):
+            yield k, slice(r, r + rows), slice(i, i + run)
+
+
+_LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
+_LIBRARY.define(
+    "segments_logits(Tensor v, Tensor starts, Tensor w, Tensor u, Tensor b, int run) -> Tensor"
+)
+_LIBRARY.define(
+    "segments_pull(Tensor d, Tensor v, Tensor starts, Tensor w, Tensor u, int run, bool wants_v)"
+    " -> (Tensor, Tensor, Tensor, Tensor)"
+)
+_LIBRARY.impl("segments_logits", _value, "CompositeExplicitAutograd")
+_LIBRARY.impl("segments_pull", _pulled, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("limbeck::segments_logits")
+def _(v: Tensor, *rest: Any) -> Tensor:
+    return v.new_empty(v.shape)
+
+
+@torch.library.register_fake("limbeck::segments_pull")
+def _(
+    d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int, wants_v: bool
+) -> tuple[Tensor, ...]:
+    gv = v.new_empty(v.shape) if wants_v else v.new_empty(0)
+    return gv, *(each.new_empty(each.shape) for each in (starts, w, u))

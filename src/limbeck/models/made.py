@@ -1,0 +1,179 @@
+r"""MADE, the masked autoencoder for distribution estimation: all conditionals in one pass."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from limbeck.core.checks import whole_number
+from limbeck.errors import ArgumentError
+from limbeck.models.autoregressive import Autoregressive, choose
+from limbeck.models.ordered import Order, floating
+from limbeck.models.supports import Discrete
+
+__all__ = ["MADE"]
+
+SMALL = 0.1
+r"""By how much the first weights of residual layers are smaller than others'."""
+
+
+class MADE(Autoregressive):
+    r"""A feedforward net whose weights are masked so that output i depends on x_<i alone.
+
+    Every hidden unit has a degree, the number of variables (in order) that it may depend on.
+    Degrees grow evenly along a layer from 1 to I − 1, so that masks are staircases: they follow
+    from unit numbers, are made where they are used, and are no buffers. A hidden layer as wide as
+    the one before adds to it instead of replacing it: f ← f + W gelu(f).
+
+    The last layer starts at zero, so that all conditionals start even. For q > 2 states every
+    variable has an input for each state and a softmax of q outputs.
+
+    Arguments:
+        inputs: The number of variables I.
+        hidden: The numbers of units of the hidden layers.
+        order: The variables in the order in which they are conditioned on: None as they come,
+            "random" drawn from the generator, or the variables' numbers.
+        support: What x may be, from `limbeck.models.supports`; zeros and ones by default.
+        skip: Whether there are weights from the inputs straight to the outputs.
+        dtype: The parameters' type, float32 or float64.
+        device: Where the parameters live.
+        generator: Where the parameters are drawn from; None is torch's global one.
+
+    >>> made = MADE(784, (400, 400), generator=torch.Generator().manual_seed(0))
+    >>> made.log_prob(torch.zeros(3, 784))
+    tensor([-543.4274, -543.4274, -543.4274], grad_fn=<ToCopyBackward0>)
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: int | Sequence[int] = (1000, 1000),
+        order: Order = None,
+        support: Discrete | None = None,
+        skip: bool = True,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(inputs, order, support, device, generator)
+        self.hidden, self.skip = _widths(hidden), bool(skip)
+        dtype, place = floating(dtype), self.order.device
+        count = self.support.count
+        self._each = 1 if count == 2 else count  # inputs and outputs of a variable
+
+        def weights(rows: int, columns: int, mask: Tensor, scale: float) -> nn.Parameter:
+            # drawn where the generator lives, so that a CPU generator gives equal nets everywhere
+            lives = torch.device("cpu") if generator is None else generator.device
+            drawn = torch.randn(rows, columns, generator=generator, dtype=dtype, device=lives)
+            seen = mask.sum(1, keepdim=True).clamp_min(1).to(lives)
+            return nn.Parameter((scale * drawn * (2 / seen).sqrt() * mask.to(lives)).to(place))
+
+        def zeros(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.zeros(*shape, dtype=dtype, device=place))
+
+        sizes = (self.inputs * self._each, *self.hidden)
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for layer, (before, width) in enumerate(itertools.pairwise(sizes)):
+            scale = SMALL if self._residual(layer) else 1.0
+            self.weights.append(weights(width, before, self._mask(layer), scale))
+            self.biases.append(zeros(width))
+        self.out, self.bias = zeros(sizes[0], sizes[-1]), zeros(sizes[0])
+        self.direct = zeros(sizes[0], sizes[0]) if self.skip else None
+
+    def _logits(self, codes: Tensor) -> Tensor:
+        x = self._inputs(codes)
+        f = F.linear(x, self.weights[0] * self._mask(0), self.biases[0])
+        for layer in range(1, len(self.hidden)):
+            more = F.linear(F.gelu(f), self.weights[layer] * self._mask(layer), self.biases[layer])
+            f = f + more if self._residual(layer) else more
+        z = F.linear(F.gelu(f), self.out * self._mask(len(self.hidden)), self.bias)
+        if self.direct is not None:
+            own = self._positions(codes.device)
+            z = z + F.linear(x, self.direct * (own.unsqueeze(1) > own))
+        return z if self._each == 1 else z.unflatten(1, (self.inputs, -1))
+
+    def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Every unit is computed once: when all that it depends on has been drawn."""
+        rows, each = len(uniforms), self._each
+        x = uniforms.new_zeros(rows, self.inputs * each)
+        layers = [x.new_zeros(rows, width) for width in self.hidden]  # activations
+        active = [torch.zeros_like(f) for f in layers]
+        ends = [self._reaches(width) for width in self.hidden]
+        codes, met = torch.empty_like(uniforms), []
+        for i in range(self.inputs):
+            seen, span = i * each, slice(i * each, (i + 1) * each)
+            for layer, (f, end) in enumerate(zip(layers, ends, strict=True)):
+                new = slice(end[i - 1] if i else 0, end[i])
+                before = x[:, :seen] if layer == 0 else active[layer - 1][:, : ends[layer - 1][i]]
+                weights = self.weights[layer][new, : before.shape[1]]
+                f[:, new] = F.linear(before, weights, self.biases[layer][new])
+                if self._residual(layer):
+                    f[:, new] += layers[layer - 1][:, new]
+                active[layer][:, new] = F.gelu(f[:, new])
+            z = F.linear(active[-1][:, : ends[-1][i]], self.out[span, : ends[-1][i]])
+            z += self.bias[span]
+            if self.direct is not None:
+                z += F.linear(x[:, :seen], self.direct[span, :seen])
+            codes[:, i], p = choose(uniforms[:, i], z[:, 0] if each == 1 else z)
+            x[:, span] = self._inputs(codes[:, i : i + 1])
+            met.append(p)
+        return codes, torch.stack(met, 1)
+
+    def spec(self) -> dict[str, Any]:
+        return super().spec() | {"hidden": list(self.hidden), "skip": self.skip}
+
+    def extra_repr(self) -> str:
+        return f"{self.inputs}, {self.hidden}, support={self.support!r}, skip={self.skip}"
+
+    @property
+    def _units(self) -> int:
+        return 2 * sum(self.hidden)
+
+    def _residual(self, layer: int) -> bool:
+        return layer > 0 and self.hidden[layer] == self.hidden[layer - 1]
+
+    def _inputs(self, codes: Tensor) -> Tensor:
+        r"""What goes into the net, (n, inputs of all variables): codes, or an input a state."""
+        return codes if self._each == 1 else self._one_hot(codes).flatten(1)
+
+    def _mask(self, layer: int) -> Tensor:
+        r"""Which weights of a layer count, (its units, those before); the last is the outputs'."""
+        device = self.order.device
+        if layer == 0:
+            return self._degrees(0, device).unsqueeze(1) > self._positions(device)
+        before = self._degrees(layer - 1, device)
+        if layer == len(self.hidden):
+            return self._positions(device).unsqueeze(1) >= before
+        return self._degrees(layer, device).unsqueeze(1) >= before
+
+    def _degrees(self, layer: int, device: torch.device) -> Tensor:
+        r"""How many variables each unit of a hidden layer may depend on, from 1 to I − 1."""
+        width = self.hidden[layer]
+        return 1 + torch.arange(width, device=device) * (self.inputs - 1) // width
+
+    def _positions(self, device: torch.device) -> Tensor:
+        r"""The variable that each input, or output, belongs to."""
+        return torch.arange(self.inputs * self._each, device=device) // self._each
+
+    def _reaches(self, width: int) -> list[int]:
+        r"""For each variable, how many units of a hidden layer its output may depend on."""
+        degrees = [1 + unit * (self.inputs - 1) // width for unit in range(width)]
+        found, end = [], 0
+        for i in range(self.inputs):
+            while end < width and degrees[end] <= i:
+                end += 1
+            found.append(end)
+        return found
+
+
+def _widths(hidden: Any) -> tuple[int, ...]:
+    accepted = "whole numbers from 1, such as (1000, 1000)"
+    given = hidden if isinstance(hidden, Sequence) and not isinstance(hidden, str) else (hidden,)
+    if not given:
+        raise ArgumentError("hidden", hidden, accepted)
+    return tuple(whole_number("hidden", width, accepted, least=1) for width in given)

@@ -1,0 +1,229 @@
+r"""NADE, the neural autoregressive distribution estimator: a tractable density over discrete x."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.core.checks import whole_number
+from limbeck.errors import ArgumentError, NotDifferentiableError
+from limbeck.models import nade_states
+from limbeck.models.kernels import nade_op
+from limbeck.models.kernels.nade_second import Direction, Products, r_products
+from limbeck.models.ordered import Order, Ordered, floating
+from limbeck.models.supports import Binary, Discrete
+
+__all__ = ["NADE"]
+
+SMALL = 0.01
+r"""The standard deviation of the weights of hidden units that are added to an RBM's."""
+
+
+class NADE(Ordered):
+    r"""A neural autoregressive distribution estimator with one hidden layer.
+
+    Its conditionals are p(x_i = 1 | x_<i) = σ(b_i + Σ_j u_ij σ(c_j + Σ_{i' < i} w_i'j x_i')) over
+    zeros and ones; spins −1 and +1 enter as 0 and 1. For q > 2 states every variable has q
+    inputs, one for each state, and a softmax of q outputs: w and u are then (I, q, J), b is (I, q).
+
+    Weights start normal with standard deviations I^−½ (w) and J^−½ (u), biases at zero.
+
+    Arguments:
+        inputs: The number of variables I.
+        hidden: The number of hidden units J.
+        order: The variables in the order in which they are conditioned on: None as they come,
+            "random" drawn from the generator, or the variables' numbers.
+        support: What x may be, from `limbeck.models.supports`; zeros and ones by default. Events
+            may have any shape of `inputs` variables: they are taken row by row.
+        dtype: The parameters' type, float32 or float64.
+        device: Where the parameters live.
+        generator: Where the parameters are drawn from; None is torch's global one.
+
+    Attributes:
+        order: The number of the variable at each position, (I,). Parameters are in this order.
+
+    >>> nade = NADE(784, 500, generator=torch.Generator().manual_seed(0))
+    >>> nade.log_prob(nade.sample(3)).shape
+    torch.Size([3])
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: int,
+        order: Order = None,
+        support: Discrete | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(inputs, order, support, device, generator)
+        self.hidden = whole_number("hidden", hidden, "a whole number from 1", least=1)
+        dtype, place = floating(dtype), self.order.device
+        each = () if self.support.count == 2 else (self.support.count,)
+
+        def normal(scale: float) -> nn.Parameter:
+            # drawn where the generator lives, so that a CPU generator gives equal nets everywhere
+            lives = torch.device("cpu") if generator is None else generator.device
+            shape = (self.inputs, *each, self.hidden)
+            drawn = torch.randn(shape, generator=generator, dtype=dtype, device=lives)
+            return nn.Parameter((scale * drawn).to(place))
+
+        self.w, self.u = normal(self.inputs**-0.5), normal(self.hidden**-0.5)
+        self.c = nn.Parameter(torch.zeros(self.hidden, dtype=dtype, device=place))
+        self.b = nn.Parameter(torch.zeros(self.inputs, *each, dtype=dtype, device=place))
+        nade_op.prepare_tracing()
+
+    @classmethod
+    def from_rbm(
+        cls,
+        rbm: Any,
+        hidden: int | None = None,
+        order: Order = None,
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        r"""A NADE that starts at the weights of an RBM: w = u = W, c = b and b = a.
+
+        NADE began as one mean-field step in an RBM. It starts far from the RBM's density, and
+        comes nearer to it in training than from a cold start.
+
+        Arguments:
+            rbm: Anything with W (I, J), a (I,) and b (J,).
+            hidden: The number of hidden units. More than the RBM's: the further ones start with
+                small weights. Fewer: those whose weights have the largest norms are kept.
+            order: As of `NADE`; the parameters' rows are put into it.
+            generator: Where small weights and a random order are drawn from.
+        """
+        W, a, b = _weights(rbm)
+        own = getattr(rbm, "support", None)
+        nade = cls(
+            len(W),
+            W.shape[1] if hidden is None else hidden,
+            order,
+            own if isinstance(own, Binary) else None,
+            dtype=W.dtype,
+            device=W.device,
+            generator=generator,
+        )
+        kept = W.norm(dim=0).topk(min(nade.hidden, W.shape[1])).indices.sort().values
+        places = torch.arange(len(kept), device=W.device)
+        with torch.no_grad():
+            for weights, size in ((nade.w, nade.inputs), (nade.u, nade.hidden)):
+                weights.mul_(SMALL * size**0.5)
+                weights.index_copy_(1, places, W[nade.order][:, kept])
+            nade.c.index_copy_(0, places, b[kept])
+            nade.b.copy_(a[nade.order])
+        return nade
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        r"""w, c, u and b."""
+        return self.w, self.c, self.u, self.b
+
+    def log_prob(self, x: Tensor, check: bool = True) -> Tensor:
+        codes = self._codes(x, check)
+        kind = nade_op if self.support.count == 2 else nade_states
+        return kind.log_prob(codes, *self.parts)
+
+    def conditionals(self, x: Tensor) -> Tensor:
+        r"""p(x_i = 1 | x_<i), (n, *shape), for the larger of two states; of q states (…, q).
+
+        Each stands where its variable stands in x; which ones come before, `order` says.
+        """
+        codes = self._codes(x, True)
+        if self.support.count == 2:
+            return self._events(nade_op.logits(codes, *self.parts).sigmoid())
+        return self._events(nade_states.log_conditionals(codes, *self.parts).exp())
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        r"""Independent events (n, *shape), exactly from p."""
+        return self.support.decode(self._draw(n, generator)[0])
+
+    def sample_probabilities(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        r"""The conditional probabilities that were met in drawing n events, as `conditionals`.
+
+        They belong to the events that `sample` gives for a generator in the same state.
+        """
+        return self._draw(n, generator)[1]
+
+    def score(self, x: Tensor) -> Tensor:
+        r"""∂log p(x)/∂x, (n, *shape), as if x were continuous."""
+        self._refuse_many("score")
+        self._codes(x, True)
+        found, pull = torch.func.vjp(lambda x: self.log_prob(x, check=False), x)[:2]
+        return pull(torch.ones_like(found))[0]
+
+    def r_products(
+        self,
+        x: Tensor,
+        vx: Tensor | None = None,
+        w: Tensor | None = None,
+        c: Tensor | None = None,
+        u: Tensor | None = None,
+        b: Tensor | None = None,
+    ) -> Products:
+        r"""H v, with H the Hessian of Σ_n log p(x_n) with respect to x and the parameters.
+
+        Arguments:
+            x: Events (n, *shape).
+            vx: The part of v for x, (n, *shape); None is zero. With only this part, what comes
+                out for the parameters is (∂²L/∂θ∂x) v.
+            w: The part for w, of its shape; None is zero.
+            c: The part for c.
+            u: The part for u.
+            b: The part for b.
+
+        Returns:
+            x (n, *shape), w, c, u, b: the parts of H v; value (n,): the derivative of each log p
+            along v.
+        """
+        self._refuse_many("r_products")
+        codes, scale = self._codes(x, True), 1 / self.support.step  # of codes for x
+        given = {"w": w, "c": c, "u": u, "b": b}
+        for (name, part), parameter in zip(given.items(), self.parts, strict=True):
+            if part is not None and part.shape != parameter.shape:
+                accepted = f"shape {tuple(parameter.shape)}"
+                raise ArgumentError(name, f"shape {tuple(part.shape)}", accepted)
+        own = None if vx is None else scale * self._flat(vx, "vx")
+        found = r_products(codes, *self.parts, Direction(own, **given))
+        return found._replace(x=self._events(scale * found.x))
+
+    def spec(self) -> dict[str, Any]:
+        return super().spec() | {"hidden": self.hidden}
+
+    def extra_repr(self) -> str:
+        return f"{self.inputs}, {self.hidden}, support={self.support!r}"
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        nade_op.prepare_tracing()
+
+    def _draw(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        r"""Codes (n, *shape) and the conditional probabilities met."""
+        kind = nade_op if self.support.count == 2 else nade_states
+        parameters = (each.detach() for each in self.parts)
+        codes, met = kind.sample(self._uniforms(n, generator), *parameters)
+        return self._events(codes), self._events(met)
+
+    def _refuse_many(self, what: str) -> None:
+        if self.support.count > 2:
+            raise NotDifferentiableError(
+                f"{what}: states have no derivatives; accepted: a NADE over two states"
+            )
+
+
+def _weights(rbm: Any) -> tuple[Tensor, Tensor, Tensor]:
+    r"""W, a and b of an RBM, if they fit together."""
+    accepted = "an RBM with W (I, J), a (I,) and b (J,), all finite"
+    try:
+        W, a, b = (torch.as_tensor(getattr(rbm, name)).detach() for name in ("W", "a", "b"))
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        raise ArgumentError("rbm", f"a {type(rbm).__name__}", accepted) from None
+    shapes = [tuple(each.shape) for each in (W, a, b)]
+    if W.ndim != 2 or shapes[1:] != [(W.shape[0],), (W.shape[1],)]:
+        raise ArgumentError("rbm", f"W, a, b of shapes {shapes}", accepted)
+    if not all(each.isfinite().all() for each in (W, a, b)):
+        raise ArgumentError("rbm", "weights that are not finite", accepted)
+    return W, a.to(W), b.to(W)
