@@ -57,18 +57,19 @@ def reproduce(
 ) -> None:
     r"""Run the source text's experiments again, beside the numbers that it printed."""
     from limbeck.errors import ArgumentError
-    from limbeck.reproduction import chapter4
+    from limbeck.reproduction.chapter4 import Settings
+    from limbeck.reproduction.output import report
 
     if chapter != "chapter-4":
         raise ArgumentError.unknown("chapter", chapter, ["chapter-4"])
-    settings = chapter4.Settings(
-        hidden=tuple(hidden) if hidden else chapter4.Settings.hidden,
+    settings = Settings(
+        hidden=tuple(hidden) if hidden else Settings.hidden,
         seeds=tuple(range(seeds)),
         steps=steps,
         samples=samples,
         burn_in=burn_in,
     )
-    chapter4.report(data, out, settings, device=device, progress=not quiet)
+    report(data, out, settings, device=device, progress=not quiet)
 
 
 @app.command()

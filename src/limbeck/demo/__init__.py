@@ -3,6 +3,7 @@ r"""The demo: what limbeck does, on data that come with scikit-learn, in about t
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from rich.console import Console
 
@@ -29,7 +30,7 @@ def run(part: str, members: int, steps: int, seed: int, as_json: bool, progress:
     if part != "all" and part not in PARTS:
         raise ArgumentError.unknown("part", part, ("all", *PARTS))
     console = Console(stderr=as_json)
-    found = {}
+    found: dict[str, Any] = {}
     if part in ("all", "compress"):
         found["compress"] = compression.run(members, steps, seed, console, progress, not as_json)
     if part in ("all", "normalize"):

@@ -21,10 +21,10 @@ HEAD = """\
 
 The RBM is CD25(500) of Salakhutdinov & Murray (2008), the images are MNIST in their binarisation.
 Each NADE is distilled as in the source text: {steps:,} steps of ADADELTA on batches of 20, from
-2,000 chains that all advance a sweep a step, from a cold start. Bounds and estimates use {samples:,}
-samples of each kind, and chains of {burn_in:,} sweeps. "Text" is what the source text printed;
-ours are means over {seeds} seeds ({hardware}, torch {torch}). `limbeck reproduce chapter-4
---data DIR` makes all of it again.
+2,000 chains that all advance a sweep a step, from a cold start. Bounds and estimates use
+{samples:,} samples of each kind, and chains of {burn_in:,} sweeps. "Text" is what the source text
+printed; ours are means over {seeds} seeds ({hardware}, torch {torch}). `limbeck reproduce
+chapter-4 --data DIR` makes all of it again.
 """
 
 
@@ -42,10 +42,11 @@ def page(path: Path) -> str:
     tail = (
         f"All {len(runs)} NADEs with their estimates took {found['seconds']:.0f} s, of which a "
         f"distillation took {training:.1f} s on average, compilation included; the first seed's "
-        f"{len(first)} are those of the text. Annealed importance sampling gave {LOG_Z} "
+        f"{len(first)} are as many as the text has. Annealed importance sampling gave {LOG_Z} "
         f"({AIS_2008[0]}, {AIS_2008[1]}) in 2008."
     )
-    return "\n".join([head, tables(runs), "", tail, ""])
+    notes = ["", found["note"]] if "note" in found else []
+    return "\n".join([head, tables(runs), "", tail, *notes, ""])
 
 
 def tables(runs: list[dict[str, Any]]) -> str:

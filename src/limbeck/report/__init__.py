@@ -1,0 +1,1 @@
+r"""Pictures of saved results; nothing is trained or estimated to draw them."""

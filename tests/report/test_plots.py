@@ -1,0 +1,108 @@
+r"""What is drawn is what was given: the artists' data, never their pixels."""
+
+import numpy as np
+import pytest
+
+from limbeck.errors import ArgumentError
+from limbeck.report.canvas import canvas
+from limbeck.report.plots import errors, intervals, progress, sorted_log_probabilities
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture
+def axes():
+    with canvas() as (_, grid):
+        yield grid[0, 0]
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_progress_draws_every_curve_and_the_reference(axes):
+    curves = {"250": ([1, 2, 3], [-100.0, -96.0, -95.5]), "500": ([1, 3], [-99.0, -93.25])}
+    alt = progress(axes, curves, reference=("RBM", -86.35))
+    for line, (name, (x, y)) in zip(axes.lines, curves.items(), strict=False):
+        assert line.get_label() == name
+        np.testing.assert_array_equal(line.get_xdata(), x)
+        np.testing.assert_array_equal(line.get_ydata(), y)
+    assert list(axes.lines[2].get_ydata()) == [-86.35, -86.35]
+    assert texts(axes) == ["250", "500", "RBM"]
+    assert axes.get_xlabel() == "steps"
+    assert "(nats)" in axes.get_ylabel()
+    assert "250 ends at -95.50; 500 ends at -93.25" in alt
+    assert "RBM, -86.35" in alt
+    colours = [line.get_color() for line in axes.lines]
+    assert len(set(colours)) == 3
+
+
+def test_images_are_sorted_by_the_teacher_and_stay_together(axes):
+    teacher, student = [-90.0, -70.0, -80.0], [-91.0, -72.0, -83.0]
+    alt = sorted_log_probabilities(axes, teacher, student, names=("RBM", "MADE"))
+    drawn = {line.get_label(): line for line in axes.lines}
+    assert list(drawn["RBM"].get_ydata()) == [-70, -80, -90]
+    assert list(drawn["MADE"].get_ydata()) == [-72, -83, -91]
+    assert list(drawn["RBM"].get_xdata()) == [1, 2, 3]
+    assert "on average 2.00 nats below" in alt
+    assert f"standard deviation of {np.std([1, 2, 3]):.2f}" in alt
+
+
+def test_intervals_have_three_errors_on_either_side(axes):
+    estimates = {
+        "bridge": {"value": 451.27, "std_error": 0.02, "trustworthy": True},
+        "importance": {
+            "value": 450.8, "std_error": 0.3, "trustworthy": False,
+            "bounds": {"lower": [443.0, 0.1], "upper": None},
+        },
+    }  # fmt: skip
+    alt = intervals(axes, estimates, reference=("AIS", 451.28, 450.97, 451.52), bounds=True)
+    lines = [collection.get_segments()[0] for collection in axes.collections]
+    np.testing.assert_allclose(lines[0], [[451.21, 0], [451.33, 0]])
+    np.testing.assert_allclose(lines[1], [[449.9, 1], [451.7, 1]])
+    points = {line.get_label(): line for line in axes.lines}
+    assert points["trustworthy"].get_xdata() == [451.27]
+    assert points["doubtful"].get_markerfacecolor() == "white"
+    marks = [line for line in axes.lines if line.get_marker() == ">"]
+    assert [mark.get_xdata()[0] for mark in marks] == [443.0]
+    assert not [line for line in axes.lines if line.get_marker() == "<"]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["bridge", "importance"]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first is on top
+    band = axes.patches[0].get_extents().transformed(axes.transData.inverted())
+    assert (band.x0, band.x1) == pytest.approx((450.97, 451.52))
+    assert alt.startswith("Estimates of log Z with three standard errors: bridge 451.270 ± 0.060")
+    assert "importance 450.800 ± 0.900 (doubtful)" in alt
+    assert "The band is AIS: 451.28 (450.97 to 451.52)." in alt
+
+
+def test_bounds_are_left_out_unless_asked_for(axes):
+    bounds = {"lower": [443.0, 0.1], "upper": [458.0, 0.1]}
+    intervals(axes, {"bridge": {"value": 451.0, "std_error": 0.1, "bounds": bounds}})
+    assert [line.get_marker() for line in axes.lines] == ["o"]
+
+
+def test_errors_are_drawn_in_the_order_of_time_on_logarithmic_scales(axes):
+    alt = errors(axes, {"AIS": ([4.0, 1.0], [0.1, 0.2]), "bridge": ([2.0], [0.05])}, goal=0.01)
+    assert list(axes.lines[0].get_xdata()) == [1, 4]
+    assert list(axes.lines[0].get_ydata()) == [0.2, 0.1]
+    assert list(axes.lines[2].get_ydata()) == [0.01, 0.01]
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert axes.get_xlabel() == "seconds"
+    assert "AIS reaches 0.1; bridge reaches 0.05" in alt
+    assert [text.get_text() for text in axes.texts] == ["goal 0.01"]
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda axes: progress(axes, {}), "nothing to draw"),
+        (lambda axes: errors(axes, {}), "nothing to draw"),
+        (lambda axes: intervals(axes, {}), "nothing to draw"),
+        (lambda axes: progress(axes, {"a": ([1, 2], [3])}), "a: got 2 and 1 numbers"),
+        (lambda axes: progress(axes, {"a": ([], [])}), r"a: got shape \(0,\)"),
+        (lambda axes: sorted_log_probabilities(axes, [1, 2], [1]), "student: got 1 numbers"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(axes, draw, message):
+    with pytest.raises(ArgumentError, match=message):
+        draw(axes)
