@@ -26,7 +26,9 @@ def main(monkeypatch, *arguments):
     cli.main()
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("demo", "--help"), ("info", "--help")])
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("demo", "--help"), ("info", "--help"), ("reproduce", "--help")]
+)
 def test_help_is_there(arguments):
     result = run(*arguments)
     assert result.exit_code == 0
@@ -36,7 +38,7 @@ def test_help_is_there(arguments):
 def test_help_names_the_commands():
     output = run("--help").output
     assert "cumbersome model" in output
-    for command in ("demo", "info"):
+    for command in ("demo", "info", "reproduce"):
         assert command in output
 
 
@@ -57,7 +59,7 @@ def demo():
 
 def test_the_demo_prints_rows_of_json(demo):
     assert demo.exit_code == 0, demo.output
-    rows = json.loads(demo.stdout)
+    rows = json.loads(demo.stdout)["compress"]
     models = [row["model"] for row in rows]
     assert models[0] == "teacher"
     assert models[1:5] == models[5:]
@@ -66,7 +68,7 @@ def test_the_demo_prints_rows_of_json(demo):
 
 
 def test_the_numbers_of_the_demo_are_sane(demo):
-    teacher, *students = json.loads(demo.stdout)
+    teacher, *students = json.loads(demo.stdout)["compress"]
     assert teacher["agreement"] == 1.0
     assert teacher["accuracy"] > 0.9
     assert teacher["parameters"] == 2 * sum(
@@ -83,12 +85,43 @@ def test_the_numbers_of_the_demo_are_sane(demo):
 def test_the_demo_says_what_it_does_beside_the_json(demo):
     assert "Training a teacher: 2 nets 64-200-100-10" in demo.stderr
     assert "Distilling from 129 images" in demo.stderr
+    assert "Training an RBM with 16 hidden units" in demo.stderr
+
+
+def test_the_demo_finds_log_z(demo):
+    found = json.loads(demo.stdout)["normalize"]
+    exact, *estimates = found["estimates"]
+    assert [z["method"] for z in found["estimates"]] == ["exact", "bridge", "importance", "ais"]
+    assert exact["std_error"] == 0
+    for z in estimates:  # after thirty steps they may be poor, but not confidently wrong
+        assert abs(z["value"] - exact["value"]) < 5 * z["std_error"] or not z["trustworthy"]
+    assert abs(estimates[0]["value"] - exact["value"]) < 0.2
+
+
+def test_an_unknown_part_of_the_demo_is_refused(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(monkeypatch, "demo", "normalise")
+    assert caught.value.code == 2
+    assert "did you mean 'normalize'?" in capsys.readouterr().err
+
+
+def test_reproduction_says_what_it_lacks(monkeypatch, capsys, tmp_path):
+    monkeypatch.delenv("LIMBECK_DATA", raising=False)
+    for arguments, said in (
+        (("reproduce", "chapter-9"), "'chapter-4'"),
+        (("reproduce", "chapter-4"), "LIMBECK_DATA"),
+        (("reproduce", "chapter-4", "--data", str(tmp_path)), "rbm_cd25_500.npz"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main(monkeypatch, *arguments, "--out", str(tmp_path / "out"))
+        assert caught.value.code == 2
+        assert said in capsys.readouterr().err
 
 
 def test_the_table_of_the_demo_ends_with_one_sentence(capsys):
     from rich.console import Console
 
-    from limbeck.demo import Row, show
+    from limbeck.demo.compression import Row, show
 
     def row(model, images, agreement, parameters=100):
         return Row(model, images, 0.9, -0.1, agreement, parameters, 1.0)

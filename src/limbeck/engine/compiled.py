@@ -14,6 +14,7 @@ from limbeck.core.batch import leaves, map_tensors
 from limbeck.core.objective import Plan
 from limbeck.core.update import Update
 from limbeck.engine.eager import Eager
+from limbeck.engine.functions import functions_of
 
 __all__ = ["Compiled"]
 
@@ -47,6 +48,9 @@ class Compiled:
 
     def _first(self, plan: Plan) -> None:
         calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        if names := functions_of(self.update, plan):
+            reason = f"the compiler would not see the backward of {', '.join(names)}"
+            return self._eagerly(plan, reason)
         try:
             with warnings.catch_warnings():  # what compilers say of themselves
                 warnings.simplefilter("ignore")
@@ -54,12 +58,7 @@ class Compiled:
         except Exception as error:
             if calls:  # it compiled, and then failed in running: not the compiler's fault
                 raise
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            warnings.warn(
-                f"engine: the step cannot be compiled ({reason}); running eagerly", stacklevel=2
-            )
-            self._fallback, self.name = Eager(self.update), "eager"
-            return self._fallback.step(plan)
+            return self._eagerly(plan, (str(error).strip() or type(error).__name__).splitlines()[0])
         if len(calls) != 1:
             raise AssertionError(f"one graph expected, {len(calls)} were called")
         self._graph, arguments = calls[0]
@@ -71,6 +70,13 @@ class Compiled:
             if id(leaf) in where
         ]
         return None
+
+    def _eagerly(self, plan: Plan, reason: str) -> None:
+        warnings.warn(
+            f"engine: the step cannot be compiled ({reason}); running eagerly", stacklevel=3
+        )
+        self._fallback, self.name = Eager(self.update), "eager"
+        self._fallback.step(plan)
 
     def _trace(self, plan: Plan, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
         from torch._inductor.compile_fx import compile_fx

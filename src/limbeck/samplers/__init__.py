@@ -1,5 +1,6 @@
-r"""Samplers: chains that advance side by side, one call a sweep."""
+r"""Samplers: chains that advance side by side, one call a sweep; and what their draws are worth."""
 
+from limbeck.samplers.diagnostics import effective_size, pareto_k, r_hat, weights_effective_size
 from limbeck.samplers.gibbs import sweep
 
-__all__ = ["sweep"]
+__all__ = ["effective_size", "pareto_k", "r_hat", "sweep", "weights_effective_size"]

@@ -123,6 +123,8 @@ def _like(tensor: Tensor) -> Tensor:
 class _Function(torch.autograd.Function):
     r"""What the functions share: under vmap they run one by one."""
 
+    traceable = True  # the compiler is kept out by `_in_graph`
+
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
         results = [

@@ -64,6 +64,8 @@ def _in_graph(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: i
 
 
 class _Logits(torch.autograd.Function):
+    traceable = True  # the compiler is kept out by `_in_graph`
+
     @staticmethod
     def forward(*inputs: Any) -> Tensor:
         return torch.ops.limbeck.segments_logits.default(*inputs)
@@ -83,6 +85,8 @@ class _Logits(torch.autograd.Function):
 
 class _Pull(torch.autograd.Function):
     r"""The pull-back, as a function of its own so that transforms see that it ends here."""
+
+    traceable = True
 
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, ...]:

@@ -1,0 +1,183 @@
+r"""Do the error bars hold? Estimates of log Z of small RBMs against exact values.
+
+Two hundred random RBMs with couplings from weak to strong, and for each a student of one of five
+qualities, from independent bits to a NADE that is close to the model. Every way of estimating log Z
+is tried on every one of them. How often does the 95% interval cover the exact value? How are errors
+over standard errors distributed? Is any estimate far off that is called trustworthy?
+
+    python experiments/coverage.py [--models 200] [--out experiments/results/coverage.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.distributions import Bernoulli
+
+from limbeck.generative.enumeration import exact_log_z
+from limbeck.generative.log_partition import log_partition
+from limbeck.models.nade import NADE
+from limbeck.models.rbm import RBM
+
+SAMPLES = 2000
+COUPLINGS = (0.3, 2.5)  # the range of the weights' standard deviations
+STUDENTS = (
+    "independent bits",
+    "NADE, 30 steps",
+    "NADE, 300 steps",
+    "NADE, noisy",
+    "NADE, the RBM's",
+)
+
+WAYS = {
+    "bridge, 200 sweeps": {"method": "bridge", "burn_in": 200},
+    "bridge, until forgotten": {"method": "bridge", "burn_in": "auto"},
+    "bridge, Metropolis": {"method": "bridge", "kernel": "metropolis"},
+    "bridge, mixed": {"method": "bridge", "kernel": "mixed"},
+    "bridge, 100 chains": {"method": "bridge", "chains": 100, "burn_in": 200},
+    "importance": {"method": "importance"},
+    "AIS, 200 temperatures": {"method": "ais", "schedule": 200},
+}
+
+
+def model(number: int) -> RBM:
+    r"""A random RBM: 12 to 16 visible units, 8 to 10 hidden ones."""
+    generator = torch.Generator().manual_seed(number)
+    visible, hidden = 12 + number % 5, 8 + number % 3
+    low, high = COUPLINGS
+    scale = low + (high - low) * float(torch.rand((), generator=generator))
+    W = scale * torch.randn(visible, hidden, generator=generator)
+    a, b = (0.5 * torch.randn(size, generator=generator) for size in (visible, hidden))
+    return RBM(W, a - W.sum(1) / 2, b - W.sum(0) / 2)  # units are on about half of the time
+
+
+def student(rbm: RBM, number: int) -> object:
+    r"""A student of the model, of the quality whose turn it is; samples for it are its own."""
+    generator = torch.Generator().manual_seed(100_000 + number)
+    x = rbm.advance(rbm.start(1000, generator), 200, generator)
+    kind = STUDENTS[number % len(STUDENTS)]
+    if kind == "independent bits":
+        return Bernoulli(x.mean(0).clamp(0.02, 0.98))
+    nade = NADE(rbm.visible, rbm.hidden, generator=generator)
+    if kind == "NADE, the RBM's":
+        nade = NADE.from_rbm(rbm)
+    optimizer = torch.optim.Adam(nade.parameters(), lr=0.02)
+    for _ in range(30 if kind == "NADE, 30 steps" else 300):
+        x = rbm.advance(x, 1, generator)
+        rows = torch.randint(len(x), (100,), generator=generator)
+        optimizer.zero_grad()
+        (-nade.log_prob(x[rows])).mean().backward()
+        optimizer.step()
+    if kind == "NADE, noisy":
+        with torch.no_grad():
+            for p in nade.parameters():
+                p += 0.3 * torch.randn(p.shape, generator=generator)
+    return nade
+
+
+def run(models: int, ways: dict[str, dict[str, object]] = WAYS, samples: int = SAMPLES) -> dict:
+    r"""Scores, coverage and verdicts of every way over so many models."""
+    found = {name: {"z": [], "covered": [], "trusted": [], "seconds": 0.0} for name in ways}
+    for number in range(models):
+        rbm = model(number)
+        truth, q = exact_log_z(rbm, progress=False), student(rbm, number)
+        for name, settings in ways.items():
+            z = log_partition(rbm, q, samples=samples, seed=number, progress=False, **settings)
+            low, high = z.interval(0.95)
+            rows = found[name]
+            rows["z"].append(round((z.value - truth) / z.std_error, 4))
+            rows["covered"].append(int(low <= truth <= high))
+            rows["trusted"].append(int(z.verdict.trustworthy))
+            rows["seconds"] += z.seconds
+    return found
+
+
+def summary(rows: dict) -> dict[str, float]:
+    r"""The figures of one way, over all estimates and over those that are called trustworthy."""
+    trusted = [i for i, yes in enumerate(rows["trusted"]) if yes]
+    figures: dict[str, float] = {"trustworthy": len(trusted) / len(rows["z"])}
+    for what, chosen in (("all", range(len(rows["z"]))), ("trusted", trusted)):
+        z = [rows["z"][i] for i in chosen]
+        figures |= {
+            f"coverage_{what}": statistics.fmean(rows["covered"][i] for i in chosen),
+            f"z_mean_{what}": statistics.fmean(z),
+            f"z_sd_{what}": statistics.stdev(z),
+            f"z_largest_{what}": max(map(abs, z)),
+        }
+    return {name: round(value, 4) for name, value in figures.items()} | {
+        "seconds": round(rows["seconds"], 1)
+    }
+
+
+def show(summaries: dict[str, dict[str, float]], models: int) -> None:
+    table = Table(title=f"95% intervals over {models} RBMs (all / trusted)", title_justify="left")
+    for column in ("way", "trusted", "coverage", "sd of z", "mean of z", "largest |z|", "seconds"):
+        table.add_column(column, justify="left" if column == "way" else "right")
+    for name, s in summaries.items():
+        pairs = [
+            f"{s[f'{key}_all']:{form}} / {s[f'{key}_trusted']:{form}}"
+            for key, form in (
+                ("coverage", ".1%"),
+                ("z_sd", ".2f"),
+                ("z_mean", "+.2f"),
+                ("z_largest", ".1f"),
+            )
+        ]
+        table.add_row(name, f"{s['trustworthy']:.1%}", *pairs, f"{s['seconds']:.0f}")
+    Console(width=120).print(table)
+    held = [
+        0.9 <= s["coverage_trusted"] <= 0.99
+        and 0.85 <= s["z_sd_trusted"] <= 1.15
+        and s["trustworthy"] >= 0.8
+        and s["z_largest_trusted"] <= 5
+        for s in summaries.values()
+    ]
+    print(
+        f"Of {len(held)} ways, {sum(held)} keep their promise: 95% intervals that cover 90 to 99%, "
+        "scores with a standard deviation of 0.85 to 1.15, at least 80% trusted, and no trusted "
+        "one off by more than 5 standard errors."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", type=int, default=200)
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args()
+    began = time.perf_counter()
+    found = run(options.models)
+    summaries = {name: summary(rows) for name, rows in found.items()}
+    show(summaries, options.models)
+    if options.out is not None:
+        about = {
+            "models": options.models,
+            "samples": SAMPLES,
+            "couplings": COUPLINGS,
+            "students": STUDENTS,
+            "ways": WAYS,
+            "seeds": "model and estimates k have the seed k, its student 100000 + k",
+            "seconds": round(time.perf_counter() - began, 1),
+            "hardware": {
+                "processor": platform.processor() or platform.machine(),
+                "cores": os.cpu_count(),
+                "threads": torch.get_num_threads(),
+            },
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            "summary": summaries,
+            "scores": {name: {"z": r["z"], "trusted": r["trusted"]} for name, r in found.items()},
+        }
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(about) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

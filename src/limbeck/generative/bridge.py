@@ -1,0 +1,169 @@
+r"""Bridge sampling: log Z from draws of the target and of a proposal that overlaps with it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limbeck.generative.bounds import mean_bound
+from limbeck.generative.estimate import LogPartition, Verdict
+from limbeck.generative.evaluating import Densities, Logs
+from limbeck.generative.mixing import SIGNIFICANT, difference, drift, memory
+from limbeck.generative.optimal_bridge import Bridge, fit_bridge
+from limbeck.generative.sampling import Draws, Start, draws_of, plan
+from limbeck.samplers.diagnostics import effective_size, r_hat
+
+__all__ = ["bridge"]
+
+FEWEST = 100
+r"""Effective draws below which an error is not to be relied on."""
+
+OVERLAPPING = 50
+r"""Draws of each side that must lie in the overlap."""
+
+FORGOTTEN = 2.0
+r"""A z-score of memory or drift below which chains go on as long again, and stop."""
+
+APART = 0.5
+r"""Standard deviations of log p̃ between two starts that are too much in any case."""
+
+
+def bridge(
+    densities: Densities,
+    samples: int,
+    *,
+    kernel: str = "target",
+    start: Any = "proposal",
+    second_start: Any = "auto",
+    chains: int | None = None,
+    thin: int = 1,
+    burn_in: int | str | None = None,
+    progress: bool = True,
+) -> LogPartition:
+    r"""log Z by bridge sampling; the arguments are those of `log_partition`.
+
+    The samples of the proposal that chains start from, or jump to, are other ones than those which
+    enter the estimate. Draws from the two starts are taken together where they agree; where they
+    do not, those from the first start count. Where chains have not mixed, the difference between
+    starts, or between early and late, is counted in with the error.
+    """
+    how = plan(samples, kernel, start, second_start, chains, thin, burn_in)
+    _, logs = densities.drawn(samples, "proposal")
+
+    def forgotten(start: Logs, early: Logs, now: Logs) -> bool:
+        fit = fit_bridge(now.ratio[:, None], logs.ratio)
+        scores = _scores(fit, how.start, start.ratio, early.ratio, now.ratio)
+        return all(abs(score) < FORGOTTEN for score in scores.values())
+
+    first, second = draws_of(densities, how, logs.ratio, forgotten, progress)
+    fit, target = fit_bridge(first.logs.ratio, logs.ratio), first.logs
+    found, scores = _unmixed(fit, first, how.start)
+    if second is not None:
+        reasons, scores["starts_z"] = _disagreement(fit, first.logs, second.logs)
+        found += reasons
+        if not reasons and how.per_chain == 1:
+            target = Logs(*(torch.cat(both) for both in zip(first.logs, second.logs, strict=True)))
+            fit = fit_bridge(target.ratio, logs.ratio)
+    error = fit.std_error
+    if found:
+        others = [first.early.ratio[:, None], *([] if second is None else [second.logs.ratio])]
+        apart = max(abs(fit_bridge(each, logs.ratio).log_z - fit.log_z) for each in others)
+        error = math.hypot(error, apart)
+    found += _doubts(fit, target, logs, densities)
+    spread = r_hat(fit.f_target)
+    if how.per_chain >= 10 and how.chains < FEWEST and spread > 1.05:
+        found.append(f"chains differ from one another (R-hat {spread:.2f})")
+    runs = [run for run in (first, second) if run is not None]
+    tried = [run.acceptance for run in runs if not math.isnan(run.acceptance)]
+    finite = bool(target.ratio.isfinite().all())
+    return LogPartition(
+        fit.log_z,
+        error,
+        "bridge",
+        Verdict(tuple(found)),
+        mean_bound(logs.ratio),
+        mean_bound(target.ratio, effective_size(target.ratio) if finite else None),
+        {
+            "ess": fit.ess,
+            "sampling_error": fit.std_error,
+            "overlap": fit.overlap,
+            "iterations": fit.iterations,
+            "chains": sum(len(run.start.ratio) for run in runs),
+            "draws_per_chain": how.per_chain,
+            "burn_in": first.steps,
+            "acceptance": tried[0] if tried else None,
+            "r_hat": None if math.isnan(spread) else spread,
+            **scores,
+        },
+        samples=samples,
+        sweeps=sum(run.sweeps for run in runs),
+        degrees=fit.degrees,
+    )
+
+
+def _scores(
+    fit: Bridge, origin: Start, start: Tensor, early: Tensor, now: Tensor
+) -> dict[str, float]:
+    r"""z-scores of what is left of the start, from log ratios (chains,) at three times."""
+    scores = {"drift_z": drift(fit.tilt(early), fit.tilt(now))}
+    if isinstance(origin, str) and origin == "proposal":
+        scores["memory_z"] = memory(start, fit.tilt(now))
+    return scores
+
+
+def _unmixed(fit: Bridge, draws: Draws, origin: Start) -> tuple[list[str], dict[str, float]]:
+    r"""What speaks against chains from one start, and the scores of the tests."""
+    scores = _scores(fit, origin, draws.start.ratio, draws.early.ratio, draws.logs.ratio[:, 0])
+    said = {
+        "memory_z": "chains have not forgotten where they started",
+        "drift_z": "chains still drift at the end of their burn-in",
+    }
+    found = [
+        f"{said[name]} (z = {score:.1f}); a longer one may help"
+        for name, score in scores.items()
+        if abs(score) > SIGNIFICANT
+    ]
+    return found, scores
+
+
+def _disagreement(fit: Bridge, one: Logs, other: Logs) -> tuple[list[str], float]:
+    r"""What speaks against chains from two starts, and the z-score of their difference."""
+    if (other.target == -math.inf).any():
+        return ["chains from the second start have not found the target's mass"], math.inf
+    z = difference(fit.tilt(one.ratio), fit.tilt(other.ratio))
+    found = []
+    if abs(z) > SIGNIFICANT:
+        found.append(
+            f"chains from two starts disagree (z = {z:.1f}): they have not mixed, or the proposal "
+            "misses a part of the target"
+        )
+    # log p̃ itself does not enter the estimate: two starts may differ in it a little.
+    gap = float(one.target.mean() - other.target.mean())
+    apart = difference(one.target, other.target)
+    if not found and abs(apart) > SIGNIFICANT and abs(gap) > APART * float(one.target.std()):
+        found.append(f"chains from two starts disagree in log p̃, by {gap:.3g} on average")
+    return found, z
+
+
+def _doubts(fit: Bridge, target: Logs, proposal: Logs, densities: Densities) -> list[str]:
+    r"""What speaks against the estimate, if the draws are the target's."""
+    found = []
+    if not fit.converged:
+        found.append("the bridge equation was not solved")
+    if not densities.exact:
+        found.append("the target's sampler says that it is not exact")
+    if outside := float((target.ratio == math.inf).double().mean()):
+        found.append(f"the proposal has no mass at {outside:.1%} of the target's draws")
+    n, size = len(proposal.ratio), fit.ess
+    if min(n, size) < FEWEST:
+        found.append(f"{min(n, size):.0f} effective draws are too few to know the error")
+    inside = fit.overlap * min(n * fit.share, size * (1 - fit.share))
+    if inside < OVERLAPPING:
+        found.append(f"target and proposal hardly overlap (in about {inside:.2g} draws)")
+    seen = torch.cat([target.target.flatten(), proposal.target])
+    if densities.support.discrete and float(seen.max()) > fit.log_z + SIGNIFICANT * fit.std_error:
+        found.append(f"log Z is above {float(seen.max()):.6g}, log p̃ of one of the events seen")
+    return found

@@ -1,0 +1,169 @@
+r"""Chains on a target, from any start, moved by its own sweeps, by a proposal, or by both."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from limbeck.errors import ArgumentError
+from limbeck.generative.evaluating import Densities, Logs
+from limbeck.progress import tracked
+
+__all__ = ["KERNELS", "Walk", "acceptance_rate", "settle", "starts"]
+
+KERNELS = ("target", "metropolis", "mixed")
+
+AT_ONCE = 20
+r"""Sweeps between two movements of the progress bar."""
+
+BUFFER = 2**15
+r"""Samples that a proposal is asked for at once, where so many will be needed."""
+
+JUMPS, MOST_JUMPS = 5, 300
+r"""Accepted jumps that a chain should have had to settle, and jumps tried at most."""
+
+SETTLE = 50
+r"""Sweeps before the first of them, at least."""
+
+
+class Walk:
+    r"""Chains on a target. Every move leaves the target invariant.
+
+    Arguments:
+        densities: The target, and the proposal if chains jump.
+        x: Where they begin, (chains, *shape).
+        generator: The source of randomness, on the chains' device.
+        progress: Whether sweeps show a bar.
+    """
+
+    def __init__(
+        self, densities: Densities, x: Tensor, generator: torch.Generator, progress: bool = False
+    ) -> None:
+        self.densities, self.x, self.generator, self.progress = densities, x, generator, progress
+        self.sweeps = self.tried = 0
+        self.accepted = torch.zeros((), dtype=torch.int64, device=x.device)
+        self._logs: Logs | None = None
+        self._waiting: list[Tensor] = []
+
+    def logs(self) -> Logs:
+        r"""Log densities where the chains are, (chains,)."""
+        if self._logs is None:
+            self._logs = self.densities.logs(self.x)
+        return self._logs
+
+    @property
+    def acceptance(self) -> float:
+        return int(self.accepted) / self.tried if self.tried else math.nan
+
+    def go(self, kernel: str, steps: int) -> None:
+        r"""So many steps: sweeps, jumps, or pairs of a jump and a sweep."""
+        if kernel == "target":
+            self.sweep(steps)
+            return
+        left: Any = range(steps, 0, -1)
+        for ahead in cast(Any, tracked(left, "moving chains", self.progress)):
+            self.jump(ahead)
+            if kernel == "mixed":
+                self._advance(1)
+
+    def sweep(self, count: int) -> None:
+        r"""So many sweeps of the target's own."""
+        pieces: Any = [AT_ONCE] * (count // AT_ONCE) + [count % AT_ONCE] * (count % AT_ONCE > 0)
+        for piece in cast(Any, tracked(pieces, "moving chains", self.progress)):
+            self._advance(piece)
+
+    def jump(self, ahead: int = 1) -> None:
+        r"""A step of independence Metropolis, of so many: to an event of the proposal, or not."""
+        y = self._proposed(ahead)
+        here, there = self.logs(), self.densities.logs(y)
+        uniform = torch.rand(len(y), generator=self.generator, device=y.device, dtype=torch.float64)
+        # Events without mass are left at once, those without density in the proposal never.
+        better = (there.ratio - here.ratio).exp() > uniform
+        taken = better & (here.ratio < math.inf) | (here.target == -math.inf)
+        shape = (-1,) + (1,) * (y.dim() - 1)
+        self.x = torch.where(taken.view(shape), y, self.x)
+        pairs = zip(there, here, strict=True)
+        self._logs = Logs(*(torch.where(taken, new, old) for new, old in pairs))
+        self.tried += len(y)
+        self.accepted += taken.sum()
+
+    def _advance(self, sweeps: int) -> None:
+        moved = self.densities.target.advance(self.x, sweeps, self.generator)
+        if not isinstance(moved, Tensor) or moved.shape != self.x.shape:
+            received = f"chains of shape {tuple(getattr(moved, 'shape', ()))} from advance"
+            raise ArgumentError("target", received, f"the shape given, {tuple(self.x.shape)}")
+        self.x, self._logs = moved, None
+        self.sweeps += sweeps * len(moved)
+
+    def _proposed(self, ahead: int) -> Tensor:
+        if not self._waiting:
+            n = len(self.x)
+            rounds = min(ahead, max(1, BUFFER // n))
+            self._waiting = list(self.densities.sample(rounds * n, self.generator).split(n))
+        return self._waiting.pop()
+
+
+def settle(walk: Walk, log_ratio: Tensor, sweeps: int = 0) -> None:
+    r"""Let chains that begin anywhere forget it, with the proposal's help.
+
+    Sweeps first, so that they fall into the modes that are near. Then jumps between sweeps: they
+    take chains from one mode to another, but not out of one that the proposal fails to cover.
+
+    Arguments:
+        walk: The chains at their start.
+        log_ratio: log p̃ − log q (n,) at samples of the proposal, which say how often jumps succeed.
+        sweeps: The sweeps that chains should get, at least.
+    """
+    rounds = math.ceil(JUMPS / max(acceptance_rate(log_ratio), JUMPS / MOST_JUMPS))
+    walk.sweep(max(SETTLE, sweeps // 2))
+    for ahead in range(rounds, 0, -1):
+        walk.jump(ahead)
+        walk.sweep(max(1, sweeps // (2 * rounds)))
+
+
+def starts(densities: Densities, start: str | Tensor, n: int, generator: torch.Generator) -> Tensor:
+    r"""Events (n, *shape) that chains begin at.
+
+    Arguments:
+        densities: The target and the proposal.
+        start: "proposal" for samples of it, "target" for what the target (or its support) gives
+            chains to start from, or events (m, *shape) to choose from at random.
+        n: How many.
+        generator: The source of randomness.
+    """
+    support, target = densities.support, densities.target
+    device, dtype = densities.device, densities.dtype
+    if isinstance(start, Tensor):
+        rows = start.detach() if start.is_floating_point() else start.to(dtype)
+        support.check(rows, "start")
+        if not len(rows):
+            raise ArgumentError("start", "no events", "one or more")
+        chosen = torch.randint(len(rows), (n,), generator=generator, device=generator.device)
+        return rows.to(device, dtype)[chosen]
+    if start == "proposal":
+        return densities.sample(n, generator)
+    if start != "target":
+        raise ArgumentError("start", repr(start), "'proposal', 'target' or events (m, *shape)")
+    if not callable(getattr(target, "start", None)):
+        return support.start(n, generator, device, dtype)
+    x = support.check(target.start(n, generator), "target.start")
+    if len(x) != n:
+        raise ArgumentError("target", f"{len(x)} events from start({n})", f"{n} events")
+    return x.to(device, dtype)
+
+
+def acceptance_rate(log_ratio: Tensor) -> float:
+    r"""What independence Metropolis will accept, ⟨min(1, w(y)/w(x))⟩, from weights at samples of q.
+
+    >>> round(acceptance_rate(torch.zeros(5)), 6)
+    1.0
+    """
+    log_w = log_ratio.double().sort().values
+    log_w = log_w[log_w > -math.inf]
+    n = len(log_ratio)
+    below = log_w.logcumsumexp(0) - log_w  # Σ w(y)/w(x) over y up to x
+    above = torch.arange(len(log_w) - 1, -1, -1, dtype=torch.float64)
+    return float(torch.softmax(log_w, 0) @ (below.exp() + above)) / n
