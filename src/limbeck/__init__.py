@@ -23,13 +23,17 @@ if TYPE_CHECKING:
         LimbeckError,
         NotDifferentiableError,
     )
+    from limbeck.generative.chains import Chains
     from limbeck.generative.enumeration import exact_log_z
     from limbeck.generative.estimate import LogPartition
     from limbeck.generative.expectations import expected_statistics
+    from limbeck.generative.free_energy import free_energy
     from limbeck.generative.log_partition import log_partition
     from limbeck.generative.normalize import normalize
     from limbeck.models import MLP, BatchedMLP, Ensemble
+    from limbeck.models.deep_nade import DeepNADE
     from limbeck.models.energy import Energy
+    from limbeck.models.made import MADE
     from limbeck.models.nade import NADE
     from limbeck.models.rbm import RBM
     from limbeck.models.supports import Binary, Real, Spins, States
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "MADE",
     "MLP",
     "NADE",
     "RBM",
@@ -44,9 +49,11 @@ __all__ = [
     "Batch",
     "BatchedMLP",
     "Binary",
+    "Chains",
     "CheckpointError",
     "Constant",
     "Cosine",
+    "DeepNADE",
     "Energy",
     "Ensemble",
     "GradientUpdate",
@@ -68,6 +75,7 @@ __all__ = [
     "evaluate",
     "exact_log_z",
     "expected_statistics",
+    "free_energy",
     "inputs",
     "load",
     "log_partition",
@@ -81,9 +89,11 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "Batch": "limbeck.core.batch",
     "BatchedMLP": "limbeck.models",
     "Binary": "limbeck.models.supports",
+    "Chains": "limbeck.generative.chains",
     "CheckpointError": "limbeck.errors",
     "Constant": "limbeck.core.schedule",
     "Cosine": "limbeck.core.schedule",
+    "DeepNADE": "limbeck.models.deep_nade",
     "Energy": "limbeck.models.energy",
     "Ensemble": "limbeck.models",
     "GradientUpdate": "limbeck.core.update",
@@ -92,6 +102,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "Linear": "limbeck.core.schedule",
     "LogPartition": "limbeck.generative.estimate",
     "Logarithmic": "limbeck.core.schedule",
+    "MADE": "limbeck.models.made",
     "MLP": "limbeck.models",
     "NADE": "limbeck.models.nade",
     "NotDifferentiableError": "limbeck.errors",
@@ -108,6 +119,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "evaluate": "limbeck.core.evaluation",
     "exact_log_z": "limbeck.generative.enumeration",
     "expected_statistics": "limbeck.generative.expectations",
+    "free_energy": "limbeck.generative.free_energy",
     "inputs": "limbeck.inputs",
     "load": "limbeck.core.result",
     "log_partition": "limbeck.generative.log_partition",
