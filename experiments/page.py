@@ -24,8 +24,8 @@ An error bar is a promise: of intervals at 95%, about 95 in 100 must hold the tr
 {models} small RBMs whose log Z is known exactly, with couplings from weak to strong and students
 from poor to good (independent bits, NADEs after 30 and 300 steps, a NADE with noise on its weights,
 one at the RBM's own), {samples:,} samples of each kind. z is the error over the standard error: it
-should have a standard deviation of one. Thresholds of the verdicts were chosen on RBMs of the same
-kind. `python experiments/coverage.py` makes it again ({seconds:.0f} s on {cores} cores).
+should have a standard deviation of one. Thresholds of the verdicts were chosen on other RBMs of the
+same kind. `python experiments/coverage.py` makes it again ({seconds:.0f} s on {cores} cores).
 """
 
 
