@@ -43,13 +43,24 @@ def student(rbm: lb.RBM, steps: int, batch: int, seed: int) -> tuple[Any, float]
 
 
 def bridge(
-    rbm: lb.RBM, nade: Any, samples: int, kernel: str, seed: int, before: float, way: str
+    rbm: lb.RBM, nade: Any, samples: int, seed: int, before: float, way: str, **how: Any
 ) -> dict[str, Any]:
     z = lb.log_partition(
-        rbm, nade, method="bridge", samples=samples, kernel=kernel, burn_in="auto", seed=seed,
+        rbm,
+        nade,
+        method="bridge",
+        samples=samples,
+        burn_in="auto",
+        seed=seed,
         progress=False,
-    )  # fmt: skip
-    what = f"{samples:,} + {samples:,} samples, kernel {kernel}, burn-in {z.diagnostics['burn_in']}"
+        **how,
+    )
+    kernel = how.get("kernel", "target")
+    checked = "one start" if how.get("second_start", "auto") is None else "two starts"
+    what = (
+        f"{samples:,} + {samples:,} samples, kernel {kernel}, burn-in {z.diagnostics['burn_in']}, "
+        f"{checked}"
+    )
     return shown(z, way, what, before + z.seconds)
 
 
@@ -57,7 +68,7 @@ def shown(z: lb.LogPartition, way: str, what: str, seconds: float) -> dict[str, 
     figure = {
         "way": way,
         "what": what,
-        "log_z": round(z.value, 4),
+        "log_z": f"{z.value:.4f}",
         "three_errors": 3 * z.std_error,
         "seconds": seconds,
         "trustworthy": z.verdict.trustworthy,
@@ -92,26 +103,22 @@ def main() -> None:
     few = options.quick or options.device == "cpu"
     found: dict[str, list[dict[str, Any]]] = {"AIS": [], "bridge": [], "cold": []}
     lb.log_partition(rbm, method="ais", samples=100, schedule=20, progress=False)  # warm up
-    for chains, schedule in (
-        [(100, 1000)] if few else [(10_000, 2900), (10_000, "2008"), (50_000, "2008")]
-    ):
-        found["AIS"].append(ais(rbm, chains, schedule, 0))
-    short, long = (200, 2000) if few else (2000, 20_000)
-    batch = 50 if few else 200
-    student(rbm, 20, batch, 0)  # compile
+    student(rbm, 2000 if options.device == "cuda" else 20, 50 if few else 200, 0)  # compile
+    for chains in (100,) if few else (2500, 10_000, 40_000):
+        found["AIS"].append(ais(rbm, chains, 1000 if few else "2008", 0))
     nade = None
-    for steps in (short, long):
-        nade, took = student(rbm, steps, batch, 1)
-        for samples in [1000] if few else [10_000, 100_000]:
-            for kernel in ("mixed", "target"):
-                found["cold"].append(
-                    bridge(rbm, nade, samples, kernel, 2, took, "distil, then bridge")
-                )
-    for samples in [1000] if few else [10_000, 50_000, 200_000]:
-        for kernel in ("metropolis", "mixed", "target"):
-            found["bridge"].append(
-                bridge(rbm, nade, samples, kernel, 3, 0.0, "bridge, student at hand")
-            )
+    for steps in (50, 200) if few else (1000, 5000, 20_000):
+        nade, took = student(rbm, steps, 50 if few else 200, 1)
+        for samples in (1000,) if few else (10_000, 50_000, 200_000):
+            way = "distil, then bridge"
+            found["cold"].append(bridge(rbm, nade, samples, 2, took, way) | {"steps": steps})
+    way = "bridge, student at hand"
+    for samples in (1000,) if few else (10_000, 50_000, 200_000):
+        for start in ("auto", None):
+            figure = bridge(rbm, nade, samples, 3, 0.0, way, second_start=start)
+            found["bridge"].append(figure)
+    if not few:
+        bridge(rbm, nade, 10_000, 3, 0.0, way, kernel="metropolis")
     for error in ERRORS:
         times = {way: reached(figures, error) for way, figures in found.items()}
         hand, annealed = times["bridge"], times["AIS"]

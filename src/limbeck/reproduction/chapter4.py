@@ -98,7 +98,7 @@ def one(
     progress: bool,
 ) -> tuple[dict[str, Any], NADE]:
     r"""One NADE: its distillation, its test log probability, bounds and estimates of log Z."""
-    nade = NADE(784, hidden, generator=torch.Generator().manual_seed(seed))
+    nade = NADE(rbm.visible, hidden, generator=torch.Generator().manual_seed(seed))
     first = test[:FIRST]
     result = normalize(
         rbm, nade, LOSSES[loss], steps=settings.steps, preset=settings.preset,
