@@ -1,13 +1,15 @@
-r"""Warm starts: a NADE at an RBM's weights, in its own order, with more or fewer units."""
+r"""Warm starts: a student at an RBM's weights, in its own order, with more or fewer units."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+import limbeck as lb
 from limbeck.errors import ArgumentError
 from limbeck.generative.warm_start import can_warm_start, warm_start
 from limbeck.models import MLP
+from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.energy import Energy
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
@@ -33,7 +35,11 @@ def test_weights_are_those_of_the_rbm_in_the_order_of_the_student(order):
     torch.testing.assert_close(student.w.detach(), target.W.detach()[rows])
     torch.testing.assert_close(student.u.detach(), target.W.detach()[rows])
     torch.testing.assert_close(student.b.detach(), target.a.detach()[rows])
-    torch.testing.assert_close(student.c.detach(), target.b.detach())
+    mean = student.mean
+    torch.testing.assert_close(student.c.detach(), target.b.detach() + mean @ target.W[rows])
+    x = Binary(5).enumerate(0, 32)
+    exact = target.log_unnormalized(x).softmax(0).detach() @ x[:, rows]
+    torch.testing.assert_close(mean, exact, atol=0.07, rtol=0)
     assert [p.data_ptr() for p in student.parameters()] == places, "in place"
     assert torch.as_tensor(student.order).tolist() == rows
     assert all(p.requires_grad for p in student.parameters())
@@ -69,6 +75,70 @@ def test_students_keep_their_floating_type():
     warm_start(student, rbm(), generator(3))
     assert all(p.dtype == torch.float64 for p in student.parameters())
     torch.testing.assert_close(student.w.detach(), rbm().W.detach().double())
+
+
+def divergence(target, student):
+    x = Binary(target.visible).enumerate(0, 2**target.visible, dtype=student.b.dtype)
+    log_p = target.log_unnormalized(x).log_softmax(0).detach()
+    return (log_p.exp() * (log_p - student.log_prob(x).detach())).sum().item()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_centred_start_beats_a_plain_one_before_and_after_equal_steps(seed):
+    target = RBM.random(10, 8, 1.5, generator=generator(seed))
+    x = Binary(10).enumerate(0, 1024)
+    p = target.log_unnormalized(x).softmax(0).detach()
+    data = x[torch.multinomial(p, 5000, replacement=True, generator=generator(1))]
+    centred = NADE(10, 8, generator=generator(2))
+    warm_start(centred, target, generator(3))
+    plain = NADE.from_rbm(target, centre=None)
+    students = (centred, plain)
+    one, two = (divergence(target, student) for student in students)
+    assert one < 0.5 * two
+    for student in students:
+        lb.distill(None, student, data, lb.losses.kl(), steps=60, lr=5e-3, batch_size=100,
+                   engine="eager", progress=False)  # fmt: skip
+    three, four = (divergence(target, student) for student in students)
+    assert three < one
+    assert three < 0.7 * four
+
+
+def test_a_student_is_saved_with_the_centre_it_was_given(tmp_path):
+    student = NADE(5, 3, ORDER, generator=generator(2))
+    assert "mean" not in student.state_dict()
+    warm_start(student, rbm(), generator(3))
+    assert "mean" in student.state_dict()
+    x = Binary(5).enumerate(0, 32)
+    read = NADE.load(student.save(tmp_path / "student.safetensors"))
+    assert torch.equal(read.log_prob(x), student.log_prob(x))
+    before = {name: each.clone() for name, each in student.state_dict().items()}
+    warm_start(student, rbm(), generator(3))
+    assert all(torch.equal(each, before[name]) for name, each in student.state_dict().items())
+
+
+def test_a_centre_may_be_given_or_left_out():
+    target, student = rbm(), NADE(5, 3, ORDER, generator=generator(2))
+    warm_start(student, target, centre=torch.full((5,), 0.25))
+    assert (student.mean == 0.25).all()
+    deep = DeepNADE(5, 3, generator=generator(2))
+    for each in (student, deep):
+        warm_start(each, target, generator(3), centre=None)
+        assert torch.equal(each.c.view(-1, 3)[0], target.b)
+    assert student.mean is None
+    assert not deep.mean.any()
+
+
+@pytest.mark.parametrize("hidden", [2, 3, 6])
+def test_deep_students_start_where_nade_does(hidden):
+    target = rbm()
+    deep = DeepNADE(5, hidden, 7, 1, 2, ORDER, generator=generator(2))
+    nade = NADE(5, hidden, ORDER, generator=generator(2))
+    assert can_warm_start(deep, target)
+    for student in (deep, nade):
+        warm_start(student, target, generator(3))
+    x = Binary(5).enumerate(0, 32)
+    torch.testing.assert_close(deep.log_prob(x), nade.log_prob(x))
+    assert deep.enter[0].abs().min() > 0, "residual layers can learn"
 
 
 ISING = Energy(lambda x: -(x * x.roll(1, 1)).sum(1), Spins(5))

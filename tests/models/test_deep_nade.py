@@ -32,6 +32,19 @@ def test_from_a_nade_it_starts_with_its_density(support, run):
     assert torch.equal(deep.order, nade.order)
 
 
+@pytest.mark.parametrize("samples", [False, True])
+def test_a_centred_nade_keeps_its_centre_or_takes_that_of_samples(samples):
+    rbm = RBM.random(6, 4, 1.0, generator(), dtype=torch.float64)
+    x, others = events(Binary(6)), Binary(6).start(9, generator(), dtype=torch.float64)
+    nade = NADE.from_rbm(rbm, order="random", generator=generator())
+    given = others if samples else None
+    deep = DeepNADE.from_nade(nade, samples=given, generator=generator())
+    if samples:
+        nade = NADE.from_rbm(rbm, order=nade.order, centre=others.mean(0))
+    assert (nade.mean > 0).any()
+    torch.testing.assert_close(deep.log_prob(x), nade.log_prob(x))
+
+
 def test_centring_is_a_mean_field_step():
     r"""By hand: p(x_i = 1 | x_<i) with the mean m in the place of x_i and of all after it."""
     rbm = RBM.random(6, 4, 1.0, generator(), dtype=torch.float64)
@@ -56,7 +69,7 @@ def test_from_an_rbm_it_starts_nearer_than_nade(seed):
     def divergence(model):
         return (log_p.exp() * (log_p - model.log_prob(x))).sum().item()
 
-    assert 0 < divergence(deep) < 0.5 * divergence(NADE.from_rbm(rbm))
+    assert 0 < divergence(deep) < 0.5 * divergence(NADE.from_rbm(rbm, centre=None))
 
 
 @pytest.mark.parametrize("hidden", [2, 5, 8])

@@ -12,8 +12,8 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def run(engine, support, loss, teacher=None, data=None):
-    nade = NADE(support.size, 5, "random", support, generator=generator())
+def run(engine, support, loss, teacher=None, data=None, centre=None):
+    nade = NADE(support.size, 5, "random", support, generator=generator(), centre=centre)
     result = lb.distill(
         teacher, nade, data, loss, steps=8, batch_size=8, engine=engine, every=2, progress=False
     )
@@ -21,9 +21,9 @@ def run(engine, support, loss, teacher=None, data=None):
     return result.history, nade
 
 
-def assert_equal_runs(support, loss, teacher=None, data=None):
+def assert_equal_runs(support, loss, teacher=None, data=None, centre=None):
     (one, eager), (two, compiled) = (
-        run(engine, support, loss, teacher, data) for engine in ("eager", "compiled")
+        run(engine, support, loss, teacher, data, centre) for engine in ("eager", "compiled")
     )
     for name in one:
         assert one[name] == pytest.approx(two[name], rel=1e-4), name
@@ -40,3 +40,10 @@ def test_every_loss_on_densities():
     loss = lb.losses.kl() + lb.losses.log_density_error(1.0) + 0.1 * lb.losses.score_matching()
     teacher = NADE(9, 4, generator=generator(7))
     assert_equal_runs(Binary(9), loss, teacher, teacher.sample(50, generator()))
+
+
+def test_every_loss_on_a_centred_density():
+    loss = lb.losses.kl() + lb.losses.log_density_error(1.0) + 0.1 * lb.losses.score_matching()
+    teacher = NADE(9, 4, generator=generator(7), centre=torch.linspace(0, 1, 9))
+    data = teacher.sample(50, generator())
+    assert_equal_runs(Binary(9), loss, teacher, data, data.mean(0))

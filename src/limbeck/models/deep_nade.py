@@ -130,7 +130,7 @@ class DeepNADE(Autoregressive):
             samples: Samples of the RBM (or its data), whose mean is taken; None runs chains.
             generator: Where all that is random is drawn from.
         """
-        nade = NADE.from_rbm(rbm, hidden, order, generator)
+        nade = NADE.from_rbm(rbm, hidden, order, generator, centre=None)
         if samples is None:
             samples = _samples(rbm, nade, generator)
         return cls.from_nade(nade, width, depth, run, samples, generator)
@@ -153,7 +153,8 @@ class DeepNADE(Autoregressive):
             depth: As of `DeepNADE`.
             run: As of `DeepNADE`.
             samples: Events (n, *shape). NADE's inputs are then centred at their mean, and the
-                expected sum of those to come is added to its activations. At the weights of an
+                expected sum of those to come is added to its activations (in the place of that of
+                a centre it has). At the weights of an
                 RBM that is much nearer to the RBM; of a NADE that has been trained it is not.
             generator: Where the residual layers' weights are drawn from.
         """
@@ -166,12 +167,15 @@ class DeepNADE(Autoregressive):
             for name, given in (("w", nade.w), ("v", nade.w), ("u", nade.u), ("b", nade.b)):
                 getattr(model, name).copy_(given)
             model.c.copy_(nade.c.expand_as(model.c))
+            if nade.mean is not None:
+                model.mean.copy_(nade.mean)
             if samples is not None:
                 if not len(samples):
                     raise ArgumentError("samples", "no events", "one or more events")
                 codes = nade.support.encode(model._flat(samples.to(like.device, like.dtype)))
-                model.mean.copy_(model._features(codes).mean(0).view_as(model.mean))
-                model.c.add_(model.mean.flatten() @ model.w.flatten(0, -2))
+                mean = model._features(codes).mean(0).view_as(model.mean)
+                model.c.add_((mean - model.mean).flatten() @ model.w.flatten(0, -2))
+                model.mean.copy_(mean)
         return model
 
     def _logits(self, codes: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from limbeck.core.checks import whole_number
 from limbeck.errors import ArgumentError, NotDifferentiableError
-from limbeck.models import nade_states
+from limbeck.models import nade_states, rbm_start
 from limbeck.models.kernels import nade_op
 from limbeck.models.kernels.nade_second import Direction, Products, r_products
 from limbeck.models.ordered import Order, Ordered, floating
@@ -28,6 +28,10 @@ class NADE(Ordered):
     zeros and ones; spins −1 and +1 enter as 0 and 1. For q > 2 states every variable has q
     inputs, one for each state, and a softmax of q outputs: w and u are then (I, q, J), b is (I, q).
 
+    With a centre m the sum is over w_i'j (x_i' − m_i'), for zeros and ones x and their means m. At
+    every position c then counts the variables to come at their means instead of at zero, which a
+    start at an RBM's weights needs; no choice of w and c makes a NADE without a centre do it.
+
     Weights start normal with standard deviations I^−½ (w) and J^−½ (u), biases at zero.
 
     Arguments:
@@ -40,14 +44,20 @@ class NADE(Ordered):
         dtype: The parameters' type, float32 or float64.
         device: Where the parameters live.
         generator: Where the parameters are drawn from; None is torch's global one.
+        centre: The means of the variables as they are in x (of spins from −1 to 1), of the shape
+            of an event or (I,), such as those of data; None for none. Only for two states.
 
     Attributes:
         order: The number of the variable at each position, (I,). Parameters are in this order.
+        mean: The centre as probabilities of the larger state, (I,), in this order; or None. It is
+            no parameter, and part of the state only if it is there.
 
     >>> nade = NADE(784, 500, generator=torch.Generator().manual_seed(0))
     >>> nade.log_prob(nade.sample(3)).shape
     torch.Size([3])
     """
+
+    mean: Tensor | None
 
     def __init__(
         self,
@@ -58,6 +68,7 @@ class NADE(Ordered):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
+        centre: Any = None,
     ) -> None:
         super().__init__(inputs, order, support, device, generator)
         self.hidden = whole_number("hidden", hidden, "a whole number from 1", least=1)
@@ -74,6 +85,7 @@ class NADE(Ordered):
         self.w, self.u = normal(self.inputs**-0.5), normal(self.hidden**-0.5)
         self.c = nn.Parameter(torch.zeros(self.hidden, dtype=dtype, device=place))
         self.b = nn.Parameter(torch.zeros(self.inputs, *each, dtype=dtype, device=place))
+        self.register_buffer("mean", None if centre is None else self._centre(centre))
         nade_op.prepare_tracing()
 
     @classmethod
@@ -83,11 +95,15 @@ class NADE(Ordered):
         hidden: int | None = None,
         order: Order = None,
         generator: torch.Generator | None = None,
+        centre: Any = "auto",
     ) -> Self:
-        r"""A NADE that starts at the weights of an RBM: w = u = W, c = b and b = a.
+        r"""A NADE that starts at the weights of an RBM: w = u = W, b = a and c = b + m W.
 
-        NADE began as one mean-field step in an RBM. It starts far from the RBM's density, and
-        comes nearer to it in training than from a cold start.
+        Its conditionals are then one mean-field step in the RBM, with the centre m in the place of
+        the variables to come. It starts much nearer to the RBM's density than without a centre,
+        where zeros are in their place. In training it stays nearer to small RBMs; to large ones
+        either comes equally near in some hundred steps. On a GPU a centre costs nothing; on a CPU
+        steps on sparse x take up to twice as long, since fewer inputs are zero.
 
         Arguments:
             rbm: Anything with W (I, J), a (I,) and b (J,).
@@ -95,8 +111,15 @@ class NADE(Ordered):
                 small weights. Fewer: those whose weights have the largest norms are kept.
             order: As of `NADE`; the parameters' rows are put into it.
             generator: Where small weights and a random order are drawn from.
+            centre: As of `NADE`. "auto" takes the RBM's means by short chains of its own, which
+                are the same each time, if it has `start` and `advance`; none if not. Means that
+                are nearly zero are taken as zero.
         """
-        W, a, b = _weights(rbm)
+        W, a, b = rbm_start.weights(rbm)
+        if isinstance(centre, str):
+            if centre != "auto":
+                raise ArgumentError("centre", repr(centre), "'auto', None or means")
+            centre = rbm_start.means(rbm)
         own = getattr(rbm, "support", None)
         nade = cls(
             len(W),
@@ -106,6 +129,7 @@ class NADE(Ordered):
             dtype=W.dtype,
             device=W.device,
             generator=generator,
+            centre=centre,
         )
         kept = W.norm(dim=0).topk(min(nade.hidden, W.shape[1])).indices.sort().values
         places = torch.arange(len(kept), device=W.device)
@@ -115,6 +139,8 @@ class NADE(Ordered):
                 weights.index_copy_(1, places, W[nade.order][:, kept])
             nade.c.index_copy_(0, places, b[kept])
             nade.b.copy_(a[nade.order])
+            if nade.mean is not None:
+                nade.c.add_(nade.mean @ nade.w)
         return nade
 
     @property
@@ -124,8 +150,9 @@ class NADE(Ordered):
 
     def log_prob(self, x: Tensor, check: bool = True) -> Tensor:
         codes = self._codes(x, check)
-        kind = nade_op if self.support.count == 2 else nade_states
-        return kind.log_prob(codes, *self.parts)
+        if self.support.count == 2:
+            return nade_op.log_prob(codes, *self.parts, self.mean)
+        return nade_states.log_prob(codes, *self.parts)
 
     def conditionals(self, x: Tensor) -> Tensor:
         r"""p(x_i = 1 | x_<i), (n, *shape), for the larger of two states; of q states (…, q).
@@ -134,7 +161,8 @@ class NADE(Ordered):
         """
         codes = self._codes(x, True)
         if self.support.count == 2:
-            return self._events(nade_op.logits(codes, *self.parts).sigmoid())
+            entering = codes if self.mean is None else codes - self.mean
+            return self._events(nade_op.logits(entering, *self.parts).sigmoid())
         return self._events(nade_states.log_conditionals(codes, *self.parts).exp())
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -187,14 +215,18 @@ class NADE(Ordered):
                 accepted = f"shape {tuple(parameter.shape)}"
                 raise ArgumentError(name, f"shape {tuple(part.shape)}", accepted)
         own = None if vx is None else scale * self._flat(vx, "vx")
-        found = r_products(codes, *self.parts, Direction(own, **given))
+        found = r_products(codes, *self.parts, Direction(own, **given), m=self.mean)
         return found._replace(x=self._events(scale * found.x))
 
     def spec(self) -> dict[str, Any]:
-        return super().spec() | {"hidden": self.hidden}
+        centre = None
+        if self.mean is not None:
+            centre = self.support.decode(self._events(self.mean.unsqueeze(0))).flatten().tolist()
+        return super().spec() | {"hidden": self.hidden, "centre": centre}
 
     def extra_repr(self) -> str:
-        return f"{self.inputs}, {self.hidden}, support={self.support!r}"
+        centred = "" if self.mean is None else ", centred"
+        return f"{self.inputs}, {self.hidden}, support={self.support!r}{centred}"
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)
@@ -202,9 +234,12 @@ class NADE(Ordered):
 
     def _draw(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         r"""Codes (n, *shape) and the conditional probabilities met."""
-        kind = nade_op if self.support.count == 2 else nade_states
-        parameters = (each.detach() for each in self.parts)
-        codes, met = kind.sample(self._uniforms(n, generator), *parameters)
+        w, c, u, b = (each.detach() for each in self.parts)
+        uniforms = self._uniforms(n, generator)
+        if self.support.count == 2:
+            codes, met = nade_op.sample(uniforms, w, c, u, b, self.mean)
+        else:
+            codes, met = nade_states.sample(uniforms, w, c, u, b)
         return self._events(codes), self._events(met)
 
     def _refuse_many(self, what: str) -> None:
@@ -213,17 +248,29 @@ class NADE(Ordered):
                 f"{what}: states have no derivatives; accepted: a NADE over two states"
             )
 
+    def _centre(self, centre: Any) -> Tensor:
+        r"""Means of the variables as probabilities of the larger state, in order, if they are."""
+        least, most = self.support.values[0], self.support.values[-1]
+        shape = " or ".join(
+            str(each) for each in dict.fromkeys([self.support.shape, (self.inputs,)])
+        )
+        accepted = f"means from {least:g} to {most:g} of shape {shape}"
+        if self.support.count > 2:
+            raise ArgumentError("centre", f"means for {self.support!r}", "None for q > 2 states")
+        try:
+            given = torch.as_tensor(centre, dtype=self.b.dtype, device=self.b.device).detach()
+        except (TypeError, ValueError, RuntimeError):
+            raise ArgumentError("centre", f"a {type(centre).__name__}", accepted) from None
+        if given.shape not in (self.support.shape, (self.inputs,)):
+            raise ArgumentError("centre", f"shape {tuple(given.shape)}", accepted)
+        outside = ~((given >= least) & (given <= most))
+        if outside.any():
+            received = f"{int(outside.sum()):,} values such as {given[outside][0].item():g}"
+            raise ArgumentError("centre", received, accepted)
+        return self.support.encode(given.flatten()[self.order])
 
-def _weights(rbm: Any) -> tuple[Tensor, Tensor, Tensor]:
-    r"""W, a and b of an RBM, if they fit together."""
-    accepted = "an RBM with W (I, J), a (I,) and b (J,), all finite"
-    try:
-        W, a, b = (torch.as_tensor(getattr(rbm, name)).detach() for name in ("W", "a", "b"))
-    except (AttributeError, TypeError, ValueError, RuntimeError):
-        raise ArgumentError("rbm", f"a {type(rbm).__name__}", accepted) from None
-    shapes = [tuple(each.shape) for each in (W, a, b)]
-    if W.ndim != 2 or shapes[1:] != [(W.shape[0],), (W.shape[1],)]:
-        raise ArgumentError("rbm", f"W, a, b of shapes {shapes}", accepted)
-    if not all(each.isfinite().all() for each in (W, a, b)):
-        raise ArgumentError("rbm", "weights that are not finite", accepted)
-    return W, a.to(W), b.to(W)
+    def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
+        r"""A state with a centre gives a NADE without one its own, as it gives it its order."""
+        if self.mean is None and f"{prefix}mean" in state:
+            self.mean = torch.zeros_like(self.b)
+        super()._load_from_state_dict(state, prefix, *rest)

@@ -36,6 +36,11 @@ def check_nade() -> None:
         assert torch.equal(x, (uniforms < probabilities).float())
         wanted = reference(x, w, c, u, b).sigmoid()
         torch.testing.assert_close(probabilities, wanted, atol=1e-5, rtol=1e-4)
+        m = torch.rand(inputs)
+        x, probabilities = nade_triton.sample(uniforms, w, c, u, b, m)
+        assert torch.equal(x, (uniforms < probabilities).float())
+        wanted = reference(x - m, w, c, u, b).sigmoid()
+        torch.testing.assert_close(probabilities, wanted, atol=1e-5, rtol=1e-4)
     nade_triton.ROWS, nade_triton.GRADIENT_ROWS = 6, 4  # many rows are taken in parts
     x, g = torch.randint(2, (11, 20)).float(), torch.randn(11, 20)
     w, u = torch.randn(2, 20, 9)

@@ -111,13 +111,20 @@ def test_any_number_of_threads_will_do(kernels, threads):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(("n", "inputs", "hidden"), [(1, 1, 1), (9, 30, 17), (21, 12, 150)])
-def test_samples_are_as_defined(kernels, n, inputs, hidden, dtype):
+@pytest.mark.parametrize("centred", [False, True])
+def test_samples_are_as_defined(kernels, n, inputs, hidden, dtype, centred):
     _, w, c, u, _ = problem(n, inputs, hidden, dtype)
     b = w[:, 0].contiguous()
     uniforms = torch.rand(n, inputs, generator=torch.Generator().manual_seed(1), dtype=dtype)
-    x, probabilities = kernels.sample(uniforms, w, c, u, b)
-    expected, met = reference.sample(uniforms, w, c, u, b)
+    # apart in memory, and with values at which a one or a zero adds nothing
+    m = torch.stack([uniforms[0].where(uniforms[0] < 0.8, uniforms[0].round()), c.new_ones(inputs)])
+    m = m.T[:, 0] if centred else None
+    x, probabilities = kernels.sample(uniforms, w, c, u, b, m)
+    expected, met = reference.sample(uniforms, w, c, u, b, m)
     assert torch.equal(x, expected)
+    torch.testing.assert_close(
+        met, (reference.logits(x if m is None else x - m, w, c, u) + b).sigmoid()
+    )
     torch.testing.assert_close(probabilities, met, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 

@@ -52,6 +52,8 @@ def squared_scores(function, x):
 def test_value():
     variables, _ = problem()
     close(nade_op.log_prob(*variables), reference.log_prob(*variables))
+    m = torch.linspace(0, 1, variables[0].shape[1], dtype=variables[0].dtype)
+    close(nade_op.log_prob(*variables, m), reference.log_prob(*variables, m))
 
 
 def test_terms_are_summed_in_double_precision():

@@ -69,8 +69,9 @@ def test_a_period_sums_over_whole_variables_only():
 def test_samples_follow_their_own_probabilities():
     _, *parameters = problem(1, 6, 3)
     uniforms = torch.rand(50, 6, generator=GENERATOR, dtype=torch.float64)
-    x, probabilities = reference.sample(uniforms, *parameters)
-    assert torch.equal(x, (uniforms < probabilities).double())
     w, c, u, b = parameters
-    expected = (reference.logits(x, w, c, u) + b).sigmoid()
-    torch.testing.assert_close(probabilities, expected)
+    for m in (None, torch.rand(6, generator=GENERATOR, dtype=torch.float64)):
+        x, probabilities = reference.sample(uniforms, *parameters, m)
+        assert torch.equal(x, (uniforms < probabilities).double())
+        expected = (reference.logits(x if m is None else x - m, w, c, u) + b).sigmoid()
+        torch.testing.assert_close(probabilities, expected)

@@ -46,11 +46,14 @@ def test_compiled_kernels_give_what_the_formulas_say(n, hidden):
 
 
 @on_gpu
-def test_samples_are_those_of_the_cpu():
+@pytest.mark.parametrize("centred", [False, True])
+def test_samples_are_those_of_the_cpu(centred):
     nade = NADE(50, 30, generator=torch.Generator().manual_seed(0))
     uniforms = torch.rand(200, 50, generator=torch.Generator().manual_seed(1))
     from limbeck.models.kernels import nade_op
 
-    here = nade_op.sample(uniforms, *(p.detach() for p in nade.parts))
-    there = nade_op.sample(uniforms.cuda(), *(p.detach().cuda() for p in nade.parts))
+    given = [uniforms, *(p.detach() for p in nade.parts)]
+    if centred:
+        given.append(torch.rand(50, generator=torch.Generator().manual_seed(2)))
+    here, there = nade_op.sample(*given), nade_op.sample(*(each.cuda() for each in given))
     assert (here[0] != there[0].cpu()).float().mean() < 1e-3  # rounding decides a few

@@ -298,10 +298,11 @@ void pull_inputs(const Model<R> &net, const R *d, R *gx, Tile<R> *room, int32_t 
 
 constexpr N ROWS = 8;  // that are sampled in step, so that a row of u is fetched once for them
 
-// x (n, I) = uniforms < p, and p. Room: threads × tiles × (2 ROWS + 2) tiles
+// x (n, I) = uniforms < p, and p; what enters the activations is x − m, with m (I,) or none.
+// Room: threads × tiles × (2 ROWS + 2) tiles
 template <typename R>
-void sample(N n, N I, N J, const R *uniforms, const R *w, const R *c, const R *u, const R *b, R *x,
-            R *p, Tile<R> *room, N threads) {
+void sample(N n, N I, N J, const R *uniforms, const R *w, const R *c, const R *u, const R *b,
+            const R *m, R *x, R *p, Tile<R> *room, N threads) {
   const N tiles = (J + width<R>() - 1) / width<R>(), groups = (n + ROWS - 1) / ROWS;
 #pragma omp parallel num_threads(threads)
   {
@@ -310,9 +311,9 @@ void sample(N n, N I, N J, const R *uniforms, const R *w, const R *c, const R *u
     memset((void *)U, 0, 2 * tiles * sizeof(Tile<R>));
 #pragma omp for schedule(dynamic)
     for (N q = 0; q < groups; q++) {
-      const N first = q * ROWS, m = n - first < ROWS ? n - first : ROWS;
+      const N first = q * ROWS, rows = n - first < ROWS ? n - first : ROWS;
       memcpy((void *)U, c, J * sizeof(R));
-      for (N r = 0; r < m; r++) {
+      for (N r = 0; r < rows; r++) {
         for (N t = 0; t < tiles; t++) {
           A[r * tiles + t] = U[t];
           sigmoid(H[r * tiles + t], U[t]);
@@ -321,7 +322,7 @@ void sample(N n, N I, N J, const R *uniforms, const R *w, const R *c, const R *u
       for (N i = 0; i < I; i++) {
         memcpy((void *)U, u + i * J, J * sizeof(R));
         bool packed = false;
-        for (N r = 0; r < m; r++) {
+        for (N r = 0; r < rows; r++) {
           Tile<R> *a = A + r * tiles, *h = H + r * tiles;
           Tile<R> sums = {};
           for (N t = 0; t < tiles; t++) {
@@ -334,11 +335,12 @@ void sample(N n, N I, N J, const R *uniforms, const R *w, const R *c, const R *u
           const N place = (first + r) * I + i;
           p[place] = probability;
           x[place] = uniforms[place] < probability;
-          if (x[place] == 0 || i == I - 1) continue;
+          const R y = m ? x[place] - m[i] : x[place];
+          if (y == 0 || i == I - 1) continue;
           if (!packed) memcpy((void *)W, w + i * J, J * sizeof(R));
           packed = true;
           for (N t = 0; t < tiles; t++) {
-            add<R>(a[t], 1, W[t]);
+            add<R>(a[t], y, W[t]);
             sigmoid(h[t], a[t]);
           }
         }
@@ -368,8 +370,8 @@ void sample(N n, N I, N J, const R *uniforms, const R *w, const R *c, const R *u
                 threads);                                                                         \
   }                                                                                               \
   void nade_sample_##R(N n, N I, N J, const R *uniforms, const R *w, const R *c, const R *u,      \
-                       const R *b, R *x, R *p, R *room, N threads) {                              \
-    sample(n, I, J, uniforms, w, c, u, b, x, p, (Tile<R> *)room, threads);                        \
+                       const R *b, const R *m, R *x, R *p, R *room, N threads) {                  \
+    sample(n, I, J, uniforms, w, c, u, b, m, x, p, (Tile<R> *)room, threads);                     \
   }
 
 extern "C" {

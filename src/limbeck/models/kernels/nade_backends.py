@@ -38,9 +38,14 @@ def pull(
     return *_plain(x, w).pull(d, x, w, c, u, period, wants_x), d.sum(0)
 
 
-def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
-    return (_gpu(uniforms, 1) or _plain(uniforms, w)).sample(uniforms, w, c, u, b)
+def sample(
+    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities.
+
+    What enters the activations is x − m, if means m (I,) are given.
+    """
+    return (_gpu(uniforms, 1) or _plain(uniforms, w)).sample(uniforms, w, c, u, b, m)
 
 
 def carry_shape(x: Tensor, w: Tensor, period: int) -> tuple[int, ...]:

@@ -87,10 +87,13 @@ def pull(
     return gx, gw, gc, gu
 
 
-def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def sample(
+    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities.
 
-    Only rows that drew a one have new activations. A GPU would have to wait to know which.
+    What enters the activations is x − m, if means m (I,) are given. If not, only rows that drew a
+    one have new ones; a GPU would have to wait to know which.
     """
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
     with _plain(uniforms):
@@ -102,8 +105,9 @@ def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> tupl
             for i, weights in enumerate(w):
                 torch.addmv(b[i], h, u[i], out=odds[i]).sigmoid_()
                 torch.lt(limits[i], odds[i], out=some[i])
-                if uniforms.device.type != "cpu":
-                    torch.sigmoid(a.addr_(some[i], weights), out=h)
+                if m is not None or uniforms.device.type != "cpu":
+                    y = some[i] if m is None else some[i] - m[i]
+                    torch.sigmoid(a.addr_(y, weights), out=h)
                 else:
                     ones = some[i].nonzero().squeeze(1)
                     changed = a.index_select(0, ones).add_(weights)

@@ -84,14 +84,17 @@ def pull(
     return gx, gw, gc, gu
 
 
-def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def sample(
+    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     r"""As `nade_blocks.sample`."""
     uniforms, w, c, u, b = (each.contiguous() for each in (uniforms, w, c, u, b))
     threads = torch.get_num_threads()
     tiles, width = _tiles(w)
+    m = None if m is None else m.contiguous()
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
     rows = _room(w.dtype, threads * tiles * (2 * ROWS + 2) * width)
-    _call("sample", uniforms, w, uniforms, w, c, u, b, x, probabilities, rows, threads)
+    _call("sample", uniforms, w, uniforms, w, c, u, b, m, x, probabilities, rows, threads)
     return x, probabilities
 
 
@@ -127,11 +130,16 @@ def _function(name: str, dtype: torch.dtype) -> Any:
     return function
 
 
-def _call(name: str, x: Tensor, w: Tensor, *arguments: Tensor | int) -> None:
-    r"""Call a function of the library: first come the sizes n, I and J, then what is given."""
+def _call(name: str, x: Tensor, w: Tensor, *arguments: Tensor | int | None) -> None:
+    r"""Call a function of the library: first come the sizes n, I and J, then what is given.
+
+    None is no tensor.
+    """
     _function(name, x.dtype)(
         *(
-            ctypes.c_void_p(each.data_ptr()) if isinstance(each, Tensor) else ctypes.c_int64(each)
+            ctypes.c_int64(each)
+            if isinstance(each, int)
+            else ctypes.c_void_p(None if each is None else each.data_ptr())
             for each in (len(x), *w.shape, *arguments)
         )
     )

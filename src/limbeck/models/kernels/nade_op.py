@@ -22,12 +22,12 @@ __all__ = ["log_prob", "logits", "prepare_tracing", "sample"]
 Some = Tensor | None
 
 
-def log_prob(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> Tensor:
+def log_prob(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Some = None) -> Tensor:
     r"""log p(x), (n,), of inputs (n, I) in NADE's order; as `nade_reference.log_prob`.
 
     The terms are summed in double precision.
     """
-    z = logits(x, w, c, u, b)
+    z = logits(x if m is None else x - m, w, c, u, b)
     return (x * z - F.softplus(z)).sum(1, dtype=torch.float64).to(z.dtype)
 
 
@@ -37,9 +37,11 @@ def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int = 
 
 
 @torch.no_grad()
-def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def sample(
+    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Some = None
+) -> tuple[Tensor, Tensor]:
     r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
-    return backends.sample(uniforms, w, c, u, b)
+    return backends.sample(uniforms, w, c, u, b, m)
 
 
 @functools.cache

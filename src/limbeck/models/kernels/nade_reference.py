@@ -25,9 +25,14 @@ def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tenso
     return (a.sigmoid() * u).sum(2)
 
 
-def log_prob(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> Tensor:
-    r"""log p(x), (n,): Σ_i x_i log x̂_i + (1 − x_i) log(1 − x̂_i) with x̂ = σ(z)."""
-    z = logits(x, w, c, u) + b
+def log_prob(
+    x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
+) -> Tensor:
+    r"""log p(x), (n,): Σ_i x_i log x̂_i + (1 − x_i) log(1 − x̂_i) with x̂ = σ(z).
+
+    What enters the activations is x − m, if means m (I,) are given.
+    """
+    z = logits(x if m is None else x - m, w, c, u) + b
     return (x * z - F.softplus(z)).sum(1)
 
 
@@ -48,12 +53,18 @@ def gradients(
     return at_x, at_w, at_a.sum((0, 1)), at_u.sum(0), d.sum(0)
 
 
-def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
+def sample(
+    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities.
+
+    What enters the activations is x − m, if means m (I,) are given.
+    """
     a = c.expand(len(uniforms), -1)
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
     for i in range(uniforms.shape[1]):
         probabilities[:, i] = (a.sigmoid() @ u[i] + b[i]).sigmoid()
         x[:, i] = (uniforms[:, i] < probabilities[:, i]).to(x.dtype)
-        a = a + x[:, i, None] * w[i]
+        y = x[:, i] if m is None else x[:, i] - m[i]
+        a = a + y.unsqueeze(1) * w[i]
     return x, probabilities

@@ -52,7 +52,14 @@ class _Block(NamedTuple):
 
 
 def r_products(
-    x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, v: Direction, g: Tensor | None = None
+    x: Tensor,
+    w: Tensor,
+    c: Tensor,
+    u: Tensor,
+    b: Tensor,
+    v: Direction,
+    g: Tensor | None = None,
+    m: Tensor | None = None,
 ) -> Products:
     r"""H v, where H is the Hessian of Σ_n g_n log p(x_n) with respect to x and the parameters.
 
@@ -64,8 +71,10 @@ def r_products(
         b: The outputs' biases, (I,).
         v: The direction.
         g: The weights of examples, (n,); None for ones.
+        m: What is subtracted from x where it enters the activations, (I,); None for nothing.
     """
-    z, rz = r_logits(x, w, c, u, v)
+    y = x if m is None else x - m
+    z, rz = r_logits(y, w, c, u, v)
     z = z + b
     rz = rz if v.b is None else rz + v.b
     guess = z.sigmoid()
@@ -74,7 +83,7 @@ def r_products(
     rd = rd if v.x is None else rd + v.x
     value = (d * rz).sum(1) if v.x is None else (d * rz + v.x * z).sum(1)
     weight = torch.ones_like(value).unsqueeze(1) if g is None else g.unsqueeze(1)
-    rx, rw, rc, ru = r_pull(weight * d, weight * rd, x, w, c, u, v)
+    rx, rw, rc, ru = r_pull(weight * d, weight * rd, y, w, c, u, v)
     return Products(value, rx + weight * rz, rw, rc, ru, (weight * rd).sum(0))
 
 

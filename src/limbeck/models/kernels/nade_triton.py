@@ -107,8 +107,9 @@ def _gradients(
 
 @triton.jit
 def _sample(
-    uniforms, w, c, u, b, x, probabilities, N, I, J, ROWS: tl.constexpr, UNITS: tl.constexpr
-):
+    uniforms, w, c, u, b, m, x, probabilities, N, I, J,
+    ROWS: tl.constexpr, UNITS: tl.constexpr, CENTRED: tl.constexpr,
+):  # fmt: skip
     n, j = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, UNITS)
     real, inside = n < N, j < J
     a = tl.zeros((ROWS, UNITS), tl.float32) + tl.load(c + j, mask=inside, other=0.0)[None, :]
@@ -125,6 +126,8 @@ def _sample(
         bit = (chance < p).to(tl.float32)
         tl.store(probabilities + n * I + i, p, mask=real)
         tl.store(x + n * I + i, bit, mask=real)
+        if CENTRED:
+            bit -= tl.load(m + i)
         a += bit[:, None] * w_row[None, :]
 
 
@@ -189,14 +192,19 @@ def gradients(
     return gx, gw, later.sum(0), gu, g.sum(0)
 
 
-def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Exact samples (n, I) and the conditional probabilities met on the way."""
+def sample(
+    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    r"""Exact samples (n, I) and the conditional probabilities met on the way.
+
+    What enters the activations is x − m, if means m (I,) are given.
+    """
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
     units = max(16, triton.next_power_of_2(w.shape[1]))
     rows = max(1, SAMPLING.rows * SAMPLING.units // units)
     _sample[(triton.cdiv(len(x), rows),)](
-        uniforms.contiguous(), w.contiguous(), c, u.contiguous(), b, x, probabilities,
-        *x.shape, w.shape[1], rows, units, num_warps=SAMPLING.warps,
+        uniforms.contiguous(), w.contiguous(), c, u.contiguous(), b, b if m is None else m, x,
+        probabilities, *x.shape, w.shape[1], rows, units, m is not None, num_warps=SAMPLING.warps,
     )  # fmt: skip
     return x, probabilities
 
