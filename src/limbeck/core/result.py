@@ -117,6 +117,8 @@ def load(folder: str | Path, student: nn.Module | None = None) -> Result:
     tensors, about = files.read(folder / STUDENT, FORMAT)
     if student is None:
         student = from_spec(about["spec"], folder)
+    if callable(room := getattr(student, "make_room", None)):
+        room(tensors)
     files.copy_into(student.state_dict(), tensors, folder / STUDENT)
     try:
         story = json.loads((folder / ABOUT).read_text(encoding="utf-8"))

@@ -269,8 +269,12 @@ class NADE(Ordered):
             raise ArgumentError("centre", received, accepted)
         return self.support.encode(given.flatten()[self.order])
 
+    def make_room(self, state: dict[str, Tensor]) -> None:
+        r"""Have places for all that a state holds: a centre is there only if it is used."""
+        if self.mean is None and "mean" in state:
+            self.mean = torch.zeros_like(self.b.detach())
+
     def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
         r"""A state with a centre gives a NADE without one its own, as it gives it its order."""
-        if self.mean is None and f"{prefix}mean" in state:
-            self.mean = torch.zeros_like(self.b)
+        self.make_room({name.removeprefix(prefix): tensor for name, tensor in state.items()})
         super()._load_from_state_dict(state, prefix, *rest)
