@@ -42,7 +42,7 @@ LOOK = 10  # steps between looks at the clock
 def warm(hidden, width=None, depth=0):
     def make(rbm, samples, generator):
         if not depth:
-            return NADE.from_rbm(rbm, hidden, generator=generator)
+            return NADE.from_rbm(rbm, hidden, generator=generator, centre=None)
         return DeepNADE.from_rbm(rbm, hidden, width, depth, samples=samples, generator=generator)
 
     return make

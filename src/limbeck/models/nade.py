@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from limbeck.core.checkpoint import under
 from limbeck.core.checks import whole_number
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.models import nade_states, rbm_start
@@ -102,8 +103,8 @@ class NADE(Ordered):
         Its conditionals are then one mean-field step in the RBM, with the centre m in the place of
         the variables to come. It starts much nearer to the RBM's density than without a centre,
         where zeros are in their place. In training it stays nearer to small RBMs; to large ones
-        either comes equally near in some hundred steps. On a GPU a centre costs nothing; on a CPU
-        steps on sparse x take up to twice as long, since fewer inputs are zero.
+        either comes equally near in some hundred steps. On a CPU steps on sparse x take up to twice
+        as long with a centre, since fewer inputs are zero.
 
         Arguments:
             rbm: Anything with W (I, J), a (I,) and b (J,).
@@ -276,5 +277,5 @@ class NADE(Ordered):
 
     def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
         r"""A state with a centre gives a NADE without one its own, as it gives it its order."""
-        self.make_room({name.removeprefix(prefix): tensor for name, tensor in state.items()})
+        self.make_room(under(prefix, state))
         super()._load_from_state_dict(state, prefix, *rest)
