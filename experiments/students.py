@@ -24,9 +24,9 @@ import limbeck as lb
 from limbeck.core.batch import Batch
 from limbeck.core.inputs import Inputs
 from limbeck.distillation import steps
+from limbeck.engine.precision import full_precision
 from limbeck.generative.bounds import mean_bound
 from limbeck.generative.chains import Chains
-from limbeck.generative.evaluating import full_precision
 from limbeck.generative.log_partition import log_partition
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.kernels import nade_op

@@ -10,9 +10,10 @@ from tests.generative.small import generator, random_rbm, student, table
 from torch import nn
 from torch.distributions import Bernoulli, Normal
 
+from limbeck.engine.precision import full_precision
 from limbeck.errors import ArgumentError
 from limbeck.generative import evaluating
-from limbeck.generative.evaluating import Densities, full_precision
+from limbeck.generative.evaluating import Densities
 from limbeck.models.energy import Energy
 from limbeck.models.nade import NADE
 from limbeck.models.supports import Binary, Real, Spins

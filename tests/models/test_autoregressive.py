@@ -305,3 +305,12 @@ def test_what_is_no_event_is_refused(name, x, message):
 def test_what_fits_no_model_is_refused(name, rest, argument):
     with pytest.raises(ArgumentError, match=f"^{argument}: got"):
         BUILDERS[name](5, **rest)
+
+
+@pytest.mark.parametrize("model", [MADE(6, (8,)), DeepNADE(6, 5, width=4, depth=1, run=2)], ids=str)
+def test_a_result_with_it_is_read_back_without_an_empty_copy(model, tmp_path):
+    x = torch.randint(2, (50, 6), generator=torch.Generator().manual_seed(0)).float()
+    model.fit(x, steps=3, progress=False, device="cpu").save(tmp_path)
+    back = lb.load(tmp_path).student
+    assert type(back) is type(model)
+    torch.testing.assert_close(back.log_prob(x), model.log_prob(x))

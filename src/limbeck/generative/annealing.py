@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -198,8 +198,8 @@ def _up(
 ) -> Tensor:
     r"""The log weights (n,) of runs from β = 0 to 1."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    pairs: Any = list(itertools.pairwise(betas))
-    for before, after in cast(Any, tracked(pairs, "annealing", progress)):
+    pairs = list(itertools.pairwise(betas))
+    for before, after in tracked(pairs, "annealing", progress):
         gain, x = path.climb(x, before, after, generator)
         total += gain
     return _finite(total)
@@ -210,8 +210,8 @@ def _down(
 ) -> Tensor:
     r"""The same of runs from β = 1 to 0, by the reversed kernels."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    pairs: Any = list(zip(betas[-2::-1], betas[:0:-1], strict=True))
-    for before, after in cast(Any, tracked(pairs, "annealing back", progress)):
+    pairs = list(zip(betas[-2::-1], betas[:0:-1], strict=True))
+    for before, after in tracked(pairs, "annealing back", progress):
         x = path.advance(x, after, generator, reverse=True)
         gain = path.log_unnormalized(x, after) - path.log_unnormalized(x, before)
         total += gain.double()

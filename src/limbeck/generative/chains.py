@@ -2,7 +2,7 @@ r"""Parallel chains of a target as a source of inputs: they advance as the disti
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -191,9 +191,9 @@ class Chains(Inputs):
         x = self._begun()
         if not self.burnt:
             rest = [AT_ONCE] * (self.burn_in // AT_ONCE) + [self.burn_in % AT_ONCE]
-            for sweeps in tracked(cast(Any, rest), "burning in", self.progress):
+            for sweeps in tracked(rest, "burning in", self.progress):
                 if sweeps:
-                    x.copy_(self._advance(x, cast(int, sweeps)))
+                    x.copy_(self._advance(x, sweeps))
             self.burnt, self.sweeps_done = True, self.count * self.burn_in
             self._check()
         return x

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.core.checks import whole_number
+from limbeck.engine.precision import full_precision
 from limbeck.errors import ArgumentError
 from limbeck.generative.enumeration import place_of
 from limbeck.generative.proposal import Proposal, as_proposal
 from limbeck.models.supports import Support
 
-__all__ = ["Densities", "Logs", "full_precision"]
+__all__ = ["Densities", "Logs"]
 
 BLOCK = 2**23
 r"""Numbers of events that are evaluated together."""
@@ -144,17 +145,6 @@ class Densities:
             raise ArgumentError("proposal", f"one over {own!r}", f"one over {self.support!r}")
         with self.at_work():
             self.logs(self.sample(LOOK, self.generator("look")))
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    r"""Matrix products of float32 without TF32."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _refuse(bad: Tensor, log: Tensor, argument: str) -> None:

@@ -16,8 +16,8 @@ from limbeck.generative.bridge import bridge
 from limbeck.generative.enumeration import exact_log_z, place_of
 from limbeck.generative.estimate import Bound, LogPartition, Verdict
 from limbeck.generative.evaluating import Densities
-from limbeck.generative.fit import check_target
 from limbeck.generative.importance import importance
+from limbeck.generative.pairing import check_target
 from limbeck.models.rbm import RBM
 from limbeck.models.supports import Discrete
 

@@ -15,8 +15,8 @@ from limbeck.core.result import Result
 from limbeck.distillation import distill
 from limbeck.errors import ArgumentError
 from limbeck.generative.chains import SCHEMES, Chains
-from limbeck.generative.fit import check_student, check_target, default_student
 from limbeck.generative.objectives import find_constant, objective, refuse_misfits
+from limbeck.generative.pairing import check_student, check_target, default_student
 from limbeck.generative.stages import square_error_then_kl
 from limbeck.generative.warm_start import can_warm_start, warm_start
 from limbeck.inputs import Samples

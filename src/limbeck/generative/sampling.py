@@ -141,7 +141,8 @@ def draws_of(
     if not second or how.second_start is None:
         return found, None
     generator = densities.generator("chains from the second start")
-    walk = Walk(densities, starts(densities, how.second_start, second, generator), generator)
+    others = starts(densities, how.second_start, second, generator)
+    walk = Walk(densities, others, generator, progress)
     settle(walk, log_ratio, found.sweeps // len(x))
     return found, draw(walk, "mixed", 0, 1, 1, forgotten)
 

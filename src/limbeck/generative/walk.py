@@ -3,7 +3,6 @@ r"""Chains on a target, from any start, moved by its own sweeps, by a proposal, 
 from __future__ import annotations
 
 import math
-from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -63,17 +62,16 @@ class Walk:
         if kernel == "target":
             self.sweep(steps)
             return
-        left: Any = range(steps, 0, -1)
-        for ahead in cast(Any, tracked(left, "moving chains", self.progress)):
+        for ahead in tracked(range(steps, 0, -1), "moving chains", self.progress):
             self.jump(ahead)
             if kernel == "mixed":
-                self._advance(1)
+                self.advance(1)
 
     def sweep(self, count: int) -> None:
-        r"""So many sweeps of the target's own."""
-        pieces: Any = [AT_ONCE] * (count // AT_ONCE) + [count % AT_ONCE] * (count % AT_ONCE > 0)
-        for piece in cast(Any, tracked(pieces, "moving chains", self.progress)):
-            self._advance(piece)
+        r"""The same, in pieces with a bar."""
+        pieces = [AT_ONCE] * (count // AT_ONCE) + [count % AT_ONCE] * (count % AT_ONCE > 0)
+        for piece in tracked(pieces, "moving chains", self.progress):
+            self.advance(piece)
 
     def jump(self, ahead: int = 1) -> None:
         r"""A step of independence Metropolis, of so many: to an event of the proposal, or not."""
@@ -90,7 +88,8 @@ class Walk:
         self.tried += len(y)
         self.accepted += taken.sum()
 
-    def _advance(self, sweeps: int) -> None:
+    def advance(self, sweeps: int) -> None:
+        r"""So many sweeps of the target's own, in one go."""
         moved = self.densities.target.advance(self.x, sweeps, self.generator)
         if not isinstance(moved, Tensor) or moved.shape != self.x.shape:
             received = f"chains of shape {tuple(getattr(moved, 'shape', ()))} from advance"
@@ -119,9 +118,10 @@ def settle(walk: Walk, log_ratio: Tensor, sweeps: int = 0) -> None:
     """
     rounds = math.ceil(JUMPS / max(acceptance_rate(log_ratio), JUMPS / MOST_JUMPS))
     walk.sweep(max(SETTLE, sweeps // 2))
-    for ahead in range(rounds, 0, -1):
+    each = max(1, sweeps // (2 * rounds))
+    for ahead in tracked(range(rounds, 0, -1), "settling chains", walk.progress):
         walk.jump(ahead)
-        walk.sweep(max(1, sweeps // (2 * rounds)))
+        walk.advance(each)
 
 
 def starts(densities: Densities, start: str | Tensor, n: int, generator: torch.Generator) -> Tensor:

@@ -41,13 +41,18 @@ def report(
     pictures = draw(found, data.rbm(folder), folder, out, device)
     (out / "page.md").write_text(page(out / "chapter-4.json"), encoding="utf-8")
     console.print(table(found["runs"]))
-    trusted = sum(run["bridge"]["trustworthy"] for run in found["runs"])
-    values = [run["bridge"]["value"] for run in found["runs"]]
+    bridges = [run["bridge"] for run in found["runs"]]
+    values = [bridge["value"] for bridge in bridges if bridge["trustworthy"]]
+    said = f"No estimate with these {cases} NADEs can be relied on"
+    if values:
+        between = f"between {min(values):.2f} and {max(values):.2f}"
+        said = (
+            f"By bridge sampling with {cases} NADEs, log Z of CD25(500) lies {between}, going by "
+            f"the {len(values)} estimates that are marked trustworthy"
+        )
     console.print(
-        f"log Z of CD25(500) lies between {min(values):.2f} and {max(values):.2f} by bridge "
-        f"sampling with {cases} NADEs, {trusted} of them marked trustworthy; annealed importance "
-        f"sampling gave {LOG_Z} in 2008. {len(pictures)} pictures, page.md and chapter-4.json "
-        f"are in {out}."
+        f"{said}; annealed importance sampling gave {LOG_Z} in 2008. {len(pictures)} pictures, "
+        f"page.md and chapter-4.json are in {out}."
     )
     return found
 
