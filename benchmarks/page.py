@@ -39,7 +39,16 @@ cumulative sum over inputs with autograd, and a Python loop over pixels to sampl
 iteration is the source text's: 2,000 chains advanced, 20 used, value, gradient, ADADELTA.
 """
 
-PARTS = {"step": STEP, "nade": NADE}
+LOG_Z = """\
+## log Z of CD25(500)
+
+`python benchmarks/log_z.py --data DIR`: seconds until three standard errors are as small as that, in
+one run. *AIS* anneals all chains side by side on the 2008 schedule; *at hand* is bridge sampling
+with a NADE that is there already; *cold* counts its distillation. Estimates that were not marked
+trustworthy do not count.
+"""
+
+PARTS = {"step": STEP, "nade": NADE, "log_z": LOG_Z}
 
 
 def table(path: Path) -> str:
@@ -61,12 +70,37 @@ def table(path: Path) -> str:
     return "\n".join([*rows, *(["", machine["note"]] if "note" in machine else [])])
 
 
+def log_z_table(path: Path) -> str:
+    r"""Seconds to each error, then every estimate behind them."""
+    machine, *figures = (json.loads(line) for line in path.read_text().splitlines())
+    rows = [
+        f"### {machine['device']}, torch {machine['torch']}",
+        "",
+        "| three standard errors | AIS | at hand | cold | AIS / at hand |",
+        "|---|---|---|---|---|",
+    ]
+    for figure in figures:
+        if "AIS" in figure:
+            error = figure["figure"].rpartition(" ")[2]
+            times = " | ".join(f"{figure[way]:.3g} s" for way in ("AIS", "bridge", "cold"))
+            rows.append(f"| {error} | {times} | {figure['ratio']:.0f} |")
+    rows += ["", "| way | | log Z | 3 s.e. | seconds | trustworthy |", "|---|---|---|---|---|---|"]
+    for figure in figures:
+        if "way" in figure:
+            said = "yes" if figure["trustworthy"] else "**no**: " + "; ".join(figure["reasons"])
+            rows.append(
+                f"| {figure['way']} | {figure['what']} | {float(figure['log_z']):.3f} "
+                f"| {figure['three_errors']:.3f} | {figure['seconds']:.3g} | {said} |"
+            )
+    return "\n".join(rows)
+
+
 def main() -> None:
     r"""Write the page."""
     sections = []
     for part, head in PARTS.items():
         if files := sorted((HERE / "results").glob(f"{part}-*.jsonl")):
-            sections += [head, *map(table, files)]
+            sections += [head, *map(log_z_table if part == "log_z" else table, files)]
     text = "\n\n".join(part.rstrip() for part in (HEAD, *sections))
     PAGE.write_text(text + "\n", encoding="utf-8")
 

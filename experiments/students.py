@@ -35,6 +35,7 @@ from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
 from limbeck.preparation import choose_device
 from limbeck.reproduction import data
+from limbeck.reproduction.record import circumstances
 
 LOOK = 10  # steps between looks at the clock
 
@@ -234,23 +235,20 @@ def main():
         }  # fmt: skip
         if ask.bridge:
             z = log_partition(rbm, student, samples=ask.samples, method="bridge", seed=ask.seed)
-            row |= {"log_z": z.value, "std_error": z.std_error, "verdict": str(z.verdict)}
+            row |= {"log_z": z.value, "three_errors": 3 * z.std_error, "verdict": str(z.verdict)}
         rows.append(row)
         print(
             f"{name:>12}{row['parameters']:>12,}{done:>12,}{compiling:>12.1f}{seconds:>12.1f}"
             f"{upper:>8.3f}±{upper.std_error:.3f}{lower:>8.3f}±{lower.std_error:.3f}"
-            + (f"{row['log_z']:>9.3f}±{3 * row['std_error']:.3f} (3 s.e.)" if ask.bridge else ""),
+            + (f"{row['log_z']:>9.3f}±{row['three_errors']:.3f} (3 s.e.)" if ask.bridge else ""),
             flush=True,
         )
         if ask.out:
             Path(ask.out).mkdir(parents=True, exist_ok=True)
-            about = {"settings": vars(ask) | {"rate": given}, "device": described(device)}
+            settings = {k: v for k, v in vars(ask).items() if k not in ("data", "rbm", "out")}
+            about = circumstances(device) | {"settings": settings | {"rate": given}}
             path = Path(ask.out) / "students.json"
             path.write_text(json.dumps(about | {"students": rows}, indent=1) + "\n")
-
-
-def described(device):
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
 if __name__ == "__main__":

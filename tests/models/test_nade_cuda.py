@@ -2,6 +2,7 @@ r"""A NADE on a GPU does what it does on a CPU; skipped where there is none."""
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import limbeck as lb
 from limbeck.models.kernels import nade_backends, nade_op
@@ -18,6 +19,8 @@ SUPPORTS = [Binary(5, 6), Spins(30), States(3, 10)]
 def kernels(request, monkeypatch):
     if request.param == "plain":
         monkeypatch.setattr(nade_backends, "_triton", lambda: None)
+        monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
+        FakeTensorMode.cache_clear()  # shapes of the other kernels
     elif nade_backends._triton() is None:
         pytest.skip("no Triton")
 

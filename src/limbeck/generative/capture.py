@@ -27,10 +27,12 @@ class Captured:
 
     def __init__(self, target: Any, x: Tensor, sweeps: int, generator: torch.Generator) -> None:
         self.stream = torch.cuda.Stream(x.device)
+        self._asked, self._done = torch.cuda.Event(), torch.cuda.Event()
+        self._pending = False
         self._graph = torch.cuda.CUDAGraph()
         self._graph.register_generator_state(generator)
         state = generator.get_state()
-        self._start()
+        self.stream.wait_stream(torch.cuda.current_stream(x.device))
         with torch.cuda.stream(self.stream), tensor_float(), torch.no_grad():
             target.advance(x, sweeps, generator)  # so that libraries have chosen their kernels
         self.stream.synchronize()
@@ -40,13 +42,19 @@ class Captured:
 
     def __call__(self) -> None:
         r"""Start on the next sweeps, once what was asked for before is done."""
-        self._start()
-        with torch.cuda.stream(self.stream):
+        here = torch.cuda.current_stream(self.stream.device)
+        self._asked.record(here)
+        self._asked.wait(self.stream)
+        torch.cuda.set_stream(self.stream)  # a context manager costs as much as the replay
+        try:
             self._graph.replay()
+        finally:
+            torch.cuda.set_stream(here)
+        self._done.record(self.stream)
+        self._pending = True
 
     def wait(self) -> None:
         r"""Make whatever is asked for from now on wait for the chains."""
-        torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
-
-    def _start(self) -> None:
-        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        if self._pending:
+            self._done.wait(torch.cuda.current_stream(self.stream.device))
+            self._pending = False

@@ -28,8 +28,12 @@ STEPS = {"auto": 20_000, "thesis": 30_000}
 
 INITS = ("auto", "none", "teacher")
 
-BLOCK_SWEEPS = 10
-r"""Sweeps of the block about to be used, at most."""
+BLOCK_SWEEPS = 20
+r"""Sweeps of the block about to be used, at most.
+
+On CD25(500), 2,000 chains and batches of 20, the KL after 20,000 steps is 1.3 nats above that of
+advancing all chains with one sweep, 0.4 with three, 0.07 with ten, and the same with twenty.
+"""
 
 SETTLED = ("teacher", "inputs", "teacher_output", "student_output", "precompute")
 r"""Arguments of `distill` that are settled here."""
@@ -84,7 +88,7 @@ def normalize(
         scheme: Which chains advance at a step: "all", or the "block" that is used. "auto" is all
             on a GPU, a block on a CPU, whose time it saves.
         sweeps: By how many sweeps; by default 1 for all, and as many as a chain would get by that
-            between two uses, at most 10, for a block.
+            between two uses, at most 20, for a block.
         burn_in: Sweeps before the first step.
         start: Events (m, *shape) that chains start from, such as data.
         init: "teacher" sets the student to the target's weights first (a NADE of an RBM), "none"

@@ -78,7 +78,7 @@ def _logits(
 
 @triton.jit
 def _gradients(
-    g, x, w, u, carry, parts, sums, N, I, J, S,
+    g, x, w, u, carry, of_w, of_u, sums, N, I, J,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     k, t, s = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -98,9 +98,9 @@ def _gradients(
         a -= on[:, None] * w_row[None, :]
         h = _sigmoid(a, FAST)
         here = (s * I + i) * J + j
-        tl.store(parts + here, tl.sum(on[:, None] * later, 0), mask=inside)
+        tl.store(of_w + here, tl.sum(on[:, None] * later, 0), mask=inside)
         gu = seen[:, None] * h
-        tl.store(parts + S * I * J + here, tl.sum(gu, 0), mask=inside)
+        tl.store(of_u + here, tl.sum(gu, 0), mask=inside)
         later += gu * (1 - h) * u_row[None, :]
     tl.store(sums + k * N * J + at, later, mask=both)
 
@@ -180,12 +180,13 @@ def gradients(
     if not carry.numel():
         carry = carries(x, w, c)
     grid = _grid(x, w, BACKWARD)
-    parts, sums = x.new_empty(2, grid[2], *w.shape), torch.empty_like(carry[1:])
+    of_w, of_u = (x.new_empty(grid[2], *w.shape) for _ in range(2))  # the parts of each group
+    sums = torch.empty_like(carry[1:])
     _gradients[grid](
-        g, x, w, u, carry, parts, sums, len(x), *w.shape, grid[2],
+        g, x, w, u, carry, of_w, of_u, sums, len(x), *w.shape,
         block_of(x), BACKWARD.rows, BACKWARD.units, _fast(), num_warps=BACKWARD.warps,
     )  # fmt: skip
-    gw, gu = (parts[:, 0] if grid[2] == 1 else parts.sum(1)).unbind(0)
+    gw, gu = (parts[0] if grid[2] == 1 else parts.sum(0) for parts in (of_w, of_u))
     later = sums.flatten(0, 1)
     gw.addmm_(_before(x)[: len(later)].t(), later)
     gx = _input_gradient(g, x, w, u, carry, sums) if wants_x else x.new_empty(0)

@@ -53,12 +53,13 @@ def pull(
     torch.baddbmm(starts[:full], v_k.transpose(0, 1), w_k, out=ends[1 : full + 1])
     if full < len(starts):  # the last run is shorter
         torch.addmm(starts[-1], v[:, full * run :], w[full * run :], out=ends[-1])
-    found, at_starts = v.new_empty(2, grid[2], *w.shape), torch.empty_like(ends[1:])
+    of_w, of_u = (v.new_empty(grid[2], *w.shape) for _ in range(2))  # the parts of each group
+    at_starts = torch.empty_like(ends[1:])
     kernels._gradients[grid](
-        d, v, w, u, ends, found, at_starts, len(v), *w.shape, grid[2],
+        d, v, w, u, ends, of_w, of_u, at_starts, len(v), *w.shape,
         run, shape.rows, shape.units, kernels._fast(), num_warps=shape.warps,
     )  # fmt: skip
-    return at_starts, found[0].sum(0), found[1].sum(0)  # results may not share their memory
+    return at_starts, of_w.sum(0), of_u.sum(0)
 
 
 def _grid(v: Tensor, starts: Tensor, shape: Any) -> tuple[int, int, int]:
