@@ -42,7 +42,7 @@ iteration is the source text's: 2,000 chains advanced, 20 used, value, gradient,
 LOG_Z = """\
 ## log Z of CD25(500)
 
-`python benchmarks/log_z.py --data DIR`: seconds until three standard errors are as small as that, in
+`python benchmarks/log_z.py --data DIR`: seconds until three standard errors are so small, in
 one run. *AIS* anneals all chains side by side on the 2008 schedule; *at hand* is bridge sampling
 with a NADE that is there already; *cold* counts its distillation. Estimates that were not marked
 trustworthy do not count.

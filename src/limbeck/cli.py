@@ -40,36 +40,46 @@ def demo(
 
 @app.command()
 def reproduce(
-    chapter: Annotated[str, typer.Argument(help="What to reproduce: chapter-4.")],
+    chapter: Annotated[str, typer.Argument(help="What to reproduce: chapter-2 or chapter-4.")],
     data: Annotated[
         Path | None, typer.Option(help="The folder with the data; else LIMBECK_DATA names it.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where results go.")] = Path("reproduction"),
+    out: Annotated[
+        Path, typer.Option(help="Where results go; chapter 2 goes on with what is there.")
+    ] = Path("reproduction"),
     device: Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda.")] = "auto",
-    seeds: Annotated[int, typer.Option(help="Distillations of each student.", min=1)] = 1,
-    hidden: Annotated[
-        list[int] | None, typer.Option(help="Hidden units; give it again for more.")
+    seeds: Annotated[
+        int | None, typer.Option(help="Students of each kind; 5 in chapter 2, else 1.", min=1)
     ] = None,
-    steps: Annotated[int, typer.Option(help="Steps of each distillation.", min=1)] = 30_000,
-    samples: Annotated[int, typer.Option(help="Samples of each kind.", min=1)] = 10_000,
-    burn_in: Annotated[int, typer.Option(help="Sweeps of chains before use.", min=0)] = 2000,
+    cells: Annotated[
+        list[str] | None,
+        typer.Option(help="Chapter 2: cells such as mnist-all-ce or 'nade-*'; again for more."),
+    ] = None,
+    steps_factor: Annotated[
+        float | None, typer.Option(help="Chapter 2: a factor on all numbers of steps.")
+    ] = None,
+    hidden: Annotated[
+        list[int] | None, typer.Option(help="Chapter 4: hidden units; give it again for more.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Chapter 4: steps of each distillation.", min=1)
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Chapter 4: samples of each kind.", min=1)
+    ] = None,
+    burn_in: Annotated[
+        int | None, typer.Option(help="Chapter 4: sweeps of chains before use.", min=0)
+    ] = None,
     quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
 ) -> None:
     r"""Run the source text's experiments again, beside the numbers that it printed."""
-    from limbeck.errors import ArgumentError
-    from limbeck.reproduction.chapter4 import Settings
-    from limbeck.reproduction.output import report
+    from limbeck.reproduction.command import reproduce
+    from limbeck.reproduction.record import Asked
 
-    if chapter != "chapter-4":
-        raise ArgumentError.unknown("chapter", chapter, ["chapter-4"])
-    settings = Settings(
-        hidden=tuple(hidden) if hidden else Settings.hidden,
-        seeds=tuple(range(seeds)),
-        steps=steps,
-        samples=samples,
-        burn_in=burn_in,
-    )
-    report(data, out, settings, device=device, progress=not quiet)
+    reproduce(
+        chapter, Asked(data, out, device, not quiet), seeds=seeds, cells=cells, hidden=hidden,
+        steps_factor=steps_factor, steps=steps, samples=samples, burn_in=burn_in,
+    )  # fmt: skip
 
 
 @app.command()

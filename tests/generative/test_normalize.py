@@ -140,7 +140,7 @@ def test_the_settings_of_the_text(monkeypatch):
     [
         ({}, ("block", 10)),
         ({"batch_size": 500}, ("block", 4)),
-        ({"batch_size": 20}, ("block", 10)),
+        ({"batch_size": 20}, ("block", 20)),
         ({"batch_size": 2000}, ("block", 1)),
         ({"scheme": "all"}, ("all", 1)),
         ({"scheme": "all", "sweeps": 3}, ("all", 3)),

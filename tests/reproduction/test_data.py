@@ -1,6 +1,9 @@
 r"""The data that the user names: found, checked, or refused with the reason."""
 
+import gzip
+import hashlib
 import os
+import struct
 
 import numpy as np
 import pytest
@@ -83,6 +86,77 @@ def test_another_rbm_is_refused(tmp_path):
         data.rbm(tmp_path)
     with pytest.raises(LimbeckError):
         data.rbm(tmp_path.parent / "nowhere")
+
+
+def idx(array, kind=8):
+    return struct.pack(f">HBB{array.ndim}I", 0, kind, array.ndim, *array.shape) + array.tobytes()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_idx_files_are_read_packed_or_not(tmp_path, packed):
+    array = np.random.default_rng(0).integers(0, 256, (3, 4, 5)).astype(np.uint8)
+    content = idx(array)
+    (tmp_path / "file").write_bytes(gzip.compress(content) if packed else content)
+    found, digest = data.read_idx(tmp_path / "file")
+    assert np.array_equal(found, array)
+    assert digest == hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no IDX file",
+        idx(np.zeros((3, 4), np.uint8))[:-1],
+        idx(np.zeros((3, 4), np.uint8)) + b"\0",
+        idx(np.zeros((3, 4), np.uint8), kind=13),
+        gzip.compress(idx(np.zeros(9, np.uint8)))[:-4],
+    ],
+)
+def test_what_is_no_idx_file_is_refused(tmp_path, content):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(LimbeckError, match="an IDX file of unsigned bytes"):
+        data.read_idx(tmp_path / "file")
+
+
+def write_mnist(folder, images=(60, 28, 28), labels=60, test=10):
+    rng = np.random.default_rng(0)
+    for name, shape in (
+        ("train-images-idx3-ubyte.gz", images),
+        ("train-labels-idx1-ubyte", (labels,)),
+        ("t10k-images-idx3-ubyte.gz", (test, 28, 28)),
+        ("t10k-labels-idx1-ubyte", (test,)),
+    ):
+        content = idx(rng.integers(0, 10, shape).astype(np.uint8))
+        (folder / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    return hashlib.sha256(gzip.decompress((folder / "train-images-idx3-ubyte.gz").read_bytes()))
+
+
+def test_images_of_another_set_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(LimbeckError, match="without train-images-idx3-ubyte"):
+        data.mnist(tmp_path)
+    (tmp_path / "mnist").mkdir()
+    digest = write_mnist(tmp_path / "mnist").hexdigest()
+    with pytest.raises(LimbeckError, match=f"SHA-256 {digest[:12]}.*those of MNIST"):
+        data.mnist(tmp_path)
+    monkeypatch.setattr(data, "DIGEST", digest)
+    with pytest.raises(LimbeckError, match=r"train-labels-idx1-ubyte of shape \(60,\)"):
+        data.mnist(tmp_path)
+
+
+@HAVE
+@pytest.mark.data
+def test_mnist_is_mnist():
+    digits = data.mnist()
+    assert digits.train.shape == (60_000, 784)
+    assert digits.test.shape == (10_000, 784)
+    assert digits.labels[:5].tolist() == [5, 0, 4, 1, 9]
+    assert digits.test_labels.bincount().tolist() == [
+        980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009,
+    ]  # fmt: skip
+    assert (digits.train.min(), digits.train.max()) == (0, 1)
+    image = digits.train[0].reshape(digits.shape)  # a five, written row by row
+    assert image[:5].sum() == 0 < image[5, 12:24].sum()
 
 
 @HAVE

@@ -2,6 +2,8 @@ r"""The source text's data, read from a folder that the user names."""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import os
 import zipfile
 from pathlib import Path
@@ -14,13 +16,27 @@ from torch import Tensor
 from limbeck.errors import ArgumentError
 from limbeck.models.rbm import RBM
 
-__all__ = ["VARIABLE", "Images", "binarized", "folder_of", "rbm"]
+__all__ = ["VARIABLE", "Digits", "Images", "binarized", "folder_of", "mnist", "rbm", "read_idx"]
 
 VARIABLE = "LIMBECK_DATA"
 r"""The environment variable that names the folder, where no option does."""
 
 BLANK, NEAR = 436.4938, 2e-3
 r"""log p̃ of CD25(500) at the blank image, by which the right file is known."""
+
+
+DIGEST = "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
+r"""SHA-256 of MNIST's file of train images, unpacked: other sets of images have the same shape."""
+
+
+class Digits(NamedTuple):
+    r"""Grey images (n, height · width) from 0 to 1, row by row, with their labels (n,)."""
+
+    train: Tensor
+    labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+    shape: tuple[int, int] = (28, 28)
 
 
 class Images(NamedTuple):
@@ -66,3 +82,47 @@ def binarized(folder: Path | str | None = None) -> Images:
             received = f"{path} with {bits.dtype} of shape {bits.shape}"
             raise ArgumentError("data", received, f"uint8 of shape ({rows}, 98)")
     return Images(*(torch.from_numpy(np.unpackbits(bits, axis=1)).float() for bits in packed))
+
+
+def mnist(folder: Path | str | None = None) -> Digits:
+    r"""MNIST from its four IDX files, packed by gzip or not, in the folder or its folder mnist."""
+    images, digest = read_idx(_idx(folder, "train-images-idx3-ubyte"))
+    if digest != DIGEST:
+        received = f"train images of shape {images.shape} with the SHA-256 {digest[:12]}…"
+        raise ArgumentError("data", received, f"those of MNIST, whose SHA-256 is {DIGEST[:12]}…")
+    rest = ("train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+    labels, test, test_labels = (read_idx(_idx(folder, name))[0] for name in rest)
+    for name, found, shape in zip(
+        rest, (labels, test, test_labels), ((60_000,), (10_000, 28, 28), (10_000,)), strict=True
+    ):
+        if found.shape != shape:
+            raise ArgumentError("data", f"{name} of shape {found.shape}", f"shape {shape}")
+    grey = [torch.from_numpy(part).flatten(1).float() / 255 for part in (images, test)]
+    classes = [torch.from_numpy(part).long() for part in (labels, test_labels)]
+    return Digits(grey[0], classes[0], grey[1], classes[1])
+
+
+def read_idx(path: Path) -> tuple[np.ndarray, str]:
+    r"""The bytes of an IDX file as an array of its shape, and the SHA-256 of the unpacked file."""
+    accepted = "an IDX file of unsigned bytes, packed by gzip or not"
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    except (OSError, EOFError) as error:
+        raise ArgumentError("data", f"{path} ({error})", accepted) from None
+    dimensions = content[3] if len(content) > 3 and content[:3] == b"\0\0\x08" else 0
+    begin = 4 + 4 * dimensions
+    shape = tuple(np.frombuffer(content[4:begin], ">u4").tolist()) if len(content) >= begin else ()
+    if not dimensions or len(shape) != dimensions or len(content) != begin + np.prod(shape):
+        raise ArgumentError("data", f"{path}, whose header and length do not fit", accepted)
+    found = np.frombuffer(content, np.uint8, offset=begin).reshape(shape)
+    return found.copy(), hashlib.sha256(content).hexdigest()
+
+
+def _idx(folder: Path | str | None, name: str) -> Path:
+    base = folder_of(folder)
+    for place in (base / "mnist", base):
+        for file in (place / f"{name}.gz", place / name):
+            if file.exists():
+                return file
+    raise ArgumentError("data", f"{base} without {name}", "a folder with MNIST's four IDX files")

@@ -15,6 +15,7 @@ from limbeck.preparation import choose_device
 from limbeck.report import chapter4 as figures
 from limbeck.reproduction import chapter4, data
 from limbeck.reproduction.page import page
+from limbeck.reproduction.record import Asked
 from limbeck.reproduction.thesis import AIS_2008, CHAPTER_4, LOG_Z
 
 __all__ = ["draw", "report"]
@@ -23,18 +24,9 @@ SHOWN = 64
 r"""Samples and features in a sheet."""
 
 
-def report(
-    folder: Path | None,
-    out: Path,
-    settings: chapter4.Settings,
-    *,
-    device: str = "auto",
-    progress: bool = True,
-) -> dict[str, Any]:
+def report(asked: Asked, settings: chapter4.Settings, console: Console) -> dict[str, Any]:
     r"""Run chapter 4, then write chapter-4.json, pictures and page.md to a folder, and a table."""
-    console = Console()
-    data.folder_of(folder)
-    out.mkdir(parents=True, exist_ok=True)
+    folder, out, device, progress = asked
     cases = len(settings.hidden) * len(settings.losses) * len(settings.seeds)
     console.print(f"Distilling {cases} NADEs of {settings.steps:,} steps each …")
     found = chapter4.run(folder, out, settings, device=device, progress=progress)

@@ -1,4 +1,4 @@
-r"""The page of chapter 4's reproduction, made from its JSON results."""
+r"""The page of the reproduction: chapter 4's part of it, made from its JSON results."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from limbeck.reproduction.thesis import AIS_2008, CHAPTER_4, LOG_Z
 
-__all__ = ["page", "tables"]
+__all__ = ["TITLE", "page", "section", "tables"]
+
+TITLE = "# Reproduction"
 
 NAMES = {"kl": "KL divergence", "se": "square error"}
 
 HEAD = """\
-# Reproduction
-
 ## Chapter 4: an RBM into NADEs, and its log Z
 
 The RBM is CD25(500) of Salakhutdinov & Murray (2008), the images are MNIST in their binarisation.
@@ -29,7 +29,12 @@ chapter-4 --data DIR` makes all of it again.
 
 
 def page(path: Path) -> str:
-    r"""The whole page, from the file of results."""
+    r"""A page of chapter 4 alone, from the file of results."""
+    return f"{TITLE}\n\n{section(path)}"
+
+
+def section(path: Path) -> str:
+    r"""Chapter 4, from the file of results."""
     found = json.loads(path.read_text(encoding="utf-8"))
     settings = found["settings"]
     head = HEAD.format(

@@ -7,13 +7,29 @@ import os
 import platform
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 import limbeck
 
-__all__ = ["circumstances", "write"]
+__all__ = ["Asked", "circumstances", "write"]
+
+
+class Asked(NamedTuple):
+    r"""What every chapter is asked for.
+
+    Attributes:
+        folder: Where the data are; None takes the folder that the environment names.
+        out: Where results go.
+        device: Where to run.
+        progress: Whether to show bars.
+    """
+
+    folder: Path | None
+    out: Path
+    device: str = "auto"
+    progress: bool = True
 
 
 def circumstances(device: torch.device | str) -> dict[str, Any]:

@@ -1,0 +1,271 @@
+r"""The best 784-50-30-10 student of the source text's teacher, with all that limbeck has.
+
+    python experiments/best_student.py --data DIR --out results --device cuda --seconds-budget 540
+
+First a search: one setting after the other is varied, from all images and from a tenth of them, on
+students that see none of the last 10,000 train images. On these the settings are judged by log
+probability. (The teacher was trained on them, so that it is surer of them than of test images; the
+student's inputs and the teacher's answers at them are never shown to a student. For the tenth, they
+are images from outside of it, with labels; they choose settings and nothing else.) Then the best
+settings are trained anew on all images, or on the tenth, with several seeds, and measured once on
+the test set.
+
+Every finished training is kept in best-student.json. A call does as many as its budget of seconds
+allows; call again until it says that nothing is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from limbeck.distillation import steps as steps_of
+from limbeck.inputs import Mix
+from limbeck.models.batched import BatchedMLP
+from limbeck.preparation import choose_device
+from limbeck.reproduction import data, keeping
+from limbeck.reproduction.ahead import Ahead
+from limbeck.reproduction.chapter2 import Settings
+from limbeck.reproduction.chapter2_measure import Examples, examples, measured
+from limbeck.reproduction.chapter2_parts import BLOCK, Parts
+from limbeck.reproduction.copies import Change, Copies
+from limbeck.reproduction.crowd import Average, crowd_error
+from limbeck.reproduction.record import circumstances, write
+
+FILE = "best-student.json"
+HELD_OUT = 1 / 6  # of the train images, the last ones
+SHARES = ("all", "tenth")
+LOOK = 10  # steps between looks of the average of weights
+MEMORY = 0.05  # of all steps, that of the average
+
+BASE = {
+    "strength": 1.0,  # of the change from an image to its copy
+    "bend": 0.0,
+    "original": 0.1,  # share of images that stay as they are
+    "nade": 0.0,  # share of NADE's samples
+    "temperature": 1.0,
+    "derivatives": 0.0,  # weight of the derivative square error
+    "labels": 0.0,  # weight of the true labels
+    "batch": 500,
+    "lr": 3e-3,
+}
+STAGES = (
+    ("strength", (0.5, 0.75, 1.0, 1.5)),
+    ("lr", (1.5e-3, 3e-3, 6e-3)),
+    ("bend", (0.0, 1.0, 2.0)),
+    ("original", (0.0, 0.1, 0.3)),
+    ("temperature", (1.0, 2.0, 4.0)),
+    ("derivatives", (0.0, 1e-4, 1e-3)),
+    ("nade", (0.0, 0.2)),
+    ("labels", (0.0, 0.3, 1.0)),  # with labels, a student is judged apart
+)
+
+
+class Bench:
+    r"""Data, teacher and results so far; trains whatever is asked for and not yet there."""
+
+    def __init__(self, ask, digits, settings):
+        self.ask, self.out = ask, Path(ask.out)
+        self.place = choose_device(ask.device)
+        self.parts = Parts(digits, self.out, settings, self.place, not ask.quiet)
+        self.seen = len(self.parts.x) - round(HELD_OUT * len(self.parts.x))
+        cut = digits._replace(train=digits.train[: self.seen], labels=digits.labels[: self.seen])
+        self.split = Parts(cut, self.out / "split", settings, self.place, not ask.quiet)
+        self.split.rows = {"all": self.seen, "tenth": min(self.seen, self.parts.rows["tenth"])}
+        self.teacher = (
+            keeping.read(Path(ask.teacher), self.place)[0] if ask.teacher else self.parts.teacher[0]
+        )
+        self.found = circumstances(self.place) | {"teacher": self._about_teacher(), "trained": []}
+        if (self.out / FILE).exists():
+            before = json.loads((self.out / FILE).read_text(encoding="utf-8"))
+            self.found["trained"] = before["trained"]
+        self.began, self.left = time.perf_counter(), 0
+
+    def _about_teacher(self):
+        at = examples(self.teacher, self.parts.test, self.parts.test_y)
+        return {"digest": keeping.digest(self.teacher), **measured(at)}
+
+    def known(self, **key):
+        r"""The trainings that agree with what is given."""
+        return [e for e in self.found["trained"] if all(e[k] == v for k, v in key.items())]
+
+    def trained(self, phase, share, config, steps, members, seed):
+        r"""A training, from the file or done now; None if the time does not suffice."""
+        key = {"phase": phase, "share": share, "config": config, "steps": steps}
+        key |= {"members": members, "seed": seed}
+        if same := self.known(**key):
+            return same[0]
+        passed = time.perf_counter() - self.began
+        like = self.known(phase=phase) or self.found["trained"]
+        rate = max((e["seconds"] / e["steps"] for e in like[-3:]), default=0.0)
+        if self.left or passed + steps * rate > self.ask.seconds_budget:
+            self.left += 1
+            return None
+        parts = self.split if phase == "search" else self.parts
+        nets, seconds = self._train(parts, share, config, steps, members, seed)
+        entry = key | {"seconds": round(seconds, 1), "teacher": self.found["teacher"]["digest"]}
+        for name, net in nets.items():
+            if phase == "search":
+                x, y = self.parts.x[self.seen :], self.parts.y[self.seen :]
+                entry[name] = self._measure(net, x, y)
+            else:
+                entry[name] = self._measure(net, self.parts.test, self.parts.test_y)
+                file = f"{share}-{'labels-' if config['labels'] else ''}{name}-{seed}.safetensors"
+                keeping.write(self.out / "students" / file, net, key)
+        self.found["trained"].append(entry)
+        write(self.out / FILE, self.found)
+        print(_line(entry), flush=True)
+        return entry
+
+    def _train(self, parts, share, config, steps, members, seed):
+        ask, rows = parts.settings, parts.rows[share]
+        generator = torch.Generator().manual_seed(seed)
+        sizes = (parts.x.shape[1], *ask.hidden, parts.classes)
+        net = BatchedMLP(members, *sizes, generator=generator).to(self.place)
+        mean = Average(net.parameters(), MEMORY * steps / LOOK)
+        began = time.perf_counter()
+        loss = crowd_error(config["temperature"], config["derivatives"], config["labels"])
+        for step in steps_of(
+            self.teacher, net, self._inputs(parts, share, rows, config), loss, steps=steps,
+            every=steps, batch_size=config["batch"], lr=config["lr"], seed=seed,
+            device=self.place, progress=not self.ask.quiet,
+        ):  # fmt: skip
+            if step.number % LOOK == 0:
+                mean.look()
+        averaged = BatchedMLP(members, *sizes).to(self.place)
+        mean.into(averaged.parameters())
+        return {"last": net, "averaged": averaged}, time.perf_counter() - began
+
+    def _inputs(self, parts, share, rows, config):
+        change = Change(original=0.0).times(config["strength"])
+        change = Change(**vars(change) | {k: config[k] for k in ("bend", "original")})
+        labels = parts.y[:rows] if config["labels"] else None
+        copies = Copies(parts.x[:rows], change, labels, parts.shape)
+        if not config["nade"]:
+            return copies
+        nade = parts.nade(share, 0)[0]
+        block = BLOCK.get(self.place.type, BLOCK["cpu"])
+        samples = Ahead(nade.sample_probabilities, block)
+        return Mix([copies, samples], weights=[1 - config["nade"], config["nade"]])
+
+    @torch.no_grad()
+    def _measure(self, crowd, x, y):
+        r"""Accuracy in % and log probability of each member."""
+        found = {name: [] for name in Examples._fields}
+        for index in range(crowd.members):
+            for name, (mean, _) in measured(examples(crowd.member(index), x, y)).items():
+                found[name].append(mean)
+        return found
+
+
+def score(entry):
+    r"""The better of the last and the averaged weights, by log probability over members."""
+    means = {name: statistics.mean(entry[name]["log_prob"]) for name in ("last", "averaged")}
+    name = max(means, key=means.__getitem__)
+    return means[name], name
+
+
+def best(entries, with_labels):
+    r"""The best of some trainings of the search, with or without labels, if there is any."""
+    found = [e for e in entries if bool(e["config"]["labels"]) == with_labels]
+    return max(found, key=score, default=None)
+
+
+def search(bench, share):
+    r"""Vary one setting after the other, each time around the best so far: what was trained."""
+    ask, done = bench.ask, []
+    for name, values in STAGES:
+        so_far = best(done, False)
+        around = so_far["config"] if so_far else BASE
+        for value in values:
+            config = dict(around) | {name: value}
+            entry = bench.trained("search", share, config, ask.search_steps, ask.crowd, 0)
+            if entry is None:
+                return done
+            done.append(entry)
+    return done
+
+
+def final(bench, share, with_labels):
+    r"""The best settings, with several seeds, on the test set."""
+    ask = bench.ask
+    searched = bench.known(phase="search", share=share, steps=ask.search_steps)
+    chosen = best(searched, with_labels)
+    if chosen is None:
+        return None
+    config = chosen["config"] | json.loads(ask.set)
+    name, done = score(chosen)[1], []
+    for group in range(math.ceil(ask.seeds / ask.together)):
+        entry = bench.trained("final", share, config, ask.steps, ask.together, group)
+        if entry is None:
+            return None
+        done.append(entry)
+    figures = {
+        measure: [value for entry in done for value in entry[name][measure]][: ask.seeds]
+        for measure in Examples._fields
+    }
+    return {
+        "share": share, "labels": with_labels, "weights": name, "config": config,
+        "steps": ask.steps, "validation": score(chosen)[0], "test": figures,
+        "mean": {k: statistics.mean(v) for k, v in figures.items()},
+        "std_error": {k: _error(v) for k, v in figures.items()},
+    }  # fmt: skip
+
+
+def _error(values):
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def _line(entry):
+    means = [
+        f"{name} {statistics.mean(entry[name]['accuracy']):.3f} "
+        f"{statistics.mean(entry[name]['log_prob']):.4f}"
+        for name in ("last", "averaged")
+    ]
+    unlike = {k: v for k, v in entry["config"].items() if v != BASE.get(k)}
+    return f"{entry['phase']:>6} {entry['share']:>5} {entry['seconds']:>6.1f} s  {means}  {unlike}"
+
+
+def main(arguments=None, settings=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default=None, help="folder with MNIST")
+    parser.add_argument("--out", default="best-student", help="folder for results and students")
+    parser.add_argument("--teacher", default=None, help="a saved one; else out/teacher.safetensors")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--phase", default="both", choices=("search", "final", "both"))
+    parser.add_argument("--share", default="both", choices=(*SHARES, "both"))
+    parser.add_argument("--search-steps", type=int, default=25_000)
+    parser.add_argument("--crowd", type=int, default=3, help="students at once in the search")
+    parser.add_argument("--steps", type=int, default=150_000, help="of the final students")
+    parser.add_argument("--seeds", type=int, default=5, help="final students")
+    parser.add_argument("--together", type=int, default=1, help="final students on the same inputs")
+    parser.add_argument("--with-labels", action="store_true", help="final students with labels too")
+    parser.add_argument("--set", default="{}", help="JSON of settings to change in the best ones")
+    parser.add_argument("--seconds-budget", type=float, default=math.inf)
+    parser.add_argument("--quiet", action="store_true", help="no progress bars")
+    ask = parser.parse_args(arguments)
+    bench = Bench(ask, data.mnist(ask.data), settings or Settings())
+    shares = SHARES if ask.share == "both" else (ask.share,)
+    print("teacher", bench.found["teacher"], flush=True)
+    if ask.phase != "final":
+        for share in shares:
+            search(bench, share)
+    if ask.phase != "search" and not bench.left:
+        tracks = (False, True) if ask.with_labels else (False,)
+        results = [final(bench, share, labels) for share in shares for labels in tracks]
+        bench.found["final"] = [each for each in results if each is not None]
+        write(bench.out / FILE, bench.found)
+        for each in bench.found["final"]:
+            print(json.dumps(each))
+    print("time is up: call again to go on" if bench.left else "nothing is left to do", flush=True)
+    return bench.found
+
+
+if __name__ == "__main__":
+    main()

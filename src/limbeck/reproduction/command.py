@@ -1,0 +1,61 @@
+r"""The command `limbeck reproduce`: which chapters there are, and which options each takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+
+from limbeck.errors import ArgumentError
+from limbeck.reproduction.data import folder_of
+from limbeck.reproduction.record import Asked
+
+__all__ = ["CHAPTERS", "reproduce"]
+
+
+def _chapter2(options: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
+    from limbeck.reproduction import chapter2, chapter2_output
+
+    if "cells" in options:
+        options["cells"] = chapter2.chosen(options["cells"])
+    return chapter2_output.report, chapter2.Settings(**options)
+
+
+def _chapter4(options: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
+    from limbeck.reproduction import chapter4, output
+
+    if "hidden" in options:
+        options["hidden"] = tuple(options["hidden"])
+    return output.report, chapter4.Settings(**options)
+
+
+CHAPTERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "chapter-2": (_chapter2, ("seeds", "cells", "steps_factor")),
+    "chapter-4": (_chapter4, ("seeds", "hidden", "steps", "samples", "burn_in")),
+}
+r"""By name: what makes the chapter's report and settings of options, and the options it takes."""
+
+
+def reproduce(chapter: str, asked: Asked, **options: Any) -> Any:
+    r"""Run a chapter and report on it.
+
+    Arguments:
+        chapter: One of `CHAPTERS`.
+        asked: Data, results, device.
+        options: The chapter's own; those that are None stay as the chapter has them.
+    """
+    if chapter not in CHAPTERS:
+        raise ArgumentError.unknown("chapter", chapter, CHAPTERS)
+    prepare, taken = CHAPTERS[chapter]
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        if name not in taken:
+            accepted = f"no such option for {chapter}, which takes {', '.join(taken)}"
+            raise ArgumentError(name, value, accepted)
+    if "seeds" in given:
+        given["seeds"] = tuple(range(given["seeds"]))
+    report, settings = prepare(given)
+    folder_of(asked.folder)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    return report(asked, settings, Console())
