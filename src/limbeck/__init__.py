@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from limbeck import inputs, losses
+    from limbeck.compression.asking.cache import TeacherCache
+    from limbeck.compression.compress import compress
+    from limbeck.compression.compressed import Compressed
+    from limbeck.compression.fidelity.report import Fidelity
+    from limbeck.compression.tables.table import Table
     from limbeck.core.batch import Batch
     from limbeck.core.evaluation import evaluate
     from limbeck.core.result import Result, load
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
     from limbeck.generative.free_energy import free_energy
     from limbeck.generative.log_partition import log_partition
     from limbeck.generative.normalize import normalize
-    from limbeck.models import MLP, BatchedMLP, Ensemble
+    from limbeck.models import MLP, BatchedMLP, Ensemble, Preprocessed, Trees
     from limbeck.models.deep_nade import DeepNADE
     from limbeck.models.energy import Energy
     from limbeck.models.made import MADE
@@ -51,11 +56,13 @@ __all__ = [
     "Binary",
     "Chains",
     "CheckpointError",
+    "Compressed",
     "Constant",
     "Cosine",
     "DeepNADE",
     "Energy",
     "Ensemble",
+    "Fidelity",
     "GradientUpdate",
     "InexactTeacherError",
     "LimbeckError",
@@ -64,13 +71,18 @@ __all__ = [
     "Logarithmic",
     "NotDifferentiableError",
     "Opaque",
+    "Preprocessed",
     "Real",
     "Result",
     "RobbinsMonro",
     "Spins",
     "States",
     "Stored",
+    "Table",
     "Teacher",
+    "TeacherCache",
+    "Trees",
+    "compress",
     "distill",
     "evaluate",
     "exact_log_z",
@@ -91,11 +103,13 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "Binary": "limbeck.models.supports",
     "Chains": "limbeck.generative.chains",
     "CheckpointError": "limbeck.errors",
+    "Compressed": "limbeck.compression.compressed",
     "Constant": "limbeck.core.schedule",
     "Cosine": "limbeck.core.schedule",
     "DeepNADE": "limbeck.models.deep_nade",
     "Energy": "limbeck.models.energy",
     "Ensemble": "limbeck.models",
+    "Fidelity": "limbeck.compression.fidelity.report",
     "GradientUpdate": "limbeck.core.update",
     "InexactTeacherError": "limbeck.errors",
     "LimbeckError": "limbeck.errors",
@@ -107,6 +121,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "NADE": "limbeck.models.nade",
     "NotDifferentiableError": "limbeck.errors",
     "Opaque": "limbeck.core.teacher",
+    "Preprocessed": "limbeck.models",
     "RBM": "limbeck.models.rbm",
     "Real": "limbeck.models.supports",
     "Result": "limbeck.core.result",
@@ -114,7 +129,11 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "Spins": "limbeck.models.supports",
     "States": "limbeck.models.supports",
     "Stored": "limbeck.core.stored",
+    "Table": "limbeck.compression.tables.table",
     "Teacher": "limbeck.core.teacher",
+    "TeacherCache": "limbeck.compression.asking.cache",
+    "Trees": "limbeck.models",
+    "compress": "limbeck.compression.compress",
     "distill": "limbeck.distillation",
     "evaluate": "limbeck.core.evaluation",
     "exact_log_z": "limbeck.generative.enumeration",

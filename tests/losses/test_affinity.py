@@ -102,6 +102,7 @@ AFFINE = [
     losses.cross_entropy(),
     losses.label_cross_entropy(),
     losses.label_square_error(),
+    losses.multilabel_cross_entropy(),
     losses.derivative_error("log", "teacher"),
     losses.derivative_error("log", "teacher", projections=1),
     losses.derivative_error("plain", "uniform"),

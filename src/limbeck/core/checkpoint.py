@@ -23,6 +23,7 @@ __all__ = [
     "differences",
     "read",
     "read_tensors",
+    "replacing",
     "under",
     "write",
     "write_text",
@@ -59,18 +60,18 @@ def write(
     """
     kept = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
     metadata = {"format": kind, "about": json.dumps(about)}
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         save_file(kept, temporary, metadata=metadata)
 
 
 def write_text(path: Path, text: str) -> None:
     r"""Write a text file, whole or not at all."""
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         Path(temporary).write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Any:
+def replacing(path: Path) -> Any:
     temporary = _temporary(path)
     try:
         yield temporary

@@ -4,7 +4,22 @@ from limbeck.models.batched import BatchedMLP
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.ensemble import Ensemble
 from limbeck.models.made import MADE
+from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mlp import MLP
 from limbeck.models.nade import NADE
+from limbeck.models.preprocessed import Preprocessed
+from limbeck.models.table_encoder import TableEncoder
+from limbeck.models.tree import Trees
 
-__all__ = ["MADE", "MLP", "NADE", "BatchedMLP", "DeepNADE", "Ensemble"]
+__all__ = [
+    "MADE",
+    "MLP",
+    "NADE",
+    "BatchedMLP",
+    "DeepNADE",
+    "Ensemble",
+    "GaussianMixture",
+    "Preprocessed",
+    "TableEncoder",
+    "Trees",
+]

@@ -1,0 +1,1 @@
+r"""Compress: any teacher into a small, exportable student."""

@@ -1,0 +1,257 @@
+r"""Keys of rows: equal rows have equal keys, whatever holds them; other rows have others."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import numbers
+import uuid
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from limbeck.errors import ArgumentError
+
+__all__ = ["Array", "as_rows", "count", "distinct", "row_keys", "select"]
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+ACCEPTED = "rows of numbers, strings, dates and missing values: an array, frame, sparse matrix"
+BLOCK = 2**15  # numbers that are mixed at once, so that they stay in the cache
+EXACT = 2**53  # integers up to here are exact in float64
+ROUNDS = ((32, 0xBF58476D1CE4E5B9), (29, 0x94D049BB133111EB))  # Stafford's variant 13
+
+
+def as_rows(X: Any) -> Any:
+    r"""The user's inputs such that rows can be taken from them; lists become arrays."""
+    if isinstance(X, dict):
+        if not X:
+            raise ArgumentError("X", "an empty dict", ACCEPTED)
+        return {name: as_rows(part) for name, part in X.items()}
+    if hasattr(X, "tocsr"):
+        return X.tocsr()
+    if hasattr(X, "iloc") or isinstance(X, torch.Tensor):
+        return X
+    try:
+        return np.asanyarray(X)
+    except ValueError as reason:
+        raise ArgumentError("X", f"what is no array ({reason})", ACCEPTED) from None
+
+
+def count(X: Any) -> int:
+    r"""The number of rows.
+
+    >>> count({"age": np.zeros(3), "pixels": np.zeros((3, 8, 8))})
+    3
+    """
+    rows = as_rows(X)
+    if isinstance(rows, dict):
+        return count(next(iter(rows.values())))
+    if not rows.shape:
+        raise ArgumentError("X", f"a {type(X).__name__} without rows", ACCEPTED)
+    return int(rows.shape[0])
+
+
+def select(X: Any, rows: Array) -> Any:
+    r"""Some rows of an array, a tensor, a frame, a sparse matrix, or a dict of these."""
+    if isinstance(X, dict):
+        return {name: select(part, rows) for name, part in X.items()}
+    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
+
+
+def row_keys(X: Any) -> Array:
+    r"""A key of 128 bits for each row, as (n, 2) unsigned integers.
+
+    What counts is the value: 1, 1.0 and True are equal in any dtype, and so are 0.0 and −0.0, and
+    a sparse row and the dense one; float32's 0.1 is not float64's. All NaN are equal, but NaN,
+    None, pandas' NA and NaT are four different things, as some teachers tell them apart. The
+    shape of a row counts too, and the names and the order of columns; a frame's index does not.
+
+    A key is the sum over columns of a random function of the value, a function for each column.
+    It is no cryptographic hash: rows are taken to be data, not attempts to collide.
+
+    >>> import numpy as np
+    >>> keys = row_keys(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))
+    >>> bool((keys[0] == keys[2]).all()), bool((keys[0] == keys[1]).any())
+    (True, False)
+    """
+    X = as_rows(X)
+    if hasattr(X, "tocsr"):
+        return _sparse(X)
+    parts = _parts(X)
+    n = count(next(iter(parts.values()))[1])
+    schema = [(name, shape) for name, (shape, _) in parts.items()]
+    keys = np.zeros((n, 2), np.uint64)
+    functions, at = _functions(schema), 0
+    for (name, _), (_, values) in parts.items():
+        if len(values) != n:
+            raise ArgumentError(f"X[{name!r}]", f"{len(values)} rows", f"{n}, as the other parts")
+        own = functions[:, at : (at := at + values.shape[1])]
+        if values.dtype == object:
+            for column in range(values.shape[1]):
+                keys += _objects(values[:, column], own[:, column : column + 1])
+        else:
+            _add_numbers(keys, values, own)
+    return keys
+
+
+def distinct(keys: Array) -> tuple[Array, Array]:
+    r"""Where each distinct key comes first (m,), in that order, and which of them each is (n,)."""
+    if not len(keys):
+        return np.zeros(0, np.intp), np.zeros(0, np.intp)
+    order = np.argsort(keys[:, 0])
+    ordered = keys[order]
+    new = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(1)])
+    first = np.minimum.reduceat(order, np.flatnonzero(new))
+    appearance = np.argsort(first)
+    rank = np.empty_like(appearance)
+    rank[appearance] = np.arange(len(first))
+    inverse = np.empty_like(order)
+    inverse[order] = rank[np.cumsum(new) - 1]
+    return first[appearance], inverse
+
+
+def _parts(X: Any) -> dict[tuple[str, int], tuple[tuple[int, ...], Array]]:
+    r"""By name and place: the shape of a row, and the values (n, columns), numbers or objects."""
+    if isinstance(X, dict):
+        named = [(str(name), part) for name, part in X.items()]
+    elif hasattr(X, "iloc"):
+        X = X.to_frame() if not hasattr(X, "columns") else X
+        named = [(str(name), X.iloc[:, k]) for k, name in enumerate(X.columns)]
+    else:
+        named = [("", X)]
+    parts = {(name, k): _values(part) for k, (name, part) in enumerate(named)}
+    if not any(values.shape[1] for _, values in parts.values()):
+        raise ArgumentError("X", "rows without columns", ACCEPTED)
+    return parts
+
+
+def _values(part: Any) -> tuple[tuple[int, ...], Array]:
+    if isinstance(part, torch.Tensor):
+        part = part.detach().cpu()
+        part = (part.double() if part.is_floating_point() else part).numpy()
+    if hasattr(part, "iloc"):
+        plain = isinstance(part.dtype, np.dtype) and part.dtype.kind in "biuf"
+        part = part.to_numpy() if plain else part.to_numpy(dtype=object)
+    array = np.asarray(part)
+    if array.ndim == 0:
+        raise ArgumentError("X", "a single value", ACCEPTED)
+    if array.dtype.kind not in "biufOUS" or np.ma.is_masked(part):
+        what = "masked values" if np.ma.is_masked(part) else f"values of dtype {array.dtype}"
+        raise ArgumentError("X", what, ACCEPTED)
+    wide = array.dtype.kind in "iu" and array.itemsize == 8 and array.size
+    if array.dtype.kind in "US" or (wide and (array.max() > EXACT or array.min() < -EXACT)):
+        array = array.astype(object)
+    width = int(np.prod(array.shape[1:]))
+    return array.shape[1:], array.reshape(len(array), width)
+
+
+def _functions(schema: Any) -> Array:
+    r"""Multipliers, offsets and weights (3, columns) of the columns' random functions."""
+    columns = sum(int(np.prod(shape)) for _, shape in schema)
+    text = json.dumps([[name, list(shape)] for (name, _), shape in schema])
+    seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
+    found = np.random.PCG64(seed).random_raw(3 * columns).reshape(3, columns)
+    found[0] |= np.uint64(1)  # odd, so that different values stay different
+    return found
+
+
+def _mixed(values: Array, functions: Array) -> Array:
+    r"""Random 64 bits of each number; functions (3, ...) are those of their columns."""
+    floats = np.array(values, np.float64, order="C")
+    floats += 0.0  # −0.0 becomes 0.0
+    floats[np.isnan(floats)] = np.nan  # NaN come in many patterns
+    bits = floats.view(np.uint64)
+    bits *= functions[0]
+    bits += functions[1]
+    for shift, factor in ROUNDS:
+        bits ^= bits >> np.uint64(shift)
+        bits *= np.uint64(factor)
+    bits ^= bits >> np.uint64(32)
+    return bits
+
+
+def _add_numbers(keys: Array, values: Array, functions: Array) -> None:
+    step = max(1, BLOCK // max(1, values.shape[1]))
+    functions = functions[:, :, None]
+    for start in range(0, len(values), step):
+        bits = _mixed(values[start : start + step].T, functions)  # sums over rows are quick
+        keys[start : start + step, 0] += bits.sum(0)
+        bits *= functions[2]
+        keys[start : start + step, 1] += bits.sum(0)
+
+
+def _sparse(X: Any) -> Array:
+    r"""The dense rows' keys: all zeros, and what is changed by each number that is there."""
+    if X.dtype.kind not in "biuf":
+        raise ArgumentError("X", f"a sparse matrix of dtype {X.dtype}", ACCEPTED)
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    functions = _functions([(("", 0), X.shape[1:])])
+    zeros = _mixed(np.zeros(X.shape[1]), functions)
+    added = _mixed(X.data, functions[:, X.indices]) - zeros[X.indices]
+    keys = np.empty((X.shape[0], 2), np.uint64)
+    for lane, weights in enumerate((np.ones_like(zeros), functions[2])):
+        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(added * weights[X.indices])])
+        keys[:, lane] = sums[X.indptr[1:]] - sums[X.indptr[:-1]]
+        keys[:, lane] += (zeros * weights).sum()
+    return keys
+
+
+def _objects(values: Array, function: Array) -> Array:
+    codes: dict[Any, int] = {}
+    try:
+        which = np.fromiter((codes.setdefault(v, len(codes)) for v in values), np.intp, len(values))
+    except TypeError as reason:
+        raise ArgumentError("X", f"a cell that holds {reason}", ACCEPTED) from None
+    words = [_word(value) for value in codes]
+    keys = np.zeros((len(words), 2), np.uint64)
+    plain = np.array([isinstance(word, float) for word in words], bool)
+    numeric = np.zeros((int(plain.sum()), 2), np.uint64)
+    floats = np.array([word for word in words if isinstance(word, float)], np.float64)
+    _add_numbers(numeric, floats[:, None], function)
+    keys[plain] = numeric
+    for k in np.flatnonzero(~plain):
+        digest = hashlib.blake2b(words[k], digest_size=16, key=function.astype("<u8").tobytes())
+        keys[k] = np.frombuffer(digest.digest(), "<u8")
+    return keys[which]
+
+
+def _word(value: Any) -> Any:
+    r"""A float where the value is one exactly, else bytes that say all of it."""
+    if isinstance(value, str):
+        return b"text " + value.encode("utf-8", "surrogatepass")
+    if isinstance(value, bytes):
+        return b"bytes " + value
+    kind = type(value)
+    if value is None or kind.__name__ in ("NAType", "NaTType"):
+        return f"missing {kind.__name__}".encode()
+    if isinstance(value, bool | np.bool_):
+        return float(value)
+    if isinstance(value, numbers.Number) and not isinstance(value, complex | np.complexfloating):
+        return _number(value)
+    if isinstance(value, datetime.datetime):
+        value = value if value.tzinfo is None else value.astimezone(datetime.UTC)
+        return f"time {value.isoformat()}".encode()
+    if isinstance(value, datetime.timedelta):
+        rest = getattr(value, "nanoseconds", 0)  # pandas' own have them
+        return f"span {value.days} {value.seconds} {value.microseconds} {rest}".encode()
+    own = kind.__module__.partition(".")[0] == "pandas"  # intervals, periods
+    if own or isinstance(value, datetime.date | datetime.time | uuid.UUID):
+        return f"{kind.__name__} {value!r}".encode()
+    raise ArgumentError("X", f"a cell that holds a {kind.__name__}", ACCEPTED)
+
+
+def _number(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value  # Python compares exactly
+    try:
+        rounded = float(value)
+    except OverflowError:
+        rounded = float("inf")
+    if rounded == value or value != value:
+        return rounded
+    return f"number {Fraction(*value.as_integer_ratio())}".encode()

@@ -1,0 +1,228 @@
+r"""Asking a teacher: each distinct input once, in batches, with patience, and what it said kept."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Generator
+from contextlib import closing
+from itertools import islice
+from typing import Any, cast
+
+import numpy as np
+
+from limbeck.compression.asking.cache import Answers, as_cache
+from limbeck.compression.asking.keys import Array, as_rows, distinct, row_keys, select
+from limbeck.core.checks import number, whole_number
+from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
+from limbeck.progress import tracked
+
+__all__ = ["TeacherError", "label"]
+
+FIRST, LARGEST = 8, 16_384  # rows in a batch, where their number is found by trying
+PATIENCE = 2.0  # seconds that a batch should take, and between two writes
+
+
+class TeacherError(LimbeckError):
+    r"""A teacher that failed while it was asked; its own exception is the cause.
+
+    Attributes:
+        rows: The rows of X that it was asked about when it failed.
+        kept: How many of the answers are in the cache.
+    """
+
+    def __init__(self, message: str, rows: Array, kept: int) -> None:
+        super().__init__(message)
+        self.rows, self.kept = rows, kept
+
+
+def label(
+    predictor: Any,
+    X: Any,
+    *,
+    cache: Any = None,
+    cache_key: str | None = None,
+    batch_size: int | None = None,
+    retries: int = 3,
+    wait: float = 1.0,
+    retry_on: type[Exception] | tuple[type[Exception], ...] = (OSError,),
+    progress: bool = True,
+) -> Array:
+    r"""What a teacher says of each row, (n, K).
+
+    Rows that are equal (`row_keys`) are asked about once, and with a cache once for ever. What was
+    answered before an error or an interruption stays in the cache. With a cache the answers are
+    as exact as its dtype, when they are new too, so that a second run gives the same ones.
+
+    Arguments:
+        predictor: The teacher, as `as_predictor` makes it.
+        X: Its inputs: an array, a tensor, a frame, a sparse matrix, or a dict of arrays.
+        cache: A folder or `TeacherCache` to keep answers in.
+        cache_key: What the cache knows the teacher by; None takes the hash of its content. An
+            opaque callable has none, and nothing of it is kept on disk without a key.
+        batch_size: How many rows to ask about at once; None finds a number for which an answer
+            takes a few seconds at most. (Answers may depend on it in their last digits.)
+        retries: How often to ask again after an exception that may pass.
+        wait: Seconds to wait before asking again, doubled each time.
+        retry_on: The exceptions that may pass: by default those of connections and timeouts,
+            which are OSErrors.
+        progress: Whether to show a bar.
+    """
+    X = as_rows(X)
+    if batch_size is not None:
+        whole_number("batch_size", batch_size, "None, or a number of rows: 1 or more", 1)
+    keys = row_keys(X)
+    first, inverse = distinct(keys)
+    asking = _Asking(predictor, X, first, keys[first], _store(predictor, cache, cache_key))
+    asking.retries = whole_number("retries", retries, "a whole number, 0 or more", 0)
+    asking.wait = number("wait", wait, "seconds, 0 or more", lambda s: s >= 0)
+    asking.retry_on = _exceptions(retry_on)
+    asking.run(batch_size, progress)
+    return asking.answers if len(first) == len(keys) else asking.answers[inverse]
+
+
+def _store(predictor: Any, cache: Any, cache_key: str | None) -> Answers | None:
+    found = as_cache(cache)
+    if found is None:
+        return None
+    teacher = predictor.fingerprint() if cache_key is None else cache_key
+    if teacher is None:
+        message = "cache: a callable has no content to know it by, so nothing is kept on disk; "
+        warnings.warn(message + "give a cache_key that stands for this teacher", stacklevel=3)
+        return None
+    names = () if predictor.classes is None else [str(name) for name in predictor.classes]
+    return found.answers(teacher, (predictor.outputs,), names)
+
+
+def _exceptions(given: Any) -> tuple[type[Exception], ...]:
+    kinds = given if isinstance(given, tuple) else (given,)
+    if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+        raise ArgumentError("retry_on", repr(given), "an exception class, or a tuple of such")
+    return kinds
+
+
+class _Asking:
+    r"""One sitting with a teacher: distinct rows of X by number, with their keys."""
+
+    retries: int
+    wait: float
+    retry_on: tuple[type[Exception], ...]
+
+    def __init__(
+        self, predictor: Any, X: Any, rows: Array, keys: Array, store: Answers | None
+    ) -> None:
+        self.predictor, self.X, self.rows, self.keys, self.store = predictor, X, rows, keys, store
+        self.answers = np.empty((len(rows), predictor.outputs))
+        self.known = np.zeros(len(rows), bool)  # which have an answer
+        if store is not None:
+            self.known, found = store.get(keys)
+            self.answers[self.known] = found
+        self.kept = int(self.known.sum())  # how many of them are on disk
+        self.waiting: list[tuple[Array, Array]] = []  # numbers and answers to be written
+        self.writable = store is not None
+
+    def run(self, batch_size: int | None, progress: bool) -> None:
+        r"""Ask about all that is not known."""
+        left = np.flatnonzero(~self.known)
+        if not len(left):
+            return
+        size, written = batch_size or FIRST, time.monotonic()
+        bar = cast(
+            Generator[int, None, None], tracked(left.tolist(), "asking the teacher", progress)
+        )
+        try:
+            with closing(bar):
+                while batch := list(islice(bar, size)):
+                    began = time.monotonic()
+                    self._answer(np.array(batch))
+                    now = time.monotonic()
+                    size = batch_size or _next_size(size, now - began)
+                    if now - written > PATIENCE:
+                        self._write()
+                        written = now
+        finally:
+            self._write()
+
+    def _answer(self, batch: Array) -> None:
+        answer = self._checked(self._ask(batch), self.rows[batch])
+        self.answers[batch] = answer if self.store is None else self.store.as_kept(answer)
+        if self.writable:
+            self.waiting.append((batch, answer))
+
+    def _ask(self, batch: Array) -> Any:
+        rows = self.rows[batch]
+        part = select(self.X, rows)
+        for attempt in range(self.retries + 1):
+            try:
+                return self.predictor(part)
+            except LimbeckError:  # which say themselves what is wrong
+                raise
+            except Exception as error:
+                passing = isinstance(error, self.retry_on)
+                if not passing or attempt == self.retries:
+                    raise self._failure(error, rows, attempt + 1) from error
+            time.sleep(self.wait * 2**attempt)
+        raise AssertionError  # the last attempt answers or fails
+
+    def _failure(self, error: Exception, rows: Array, attempts: int) -> TeacherError:
+        self._write()
+        tried = f", {attempts} times" if attempts > 1 else ""
+        stays = f"{self.kept:,} of {len(self.rows):,} answers are kept, and are not asked for again"
+        if self.store is None:
+            stays = "no answers are kept: a cache would have kept them"
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return TeacherError(
+            f"teacher: it failed at {_named(rows)} of X{tried} ({what}); {stays}", rows, self.kept
+        )
+
+    def _checked(self, answer: Any, rows: Array) -> Array:
+        expected = (len(rows), self.predictor.outputs)
+        try:
+            found = np.asarray(answer, np.float64)
+        except (TypeError, ValueError) as reason:
+            received = f"answers that are no numbers ({reason})"
+            raise ArgumentError("teacher", received, f"an array of shape {expected}") from reason
+        if expected[1] == 1 and found.ndim == 1:
+            found = found[:, None]
+        if found.shape != expected:
+            received = f"answers of shape {found.shape} for {len(rows)} rows"
+            accepted = f"{expected}: a row for each input, a column for each output"
+            raise ArgumentError("teacher", received, accepted)
+        if (bad := ~np.isfinite(found).all(1)).any():
+            received = f"NaN or infinity for {int(bad.sum())} rows, as row {rows[bad][0]} of X"
+            raise ArgumentError("teacher", received, "finite answers")
+        return found
+
+    def _write(self) -> None:
+        if self.store is None or not self.waiting:
+            return
+        batches, answers = zip(*self.waiting, strict=True)
+        self.waiting = []
+        new = np.concatenate(batches)
+        try:
+            self.store.put(self.keys[new], np.concatenate(answers))
+            self.kept += len(new)
+        except CheckpointError as error:
+            self.writable = False
+            message = f"{error}. Answers are returned, but from here on not kept on disk."
+            warnings.warn(message, stacklevel=4)
+
+
+def _next_size(size: int, seconds: float) -> int:
+    r"""How many rows next: fewer where an answer took long, more where it was quick.
+
+    Steps are large, so that a quick teacher is asked in the same batches each time.
+    """
+    if seconds > 2 * PATIENCE:
+        return max(1, int(size * PATIENCE / seconds))
+    if seconds > PATIENCE:
+        return size
+    return min(LARGEST, size * (8 if seconds < PATIENCE / 16 else 2))
+
+
+def _named(rows: Array) -> str:
+    if len(rows) == 1:
+        return f"row {rows[0]}"
+    if rows[-1] - rows[0] == len(rows) - 1:
+        return f"rows {rows[0]} to {rows[-1]}"
+    return f"{len(rows)} rows from {rows[0]} to {rows[-1]}"

@@ -1,0 +1,207 @@
+r"""`compress`: any teacher and rows without labels in; a small student out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from limbeck.compression.asking.cache import TeacherCache, as_cache
+from limbeck.compression.asking.folds import mix, out_of_fold
+from limbeck.compression.asking.labelling import label
+from limbeck.compression.compressed import Compressed
+from limbeck.compression.data import Rows, read
+from limbeck.compression.generators import candidates, fresh
+from limbeck.compression.problem import Problem, default_loss, split, take
+from limbeck.compression.search import best_inputs, grown
+from limbeck.compression.teachers.dispatch import as_predictor
+from limbeck.compression.training import Recipe, train
+from limbeck.core.batch import part_of, rows
+from limbeck.core.checks import number, whole_number
+from limbeck.core.loss import Loss
+from limbeck.core.teacher import Opaque
+from limbeck.distillation import distill
+from limbeck.errors import ArgumentError
+from limbeck.inputs.join import join
+from limbeck.preparation import as_loss
+
+__all__ = ["compress"]
+
+ASKED = (10_000, 50_000, 10)
+r"""Inputs that a teacher is asked about: ten for each row, within these numbers."""
+
+LOOKED_AT = 100
+r"""Rows at which a teacher is looked at first."""
+
+SETTLED = ("teacher", "student", "inputs", "loss", "steps", "teacher_output", "precompute", "seed")
+r"""Arguments of `distill` that are settled here."""
+
+
+def compress(
+    teacher: Any,
+    X: Any,
+    student: Any = (50, 30),
+    *,
+    labels: Any = None,
+    label_weight: float = 0.5,
+    loss: str | Loss = "auto",
+    inputs: Any = "auto",
+    size: int | None = None,
+    steps: int | None = None,
+    task: str = "auto",
+    output: str = "auto",
+    weights: Any = None,
+    stack: Any = None,
+    classes: Any = None,
+    table: Any = None,
+    teacher_folds: int | None = None,
+    cache: str | Path | TeacherCache | None = None,
+    cache_key: str | None = None,
+    teacher_batch: int | None = None,
+    retries: int = 3,
+    retry_on: tuple[type[Exception], ...] = (OSError,),
+    held_out: float = 0.1,
+    keep: float = 0.99,
+    max_bytes: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    **options: Any,
+) -> Compressed:
+    r"""Train one small model to predict like a cumbersome one; no labels are needed.
+
+    The teacher is asked about the rows of X and about further inputs made of them. A teacher that
+    is not of torch is asked beforehand, once for each input; a torch teacher is asked by the loop,
+    at fresh inputs each step.
+
+    Arguments:
+        teacher: A torch module, an estimator of scikit-learn, XGBoost, LightGBM or CatBoost, a
+            list of these, the path of an ONNX or booster file, or a function of arrays.
+        X: Rows: an array, a tensor, a data frame with columns of any kind, a sparse matrix, a
+            torch Dataset.
+        student: Hidden sizes, such as (50, 30); "auto" for the smallest net that keeps enough;
+            "linear", "tree" or "boosted"; a tree of scikit-learn; or a torch module, a copy of
+            which is trained.
+        labels: True labels of the rows, to be mixed with what the teacher says of them. Missing
+            ones are None or NaN.
+        label_weight: Their share, from 0 to 1; with 0 they only serve the report's comparison.
+        loss: From `limbeck.losses`, or a name; by default cross entropy, or square error for
+            regression. Derivatives can be matched where the teacher is a torch module.
+        inputs: Where inputs come from: a name (see `limbeck.compression.generators`), a source of
+            `limbeck.inputs`, or "auto", which tries a few and keeps what does best at rows that
+            were held out and near them.
+        size: How many inputs the teacher is asked about, beforehand; ten for each row by default,
+            at least 10,000 and at most 50,000.
+        steps: Steps of the training; by default by the number of inputs.
+        task: "classification", "multilabel" or "regression"; "auto" asks the teacher.
+        output: What a torch teacher's outputs are: "logits", "probabilities", … ; "auto" looks.
+        weights: Of the members, for a list of teachers.
+        stack: A model of the members' answers, for a list of teachers.
+        classes: Names of the classes, where the teacher does not know them.
+        table: The schema of a data frame, a `limbeck.Table`; None reads it off X.
+        teacher_folds: For a teacher that was fitted to these rows and labels: the number of folds
+            in which copies of it are fitted anew, so that no row is labelled by one that saw it.
+        cache: A folder in which the teacher's answers are kept for the next time.
+        cache_key: A name for a teacher whose content cannot be read, such as a remote one.
+        teacher_batch: Inputs that the teacher is asked about at once.
+        retries: How often a teacher is asked again after an error of its connection.
+        retry_on: Which errors those are; OSError has ConnectionError and TimeoutError among it.
+        held_out: The fraction of the rows that students are compared on.
+        keep: For student="auto": the fraction of the teacher's measure that is enough.
+        max_bytes: For student="auto": the largest student.
+        seed: Seeds everything.
+        progress: Whether to show bars, if a terminal is there.
+        options: Further arguments of `limbeck.distill`: optimizer, batch_size, device, ….
+    """
+    further = set(inspect.signature(distill).parameters) - set(SETTLED)
+    for name in options:
+        if name not in further:
+            raise ArgumentError.unknown("options", name, further)
+    data = read(X, table)
+    labels = data.labels if labels is None else labels
+    some = data.kind.decode(part_of(data.x, 0, LOOKED_AT))
+    predictor = as_predictor(
+        teacher, some, task=task, output=output, weights=weights, stack=stack, classes=classes
+    )
+    options["progress"] = progress
+    ask = partial(
+        label, predictor, cache=as_cache(cache), cache_key=cache_key, batch_size=teacher_batch,
+        retries=retries, retry_on=retry_on, progress=progress,
+    )  # fmt: skip
+    problem = _problem(data, predictor, ask, labels, label_weight, teacher_folds, held_out, seed)
+    problem.loss = default_loss(predictor.task) if loss == "auto" else _loss(loss)
+    problem.progress = progress
+    _refuse_derivatives(problem)
+    many = rows(problem.x)
+    low, high, each = ASKED
+    wanted = max(many, min(high, max(low, each * many)))
+    size = wanted if size is None else whole_number("size", size, "a whole number from 1", least=1)
+    recipe = Recipe(student, inputs, size, steps, seed, options)
+    tried: list[dict[str, Any]] = []
+    if isinstance(inputs, str) and inputs == "auto":
+        recipe, tried = best_inputs(problem, recipe, candidates(data.kind, problem.x))
+    if isinstance(student, str) and student == "auto":
+        result, recipe, grew = grown(problem, recipe, keep, max_bytes)
+        tried += grew
+    else:
+        result = train(problem, recipe)
+    return Compressed.of(result, problem, recipe, labels, tried)
+
+
+def _problem(
+    data: Rows,
+    predictor: Any,
+    ask: Any,
+    labels: Any,
+    weight: float,
+    folds: int | None,
+    held_out: float,
+    seed: int,
+) -> Problem:
+    r"""The rows split, and how the teacher's word on those to learn from is had."""
+    accepted = "a fraction from 0 to below 1"
+    fraction = number("held_out", held_out, accepted, lambda f: 0 <= f < 1)
+    weight = number("label_weight", weight, "a number from 0 to 1", lambda w: 0 <= w <= 1)
+    ours, theirs = split(rows(data.x), fraction, seed)
+    x = take(data.x, ours)
+    own: Callable[[], np.ndarray] | None = None
+    if labels is not None:
+        labels = _labels(labels, rows(data.x))
+    if folds is not None:
+        if labels is None:
+            raise ArgumentError("labels", None, "the labels of the rows, beside teacher_folds")
+        own = partial(
+            out_of_fold, predictor, data.kind.decode(x), labels[ours.numpy()], folds, seed=seed
+        )
+    if labels is not None and weight > 0:
+        before = own or (lambda: ask(data.kind.decode(x)))
+        own = lambda: mix(before(), labels[ours.numpy()], weight, predictor.classes)  # noqa: E731
+
+    held = None
+    if theirs is not None:
+        held = take(data.x, theirs)
+        held = join([held, fresh("munge", data.kind, held, rows(held), seed)])
+    return Problem(predictor, data.kind, x, ours, held, ask, own, default_loss(predictor.task))
+
+
+def _labels(labels: Any, n: int) -> np.ndarray:
+    found = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else labels
+    found = np.asarray(found)
+    if found.shape[:1] != (n,):
+        raise ArgumentError("labels", f"{found.shape[:1]} labels", f"one for each of {n} rows")
+    return found
+
+
+def _loss(loss: str | Loss) -> Loss:
+    return as_loss(loss, None, None, "", None) if isinstance(loss, str) else loss  # type: ignore[arg-type]
+
+
+def _refuse_derivatives(problem: Problem) -> None:
+    r"""Say at once that an opaque teacher has no derivatives."""
+    if problem.live or not any("derivatives" in term.asks for _, term in problem.loss):
+        return
+    Opaque(problem.predictor, "values").refuse_derivatives(repr(problem.loss))

@@ -1,0 +1,180 @@
+r"""What `compress` gives back: a student that predicts in the user's words, and its report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from limbeck.compression.asking.folds import mix
+from limbeck.compression.data import ArrayKind, Kind, TableKind, kind_from_spec
+from limbeck.compression.fidelity.cost import cost, latencies
+from limbeck.compression.fidelity.report import Fidelity, fidelity
+from limbeck.compression.problem import Problem, default_loss
+from limbeck.compression.training import Answering, Recipe, predictions, train
+from limbeck.core import checkpoint as files
+from limbeck.core.result import Result, load
+from limbeck.errors import ArgumentError, CheckpointError
+
+__all__ = ["Compressed"]
+
+ABOUT = "compression.json"
+
+
+@dataclass(repr=False)
+class Compressed(Result):
+    r"""A compressed teacher.
+
+    Attributes:
+        task: "classification", "multilabel" or "regression".
+        classes: Names of the classes, or of the labels; None for regression.
+        kind: What rows are.
+        inputs: Where inputs came from.
+        tried: What was tried on the way, with what it reached on rows held out.
+        problem: The teacher and its rows; None in a result that was read back.
+        recipe: How the student was trained; likewise.
+        labels: The labels that were given.
+    """
+
+    task: str = "classification"
+    classes: Any = None
+    kind: Kind | None = None
+    inputs: str = ""
+    tried: list[dict[str, Any]] = field(default_factory=list)
+    problem: Problem | None = None
+    recipe: Recipe | None = None
+    labels: Any = None
+
+    @classmethod
+    def of(
+        cls, result: Result, problem: Problem, recipe: Recipe, labels: Any, tried: list[Any]
+    ) -> Compressed:
+        r"""The result of a problem's training."""
+        given = {each.name: getattr(result, each.name) for each in fields(Result)}
+        predictor = problem.predictor
+        inputs = recipe.inputs if isinstance(recipe.inputs, str) else repr(recipe.inputs)
+        return cls(
+            **given, task=predictor.task, classes=predictor.classes, kind=problem.kind,
+            inputs=inputs, tried=tried, problem=problem, recipe=recipe, labels=labels,
+        )  # fmt: skip
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        r"""Probabilities (n, K) of the classes, or of each label."""
+        if self.task == "regression":
+            raise ArgumentError("task", "'regression'", "a classifier; use predict")
+        return self._predictions(X)
+
+    def predict(self, X: Any) -> np.ndarray:
+        r"""Class names (n,), label indicators (n, K), or values (n,) or (n, K)."""
+        found = self._predictions(X)
+        if self.task == "regression":
+            return found[:, 0] if found.shape[1] == 1 else found
+        if self.task == "multilabel":
+            return (found > 0.5).astype(int)
+        names = np.arange(found.shape[1]) if self.classes is None else np.asarray(self.classes)
+        return names[found.argmax(1)]
+
+    def _predictions(self, X: Any) -> np.ndarray:
+        assert self.kind is not None
+        return predictions(self.student, self.kind.encode(X), self.task)
+
+    def report(
+        self, X: Any, y: Any = None, *, groups: Any = None, labels: Any = None, time: bool = True
+    ) -> Fidelity:
+        r"""Teacher and student side by side, on rows that neither has been trained on.
+
+        Arguments:
+            X: The rows.
+            y: Their true labels, if known.
+            groups: By name, what divides the rows into groups, each (n,); for data frames, names
+                of columns will do.
+            labels: True labels of the rows that the student was made with; the same student is
+                then trained on those alone, and shown beside. None takes those that `compress` got.
+            time: Whether to measure how long predictions take.
+        """
+        if self.problem is None or self.kind is None:
+            raise ArgumentError("report", "a result without its teacher", "one made by compress")
+        predictor = self.problem.predictor
+        labels = self.labels if labels is None else labels
+        direct = None if labels is None else self.on_labels(labels)
+        calls = {"teacher": predictor, "student": self._predictions}
+        timed = latencies(calls, X) if time else {"teacher": {}, "student": {}}
+        return fidelity(
+            self.task,
+            predictor(X),
+            self._predictions(X),
+            y,
+            baseline=None if direct is None else direct._predictions(X),
+            classes=self.classes,
+            groups=_groups(groups, X),
+            teacher_cost=cost(predictor, timed["teacher"]),
+            student_cost=cost(self.student, timed["student"]),
+            names={"teacher": predictor.name},
+        )
+
+    def on_labels(self, labels: Any) -> Compressed:
+        r"""The same student, trained for as many steps on true labels alone."""
+        if self.problem is None or self.recipe is None:
+            raise ArgumentError("labels", "a result without its rows", "one made by compress")
+        known = np.asarray(labels)[self.problem.index.numpy()]
+        nothing = np.zeros((len(known), self.problem.predictor.outputs))
+        own = partial(mix, nothing, known, 1.0, self.classes)
+        problem = replace(self.problem, own=own, loss=default_loss(self.task), _kept={})
+        recipe = replace(self.recipe, inputs="data", steps=self.steps)
+        return Compressed.of(train(problem, recipe), problem, recipe, labels, [])
+
+    def save(self, folder: str | Path) -> Path:
+        r"""Write the student (safetensors), its story and its task (JSON) into a folder."""
+        assert self.kind is not None
+        folder = super().save(folder)
+        names = None if self.classes is None else np.asarray(self.classes).tolist()
+        about = {"task": self.task, "classes": names, "kind": self.kind.spec()}
+        about |= {"inputs": self.inputs, "tried": self.tried}
+        files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
+        return folder
+
+    def export(self, path: str | Path) -> Path:
+        r"""Write the student as an ONNX file, which is run and compared with torch.
+
+        Of arrays it takes x and gives probabilities or values y; of a table it takes one named
+        input a column and gives label and probabilities.
+        """
+        if isinstance(self.kind, TableKind):
+            from limbeck.compression.tables.export import to_onnx
+
+            output = "logits" if self.task == "multilabel" else "auto"
+            return to_onnx(self.student, self.kind.table, path, self.classes, self.task, output)
+        from limbeck import export
+
+        assert isinstance(self.kind, ArrayKind)
+        return export.to_onnx(Answering(self.student, self.task), path, {"": list(self.kind.shape)})
+
+    @classmethod
+    def load(cls, folder: str | Path, student: nn.Module | None = None) -> Compressed:
+        r"""Read a result back; it predicts, and has forgotten its teacher."""
+        result = load(folder, student)
+        path = Path(folder) / ABOUT
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            kind = kind_from_spec(about.pop("kind"))
+            given = {each.name: getattr(result, each.name) for each in fields(Result)}
+            names = about.pop("classes")
+            return cls(
+                **given, **about, kind=kind, classes=None if names is None else np.asarray(names)
+            )
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
+
+
+def _groups(groups: Any, X: Any) -> dict[str, Any] | None:
+    if groups is None or isinstance(groups, dict):
+        return groups
+    names = [groups] if isinstance(groups, str) else list(groups)
+    if not hasattr(X, "columns"):
+        raise ArgumentError("groups", names, "a dict of arrays, where X is no data frame")
+    return {str(name): np.asarray(X[name]) for name in names}

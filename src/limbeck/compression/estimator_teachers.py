@@ -1,0 +1,93 @@
+r"""The teacher of an estimator: fitted already, fitted first, or a forest if none is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.base import BaseEstimator, clone
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
+
+from limbeck.errors import ArgumentError
+
+__all__ = ["carried", "forest", "is_fitted", "is_frame", "settled"]
+
+TREES = 100
+r"""Trees of the forest that is fitted where no teacher is given."""
+
+
+def is_frame(X: Any) -> bool:
+    r"""Whether rows come as a data frame, whose columns have types of their own."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def is_fitted(teacher: Any) -> bool:
+    r"""Whether a teacher predicts as it is; of a list, whether all do."""
+    if teacher is None:
+        return False
+    if isinstance(teacher, list | tuple):
+        return all(map(is_fitted, teacher))
+    if callable(own := getattr(teacher, "is_fitted", None)):  # CatBoost has its own word for it
+        return bool(own())
+    if not isinstance(teacher, BaseEstimator):
+        return True
+    try:
+        check_is_fitted(teacher)
+    except NotFittedError:
+        return False
+    return True
+
+
+def carried(teacher: Any) -> Any:
+    r"""The teacher that a clone gets: the same one if it is fitted, else an unfitted copy."""
+    if teacher is None or is_fitted(teacher):
+        return teacher
+    if isinstance(teacher, list | tuple):
+        return type(teacher)(map(carried, teacher))
+    return clone(teacher)
+
+
+def settled(teacher: Any, X: Any, y: Any, regression: bool, seed: int) -> Any:
+    r"""A fitted teacher. What is not fitted is cloned and fitted to the labels.
+
+    Arguments:
+        teacher: Of any kind, or None for a forest.
+        X: The rows.
+        y: Their labels, or None.
+        regression: Whether labels are values.
+        seed: Seeds the forest.
+    """
+    if is_fitted(teacher):
+        return teacher
+    if y is None:
+        name = "None" if teacher is None else f"an unfitted {type(teacher).__name__}"
+        accepted = "fit(X, y), or a fitted teacher"
+        received = f"None, with {name} for a teacher, which requires y to be passed, but the target"
+        raise ArgumentError("y", f"{received} y is None", accepted)
+    if isinstance(teacher, list | tuple):
+        return [settled(each, X, y, regression, seed) for each in teacher]
+    made = forest(X, regression, seed) if teacher is None else clone(teacher)
+    return made.fit(X, y)
+
+
+def forest(X: Any, regression: bool, seed: int) -> Any:
+    r"""A random forest for rows of this kind; words and categories become numbers first."""
+    kind = RandomForestRegressor if regression else RandomForestClassifier
+    trees = kind(TREES, random_state=seed)
+    words = _words(X) if is_frame(X) else []
+    if not words:
+        return trees
+    from sklearn.compose import make_column_transformer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OrdinalEncoder
+
+    numbers = OrdinalEncoder(
+        handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2
+    )
+    columns = make_column_transformer((numbers, words), remainder="passthrough")
+    return make_pipeline(columns, trees)
+
+
+def _words(X: Any) -> list[Any]:
+    return [name for name in X.columns if getattr(X[name].dtype, "kind", "O") not in "biuf"]

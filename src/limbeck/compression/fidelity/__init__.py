@@ -1,0 +1,1 @@
+r"""How faithful a student is, and what it costs."""

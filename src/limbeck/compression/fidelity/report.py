@@ -1,0 +1,231 @@
+r"""How faithful a student is to its teacher, how good both are, and what they cost."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from limbeck.compression.fidelity.aligned import Aligned, aligned
+from limbeck.compression.fidelity.calibration import curve, outcomes
+from limbeck.compression.fidelity.comparison import Comparison, by_column, by_group, compare, worse
+from limbeck.compression.fidelity.cost import Cost, as_cost
+from limbeck.compression.fidelity.disagreement import disagreements, pairs, plain
+from limbeck.compression.fidelity.measures import Figure, mean, measured
+from limbeck.compression.fidelity.tables import group_table, table
+from limbeck.compression.fidelity.text import remarks, sentence
+from limbeck.core import checkpoint as files
+from limbeck.core.checks import whole_number
+from limbeck.errors import ArgumentError, CheckpointError
+
+__all__ = ["Fidelity", "fidelity", "kept"]
+
+NAMES = {"teacher": "teacher", "student": "student", "baseline": "labels alone"}
+FORMAT = "limbeck-fidelity-1"
+
+
+@dataclass(repr=False)
+class Fidelity(Comparison):
+    r"""A report on a student. It prints as tables, and ends with a sentence to tell a colleague.
+
+    Besides `rows`, `measures` and `differences`, as of every `Comparison`:
+
+    Attributes:
+        task: "classification", "multilabel" or "regression".
+        classes: Names of the classes, labels or targets.
+        names: What the columns of the table are called, by model.
+        main: The measure that `kept` is about: "accuracy", "r2", or without labels "agreement",
+            "teacher_r2".
+        kept: The fraction of the teacher's main measure that the student keeps; NaN where a ratio
+            has no meaning, such as of an R² below zero.
+        kept_error: Its standard error.
+        costs: Parameters, bytes, latency, by model.
+        by_group: The same measures by column and group.
+        worse: Columns and groups where the student is worse by more than three standard errors.
+        calibration: By model, columns "confidence", "frequency", "std_error" and "count" by bin.
+        disagreements: The rows on which both differ most: "row", "size", predictions, "label".
+        pairs: What both predict together: counts of classes, shares of labels, or values.
+    """
+
+    task: str = ""
+    classes: list[Any] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=lambda: dict(NAMES))
+    main: str = ""
+    kept: float = math.nan
+    kept_error: float = math.nan
+    costs: dict[str, Cost] = field(default_factory=dict)
+    by_group: dict[str, dict[str, Comparison]] = field(default_factory=dict)
+    worse: list[tuple[str, str]] = field(default_factory=list)
+    calibration: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    disagreements: list[dict[str, Any]] = field(default_factory=list)
+    pairs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def labelled(self) -> bool:
+        r"""Whether there were labels to compare with."""
+        return bool(self.differences["teacher"])
+
+    def table(self) -> Table:
+        r"""Models side by side."""
+        return table(self)
+
+    def sentence(self) -> str:
+        r"""What a user would tell a colleague."""
+        return sentence(self)
+
+    def __str__(self) -> str:
+        console = Console(width=100, record=True, file=io.StringIO())
+        console.print(self.table())
+        if self.by_group:
+            console.print(group_table(self))
+        return "\n".join([console.export_text().rstrip(), *remarks(self), self.sentence()])
+
+    __repr__ = __str__
+
+    def to_dict(self) -> dict[str, Any]:
+        r"""Everything in plain numbers, words and lists, as JSON takes it; None for no number."""
+        known = {name: getattr(self, name) for name in PLAIN}
+        groups = {
+            column: {group: part.to_dict() for group, part in parts.items()}
+            for column, parts in self.by_group.items()
+        }
+        costs = {model: asdict(cost) for model, cost in self.costs.items()}
+        whole = super().to_dict() | known | {"costs": costs, "by_group": groups}
+        return plain({"format": FORMAT, "sentence": self.sentence(), **whole})
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Fidelity:
+        r"""A report of what `to_dict` gave."""
+        if saved.get("format") != FORMAT:
+            received = f"format {saved.get('format')!r}"
+            raise ArgumentError("saved", received, f"{FORMAT!r}, as Fidelity.to_dict gives it")
+        known = dict(saved)
+        whole = Comparison.from_dict(known)
+        own = {name: known[name] for name in PLAIN}
+        for name in ("kept", "kept_error"):
+            own[name] = math.nan if own[name] is None else own[name]
+        own["worse"] = [(column, group) for column, group in own["worse"]]
+        own["costs"] = {model: as_cost(cost, model) for model, cost in known["costs"].items()}
+        own["by_group"] = {
+            column: {group: Comparison.from_dict(part) for group, part in parts.items()}
+            for column, parts in known["by_group"].items()
+        }
+        return cls(whole.rows, whole.measures, whole.differences, **own)
+
+    def save(self, path: str | Path) -> Path:
+        r"""Write the report as a JSON file."""
+        path = Path(path)
+        files.write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Fidelity:
+        r"""Read what `save` wrote."""
+        try:
+            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        except ArgumentError:
+            raise
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"report: {path} cannot be read ({error!r})") from error
+
+
+PLAIN = (
+    "task", "classes", "names", "main", "kept", "kept_error", "worse", "calibration",
+    "disagreements", "pairs",
+)  # fmt: skip
+
+
+def fidelity(
+    task: str,
+    teacher: Any,
+    student: Any,
+    y: Any = None,
+    *,
+    baseline: Any = None,
+    classes: Sequence[Any] | None = None,
+    groups: Mapping[str, Any] | None = None,
+    teacher_cost: Cost | Mapping[str, Any] | None = None,
+    student_cost: Cost | Mapping[str, Any] | None = None,
+    baseline_cost: Cost | Mapping[str, Any] | None = None,
+    names: Mapping[str, str] | None = None,
+    seed: int = 0,
+) -> Fidelity:
+    r"""Compare the predictions of a student with its teacher's, and both with labels if there are.
+
+    Arguments:
+        task: "classification", "multilabel" or "regression".
+        teacher: Its predictions (n, K): probabilities, of several labels independent ones, or
+            values.
+        student: Its predictions for the same rows.
+        y: Labels: names in `classes` (n,), 0 and 1 (n, K), or values; None to compare with the
+            teacher alone.
+        baseline: Predictions of the same student trained on the labels alone.
+        classes: K names of classes, labels or targets; None for 0 … K − 1.
+        groups: Columns (n,) by name, or a data frame: the same measures for each of their values,
+            numbers in quartiles.
+        teacher_cost: Parameters, bytes and latency.
+        student_cost: The student's.
+        baseline_cost: The baseline's.
+        names: What tables call "teacher", "student" and "baseline".
+        seed: Of the bootstrap, and of the choice of points for pictures.
+
+    >>> taught = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]]
+    >>> report = fidelity("classification", taught, taught[::-1], [0, 1, 1, 1])
+    >>> report.measures["teacher"]["accuracy"], report.kept
+    (Figure(value=0.75, std_error=0.25), 0.333...)
+    """
+    for name in (names or {}).keys() - NAMES.keys():
+        raise ArgumentError.unknown("names", name, NAMES)
+    seed = whole_number("seed", seed, "a whole number from 0", 0)
+    given = {"teacher": teacher, "student": student, "baseline": baseline}
+    found = aligned(task, given, y, classes)
+    whole = compare(found, seed)
+    parts = by_column(found, seed) | by_group(found, {} if groups is None else groups, seed)
+    main, share = kept(found)
+    costs = {"teacher": teacher_cost, "student": student_cost, "baseline": baseline_cost}
+    curves = {}
+    if found.y is not None and task != "regression":
+        curves = {m: curve(outcomes(task, p, found.y)) for m, p in found.predictions.items()}
+    return Fidelity(
+        whole.rows,
+        whole.measures,
+        whole.differences,
+        task=task,
+        classes=found.classes,
+        names=NAMES | dict(names or {}),
+        main=main,
+        kept=share.value,
+        kept_error=share.std_error,
+        costs={model: as_cost(cost, f"{model}_cost") for model, cost in costs.items()},
+        by_group=parts,
+        worse=worse(task, found.y is not None, parts),
+        calibration=curves,
+        disagreements=disagreements(found),
+        pairs=pairs(found, seed),
+    )
+
+
+def kept(found: Aligned) -> tuple[str, Figure]:
+    r"""The main measure, and the ratio of the student's to the teacher's, by the delta method."""
+    regression = found.task == "regression"
+    main = "r2" if regression else "accuracy"
+    teacher, student = (
+        measured(found.task, found.predictions[model], found.y, found.predictions["teacher"])
+        for model in ("teacher", "student")
+    )
+    if main not in teacher or np.isnan(teacher[main]).any():  # no labels, or they do not vary
+        main = "teacher_r2" if regression else "agreement"
+        return main, mean(student[main])
+    whole = float(teacher[main].mean())
+    if whole <= 0:
+        return main, Figure(math.nan, math.nan)
+    ratio = float(student[main].mean()) / whole
+    return main, Figure(ratio, mean((student[main] - ratio * teacher[main]) / whole).std_error)

@@ -1,0 +1,149 @@
+r"""Inputs to ask the teacher about, made of the user's rows: by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limbeck.compression.data import Kind, TableKind
+from limbeck.core.batch import X, map_tensors, rows
+from limbeck.core.inputs import Inputs
+from limbeck.errors import ArgumentError
+from limbeck.inputs import Augment, Dataset, Munge, Samples
+from limbeck.inputs.join import join
+
+__all__ = ["GENERATORS", "candidates", "fresh", "generator"]
+
+SPREAD = 0.25
+r"""Standard deviations of the noise in "noise", relative to each column's."""
+
+
+def generator(name: str, kind: Kind, x: X, *, seed: int, progress: bool = True) -> Inputs:
+    r"""A source of inputs by name, made of some of the rows.
+
+    * "data": the rows themselves;
+    * "munge": rows mixed with their nearest neighbours (`limbeck.inputs.Munge`);
+    * "noise": rows with normal noise, a quarter of each column's standard deviation;
+    * "columns": each column drawn from the data on its own;
+    * "nade": samples of a NADE fitted to the rows: bits, shades from 0 to 1, or numbers in bins;
+    * "mixture": samples of a Gaussian mixture fitted to the rows, for numbers.
+
+    Arguments:
+        name: One of `GENERATORS`.
+        kind: What the rows are.
+        x: The rows, as tensors.
+        seed: Seeds what is fitted.
+        progress: Whether fitting shows a bar.
+    """
+    if name not in GENERATORS:
+        raise ArgumentError.unknown("inputs", name, ["auto", *GENERATORS])
+    return GENERATORS[name](kind, x, seed, progress)
+
+
+def fresh(name: str, kind: Kind, x: X, count: int, seed: int, progress: bool = False) -> X:
+    r"""So many inputs of a generator, of the same types as the rows."""
+    source = generator(name, kind, x, seed=seed, progress=progress)
+    source.to(torch.device("cpu"), torch.float32, seed)
+    found, left = [], count
+    while left:
+        found.append(source(min(left, rows(x))).x)
+        left -= rows(found[-1])
+    return join(found)
+
+
+def candidates(kind: Kind, x: X) -> list[str]:
+    r"""What `inputs="auto"` tries."""
+    if rows(x) < 2:
+        return ["data"]
+    bits = isinstance(x, Tensor) and bool(((x == 0) | (x == 1)).all())
+    return ["data", "munge", "columns" if bits or isinstance(kind, TableKind) else "noise"]
+
+
+def _data(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+    return Dataset(x)
+
+
+def _munge(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+    if isinstance(kind, TableKind):
+        source: Inputs = kind.table.munge(x)
+        return source
+    assert isinstance(x, Tensor)
+    # columns of two values, such as bits, are not to be moved in between
+    flat = x.flatten(1)
+    two = [k for k in range(flat.shape[1]) if len(flat[:, k].unique()) <= 2]
+    return Munge(x, categorical=two if x.ndim == 2 else ())
+
+
+def _noise(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+    deviation = map_tensors(lambda t: t.std(0) if t.is_floating_point() else t[0], x)
+
+    def noisy(part: Tensor, spread: Tensor, generator: torch.Generator) -> Tensor:
+        if not part.is_floating_point():
+            return part
+        noise = torch.empty_like(part).normal_(generator=generator)
+        return part + SPREAD * spread.to(part) * noise
+
+    def transform(part: X, generator: torch.Generator) -> X:
+        if isinstance(part, Tensor):
+            return noisy(part, deviation, generator)
+        return {name: noisy(p, deviation[name], generator) for name, p in part.items()}
+
+    return Augment(x, transform)
+
+
+def _columns(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+    held: dict[str, Tensor] = {"": x} if isinstance(x, Tensor) else x
+    together = kind.table.groups() if isinstance(kind, TableKind) else {name: name for name in held}
+
+    def transform(part: X, generator: torch.Generator) -> X:
+        n, chosen, found = rows(part), {}, {}
+        for name, column in held.items():
+            column = column.to(generator.device)
+            wide = column[0].numel() if isinstance(x, Tensor) else 1
+            key = together[name]
+            if key not in chosen:  # a value and whether it is missing go together
+                chosen[key] = torch.randint(
+                    len(column), (n, wide), generator=generator, device=generator.device
+                )
+            picked = (
+                column.flatten(1).gather(0, chosen[key])
+                if column.ndim > 1
+                else column[chosen[key][:, 0]]
+            )
+            found[name] = picked.reshape(n, *column.shape[1:])
+        return found.get("", found)
+
+    return Augment(x, transform)
+
+
+def _nade(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+    from limbeck.compression.density import fit_nade
+
+    return Samples(fit_nade(_matrix(x, "nade"), seed=seed, progress=progress))
+
+
+def _mixture(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+    from limbeck.compression.density import fit_mixture
+
+    return Samples(fit_mixture(_matrix(x, "mixture"), seed=seed, progress=progress))
+
+
+def _matrix(x: X, name: str) -> Tensor:
+    if not isinstance(x, Tensor):
+        received = f"{name!r} for a table"
+        raise ArgumentError("inputs", received, "'munge' or 'columns', which know its columns")
+    return x
+
+
+GENERATORS: dict[str, Callable[[Kind, Any, int, bool], Inputs]] = {
+    "data": _data,
+    "munge": _munge,
+    "noise": _noise,
+    "columns": _columns,
+    "nade": _nade,
+    "mixture": _mixture,
+}
+r"""What each name makes, of (kind, rows, seed, progress)."""

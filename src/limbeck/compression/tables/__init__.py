@@ -1,0 +1,1 @@
+r"""Mixed tables: frames for teachers, tensors for students."""

@@ -1,0 +1,241 @@
+r"""A student of a table as an ONNX file: one named input a column, label and probabilities out."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from limbeck import export
+from limbeck.compression.tables.columns import Category, Number
+from limbeck.compression.tables.graph import Nodes, feed, nodes, port
+from limbeck.compression.tables.table import Table
+from limbeck.core import forms
+from limbeck.errors import ArgumentError, LimbeckError
+
+__all__ = ["feeds", "to_onnx"]
+
+TASKS = ("classification", "multilabel", "regression")
+CORE = "student/"  # what all names inside the student's graph begin with
+CHECKED = 64  # random rows at which the file is compared with torch
+
+
+def to_onnx(
+    student: nn.Module,
+    table: Table,
+    path: str | Path,
+    classes: Sequence[Any] | np.ndarray[Any, Any] | None = None,
+    task: str = "classification",
+    output: str = "auto",
+) -> Path:
+    r"""Write a student of a table's tensors as an ONNX file, which is run and compared with torch.
+
+    Inputs are arrays (n, 1), one for each column that varies, by its name: see `port` for their
+    types and for what stands for missing values; `feeds` makes them of a frame. The file's
+    metadata say the same as JSON. Outputs are
+
+    * "label": in classification (n,) the most probable class, a string or number of `classes`, or
+      its number; in multilabel tasks (n, K) zeros and ones; in regression the values (n, K);
+    * "probabilities": (n, K), but for regression.
+
+    A number that is missing where the data had none is taken as the median, a category that the
+    data did not have as unknown.
+
+    Arguments:
+        student: A module from a dict of tensors, as `table.encode` gives it, to outputs (n, K).
+        table: The table.
+        path: The file, whose name ends in .onnx.
+        classes: The K labels, all strings, all whole numbers or all booleans.
+        task: "classification", "multilabel" or "regression".
+        output: What the outputs are: "logits", "probabilities" or "log_probabilities"; "auto"
+            asks the student, and takes logits if it does not say.
+    """
+    path = Path(path)
+    if path.suffix != ".onnx":
+        raise ArgumentError("path", str(path), "a name that ends in .onnx")
+    if task not in TASKS:
+        raise ArgumentError.unknown("task", task, TASKS)
+    for column in table.varying:
+        if column.key in ("label", "probabilities"):
+            accepted = "columns of other names than the outputs have: rename it"
+            raise ArgumentError("table", f"a column {column.key!r}", accepted)
+    if any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")):
+        raise LimbeckError("export: ONNX needs the extra: pip install 'limbeck[onnx]'")
+    form = getattr(student, "output_form", None) or "logits" if output == "auto" else output
+    own = copy.deepcopy(student).cpu().float().eval()  # the user's stays where and as it is
+    whole = _Whole(own, list(table.groups()), task, form)
+    batch = _random(table)
+    with torch.no_grad():
+        expected = whole(tuple(batch.values()))
+    labels = _labels(classes, expected.shape[1])
+    model = _assembled(_traced(whole, tuple(batch.values())), table, task, labels)
+    _check(model, expected, _feeds(table, batch), task)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def feeds(table: Table, df: Any) -> dict[str, np.ndarray[Any, Any]]:
+    r"""What an ONNX file of a student of this table is given for a frame, by input."""
+    return _feeds(table, table.encode(df))
+
+
+class _Whole(nn.Module):
+    r"""From the tensors of a table, in order, to probabilities or values (n, K)."""
+
+    def __init__(self, student: nn.Module, keys: list[str], task: str, form: str) -> None:
+        super().__init__()
+        self.student, self.keys, self.task, self.form = student, keys, task, form
+        if task != "regression" and form not in forms.FORMS[:3]:
+            raise ArgumentError.unknown("output", form, forms.FORMS[:3])
+
+    def forward(self, parts: tuple[Tensor, ...]) -> Tensor:
+        y = forms.values(self.student(dict(zip(self.keys, parts, strict=True))))
+        if self.task == "regression":
+            return y
+        if self.task == "multilabel":
+            return torch.sigmoid(y) if self.form == "logits" else forms.probabilities(y, self.form)
+        p = forms.probabilities(y, self.form)
+        return forms.columns(1 - p, p) if p.shape[1] == 1 else p
+
+
+def _random(table: Table) -> dict[str, Tensor]:
+    r"""Rows as the table may have them, also missing and unknown ones."""
+    generator = torch.Generator().manual_seed(0)
+    batch: dict[str, Tensor] = {}
+    for column in table.varying:
+        if isinstance(column, Number):
+            noise = torch.randn(CHECKED, generator=generator)
+            batch[column.key] = column.mean + column.scale * noise
+            if column.mask:
+                batch[column.mask] = torch.rand(CHECKED, generator=generator) < 0.3
+        elif isinstance(column, Category):
+            takes = port(column)
+            codes = [*range(column.unknown)]
+            codes += [column.unknown] if takes.unknown is not None else []
+            codes += [column.gone] if column.missing else []
+            drawn = torch.randint(len(codes), (CHECKED,), generator=generator)
+            batch[column.key] = torch.tensor(codes)[drawn]
+    return table.rounded(batch)
+
+
+def _labels(classes: Any, outputs: int) -> np.ndarray[Any, Any] | None:
+    if classes is None:
+        return None
+    labels = np.asarray(np.asarray(classes).tolist())  # objects become what they are
+    if labels.shape != (outputs,) or labels.dtype.kind not in "Ubiuf":
+        received = f"labels of shape {labels.shape} and type {labels.dtype}"
+        raise ArgumentError("classes", received, f"{outputs}, one for each output")
+    types = {"U": object, "b": np.bool_, "f": np.float64}
+    return labels.astype(types.get(labels.dtype.kind, np.int64))
+
+
+def _traced(whole: _Whole, parts: tuple[Tensor, ...]) -> Any:
+    r"""The ONNX model of torch's part."""
+    rows = torch.export.Dim("batch")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program: Any = torch.onnx.export(
+                whole, (parts,), dynamo=True, verbose=False, output_names=["answer"],
+                input_names=[f"part_{k}" for k in range(len(parts))],
+                dynamic_shapes=(tuple({0: rows} for _ in parts),),
+            )  # fmt: skip
+    except Exception as error:  # of the exporter's many kinds
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        who = type(whole.student).__name__
+        raise LimbeckError(f"export: torch cannot write {who} as ONNX ({reason})") from error
+    return program.model_proto
+
+
+def _assembled(core: Any, table: Table, task: str, labels: np.ndarray[Any, Any] | None) -> Any:
+    r"""Columns before torch's part, label and probabilities behind it."""
+    from onnx import checker, compose, helper
+
+    core = compose.add_prefix(core, CORE)
+    answer = core.graph.output[0]
+    inputs, before = [], []
+    given = iter(value.name for value in core.graph.input)
+    for k, column in enumerate(table.varying):
+        takes = port(column)
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(takes.dtype))
+        about = f"{column.kind}; missing: {takes.missing!r}"
+        inputs.append(helper.make_tensor_value_info(column.key, kind, ["batch", 1], about))
+        before += nodes(column, column.key, [next(given) for _ in column.keys], f"column/{k}")
+    behind, outputs = _answers(task, labels, answer.name)
+    shape = ["batch", answer.type.tensor_type.shape.dim[1].dim_value]
+    graph = helper.make_graph(
+        [*before, *core.graph.node, *behind],
+        "student",
+        inputs,
+        [
+            helper.make_tensor_value_info(name, kind, shape if wide else shape[:1])
+            for name, kind, wide in outputs
+        ],
+        core.graph.initializer,
+    )
+    sets = {entry.domain: entry.version for entry in core.opset_import} | {"ai.onnx.ml": 4}
+    model = helper.make_model(
+        graph,
+        producer_name="limbeck",
+        ir_version=max(core.ir_version, 9),
+        opset_imports=[helper.make_opsetid(domain, version) for domain, version in sets.items()],
+        functions=core.functions,
+    )
+    names = None if labels is None else labels.tolist()
+    described = {"task": task, "classes": names, "table": table.spec()}
+    helper.set_model_props(model, {"limbeck": json.dumps(described)})
+    checker.check_model(model)
+    return model
+
+
+def _answers(
+    task: str, labels: np.ndarray[Any, Any] | None, answer: str
+) -> tuple[list[Any], list[tuple[str, int, bool]]]:
+    r"""Nodes from torch's answer to outputs; of these name, type and whether they are (n, K)."""
+    from onnx import TensorProto, helper
+
+    made = Nodes("answer")
+    if task == "regression":
+        made("Identity", answer, output="label")
+        return made.nodes, [("label", TensorProto.FLOAT, True)]
+    made("Identity", answer, output="probabilities")
+    kind = TensorProto.INT64
+    if task == "multilabel":
+        likely = made("Greater", answer, made.constant(np.array(0.5, np.float32)))
+        made("Cast", likely, to=kind, output="label")
+    else:
+        number = made(
+            "ArgMax", answer, axis=1, keepdims=0, output=None if labels is not None else "label"
+        )
+        if labels is not None:
+            made("Gather", made.constant(labels), number, output="label")
+            kind = helper.np_dtype_to_tensor_dtype(labels.dtype)
+    return made.nodes, [("label", kind, task == "multilabel"), ("probabilities", 1, True)]
+
+
+def _feeds(table: Table, batch: dict[str, Tensor]) -> dict[str, np.ndarray[Any, Any]]:
+    return {column.key: feed(column, batch) for column in table.varying}
+
+
+def _check(model: Any, expected: Tensor, given: dict[str, Any], task: str) -> None:
+    r"""Run the file, and compare it with torch before anything is written."""
+    import onnxruntime
+
+    session: Any = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    name = "label" if task == "regression" else "probabilities"
+    found = torch.as_tensor(session.run([name], given)[0])
+    worst = (found - expected).abs().max().item() / (1 + expected.abs().max().item())
+    if not worst < export.TOLERANCE:
+        reason = f"disagrees with torch by {worst:.2g}"
+        raise LimbeckError(f"export: the ONNX file {reason}, and was not written")

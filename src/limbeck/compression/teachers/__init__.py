@@ -1,0 +1,1 @@
+r"""Teachers of every kind, as predictors on arrays or frames."""

@@ -1,0 +1,202 @@
+r"""Students of a problem: trained by the loop, or fitted as trees."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from limbeck.compression.generators import generator
+from limbeck.compression.problem import Problem
+from limbeck.compression.students import Fitted, build_student
+from limbeck.core import forms
+from limbeck.core.batch import X, floats, map_tensors, part_of, rows
+from limbeck.core.history import History
+from limbeck.core.inputs import Inputs
+from limbeck.core.result import Result
+from limbeck.core.teacher import Opaque
+from limbeck.distillation import distill
+from limbeck.inputs import Dataset, Mix
+from limbeck.models import Preprocessed
+
+__all__ = ["Answering", "Recipe", "predictions", "train"]
+
+BLOCK = 10_000
+r"""Rows that a student sees at once, when it only predicts."""
+
+RATE = 1e-2
+r"""Adam's rate for nets of limbeck's own, whose inputs and outputs are scaled."""
+
+PASSES, FEWEST, MOST = 40, 1000, 20_000
+r"""Steps by default: so many passes over the inputs, within these numbers."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    r"""How a student is trained.
+
+    Attributes:
+        student: What `compress` was given: sizes, a name, a module.
+        inputs: The name of a generator, or a source of the user's own.
+        size: Inputs that the teacher is asked about, where it is asked beforehand.
+        steps: Steps; None goes by the number of inputs.
+        seed: Seeds everything.
+        options: Further arguments of `limbeck.distill`.
+    """
+
+    student: Any
+    inputs: Any
+    size: int
+    steps: int | None
+    seed: int
+    options: dict[str, Any]
+
+
+def train(problem: Problem, recipe: Recipe) -> Result:
+    r"""A student of the problem; its outputs are in the teacher's units."""
+    predictor = problem.predictor
+    student = build_student(
+        copy.deepcopy(recipe.student), problem.x, predictor.outputs, predictor.task,
+        encoder=problem.kind.encoder(), seed=recipe.seed,
+    )  # fmt: skip
+    if isinstance(student, Fitted):
+        return _fitted(problem, student, recipe)
+    ours = isinstance(student, Preprocessed)
+    shift, scale = problem.unit()
+    if not ours:  # a module of the user's own speaks in the teacher's units
+        shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
+    if problem.live or not isinstance(recipe.inputs, str):
+        teacher, source = _live(problem, recipe, shift, scale)
+        count = max(rows(problem.x), recipe.size)
+    else:
+        pool = problem.pool(recipe.inputs, recipe.size, recipe.seed)
+        teacher, source = problem.stored(pool, shift, scale), Dataset(pool.x)
+        count = rows(pool.x)
+    options = _options(recipe, predictor.task, ours)
+    steps = recipe.steps or _steps(count, options.get("batch_size", "auto"))
+    result = distill(teacher, student, source, problem.loss, steps=steps, **options)
+    if isinstance(student, Preprocessed):
+        student.set_outputs(shift, scale)
+    return result
+
+
+def _options(recipe: Recipe, task: str, ours: bool) -> dict[str, Any]:
+    r"""Further arguments of `distill`: what the user said, and what goes without saying."""
+    settled: dict[str, Any] = {"seed": recipe.seed}
+    if task != "classification":
+        settled["student_output"] = "values"
+    if ours and not recipe.options.keys() & {"optimizer", "preset", "update"}:
+        settled["lr"] = RATE
+    return settled | recipe.options
+
+
+def _steps(count: int, batch_size: int | str) -> int:
+    each = min(count, 200 if isinstance(batch_size, str) else batch_size)
+    return min(MOST, max(FEWEST, PASSES * count // each))
+
+
+def _live(problem: Problem, recipe: Recipe, shift: Tensor, scale: Tensor) -> tuple[Any, Inputs]:
+    r"""The teacher itself, and fresh inputs at each step."""
+    source = recipe.inputs
+    if isinstance(source, str):
+        new = generator(
+            source, problem.kind, problem.x, seed=recipe.seed, progress=problem.progress
+        )
+        source = new if source == "data" else Mix([Dataset(problem.x), new])
+    if problem.live:
+        module = Asked(problem.predictor, shift, scale)
+        recipe.options.setdefault("teacher_output", module.output_form)
+        return module, source
+
+    def asked(arrays: Any) -> np.ndarray:
+        x = map_tensors(torch.as_tensor, arrays) if isinstance(arrays, dict) else arrays
+        x = torch.as_tensor(x) if not isinstance(x, dict) else x
+        found = problem.ask(problem.kind.decode(x))
+        return (found - shift.numpy()) / scale.numpy()
+
+    form = "probabilities" if problem.predictor.task == "classification" else "values"
+    return Opaque(asked, form), source
+
+
+class Asked(nn.Module):
+    r"""A torch teacher as the loop sees it: labels as probabilities, values in units of their own.
+
+    Arguments:
+        predictor: The teacher.
+        shift: What is taken from values, (K,).
+        scale: What they are divided by.
+    """
+
+    def __init__(self, predictor: Any, shift: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.module, self.task, self.form = predictor.module, predictor.task, predictor.module_form
+        self.output_form = self.form if self.task == "classification" else "values"
+        self.register_buffer("shift", shift)
+        self.register_buffer("scale", scale)
+
+    def forward(self, x: X) -> Tensor:
+        y = self.module(x)
+        if self.task == "classification":
+            return y
+        if self.task == "multilabel" and self.form != "probabilities":
+            return y.sigmoid() if self.form == "logits" else y.exp()
+        return (y.reshape(len(y), -1) - self.shift) / self.scale
+
+
+def _fitted(problem: Problem, student: Fitted, recipe: Recipe) -> Result:
+    r"""Trees, fitted at once."""
+    began = time.perf_counter()
+    pool = problem.pool(recipe.inputs, recipe.size, recipe.seed)
+    model = student.fit(pool.x, pool.targets)
+    seconds = time.perf_counter() - began
+    settings = {
+        "loss": f"{student.kind} fitted to {rows(pool.x):,} answers of the teacher",
+        "input_shape": {name: list(part.shape[1:]) for name, part in floats(pool.x).items()},
+    }
+    return Result(model, History(), 1, "it is fitted at once", seconds, "scikit-learn", settings)
+
+
+class Answering(nn.Module):
+    r"""A student that answers in the teacher's way: probabilities, or values (n, K).
+
+    Arguments:
+        student: The student.
+        task: "classification", "multilabel" or "regression".
+    """
+
+    def __init__(self, student: nn.Module, task: str) -> None:
+        super().__init__()
+        self.student, self.task = student, task
+        self.form = getattr(student, "output_form", None) or "logits"
+
+    def forward(self, x: X) -> Tensor:
+        y = forms.values(self.student(x))
+        if self.task == "classification":
+            return forms.log_probabilities(y, self.form).exp()
+        if self.task == "multilabel" and self.form != "probabilities":
+            return y.sigmoid()
+        return y
+
+
+@torch.no_grad()
+def predictions(student: nn.Module, x: X, task: str) -> np.ndarray:
+    r"""What a student says of inputs, (n, K): probabilities, or values."""
+    parameter = next(student.parameters(), None)
+    device = torch.device("cpu") if parameter is None else parameter.device
+    answering = Answering(student, task)
+    modes = [module for module in student.modules() if module.training]
+    student.eval()
+    try:
+        found = []
+        for start in range(0, rows(x), BLOCK):
+            part = map_tensors(lambda t: t.to(device), part_of(x, start, BLOCK))
+            found.append(answering(part).double().cpu().numpy())
+        return np.concatenate(found)
+    finally:
+        for module in modes:
+            module.training = True

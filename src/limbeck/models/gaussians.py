@@ -1,0 +1,182 @@
+r"""Gaussians and their mixtures as functions of tensors: densities, statistics, the M step.
+
+A mixture has K components over D variables; a scale or covariance is a matrix (..., K, D, D), or,
+where the variables are independent within a component, a vector (..., K, D). Everything takes
+leading dimensions, so that several mixtures can be fitted at once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "KINDS",
+    "Moments",
+    "Statistics",
+    "expectations",
+    "expected_statistics",
+    "factor",
+    "has_matrices",
+    "least_variances",
+    "log_joint",
+    "log_normal",
+    "maximised",
+    "smallest_variances",
+]
+
+KINDS = ("full", "diagonal", "spherical")
+r"""What the covariance of a component may be."""
+
+TINY = 1e-30
+r"""The weight below which a component has no statistics to speak of."""
+
+
+class Moments(NamedTuple):
+    r"""A mixture by its weights (..., K), means (..., K, D) and covariances."""
+
+    weights: Tensor
+    means: Tensor
+    covariances: Tensor
+
+
+class Statistics(NamedTuple):
+    r"""Sums of z, z·x and z·xxᵀ (or z·x², element by element) with responsibilities z."""
+
+    counts: Tensor
+    sums: Tensor
+    squares: Tensor
+
+
+def has_matrices(kind: str, dim: int) -> bool:
+    r"""Whether covariances are kept as matrices; of one variable they never are."""
+    return kind == "full" and dim > 1
+
+
+def log_normal(differences: Tensor, scale: Tensor, matrices: bool) -> Tensor:
+    r"""Log densities (..., n) of Gaussians.
+
+    Arguments:
+        differences: What x and the mean differ by, (..., D, n).
+        scale: Lower triangular factors of the covariances (..., D, D), or deviations (..., D).
+        matrices: Which of the two.
+    """
+    if matrices:
+        z = torch.linalg.solve_triangular(scale, differences, upper=False)
+        deviations = scale.diagonal(dim1=-2, dim2=-1)
+    else:
+        z, deviations = differences / scale.unsqueeze(-1), scale
+    constant = deviations.log().sum(-1) + differences.shape[-2] * math.log(2 * math.pi) / 2
+    return -(z.square().sum(-2) / 2) - constant.unsqueeze(-1)
+
+
+def log_joint(
+    x: Tensor, log_weights: Tensor, means: Tensor, scale: Tensor, matrices: bool
+) -> Tensor:
+    r"""log π_k N(x; m_k, S_k), (..., K, n), of x (n, D)."""
+    differences = x.mT - means.unsqueeze(-1)  # (..., K, D, n)
+    return log_weights.unsqueeze(-1) + log_normal(differences, scale, matrices)
+
+
+def factor(covariances: Tensor, matrices: bool) -> Tensor:
+    r"""Scales of covariances: lower triangular factors, or deviations."""
+    # without a look at whether it worked, which a GPU would wait for: a failure gives NaN losses
+    return torch.linalg.cholesky_ex(covariances)[0] if matrices else covariances.sqrt()
+
+
+def expectations(
+    x: Tensor, weight: Tensor | None, moments: Moments, matrices: bool
+) -> tuple[Tensor, Statistics]:
+    r"""The E step: log densities (..., n) of x (n, D), and statistics summed over x.
+
+    Arguments:
+        x: Events (n, D).
+        weight: How much each counts, (n,); None for one.
+        moments: The mixture, or several.
+        matrices: Whether covariances are matrices.
+    """
+    scale = factor(moments.covariances, matrices)
+    log_weights = moments.weights.clamp_min(TINY).log()
+    joint = log_joint(x, log_weights, moments.means, scale, matrices)
+    log_density = joint.logsumexp(-2)
+    z = (joint - log_density.unsqueeze(-2)).exp()  # responsibilities (..., K, n)
+    if weight is not None:
+        z = z * weight
+    squares = (z.unsqueeze(-1) * x).mT @ x if matrices else z @ x.square()
+    return log_density, Statistics(z.sum(-1), z @ x, squares)
+
+
+def expected_statistics(moments: Moments, matrices: bool) -> Statistics:
+    r"""The statistics of one event on average: their M step gives the moments back."""
+    weights, means, covariances = moments
+    if matrices:
+        squares = covariances + means.unsqueeze(-1) * means.unsqueeze(-2)
+        return Statistics(
+            weights, weights.unsqueeze(-1) * means, weights[..., None, None] * squares
+        )
+    squares = covariances + means.square()
+    return Statistics(weights, weights.unsqueeze(-1) * means, weights.unsqueeze(-1) * squares)
+
+
+def maximised(statistics: Statistics, before: Moments, kind: str, least: Tensor) -> Moments:
+    r"""The M step: the moments of greatest expected likelihood, with variances from `least` on.
+
+    A component without any weight keeps its mean and covariance.
+
+    Arguments:
+        statistics: Sums over any number of events.
+        before: The present moments.
+        kind: One of `KINDS`.
+        least: The least variance along each variable, (D,). Of a full covariance S the
+            eigenvalues of L^-½ S L^-½ are kept from falling below 1, where L = diag(least).
+    """
+    counts = statistics.counts
+    share = counts.clamp_min(TINY).unsqueeze(-1)
+    means = statistics.sums / share
+    if has_matrices(kind, means.shape[-1]):
+        spread = statistics.squares / share.unsqueeze(-1) - means.unsqueeze(-1) * means.unsqueeze(
+            -2
+        )
+        covariances = _raised(spread, least)
+    else:
+        spread = statistics.squares / share - means.square()
+        if kind == "spherical":
+            spread = spread.mean(-1, keepdim=True).expand_as(spread)
+        covariances = torch.maximum(spread, least)
+    known = counts > TINY
+    total = counts.sum(-1, keepdim=True)
+    weights = torch.where(total > TINY, counts / total.clamp_min(TINY), before.weights)
+    kept = known.reshape(*known.shape, *[1] * (covariances.ndim - known.ndim))
+    return Moments(
+        weights,
+        torch.where(known.unsqueeze(-1), means, before.means),
+        torch.where(kept, covariances, before.covariances),
+    )
+
+
+def least_variances(variance: Tensor, floor: float, kind: str) -> Tensor:
+    r"""The least variances (D,) of components: a part of the variances (D,) of all events."""
+    common = variance.mean().expand_as(variance)
+    return floor * (common if kind == "spherical" else variance)
+
+
+def smallest_variances(covariances: Tensor, least: Tensor, matrices: bool) -> Tensor:
+    r"""Each component's smallest variance (..., K), in units of the least one."""
+    if not matrices:
+        return (covariances / least).amin(-1)
+    return torch.linalg.eigvalsh(_in_units(covariances, least)).amin(-1)
+
+
+def _in_units(covariances: Tensor, least: Tensor) -> Tensor:
+    return covariances / (least.unsqueeze(-1) * least).sqrt()
+
+
+def _raised(covariances: Tensor, least: Tensor) -> Tensor:
+    r"""The same covariances with no variance below the least, in any direction."""
+    scaled = _in_units(covariances, least)
+    values, vectors = torch.linalg.eigh((scaled + scaled.mT) / 2)
+    raised = (vectors * (values.clamp_min(1) - values).unsqueeze(-2)) @ vectors.mT
+    return (scaled + raised) * (least.unsqueeze(-1) * least).sqrt()

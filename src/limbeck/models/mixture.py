@@ -1,0 +1,256 @@
+r"""The mixture of Gaussians: a density that is known, sampled and integrated in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.core.checks import whole_number
+from limbeck.errors import ArgumentError
+from limbeck.models import gaussians
+from limbeck.models.gaussians import KINDS, Moments
+from limbeck.models.mixture_moments import checked_moments, parameters_of, scale_of
+from limbeck.models.ordered import floating
+from limbeck.models.quantiles import end_of, tail_of
+from limbeck.models.supports import Real
+
+__all__ = ["GaussianMixture"]
+
+
+class GaussianMixture(nn.Module):
+    r"""p(x) = Σ_k π_k N(x; m_k, S_k).
+
+    Its parameters may take any values, so that gradients can train it as well as EM (`fit`):
+    logits of the weights, means, logarithms of the diagonals of S_k's Cholesky factors, and what
+    is below these diagonals. It starts with equal weights, unit covariances and means drawn from
+    N(0, I): call `start_from(x)` before a training by gradients.
+
+    Arguments:
+        components: The number of components K.
+        dim: The number of variables D.
+        covariance: "full", "diagonal" or "spherical".
+        dtype: The parameters' type, float32 or float64.
+        device: Where the parameters live.
+        generator: Where the first means are drawn from; None is torch's global one.
+
+    Attributes:
+        means: Means (K, D).
+        support: What x may be: real numbers (n, D); of one variable, (n,) is taken too.
+
+    >>> mixture = GaussianMixture(2).set_([0.5, 0.5], [-1.0, 1.0], [1.0, 4.0])
+    >>> mixture.mean.tolist(), mixture.variance.tolist()
+    ([0.0], [3.5])
+    """
+
+    output_form = "log_density"
+
+    def __init__(
+        self,
+        components: int,
+        dim: int = 1,
+        covariance: str = "full",
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        accepted = "a whole number from 1"
+        self.components = whole_number("components", components, accepted, least=1)
+        self.dim = whole_number("dim", dim, accepted, least=1)
+        if covariance not in KINDS:
+            raise ArgumentError.unknown("covariance", covariance, KINDS)
+        self.covariance, self.support = covariance, Real(self.dim)
+        self.matrices = gaussians.has_matrices(covariance, self.dim)
+        dtype = floating(dtype)
+        device = torch.get_default_device() if device is None else torch.device(device)
+        lives = torch.device("cpu") if generator is None else generator.device
+        means = torch.randn(components, dim, generator=generator, dtype=dtype, device=lives)
+
+        def zeros(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.zeros(*shape, dtype=dtype, device=device))
+
+        self.logits, self.means = zeros(components), nn.Parameter(means.to(device))
+        self.log_scale = zeros(components, 1 if covariance == "spherical" else dim)
+        self.below = zeros(components, dim * (dim - 1) // 2) if self.matrices else None
+
+    @property
+    def weights(self) -> Tensor:
+        r"""Weights π (K,)."""
+        return self.logits.softmax(0)
+
+    @property
+    def scale(self) -> Tensor:
+        r"""Deviations (K, D), or with full covariances their Cholesky factors (K, D, D)."""
+        return scale_of(self.log_scale, self.below, self.dim)
+
+    @property
+    def covariances(self) -> Tensor:
+        r"""Covariances (K, D, D), whatever their kind."""
+        scale = self.scale
+        return scale @ scale.mT if self.matrices else torch.diag_embed(scale.square())
+
+    @property
+    def mean(self) -> Tensor:
+        r"""The mean of x, (D,)."""
+        return self.weights @ self.means
+
+    @property
+    def variance(self) -> Tensor:
+        r"""The variance of each variable, (D,)."""
+        own = self.covariances.diagonal(dim1=1, dim2=2)
+        return self.weights @ (own + (self.means - self.mean).square())
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        r"""log p(x), (n,), of x (n, D)."""
+        return self._log_joint(x).logsumexp(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        r"""log p(x), (n,)."""
+        return self.log_prob(x)
+
+    def responsibilities(self, x: Tensor) -> Tensor:
+        r"""The probability of each component given x, (n, K)."""
+        return self._log_joint(x).mT.softmax(1)
+
+    def _log_joint(self, x: Tensor) -> Tensor:
+        log_weights = self.logits.log_softmax(0)
+        return gaussians.log_joint(self.rows(x), log_weights, self.means, self.scale, self.matrices)
+
+    def rows(self, x: Any, argument: str = "x") -> Tensor:
+        r"""x as a matrix (n, D); its shape is checked, its values are not."""
+        if isinstance(x, Tensor) and self.dim == 1 and x.ndim == 1:
+            x = x.unsqueeze(1)
+        if not isinstance(x, Tensor) or x.ndim != 2 or x.shape[1] != self.dim:
+            shape = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            accepted = f"a tensor of shape (n, {self.dim})" + (" or (n,)" if self.dim == 1 else "")
+            raise ArgumentError(argument, shape, accepted)
+        return x
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        r"""Independent events (n, D), exactly from p."""
+        n = whole_number("n", n, "a whole number from 0", least=0)
+        lives = self.means.device if generator is None else generator.device
+        weights = self.weights.double().to(lives)
+        if n == 0:
+            return self.means.new_zeros(0, self.dim)
+        which = torch.multinomial(weights, n, replacement=True, generator=generator)
+        shape = (n, self.dim)
+        z = torch.randn(shape, generator=generator, device=lives, dtype=self.means.dtype)
+        which, z = which.to(self.means.device), z.to(self.means.device)
+        scale = self.scale[which]
+        spread = (scale @ z.unsqueeze(-1)).squeeze(-1) if self.matrices else scale * z
+        return self.means[which] + spread
+
+    def cdf(self, x: Tensor) -> Tensor:
+        r"""P(X ≤ x), (n,), of one variable."""
+        return self._tail(self.rows(x)[:, 0], False)
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        r"""The central interval of one variable: both tails have the probability ½(1 − level)."""
+        mass, scale = tail_of(level), self._one_variable()
+        wide = scale * torch.special.ndtri(scale.new_tensor(mass))
+        lower, upper = self.means + wide, self.means - wide  # where the ends of components are
+        return (
+            end_of(self._tail, mass, False, lower.min(), lower.max()),
+            end_of(self._tail, mass, True, upper.min(), upper.max()),
+        )
+
+    def _tail(self, x: Tensor, upper: bool) -> Tensor:
+        z = (x.reshape(*x.shape, 1) - self.means[:, 0]) / self._one_variable()[:, 0]  # (..., K)
+        return torch.special.ndtr(-z if upper else z) @ self.weights
+
+    def _one_variable(self) -> Tensor:
+        if self.dim > 1:
+            accepted = "a mixture of one variable, such as mixture.marginal(0)"
+            raise ArgumentError("dim", self.dim, accepted)
+        return self.scale
+
+    def marginal(self, variables: int | Sequence[int]) -> GaussianMixture:
+        r"""The density of some of the variables, which is a mixture of the same kind."""
+        chosen = [variables] if isinstance(variables, int) else list(variables)
+        accepted = f"different numbers from 0 to {self.dim - 1}"
+        for each in chosen:
+            whole_number("variables", each, accepted, least=0)
+        if not chosen or len(set(chosen)) < len(chosen) or max(chosen) >= self.dim:
+            raise ArgumentError("variables", variables, accepted)
+        spec = self.spec() | {"dim": len(chosen)}
+        found = GaussianMixture.from_spec(spec, device=self.means.device)
+        part = self.covariances[:, chosen][:, :, chosen]
+        return found.set_(self.weights, self.means[:, chosen], part)
+
+    def set_(self, weights: Any, means: Any, covariances: Any) -> Self:
+        r"""Set everything, in place.
+
+        Arguments:
+            weights: (K,), nonnegative, with the sum 1.
+            means: (K, D); of one variable, (K,) is taken too.
+            covariances: Matrices (K, D, D), variances (K, D), or one variance a component (K,).
+        """
+        found = checked_moments(self.covariance, self.means, weights, means, covariances)
+        return self.set_moments_(found)
+
+    @torch.no_grad()
+    def set_moments_(self, moments: Moments) -> Self:
+        r"""The same from moments in the form that EM works with, unchecked."""
+        for name, value in parameters_of(moments, self.covariance).items():
+            getattr(self, name).copy_(value)
+        return self
+
+    @torch.no_grad()
+    def moments(self) -> Moments:
+        r"""Weights, means and covariances in float64, in the form that EM works with."""
+        scale, means = self.scale.double(), self.means.detach().to(torch.float64, copy=True)
+        covariances = scale @ scale.mT if self.matrices else scale.square()
+        return Moments(self.logits.double().softmax(0), means, covariances)
+
+    def start_from(
+        self, x: Any, weight: Any = None, generator: torch.Generator | None = None
+    ) -> Self:
+        r"""Start near samples x (n, D): spread centres by k-means++, and covariances around them.
+
+        Arguments:
+            x: Samples, a tensor or an array.
+            weight: How much each counts, (n,).
+            generator: Where centres are drawn from; None is torch's global one.
+        """
+        from limbeck.models.mixture_start import Samples, started
+
+        samples = Samples.of(self, x, weight)
+        moments = started(samples, self.components, self.covariance, generator)
+        return self.set_moments_(samples.placed(moments))
+
+    def fit(self, x: Any, weights: Any = None, **options: Any) -> Any:
+        r"""Maximum likelihood by batch EM; see `limbeck.models.mixture_em.fit_em`."""
+        from limbeck.models.mixture_em import fit_em
+
+        return fit_em(self, x, weights, **options)
+
+    def spec(self) -> dict[str, Any]:
+        r"""All but the parameters, as JSON can hold it."""
+        return {
+            "type": "GaussianMixture",
+            "components": self.components,
+            "dim": self.dim,
+            "covariance": self.covariance,
+            "dtype": str(self.means.dtype).removeprefix("torch."),
+        }
+
+    @classmethod
+    def from_spec(
+        cls, spec: Mapping[str, Any], *, device: torch.device | str | None = None
+    ) -> GaussianMixture:
+        r"""A mixture of the same shape, freshly started."""
+        try:
+            fields = {name: spec[name] for name in ("components", "dim", "covariance")}
+            dtype, unused = getattr(torch, spec["dtype"]), torch.Generator()
+            return cls(**fields, dtype=dtype, device=device, generator=unused)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise ArgumentError("spec", spec, "what GaussianMixture.spec() gives") from None
+
+    def extra_repr(self) -> str:
+        return f"{self.components}, dim={self.dim}, covariance={self.covariance!r}"

@@ -1,0 +1,209 @@
+r"""A network with its scaling inside: raw inputs in, predictions in their own units out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.core import forms
+from limbeck.core.batch import X
+from limbeck.core.result import from_spec, spec_of
+from limbeck.errors import ArgumentError
+from limbeck.models.feedforward import OUTPUT_FORMS
+
+__all__ = ["Preprocessed", "standardising"]
+
+CONSTANT = torch.finfo(torch.float32).eps
+r"""Relative to its largest number, the spread up to which a column is taken to be constant."""
+
+FARTHEST = 20.0
+r"""Deviations from the mean that the farthest row may have, once scaled."""
+
+
+class Preprocessed(nn.Module):
+    r"""A network behind a fixed linear change of its inputs, and before one of its outputs.
+
+    x becomes (x − shift) · scale, the network's y becomes y · out_scale + out_shift. A feature
+    with scale 0 is ignored, whatever its values. The numbers are buffers: they are saved and
+    exported with the network, which then takes raw inputs.
+
+    Arguments:
+        network: A module on tensors of the features' shape.
+        shift: What is subtracted from the features, of their shape; None leaves them.
+        scale: What they are then multiplied by, of the same shape; None leaves them.
+        out_shift: For regression, what is added to the outputs (outputs,).
+        out_scale: What these are multiplied by before (outputs,).
+        encoder: A module from raw inputs to features; it is trained along. None takes inputs as
+            features.
+        output_form: What the outputs are, as of `MLP`; None asks the network. Outputs with a
+            shift or scale are "values".
+
+    >>> net = Preprocessed(nn.Linear(2, 1), torch.tensor([50.0, 0.0]), torch.tensor([0.1, 0.0]))
+    >>> net(torch.tensor([[50.0, torch.inf]])).shape
+    torch.Size([1, 1])
+    """
+
+    shift: Tensor | None
+    scale: Tensor | None
+    out_shift: Tensor | None
+    out_scale: Tensor | None
+
+    def __init__(
+        self,
+        network: nn.Module,
+        shift: Any = None,
+        scale: Any = None,
+        out_shift: Any = None,
+        out_scale: Any = None,
+        encoder: nn.Module | None = None,
+        output_form: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.network, self.encoder = network, encoder
+        scaled = out_shift is not None or out_scale is not None
+        natural = "values" if scaled else getattr(network, "output_form", None)
+        self.output_form = output_form or natural
+        if self.output_form not in (*OUTPUT_FORMS, None):
+            raise ArgumentError.unknown("output_form", self.output_form, OUTPUT_FORMS)
+        for name, value in _pair(network, shift, scale, "shift", "scale").items():
+            self.register_buffer(name, value)
+        self.set_outputs(out_shift, out_scale)
+
+    def set_outputs(self, shift: Any, scale: Any) -> None:
+        r"""Give outputs in other units from now on: what the network gives, · scale + shift.
+
+        Only values can have units. A shift of 0 and a scale of 1 are taken of any outputs.
+        """
+        found = _pair(self.network, shift, scale, "out_shift", "out_scale")
+        added, factor = found.values()
+        if added is not None and factor is not None:
+            if not bool(added.any()) and bool((factor == 1).all()):
+                found = dict.fromkeys(found)
+            elif self.output_form not in ("values", None):
+                accepted = "'values' for outputs that are shifted or scaled"
+                raise ArgumentError("output_form", repr(self.output_form), accepted)
+            else:
+                self.output_form = "values"
+        for name, value in found.items():
+            self.register_buffer(name, value)
+
+    def features(self, x: X) -> Tensor:
+        r"""What the network sees of raw inputs."""
+        h: Any = x if self.encoder is None else self.encoder(x)
+        if self.shift is None or self.scale is None:
+            return h
+        if not isinstance(h, Tensor):
+            raise ArgumentError("x", f"a {type(h).__name__}", "a tensor, since there is no encoder")
+        if h.shape[1:] != self.shift.shape:
+            accepted = f"shape (n{''.join(f', {size}' for size in self.shift.shape)})"
+            raise ArgumentError("x", f"shape {tuple(h.shape)}", accepted)
+        scaled = (h.to(self.shift.dtype) - self.shift) * self.scale
+        return torch.where(self.scale == 0, 0.0, scaled)  # infinity or NaN times 0 would be NaN
+
+    def forward(self, x: X) -> Tensor:
+        y = self.network(self.features(x))
+        if self.out_shift is None or self.out_scale is None:
+            return y
+        if y.ndim > 1 and y.shape[1:] != self.out_shift.shape:
+            received = f"{tuple(self.out_shift.shape)} numbers for outputs {tuple(y.shape)}"
+            raise ArgumentError("out_shift", received, "one for each output")
+        return y * self.out_scale + self.out_shift
+
+    def log_probabilities(self, x: X) -> Tensor:
+        r"""Log probabilities (n, classes), by the network's own way to them if it has one."""
+        own = getattr(self.network, "log_probabilities", None)
+        same = getattr(self.network, "output_form", None) == self.output_form
+        if own is not None and same:
+            return own(self.features(x))
+        return forms.log_probabilities(self(x), self.output_form or "values")
+
+    def spec(self) -> dict[str, Any]:
+        r"""All but the tensors, as JSON can hold it; ArgumentError of a user's own module."""
+        found: dict[str, Any] = {}
+        for name in ("network", "encoder"):
+            module = getattr(self, name)
+            found[name] = None if module is None else spec_of(module)
+            if found[name] is None and module is not None:
+                received = f"a {type(module).__name__}"
+                raise ArgumentError(name, received, "one of limbeck's own models")
+        return {
+            "type": type(self).__name__,
+            **found,
+            "inputs": None if self.shift is None else list(self.shift.shape),
+            "outputs": None if self.out_shift is None else list(self.out_shift.shape),
+            "output_form": self.output_form,
+        }
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        r"""A model of the same shape, freshly initialised."""
+        names = {"type", "network", "encoder", "inputs", "outputs", "output_form"}
+        if set(spec) != names or spec["type"] != cls.__name__:
+            raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives")
+        encoder = None if spec["encoder"] is None else from_spec(spec["encoder"], Path("spec"))
+        inputs, outputs = (
+            None if spec[name] is None else torch.zeros(spec[name])
+            for name in ("inputs", "outputs")
+        )
+        network = from_spec(spec["network"], Path("spec"))
+        form = spec["output_form"]
+        return cls(network, inputs, inputs, outputs, outputs, encoder, form)
+
+    def extra_repr(self) -> str:
+        return f"output_form={self.output_form!r}"
+
+
+def _pair(
+    network: nn.Module, shift: Any, scale: Any, shift_name: str, scale_name: str
+) -> dict[str, Tensor | None]:
+    r"""Shift and scale of one shape by name, or both None; one of them may be left out."""
+    floating = (p for p in network.parameters() if p.is_floating_point())
+    like = next(floating, torch.empty(0))
+    found: dict[str, Tensor | None] = {shift_name: None, scale_name: None}
+    for name, given in ((shift_name, shift), (scale_name, scale)):
+        if given is None:
+            continue
+        value = torch.as_tensor(given).detach().to(like.device, like.dtype, copy=True)
+        if not bool(value.isfinite().all()):
+            raise ArgumentError(name, "NaN or infinity", "finite numbers")
+        found[name] = value
+    one, two = found.values()
+    if one is None and two is not None:
+        found[shift_name] = torch.zeros_like(two)
+    if two is None and one is not None:
+        found[scale_name] = torch.ones_like(one)
+    if one is not None and two is not None and one.shape != two.shape:
+        received = f"shape {tuple(two.shape)} beside {tuple(one.shape)}"
+        raise ArgumentError(scale_name, received, f"the shape of {shift_name}")
+    return found
+
+
+def standardising(x: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Shift and scale, of x's shape but for rows, that give columns mean 0 and deviation 1.
+
+    They are taken from the finite numbers of each column. A column that is constant, or has no
+    finite number, has scale 0. The scale is smaller where one row would be more than 20
+    deviations away, as rare ones of nearly constant columns are.
+
+    >>> shift, scale = standardising(torch.tensor([[1.0, 7.0], [3.0, 7.0]]))
+    >>> shift.tolist(), scale.tolist()
+    ([2.0, 7.0], [1.0, 0.0])
+    """
+    if len(x) == 0:
+        raise ArgumentError("x", "no rows", "one row or more")
+    seen = x.detach().to(torch.float32).to(torch.float64)  # as a student will see it
+    finite = seen.isfinite()
+    count = finite.sum(0).clamp_min(1)
+    known = torch.where(finite, seen, 0.0)
+    shift = known.sum(0) / count
+    apart = torch.where(finite, seen - shift, 0.0)
+    spread = (apart.square().sum(0) / count).sqrt()
+    least = (CONSTANT * known.abs().amax(0)).clamp_min(torch.finfo(torch.float32).tiny)
+    constant = spread <= least
+    spread = torch.maximum(spread, apart.abs().amax(0) / FARTHEST)
+    scale = torch.where(constant, 0.0, 1 / torch.where(constant, 1.0, spread))
+    return shift.to(torch.float32), scale.to(torch.float32)

@@ -1,0 +1,238 @@
+r"""Decision trees that were fitted elsewhere, as one module: all trees are walked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from limbeck.errors import ArgumentError
+
+__all__ = ["Grown", "Trees"]
+
+KINDS = ("probabilities", "logits", "values", "labels", "label_logits")
+r"""What trees add up to: classes in two forms, values, or labels by themselves in two forms."""
+
+SURE = 1e-6
+r"""How near to 0 and 1 probabilities of labels may come, as logits."""
+
+
+class Grown(NamedTuple):
+    r"""One tree of N nodes, the root first.
+
+    Attributes:
+        left: Where numbers up to the threshold go (N,); −1 at leaves.
+        right: Where greater ones go (N,).
+        feature: The column that is looked at (N,).
+        threshold: What it is compared with (N,), as 32-bit numbers.
+        missing_left: Whether missing numbers go to the left (N,).
+        value: Outputs (N, K).
+        weight: Weights of the rows that came by (N,).
+    """
+
+    left: np.ndarray
+    right: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    missing_left: np.ndarray
+    value: np.ndarray
+    weight: np.ndarray
+
+
+class Trees(nn.Module):
+    r"""The sum of trees over inputs (n, D) and a constant, as outputs (n, K).
+
+    Each step moves all rows down all trees by one level, so a call is as many steps as the
+    deepest tree has levels. Inputs are compared as 32-bit numbers, NaN is a missing value, and
+    there are no derivatives with respect to inputs.
+
+    Most come from `Trees.from_sklearn`, `fit_tree` or `fit_boosted`.
+
+    Arguments:
+        grown: The trees.
+        inputs: The number of columns D.
+        kind: What they add up to: "probabilities", "logits", "values", or of labels of which
+            several may hold "labels", their probabilities, or "label_logits". Outputs are logits
+            of labels either way.
+        base: The constant (K,); None is zero.
+        factor: What the trees' values are multiplied by.
+        missing: Whether rules in words say where missing values go.
+        dtype: The outputs' floating-point type.
+    """
+
+    feature: Tensor
+    threshold: Tensor
+    left: Tensor
+    share: Tensor
+    roots: Tensor
+    base: Tensor
+
+    def __init__(
+        self,
+        grown: Sequence[Grown],
+        inputs: int,
+        kind: str,
+        *,
+        base: Any = None,
+        factor: float = 1.0,
+        missing: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        if kind not in KINDS:
+            raise ArgumentError.unknown("kind", kind, KINDS)
+        if not grown:
+            raise ArgumentError("grown", "no trees", "one or more")
+        packed = [_packed(tree, inputs) for tree in grown]
+        counts = [len(tree.left) for tree in grown]
+        starts = np.cumsum([0, *counts[:-1]])
+        self.inputs, self.kind, self.missing = int(inputs), kind, bool(missing)
+        self.depth = max(levels for *_, levels in packed)
+        feature, threshold, left, order = zip(*(each[:4] for each in packed), strict=True)
+        below = np.concatenate([each + start for each, start in zip(left, starts, strict=True)])
+        pairs = list(zip(grown, order, strict=True))
+        value = np.concatenate([tree.value[row] for tree, row in pairs]) * factor
+        share = np.concatenate([tree.weight[row] / tree.weight[0] for tree, row in pairs])
+        base = np.zeros(value.shape[1]) if base is None else np.asarray(base)
+        self.register_buffer("feature", torch.tensor(np.concatenate(feature), dtype=torch.int32))
+        self.register_buffer("threshold", torch.tensor(np.concatenate(threshold)))
+        self.register_buffer("left", torch.tensor(below, dtype=torch.int32))
+        self.register_buffer("share", torch.tensor(share, dtype=torch.float32))
+        self.register_buffer("roots", torch.tensor(starts, dtype=torch.int32))
+        self.register_buffer("base", torch.tensor(base, dtype=dtype))
+        # a parameter, so that the module has a device and a type as others do
+        self.value = nn.Parameter(torch.tensor(value, dtype=dtype), requires_grad=False)
+
+    @classmethod
+    def from_sklearn(cls, estimator: Any, *, dtype: torch.dtype = torch.float32) -> Self:
+        r"""A fitted scikit-learn tree, forest or boosted model; outputs as its own predictions.
+
+        Trees and forests of classes give probabilities, boosted ones logits (n, classes), and
+        regressors values. Missing values go where scikit-learn sends them.
+        """
+        from limbeck.models.tree_sklearn import read
+
+        return cls(**read(estimator), dtype=dtype)
+
+    @property
+    def output_form(self) -> str:
+        r"""What the outputs are, in the words of `MLP`."""
+        return "values" if self.kind in ("labels", "label_logits") else self.kind
+
+    @property
+    def leaves(self) -> int:
+        r"""The number of leaves of all trees together."""
+        return int(self.is_leaf.sum())
+
+    @property
+    def is_leaf(self) -> Tensor:
+        r"""Which nodes are leaves (nodes,): those that lead to themselves."""
+        return self.left == torch.arange(len(self.left), device=self.left.device)
+
+    def __len__(self) -> int:
+        return len(self.roots)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor) or x.ndim == 0:
+            raise ArgumentError("x", f"a {type(x).__name__}", f"a tensor (n, {self.inputs})")
+        rows = (x.flatten(1) if x.ndim > 1 else x.unsqueeze(1)).to(torch.float32)
+        if rows.shape[1] != self.inputs:
+            raise ArgumentError("x", f"shape {tuple(x.shape)}", f"shape (n, {self.inputs})")
+        gone = rows.isnan()
+        # (n, 2 D): once with missing numbers lower than all others, once with them greater
+        seen = torch.cat(
+            [torch.where(gone, -torch.inf, rows), torch.where(gone, torch.inf, rows)], 1
+        )
+        feature, left = self.feature.long(), self.left.long()
+        node = self.roots.long().expand(rows.shape[0], -1)  # (n, trees)
+        for _ in range(self.depth):
+            right = seen.gather(1, feature.take(node)) > self.threshold.take(node)
+            node = left.take(node) + right  # a right child follows its sibling
+        y = self.base + self.value[node].sum(1)
+        if self.kind != "labels":
+            return y
+        p = y.clamp(SURE, 1 - SURE)
+        return p.log() - (1 - p).log()
+
+    def text(
+        self, feature_names: Sequence[str] | None = None, class_names: Sequence[Any] | None = None
+    ) -> str:
+        r"""The rules of a single tree in words: what each leaf predicts, and its share of rows.
+
+        Arguments:
+            feature_names: Names of the D columns; None calls them x[0], x[1], ...
+            class_names: Names of the K classes, labels or values; None numbers them.
+        """
+        from limbeck.models.tree_rules import rules
+
+        return rules(self, feature_names, class_names)
+
+    def spec(self) -> dict[str, Any]:
+        r"""All but the tensors, as JSON can hold it."""
+        return {
+            "type": type(self).__name__,
+            "inputs": self.inputs,
+            "outputs": self.value.shape[1],
+            "trees": len(self),
+            "nodes": len(self.left),
+            "depth": self.depth,
+            "kind": self.kind,
+            "missing": self.missing,
+            "dtype": str(self.value.dtype).removeprefix("torch."),
+        }
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        r"""Trees of the same sizes, to be filled by `load_state_dict`."""
+        names = {"type", "inputs", "outputs", "trees", "nodes", "depth", "kind", "missing", "dtype"}
+        if set(spec) != names or spec["type"] != cls.__name__:
+            raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives")
+        counts = [spec["nodes"] - spec["trees"] + 1] + [1] * (spec["trees"] - 1)
+        grown = [_stump(count, spec["outputs"]) for count in counts]
+        dtype = getattr(torch, spec["dtype"])
+        made = cls(grown, spec["inputs"], spec["kind"], missing=spec["missing"], dtype=dtype)
+        made.depth = spec["depth"]
+        return made
+
+    def extra_repr(self) -> str:
+        return f"{len(self)} trees, {self.leaves} leaves, depth={self.depth}, kind={self.kind!r}"
+
+
+def _stump(nodes: int, outputs: int) -> Grown:
+    zeros, leaf = np.zeros(nodes), np.full(nodes, -1)
+    return Grown(leaf, leaf, leaf, zeros, leaf, np.zeros((nodes, outputs)), np.ones(nodes))
+
+
+def _packed(tree: Grown, inputs: int) -> tuple[Any, ...]:
+    r"""Columns, thresholds and left children with siblings side by side; old rows; levels.
+
+    A leaf is its own left child, which nothing is too great for.
+    """
+    inner = np.flatnonzero(tree.left >= 0)
+    place = np.zeros(len(tree.left), dtype=np.int64)
+    if len(inner):
+        first = 1 + 2 * np.arange(len(inner))
+        place[tree.left[inner]], place[tree.right[inner]] = first, first + 1
+        order = np.argsort(place)
+    else:
+        first, order = inner, np.arange(len(place))
+    left = np.arange(len(place))
+    feature, threshold = np.zeros_like(left), np.full(len(left), np.inf, dtype=np.float32)
+    here = place[inner]
+    left[here] = first
+    # columns from D on have missing numbers on the right
+    feature[here] = tree.feature[inner] + inputs * (tree.missing_left[inner] == 0)
+    # so that infinity, which stands for missing numbers, is beyond
+    threshold[here] = np.minimum(tree.threshold[inner], np.finfo(np.float32).max)
+    return feature, threshold, left, order, _levels(left)
+
+
+def _levels(left: np.ndarray) -> int:
+    level, count = np.zeros(1, dtype=np.int64), 0
+    while len(level := level[left[level] != level]):
+        level = np.concatenate([left[level], left[level] + 1])
+        count += 1
+    return count

@@ -1,0 +1,411 @@
+r"""Asking a teacher: once for each input, with patience, and nothing that was said is lost."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from tests.compression.asking.stand_in import StandIn, probabilities
+
+import limbeck as lb
+from limbeck.compression.asking import labelling
+from limbeck.compression.asking.cache import TeacherCache
+from limbeck.compression.asking.labelling import TeacherError, label
+
+X = np.random.default_rng(0).standard_normal((200, 2))
+SINGLE = probabilities(X).astype(np.float32).astype(np.float64)
+
+
+class Clock:
+    r"""Time that passes only where it is told to."""
+
+    def __init__(self):
+        self.now, self.slept = 0.0, []
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(labelling, "time", clock := Clock())
+    return clock
+
+
+def fails_at(call, error, times=1):
+    def fail(teacher):
+        if call <= teacher.calls < call + times:
+            raise error
+
+    return fail
+
+
+def test_each_row_gets_its_own_answer_in_order():
+    teacher = StandIn()
+    found = label(teacher, X)
+    assert np.array_equal(found, probabilities(X))
+    assert found.dtype == np.float64
+    assert teacher.asked == X.tolist()
+
+
+def test_equal_rows_are_asked_about_once():
+    teacher = StandIn()
+    rows = np.random.default_rng(1).integers(0, 20, 500)
+    found = label(teacher, X[rows])
+    assert np.array_equal(found, probabilities(X[rows]))
+    assert len(teacher.asked) == len(np.unique(rows))
+
+
+def test_a_second_run_asks_nothing_and_says_the_same(tmp_path):
+    first = label(StandIn(), X, cache=tmp_path)
+    teacher = StandIn()
+    second = label(teacher, X[::-1], cache=str(tmp_path))
+    assert teacher.calls == 0
+    assert np.array_equal(first, second[::-1])
+    assert np.array_equal(first, SINGLE)
+
+
+def test_only_what_is_new_is_asked(tmp_path):
+    cache = TeacherCache(tmp_path)
+    label(StandIn(), X[50:100], cache=cache)
+    teacher = StandIn()
+    assert np.array_equal(label(teacher, X, cache=cache), SINGLE)
+    assert teacher.asked == np.concatenate([X[:50], X[100:]]).tolist()
+
+
+def test_teachers_are_told_apart_by_fingerprint_or_key(tmp_path):
+    label(StandIn("one"), X, cache=tmp_path)
+    for teacher, key, calls in ((StandIn("two"), None, True), (StandIn("one"), "mine", True),
+                                (StandIn("three"), "mine", False)):  # fmt: skip
+        label(teacher, X, cache=tmp_path, cache_key=key)
+        assert bool(teacher.calls) == calls
+
+
+def test_of_a_callable_nothing_is_kept_without_a_key(tmp_path):
+    teacher = StandIn(fingerprint=None)
+    with pytest.warns(UserWarning, match="give a cache_key") as caught:
+        assert np.array_equal(label(teacher, X, cache=tmp_path), probabilities(X))
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert list(tmp_path.iterdir()) == []
+    label(teacher, X, cache=tmp_path, cache_key="mine")
+    again = StandIn(fingerprint=None)
+    label(again, X, cache=tmp_path, cache_key="mine")
+    assert again.calls == 0
+
+
+@pytest.mark.parametrize("kind", ["list", "tensor", "frame", "sparse", "dict"])
+def test_inputs_of_any_kind_reach_the_teacher_as_they_are(tmp_path, kind):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=["a", "b"], index=np.arange(200) + 5)
+    makers = {
+        "list": (X.tolist(), lambda part: part),
+        "tensor": (torch.tensor(X), lambda part: part.numpy()),
+        "frame": (frame, lambda part: part[["a", "b"]].to_numpy()),
+        "sparse": (sparse.coo_matrix(X), lambda part: part.toarray()),
+        "dict": ({"a": X[:, :1], "b": torch.tensor(X[:, 1:])},
+                 lambda part: np.hstack([part["a"], part["b"].numpy()])),
+    }  # fmt: skip
+    given, unpack = makers[kind]
+
+    class Unpacking(StandIn):
+        def __call__(self, part):
+            return super().__call__(unpack(part))
+
+    assert np.array_equal(label(Unpacking(), given), probabilities(X))
+    label(Unpacking(), given, cache=tmp_path)
+    again = Unpacking()
+    assert np.array_equal(label(again, given, cache=tmp_path), SINGLE)
+    assert again.calls == 0
+
+
+def test_no_rows_have_no_answers():
+    assert label(StandIn(), X[:0]).shape == (0, 3)
+
+
+def test_one_output_may_come_without_its_axis():
+    class Regressor(StandIn):
+        task, classes, outputs = "regression", None, 1
+
+        def __call__(self, part):
+            return super().__call__(part)[:, 0] * 100
+
+    assert np.array_equal(label(Regressor(), X), probabilities(X)[:, :1] * 100)
+
+
+def test_a_batch_size_that_is_given_is_kept():
+    teacher = StandIn()
+    label(teacher, X, batch_size=30)
+    assert teacher.sizes == [30] * 6 + [20]
+
+
+def test_a_quick_teacher_soon_gets_large_batches(clock):
+    teacher = StandIn()
+    label(teacher, np.arange(40_000.0).reshape(-1, 2) / 1e5)
+    assert teacher.sizes == [8, 64, 512, 4096, 15320]
+
+
+@pytest.mark.parametrize("each", [0.3, 1.0, 25.0])
+def test_the_bar_moves_every_few_seconds_for_a_slow_teacher(clock, each):
+    spent = []
+
+    class Slow(StandIn):
+        def __call__(self, part):
+            clock.now += each * len(part)
+            spent.append(each * len(part))
+            return super().__call__(part)
+
+    label(Slow(), X)
+    assert max(spent[1:]) <= max(each, 2 * labelling.PATIENCE)
+
+
+def test_a_teacher_that_is_far_away_is_asked_about_more_at_once(clock):
+    class Remote(StandIn):
+        def __call__(self, part):
+            clock.now += 1.0  # for any number of rows
+            return super().__call__(part)
+
+    teacher = Remote()
+    label(teacher, X)
+    assert teacher.sizes == [8, 16, 32, 64, 80]
+
+
+def test_answers_are_written_every_few_seconds(clock, tmp_path):
+    seen = []
+
+    class Slow(StandIn):
+        def __call__(self, part):
+            seen.append(len(TeacherCache(tmp_path).answers("stand-in", (3,), list("abc"))))
+            clock.now += 0.9
+            return super().__call__(part)
+
+    label(Slow(), X, cache=tmp_path, batch_size=25)
+    assert seen == [0, 0, 0, 75, 75, 75, 150, 150]
+    assert len(TeacherCache(tmp_path).answers("stand-in", (3,), list("abc"))) == 200
+
+
+@pytest.mark.parametrize("error", [ConnectionError("gone"), TimeoutError(), OSError("network")])
+def test_what_may_pass_is_tried_again_with_longer_pauses(clock, error):
+    teacher = StandIn(fail=fails_at(2, error, times=3))
+    assert np.array_equal(label(teacher, X, batch_size=50, wait=0.5), probabilities(X))
+    assert clock.slept == [0.5, 1.0, 2.0]
+    assert teacher.asked == X.tolist()
+
+
+def test_in_the_end_patience_runs_out_and_answers_stay(clock, tmp_path):
+    teacher = StandIn(fail=fails_at(3, cause := ConnectionError("the line is dead"), times=99))
+    with pytest.raises(TeacherError) as caught:
+        label(teacher, X, cache=tmp_path, batch_size=50, retries=2)
+    assert str(caught.value) == (
+        "teacher: it failed at rows 100 to 149 of X, 3 times (ConnectionError: the line is dead); "
+        "100 of 200 answers are kept, and are not asked for again"
+    )
+    assert caught.value.__cause__ is cause
+    assert isinstance(caught.value, lb.LimbeckError)
+    assert caught.value.kept == 100
+    assert caught.value.rows.tolist() == list(range(100, 150))
+    assert clock.slept == [1.0, 2.0]
+    again = StandIn()
+    assert np.array_equal(label(again, X, cache=tmp_path), SINGLE)
+    assert again.asked == X[100:].tolist()
+
+
+def test_other_errors_are_not_tried_again(clock, tmp_path):
+    teacher = StandIn(fail=fails_at(2, cause := KeyError("age")))
+    with pytest.raises(TeacherError, match=r"rows 50 to 99 of X \(KeyError: 'age'\)") as caught:
+        label(teacher, X, cache=tmp_path, batch_size=50)
+    assert caught.value.__cause__ is cause
+    assert clock.slept == []
+    assert caught.value.kept == 50
+
+
+def test_the_rows_of_an_error_are_those_of_the_users_inputs():
+    rows = X[[0, 0, 1, 1, 1, 2]]
+    with pytest.raises(TeacherError, match=r"3 rows from 0 to 5 of X .*a cache would have kept"):
+        label(StandIn(fail=fails_at(1, RuntimeError("no"))), rows)
+    with pytest.raises(TeacherError, match="at row 5 of X"):
+        label(StandIn(fail=fails_at(3, RuntimeError())), rows, batch_size=1)
+
+
+def test_the_user_says_what_may_pass(clock):
+    class RateLimitError(Exception):
+        pass
+
+    error = RateLimitError("slow down")
+    label(StandIn(fail=fails_at(1, error)), X, retry_on=RateLimitError)
+    assert clock.slept == [1.0]
+    with pytest.raises(TeacherError, match="OSError"):
+        label(StandIn(fail=fails_at(1, OSError())), X, retry_on=(RateLimitError, KeyError))
+
+
+def test_what_limbeck_itself_refuses_is_told_as_it_is():
+    error = lb.ArgumentError("X", "columns 'a'", "columns 'b'")
+    with pytest.raises(lb.ArgumentError) as caught:
+        label(StandIn(fail=fails_at(1, error)), X)
+    assert caught.value is error
+
+
+def test_interrupted_it_keeps_what_was_said(tmp_path):
+    teacher = StandIn(fail=fails_at(3, KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        label(teacher, X, cache=tmp_path, batch_size=60)
+    again = StandIn()
+    assert np.array_equal(label(again, X, cache=tmp_path), SINGLE)
+    assert again.asked == X[120:].tolist()
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from limbeck.compression.asking import labelling
+from tests.compression.asking.stand_in import StandIn
+from tests.compression.asking.test_labelling import X
+
+def fail(teacher):
+    if teacher.calls == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+labelling.PATIENCE = -1.0  # each batch is written
+labelling.label(StandIn(fail=fail), X, cache=sys.argv[1], batch_size=50)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+def test_killed_it_has_kept_all_that_was_written(tmp_path):
+    here = [str(Path(lb.__file__).parents[1]), str(Path(__file__).parents[2])]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, tmp_path], check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(here)},
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL
+    teacher = StandIn()
+    assert np.array_equal(label(teacher, X, cache=tmp_path), SINGLE)
+    assert teacher.asked == X[150:].tolist()
+
+
+def bad(answer):
+    class Bad(StandIn):
+        def __call__(self, part):
+            return answer(super().__call__(part), self.calls)
+
+    return Bad()
+
+
+ANSWERS = {
+    "a row short": (lambda p, call: p[:-1], r"shape \(49, 3\) for 50 rows; accepted: \(50, 3\)"),
+    "a column short": (lambda p, call: p[:, :2], r"shape \(50, 2\) for 50 rows"),
+    "one row": (lambda p, call: p[0], r"shape \(3,\)"),
+    "nothing": (lambda p, call: None, "shape"),
+    "words": (lambda p, call: [["a", "b", "c"]] * 50, "no numbers"),
+    "NaN": (lambda p, call: np.where(p == p[7, 1], np.nan, p), "NaN or infinity for 1 rows, as"),
+    "infinity": (
+        lambda p, call: p / 0.0 if call > 1 else p,
+        "NaN or infinity for 50 rows, as row 50",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_answers_that_do_not_fit_are_refused(case):
+    answer, message = ANSWERS[case]
+    with pytest.raises(lb.ArgumentError, match=f"^teacher: got .*{message}"):
+        label(bad(answer), X, batch_size=50)
+
+
+def test_good_answers_before_a_bad_one_stay(tmp_path):
+    teacher = bad(lambda p, call: p if call < 3 else p[:, :2])
+    with pytest.raises(lb.ArgumentError, match="shape"):
+        label(teacher, X, cache=tmp_path, batch_size=50)
+    again = StandIn()
+    label(again, X, cache=tmp_path)
+    assert again.asked == X[100:].tolist()
+
+
+def test_where_the_disk_is_full_answers_are_still_returned_with_one_warning(
+    tmp_path, clock, monkeypatch
+):
+    class Slow(StandIn):
+        def __call__(self, part):
+            clock.now += 5.0  # a write after each batch
+            return super().__call__(part)
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    teacher = Slow()
+    with pytest.warns(UserWarning, match="No space left on device.*not kept on disk") as caught:
+        found = label(teacher, X, cache=tmp_path, batch_size=50)
+    assert len(caught) == 1
+    assert np.array_equal(found, SINGLE)
+    assert len(teacher.asked) == 200
+    assert not list(tmp_path.rglob("*.npy"))
+
+
+def test_a_damaged_cache_is_told_before_the_teacher_is_asked(tmp_path):
+    label(StandIn(), X, cache=tmp_path)
+    for path in tmp_path.rglob("*.values.npy"):
+        path.write_bytes(path.read_bytes()[:-1])
+    teacher = StandIn()
+    with pytest.raises(lb.CheckpointError, match=r"values\.npy cannot be read"):
+        label(teacher, X, cache=tmp_path)
+    assert teacher.calls == 0
+
+
+def test_the_largest_probabilities_are_the_same_when_new_and_when_kept(tmp_path):
+    first = label(StandIn(), X, cache=TeacherCache(tmp_path, top_k=1))
+    teacher = StandIn()
+    assert np.array_equal(label(teacher, X, cache=TeacherCache(tmp_path, top_k=1)), first)
+    assert teacher.calls == 0
+    assert np.array_equal(first.max(1), SINGLE.max(1))
+    np.testing.assert_allclose(first.sum(1), 1)
+
+
+def test_a_key_that_two_teachers_share_is_found_out(tmp_path):
+    label(StandIn(), X, cache=tmp_path, cache_key="mine")
+
+    class Other(StandIn):
+        classes = np.array(["b", "a", "c"])
+
+    with pytest.raises(lb.CheckpointError, match=r"names was .* Give another cache_key"):
+        label(Other(), X, cache=tmp_path, cache_key="mine")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size: got 0"),
+        ({"retries": -1}, "retries: got -1"),
+        ({"wait": -1.0}, "wait: got -1"),
+        ({"retry_on": "OSError"}, "retry_on: got 'OSError'"),
+        ({"retry_on": (OSError, KeyboardInterrupt)}, "retry_on"),
+        ({"cache": 7}, "cache: got 7"),
+    ],
+)
+def test_bad_arguments_are_named_before_the_teacher_is_asked(options, message):
+    teacher = StandIn()
+    with pytest.raises(lb.ArgumentError, match=message):
+        label(teacher, X, **options)
+    assert teacher.calls == 0
+
+
+def test_a_bar_counts_rows(monkeypatch):
+    shown = []
+
+    def tracked(rows, what, progress):
+        shown.append((len(rows), what, progress))
+        yield from rows
+
+    monkeypatch.setattr(labelling, "tracked", tracked)
+    label(StandIn(), X[[0, 1, 0]], progress=False)
+    assert shown == [(2, "asking the teacher", False)]

@@ -1,0 +1,110 @@
+r"""What comes in as predictions and labels: taken, or refused by name."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+
+from limbeck.compression.fidelity.aligned import aligned
+from limbeck.errors import ArgumentError
+
+P = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+
+
+def both(task, p, y=None, classes=None):
+    return aligned(task, {"teacher": p, "student": p, "baseline": None}, y, classes)
+
+
+def test_labels_become_codes_in_the_order_of_the_classes():
+    found = both("classification", P, ["no", "yes", "no"], np.array(["yes", "no"]))
+    np.testing.assert_array_equal(found.y, [1, 0, 1])
+    assert found.classes == ["yes", "no"]
+    assert set(found.predictions) == {"teacher", "student"}
+
+
+@pytest.mark.parametrize(
+    "y", [[1, 0, 1], [True, False, True], np.array([[1.0], [0.0], [1.0]]), torch.tensor([1, 0, 1])]
+)
+def test_labels_of_any_type_that_equal_a_class_are_taken(y):
+    np.testing.assert_array_equal(both("classification", P, y).y, [1, 0, 1])
+
+
+def test_labels_of_data_frames_are_taken():
+    pandas = pytest.importorskip("pandas")
+    y = pandas.Series(["b", "a", "b"], dtype="category", index=[7, 8, 9])
+    np.testing.assert_array_equal(both("classification", P, y, ["a", "b"]).y, [1, 0, 1])
+
+
+def test_one_column_is_the_second_of_two_classes():
+    for p in (P[:, 1], P[:, 1:]):
+        found = both("classification", p, classes=["no", "yes"])
+        np.testing.assert_allclose(found.predictions["teacher"], P)
+    assert both("classification", P[:, 1]).classes == [0, 1]
+
+
+def test_a_teacher_of_one_class_is_sure():
+    found = both("classification", np.ones(3), ["a"] * 3, ["a"])
+    np.testing.assert_array_equal(found.predictions["student"], np.ones((3, 1)))
+    np.testing.assert_array_equal(found.y, np.zeros(3))
+
+
+def test_rounding_is_mended():
+    p = np.array([[1.0001, -0.0001], [0.5002, 0.5002]], dtype=np.float32)
+    found = both("classification", torch.from_numpy(p)).predictions["teacher"]
+    np.testing.assert_allclose(found.sum(1), 1)
+    assert found.min() >= 0
+    assert found.max() <= 1
+    independent = both("multilabel", np.array([[0.9, 0.9], [1.0001, 0.0]])).predictions["teacher"]
+    np.testing.assert_array_equal(independent, [[0.9, 0.9], [1, 0]])
+
+
+def test_values_and_labels_are_matrices():
+    assert both("regression", np.arange(3.0), [1, 2, 3]).y.shape == (3, 1)
+    found = both("multilabel", P, csr_array([[0, 1], [1, 1], [0, 0]]), ["x", "y"])
+    np.testing.assert_array_equal(found.y, [[0, 1], [1, 1], [0, 0]])
+
+
+def test_parts_stay_together():
+    found = both("multilabel", P, [[0, 1], [1, 1], [0, 0]], ["x", "y"])
+    rows = found.rows(np.array([2, 0]))
+    np.testing.assert_array_equal(rows.predictions["student"], P[[2, 0]])
+    np.testing.assert_array_equal(rows.y, [[0, 0], [0, 1]])
+    column = found.column(1)
+    np.testing.assert_array_equal(column.predictions["teacher"], P[:, 1:])
+    np.testing.assert_array_equal(column.y, [[1], [1], [0]])
+    assert column.classes == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("task", "p", "y", "classes", "message"),
+    [
+        ("clasification", P, None, None, "task: got 'clasification'.*did you mean 'classific"),
+        ("classification", P, [0, 1, 2], None, r"y: got 2; accepted: labels among \[0, 1\]"),
+        ("classification", P, ["0", "1", "0"], None, "y: got '0', '1'; accepted"),
+        ("classification", P, [0, 1], None, r"y: got shape \(2,\)"),
+        ("classification", P, [0, None, 1], None, "y: got None"),
+        ("classification", P, None, ["a"], r"classes: got \['a'\]; accepted: 2 different names"),
+        ("classification", P, None, ["a", "a"], "classes: got"),
+        ("classification", P * 2, None, None, "teacher: got outputs between 0.2 and 1.8"),
+        ("classification", P * 0.5, None, None, "teacher: got a row of outputs that sums to 0.5"),
+        ("classification", P * np.nan, None, None, "teacher: got 3 rows that are not finite"),
+        ("classification", P[:0], None, None, r"teacher: got shape \(0, 2\)"),
+        ("classification", P[None], None, None, r"teacher: got shape \(1, 3, 2\)"),
+        ("classification", ["a", "b"], None, None, "teacher: got shape .* of <U1"),
+        ("multilabel", P * 2, None, None, "teacher: got outputs between 0.2 and 1.8"),
+        ("multilabel", P, [[0, 1], [1, 2], [0, 0]], None, "y: got numbers between 0 and 2"),
+        ("multilabel", P, [0, 1, 1], None, r"y: got shape \(3,\)"),
+        ("regression", P, [1, 2, 3], None, r"y: got shape \(3,\) .*; accepted: numbers, \(3, 2\)"),
+        ("regression", P[:, 0], [1, np.inf, 3], None, "y: got 1 rows that are not finite.*row 1"),
+        ("regression", P[:, 0], ["1", "2", "3"], None, "y: got shape .* of <U1"),
+    ],
+)
+def test_what_does_not_line_up_is_refused(task, p, y, classes, message):
+    with pytest.raises(ArgumentError, match=message):
+        both(task, p, y, classes)
+
+
+def test_models_must_have_the_same_shape():
+    given = {"teacher": P, "student": P[:2]}
+    with pytest.raises(ArgumentError, match=r"student: got shape \(2, 2\); accepted: \(3, 2\)"):
+        aligned("classification", given)

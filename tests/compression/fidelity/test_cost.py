@@ -1,0 +1,229 @@
+r"""What models cost. No test here looks at the real clock."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from sklearn.datasets import load_iris
+from sklearn.ensemble import (
+    BaggingClassifier,
+    GradientBoostingClassifier,
+    RandomForestClassifier,
+    StackingClassifier,
+)
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeClassifier
+from torch import nn
+
+from limbeck.compression.fidelity.cost import (
+    Cost,
+    as_cost,
+    bytes_on_disk,
+    cost,
+    latencies,
+    parameters,
+)
+from limbeck.errors import ArgumentError
+from limbeck.models import MLP
+
+X, Y = load_iris(return_X_y=True)
+
+
+class Clock:
+    r"""A clock that moves only when something takes its time."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def model(self, seconds, log=None, name=""):
+        def call(batch):
+            self.now += seconds(batch) if callable(seconds) else seconds
+            if log is not None:
+                log.append(name)
+
+        return call
+
+
+class Holder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("thresholds", torch.zeros(7))
+
+
+def test_parameters_of_modules_are_their_own():
+    assert parameters(MLP(784, 50, 30, 10)) == 785 * 50 + 51 * 30 + 31 * 10
+    assert parameters(Holder()) == 7  # a module of fitted trees has buffers alone
+    assert parameters([nn.Linear(2, 3), nn.Linear(3, 1)]) == 9 + 4
+
+
+def test_parameters_of_trees_are_splits_and_leaves():
+    tree = DecisionTreeClassifier(max_leaf_nodes=4, random_state=0).fit(X, Y)
+    assert parameters(tree) == 3 * 2 + 4 * 3
+    forest = RandomForestClassifier(5, random_state=0).fit(X, Y)
+    assert parameters(forest) == sum(parameters(each) for each in forest.estimators_)
+    boosted = GradientBoostingClassifier(n_estimators=4, random_state=0).fit(X, Y)
+    assert parameters(boosted) == sum(parameters(each) for each in boosted.estimators_.flat)
+    bagged = BaggingClassifier(forest, n_estimators=2, random_state=0).fit(X, Y)
+    assert parameters(bagged) == sum(parameters(each) for each in bagged.estimators_)
+
+
+def test_parameters_of_linear_models_and_nets_are_coefficients():
+    logistic = LogisticRegression(max_iter=500).fit(X, Y)
+    assert parameters(logistic) == 3 * 5
+    assert parameters(LinearRegression().fit(X, Y)) == 5
+    assert parameters(make_pipeline(StandardScaler(), logistic)) == 15
+    with pytest.warns(ConvergenceWarning):
+        net = MLPClassifier((6,), max_iter=1).fit(X, Y)
+    assert parameters(net) == 5 * 6 + 7 * 3
+    search = GridSearchCV(LogisticRegression(max_iter=500), {"C": [1.0]}, cv=2).fit(X, Y)
+    assert parameters(search) == 15
+    stacked = StackingClassifier([("a", logistic)], logistic, cv="prefit").fit(X, Y)
+    assert parameters(stacked) == 15 + 3 * 4
+
+
+def test_what_cannot_be_counted_is_none():
+    assert parameters(KNeighborsClassifier().fit(X, Y)) is None
+    assert parameters(np.sum) is None
+    assert parameters([nn.Linear(2, 3), np.sum]) is None
+
+
+def test_bytes_of_a_module_are_those_of_its_file(tmp_path):
+    net = MLP(4, 5, 3)
+    save_file(net.state_dict(), tmp_path / "net.safetensors")
+    assert bytes_on_disk(net) == (tmp_path / "net.safetensors").stat().st_size
+    assert bytes_on_disk(tmp_path / "net.safetensors") == bytes_on_disk(net)
+    assert bytes_on_disk([net, net]) == 2 * bytes_on_disk(net)
+    tied = nn.ModuleList([linear := nn.Linear(3, 3), linear])
+    assert bytes_on_disk(tied) > 12 * 4
+
+
+def test_bytes_of_estimators_are_their_size_when_pickled():
+    small = DecisionTreeClassifier(max_depth=1).fit(X, Y)
+    forest = RandomForestClassifier(10, random_state=0).fit(X, Y)
+    assert bytes_on_disk(forest) > 10 * bytes_on_disk(small) > 5000
+    forest.note = lambda: 0  # which does not pickle
+    assert bytes_on_disk(forest) is None
+
+
+def test_a_function_has_no_size_and_a_teacher_knows_its_own():
+    class Remote:
+        def bytes(self):
+            return 12345
+
+    assert bytes_on_disk(np.sum) is None
+    assert bytes_on_disk(lambda x: x) is None
+    assert bytes_on_disk([MLP(2, 2), np.sum]) is None
+    assert bytes_on_disk(Remote()) == 12345
+    with pytest.raises(ArgumentError, match="a file that exists"):
+        bytes_on_disk("nowhere.onnx")
+
+
+def test_a_cost_is_put_together_and_read_back():
+    found = cost(MLP(2, 3), {1: 0.5})
+    assert found == Cost(9, bytes_on_disk(MLP(2, 3)), {1: 0.5})
+    assert as_cost({"latency": {"1": 0.5}, "bytes": 7}, "teacher_cost") == Cost(None, 7, {1: 0.5})
+    assert as_cost(None, "teacher_cost") == Cost()
+    assert as_cost(found, "teacher_cost") == found
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"byte": 3}, "teacher_cost: got 'byte'.*did you mean 'bytes'"),
+        ({"bytes": -3}, r"teacher_cost\['bytes'\]: got -3"),
+        ({"parameters": 2.5}, r"teacher_cost\['parameters'\]: got 2.5"),
+        ({"latency": {1: 0.0}}, r"teacher_cost\['latency'\]: got 0.0; accepted: seconds above 0"),
+    ],
+)
+def test_impossible_costs_are_refused(given, message):
+    with pytest.raises(ArgumentError, match=message):
+        as_cost(given, "teacher_cost")
+
+
+def test_latencies_are_medians_and_models_take_turns():
+    clock, log = Clock(), []
+    calls = {
+        "teacher": clock.model(0.1, log, "t"),
+        "student": clock.model(lambda batch: 0.001 * len(batch), log, "s"),
+    }
+    found = latencies(calls, X, (1, 4), clock=clock)
+    assert found["teacher"] == pytest.approx({1: 0.1, 4: 0.1})
+    assert found["student"] == pytest.approx({1: 0.001, 4: 0.004})
+    text = "".join(log)
+    assert text.startswith("ts" + "t" + "s" * 50 + "t")
+
+
+def test_the_first_call_counts_only_if_it_is_too_long_to_repeat():
+    clock, waits = Clock(), iter([3.0, *[0.02] * 100])
+    found = latencies({"": clock.model(lambda _: next(waits))}, X, (1,), clock=clock)
+    assert found[""][1] == pytest.approx(0.02)
+    waits = iter([30.0])
+    found = latencies({"": clock.model(lambda _: next(waits))}, X, (1,), clock=clock)
+    assert found[""][1] == pytest.approx(30)
+
+
+def test_time_is_bounded():
+    for seconds in (1e-5, 0.003, 0.2, 0.49):
+        clock = Clock()
+        latencies({"a": clock.model(seconds), "b": clock.model(seconds)}, X, (1,), clock=clock)
+        assert clock.now <= 2 * (0.5 + 12 * seconds)
+    frozen = latencies({"a": lambda batch: None}, X, (1,), clock=Clock())
+    assert frozen["a"][1] > 0
+
+
+def test_a_busy_while_does_not_move_the_median():
+    clock = Clock()
+    call = clock.model(lambda _: 0.5 if 1.0 < clock.now < 1.02 else 0.01)
+    clock.now = 0.8
+    assert latencies({"": call}, X, (1,), clock=clock)[""][1] == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("rows", [3, 2000])
+@pytest.mark.parametrize("kind", ["array", "tensor", "dict", "list", "sparse", "frame"])
+def test_batches_have_the_size_asked_for_in_the_kind_that_came(rows, kind):
+    values = np.arange(2.0 * rows).reshape(rows, 2)
+    if kind == "frame":
+        given = pytest.importorskip("pandas").DataFrame(values, columns=["a", "b"])
+    elif kind == "sparse":
+        given = pytest.importorskip("scipy.sparse").csr_array(values)
+    else:
+        given = {
+            "array": values,
+            "tensor": torch.from_numpy(values),
+            "dict": {"a": torch.from_numpy(values[:, 0]), "b": torch.from_numpy(values)},
+            "list": values.tolist(),
+        }[kind]
+    seen = []
+    latencies({"": seen.append}, given, (1, 1000), clock=Clock())
+    expected = values[np.arange(1000) % rows]
+    for batch in (seen[0], seen[-1]):
+        if kind == "frame":
+            assert list(batch.columns) == ["a", "b"]
+            assert batch.index.is_unique
+        if kind == "dict":
+            assert isinstance(batch["a"], torch.Tensor)
+            batch = batch["b"]
+        if kind == "sparse":
+            batch = batch.toarray()
+        np.testing.assert_array_equal(np.asarray(batch), expected[: len(np.asarray(batch))])
+    assert len(expected) == 1000
+
+
+def test_nothing_to_time_with_is_refused_and_the_collector_comes_back():
+    with pytest.raises(ArgumentError, match="X: got no rows"):
+        latencies({"": np.sum}, X[:0])
+    with pytest.raises(ArgumentError, match="sizes: got 0"):
+        latencies({"": np.sum}, X, (0,))
+    with pytest.raises(ZeroDivisionError):
+        latencies({"": lambda batch: 1 / 0}, X)
+    assert gc.isenabled()

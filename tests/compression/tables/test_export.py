@@ -1,0 +1,239 @@
+r"""Exported students of tables: what the file says of a frame is what torch says."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import limbeck as lb
+from limbeck.compression.tables import export as table_export
+from limbeck.compression.tables.export import feeds, to_onnx
+from limbeck.compression.tables.table import Table
+
+pd = pytest.importorskip("pandas")
+needs_onnx = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")),
+    reason="needs the extra limbeck[onnx]",
+)
+
+
+def frame(n=50, seed=0):
+    g = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "age": g.integers(18, 90, n),
+            "pay in €": np.where(g.random(n) < 0.2, np.nan, g.normal(3e4, 1e4, n)),
+            "town": pd.Series(g.choice(["Köln", "", "東京"], n)).mask(g.random(n) < 0.2),
+            "street": g.choice([f"{k}. Straße" for k in range(20)], n),
+            "flag": g.random(n) < 0.5,
+            "maybe": pd.array(g.choice([True, False, None], n), dtype="boolean"),
+            "code": g.choice([10, 20, 30], n),
+            "share": g.choice([0.1, 0.25, np.nan], n),
+            "day": pd.Timestamp("2020-01-01") + pd.to_timedelta(g.integers(0, 900, n), unit="D"),
+            "one": "x",
+            3: g.normal(size=n),
+        }
+    )
+
+
+TABLE = Table(frame(), categories=["code", "share", "street"])
+
+
+def net(outputs, table=TABLE, seed=0):
+    encoder = table.encoder()
+    mlp = lb.MLP(encoder.width, 6, outputs, generator=torch.Generator().manual_seed(seed))
+    return nn.Sequential(encoder, mlp)
+
+
+def session(path):
+    import onnxruntime
+
+    path = path if isinstance(path, bytes) else str(path)
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+@needs_onnx
+def test_one_named_input_a_column_and_labels_out(tmp_path):
+    student = net(3)
+    path = to_onnx(student, TABLE, tmp_path / "new" / "s.onnx", classes=["rot", "grün", "blau"])
+    assert [file.name for file in path.parent.iterdir()] == ["s.onnx"]
+    assert student.training
+    file = session(path)
+    types = {entry.name: entry.type for entry in file.get_inputs()}
+    assert types == {
+        "age": "tensor(float)", "pay in €": "tensor(float)", "town": "tensor(string)",
+        "street": "tensor(string)", "flag": "tensor(bool)", "maybe": "tensor(float)",
+        "code": "tensor(int64)", "share": "tensor(double)", "day": "tensor(double)",
+        "3": "tensor(float)",
+    }  # fmt: skip
+    about = json.loads(file.get_modelmeta().custom_metadata_map["limbeck"])
+    assert Table.from_spec(about["table"]).spec() == TABLE.spec()
+    # a frame with rows that the table has never seen, written down by hand
+    given = {
+        "age": np.array([[30], [np.nan]], np.float32),
+        "pay in €": np.array([[np.nan], [2e4]], np.float32),
+        "town": np.array([["<missing>"], [""]], object),
+        "street": np.array([["3. Straße"], ["elsewhere"]], object),
+        "flag": np.array([[True], [False]]),
+        "maybe": np.array([[np.nan], [1]], np.float32),
+        "code": np.array([[20], [99]]),
+        "share": np.array([[np.nan], [0.25]]),
+        "day": np.array([[1577923200], [1577923200]], np.float64),
+        "3": np.array([[0.5], [-2]], np.float32),
+    }
+    median = np.rint(np.median(frame()["age"]))  # a whole number, as ages are
+    df = pd.DataFrame(
+        {
+            "age": [30, median],
+            "pay in €": [np.nan, 2e4],
+            "town": [None, ""],
+            "street": ["3. Straße", "elsewhere"],
+            "flag": [True, False],
+            "maybe": pd.array([None, True], dtype="boolean"),
+            "code": [20, 99],
+            "share": [np.nan, 0.25],
+            "day": pd.to_datetime(["2020-01-02"] * 2),
+            3: [0.5, -2],
+        }
+    )
+    expected = student(TABLE.encode(df)).softmax(1).detach().numpy()
+    label, probabilities = file.run(["label", "probabilities"], given)
+    np.testing.assert_allclose(probabilities, expected, atol=1e-6)
+    assert label.tolist() == [["rot", "grün", "blau"][k] for k in expected.argmax(1)]
+    # and what `feeds` makes of a frame
+    other = frame(7, seed=1)
+    found = file.run(["probabilities"], feeds(TABLE, other))[0]
+    np.testing.assert_allclose(
+        found, student(TABLE.encode(other)).softmax(1).detach().numpy(), atol=1e-6
+    )
+
+
+SMALL = pd.DataFrame({"x": [1.0, 2.0, 4.0, 3.0], "c": ["a", "b", "a", "b"]})
+
+
+@pytest.fixture(scope="module")
+def traced():
+    r"""The part of the graph that torch writes, once for several tests."""
+    table = Table(SMALL)
+    whole = table_export._Whole(net(3, table), list(table.groups()), "classification", "logits")
+    batch = table.encode(SMALL)
+    with torch.no_grad():
+        return table_export._traced(whole, tuple(batch.values())), whole(tuple(batch.values()))
+
+
+@needs_onnx
+@pytest.mark.parametrize(
+    "classes", [None, ["u", "v", "w"], [True, False, True], [7, -5, 9], [0.5, 1.5, -2.0],
+                np.array([7, -5, 9], dtype=object), pd.Index(["é", "", "w"])]
+)  # fmt: skip
+def test_labels_are_of_the_users_own_kind(traced, classes):
+    core, p = traced
+    table = Table(SMALL)
+    model = table_export._assembled(core, table, "classification", table_export._labels(classes, 3))
+    label, found = session(model.SerializeToString()).run(None, feeds(table, SMALL))
+    np.testing.assert_allclose(found, p, atol=1e-6)
+    names = np.arange(3) if classes is None else np.asarray(classes)
+    assert label.tolist() == [names[k] for k in p.argmax(1)]
+
+
+@needs_onnx
+def test_several_labels_are_ones_and_zeros_and_values_stay(traced):
+    core, p = traced
+    table = Table(SMALL)
+    several, values = (
+        session(table_export._assembled(core, table, task, None).SerializeToString())
+        for task in ("multilabel", "regression")
+    )
+    label = several.run(["label"], feeds(table, SMALL))[0]
+    assert label.tolist() == (p > 0.5).long().tolist()
+    assert [(entry.name, entry.shape) for entry in values.get_outputs()] == [
+        ("label", ["batch", 3])
+    ]
+    np.testing.assert_allclose(values.run(None, feeds(table, SMALL))[0], p, atol=1e-6)
+
+
+class Only(nn.Module):
+    def forward(self, x):
+        return x["y"]
+
+
+Z = torch.tensor([[0.5, -1.0], [2.0, 3.0]])
+
+
+@pytest.mark.parametrize(
+    ("task", "form", "y", "expected"),
+    [
+        ("classification", "logits", Z, Z.softmax(1)),
+        ("classification", "log_probabilities", Z.log_softmax(1), Z.softmax(1)),
+        ("classification", "probabilities", Z.softmax(1), Z.softmax(1)),
+        ("classification", "logits", Z[:, 0], torch.stack([-Z[:, 0], Z[:, 0]], 1).sigmoid()),
+        ("multilabel", "logits", Z, Z.sigmoid()),
+        ("multilabel", "logits", Z[:, :1], Z[:, :1].sigmoid()),
+        ("multilabel", "probabilities", Z.sigmoid(), Z.sigmoid()),
+        ("regression", "values", Z, Z),
+        ("regression", "logits", Z[:, 0], Z[:, :1]),
+    ],
+)
+def test_outputs_become_probabilities_or_values(task, form, y, expected):
+    whole = table_export._Whole(Only(), ["y"], task, form)
+    torch.testing.assert_close(whole((y,)), expected)
+
+
+@needs_onnx
+def test_a_file_that_disagrees_is_not_left_behind(tmp_path, monkeypatch, traced):
+    monkeypatch.setattr(table_export, "_traced", lambda whole, parts: traced[0])
+    table = Table(SMALL)
+    student = net(3, table).double()
+    to_onnx(student, table, tmp_path / "s.onnx")
+    assert student[1].layers[0].weight.dtype == torch.float64  # the user's own is as it was
+    (tmp_path / "s.onnx").unlink()
+    with pytest.raises(lb.LimbeckError, match=r"disagrees with torch by .*, and was not written"):
+        to_onnx(net(3, table, seed=1), table, tmp_path / "s.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@needs_onnx
+def test_a_student_that_cannot_be_exported_is_refused_with_the_reason(tmp_path, monkeypatch):
+    def refuse(*args, **options):
+        raise RuntimeError("a reason\nand more")
+
+    monkeypatch.setattr(torch.onnx, "export", refuse)
+    table = Table(SMALL)
+    message = r"torch cannot write Sequential as ONNX \(a reason\)"
+    with pytest.raises(lb.LimbeckError, match=message):
+        to_onnx(net(2, table), table, tmp_path / "s.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_arguments_are_refused(tmp_path, monkeypatch):
+    table = Table(SMALL)
+    student, path = net(2, table), tmp_path / "s.onnx"
+    with pytest.raises(lb.ArgumentError, match=r"path: got .*a name that ends in \.onnx"):
+        to_onnx(student, table, tmp_path / "s.pt")
+    with pytest.raises(lb.ArgumentError, match=r"task: got 'classify'.*'classification'"):
+        to_onnx(student, table, path, task="classify")
+    labelled = Table(SMALL.rename(columns={"x": "label"}))
+    with pytest.raises(lb.ArgumentError, match="table: got a column 'label'; accepted: columns"):
+        to_onnx(net(2, labelled), labelled, path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(lb.LimbeckError, match=r"pip install 'limbeck\[onnx\]'"):
+        to_onnx(student, table, path)
+
+
+@needs_onnx
+def test_labels_and_forms_must_fit(tmp_path):
+    table = Table(SMALL)
+    with pytest.raises(lb.ArgumentError, match=r"classes: got labels of shape \(3,\).*2, one for"):
+        to_onnx(net(2, table), table, tmp_path / "s.onnx", classes=[1, 2, 3])
+    with pytest.raises(lb.ArgumentError, match="output: got 'values'"):
+        to_onnx(net(2, table), table, tmp_path / "s.onnx", output="values")
+
+
+def test_a_boolean_that_cannot_be_missing_is_not_invented():
+    df = pd.DataFrame({"flag": [True, False, True]})
+    table = Table(df)
+    with pytest.raises(lb.ArgumentError, match=r"df\['flag'\]: got missing values"):
+        feeds(table, pd.DataFrame({"flag": pd.array([True, None], dtype="boolean")}))

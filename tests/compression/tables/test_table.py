@@ -1,0 +1,401 @@
+r"""A table: frames become tensors and frames again, and bad frames are refused by name."""
+
+import json
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import limbeck as lb
+from limbeck.compression.tables.columns import Category, Number
+from limbeck.compression.tables.table import Table
+
+pd = pytest.importorskip("pandas")
+N = 40
+
+
+def frame(n=N, seed=0):
+    r"""Every kind of column that a table knows."""
+    g = np.random.default_rng(seed)
+    start = pd.Timestamp("2020-01-01 10:00")
+    hours = start + pd.to_timedelta(g.integers(0, 9000, n), unit="h")
+    towns = g.choice(["Köln", "東京", "", "São Paulo"], n)
+    return pd.DataFrame(
+        {
+            "age": g.integers(18, 90, n),
+            "pay": np.where(g.random(n) < 0.2, np.nan, g.normal(3e4, 1e4, n)),
+            "single": g.normal(size=n).astype(np.float32),
+            "town": pd.Series(towns).mask(g.random(n) < 0.2),
+            "object": pd.Series(np.where(g.random(n) < 0.2, None, towns), dtype=object),
+            "string": pd.Series(towns, dtype="string").mask(g.random(n) < 0.2),
+            "python": pd.Series(towns, dtype=pd.StringDtype("python")),
+            "grade": pd.Categorical(
+                g.choice(["low", "high", None], n), ["low", "never", "high"], ordered=True
+            ),
+            "digit": pd.Categorical(g.choice([3, 1, 2], n), [3, 1, 2]),
+            "flag": g.random(n) < 0.5,
+            "maybe": pd.array(g.choice([True, False, None], n), dtype="boolean"),
+            "answer": pd.Series(g.choice([True, False, None], n), dtype=object),
+            "count": pd.array(np.where(g.random(n) < 0.3, None, g.integers(0, 9, n)), "Int64"),
+            "part": pd.array(np.where(g.random(n) < 0.3, None, g.random(n)), "Float64"),
+            "whole object": pd.Series([None, *g.integers(0, 9, n - 1).tolist()], dtype=object),
+            "byte": g.integers(0, 256, n).astype(np.uint8),
+            "day": hours.normalize(),
+            "hour": hours.tz_localize("UTC").tz_convert("Europe/Berlin"),
+            "second": pd.Series(hours).astype("datetime64[ns]").mask(g.random(n) < 0.2),
+            "stamp": 1_700_000_000 + g.integers(0, 10**6, n),
+            "sparse": pd.arrays.SparseArray(g.integers(0, 2, n)),
+            "one": "x",
+            "never": np.nan,
+            "no date": pd.Series([None] * n, dtype="datetime64[ns]"),
+            "no category": pd.Categorical([None] * n, ["a"]),
+            "one of two": pd.Categorical(["b"] * n, ["a", "b"]),
+            "tenth": 0.1,
+            "moment": pd.Timestamp("2020-02-03 04:05:06.789012"),
+            7: g.normal(size=n),
+        }
+    )
+
+
+def same(found, df):
+    r"""Frames are equal up to float32, with the same dtypes."""
+    pd.testing.assert_frame_equal(found, df.reset_index(drop=True), rtol=3e-7, atol=1e-30)
+
+
+def test_a_frame_goes_through_tensors_and_back():
+    df = frame()
+    table = Table(df)
+    same(table.to_frame(table.encode(df)), df)
+
+
+def test_arrays_as_an_opaque_teacher_gets_them_will_do():
+    df = frame()
+    table = Table(df)
+    same(table.to_frame({k: v.numpy() for k, v in table.encode(df).items()}), df)
+
+
+def test_a_spec_is_json_and_gives_the_same_table():
+    df = frame()
+    table = Table(df, categories=["byte"])
+    again = Table.from_spec(json.loads(json.dumps(table.spec())))
+    assert again.spec() == table.spec()
+    batch = again.encode(df)
+    assert all(torch.equal(batch[key], part) for key, part in table.encode(df).items())
+    same(again.to_frame(batch), df)
+    assert repr(again) == repr(table)
+
+
+def texts(n):
+    few = st.lists(st.text(max_size=4), min_size=1, max_size=5)
+    return few.flatmap(
+        lambda some: st.lists(st.sampled_from([*some, None]), min_size=n, max_size=n)
+    )
+
+
+def reals(n, width):
+    limit = 1e30 if width == 64 else 2.0**100
+    real = st.floats(-limit, limit, allow_subnormal=False, width=width)
+    return st.lists(st.one_of(real, st.just(float("nan"))), min_size=n, max_size=n)
+
+
+def column(n):
+    whole = st.one_of(st.integers(-(2**24), 2**24), st.none())
+    moments = st.one_of(st.integers(0, 10**5), st.none())
+    lists = lambda values: st.lists(values, min_size=n, max_size=n)  # noqa: E731
+    days = np.datetime64("1999-12-31", "s")
+    return st.one_of(
+        reals(n, 32).map(lambda v: pd.Series(v, dtype="float32")),
+        lists(whole).map(lambda v: pd.Series(v, dtype="Int64")),
+        texts(n).map(lambda v: pd.Series(v, dtype="str")),
+        texts(n).map(lambda v: pd.Series(v, dtype="category")),
+        texts(n).map(lambda v: pd.Series(v, dtype=object)),
+        lists(st.sampled_from([True, False, None])).map(lambda v: pd.Series(v, dtype="boolean")),
+        lists(st.booleans()).map(lambda v: pd.Series(v, dtype=bool)),
+        lists(moments).map(
+            lambda v: pd.Series([None if x is None else days + x * 3600 for x in v]).astype(
+                "datetime64[us]"
+            )
+        ),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_exact_columns_come_back_exactly(data):
+    n = data.draw(st.integers(2, 12))
+    columns = data.draw(st.lists(column(n), min_size=1, max_size=4))
+    df = pd.DataFrame({f"c{k}": series for k, series in enumerate(columns)} | {"row": range(n)})
+    table = Table(df)
+    batch = table.encode(df)
+    pd.testing.assert_frame_equal(table.to_frame(batch), df, check_exact=True)
+    features = table.encoder()(batch)
+    assert features.shape == (n, table.encoder().width)
+    assert features.isfinite().all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 12).flatmap(lambda n: reals(n, 64)))
+def test_numbers_come_back_up_to_float32(values):
+    df = pd.DataFrame({"x": values, "row": range(len(values))})
+    table = Table(df)
+    found = table.to_frame(table.encode(df))["x"].to_numpy()
+    x = df["x"].to_numpy()
+    assert (np.isnan(found) == np.isnan(x)).all()
+    size = 1e-45 + np.nanmax(np.abs(x), initial=0)
+    np.testing.assert_allclose(found, x, rtol=2**-23, atol=2**-23 * size)
+
+
+def test_what_is_far_from_zero_keeps_its_digits():
+    x = 51.5 + 1e-3 * np.random.default_rng(0).random(30)
+    df = pd.DataFrame({"latitude": x, "nanoseconds": 1.7e9 * 1e6 + np.arange(30)})
+    table = Table(df)
+    found = table.to_frame(table.encode(df))
+    np.testing.assert_allclose(found["latitude"], x, rtol=0, atol=1e-3 * 2**-24)
+    assert (found["nanoseconds"] == df["nanoseconds"]).all()
+
+
+def test_tensors_are_of_few_kinds_and_masks_are_there_where_something_is_missing():
+    df = frame()
+    table = Table(df)
+    batch = table.encode(df)
+    assert set(batch) == set(table.groups())
+    assert all(part.shape == (N,) for part in batch.values())
+    for column in table.varying:
+        if isinstance(column, Number):
+            assert batch[column.key].dtype == torch.float32
+            assert (column.mask is not None) == bool(df[column.name].isna().any())
+            if column.mask:
+                assert batch[column.mask].dtype == torch.bool
+                gone = df[column.name].isna().to_numpy()
+                assert (batch[column.mask].numpy() == gone).all()
+                assert (batch[column.key].numpy()[gone] == np.float32(column.fill)).all()
+        else:
+            assert isinstance(column, Category)
+            assert batch[column.key].dtype == torch.int64
+    constants = {column.name for column in table.columns if column.constant}
+    assert constants == {
+        "one", "never", "no date", "no category", "one of two", "tenth", "moment",
+    }  # fmt: skip
+    assert table.groups()["pay__missing"] == "pay"
+
+
+def test_the_median_fills_gaps():
+    df = pd.DataFrame({"x": [1.0, 2.0, np.nan, 9.0]})
+    assert Table(df).encode(df)["x"].tolist() == [1, 2, 2, 9]
+
+
+def test_codes_for_unknown_and_missing():
+    table = Table(pd.DataFrame({"a": ["x", "y", "x", None], "b": ["u", "v", "u", "u"]}))
+    batch = table.encode(pd.DataFrame({"a": ["y", "new", None], "b": ["v", "new", None]}))
+    assert batch["a"].tolist() == [1, 2, 3]
+    assert batch["b"].tolist() == [1, 2, 2]  # nothing was missing there
+    back = table.to_frame(batch)
+    assert back["a"].fillna("gone").tolist() == ["y", "x", "gone"]  # the most frequent one
+    assert back["b"].tolist() == ["v", "u", "u"]
+
+
+def test_a_number_missing_where_none_was_is_filled_with_a_warning():
+    table = Table(pd.DataFrame({"x": [1.0, 2.0, 9.0]}))
+    with pytest.warns(UserWarning, match=r"df\['x'\]: 1 missing values become the median"):
+        batch = table.encode(pd.DataFrame({"x": [5.0, np.nan]}))
+    assert batch["x"].tolist() == [5, 2]
+    assert set(batch) == {"x"}
+
+
+def test_generated_numbers_are_rounded_to_what_the_column_holds():
+    df = pd.DataFrame(
+        {
+            "byte": np.array([0, 255, 3], np.uint8),
+            "int": [1, 2, 3],
+            "day": pd.to_datetime(["2020-01-01", "2020-03-01", "2021-01-01"]),
+        }
+    )
+    table = Table(df)
+    origin = next(c.origin for c in table.columns if c.name == "day")
+    day = 86400.0
+    batch = {
+        "byte": torch.tensor([-3.2, 300.0, 7.4]),
+        "int": torch.tensor([-3.2, 1e30, 2.6]),
+        "day": torch.tensor([0.4 * day, 0.6 * day, -9.9 * day]),
+    }
+    back = table.to_frame(batch)
+    assert back["byte"].tolist() == [0, 255, 7]
+    assert back["int"].tolist() == [-3, 2**62, 3]
+    assert (back["day"] == pd.to_datetime(origin + day * np.array([0, 1, -10]), unit="s")).all()
+    rounded = table.rounded(batch)
+    same(table.to_frame(rounded), back)
+    again = table.encode(back)
+    assert all(torch.equal(rounded[key], again[key]) for key in batch)
+
+
+def test_numbers_may_be_categories():
+    df = pd.DataFrame({"code": [10, 20, 10, 30], "share": [0.1, np.nan, 0.2, 0.1]})
+    table = Table(df, categories=["code", "share"])
+    batch = table.encode(df)
+    assert batch["code"].tolist() == [0, 1, 0, 2]
+    assert batch["share"].tolist() == [0, 3, 1, 0]
+    pd.testing.assert_frame_equal(table.to_frame(batch), df, check_exact=True)
+
+
+def test_ids_are_refused_unless_the_user_says_so():
+    df = pd.DataFrame({"id": [f"user {k}" for k in range(30)], "x": range(30)})
+    message = r"df\['id'\]: got 30 different strings in 30 rows.*drop=\['id'\].*categories=\['id'\]"
+    with pytest.raises(lb.ArgumentError, match=message):
+        Table(df)
+    assert [column.name for column in Table(df, drop="id").columns] == ["x"]
+    assert len(Table(df, categories=["id"]).columns[0].categories) == 30
+    Table(df.astype({"id": "category"}))  # the user said so, too
+    Table(pd.DataFrame({"id": [f"user {k}" for k in range(20)]}))  # so few are no ids
+
+
+BAD = {
+    "columns that are all constant": {"a": [1, 1], "b": [None, None]},
+    r"df\['x'\]: got infinity, the first in row 1": {"x": [1.0, -np.inf]},
+    r"df\['x'\]: got numbers of up to 1e\+300": {"x": [1.0, 1e300]},
+    r"df\['x'\]: got values of kind mixed; accepted: .*drop=": {"x": [[1], [2]]},
+    r"df\['x'\]: got values of kind mixed-integer": {"x": [1, "a"]},
+    r"df\['x'\]: got values of kind complex128": {"x": [1j, 2]},
+    r"df\['x'\]: got values of kind timedelta64": {"x": pd.to_timedelta([1, 2], unit="s")},
+    r"df\['x'\]: got categories of type Interval": {"x": pd.cut([1, 2, 3], 2)},
+    r"df\['x'\]: got categories of type int, str": {"x": pd.Categorical([1, "a"])},
+    r"df\['x'\]: got whole numbers of up to .*, like ids": {"x": [2**60, 2**61]},
+    r"df: got the column name 0\.5; accepted: strings": {0.5: [1, 2]},
+    r"df: got the column name ''; accepted: strings": {"": [1, 2]},
+    r"df: got the column name '1' twice": {1: [1, 2], "1": [3, 4]},
+    r"df: got a frame of 0 rows and 1 columns": {"x": []},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_frames_are_refused(message):
+    with pytest.raises(lb.ArgumentError, match=message):
+        Table(pd.DataFrame(BAD[message]))
+
+
+def test_duplicate_names_levels_and_other_things_are_refused():
+    df = pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"])
+    with pytest.raises(lb.ArgumentError, match="the column name 'a' twice"):
+        Table(df)
+    df.columns = pd.MultiIndex.from_tuples([("a", "b"), ("a", "c")])
+    with pytest.raises(lb.ArgumentError, match="columns of 2 levels; accepted: one name a column"):
+        Table(df)
+    for value in (np.zeros((2, 2)), {"a": [1]}, None):
+        with pytest.raises(lb.ArgumentError, match="accepted: a data frame of pandas or Polars"):
+            Table(value)
+    with pytest.raises(lb.ArgumentError, match=r"categories: got 'agee'.*did you mean 'age'"):
+        Table(frame(), categories=["agee"])
+    with pytest.raises(lb.ArgumentError, match="a frame of 2 rows and 0 columns"):
+        Table(pd.DataFrame({"x": [1, 2]}), drop=["x"])
+
+
+WRONG = {
+    r"df: got no column 'b', 7": {"a": [1.0]},
+    r"df\['a'\]: got string values \(str\); accepted: numbers": {"a": ["1.0"]},
+    r"df\['a'\]: got infinity": {"a": [np.inf]},
+    r"df\['b'\]: got the value 1; accepted: strings, as before": {"b": [1]},
+    r"df\['b'\]: got values that are no scalars": {"b": [["x"]]},
+    r"df\[7\]: got the value 'x'; accepted: values such as 1": {7: ["x"]},
+    r"df\['t'\]: got values of dtype str; accepted: dates": {"t": ["2020-01-01"]},
+    r"df\['t'\]: got dates of datetime64.*UTC": {"t": pd.to_datetime(["2020-01-01"], utc=True)},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_frames_that_do_not_fit_are_refused(message):
+    dates = pd.to_datetime(["2020-01-01", "2020-01-02", "2020-01-03"])
+    df = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": ["x", "y", "x"], 7: [1, 2, 1], "t": dates})
+    table = Table(df, categories=[7])
+    fitting = {} if "no column" in message else df[:1].to_dict("list")
+    with pytest.raises(lb.ArgumentError, match=message):
+        table.encode(pd.DataFrame(fitting | WRONG[message]))
+
+
+def test_batches_that_do_not_fit_are_refused():
+    df = pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]})
+    table = Table(df)
+    good = table.encode(df)
+    for change, message in [
+        ({"a": torch.tensor([1.0, np.nan])}, r"batch\['a'\]: got NaN or infinity"),
+        ({"a": torch.zeros(2, 1)}, r"batch\['a'\]: got an array of shape \(2, 1\)"),
+        ({"b": torch.tensor([0, 4])}, r"batch\['b'\]: got codes of int64.*from 0 to 3"),
+        ({"b": torch.tensor([0.0, 1.0])}, r"batch\['b'\]: got codes of float32"),
+        ({"b": torch.tensor([0, 3])}, r"batch\['b'\]: got 3, the code of a missing value"),
+        ({"b": torch.tensor([0])}, r"batch\['b'\]: got an array of shape \(1,\)"),
+    ]:
+        with pytest.raises(lb.ArgumentError, match=message):
+            table.to_frame(good | change)
+    with pytest.raises(lb.ArgumentError, match="batch: got no part 'b'"):
+        table.to_frame({"a": good["a"]})
+
+
+def test_the_index_and_further_columns_are_ignored():
+    df = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": ["x", "y", "x"]})
+    table = Table(df)
+    index = pd.MultiIndex.from_product([["u"], [5, 6, 7]])
+    found = table.encode(df.set_index(index).assign(more=1)[["more", "b", "a"]])
+    assert all(torch.equal(found[key], part) for key, part in table.encode(df).items())
+    assert list(found) == ["a", "b"]
+    twice = pd.concat([df, df[["a"]]], axis=1)
+    with pytest.raises(lb.ArgumentError, match="df: got 'a' more than once"):
+        table.encode(twice)
+
+
+def test_no_rows_are_a_frame_too():
+    df = frame()
+    table = Table(df)
+    empty = table.to_frame(table.encode(df[:0]))
+    pd.testing.assert_frame_equal(empty, df[:0])
+
+
+def test_names_of_masks_do_not_collide():
+    df = pd.DataFrame({"a": [1.0, np.nan, 2.0], "a__missing": [1.0, 2.0, np.nan]})
+    table = Table(df)
+    assert len(table.encode(df)) == 4
+    same(table.to_frame(table.encode(df)), df)
+
+
+def test_anything_with_to_pandas_is_taken():
+    class Polars:
+        def __init__(self, df):
+            self.df = df
+
+        def to_pandas(self):
+            return self.df
+
+    df = pd.DataFrame({"a": [1.0, 2.0]})
+    assert Table(Polars(df)).encode(Polars(df))["a"].tolist() == [1, 2]
+
+
+def test_without_pandas_the_error_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(lb.LimbeckError, match=r"pip install 'limbeck\[tables\]'"):
+        Table(None)
+
+
+def test_it_prints_its_columns():
+    text = repr(Table(frame()))
+    assert "29 columns of 40 rows" in text
+    for word in ("datetime64[us, Europe/Berlin]", "whole number", "flag", "nothing, constant"):
+        assert word in text
+    wide = pd.DataFrame(np.arange(80).reshape(2, 40))
+    assert "and 10 more" in repr(Table(wide))
+
+
+@pytest.mark.parametrize("spec", [{}, {"type": "Table"}, {"type": "T", "rows": 1, "columns": []}])
+def test_a_foreign_spec_is_refused(spec):
+    with pytest.raises(lb.ArgumentError, match=r"accepted: what Table\.spec\(\) gives"):
+        Table.from_spec(spec)
+    whole = Table(pd.DataFrame({"a": [1.0, 2.0]})).spec()
+    with pytest.raises(lb.ArgumentError, match=r"accepted: what Table\.spec\(\) gives"):
+        Table.from_spec(whole | {"columns": [{"type": "Number", **spec}]})
+
+
+def test_encoding_what_the_table_was_made_of_warns_of_nothing():
+    df = frame()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Table(df).encode(df)

@@ -1,0 +1,206 @@
+r"""What serves as a teacher, callables above all, and what every predictor promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from sklearn.ensemble import RandomForestClassifier
+
+from limbeck.compression.teachers.dispatch import Predictor, as_predictor
+from limbeck.errors import ArgumentError
+
+X = np.random.default_rng(0).normal(size=(40, 3))
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def logistic(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def test_probabilities_of_a_callable() -> None:
+    teacher = as_predictor(softmax, X)
+    assert isinstance(teacher, Predictor)
+    assert (teacher.task, teacher.form, teacher.outputs) == ("classification", "probabilities", 3)
+    assert (teacher.module, teacher.module_form, teacher.name) == (None, None, "softmax")
+    assert teacher.classes.tolist() == [0, 1, 2]
+    found = teacher(X)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, softmax(X))
+    np.testing.assert_array_equal(teacher.predict(X), X.argmax(1))
+    named = as_predictor(softmax, X, classes=["a", "b", "c"])
+    assert named.predict(X[:5]).tolist() == [["a", "b", "c"][k] for k in X[:5].argmax(1)]
+
+
+def test_values_of_a_callable() -> None:
+    one = as_predictor(lambda x: x[:, 0] * 9, X)
+    assert (one.task, one.form, one.outputs, one.classes) == ("regression", "values", 1, None)
+    np.testing.assert_array_equal(one(X), X[:, :1] * 9)
+    assert one.predict(X).shape == (40,)
+    two = as_predictor(lambda x: x[:, :2], X, task="regression")
+    assert two.outputs == 2
+    np.testing.assert_array_equal(two.predict(X), X[:, :2])
+
+
+def test_one_probability_is_that_of_class_1() -> None:
+    teacher = as_predictor(lambda x: logistic(x[:, 0]), X, task="classification")
+    p = logistic(X[:, 0])
+    np.testing.assert_allclose(teacher(X), np.stack([1 - p, p], 1))
+    np.testing.assert_array_equal(teacher.predict(X), (X[:, 0] > 0).astype(int))
+    margins = as_predictor(lambda x: x[:, 0], X, output="logits")
+    np.testing.assert_allclose(margins(X), teacher(X))
+
+
+def test_labels_each_on_its_own() -> None:
+    teacher = as_predictor(logistic, X, task="multilabel", classes=["red", "green", "blue"])
+    assert (teacher.task, teacher.form, teacher.outputs) == ("multilabel", "probabilities", 3)
+    np.testing.assert_array_equal(teacher(X), logistic(X))
+    np.testing.assert_array_equal(teacher.predict(X), (X > 0).astype(int))
+
+
+def test_labels_alone_need_their_classes() -> None:
+    def teacher(x: np.ndarray) -> np.ndarray:
+        return np.array(["no", "yes"])[(x[:, 0] > 0).astype(int)]
+
+    with pytest.raises(ArgumentError, match="labels without probabilities"):
+        as_predictor(teacher, X)
+    sure = as_predictor(teacher, X, task="classification", classes=["yes", "no", "perhaps"])
+    np.testing.assert_array_equal(sure.predict(X), teacher(X))
+    assert sure(X).sum(0)[2] == 0
+    assert set(sure(X).ravel()) == {0.0, 1.0}
+
+
+def test_rows_of_every_kind_reach_a_callable() -> None:
+    pandas = pytest.importorskip("pandas")
+    seen = []
+
+    def teacher(x) -> np.ndarray:
+        seen.append(type(x).__name__)
+        return np.zeros(x.shape[0]) + 5
+
+    for rows in (X, torch.as_tensor(X), X.tolist(), pandas.DataFrame(X), sparse.coo_array(X)):
+        np.testing.assert_array_equal(as_predictor(teacher, rows)(rows), np.full((40, 1), 5.0))
+    assert sorted(set(seen)) == ["DataFrame", "csr_array", "ndarray"]
+    columns = {"a": X[:, 0], "b": torch.as_tensor(X[:, 1])}
+    both = as_predictor(lambda x: x["a"] + 10 * x["b"], columns)
+    np.testing.assert_allclose(both(columns)[:, 0], X[:, 0] + 10 * X[:, 1])
+
+
+def test_a_callable_is_asked_at_a_few_rows_before_all_of_them() -> None:
+    sizes = []
+
+    def teacher(x: np.ndarray) -> np.ndarray:
+        sizes.append(len(x))
+        return softmax(x)
+
+    as_predictor(teacher, X)(X)
+    assert sizes == [16, 40]
+
+
+def test_no_rows_get_no_answers_and_do_not_reach_the_teacher() -> None:
+    def teacher(x: np.ndarray) -> np.ndarray:
+        assert len(x)
+        return softmax(x)
+
+    predictor = as_predictor(teacher, X)
+    assert predictor(X[:0]).shape == (0, 3)
+    assert predictor.predict(X[:0]).shape == (0,)
+    with pytest.raises(ArgumentError, match="X: got no rows; accepted: a few rows"):
+        as_predictor(teacher, X[:0])
+    with pytest.raises(ArgumentError, match="X: got None; accepted: a few rows"):
+        as_predictor(teacher)
+
+
+@pytest.mark.parametrize(
+    ("later", "says"),
+    [
+        (lambda x: softmax(x)[1:], r"answers of shape \(39, 3\) for 40 rows"),
+        (lambda x: softmax(x[:, :2]), r"shape \(40, 2\).*accepted: shape \(40, 3\)"),
+        (lambda x: np.where(x > 2, np.nan, softmax(x)), "NaN or infinite answers"),
+        (lambda x: softmax(x) * 2, "between"),
+    ],
+)
+def test_answers_that_turn_wrong_are_refused(later, says) -> None:
+    teacher = as_predictor(lambda x: softmax(x) if len(x) < 20 else later(x), X)
+    with pytest.raises(ArgumentError, match=f"teacher: got .*{says}"):
+        teacher(X)
+
+
+def test_rounded_probabilities_pass_and_stay_inside() -> None:
+    teacher = as_predictor(
+        lambda x: np.tile([1.0002, -0.0002], (len(x), 1)), X, output="probabilities"
+    )
+    assert teacher(X[:2]).tolist() == [[1, 0], [1, 0]]
+
+
+def test_an_error_of_the_teacher_is_the_teachers() -> None:
+    def teacher(x: np.ndarray) -> np.ndarray:
+        if len(x) > 20:
+            raise ConnectionError("gone")
+        return softmax(x)
+
+    predictor = as_predictor(teacher, X)
+    with pytest.raises(ConnectionError, match="gone"):
+        predictor(X)
+
+
+def test_a_callable_has_no_content() -> None:
+    teacher = as_predictor(softmax, X)
+    assert (teacher.fingerprint(), teacher.bytes()) == (None, None)
+    with pytest.raises(ArgumentError, match="teacher_folds: got softmax, which cannot be fitted"):
+        teacher.refit(X, X[:, 0] > 0)
+
+
+def test_anything_that_predicts_numbers_will_do() -> None:
+    class Model:
+        def predict(self, x: np.ndarray) -> np.ndarray:
+            return x[:, 0] * 3
+
+    teacher = as_predictor(Model(), X)
+    assert (teacher.name, teacher.task) == ("Model", "regression")
+
+
+def test_classes_must_fit() -> None:
+    for classes, says in [
+        (["a", "b"], r"\['a', 'b'\] for softmax, which has 3 classes without names"),
+        (["a", "a", "b"], "names that differ"),
+        ("abc", "a list of names"),
+        ([], "a list of names"),
+    ]:
+        with pytest.raises(ArgumentError, match=f"classes: got .*{says}"):
+            as_predictor(softmax, X, classes=classes)
+    with pytest.raises(ArgumentError, match="None for regression"):
+        as_predictor(lambda x: x[:, 0] * 9, X, classes=["a"])
+    mixed = as_predictor(softmax, X, classes=["a", 1, None])
+    assert mixed.classes.tolist() == ["a", 1, None]
+
+
+def test_a_predictor_passes_through() -> None:
+    teacher = as_predictor(softmax, X)
+    assert as_predictor(teacher) is teacher
+    assert as_predictor(teacher, classes=["a", "b", "c"]).classes.tolist() == ["a", "b", "c"]
+    assert teacher.classes.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("teacher", [3, X, None, {"a": softmax}])
+def test_what_cannot_teach_is_refused(teacher) -> None:
+    name = type(teacher).__name__
+    with pytest.raises(ArgumentError, match=f"teacher: got an object of type {name}.*ONNX file"):
+        as_predictor(teacher, X)
+
+
+def test_slips_are_named() -> None:
+    with pytest.raises(ArgumentError, match="the class RandomForestClassifier; accepted: an obj"):
+        as_predictor(RandomForestClassifier, X)
+    with pytest.raises(ArgumentError, match="weights: got one for a single teacher"):
+        as_predictor(softmax, X, weights=[1.0])
+    with pytest.raises(ArgumentError, match="stack: got one for a single teacher"):
+        as_predictor(softmax, X, stack=softmax)
+    with pytest.raises(ArgumentError, match="X: got a "):
+        as_predictor(softmax, 3.0)
+    assert repr(as_predictor(softmax, X)) == "Predictor(softmax, classification, outputs=3)"

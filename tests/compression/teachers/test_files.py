@@ -1,0 +1,52 @@
+r"""Files that cannot be read are refused by name, with the reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from limbeck.compression.teachers import files as model_files
+from limbeck.compression.teachers.dispatch import as_predictor
+from limbeck.errors import ArgumentError, LimbeckError
+
+X = np.zeros((3, 2))
+
+
+def test_other_endings_and_missing_files_are_refused(tmp_path) -> None:
+    for name in ("model.pkl", "resnet", "model.pt"):
+        with pytest.raises(ArgumentError, match=f"{name}.*ends in .onnx, .json.*model itself"):
+            as_predictor(name, X)
+    with pytest.raises(ArgumentError, match="which is no file"):
+        as_predictor(tmp_path / "model.onnx", X)
+
+
+@pytest.mark.parametrize(
+    ("ending", "library", "kind"),
+    [
+        ("onnx", "onnxruntime", "ONNX"),
+        ("json", "xgboost", "XGBoost"),
+        ("txt", "lightgbm", "LightGBM"),
+        ("cbm", "catboost", "CatBoost"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_the_librarys_reason(
+    ending, library, kind, tmp_path
+) -> None:
+    pytest.importorskip(library)
+    path = tmp_path / f"model.{ending}"
+    path.write_text("hello")
+    with pytest.raises(ArgumentError, match=f"unreadable: .*a model as {kind} writes it") as error:
+        as_predictor(path, X)
+    assert error.value.__cause__ is not None
+
+
+def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch) -> None:
+    def absent(name: str):
+        raise ImportError(name)
+
+    monkeypatch.setattr(model_files.importlib, "import_module", absent)
+    for ending, extra in (("onnx", "onnx"), ("json", "boosting"), ("cbm", "boosting")):
+        path = tmp_path / f"model.{ending}"
+        path.write_text("hello")
+        with pytest.raises(LimbeckError, match=rf"limbeck\[{extra}\]"):
+            as_predictor(path, X)

@@ -1,0 +1,137 @@
+r"""Raw outputs: what they are taken for, what is asked back, and what becomes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limbeck.compression.teachers.readings import Reading, Said, as_outputs, check, read, settle
+from limbeck.errors import ArgumentError
+
+ONE = np.array([0.2, 0.9])
+WIDE = np.array([-3.0, 7.0])
+PAIRS = np.array([[0.2, 0.8], [0.5, 0.5]])
+SHARES = np.array([[0.2, 0.9], [0.5, 0.6]])
+SCORES = np.array([[-1.0, 2.0], [0.5, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("raw", "said", "network", "reading"),
+    [
+        (PAIRS, {}, False, ("classification", "probabilities")),
+        (np.log(PAIRS), {}, False, ("classification", "log_probabilities")),
+        (PAIRS, {"task": "multilabel"}, False, ("multilabel", "probabilities")),
+        (PAIRS, {"task": "regression"}, True, ("regression", "values")),
+        (WIDE, {}, False, ("regression", "values")),
+        (WIDE[:, None], {}, False, ("regression", "values")),
+        (ONE, {"task": "classification"}, False, ("classification", "probabilities")),
+        (SHARES, {"task": "multilabel"}, True, ("multilabel", "probabilities")),
+        (SCORES, {"task": "multilabel"}, True, ("multilabel", "logits")),
+        (SCORES, {"task": "classification"}, True, ("classification", "logits")),
+        (SCORES, {"output": "logits"}, False, ("classification", "logits")),
+        (SCORES, {"output": "values"}, True, ("regression", "values")),
+        (WIDE, {"task": "classification"}, True, ("classification", "logits")),
+        (np.array([1, 2]), {"task": "regression"}, False, ("regression", "values")),
+        (np.eye(2, dtype=int), {}, False, ("classification", "probabilities")),
+    ],
+)
+def test_what_outputs_are_taken_for(raw, said, network, reading) -> None:
+    found = settle(raw, Said(**said), network=network)
+    assert found == Reading(*reading)
+
+
+@pytest.mark.parametrize(
+    ("raw", "task", "network", "asks"),
+    [
+        (ONE, "auto", False, 'task: .*task="regression", or task="classification"'),
+        (ONE, "auto", True, 'task: .*task="regression", or task="classification"'),
+        (ONE, "classification", True, 'output: .*output="logits", "probabilities"'),
+        (WIDE, "auto", True, 'task: .*"regression", or output="logits"'),
+        (WIDE, "classification", False, "output: "),
+        (SHARES, "auto", False, 'task: .*"multilabel", or output="logits"'),
+        (SHARES, "classification", True, "output: "),
+        (SCORES, "auto", True, "task: .*between -1 and 2"),
+        (SCORES, "multilabel", False, "output: "),
+    ],
+)
+def test_what_cannot_be_told_is_asked_by_the_argument_that_settles_it(
+    raw, task, network, asks
+) -> None:
+    with pytest.raises(ArgumentError, match=asks):
+        settle(raw, Said(task), network=network)
+
+
+@pytest.mark.parametrize("labels", [np.array([0, 1]), np.array(["a", "b"]), np.array([True])])
+def test_labels_are_refused_unless_their_classes_are_known(labels) -> None:
+    for task in ("auto", "classification", "multilabel"):
+        with pytest.raises(ArgumentError, match=r"teacher: got labels.*classes=\[\.\.\.\]"):
+            settle(labels, Said(task))
+    assert settle(labels, Said("classification", classes=[0, 1])).form == "labels"
+
+
+def test_labels_are_certainties() -> None:
+    reading = Reading("classification", "labels")
+    found = read(np.array(["b", "a"]), reading, ["a", "b", "c"])
+    assert found.tolist() == [[0, 1, 0], [1, 0, 0]]
+    with pytest.raises(ArgumentError, match=r"the label .*'d'.*one of the classes \['a', 'b'\]"):
+        read(np.array(["d"]), reading, ["a", "b"])
+
+
+@given(st.lists(st.floats(-50, 50), min_size=2, max_size=5), st.floats(-50, 50))
+def test_readings_agree_with_torch(row, score) -> None:
+    y = np.array([row])
+    log = torch.log_softmax(torch.tensor(y), 1).numpy()
+    p = torch.softmax(torch.tensor(y), 1).numpy()
+    np.testing.assert_allclose(read(y, Reading("classification", "logits")), p)
+    np.testing.assert_allclose(read(log, Reading("classification", "log_probabilities")), p)
+    one = 1 / (1 + np.exp(-score))
+    found = read(np.array([score]), Reading("classification", "logits"))
+    np.testing.assert_allclose(found, [[1 - one, one]], atol=1e-12)
+    labels = read(y, Reading("multilabel", "logits"))
+    np.testing.assert_allclose(labels, 1 / (1 + np.exp(-y)))
+    np.testing.assert_array_equal(read(y, Reading("regression", "values")), y)
+
+
+def test_answers_come_as_arrays_of_the_right_length() -> None:
+    assert as_outputs(torch.ones(2, 3, requires_grad=True), 2).shape == (2, 3)
+    assert as_outputs(torch.ones(2, dtype=torch.bfloat16), 2).tolist() == [1.0, 1.0]
+    assert as_outputs([[1], [2]], 2).shape == (2, 1)
+    for wrong, says in [
+        (np.ones((3, 2)), r"shape \(3, 2\) for 2 rows"),
+        (np.ones((2, 2, 2)), r"shape \(2, 2, 2\)"),
+        (np.ones((2, 0)), r"shape \(2, 0\)"),
+        (1.0, r"shape \(\)"),
+        (None, "type NoneType"),
+        ([[1], [2, 3]], "no one shape"),
+    ]:
+        with pytest.raises(ArgumentError, match=f"teacher: got an?.*{says}"):
+            as_outputs(wrong, 2)
+    with pytest.raises(ArgumentError, match="teacher: got answers of type"):
+        read(np.array([["a", "b"]]), Reading("regression", "values"))
+
+
+def test_answers_must_be_finite_and_probabilities_must_be_such() -> None:
+    with pytest.raises(ArgumentError, match="2 NaN or infinite answers, the first in row 1"):
+        check(np.array([[0.0, 1.0], [np.nan, np.inf]]), "regression")
+    with pytest.raises(ArgumentError, match=r"sums to 0\.9"):
+        check(np.array([[0.5, 0.4]]), "classification")
+    with pytest.raises(ArgumentError, match=r"between -0\.5 and 1\.5"):
+        check(np.array([[1.5, -0.5]]), "classification")
+    with pytest.raises(ArgumentError, match="between 0 and 2"):
+        check(np.array([[0.0, 2.0]]), "multilabel")
+    check(np.array([[0.9, 0.9]]), "multilabel")
+    with pytest.raises(ArgumentError, match="NaN"):
+        settle(np.array([np.nan, 0.5]), Said())
+
+
+def test_what_is_said_must_exist_and_not_contradict_itself() -> None:
+    with pytest.raises(ArgumentError, match="did you mean 'regression'"):
+        Said("regresion").checked()
+    with pytest.raises(ArgumentError, match="output: got 'log_density'"):
+        Said(output="log_density").checked()
+    for task, output in [("regression", "logits"), ("classification", "values")]:
+        with pytest.raises(ArgumentError, match=f"output: got '{output}' with task='{task}'"):
+            Said(task, output).checked()

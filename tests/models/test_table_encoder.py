@@ -1,0 +1,125 @@
+r"""The encoder: features by their definition, derivatives, traces, specs."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+import limbeck as lb
+from limbeck.models.table_encoder import TableEncoder, embedding_size
+
+NUMBERS = [("a", None, 10.0, 2.0, 9.0), ("b", "b?", 0.0, 4.0, 1.0)]
+CATEGORIES = [("c", 2, True), ("d", 3, False), ("e", 20, True)]
+X = {
+    "a": torch.tensor([10.0, 12.0, 8.0]),
+    "b": torch.tensor([4.0, 777.0, -4.0]),
+    "b?": torch.tensor([False, True, False]),
+    "c": torch.tensor([0, 2, 3]),  # known, unknown, missing
+    "d": torch.tensor([2, 3, 4]),
+    "e": torch.tensor([19, 20, 21]),
+}
+
+
+def encoder(**options):
+    return TableEncoder(NUMBERS, CATEGORIES, **options)
+
+
+def test_features_are_standardised_indicated_and_embedded():
+    net = encoder(embed=5)
+    found = net(X)
+    assert found.shape == (3, net.width) == (3, 2 + 1 + 3 + 3 + 5)
+    expected = torch.tensor(
+        [  # b, a, b?, c = 0, c = 1, c missing, d = 0, 1, 2
+            [1.0, 0, 0, 1, 0, 0, 0, 0, 1],
+            [0.25, 1, 1, 0, 0, 0, 0, 0, 0],
+            [-1.0, -1, 0, 0, 0, 1, 0, 0, 0],
+        ]
+    )
+    assert torch.equal(found[:, :9], expected)
+    assert torch.equal(found[:, 9:], net.embeddings[0].weight[19:22])
+
+
+def test_what_was_never_seen_starts_at_zero():
+    weight = encoder().embeddings[0].weight
+    assert (weight[20:] == 0).all()
+    assert (weight[:20] != 0).all()
+
+
+def test_equal_seeds_give_equal_embeddings():
+    def weight(seed=None):
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        return encoder(generator=generator).embeddings[0].weight
+
+    assert torch.equal(weight(), weight())
+    assert torch.equal(weight(1), weight(1))
+    assert not torch.equal(weight(1), weight(2))
+
+
+def test_sizes_of_embeddings():
+    assert encoder(embed="one_hot").width == 2 + 1 + 3 + 3 + 21
+    sizes = [embedding_size(k, "auto") for k in range(17, 500)]
+    assert sizes == sorted(sizes)
+    assert embedding_size(16, 4) == 0
+    for bad in ("two", 0, 1.5, True):
+        with pytest.raises(lb.ArgumentError, match=r'embed: got .*accepted: "auto", "one_hot"'):
+            encoder(embed=bad)
+
+
+def test_derivatives_are_one_over_the_scale_and_zero_where_missing():
+    net = encoder()
+    floats = {"a": X["a"], "b": X["b"]}
+    found = grad(lambda part: net(X | part)[:, :2].sum())(floats)
+    assert found["a"].tolist() == [0.5] * 3
+    assert found["b"].tolist() == [0.25, 0, 0.25]
+
+
+def test_it_is_traced_whole_and_differentiated_by_its_parameters():
+    net = encoder()
+
+    def loss(parameters, x):
+        return functional_call(net, parameters, (x,)).square().sum()
+
+    parameters = dict(net.named_parameters())
+    traced = torch.compile(grad(loss), backend="eager", fullgraph=True)
+    found, expected = traced(parameters, X), grad(loss)(parameters, X)
+    assert set(found) == {"embeddings.0.weight"}
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_examples_are_independent():
+    net = encoder()
+    one = vmap(lambda x: net({key: part[None] for key, part in x.items()})[0])(X)
+    assert torch.equal(one, net(X))
+
+
+def test_a_spec_gives_an_encoder_that_takes_the_weights():
+    net = encoder(embed=3, generator=torch.Generator().manual_seed(5))
+    again = TableEncoder.from_spec(json.loads(json.dumps(net.spec())))
+    assert again.spec() == net.spec()
+    again.load_state_dict(net.state_dict())
+    assert torch.equal(again(X), net(X))
+    with pytest.raises(lb.ArgumentError, match=r"what TableEncoder\.spec\(\) gives"):
+        TableEncoder.from_spec({"type": "MLP"})
+
+
+def test_only_numbers_or_only_categories():
+    assert TableEncoder(NUMBERS[:1], [])(X).tolist() == [[0], [1], [-1]]
+    codes = TableEncoder([], CATEGORIES[1:2])
+    assert codes(X).dtype == torch.float32
+    assert codes.double()(X).dtype == torch.float64
+    assert TableEncoder([], CATEGORIES[2:])(X).shape == (3, embedding_size(20, "auto"))
+
+
+def test_what_is_no_batch_of_the_table_is_refused():
+    net = encoder()
+    with pytest.raises(lb.ArgumentError, match="x: got no 'd'; accepted: a dict of tensors"):
+        net({key: part for key, part in X.items() if key != "d"})
+    with pytest.raises(lb.ArgumentError, match="x: got a Tensor"):
+        net(torch.zeros(3, 4))
+
+
+def test_it_counts_itself():
+    text = repr(nn.Sequential(encoder()))
+    assert "numbers=2, masks=1, categories=3" in text

@@ -1,0 +1,498 @@
+r"""Trees as a module: equal to scikit-learn's, fitted to soft targets, readable, kept, exported."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import ensemble, linear_model, tree
+from torch import nn
+
+import limbeck as lb
+from limbeck.core.history import History
+from limbeck.core.result import Result
+from limbeck.errors import ArgumentError, NotDifferentiableError
+from limbeck.export import to_onnx
+from limbeck.models import Trees
+from limbeck.models.tree import Grown
+from limbeck.models.tree_fit import fit_boosted, fit_tree
+
+RNG = np.random.default_rng(0)
+N, D = 300, 5
+X = RNG.normal(size=(N, D))
+X[:, 3] = X[:, 3].round(1)  # ties
+Y = X[:, 0] + X[:, 1] * X[:, 2] + 0.5 * RNG.normal(size=N)
+THREE, TWO = (Y > -0.5).astype(int) + (Y > 1), np.where(Y > 0, "yes", "no")
+BOTH = np.stack([Y, 100 - X[:, 1]], 1)
+NEW = np.concatenate([X, RNG.normal(size=(200, D)), 1e6 * RNG.normal(size=(20, D))])
+
+
+def gaps(x: np.ndarray) -> np.ndarray:
+    r"""Some numbers missing, and one column mostly."""
+    x = x.copy()
+    rng = np.random.default_rng(1)
+    x[rng.random(x.shape) < 0.15] = np.nan
+    x[rng.random(len(x)) < 0.7, 4] = np.nan
+    return x
+
+
+def agrees(estimator, x=X, y=THREE, new=NEW) -> Trees:
+    estimator.fit(x, y)
+    trees = Trees.from_sklearn(estimator)
+    found = trees(torch.tensor(new))
+    assert found.dtype == torch.float32
+    if hasattr(estimator, "classes_"):
+        assert trees.output_form == ("logits" if "Boosting" in str(estimator) else "probabilities")
+        found = found.softmax(1) if trees.output_form == "logits" else found
+        expected = estimator.predict_proba(new)
+    else:
+        assert trees.output_form == "values"
+        expected = estimator.predict(new).reshape(len(new), -1)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    return trees
+
+
+# scikit-learn's own
+
+
+@pytest.mark.parametrize(
+    ("estimator", "y"),
+    [
+        (tree.DecisionTreeClassifier(random_state=0), THREE),
+        (tree.DecisionTreeClassifier(random_state=0, max_leaf_nodes=9), TWO),
+        (tree.DecisionTreeRegressor(random_state=0, max_depth=4), Y),
+        (tree.DecisionTreeRegressor(random_state=0), BOTH),
+        (tree.ExtraTreeRegressor(random_state=0), Y),
+        (ensemble.RandomForestClassifier(10, random_state=0), THREE),
+        (ensemble.RandomForestRegressor(10, random_state=0), BOTH),
+        (ensemble.ExtraTreesClassifier(10, random_state=0), TWO),
+        (ensemble.GradientBoostingClassifier(n_estimators=8, random_state=0), THREE),
+        (ensemble.GradientBoostingClassifier(n_estimators=8, init="zero", random_state=0), TWO),
+        (ensemble.GradientBoostingClassifier(n_estimators=8, loss="exponential"), TWO),
+        (ensemble.GradientBoostingRegressor(n_estimators=8, loss="huber", random_state=0), Y),
+        (ensemble.HistGradientBoostingClassifier(max_iter=8), THREE),
+        (ensemble.HistGradientBoostingRegressor(max_iter=8), Y),
+    ],
+    ids=lambda value: str(value)[:60] if hasattr(value, "fit") else "",
+)
+def test_predictions_are_those_of_scikit_learn(estimator, y) -> None:
+    agrees(estimator, y=y)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "y"),
+    [
+        (tree.DecisionTreeClassifier(random_state=0), THREE),
+        (tree.DecisionTreeRegressor(random_state=0, max_leaf_nodes=30), Y),
+        (ensemble.RandomForestClassifier(10, random_state=0), TWO),
+        (ensemble.HistGradientBoostingClassifier(max_iter=8), TWO),
+        (ensemble.HistGradientBoostingRegressor(max_iter=8), Y),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "fit") else "",
+)
+def test_missing_values_go_where_scikit_learn_sends_them(estimator, y) -> None:
+    agrees(estimator, gaps(X), y, gaps(NEW))
+
+
+@pytest.mark.parametrize("kind", [tree.DecisionTreeRegressor, tree.ExtraTreeRegressor])
+def test_missing_values_after_training_without_any(kind) -> None:
+    agrees(kind(random_state=0), y=Y, new=gaps(NEW))
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=4, max_size=12, unique=True))
+def test_rows_right_at_a_threshold_take_the_same_side(numbers) -> None:
+    r"""scikit-learn compares 32-bit numbers with 64-bit midpoints between neighbours."""
+    x = np.array(numbers)[:, None]
+    estimator = tree.DecisionTreeRegressor(random_state=0).fit(x, np.arange(len(x)))
+    inner = estimator.tree_.feature >= 0
+    near = estimator.tree_.threshold[inner].astype(np.float32)
+    around = [np.nextafter(near, np.float32(to)) for to in (-np.inf, np.inf)]
+    probes = np.concatenate([near, *around, estimator.tree_.threshold[inner]])[:, None]
+    found = Trees.from_sklearn(estimator)(torch.tensor(probes))[:, 0]
+    np.testing.assert_allclose(found, estimator.predict(probes), atol=1e-6)
+
+
+def test_neighbours_in_32_bits_are_told_apart() -> None:
+    one = np.float32(100)
+    x = np.array([[one], [np.nextafter(one, np.float32(200))]])
+    estimator = tree.DecisionTreeRegressor().fit(x, [0.0, 1.0])
+    assert estimator.tree_.threshold[0] not in x  # between them, where there is no 32-bit number
+    assert Trees.from_sklearn(estimator)(torch.tensor(x))[:, 0].tolist() == [0.0, 1.0]
+
+
+def test_other_precisions_and_shapes() -> None:
+    estimator = ensemble.RandomForestRegressor(5, random_state=0).fit(X, Y)
+    trees = Trees.from_sklearn(estimator, dtype=torch.float64)
+    np.testing.assert_allclose(trees(torch.tensor(NEW))[:, 0], estimator.predict(NEW), rtol=1e-13)
+    assert torch.equal(trees(torch.tensor(X).reshape(N, D, 1)), trees(torch.tensor(X)))
+    assert trees(torch.zeros(0, D)).shape == (0, 1)
+    whole = torch.randint(-2, 3, (7, D))
+    assert torch.equal(trees(whole), trees(whole.float()))
+
+
+def test_a_tree_of_one_leaf_is_a_constant() -> None:
+    estimator = tree.DecisionTreeClassifier().fit(X, np.zeros(N))
+    trees = Trees.from_sklearn(estimator)
+    assert (trees.depth, trees.leaves) == (0, 1)
+    assert torch.equal(trees(torch.tensor(X)), torch.ones(N, 1))
+    assert trees.text() == "value 1.00  (100.0% of rows)"
+
+
+def test_numbers_of_leaves_and_levels() -> None:
+    estimator = ensemble.RandomForestClassifier(6, max_leaf_nodes=12, random_state=0).fit(X, THREE)
+    trees = Trees.from_sklearn(estimator)
+    assert len(trees) == 6
+    assert trees.leaves == sum(member.get_n_leaves() for member in estimator.estimators_)
+    assert trees.depth == max(member.get_depth() for member in estimator.estimators_)
+    assert f"6 trees, {trees.leaves} leaves" in repr(trees)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (linear_model.LinearRegression().fit(X, Y), "estimator: got a LinearRegression; .*Forest"),
+        (ensemble.IsolationForest(n_estimators=2).fit(X), "estimator: got a IsolationForest"),
+        (tree.DecisionTreeRegressor(), "estimator: got a DecisionTreeRegressor that is not fitted"),
+        (tree.DecisionTreeClassifier().fit(X, BOTH > 0), "estimator: got .*several outputs"),
+        (
+            ensemble.GradientBoostingRegressor(
+                n_estimators=2, init=linear_model.LinearRegression()
+            ).fit(X, Y),
+            r"estimator\.init: got a LinearRegression",
+        ),
+        (
+            ensemble.HistGradientBoostingRegressor(max_iter=2, loss="poisson").fit(X, Y**2),
+            r"estimator\.loss: got 'poisson'",
+        ),
+        (
+            ensemble.HistGradientBoostingRegressor(max_iter=2, categorical_features=[3]).fit(
+                np.abs(X).round(), Y
+            ),
+            "estimator: got .*; accepted: one without categorical columns",
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "fit") else "",
+)
+def test_what_cannot_be_read_is_refused(estimator, message) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Trees.from_sklearn(estimator)
+
+
+# soft targets
+
+
+def soft(x: np.ndarray) -> np.ndarray:
+    z = np.stack([x[:, 0], x[:, 1] * x[:, 2], 1 - x[:, 3]], 1)
+    return np.exp(z) / np.exp(z).sum(1, keepdims=True)
+
+
+def test_leaves_of_a_tree_hold_the_mean_of_their_rows_probabilities() -> None:
+    wanted = soft(X)
+    trees = fit_tree(X, wanted, max_leaf_nodes=8)
+    assert (len(trees), trees.leaves, trees.kind) == (1, 8, "probabilities")
+    found = trees(torch.tensor(X)).numpy()
+    leaves = np.unique(found, axis=0)
+    assert len(leaves) == 8
+    for leaf in leaves:
+        rows = (found == leaf).all(1)
+        np.testing.assert_allclose(leaf, wanted[rows].mean(0), rtol=1e-5)
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-6)
+
+
+def test_a_tree_on_certain_targets_is_the_tree_on_classes() -> None:
+    r"""Square error of one-hot rows and Gini's index of classes choose the same splits."""
+    known = tree.DecisionTreeClassifier(max_leaf_nodes=20, random_state=0).fit(X, THREE)
+    found = fit_tree(X, np.eye(3)[THREE], max_leaf_nodes=20, seed=0)
+    np.testing.assert_allclose(found(torch.tensor(X)), known.predict_proba(X), atol=1e-6)
+
+
+def test_targets_of_a_regression_count_by_their_own_deviation() -> None:
+    small = np.stack([1e-3 * Y, 1e5 + 1e3 * Y], 1)
+    found = fit_tree(X, small, max_leaf_nodes=8, task="regression")
+    alone = fit_tree(X, Y, max_leaf_nodes=8, task="regression")
+    y = alone(torch.tensor(X)).double().numpy()[:, 0]
+    np.testing.assert_allclose(
+        found(torch.tensor(X)), np.stack([1e-3 * y, 1e5 + 1e3 * y], 1), rtol=1e-5
+    )
+
+
+def error(trees: Trees, x: np.ndarray, wanted: np.ndarray) -> float:
+    z = trees(torch.tensor(x)).double()
+    t = torch.tensor(wanted)
+    if trees.kind == "values":
+        return ((z - t).square().mean() / t.var()).item()
+    if trees.kind == "logits":
+        return (torch.xlogy(t, t) - t * z.log_softmax(1)).sum(1).mean().item()
+    return (
+        (nn.functional.softplus(z) - t * z + torch.xlogy(t, t) + torch.xlogy(1 - t, 1 - t))
+        .mean()
+        .item()
+    )
+
+
+LABELS = 1 / (1 + np.exp(-2 * BOTH + [[0, 200]]))
+TARGETS = {"classification": soft(X), "multilabel": LABELS, "regression": BOTH}
+
+
+@pytest.mark.parametrize("task", TARGETS)
+def test_boosting_comes_as_near_as_there_are_trees(task) -> None:
+    errors = []
+    for count in (1, 10, 100):
+        trees = fit_boosted(X, TARGETS[task], trees=count, task=task, min_samples_leaf=1)
+        assert len(trees) == count
+        errors.append(error(trees, X, TARGETS[task]))
+    assert errors[0] > 2 * errors[1] > 8 * errors[2]
+    assert trees.output_form == ("logits" if task == "classification" else "values")
+
+
+def test_boosting_two_classes_takes_newton_steps() -> None:
+    r"""One leaf's step from even odds is (t̄ − ½) / ¼ of log odds, if many rows steady it."""
+    x = np.repeat([[0.0], [1.0]], 5000, axis=0)
+    t = np.repeat([[0.6, 0.4], [0.4, 0.6]], 5000, axis=0)
+    trees = fit_boosted(x, t, trees=1, learning_rate=1.0)
+    z = trees(torch.tensor([[0.0], [1.0]]))
+    np.testing.assert_allclose(z[:, 1] - z[:, 0], [-0.4, 0.4], rtol=1e-2)
+
+
+def test_boosting_starts_from_the_mean_probabilities() -> None:
+    wanted = np.tile([[0.7, 0.2, 0.1]], (N, 1))
+    found = fit_boosted(X, wanted, trees=2)(torch.tensor(X)).softmax(1)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_labels_that_do_not_exclude_each_other_come_as_logits() -> None:
+    found = fit_tree(X, LABELS, max_leaf_nodes=6, task="multilabel")
+    assert (found.kind, found.output_form) == ("labels", "values")
+    p = found(torch.tensor(X)).sigmoid().numpy()
+    means = np.unique(p, axis=0)
+    for leaf in means:
+        rows = (p == leaf).all(1)
+        np.testing.assert_allclose(leaf, LABELS[rows].mean(0), rtol=1e-4)
+    certain = fit_tree(X, np.eye(2)[(Y > 0).astype(int)] * [[1, 0]], task="multilabel")
+    assert certain(torch.tensor(NEW)).isfinite().all()
+
+
+def test_one_probability_stands_for_two_classes() -> None:
+    p = soft(X)[:, :1]
+    for fit in (fit_tree, fit_boosted):
+        found, two = fit(X, p), fit(X, np.hstack([1 - p, p]))
+        assert torch.equal(found(torch.tensor(X)), two(torch.tensor(X)))
+
+
+def test_equal_seeds_give_equal_trees_and_the_global_state_is_left_alone(monkeypatch) -> None:
+    monkeypatch.setattr("limbeck.models.tree_fit.ROWS", 100)
+    state = np.random.get_state()[1].copy()
+    one, two, other = (fit_boosted(X, soft(X), trees=3, seed=s) for s in (0, 0, 1))
+    assert np.array_equal(state, np.random.get_state()[1])
+    x = torch.tensor(X)
+    assert torch.equal(one(x), two(x))
+    assert not torch.equal(one(x), other(x))
+
+
+def test_missing_values_are_learned_from() -> None:
+    x = RNG.normal(size=(N, 2))
+    x[::3, 1] = np.nan
+    wanted = np.where(np.isnan(x[:, 1]), 5.0, -1.0)
+    for fit in (fit_tree, fit_boosted):
+        found = fit(x, wanted, task="regression")(torch.tensor(x))[:, 0]
+        np.testing.assert_allclose(found, wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize("fit", [fit_tree, fit_boosted])
+@pytest.mark.parametrize(
+    ("x", "targets", "options", "message"),
+    [
+        (X, soft(X), {"task": "clustering"}, "task: got 'clustering'"),
+        (X[:, 0], soft(X), {}, r"X: got shape \(300,\); accepted: rows and columns"),
+        (X[:0], soft(X)[:0], {}, r"X: got shape \(0, 5\)"),
+        ([["a"]], [[1.0]], {}, "X: got a list; accepted: an array or a tensor of numbers"),
+        (X, soft(X)[:5], {}, r"targets: got shape \(5, 3\); accepted: \(300, K\): probabilities"),
+        (X, THREE, {}, r"targets: got shape \(300,\); accepted: \(300, K\): probabilities"),
+        (X, 2 * soft(X), {}, "targets: got .*; accepted: probabilities"),
+        (X, LABELS + 2, {"task": "multilabel"}, "targets: got .*between 0 and 1"),
+        (X, Y * np.nan, {"task": "regression"}, "targets: got NaN or infinity"),
+        (np.where(X > 2, np.inf, X), soft(X), {}, "X: got infinity"),
+        (X * 1e300, soft(X), {}, "X: got infinity, or numbers beyond float32"),
+        (X, soft(X), {"max_leaf_nodes": 1}, "max_leaf_nodes: got 1; .*from 2, or None"),
+        (X, soft(X), {"max_depth": 0}, "max_depth: got 0"),
+        (X, soft(X), {"min_samples_leaf": 0.5}, "min_samples_leaf: got 0.5"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(fit, x, targets, options, message) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        fit(x, targets, **options)
+
+
+@pytest.mark.parametrize("options", [{"trees": 0}, {"learning_rate": 0}, {"learning_rate": 2}])
+def test_boosting_refuses_settings(options) -> None:
+    with pytest.raises(ArgumentError, match=next(iter(options))):
+        fit_boosted(X, soft(X), **options)
+
+
+# rules
+
+
+FLOWERS = """\
+if width <= 0.8:
+    round 1.00  (50.0% of rows)
+else:
+    if length <= 4.5:
+        long 0.75, round 0.25  (25.0% of rows)
+    else:
+        long 1.00  (25.0% of rows)"""
+
+
+def test_rules_in_words() -> None:
+    x = np.array([[0.0, 0.0], [0.6, 9.0], [1.0, 4.0], [1.0, 5.0]])
+    p = np.array([[0.0, 1.0], [0.0, 1.0], [0.75, 0.25], [0.999, 0.001]])
+    found = fit_tree(x, p)
+    assert found.text(["width", "length"], ["long", "round"]) == FLOWERS
+    assert "x[1] <= 4.5" in found.text()
+    logits = fit_boosted(x, p, trees=1, min_samples_leaf=1)
+    z = logits(torch.tensor([[0.0, 0.0]])).softmax(1)[0].tolist()
+    assert f"1 {z[1]:.2f}, 0 {z[0]:.2f}" in logits.text()
+
+
+def test_rules_of_values_labels_and_missing_numbers() -> None:
+    x = np.array([[0.0], [np.nan], [1.0], [2.0]])
+    found = fit_tree(x, np.array([1.0, 1.0, 1234.5678, 1234.5678]), task="regression")
+    assert found.text(["age"]).splitlines() == [
+        "if age <= 0.5 or missing:",
+        "    value 1  (50.0% of rows)",
+        "else:",
+        "    value 1235  (50.0% of rows)",
+    ]
+    labels = fit_tree(x, np.array([[0.9, 0.6]] * 2 + [[0.0, 0.001]] * 2), task="multilabel")
+    lines = labels.text(class_names=["red", "tall"]).splitlines()
+    assert lines[1] == "    red 0.90, tall 0.60  (50.0% of rows)"
+    assert lines[3] == "    tall 0.00  (50.0% of rows)"
+
+
+def test_rules_are_for_one_tree_and_names_must_fit() -> None:
+    with pytest.raises(ArgumentError, match="trees: got 2 trees; accepted: a single tree"):
+        fit_boosted(X, soft(X), trees=2).text()
+    found = fit_tree(X, soft(X), max_leaf_nodes=3)
+    with pytest.raises(ArgumentError, match="feature_names: got 1 names; accepted: 5 names"):
+        found.text(["age"])
+    with pytest.raises(ArgumentError, match="class_names: got 1 names; accepted: 3 names"):
+        found.text(class_names=["yes"])
+
+
+def test_rules_lead_where_the_module_leads() -> None:
+    found = fit_tree(gaps(X), soft(X), max_leaf_nodes=12)
+    lines = [line.replace(" or missing", " or nan(x[{}])") for line in found.text().splitlines()]
+    shares: dict[str, int] = {}
+    for row in gaps(X).astype(np.float32):
+        at, level = 0, 0
+        while lines[at].strip().startswith(("if", "else")):
+            words = lines[at].split()
+            if words[0] == "else:":
+                at, level = at + 1, level + 1
+                continue
+            value = row[int(words[1][2:-1])]
+            left = value <= np.float64(words[3].rstrip(":")) or (np.isnan(value) and "or" in words)
+            if left:
+                at += 1
+            else:
+                pad = len(lines[at]) - len(lines[at].lstrip())
+                at = next(k for k in range(at, len(lines)) if lines[k] == " " * pad + "else:") + 1
+        shares[lines[at]] = shares.get(lines[at], 0) + 1
+    assert len(shares) == 12
+    for line, count in shares.items():
+        assert f"({count / N:.1%} of rows)" in line
+
+
+# as a module
+
+
+def made() -> Trees:
+    return fit_boosted(gaps(X), soft(X), trees=5)
+
+
+MADE = {
+    "boosted": made,
+    "tree": lambda: fit_tree(X, soft(X)),
+    "labels": lambda: fit_tree(X, LABELS, task="multilabel"),
+    "constant": lambda: fit_tree(X[:1], soft(X)[:1]),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_saved_trees_are_read_back_without_pickle(tmp_path, name) -> None:
+    trees, x = MADE[name](), torch.tensor(gaps(NEW))
+    Result(trees, History(), 0, "fitted", 0.0).save(tmp_path / "student")
+    back = lb.load(tmp_path / "student").student
+    assert type(back) is Trees
+    assert back.spec() == json.loads(json.dumps(trees.spec())) == trees.spec()
+    assert torch.equal(back(x), trees(x))
+    if len(trees) == 1:
+        assert back.text() == trees.text()
+
+
+@pytest.mark.parametrize("change", [{"type": "MLP"}, {"colour": "red"}, {"kind": "word"}])
+def test_bad_specs(change) -> None:
+    with pytest.raises(ArgumentError, match=r"spec|kind"):
+        Trees.from_spec({**made().spec(), **change})
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")),
+    reason="needs the extra limbeck[onnx]",
+)
+@pytest.mark.parametrize("name", ["boosted", "labels"])
+def test_the_onnx_file_agrees(tmp_path, name) -> None:
+    import onnxruntime
+
+    trees = MADE[name]()
+    path = to_onnx(trees, tmp_path / "trees.onnx", {"": [D]})
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for x in (gaps(NEW), NEW[:1]):
+        x = x.astype(np.float32)
+        found = session.run(None, {"x": x})[0]
+        np.testing.assert_allclose(found, trees(torch.tensor(x)), rtol=1e-5, atol=1e-5)
+
+
+def test_it_compiles_whole_and_exports_with_any_number_of_rows() -> None:
+    trees, x = made(), torch.tensor(gaps(NEW)).float()
+    torch.compiler.reset()
+    compiled = torch.compile(trees, backend="eager", fullgraph=True)
+    rows = ({0: torch.export.Dim("rows")},)
+    program = torch.export.export(trees, (x[:5],), dynamic_shapes=rows).module()
+    for n in (3, 8):
+        assert torch.equal(compiled(x[:n]), trees(x[:n]))
+        assert torch.equal(program(x[:n]), trees(x[:n]))
+
+
+def test_trees_teach_values_but_no_derivatives() -> None:
+    trees, x = fit_tree(X, soft(X)), torch.tensor(X).float()
+    student = lb.MLP(D, 3, generator=torch.Generator().manual_seed(0))
+    quick = dict(steps=30, batch_size=20, device="cpu", engine="eager", progress=False, lr=0.05)
+    result = lb.distill(trees, student, x, **quick)
+    assert result.history["loss"][-1] < result.history["loss"][0]
+    with pytest.raises(NotDifferentiableError, match="smooth it by noise"):
+        lb.distill(trees, student, x, lb.losses.derivative_error(), **quick)
+
+
+def test_everything_is_a_tensor_that_moves_along() -> None:
+    trees = made().to("meta")
+    assert all(t.device.type == "meta" for t in trees.state_dict().values())
+    assert not any(p.requires_grad for p in trees.parameters())
+
+
+def test_inputs_and_trees_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"x: got shape \(2, 4\); accepted: shape \(n, 5\)"):
+        made()(torch.zeros(2, 4))
+    with pytest.raises(ArgumentError, match="x: got a list"):
+        made()([[0.0] * D])
+    with pytest.raises(ArgumentError, match="grown: got no trees"):
+        Trees([], 2, "values")
+    leaf = np.array([-1])
+    one = Grown(leaf, leaf, leaf, np.zeros(1), leaf, np.ones((1, 1)), np.ones(1))
+    with pytest.raises(ArgumentError, match="kind: got 'value'"):
+        Trees([one], 2, "value")
