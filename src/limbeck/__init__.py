@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from limbeck.compression.tables.table import Table
     from limbeck.core.batch import Batch
     from limbeck.core.evaluation import evaluate
-    from limbeck.core.result import Result, load
+    from limbeck.core.result import Result
     from limbeck.core.schedule import Constant, Cosine, Linear, Logarithmic, RobbinsMonro
     from limbeck.core.stored import Stored
     from limbeck.core.teacher import Opaque, Teacher
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from limbeck.generative.free_energy import free_energy
     from limbeck.generative.log_partition import log_partition
     from limbeck.generative.normalize import normalize
+    from limbeck.loading import load
     from limbeck.models import MLP, BatchedMLP, Ensemble, Preprocessed, Trees
     from limbeck.models.deep_nade import DeepNADE
     from limbeck.models.energy import Energy
@@ -140,7 +141,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "expected_statistics": "limbeck.generative.expectations",
     "free_energy": "limbeck.generative.free_energy",
     "inputs": "limbeck.inputs",
-    "load": "limbeck.core.result",
+    "load": "limbeck.loading",
     "log_partition": "limbeck.generative.log_partition",
     "losses": "limbeck.losses",
     "normalize": "limbeck.generative.normalize",

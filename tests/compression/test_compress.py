@@ -66,7 +66,8 @@ def test_a_report_stands_beside_the_teacher_and_the_same_student_on_labels(cance
 
 def test_it_is_read_back_without_its_teacher(cancer, small, tmp_path):
     small.save(tmp_path)
-    again = Compressed.load(tmp_path)
+    again = lb.load(tmp_path)
+    assert isinstance(again, Compressed)
     np.testing.assert_array_equal(again.predict_proba(cancer[3]), small.predict_proba(cancer[3]))
     assert again.predict(cancer[3]).tolist() == small.predict(cancer[3]).tolist()
     with pytest.raises(lb.ArgumentError, match="without its teacher"):
