@@ -19,6 +19,7 @@ CHAPTER_2 = HERE / "results" / "chapter-2.json"
 BEST_STUDENT = HERE / "results" / "best-student.json"
 CHAPTER_4 = HERE / "results" / "chapter-4.json"
 COVERAGE = HERE / "results" / "coverage.json"
+STUDENTS = HERE / "results" / "students.json"
 
 PROMISE = """\
 ## Do the error bars hold?
@@ -41,6 +42,40 @@ Settings were chosen by log probability on 10,000 train images that no student o
 (the teacher did), among {searched} trials; then {seeds} seeds were trained anew and measured once
 on the test set, on {hardware}. The teacher reaches {accuracy:.2f}% and {log_prob:.4f}.
 """
+
+
+NEARER = """\
+## Nearer to the RBM
+
+Students that start at the RBM's weights, trained by Adam on batches of {batch} for a given time
+({hardware}; `python experiments/students.py --data DIR --expected --bridge`). Their targets are the
+RBM's p(x_i | h) in place of x_i, which leaves the gradient's mean as it is and takes noise away. The
+upper bound is log Z + KL(p ‖ q), the lower one log Z − KL(q ‖ p); bridge sampling uses {samples:,} +
+{samples:,} samples. *deep* is a `DeepNADE`: a NADE with a net of two layers of 1,000 units behind
+its hidden units (*deep-small*: one of 500).
+"""
+
+
+def students() -> str:
+    r"""How near students come in a given time."""
+    found = json.loads(STUDENTS.read_text(encoding="utf-8"))
+    settings = found["settings"]
+    head = NEARER.format(
+        batch=settings["batch"], samples=settings["samples"], hardware=found["hardware"]
+    )
+    rows = [
+        head,
+        "| student | parameters | seconds | steps | upper bound | lower bound | log Z | 3 s.e. |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for each in found["students"]:
+        upper, lower = (f"{each[side][0]:.3f} ± {each[side][1]:.3f}" for side in ("upper", "lower"))
+        rows.append(
+            f"| {each['student']} | {each['parameters']:,} | {each['seconds']:.0f} "
+            f"| {each['steps']:,} | {upper} | {lower} | {each['log_z']:.3f} "
+            f"| {each['three_errors']:.3f} |"
+        )
+    return "\n".join(rows)
 
 
 def coverage() -> str:
@@ -119,7 +154,7 @@ def shown(said: dict[str, str], folder: Path) -> list[str]:
 
 def main() -> None:
     r"""Write the page and draw the pictures."""
-    parts = [page.TITLE, *chapter2(), *chapter4(), coverage()]
+    parts = [page.TITLE, *chapter2(), *chapter4(), students(), coverage()]
     text = "\n\n".join(parts) + "\n"
     (DOCS / "reproduction.md").write_text(text, encoding="utf-8")
 

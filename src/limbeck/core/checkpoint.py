@@ -72,6 +72,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Any:
+    r"""A name to write to; the file takes its place once it is whole and on the disk."""
     temporary = _temporary(path)
     try:
         yield temporary
