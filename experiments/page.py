@@ -49,9 +49,9 @@ NEARER = """\
 
 Students that start at the RBM's weights, trained by Adam on batches of {batch} for a given time
 ({hardware}; `python experiments/students.py --data DIR --expected --bridge`). Their targets are the
-RBM's p(x_i | h) in place of x_i, which leaves the gradient's mean as it is and takes noise away. The
-upper bound is log Z + KL(p ‖ q), the lower one log Z − KL(q ‖ p); bridge sampling uses {samples:,} +
-{samples:,} samples. *deep* is a `DeepNADE`: a NADE with a net of two layers of 1,000 units behind
+RBM's p(x_i | h) in place of x_i: the gradient keeps its mean, and loses noise. The upper bound is
+log Z + KL(p ‖ q), the lower one log Z − KL(q ‖ p); bridge sampling uses {samples:,} + {samples:,}
+samples. *deep* is a `DeepNADE`: a NADE with a net of two layers of 1,000 units behind
 its hidden units (*deep-small*: one of 500).
 """
 

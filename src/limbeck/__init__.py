@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from limbeck import inputs, losses
+    from limbeck import inputs, losses, samplers
     from limbeck.compression.asking.cache import TeacherCache
+    from limbeck.compression.asking.labelling import TeacherError
     from limbeck.compression.compress import compress
     from limbeck.compression.compressed import Compressed
     from limbeck.compression.fidelity.report import Fidelity
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from limbeck.core.teacher import Opaque, Teacher
     from limbeck.core.update import GradientUpdate
     from limbeck.distillation import distill, steps
+    from limbeck.draws.read import as_draws
+    from limbeck.draws.stream import StreamEnded
     from limbeck.errors import (
         ArgumentError,
         CheckpointError,
@@ -36,13 +39,23 @@ if TYPE_CHECKING:
     from limbeck.generative.log_partition import log_partition
     from limbeck.generative.normalize import normalize
     from limbeck.loading import load
-    from limbeck.models import MLP, BatchedMLP, Ensemble, Preprocessed, Trees
+    from limbeck.models import MLP, BatchedMLP, Ensemble, GaussianMixture, Preprocessed, Trees
     from limbeck.models.deep_nade import DeepNADE
     from limbeck.models.energy import Energy
     from limbeck.models.made import MADE
     from limbeck.models.nade import NADE
     from limbeck.models.rbm import RBM
     from limbeck.models.supports import Binary, Real, Spins, States
+    from limbeck.predictive.distributions import (
+        Bernoulli,
+        Categorical,
+        Mixture,
+        MultivariateNormal,
+        Normal,
+        Poisson,
+    )
+    from limbeck.predictive.ep import ep_logistic
+    from limbeck.predictive.stepwise_em import StepwiseEM
 
 __version__ = "0.1.0.dev0"
 
@@ -54,7 +67,9 @@ __all__ = [
     "ArgumentError",
     "Batch",
     "BatchedMLP",
+    "Bernoulli",
     "Binary",
+    "Categorical",
     "Chains",
     "CheckpointError",
     "Compressed",
@@ -64,27 +79,37 @@ __all__ = [
     "Energy",
     "Ensemble",
     "Fidelity",
+    "GaussianMixture",
     "GradientUpdate",
     "InexactTeacherError",
     "LimbeckError",
     "Linear",
     "LogPartition",
     "Logarithmic",
+    "Mixture",
+    "MultivariateNormal",
+    "Normal",
     "NotDifferentiableError",
     "Opaque",
+    "Poisson",
     "Preprocessed",
     "Real",
     "Result",
     "RobbinsMonro",
     "Spins",
     "States",
+    "StepwiseEM",
     "Stored",
+    "StreamEnded",
     "Table",
     "Teacher",
     "TeacherCache",
+    "TeacherError",
     "Trees",
+    "as_draws",
     "compress",
     "distill",
+    "ep_logistic",
     "evaluate",
     "exact_log_z",
     "expected_statistics",
@@ -94,6 +119,7 @@ __all__ = [
     "log_partition",
     "losses",
     "normalize",
+    "samplers",
     "steps",
 ]
 
@@ -101,7 +127,9 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "ArgumentError": "limbeck.errors",
     "Batch": "limbeck.core.batch",
     "BatchedMLP": "limbeck.models",
+    "Bernoulli": "limbeck.predictive.distributions",
     "Binary": "limbeck.models.supports",
+    "Categorical": "limbeck.predictive.distributions",
     "Chains": "limbeck.generative.chains",
     "CheckpointError": "limbeck.errors",
     "Compressed": "limbeck.compression.compressed",
@@ -111,6 +139,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "Energy": "limbeck.models.energy",
     "Ensemble": "limbeck.models",
     "Fidelity": "limbeck.compression.fidelity.report",
+    "GaussianMixture": "limbeck.models",
     "GradientUpdate": "limbeck.core.update",
     "InexactTeacherError": "limbeck.errors",
     "LimbeckError": "limbeck.errors",
@@ -119,9 +148,13 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "Logarithmic": "limbeck.core.schedule",
     "MADE": "limbeck.models.made",
     "MLP": "limbeck.models",
+    "Mixture": "limbeck.predictive.distributions",
+    "MultivariateNormal": "limbeck.predictive.distributions",
     "NADE": "limbeck.models.nade",
+    "Normal": "limbeck.predictive.distributions",
     "NotDifferentiableError": "limbeck.errors",
     "Opaque": "limbeck.core.teacher",
+    "Poisson": "limbeck.predictive.distributions",
     "Preprocessed": "limbeck.models",
     "RBM": "limbeck.models.rbm",
     "Real": "limbeck.models.supports",
@@ -129,13 +162,18 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "RobbinsMonro": "limbeck.core.schedule",
     "Spins": "limbeck.models.supports",
     "States": "limbeck.models.supports",
+    "StepwiseEM": "limbeck.predictive.stepwise_em",
     "Stored": "limbeck.core.stored",
+    "StreamEnded": "limbeck.draws.stream",
     "Table": "limbeck.compression.tables.table",
     "Teacher": "limbeck.core.teacher",
     "TeacherCache": "limbeck.compression.asking.cache",
+    "TeacherError": "limbeck.compression.asking.labelling",
     "Trees": "limbeck.models",
+    "as_draws": "limbeck.draws.read",
     "compress": "limbeck.compression.compress",
     "distill": "limbeck.distillation",
+    "ep_logistic": "limbeck.predictive.ep",
     "evaluate": "limbeck.core.evaluation",
     "exact_log_z": "limbeck.generative.enumeration",
     "expected_statistics": "limbeck.generative.expectations",
@@ -145,6 +183,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "log_partition": "limbeck.generative.log_partition",
     "losses": "limbeck.losses",
     "normalize": "limbeck.generative.normalize",
+    "samplers": "limbeck.samplers",
     "steps": "limbeck.distillation",
 }
 

@@ -2,5 +2,15 @@ r"""Samplers: chains that advance side by side, one call a sweep; and what their
 
 from limbeck.samplers.diagnostics import effective_size, pareto_k, r_hat, weights_effective_size
 from limbeck.samplers.gibbs import sweep
+from limbeck.samplers.running import Running
+from limbeck.samplers.slice import Slice
 
-__all__ = ["effective_size", "pareto_k", "r_hat", "sweep", "weights_effective_size"]
+__all__ = [
+    "Running",
+    "Slice",
+    "effective_size",
+    "pareto_k",
+    "r_hat",
+    "sweep",
+    "weights_effective_size",
+]

@@ -1,0 +1,265 @@
+r"""Slice sampling coordinate by coordinate, of any density, on many chains at once."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limbeck.core.checks import whole_number
+from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.progress import tracked
+
+__all__ = ["Slice"]
+
+RUNAWAY = 0.01
+r"""Share of a sweep's updates that may take more than half of the steps out without a warning."""
+
+
+class Slice:
+    r"""Chains that leave a density invariant: Neal's slice sampling (2003), one coordinate a time.
+
+    An update draws a height below the density at the present point. The slice is where the density
+    is above it. An interval is laid around the point at random, its ends step out until both have
+    left the slice (or have no steps left), and points are drawn from the interval, which shrinks
+    to each one that misses, until one is inside the slice.
+
+    All chains move together. The density is asked for both ends in one call, and from then on for
+    the ends and points that are not settled yet; where chains are, it is known. The sampler is an
+    iterator over draws (chains, dim) that never ends.
+
+    Arguments:
+        log_density: The logarithm of the density up to a constant, (n,), of points (n, dim), for
+            any n; −∞ where there is none.
+        start: Where the chains begin, (chains, dim), with a density above zero. Its precision
+            and its device are those of the sampler.
+        width: How far an end steps: a number, or one for each coordinate. The density is left
+            invariant with any; it takes fewest evaluations with about the width of a slice.
+        seed: The generator's seed.
+        generator: A source of randomness in place of the seed.
+        max_steps_out: How many steps both ends may take together. They are dealt out at random
+            beforehand, which keeps the density invariant where they do not suffice.
+        tune: Whether `burn_in` changes the width.
+
+    >>> sampler = Slice(lambda x: -x.square().sum(1) / 2, torch.zeros(100, 2)).burn_in(10)
+    >>> sampler.step().shape
+    torch.Size([100, 2])
+    """
+
+    def __init__(
+        self,
+        log_density: Callable[[Tensor], Tensor],
+        start: Any,
+        width: Any = 1.0,
+        *,
+        seed: int = 0,
+        generator: torch.Generator | None = None,
+        max_steps_out: int = 1000,
+        tune: bool = True,
+    ) -> None:
+        if not callable(log_density):
+            accepted = "a function of points (n, dim)"
+            raise ArgumentError("log_density", f"a {type(log_density).__name__}", accepted)
+        self.log_density = log_density
+        self._x = _points(start)
+        self.chains, self.dim = self._x.shape
+        self.width = _widths(width, self._x)
+        self.max_steps_out = whole_number(
+            "max_steps_out", max_steps_out, "a whole number from 1", least=1
+        )
+        self.tune = bool(tune)
+        self.generator = _generator(seed, generator, self._x.device)
+        self.sweeps_done = self.evaluations = 0
+        self._warned = False
+        with torch.no_grad():
+            self._log = self._evaluate(self._x.clone()).clone()  # (chains,), where the chains are
+        if nowhere := int((self._log == -math.inf).sum()):
+            received = f"a density of zero at {nowhere:,} of {self.chains:,} points"
+            raise ArgumentError("start", received, "points with a density above zero")
+
+    def step(self) -> Tensor:
+        r"""One sweep, an update of each coordinate of each chain: the draws (chains, dim)."""
+        _, far = self._sweep()
+        if far > RUNAWAY * self._x.numel() and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"stepping out took more than half of max_steps_out={self.max_steps_out} in {far:,}"
+                f" of {self._x.numel():,} updates: the width is far too small (`burn_in` tunes it),"
+                " or the density does not fall off",
+                stacklevel=2,
+            )
+        return self._x.clone()
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self
+
+    def __next__(self) -> Tensor:
+        return self.step()
+
+    def burn_in(self, sweeps: int, progress: bool = False) -> Slice:
+        r"""Sweeps that forget the start and find the width: the mean interval of their draws.
+
+        It is set after 1, 2, 4, 8, … sweeps and after the last, each time by those since the time
+        before: what the way from the start asked for is forgotten too. Then it stays. Chains that
+        tune themselves as they go do not leave the density invariant.
+
+        Arguments:
+            sweeps: How many.
+            progress: Whether to show a bar.
+
+        Returns:
+            The sampler itself.
+        """
+        whole_number("sweeps", sweeps, "a whole number from 0", least=0)
+        total, since = torch.zeros_like(self.width), 0
+        for done in tracked(range(1, sweeps + 1), "burning in", progress):
+            total, since = total + self._sweep()[0], since + 1
+            if self.tune and (done == sweeps or done & (done - 1) == 0):
+                self.width = torch.where(total > 0, total / since, self.width)
+                total, since = torch.zeros_like(total), 0
+        return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        r"""All that is needed to go on as if never interrupted: tensors only."""
+        return {
+            "chains": self._x.clone(),
+            "log_density": self._log.clone(),
+            "width": self.width.clone(),
+            "counts": torch.tensor([self.sweeps_done, self.evaluations]),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        r"""Go on from where `state_dict` was taken."""
+        kept, here = state["chains"], self._x
+        if (kept.shape, kept.dtype) != (here.shape, here.dtype):
+            found = f"{tuple(kept.shape)} of {kept.dtype}, and here {tuple(here.shape)} of "
+            raise CheckpointError(f"checkpoint: the chains in it are {found}{here.dtype}")
+        self._x = kept.to(here, copy=True)
+        self._log = state["log_density"].to(self._log, copy=True)
+        self.width = state["width"].to(self.width, copy=True)
+        self.sweeps_done, self.evaluations = state["counts"].tolist()
+        self.generator.set_state(state["generator"].cpu())
+
+    @torch.no_grad()
+    def _sweep(self) -> tuple[Tensor, int]:
+        r"""Move all chains on.
+
+        Returns:
+            The mean interval of the draws of each coordinate, (dim,), and the number of updates
+            that took more than half of the steps out.
+        """
+        intervals, far = torch.empty_like(self.width), 0
+        for coordinate in range(self.dim):
+            drop = torch.empty_like(self._log).exponential_(generator=self.generator)
+            height = self._log - drop  # log(u · density), u uniform
+            left, right, steps = self._step_out(coordinate, height)
+            intervals[coordinate] = self._shrink(coordinate, height, left, right)
+            far += int((2 * steps > self.max_steps_out).sum())
+        self.sweeps_done += 1
+        return intervals, far
+
+    def _step_out(self, coordinate: int, height: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Left ends, right ends and the steps that both have taken, (chains,) each."""
+        n, most, width = self.chains, self.max_steps_out, self.width[coordinate]
+        left = self._x[:, coordinate] - width * self._uniform(n)
+        ends = torch.cat([left, left + width])  # (2n,): the left ones, then the right ones
+        dealt = torch.randint(most + 1, (n,), generator=self.generator, device=ends.device)
+        steps = torch.cat([dealt, most - dealt])  # that an end has left
+        moving = steps.nonzero()[:, 0]
+        while len(moving):
+            chain = moving % n
+            inside = self._log_at(chain, coordinate, ends[moving]) >= height[chain]
+            moving = moving[inside]
+            ends[moving] += torch.where(moving < n, -width, width)
+            steps[moving] -= 1
+            moving = moving[steps[moving] > 0]
+        left, right = ends.view(2, n)
+        return left, right, most - steps.view(2, n).sum(0)
+
+    def _shrink(self, coordinate: int, height: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        r"""Move each chain to a point of its interval in its slice; the mean interval at the end.
+
+        The ends (chains,) are moved in place.
+        """
+        here = self._x[:, coordinate].clone()
+        chain = torch.arange(self.chains, device=here.device)
+        while len(chain):
+            low, high = left[chain], right[chain]
+            point = low + (high - low) * self._uniform(len(chain))
+            log = self._log_at(chain, coordinate, point)
+            # Its own point is in a chain's slice, however a density is rounded: so this ends.
+            log = torch.where(point == here[chain], self._log[chain], log)
+            inside = log >= height[chain]
+            hit = chain[inside]
+            self._x[hit, coordinate], self._log[hit] = point[inside], log[inside]
+            chain, point = chain[~inside], point[~inside]
+            below = point < here[chain]
+            left[chain[below]], right[chain[~below]] = point[below], point[~below]
+        return (right - left).mean()
+
+    def _log_at(self, chain: Tensor, coordinate: int, value: Tensor) -> Tensor:
+        r"""The log density (n,) where n of the chains would be with this value of a coordinate."""
+        points = self._x[chain]
+        points[:, coordinate] = value
+        return self._evaluate(points)
+
+    def _evaluate(self, points: Tensor) -> Tensor:
+        log, n = self.log_density(points), len(points)
+        self.evaluations += n
+        if not isinstance(log, Tensor) or log.shape != (n,):
+            received = f"a {type(log).__name__} of shape {tuple(getattr(log, 'shape', ()))}"
+            accepted = f"a tensor of shape ({n},) for points {tuple(points.shape)}"
+            raise ArgumentError("log_density", received, accepted)
+        wrong = ~(log < math.inf)
+        if wrong.any():
+            received = f"{float(log[wrong][0])} at {points[wrong][0].tolist()}"
+            raise ArgumentError("log_density", received, "numbers, or −∞ where there is no density")
+        return log
+
+    def _uniform(self, n: int) -> Tensor:
+        x = self._x
+        return torch.rand(n, generator=self.generator, device=x.device, dtype=x.dtype)
+
+
+def _points(start: Any) -> Tensor:
+    accepted = "finite points (chains, dim) in single or double precision"
+    x = _tensor("start", start, accepted)
+    if not x.is_floating_point() and not x.is_complex():
+        x = x.to(torch.get_default_dtype())
+    if x.dim() != 2 or x.numel() == 0 or x.dtype not in (torch.float32, torch.float64):
+        raise ArgumentError("start", f"shape {tuple(x.shape)} of {x.dtype}", accepted)
+    if not x.isfinite().all():
+        raise ArgumentError("start", "NaN or infinite numbers", accepted)
+    return x
+
+
+def _widths(width: Any, x: Tensor) -> Tensor:
+    accepted = f"a finite number above zero, or {x.shape[1]} of them"
+    w = _tensor("width", width, accepted, dtype=x.dtype, device=x.device)
+    if w.shape not in ((), x.shape[1:]) or not ((w > 0) & (w < math.inf)).all():
+        raise ArgumentError("width", repr(width), accepted)
+    return w.expand(x.shape[1]).contiguous()
+
+
+def _tensor(argument: str, value: Any, accepted: str, **options: Any) -> Tensor:
+    try:
+        return torch.as_tensor(value, **options).detach().clone()
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(argument, repr(value), accepted) from None
+
+
+def _generator(
+    seed: int, generator: torch.Generator | None, device: torch.device
+) -> torch.Generator:
+    if generator is None:
+        whole_number("seed", seed, "a whole number from 0", least=0)
+        return torch.Generator(device).manual_seed(seed)
+    if generator.device.type != device.type:
+        received = f"one on {generator.device}"
+        raise ArgumentError("generator", received, f"one on {device}, where the chains are")
+    return generator
