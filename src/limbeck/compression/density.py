@@ -15,7 +15,7 @@ __all__ = ["Bins", "NadeRows", "fit_mixture", "fit_nade"]
 BINS = 16
 r"""States of a column of numbers, at most."""
 
-PASSES, FEWEST, RATE = 20, 1000, 1e-2
+PASSES, FEWEST, RATE = 20, 500, 1e-2
 r"""How a NADE is fitted: passes over the rows, steps at least, Adam's rate."""
 
 COMPONENTS = 10

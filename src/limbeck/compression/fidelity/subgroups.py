@@ -45,7 +45,9 @@ def subgroups(columns: Mapping[str, Any], n: int) -> dict[str, dict[str, np.ndar
         if values.shape != (n,):
             raise ArgumentError(f"groups[{name!r}]", f"shape {values.shape}", f"{n} values, ({n},)")
         names, order = _named(values)
-        parts = {group: np.flatnonzero(names == group) for group in order}
+        place = {group: number for number, group in enumerate(order)}
+        placed = np.array([place[group] for group in names], dtype=int)  # NumPy drops "\0" in words
+        parts = {group: np.flatnonzero(placed == number) for group, number in place.items()}
         found[str(name)] = _pooled({group: rows for group, rows in parts.items() if len(rows)})
     return found
 
@@ -66,7 +68,7 @@ def _named(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     names = np.full(len(values), MISSING, dtype=object)
     numeric = _as_numbers(present)
     if numeric is None:
-        names[~missing] = [str(value) for value in present.tolist()]
+        names[~missing] = np.array([str(value) for value in present.tolist()], dtype=object)
         order = sorted(set(names[~missing]))
     elif len(distinct := np.unique(numeric)) <= DISTINCT:
         order = [_number(value, values.dtype) for value in distinct]
