@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from limbeck.compression.asking.labelling import TeacherError
     from limbeck.compression.compress import compress
     from limbeck.compression.compressed import Compressed
+    from limbeck.compression.estimators import DistilledClassifier, DistilledRegressor
     from limbeck.compression.fidelity.report import Fidelity
     from limbeck.compression.tables.table import Table
     from limbeck.core.batch import Batch
@@ -76,6 +77,8 @@ __all__ = [
     "Constant",
     "Cosine",
     "DeepNADE",
+    "DistilledClassifier",
+    "DistilledRegressor",
     "Energy",
     "Ensemble",
     "Fidelity",
@@ -136,6 +139,8 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "Constant": "limbeck.core.schedule",
     "Cosine": "limbeck.core.schedule",
     "DeepNADE": "limbeck.models.deep_nade",
+    "DistilledClassifier": "limbeck.compression.estimators",
+    "DistilledRegressor": "limbeck.compression.estimators",
     "Energy": "limbeck.models.energy",
     "Ensemble": "limbeck.models",
     "Fidelity": "limbeck.compression.fidelity.report",

@@ -3,7 +3,10 @@ r"""Taking a student elsewhere: ONNX, checked against torch."""
 from __future__ import annotations
 
 import importlib.util
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from torch import nn
 
 from limbeck.errors import ArgumentError, LimbeckError
 
-__all__ = ["to_onnx"]
+__all__ = ["quietly", "to_onnx"]
 
 TOLERANCE = 1e-5
 
@@ -41,8 +44,7 @@ def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[in
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         batch = torch.export.Dim("batch")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quietly():
             torch.onnx.export(
                 student, (x,), str(path), input_names=["x"], output_names=["y"], dynamo=True,
                 dynamic_shapes=({0: batch},), external_data=False, verbose=False,
@@ -59,6 +61,20 @@ def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[in
         for module, training in modes:
             module.training = training
     return path
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    r"""Without what torch's exporter says about itself, in warnings and in its log."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def _check(student: nn.Module, path: Path, x: torch.Tensor) -> None:

@@ -9,6 +9,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
+import limbeck as lb
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
 
@@ -72,3 +73,16 @@ def test_it_is_read_back_and_exported(result, tmp_path):
     label, probabilities = session.run(["label", "probabilities"], feeds(again.kind.table, frame))
     assert label.tolist() == student.predict(frame).tolist()
     np.testing.assert_allclose(probabilities, student.predict_proba(frame), atol=1e-5)
+
+
+def test_a_tree_of_a_table_is_read_in_its_own_words(result):
+    teacher, _ = result
+    frame, _ = people()
+    tree = compress(teacher, frame, "tree", inputs="munge", **QUICK)
+    rules = tree.rules()
+    assert "if age <= 4" in rules  # the labels turn at 45
+    assert "if town is not Leith:" in rules
+    assert "yes" in rules
+    assert "RandomForest" in str(tree) or "Pipeline" in str(tree)
+    with pytest.raises(lb.ArgumentError, match="tree"):
+        result[1].rules()

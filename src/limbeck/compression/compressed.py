@@ -2,6 +2,7 @@ r"""What `compress` gives back: a student that predicts in the user's words, and
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -9,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 from torch import nn
 
 from limbeck.compression.asking.folds import mix
 from limbeck.compression.data import ArrayKind, Kind, TableKind, kind_from_spec
-from limbeck.compression.fidelity.cost import cost, latencies
+from limbeck.compression.fidelity.cost import bytes_on_disk, cost, latencies
 from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.compression.problem import Problem, default_loss
+from limbeck.compression.rules import rules_of
 from limbeck.compression.training import Answering, Recipe, predictions, train
 from limbeck.core import checkpoint as files
 from limbeck.core.result import Result, load
@@ -127,6 +131,32 @@ class Compressed(Result):
         problem = replace(self.problem, own=own, loss=default_loss(self.task), _kept={})
         recipe = replace(self.recipe, inputs="data", steps=self.steps)
         return Compressed.of(train(problem, recipe), problem, recipe, labels, [])
+
+    def rules(self, feature_names: Any = None) -> str:
+        r"""A single tree in words; a table knows the names of its columns."""
+        return rules_of(self.student, self.kind, self.classes, feature_names)
+
+    def table(self) -> Table:
+        table = super().table()
+        if self.problem is not None:
+            predictor = self.problem.predictor
+            table.add_row("teacher", f"{predictor.name}, {self.task}")
+        asked = f"{self.inputs}, of {len(self.tried)} tried" if self.tried else self.inputs
+        table.add_row("inputs", asked)
+        return table
+
+    def __str__(self) -> str:
+        console = Console(width=100, record=True, file=io.StringIO())
+        console.print(self.table())
+        size = bytes_on_disk(self.student)
+        before = None if self.problem is None else bytes_on_disk(self.problem.predictor)
+        small = "" if size is None or not before else f", {before / size:,.0f} times smaller"
+        return (
+            f"{console.export_text()}A student of {size or 0:,} bytes{small}; what it has kept, "
+            "report(X, y) tells."
+        )
+
+    __repr__ = __str__
 
     def save(self, folder: str | Path) -> Path:
         r"""Write the student (safetensors), its story and its task (JSON) into a folder."""

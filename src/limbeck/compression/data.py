@@ -32,8 +32,8 @@ class Kind(ABC):
     def decode(self, x: X) -> Any:
         r"""What the teacher eats, of tensors."""
 
-    def encoder(self) -> nn.Module | None:
-        r"""From tensors to a matrix (n, features), where they are none; it is trained along."""
+    def encoder(self, embed: str = "auto") -> nn.Module | None:
+        r"""From tensors to a matrix (n, features), where they are none; see `Table.encoder`."""
         return None
 
     @abstractmethod
@@ -112,8 +112,8 @@ class TableKind(Kind):
         frame = self.table.to_frame(x)
         return frame.to_numpy(np.float64) if self.array else frame
 
-    def encoder(self) -> nn.Module:
-        encoder: nn.Module = self.table.encoder()
+    def encoder(self, embed: str = "auto") -> nn.Module:
+        encoder: nn.Module = self.table.encoder(embed)
         return encoder
 
     def spec(self) -> dict[str, Any]:

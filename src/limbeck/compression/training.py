@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -152,7 +152,8 @@ def _fitted(problem: Problem, student: Fitted, recipe: Recipe) -> Result:
     r"""Trees, fitted at once."""
     began = time.perf_counter()
     pool = problem.pool(recipe.inputs, recipe.size, recipe.seed)
-    model = student.fit(pool.x, pool.targets)
+    plain = problem.kind.encoder("one_hot")  # rules about indicators can be read
+    model = replace(student, encoder=plain).fit(pool.x, pool.targets)
     seconds = time.perf_counter() - began
     settings = {
         "loss": f"{student.kind} fitted to {rows(pool.x):,} answers of the teacher",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -142,8 +141,7 @@ def _traced(whole: _Whole, parts: tuple[Tensor, ...]) -> Any:
     r"""The ONNX model of torch's part."""
     rows = torch.export.Dim("batch")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with export.quietly():
             program: Any = torch.onnx.export(
                 whole, (parts,), dynamo=True, verbose=False, output_names=["answer"],
                 input_names=[f"part_{k}" for k in range(len(parts))],
