@@ -20,7 +20,7 @@ E = TypeVar("E")
 
 def save(estimator: Any, folder: str | Path) -> Path:
     r"""Write a fitted estimator: its result, and those of its arguments that JSON can hold."""
-    folder = estimator.result_.save(folder)
+    folder = Path(estimator.result_.save(folder))
     names = getattr(estimator, "feature_names_in_", None)
     about = {
         "type": type(estimator).__name__,
@@ -59,9 +59,7 @@ def load(kind: type[E], folder: str | Path, student: Any = None) -> E:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"folder: {folder / ABOUT} cannot be read ({error!r})") from error
-    made.result_ = result
-    if result.classes is not None:
-        made.classes_ = result.classes
+    made._settle(result)
     return made
 
 

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from limbeck.errors import ArgumentError
 
-__all__ = ["carried", "forest", "is_fitted", "is_frame", "settled"]
+__all__ = ["all_floats", "carried", "forest", "is_fitted", "is_frame", "settled"]
 
 TREES = 100
 r"""Trees of the forest that is fitted where no teacher is given."""
@@ -20,6 +20,11 @@ r"""Trees of the forest that is fitted where no teacher is given."""
 def is_frame(X: Any) -> bool:
     r"""Whether rows come as a data frame, whose columns have types of their own."""
     return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def all_floats(X: Any) -> bool:
+    r"""Whether all columns of a data frame are of floating-point numbers."""
+    return not _other(X, "f")
 
 
 def is_fitted(teacher: Any) -> bool:
@@ -75,7 +80,7 @@ def forest(X: Any, regression: bool, seed: int) -> Any:
     r"""A random forest for rows of this kind; words and categories become numbers first."""
     kind = RandomForestRegressor if regression else RandomForestClassifier
     trees = kind(TREES, random_state=seed)
-    words = _words(X) if is_frame(X) else []
+    words = _other(X, "biuf") if is_frame(X) else []
     if not words:
         return trees
     from sklearn.compose import make_column_transformer
@@ -89,5 +94,6 @@ def forest(X: Any, regression: bool, seed: int) -> Any:
     return make_pipeline(columns, trees)
 
 
-def _words(X: Any) -> list[Any]:
-    return [name for name in X.columns if getattr(X[name].dtype, "kind", "O") not in "biuf"]
+def _other(X: Any, kinds: str) -> list[Any]:
+    r"""Names of a frame's columns whose types are none of NumPy's kinds, such as "f"."""
+    return [name for name in X.columns if getattr(X[name].dtype, "kind", "O") not in kinds]

@@ -1,0 +1,302 @@
+r"""compress with what careless users bring: handled, or refused in words that help."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.compose import make_column_transformer
+from sklearn.datasets import make_classification, make_friedman1
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+
+import limbeck as lb
+from limbeck.compression.asking.labelling import TeacherError
+from limbeck.compression.compress import compress
+
+QUICK = {
+    "progress": False, "device": "cpu", "engine": "eager", "steps": 100, "size": 400,
+    "inputs": "munge", "lr": 0.02,
+}  # fmt: skip
+X, Y = make_classification(120, 6, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def forest():
+    return RandomForestClassifier(10, random_state=0).fit(X, Y)
+
+
+def agreement(student, teacher, X):
+    return (student.predict(X) == teacher.predict(X)).mean()
+
+
+# labels
+
+
+def test_none_at_all_and_none_known_are_the_same(forest):
+    without = compress(forest, X, (8,), **QUICK)
+    unknown = compress(forest, X, (8,), labels=[None] * len(X), **QUICK)
+    assert agreement(without, forest, X) > 0.9
+    np.testing.assert_array_equal(without.predict_proba(X), unknown.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (Y[:5], "one for each of 120 rows"),
+        (np.full(120, 7), "got 7; accepted: the teacher's classes: 0, 1"),
+        (np.full(120, "cat"), "got 'cat'; accepted: the teacher's classes: 0, 1"),
+    ],
+)
+def test_labels_that_do_not_fit(forest, labels, message):
+    with pytest.raises(lb.ArgumentError, match=message):
+        compress(forest, X, (8,), labels=labels, **QUICK)
+
+
+def test_infinite_labels():
+    x, y = make_friedman1(60, random_state=0)
+    forest = RandomForestRegressor(5, random_state=0).fit(x, y)
+    with pytest.raises(lb.ArgumentError, match="infinite values"):
+        compress(forest, x, (8,), labels=np.where(y > 15, np.inf, y), **QUICK)
+
+
+def test_folds_need_labels(forest):
+    with pytest.raises(lb.ArgumentError, match=r"labels: got None.*teacher_folds"):
+        compress(forest, X, (8,), teacher_folds=3, **QUICK)
+
+
+def test_labels_of_one_class_pull_towards_it(forest):
+    without = compress(forest, X, (8,), **QUICK)
+    pulled = compress(
+        forest, X, (8,), labels=np.ones(120, int), label_weight=1.0, **QUICK | {"inputs": "data"}
+    )
+    assert pulled.predict_proba(X)[:, 1].min() > 0.5 > without.predict_proba(X)[:, 1].min()
+
+
+def test_a_teacher_of_one_class(forest):
+    single = RandomForestClassifier(5).fit(X, np.zeros(120))
+    with pytest.raises(lb.ArgumentError, match="teacher: got a classifier of one class"):
+        compress(single, X, (8,), **QUICK)
+
+
+# rows
+
+
+@pytest.mark.parametrize("inputs", ["data", "munge", "noise", "columns"])
+def test_constant_columns(forest, inputs):
+    constant = X.copy()
+    constant[:, 2] = 3.0
+    made = compress(forest, constant, (8,), **QUICK | {"inputs": inputs})
+    assert agreement(made, forest, constant) > 0.85
+    # what never changed cannot matter, wherever it goes
+    elsewhere = constant.copy()
+    elsewhere[:, 2] = 1e6
+    np.testing.assert_array_equal(made.predict_proba(constant), made.predict_proba(elsewhere))
+
+
+@pytest.mark.parametrize("inputs", ["data", "munge", "noise", "columns"])
+def test_rows_that_are_all_the_same(forest, inputs):
+    same = np.ones((50, 6))
+    made = compress(forest, same, (8,), **QUICK | {"inputs": inputs})
+    np.testing.assert_allclose(
+        made.predict_proba(same[:1]), forest.predict_proba(same[:1]), atol=0.05
+    )
+
+
+def test_teachers_that_always_say_the_same():
+    made = compress(lambda x: np.tile([0.3, 0.7], (len(x), 1)), X, (8,), **QUICK)
+    np.testing.assert_allclose(made.predict_proba(X), [[0.3, 0.7]] * 120, atol=0.2)
+    made = compress(lambda x: np.full(len(x), 5.0), X, (8,), **QUICK)
+    np.testing.assert_allclose(made.predict(X), 5.0, atol=0.5)
+
+
+def with_one(value):
+    changed = X.copy()
+    changed[3, 2] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (with_one(np.inf), "infinite values, the first in row 3"),
+        (with_one(1e39), "beyond float32"),
+        (X[:, 0], r"one column is X\[:, None\]"),
+        (X[:0], "no data"),
+        (X[:1], "got 1 row"),
+        (X.astype(str), "strings"),
+        (X.astype(complex), "complex"),
+    ],
+)
+def test_rows_that_cannot_be_learnt_from(forest, rows, message):
+    with pytest.raises(lb.ArgumentError, match=f"X: .*{message}"):
+        compress(forest, rows, (8,), **QUICK)
+
+
+@pytest.fixture(scope="module")
+def student(forest):
+    return compress(forest, X, (8,), **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (with_one(np.inf), "infinite values, the first in row 3"),
+        (with_one(np.nan), "NaN or infinite values, the first in row 3"),
+        (X[:, :3], r"rows of shape \(3,\); accepted: rows of shape \(6,\)"),
+    ],
+)
+def test_rows_that_cannot_be_predicted(student, rows, message):
+    with pytest.raises(lb.ArgumentError, match=message):
+        student.predict(rows)
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.coo_matrix, sparse.csc_array])
+def test_sparse_rows_are_as_good_as_dense_ones(forest, student, kind):
+    made = compress(forest, kind(X), (8,), **QUICK)
+    np.testing.assert_array_equal(made.predict_proba(kind(X)), student.predict_proba(X))
+    np.testing.assert_array_equal(student.predict_proba(kind(X)), student.predict_proba(X))
+    report = made.report(kind(X), Y, time=False)
+    assert report.measures["student"]["agreement"].value > 0.9
+
+
+def test_sparse_rows_that_no_memory_would_hold(forest):
+    huge = sparse.csr_matrix(([1.0], ([0], [0])), shape=(10**6, 10**6))
+    with pytest.raises(lb.ArgumentError, match="sparse matrix of 1,000,000 × 1,000,000"):
+        compress(forest, huge, (8,), **QUICK)
+
+
+# tables
+
+
+@pytest.fixture(scope="module")
+def table():
+    frame = pd.DataFrame({"a": X[:, 0], "c": np.where(X[:, 1] > 0, "u", "v"), "one": 1.0})
+    columns = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), ["c"]), remainder="passthrough"
+    )
+    teacher = make_pipeline(columns, LogisticRegression()).fit(frame, Y)
+    return frame, teacher, compress(teacher, frame, (8,), **QUICK)
+
+
+def test_categories_that_were_never_seen(table):
+    frame, _, student = table
+    known, unseen = (student.predict_proba(frame.assign(c=c)) for c in ("u", "zebra"))
+    np.testing.assert_allclose(unseen.sum(1), 1)
+    assert not np.allclose(known, unseen)
+    np.testing.assert_array_equal(unseen, student.predict_proba(frame.assign(c="yak")))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda frame: frame[["a"]], "no column 'c'"),
+        (lambda frame: frame.assign(a=np.inf), "infinity, the first in row 0"),
+        (lambda frame: frame.to_numpy(), "a data frame with the columns of the data"),
+    ],
+)
+def test_frames_that_do_not_fit(table, change, message):
+    frame, _, student = table
+    with pytest.raises(lb.ArgumentError, match=message):
+        student.predict(change(frame))
+
+
+def test_infinity_in_a_frame_to_learn_from(table):
+    frame, teacher, _ = table
+    with pytest.raises(lb.ArgumentError, match=r"'a'.*infinity, the first in row 0"):
+        compress(teacher, frame.assign(a=np.inf), (8,), **QUICK)
+
+
+# teachers
+
+
+class Changing:
+    r"""A forest that behaves for some rows, and then does not."""
+
+    def __init__(self, forest, change, good=150):
+        self.forest, self.change, self.good, self.seen = forest, change, good, 0
+
+    def __call__(self, x):
+        answer = self.forest.predict_proba(x)
+        self.seen += len(x)
+        return answer if self.seen <= self.good else self.change(answer)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: p[:-1], r"answers of shape \(\d+, 2\) for \d+ rows"),
+        (lambda p: np.hstack([p, p]) / 2, r"answers of shape \(\d+, 4\) for \d+ rows"),
+        (lambda p: p + 0.3, "accepted: probabilities"),
+        (lambda p: p * np.nan, "NaN or infinite"),
+        (lambda p: None, "an answer of type NoneType"),
+        (lambda p: np.full(p.shape, "yes"), "accepted: numbers"),
+    ],
+)
+def test_teachers_that_answer_nonsense_in_the_middle(forest, change, message):
+    with pytest.raises(lb.ArgumentError, match=f"teacher: .*{message}"):
+        compress(Changing(forest, change), X, (8,), **QUICK)
+
+
+def fail(answer):
+    raise RuntimeError("the server said 500")
+
+
+def test_a_teacher_that_raises_in_the_middle(forest, tmp_path):
+    with pytest.raises(
+        TeacherError, match=r"the server said 500.*a cache would have kept"
+    ) as found:
+        compress(Changing(forest, fail), X, (8,), **QUICK)
+    assert isinstance(found.value, lb.LimbeckError)
+    assert isinstance(found.value.__cause__, RuntimeError)
+
+    kept = {"cache": tmp_path, "cache_key": "remote"}
+    with pytest.raises(TeacherError, match="are kept, and are not asked for again") as found:
+        compress(Changing(forest, fail, 250), X, (8,), **kept, **QUICK)
+    answered = found.value.kept
+    assert answered > 0
+    again = Changing(forest, fail, 10**6)
+    made = compress(again, X, (8,), **kept, **QUICK)
+    looked_at = 16  # rows at which a function's outputs are looked at first
+    generated = QUICK["size"] - len(X)  # it failed among these, after the rows themselves
+    assert again.seen == generated - answered + looked_at
+    assert agreement(made, forest, X) > 0.9
+
+
+def test_a_teacher_that_raises_at_once_says_so_itself():
+    with pytest.raises(RuntimeError, match="the server said 500"):
+        compress(fail, X, (8,), **QUICK)
+
+
+def test_a_teacher_for_other_rows(forest):
+    with pytest.raises(TeacherError, match="X has 3 features, but RandomForestClassifier") as found:
+        compress(forest, X[:, :3], (8,), **QUICK)
+    assert isinstance(found.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "message"),
+    [
+        (None, "an object of type NoneType"),
+        (RandomForestClassifier(), "not fitted"),
+        (RidgeClassifier().fit(X, Y), "no predict_proba; accepted: .*CalibratedClassifierCV"),
+    ],
+)
+def test_what_is_no_teacher(teacher, message):
+    with pytest.raises(lb.ArgumentError, match=f"teacher: .*{message}"):
+        compress(teacher, X, (8,), **QUICK)
+
+
+@pytest.mark.parametrize("student", [(8,), "tree"])
+def test_derivatives_of_a_forest(forest, student):
+    loss = lb.losses.cross_entropy() + 1e-3 * lb.losses.derivative_error()
+    with pytest.raises(lb.NotDifferentiableError, match=r"smooth it by noise.*surrogate"):
+        compress(forest, X, student, loss=loss, **QUICK)
+
+
+def test_derivatives_of_a_surrogate(forest):
+    surrogate = compress(forest, X, (16,), **QUICK).student
+    loss = lb.losses.cross_entropy() + 1e-3 * lb.losses.derivative_error()
+    made = compress(surrogate, X, (8,), loss=loss, **QUICK)
+    assert agreement(made, forest, X) > 0.85

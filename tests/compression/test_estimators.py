@@ -1,0 +1,350 @@
+r"""Estimators: scikit-learn's own checks, and what they promise beyond them."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.datasets import load_iris, make_friedman1, make_multilabel_classification
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.exceptions import DataConversionWarning, NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+import limbeck as lb
+from limbeck.compression.estimators import DistilledClassifier, DistilledRegressor
+
+
+@parametrize_with_checks([DistilledClassifier(), DistilledRegressor()])
+def test_scikit_learns_checks(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the checks make some of their own
+        check(estimator)
+
+
+@pytest.fixture(scope="module")
+def iris():
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])
+    order = np.random.default_rng(0).permutation(len(X))
+    return X[order], names[y[order]]
+
+
+@pytest.fixture(scope="module")
+def forest(iris):
+    return RandomForestClassifier(20, random_state=0).fit(iris[0][:100], iris[1][:100])
+
+
+@pytest.fixture(scope="module")
+def small(iris, forest):
+    return DistilledClassifier(forest, (8,)).fit(iris[0][:100])
+
+
+def test_it_learns_from_a_fitted_teacher_without_labels(iris, forest, small):
+    X, y = iris[0][100:], iris[1][100:]
+    assert small.classes_.tolist() == ["setosa", "versicolor", "virginica"]
+    assert small.score(X, y) > 0.85
+    assert small.score(X) == (small.predict(X) == forest.predict(X)).mean() > 0.9
+    np.testing.assert_allclose(small.predict_proba(X).sum(1), 1)
+    assert small.teacher_ is forest
+    assert is_classifier(small)
+
+
+def test_labels_beside_a_fitted_teacher_count_only_if_asked(iris, forest, small):
+    X, y = iris[0][:100], iris[1][:100]
+    swapped = np.where(y == "setosa", "virginica", np.where(y == "virginica", "setosa", y))
+    same = DistilledClassifier(forest, (8,)).fit(X, swapped)
+    np.testing.assert_array_equal(same.predict_proba(X), small.predict_proba(X))
+    led = DistilledClassifier(forest, (8,), inputs="data", label_weight=1.0).fit(X, swapped)
+    assert led.score(X, swapped) > 0.9 > led.score(X)
+
+
+def test_without_labels_only_a_fitted_teacher_will_do(iris):
+    for teacher in (None, LogisticRegression(), [LogisticRegression(), RandomForestClassifier()]):
+        with pytest.raises(lb.ArgumentError, match=r"y: got None.*accepted: fit\(X, y\)"):
+            DistilledClassifier(teacher).fit(iris[0])
+
+
+def test_a_teacher_that_is_not_fitted_is_fitted_as_a_clone(iris):
+    teacher = KNeighborsClassifier(3)
+    made = DistilledClassifier(teacher, (8,)).fit(*iris)
+    with pytest.raises(NotFittedError):
+        teacher.predict(iris[0])
+    np.testing.assert_array_equal(
+        made.teacher_.predict(iris[0]), KNeighborsClassifier(3).fit(*iris).predict(iris[0])
+    )
+    assert made.score(iris[0]) > 0.9
+
+
+def test_some_of_a_list_of_teachers_may_be_fitted(iris, forest):
+    made = DistilledClassifier([forest, LogisticRegression(max_iter=500)], (8,)).fit(*iris)
+    assert made.teacher_[0] is forest
+    assert made.score(*iris) > 0.9
+
+
+def test_a_fitted_teacher_stays_fitted_when_cloned(iris, forest):
+    copied = clone(DistilledClassifier(forest, (8,), steps=20))
+    assert copied.teacher is forest
+    assert copied.get_params()["steps"] == 20
+    assert not hasattr(copied.fit(iris[0]).teacher_, "steps")
+
+    unfitted = DistilledClassifier(LogisticRegression(C=3))
+    assert clone(unfitted).teacher is not unfitted.teacher
+    assert clone(unfitted).teacher.C == 3
+    both = clone(DistilledClassifier([forest, LogisticRegression(C=2)])).teacher
+    assert both[0] is forest
+    assert both[1].C == 2
+
+    fitted = DistilledClassifier(forest, (8,), steps=20).fit(iris[0])
+    assert not hasattr(clone(fitted), "result_")
+    pipeline = clone(make_pipeline(StandardScaler(), DistilledClassifier(forest)))
+    assert pipeline[-1].teacher is forest
+
+
+def test_a_module_of_the_users_own_is_copied(iris, forest):
+    module = nn.Linear(4, 3)
+    before = module.weight.detach().clone()
+    options = {"student_output": "logits"}
+    made = clone(DistilledClassifier(forest, module, steps=20, options=options)).fit(iris[0])
+    assert torch.equal(module.weight, before)
+    assert not torch.equal(made.result_.student.weight, before)
+    assert made.predict_proba(iris[0]).shape == (150, 3)
+
+
+def test_settings_of_a_fitted_teacher_cannot_be_searched(forest):
+    with pytest.raises(lb.ArgumentError, match="teacher__max_depth: got a setting of a fitted"):
+        DistilledClassifier(forest).set_params(teacher__max_depth=2)
+    made = DistilledClassifier(forest).set_params(
+        teacher=RandomForestClassifier(), teacher__max_depth=2
+    )
+    assert made.teacher.max_depth == 2
+
+
+def test_it_is_searched_and_validated(iris, forest):
+    X, y = iris
+    grid = {"steps": [1, 200]}
+    by_agreement = GridSearchCV(DistilledClassifier(forest, (8,)), grid, cv=2).fit(X)
+    assert by_agreement.best_params_["steps"] == 200
+    assert by_agreement.best_estimator_.teacher is forest
+    own = {"teacher__max_depth": [1, None]}
+    teacher = RandomForestClassifier(10, random_state=0)
+    by_accuracy = GridSearchCV(DistilledClassifier(teacher, (8,), steps=60), own, cv=2).fit(X, y)
+    assert by_accuracy.best_estimator_.teacher_.max_depth in (1, None)
+    assert cross_val_score(DistilledClassifier(student=(8,)), X, y, cv=2).mean() > 0.85
+
+
+def test_it_works_behind_a_scaler(iris):
+    X, y = iris
+    teacher = LogisticRegression().fit(StandardScaler().fit_transform(X), y)
+    pipeline = make_pipeline(StandardScaler(), DistilledClassifier(teacher, (8,))).fit(X)
+    assert pipeline.score(X, y) > 0.9
+    assert pipeline.score(X) > 0.9
+
+
+def test_values():
+    X, y = make_friedman1(300, random_state=0)
+    forest = RandomForestRegressor(20, random_state=0).fit(X[:200], y[:200])
+    made = DistilledRegressor(forest).fit(X[:200])
+    assert is_regressor(made)
+    assert made.score(X[200:]) > 0.75  # R² to the teacher
+    assert made.score(X[200:], y[200:]) > 0.6
+    assert made.predict(X[:3]).shape == (3,)
+    assert not hasattr(made, "predict_proba")
+
+
+def test_several_labels_at_once():
+    X, y = make_multilabel_classification(150, random_state=0)
+    made = DistilledClassifier(student=(16,)).fit(X, y)
+    assert made.predict(X).shape == y.shape
+    assert (made.predict(X) == y).mean() > 0.8
+    with pytest.raises(lb.ArgumentError, match="several columns of classes"):
+        DistilledClassifier().fit(X, y + np.arange(150)[:, None] % 3)
+
+
+def test_a_column_of_labels_is_taken_with_a_warning(iris, forest):
+    with pytest.warns(DataConversionWarning):
+        DistilledClassifier(forest, (4,), steps=5).fit(iris[0], iris[1][:, None])
+
+
+def test_torch_teachers(iris):
+    torch.manual_seed(0)
+    X = iris[0].astype(np.float32)
+    options = {"classes": ["a", "b", "c"]}
+    made = DistilledClassifier(nn.Linear(4, 3), (16,), options=options, steps=300).fit(X)
+    assert made.classes_.tolist() == ["a", "b", "c"]
+    assert made.score(X) > 0.85
+    values = DistilledRegressor(nn.Linear(4, 1), (16,), steps=300).fit(X)
+    assert values.score(X) > 0.9
+
+
+def test_functions_as_teachers(iris):
+    def sure(x):
+        return 1 / (1 + np.exp(-(x[:, 0] - 5.8)))
+
+    made = DistilledClassifier(sure, (8,)).fit(iris[0])
+    assert made.classes_.tolist() == [0, 1]
+    np.testing.assert_allclose(made.predict_proba(iris[0])[:, 1], sure(iris[0]), atol=0.1)
+
+
+def test_a_teacher_for_the_other_task_is_refused(iris, forest):
+    X, y = make_friedman1(50, random_state=0)
+    with pytest.raises(lb.ArgumentError, match="RandomForestRegressor, which gives values"):
+        DistilledClassifier(RandomForestRegressor(5).fit(X, y)).fit(X)
+    with pytest.raises(lb.ArgumentError, match="'regression' for RandomForestClassifier"):
+        DistilledRegressor(forest).fit(iris[0])
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "object"])
+def test_a_derivative_loss_with_a_forest_is_refused_with_the_way_out(iris, forest, name):
+    loss = lb.losses.derivative_error()
+    loss = loss if name == "object" else lb.losses.cross_entropy() + 1e-3 * loss
+    with pytest.raises(lb.NotDifferentiableError, match=r"noise.*surrogate"):
+        DistilledClassifier(forest, loss=loss).fit(iris[0])
+
+
+def test_trees_as_students(iris, forest):
+    made = DistilledClassifier(forest, "tree").fit(iris[0])
+    assert made.score(iris[0]) > 0.9
+    assert made.predict_proba(iris[0]).dtype == np.float64
+
+
+def test_a_student_that_grows_until_it_keeps_enough():
+    X = np.random.default_rng(0).normal(size=(240, 3))
+    options = {"engine": "eager"}
+    made = DistilledRegressor(lambda x: x[:, 0] * 2, "auto", keep=0.5, options=options).fit(X)
+    assert made.result_.tried[-1]["kept"] > 0.5
+    assert made.result_.recipe.student == made.result_.tried[-1]["student"]
+    assert made.score(X) > 0.5
+
+
+@pytest.fixture
+def frame(iris):
+    frame = pd.DataFrame(iris[0][:, :2], columns=["length", "width"])
+    frame["color"] = np.where(iris[0][:, 2] > 4, "red", "blue")
+    return frame
+
+
+def test_frames_with_words(iris, frame):
+    made = DistilledClassifier(student=(8,)).fit(frame, iris[1])
+    assert made.feature_names_in_.tolist() == ["length", "width", "color"]
+    assert made.n_features_in_ == 3
+    assert made.score(frame, iris[1]) > 0.7
+    assert made.score(frame) > 0.8
+    new = frame[:4].assign(color="green")
+    assert made.predict_proba(new).shape == (4, 3)
+    with pytest.raises(ValueError, match="feature names should match"):
+        made.predict(frame[["width", "length", "color"]])
+    with pytest.warns(UserWarning, match="valid feature names"):
+        found = made.predict(frame.to_numpy())
+    np.testing.assert_array_equal(found, made.predict(frame))
+
+
+def test_an_array_where_there_was_a_frame_of_numbers(iris):
+    X = pd.DataFrame(iris[0], columns=list("abcd"))
+    made = DistilledClassifier(student=(4,), steps=20).fit(X, iris[1])
+    assert made.feature_names_in_.tolist() == list("abcd")
+    with pytest.warns(UserWarning, match="valid feature names"):
+        found = made.predict(iris[0])
+    np.testing.assert_array_equal(found, made.predict(X))
+
+
+def test_rows_with_gaps(iris):
+    X = iris[0].copy()
+    X[::7, 1] = np.nan
+    made = DistilledClassifier(student=(8,)).fit(X, iris[1])
+    assert made.score(X, iris[1]) > 0.8
+    with pytest.raises(ValueError, match="infinity"):
+        made.predict(np.full((1, 4), np.inf))
+
+
+def test_it_is_read_back_without_pickle(iris, frame, small, tmp_path):
+    small.save(tmp_path / "classes")
+    again = DistilledClassifier.load(tmp_path / "classes")
+    np.testing.assert_array_equal(again.predict_proba(iris[0]), small.predict_proba(iris[0]))
+    assert again.student == (8,)
+    assert again.teacher is None
+    assert again.classes_.tolist() == small.classes_.tolist()
+    assert again.score(*iris) == small.score(*iris)
+    with pytest.raises(lb.ArgumentError, match="has no teacher"):
+        again.score(iris[0])
+    with pytest.raises(ValueError, match="2 features"):
+        again.predict(iris[0][:, :2])
+
+    framed = DistilledRegressor(student="tree").fit(frame, iris[0][:, 3])
+    framed.save(tmp_path / "values")
+    again = DistilledRegressor.load(tmp_path / "values")
+    np.testing.assert_array_equal(again.predict(frame), framed.predict(frame))
+    assert again.feature_names_in_.tolist() == ["length", "width", "color"]
+    with pytest.raises(lb.ArgumentError, match="a DistilledRegressor; accepted: a saved"):
+        DistilledClassifier.load(tmp_path / "values")
+
+
+def test_folders_that_hold_no_estimator(small, tmp_path):
+    with pytest.raises(lb.ArgumentError, match=r"estimator\.json"):
+        DistilledClassifier.load(tmp_path)
+    small.save(tmp_path)
+    (tmp_path / "estimator.json").write_text("{}")
+    with pytest.raises(lb.CheckpointError, match="cannot be read"):
+        DistilledClassifier.load(tmp_path)
+    with pytest.raises(NotFittedError):
+        DistilledClassifier().save(tmp_path)
+
+
+def test_pickles_are_small_and_still_report(iris, forest):
+    X, y = iris
+    made = DistilledClassifier(forest, (4,), steps=20, label_weight=0.5).fit(X, y)
+    before = made.result_.problem._kept
+    again = pickle.loads(pickle.dumps(made))
+    np.testing.assert_array_equal(again.predict_proba(X), made.predict_proba(X))
+    assert made.result_.problem._kept is before
+    assert len(before) > 0 == len(again.result_.problem._kept)
+    report = again.report(X[:50], y[:50], time=False)
+    assert set(report.measures) == {"teacher", "student", "baseline"}
+    assert report.measures["student"]["accuracy"].value == again.score(X[:50], y[:50])
+
+
+def test_seeds(iris, forest):
+    def weights(random_state):
+        made = DistilledClassifier(forest, (4,), steps=2, random_state=random_state).fit(iris[0])
+        return made.result_.student.network.layers[0].weight
+
+    assert torch.equal(weights(3), weights(3))
+    assert torch.equal(weights(np.random.RandomState(3)), weights(np.random.RandomState(3)))
+    state = np.random.RandomState(3)
+    assert not torch.equal(weights(state), weights(state))
+    assert not torch.equal(weights(None), weights(None))
+
+
+def test_options_are_those_of_compress_and_distill(iris, forest, tmp_path):
+    options = {"cache": tmp_path, "batch_size": 16, "optimizer": "sgd"}
+    made = DistilledClassifier(forest, (4,), steps=5, options=options).fit(iris[0])
+    assert made.result_.settings["batch_size"] == 16
+    assert "SGD" in made.result_.settings["update"]
+    assert any(tmp_path.iterdir())
+    with pytest.raises(lb.ArgumentError, match="did you mean 'batch_size'"):
+        DistilledClassifier(forest, options={"batchsize": 3}).fit(iris[0])
+    with pytest.raises(lb.ArgumentError, match="the estimator's own argument"):
+        DistilledClassifier(forest, options={"steps": 3}).fit(iris[0])
+
+
+def test_from_a_thousand_rows_on_inputs_are_chosen(monkeypatch):
+    asked = {}
+
+    def compress(predictor, X, **settings):
+        asked.update(settings)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("limbeck.compression.estimator_base.compress", compress)
+    for n, inputs, size in ((999, "munge", 10_000), (100, "munge", 2000), (1000, "auto", None)):
+        X = np.random.default_rng(0).normal(size=(n, 2))
+        with pytest.raises(KeyboardInterrupt):
+            DistilledRegressor(lambda x: x.sum(1)).fit(X)
+        assert (asked["inputs"], asked["size"]) == (inputs, size)
