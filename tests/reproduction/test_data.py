@@ -112,6 +112,7 @@ def test_idx_files_are_read_packed_or_not(tmp_path, packed):
         idx(np.zeros((3, 4), np.uint8), kind=13),
         gzip.compress(idx(np.zeros(9, np.uint8)))[:-4],
     ],
+    ids=["empty", "words", "short", "long", "floats", "cut off"],  # gzip writes the time
 )
 def test_what_is_no_idx_file_is_refused(tmp_path, content):
     (tmp_path / "file").write_bytes(content)

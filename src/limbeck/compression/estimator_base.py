@@ -44,7 +44,10 @@ SETTINGS = (
 )  # fmt: skip
 r"""Arguments that `compress` takes too."""
 
-RATES = {"lr", "optimizer", "schedule", "update", "preset"}
+SHORT, SHORT_RATE = 500, 0.02
+r"""Steps below which the rate is higher, and that rate."""
+
+RATES = {"lr", "optimizer", "update", "preset"}
 r"""Options of the training that settle the rate."""
 
 CHOSEN = ("inputs", "student")
@@ -225,8 +228,9 @@ class Distilled(BaseEstimator):
         auto = [isinstance(found[name], str) and found[name] == "auto" for name in CHOSEN]
         if not any(auto):
             found["held_out"] = 0.0  # there is nothing to be compared
-        if not isinstance(self.student, nn.Module) and not RATES & set(self.options or {}):
-            found["lr"] = 0.02 if (found["steps"] or np.inf) < 500 else 0.01
+        own = isinstance(self.student, nn.Module) or RATES & set(self.options or {})
+        if found["steps"] is not None and found["steps"] < SHORT and not own:
+            found["lr"] = SHORT_RATE
         return found
 
 
