@@ -104,6 +104,7 @@ def distill(
     described = dict(run.settings.identity or {}) | {
         "steps": steps,
         "device": str(run.objective.device),
+        "student_output": run.objective.form,
         "input_shape": {name: list(part.shape[1:]) for name, part in like.items()},
     }
     return Result(

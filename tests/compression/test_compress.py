@@ -157,9 +157,34 @@ def test_a_module_of_the_users_own_stays_as_it_was(cancer):
     torch.manual_seed(0)
     mine = nn.Sequential(nn.BatchNorm1d(30), nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 2))
     before = [p.detach().clone() for p in mine.parameters()]
-    result = compress(cancer[0], cancer[1], mine, student_output="logits", **QUICK)
+    result = compress(cancer[0], cancer[1], mine, **QUICK)
     assert all(torch.equal(p, q) for p, q in zip(mine.parameters(), before, strict=True))
     assert (result.predict(cancer[3]) == cancer[0].predict(cancer[3])).mean() > 0.85
+
+
+def test_a_module_that_gives_probabilities_is_taken_at_its_word(cancer, tmp_path):
+    forest, X, _, X_test, _ = cancer
+    torch.manual_seed(0)
+    layers = nn.BatchNorm1d(30), nn.Linear(30, 2), nn.Softmax(1)
+    result = compress(forest, X, nn.Sequential(*layers), lr=0.02, **QUICK)
+    with torch.no_grad():
+        said = result.student.eval()(torch.tensor(X_test, dtype=torch.float32)).numpy()
+    np.testing.assert_allclose(result.predict_proba(X_test), said, atol=1e-6)
+    path = result.export(tmp_path / "student.onnx")
+    found = onnxruntime.InferenceSession(str(path)).run(None, {"x": X_test.astype(np.float32)})[0]
+    np.testing.assert_allclose(found, said, atol=1e-5)
+
+
+def test_a_constant_teacher_has_a_constant_student():
+    X = np.random.default_rng(0).normal(size=(100, 3))
+    result = compress(lambda x: np.full(len(x), 5.0), X, (4,), task="regression", **QUICK)
+    np.testing.assert_allclose(result.predict(X), 5.0)
+
+
+def test_a_tree_of_inputs_of_ones_own(cancer):
+    source = lb.inputs.Munge(cancer[1].astype(np.float32), swap=0.3)
+    result = compress(cancer[0], cancer[1], "tree", **QUICK | {"inputs": source})
+    assert (result.predict(cancer[3]) == cancer[0].predict(cancer[3])).mean() > 0.9
 
 
 def test_inputs_are_chosen_where_students_are_measured(cancer):
@@ -229,6 +254,8 @@ def test_a_source_of_ones_own(cancer):
     [
         ({"inputs": "mungo"}, "did you mean 'munge'"),
         ({"size": 0}, "size"),
+        ({"steps": 0}, "steps"),
+        ({"keep": 99}, "keep"),
         ({"held_out": 1.5}, "held_out"),
         ({"label_weight": 2}, "label_weight"),
         ({"optimiser": "sgd"}, "did you mean 'optimizer'"),

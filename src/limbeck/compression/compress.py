@@ -110,7 +110,7 @@ def compress(
         teacher_batch: Inputs that the teacher is asked about at once.
         retries: How often a teacher is asked again after an error of its connection.
         retry_on: Which errors those are; OSError has ConnectionError and TimeoutError among it.
-        held_out: The fraction of the rows that students are compared on.
+        held_out: The fraction of the rows that students are compared on, where there is a choice.
         keep: For student="auto": the fraction of the teacher's measure that is enough.
         max_bytes: For student="auto": the largest student.
         seed: Seeds everything.
@@ -132,7 +132,10 @@ def compress(
         label, predictor, cache=as_cache(cache), cache_key=cache_key, batch_size=teacher_batch,
         retries=retries, retry_on=retry_on, progress=progress,
     )  # fmt: skip
-    problem = _problem(data, predictor, ask, labels, label_weight, teacher_folds, held_out, seed)
+    chosen = "auto" in [choice for choice in (inputs, student) if isinstance(choice, str)]
+    fraction = number("held_out", held_out, "a fraction from 0 to below 1", lambda f: 0 <= f < 1)
+    fraction = fraction if chosen else 0.0
+    problem = _problem(data, predictor, ask, labels, label_weight, teacher_folds, fraction, seed)
     problem.loss = default_loss(predictor.task) if loss == "auto" else _loss(loss)
     problem.progress = progress
     _refuse_derivatives(problem)
@@ -140,6 +143,9 @@ def compress(
     low, high, each = ASKED
     wanted = max(many, min(high, max(low, each * many)))
     size = wanted if size is None else whole_number("size", size, "a whole number from 1", least=1)
+    if steps is not None:
+        whole_number("steps", steps, "a whole number from 1", least=1)
+    number("keep", keep, "a fraction above 0, up to 1", lambda share: 0 < share <= 1)
     recipe = Recipe(student, inputs, size, steps, seed, options)
     tried: list[dict[str, Any]] = []
     if isinstance(inputs, str) and inputs == "auto":
@@ -159,12 +165,10 @@ def _problem(
     labels: Any,
     weight: float,
     folds: int | None,
-    held_out: float,
+    fraction: float,
     seed: int,
 ) -> Problem:
     r"""The rows split, and how the teacher's word on those to learn from is had."""
-    accepted = "a fraction from 0 to below 1"
-    fraction = number("held_out", held_out, accepted, lambda f: 0 <= f < 1)
     weight = number("label_weight", weight, "a number from 0 to 1", lambda w: 0 <= w <= 1)
     ours, theirs = split(rows(data.x), fraction, seed)
     x = take(data.x, ours)

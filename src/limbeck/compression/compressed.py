@@ -85,7 +85,8 @@ class Compressed(Result):
 
     def _predictions(self, X: Any) -> np.ndarray:
         assert self.kind is not None
-        return predictions(self.student, self.kind.encode(X), self.task)
+        form = self.settings.get("student_output")
+        return predictions(self.student, self.kind.encode(X), self.task, form)
 
     def report(
         self, X: Any, y: Any = None, *, groups: Any = None, labels: Any = None, time: bool = True
@@ -182,7 +183,8 @@ class Compressed(Result):
         from limbeck import export
 
         assert isinstance(self.kind, ArrayKind)
-        return export.to_onnx(Answering(self.student, self.task), path, {"": list(self.kind.shape)})
+        whole = Answering(self.student, self.task, self.settings.get("student_output"))
+        return export.to_onnx(whole, path, {"": list(self.kind.shape)})
 
     @classmethod
     def load(cls, folder: str | Path, student: nn.Module | None = None) -> Compressed:

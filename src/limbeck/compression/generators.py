@@ -43,9 +43,11 @@ def generator(name: str, kind: Kind, x: X, *, seed: int, progress: bool = True) 
     return GENERATORS[name](kind, x, seed, progress)
 
 
-def fresh(name: str, kind: Kind, x: X, count: int, seed: int, progress: bool = False) -> X:
+def fresh(name: str | Inputs, kind: Kind, x: X, count: int, seed: int, progress: bool = False) -> X:
     r"""So many inputs of a generator, of the same types as the rows."""
-    source = generator(name, kind, x, seed=seed, progress=progress)
+    source = name
+    if isinstance(source, str):
+        source = generator(source, kind, x, seed=seed, progress=progress)
     source.to(torch.device("cpu"), torch.float32, seed)
     found, left = [], count
     while left:

@@ -18,7 +18,7 @@ from limbeck.core.loss import Loss
 from limbeck.core.stored import Stored
 from limbeck.inputs.join import join
 
-__all__ = ["Pool", "Problem", "default_loss", "split", "take"]
+__all__ = ["Pool", "Problem", "default_loss", "divisor", "split", "take"]
 
 FEWEST_HELD_OUT, MOST_HELD_OUT = 20, 10_000
 r"""Rows held out to measure students by: at least, or none are; and at most."""
@@ -86,7 +86,7 @@ class Problem:
         found: np.ndarray = self._kept["held out"]
         return found
 
-    def pool(self, name: str, size: int, seed: int) -> Pool:
+    def pool(self, name: Any, size: int, seed: int) -> Pool:
         r"""The user's rows, and generated ones to make up the size, with the teacher's word."""
         wanted = max(0, size - rows(self.x)) if name != "data" else 0
         if (name, wanted, seed) not in self._kept:
@@ -103,15 +103,19 @@ class Problem:
         r"""The pool's targets as a teacher that looks them up; (t − shift) / scale of them."""
         values = torch.as_tensor(pool.targets, dtype=torch.float32)
         form = "probabilities" if self.predictor.task == "classification" else "values"
-        return Stored((values - shift) / scale, form)
+        return Stored((values - shift) / divisor(scale), form)
 
     def unit(self) -> tuple[Tensor, Tensor]:
         r"""Mean and standard deviation of a regression's targets, (K,); zeros and ones else."""
         targets = torch.as_tensor(self.targets(), dtype=torch.float32)
         if self.predictor.task != "regression":
             return torch.zeros(targets.shape[1]), torch.ones(targets.shape[1])
-        deviation = targets.std(0, unbiased=False)
-        return targets.mean(0), torch.where(deviation > 0, deviation, 1.0)
+        return targets.mean(0), targets.std(0, unbiased=False)
+
+
+def divisor(scale: Tensor) -> Tensor:
+    r"""What targets are divided by: the scale, or 1 where they are constant."""
+    return torch.where(scale > 0, scale, 1.0)
 
 
 def default_loss(task: str) -> Loss:

@@ -85,5 +85,6 @@ def kept(problem: Problem, result: Result) -> float:
 def _both(problem: Problem, result: Result) -> tuple[np.ndarray, np.ndarray]:
     r"""What teacher and student say of the inputs to measure by, (n, K)."""
     assert problem.held_out is not None
-    student = predictions(result.student, problem.held_out, problem.predictor.task)
+    form = result.settings.get("student_output")
+    student = predictions(result.student, problem.held_out, problem.predictor.task, form)
     return problem.held_out_targets(), student

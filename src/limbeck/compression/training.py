@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.compression.generators import generator
-from limbeck.compression.problem import Problem
+from limbeck.compression.problem import Problem, divisor
 from limbeck.compression.students import Fitted, build_student
 from limbeck.core import forms
 from limbeck.core.batch import X, floats, map_tensors, part_of, rows
@@ -31,6 +31,9 @@ r"""Rows that a student sees at once, when it only predicts."""
 
 RATE = 1e-2
 r"""Adam's rate for nets of limbeck's own, whose inputs and outputs are scaled."""
+
+FEW = 8
+r"""Rows at which a module of the user's own is looked at."""
 
 PASSES, FEWEST, MOST = 40, 1000, 20_000
 r"""Steps by default: so many passes over the inputs, within these numbers."""
@@ -77,19 +80,23 @@ def train(problem: Problem, recipe: Recipe) -> Result:
         pool = problem.pool(recipe.inputs, recipe.size, recipe.seed)
         teacher, source = problem.stored(pool, shift, scale), Dataset(pool.x)
         count = rows(pool.x)
-    options = _options(recipe, predictor.task, ours)
+    options = _options(recipe, predictor.task, student, problem.x)
     steps = recipe.steps or _steps(count, options.get("batch_size", "auto"))
     result = distill(teacher, student, source, problem.loss, steps=steps, **options)
     if isinstance(student, Preprocessed):
-        student.set_outputs(shift, scale)
+        student.set_outputs(shift, scale)  # a scale of 0 gives what a constant teacher says
     return result
 
 
-def _options(recipe: Recipe, task: str, ours: bool) -> dict[str, Any]:
+def _options(recipe: Recipe, task: str, student: nn.Module, x: X) -> dict[str, Any]:
     r"""Further arguments of `distill`: what the user said, and what goes without saying."""
+    ours = isinstance(student, Preprocessed)
     settled: dict[str, Any] = {"seed": recipe.seed}
     if task != "classification":
         settled["student_output"] = "values"
+    elif getattr(student, "output_form", None) is None:  # a module of the user's own
+        with torch.no_grad():
+            settled["student_output"] = forms.recognise(student(part_of(x, 0, FEW))) or "logits"
     if ours and not recipe.options.keys() & {"optimizer", "preset", "update"}:
         settled["lr"] = RATE
     return settled | recipe.options
@@ -117,7 +124,7 @@ def _live(problem: Problem, recipe: Recipe, shift: Tensor, scale: Tensor) -> tup
         x = map_tensors(torch.as_tensor, arrays) if isinstance(arrays, dict) else arrays
         x = torch.as_tensor(x) if not isinstance(x, dict) else x
         found = problem.ask(problem.kind.decode(x))
-        return (found - shift.numpy()) / scale.numpy()
+        return (found - shift.numpy()) / divisor(scale).numpy()
 
     form = "probabilities" if problem.predictor.task == "classification" else "values"
     return Opaque(asked, form), source
@@ -137,7 +144,7 @@ class Asked(nn.Module):
         self.module, self.task, self.form = predictor.module, predictor.task, predictor.module_form
         self.output_form = self.form if self.task == "classification" else "values"
         self.register_buffer("shift", shift)
-        self.register_buffer("scale", scale)
+        self.register_buffer("scale", divisor(scale))
 
     def forward(self, x: X) -> Tensor:
         y = self.module(x)
@@ -168,12 +175,13 @@ class Answering(nn.Module):
     Arguments:
         student: The student.
         task: "classification", "multilabel" or "regression".
+        form: The form of the student's outputs; None asks it.
     """
 
-    def __init__(self, student: nn.Module, task: str) -> None:
+    def __init__(self, student: nn.Module, task: str, form: str | None = None) -> None:
         super().__init__()
         self.student, self.task = student, task
-        self.form = getattr(student, "output_form", None) or "logits"
+        self.form = form or getattr(student, "output_form", None) or "logits"
 
     def forward(self, x: X) -> Tensor:
         y = forms.values(self.student(x))
@@ -185,11 +193,11 @@ class Answering(nn.Module):
 
 
 @torch.no_grad()
-def predictions(student: nn.Module, x: X, task: str) -> np.ndarray:
+def predictions(student: nn.Module, x: X, task: str, form: str | None = None) -> np.ndarray:
     r"""What a student says of inputs, (n, K): probabilities, or values."""
     parameter = next(student.parameters(), None)
     device = torch.device("cpu") if parameter is None else parameter.device
-    answering = Answering(student, task)
+    answering = Answering(student, task, form)
     modes = [module for module in student.modules() if module.training]
     student.eval()
     try:

@@ -1,0 +1,277 @@
+r"""Forests and boosted models compressed into a small net and into one tree, on five data sets.
+
+Repeated cross-validation: what the teacher reaches, what the student keeps of it, what the same
+student reaches on labels alone and on the teacher's soft labels by hand, a plain PyTorch loop over
+the rows with early stopping; how much faster and smaller it is. All data sets come with
+scikit-learn, and all are compressed with the same options. One JSON line a figure on the standard
+output, and a table last, on the standard error.
+
+    python benchmarks/compress.py [--quick] > benchmarks/results/compress-cpu.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from sklearn import datasets
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import RepeatedKFold, RepeatedStratifiedKFold
+from timing import machine, report
+from torch import nn
+from torch.nn import functional as F
+
+from limbeck.compression.compress import compress
+from limbeck.compression.compressed import Compressed
+from limbeck.compression.fidelity.cost import bytes_on_disk
+from limbeck.compression.fidelity.timing import latencies
+from limbeck.compression.teachers.dispatch import as_predictor
+from limbeck.models import Preprocessed
+
+HIDDEN, STEPS, BATCH, RATE = (32, 16), 5000, 200, 0.01
+OPTIONS = {
+    "inputs": "munge", "size": 20_000, "steps": STEPS, "lr": RATE, "held_out": 0.0,
+    "engine": "compiled", "device": "cpu", "progress": False,
+}  # fmt: skip
+STUDENTS = {"net": HIDDEN, "tree": "tree"}
+TEACHERS = {
+    ("forest", False): lambda: RandomForestClassifier(300, random_state=0),
+    ("forest", True): lambda: RandomForestRegressor(300, random_state=0),
+    ("boosted", False): lambda: HistGradientBoostingClassifier(max_iter=300, random_state=0),
+    ("boosted", True): lambda: HistGradientBoostingRegressor(max_iter=300, random_state=0),
+}
+KEPT, FASTER, SMALLER = 0.98, 20, 50  # what must be shown, the first in four of five data sets
+
+DATA = {
+    "digits": lambda: datasets.load_digits(return_X_y=True),
+    "breast cancer": lambda: datasets.load_breast_cancer(return_X_y=True),
+    "four classes": lambda: datasets.make_classification(
+        2000, 20, n_informative=8, n_redundant=4, n_classes=4, class_sep=1.5, random_state=0
+    ),
+    "Friedman 1": lambda: datasets.make_friedman1(1500, noise=1.0, random_state=0),
+    "diabetes": lambda: datasets.load_diabetes(return_X_y=True),
+}
+VALUES = {"Friedman 1", "diabetes"}
+
+
+class Fold(NamedTuple):
+    r"""A part of the rows to learn from, and the rest."""
+
+    X: np.ndarray
+    y: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    seed: int
+
+
+def folds(name: str, repeats: int) -> Iterator[Fold]:
+    X, y = DATA[name]()
+    kind = RepeatedKFold if name in VALUES else RepeatedStratifiedKFold
+    splits = kind(n_splits=3, n_repeats=repeats, random_state=0).split(X, y)
+    for seed, (a, b) in enumerate(splits):
+        yield Fold(X[a], y[a], X[b], y[b], seed)
+
+
+def by_hand(fold: Fold, targets: np.ndarray, regression: bool) -> Callable[[np.ndarray], Any]:
+    r"""Targets (n, K) of the rows learnt as everybody does; the same net, steps and rates.
+
+    A tenth of the rows is held out, and the weights are kept that did best there.
+    """
+    torch.manual_seed(fold.seed)
+    mean, deviation = fold.X.mean(0), fold.X.std(0) + 1e-12
+    shift, scale = (targets.mean(0), targets.std(0)) if regression else (0.0, 1.0)
+    x = torch.tensor((fold.X - mean) / deviation, dtype=torch.float32)
+    t = torch.tensor((targets - shift) / scale, dtype=torch.float32)
+    loss = F.mse_loss if regression else F.cross_entropy
+    sizes = (x.shape[1], *HIDDEN, t.shape[1])
+    layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
+    net = nn.Sequential(*layers[:-1])
+    optimizer = torch.optim.Adam(net.parameters(), RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    order, many = torch.randperm(len(x)), len(x) // 10
+    held, learnt = order[:many], order[many:]
+    best, kept = math.inf, net.state_dict()
+    for step in range(STEPS):
+        some = learnt[torch.randint(len(learnt), (BATCH,))]
+        optimizer.zero_grad()
+        loss(net(x[some]), t[some]).backward()
+        optimizer.step()
+        schedule.step()
+        if step % 50 == 49:
+            with torch.no_grad():
+                now = float(loss(net(x[held]), t[held]))
+            if now < best:
+                best, kept = now, copy.deepcopy(net.state_dict())
+    net.load_state_dict(kept)
+
+    @torch.no_grad()
+    def predict(X: np.ndarray) -> np.ndarray:
+        y = net(torch.tensor((X - mean) / deviation, dtype=torch.float32)).numpy()
+        return (y * scale + shift)[:, 0] if regression else y.argmax(1)
+
+    return predict
+
+
+def seconds(predictor: Any, student: Compressed, X: np.ndarray) -> dict[str, dict[int, float]]:
+    r"""Times of teacher and student, and of a net as an ONNX file, at batch 1 and 1,000."""
+    calls = {
+        "teacher": predictor,
+        "student": student.predict if student.task == "regression" else student.predict_proba,
+    }
+    if isinstance(student.student, Preprocessed) and find_spec("onnxruntime"):
+        import onnxruntime
+
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = 1
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(student.export(Path(folder) / "student.onnx"))
+            session = onnxruntime.InferenceSession(path, settings)
+        name = session.get_inputs()[0].name
+        calls["exported"] = lambda X: session.run(None, {name: X.astype(np.float32)})
+    return latencies(calls, X, seconds=0.3)
+
+
+class Scores(dict[str, list[float]]):
+    r"""Measures by name, one number for each fold."""
+
+    def add(self, **values: float) -> None:
+        for name, value in values.items():
+            self.setdefault(name, []).append(value)
+
+    def mean(self, name: str) -> float:
+        return statistics.mean(self[name])
+
+    def error(self, name: str) -> float:
+        return statistics.stdev(self[name]) / math.sqrt(len(self[name]))
+
+    def kept(self, name: str) -> tuple[float, float]:
+        r"""The ratio of means to the teacher's, and its standard error over folds."""
+        ratio = self.mean(name) / self.mean("teacher")
+        pairs = zip(self[name], self["teacher"], strict=True)
+        left = [(one - ratio * other) / self.mean("teacher") for one, other in pairs]
+        return ratio, statistics.stdev(left) / math.sqrt(len(left))
+
+
+def compare(name: str, repeats: int) -> dict[tuple[str, str], tuple[Scores, dict[str, float]]]:
+    r"""All teachers and students on one data set; the costs are those of the first fold."""
+    regression = name in VALUES
+    measure = r2_score if regression else accuracy_score
+    scores: dict[tuple[str, str], Scores] = {}
+    costs: dict[tuple[str, str], dict[str, float]] = {}
+    for fold in folds(name, repeats):
+        labels = fold.y[:, None] if regression else np.eye(1 + fold.y.max())[fold.y]
+        alone = {"net": measure(fold.y_test, by_hand(fold, labels, regression)(fold.X_test))}
+        for kind in ("forest", "boosted"):
+            teacher = TEACHERS[kind, regression]().fit(fold.X, fold.y)
+            predictor = as_predictor(teacher, fold.X[:1])
+            said = predictor.predict(fold.X_test)
+            hand = by_hand(fold, predictor(fold.X), regression)(fold.X_test)
+            for student, spec in STUDENTS.items():
+                made = compress(teacher, fold.X, spec, seed=fold.seed, **OPTIONS)
+                if student not in alone:  # the same beside all teachers
+                    direct = made.on_labels(fold.y)
+                    alone[student] = measure(fold.y_test, direct.predict(fold.X_test))
+                found = made.predict(fold.X_test)
+                own = scores.setdefault((kind, student), Scores())
+                own.add(
+                    teacher=measure(fold.y_test, said),
+                    student=measure(fold.y_test, found),
+                    labels=alone[student],
+                    agreement=measure(said, found),
+                )
+                if student == "net":
+                    own.add(by_hand=measure(fold.y_test, hand))
+                    own.add(agreement_by_hand=measure(said, hand))
+                if (kind, student) not in costs:
+                    costs[kind, student] = cost(predictor, made, fold.X_test)
+    return {key: (scores[key], costs[key]) for key in scores}
+
+
+def cost(predictor: Any, made: Compressed, X: np.ndarray) -> dict[str, float]:
+    took = seconds(predictor, made, X)
+    smaller = predictor.bytes() / bytes_on_disk(made.student)
+    ratios = {
+        f"{who}_{size}": took["teacher"][size] / took[who][size]
+        for who in ("student", "exported") if who in took
+        for size in (1, 1000)
+    }  # fmt: skip
+    milliseconds = {f"milliseconds_{who}": 1e3 * took[who][1] for who in took}
+    return {"smaller": smaller, **{f"faster_{k}": v for k, v in ratios.items()}, **milliseconds}
+
+
+HEADS = (
+    "data", "teacher", "student", "teacher's", "student's", "kept", "on labels", "by hand",
+    "agreement", "by hand", "faster at 1", "at 1,000", "as ONNX at 1", "smaller",
+)  # fmt: skip
+MEASURES = ("labels", "by_hand", "agreement", "agreement_by_hand")
+DEMANDED = ("faster_student_1", "faster_exported_1", "smaller")
+COSTS = ("faster_student_1", "faster_student_1000", "faster_exported_1", "smaller")
+
+
+def row(name: str, key: tuple[str, str], own: Scores, costs: dict[str, float]) -> list[str]:
+    ratio, error = own.kept("student")
+    measured = [f"{own.mean(n):.3f}" for n in ("teacher", "student")]
+    beside = [f"{own.mean(n):.3f}" if n in own else "–" for n in MEASURES]
+    times = [f"{costs[n]:.0f}×" if n in costs else "–" for n in COSTS]
+    return [name, *key, *measured, f"{100 * ratio:.1f} ± {100 * error:.1f}%", *beside, *times]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="three folds, once")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    began, repeats = time.perf_counter(), 1 if options.quick else 2
+    report("machine", **machine())
+    table = Table(*HEADS, title="compressed; accuracy or R², mean over folds")
+    enough: dict[tuple[str, str], int] = {}
+    least: dict[str, list[float]] = {}
+    for name in DATA:
+        for key, (own, costs) in compare(name, repeats).items():
+            ratio, error = own.kept("student")
+            report(
+                f"{name}: {key[0]} into a {key[1]}",
+                measure="R²" if name in VALUES else "accuracy",
+                folds=len(own["teacher"]), kept=ratio, kept_error=error,
+                **{n: own.mean(n) for n in own}, **{f"{n}_error": own.error(n) for n in own},
+                **costs,
+            )  # fmt: skip
+            table.add_row(*row(name, key, own, costs))
+            enough[key] = enough.get(key, 0) + (ratio >= KEPT)
+            for what in DEMANDED:
+                if what in costs:
+                    least.setdefault(f"{key[0]} into a {key[1]}: {what}", []).append(costs[what])
+    for key, count in enough.items():
+        wanted = f"98% of the teacher's measure in {len(DATA) - 1} of {len(DATA)}"
+        report(f"{key[0]} into a {key[1]}: data sets with 98% kept", count=count, must=wanted)
+    for what, values in least.items():
+        must = f"at least {SMALLER if 'smaller' in what else FASTER}"
+        report(f"{what}, the least and the median", least=min(values),
+               median=statistics.median(values), must=must)  # fmt: skip
+    report("whole run", seconds=time.perf_counter() - began)
+    Console(stderr=True, width=200).print(table)
+
+
+if __name__ == "__main__":
+    main()
