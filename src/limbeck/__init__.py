@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from limbeck.models.nade import NADE
     from limbeck.models.rbm import RBM
     from limbeck.models.supports import Binary, Real, Spins, States
+    from limbeck.predictive.condense import condense
     from limbeck.predictive.distributions import (
         Bernoulli,
         Categorical,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         Poisson,
     )
     from limbeck.predictive.ep import ep_logistic
+    from limbeck.predictive.sample_bag import SampleBag
     from limbeck.predictive.stepwise_em import StepwiseEM
 
 __version__ = "0.1.0.dev0"
@@ -99,6 +101,7 @@ __all__ = [
     "Real",
     "Result",
     "RobbinsMonro",
+    "SampleBag",
     "Spins",
     "States",
     "StepwiseEM",
@@ -111,6 +114,7 @@ __all__ = [
     "Trees",
     "as_draws",
     "compress",
+    "condense",
     "distill",
     "ep_logistic",
     "evaluate",
@@ -165,6 +169,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "Real": "limbeck.models.supports",
     "Result": "limbeck.core.result",
     "RobbinsMonro": "limbeck.core.schedule",
+    "SampleBag": "limbeck.predictive.sample_bag",
     "Spins": "limbeck.models.supports",
     "States": "limbeck.models.supports",
     "StepwiseEM": "limbeck.predictive.stepwise_em",
@@ -177,6 +182,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "Trees": "limbeck.models",
     "as_draws": "limbeck.draws.read",
     "compress": "limbeck.compression.compress",
+    "condense": "limbeck.predictive.condense",
     "distill": "limbeck.distillation",
     "ep_logistic": "limbeck.predictive.ep",
     "evaluate": "limbeck.core.evaluation",

@@ -1,0 +1,138 @@
+r"""`condense`: draws of a posterior, stored or still to come, in; a small predictive model out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from limbeck.core.loss import Loss
+from limbeck.draws.read import as_draws
+from limbeck.errors import ArgumentError
+from limbeck.predictive.assembling import as_loss
+from limbeck.predictive.condensed import Condensed
+from limbeck.predictive.conditional import Making, condense_conditional
+from limbeck.predictive.densities import condense_density
+from limbeck.predictive.posteriors import is_online
+from limbeck.predictive.precomputed import condense_predictions
+from limbeck.predictive.running import check_options
+from limbeck.preparation import whole
+
+__all__ = ["condense"]
+
+THESIS = {"optimizer": "sgd", "lr": 1.0, "schedule": "linear", "batch_size": 10}
+r"""The source text's settings; its number of steps is the default one anyway."""
+
+
+def condense(
+    posterior: Any = None,
+    predict: Callable[..., Any] | None = None,
+    inputs: Any = None,
+    *,
+    components: int = 10,
+    student: nn.Module | None = None,
+    loss: Loss | str = "auto",
+    online: bool | str = "auto",
+    predictions: Any = None,
+    support: Any = "auto",
+    weighted: bool = False,
+    var_names: str | Sequence[str] | None = None,
+    burn_in: int = 0,
+    thin: int = 1,
+    layout: str = "auto",
+    covariance: str = "full",
+    samples: int = 10_000,
+    restarts: int | None = None,
+    steps: int = 5_000,
+    batch_size: int | str = "auto",
+    pool: int | str | None = "auto",
+    share: int | str = "auto",
+    preset: str = "auto",
+    seed: int = 0,
+    device: str | torch.device = "auto",
+    progress: bool = True,
+    **options: Any,
+) -> Condensed:
+    r"""Distil the predictions of all draws of a posterior into one small model.
+
+    With stored draws the teacher is the average over all of them (batch). With a stream it is one
+    fresh draw an input (online), and memory does not grow with the number of draws. If a stream
+    ends early, the student so far is given back, and `stop_reason` tells; if it fails, its error
+    is raised as the cause of a `StreamBroken`, which has the student so far as `result`.
+
+    Arguments:
+        posterior: The draws: an array (draw, dim), a dict of arrays (chain, draw, ...), an ArviZ
+            object, a file, or an iterator of batches; see `limbeck.draws.read.as_draws`.
+        predict: A function of one draw (a vector, or a dict of tensors) and all of x, that gives
+            one of limbeck's distributions for each input; without inputs, a function of a draw
+            that gives one density. `limbeck.predictive.models` has ready-made ones.
+        inputs: Where predictions are to be alike: anything that `limbeck.inputs` takes; None for
+            a density without inputs.
+        components: Pseudo-draws of the student, or components of a density.
+        student: A module: of logits (n, K) for classes, of (mean, log scale) for real numbers, of
+            log rates for counts, or of limbeck's distributions; None makes a `SampleBag`, or a
+            `GaussianMixture` without inputs. It is trained in place.
+        loss: "cross_entropy" (the default), "derivative_error", or from `limbeck.losses`.
+        online: Whether to use one draw an input; "auto" does so with streams and with stored draws
+            of more than a gigabyte.
+        predictions: What the draws say of the inputs, computed elsewhere: probabilities (S, n) or
+            (S, n, K), averages of them (n,) or (n, K), or a distribution with such parameters.
+        support: Where variables of a bag are to stay; see `SampleBag`.
+        weighted: Whether the components of a bag have trained weights.
+        var_names: Variables to take, or, as "~name", to leave out.
+        burn_in: How many draws of each chain to leave out at the beginning.
+        thin: Take every so manieth draw of each chain.
+        layout: What the first axes of arrays are; see `limbeck.draws.read.as_draws`.
+        covariance: Without inputs, the kind of covariances: "full", "diagonal", "spherical".
+        samples: Without inputs, the number of samples that batch EM fits a mixture to.
+        restarts: Without inputs, the starts of EM, of which the best is kept; by default 10, and 4
+            online.
+        steps: The number of steps.
+        batch_size: Inputs a step; 200 by default.
+        pool: Batch only: how many inputs are drawn, once, from a source that does not end, so that
+            the average over all draws need not be taken anew for each; None draws fresh inputs at
+            each step. "auto" is 2,000 to 50,000, fewer for more draws.
+        share: Online only: by how many of the draws of a minibatch each input is predicted. More
+            take noise away at the cost of predictions; their mean and the memory are the same. 1
+            is the source text's way; "auto" is up to 16.
+        preset: "thesis" for the source text's settings: plain gradient descent with a rate from 1
+            to 0, batches of 10 fresh inputs, a bag that starts at standard normal numbers.
+        seed: Seeds everything.
+        device: Where to run; "auto" is a GPU if there is one.
+        progress: Whether to show bars, if a terminal is there.
+        options: Further arguments of `limbeck.distill`: optimizer, schedule, lr, engine, metrics,
+            checkpoint, held_out, ….
+    """
+    check_options(options)
+    if preset not in ("auto", "thesis"):
+        raise ArgumentError.unknown("preset", preset, ("auto", "thesis"))
+    thesis = preset == "thesis"
+    options |= {"steps": whole("steps", steps), "batch_size": batch_size}
+    options |= {"seed": seed, "device": device, "progress": progress}
+    if thesis:
+        options = {**THESIS, **{k: v for k, v in options.items() if v != "auto" or k == "device"}}
+        pool, share = (None if pool == "auto" else pool), (1 if share == "auto" else share)
+    draws = None
+    if posterior is not None:
+        draws = as_draws(posterior, var_names=var_names, burn_in=burn_in, thin=thin, layout=layout)
+    how = ("normal", False) if thesis else ("draws", True)
+    making = Making(components, support, weighted, *how)
+    if predictions is not None:
+        return condense_predictions(
+            predictions, inputs, predict, draws, student, as_loss(loss), making, options
+        )
+    if draws is None or predict is None:
+        name, what = (
+            ("posterior", "draws") if draws is None else ("predict", "a function of a draw")
+        )
+        raise ArgumentError(name, None, f"{what}; or predictions= of the draws at the inputs")
+    flows = is_online(online, draws)
+    if inputs is None:
+        return condense_density(
+            draws, predict, student, components, covariance, samples, restarts, flows, options
+        )
+    return condense_conditional(
+        draws, predict, inputs, student, as_loss(loss), flows, making, pool, share, options
+    )

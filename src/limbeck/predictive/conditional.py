@@ -1,0 +1,195 @@
+r"""Condensing predictions of y given x: what is made of draws, a function, inputs and a student."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from limbeck.core.batch import X, rows
+from limbeck.core.checks import whole_number
+from limbeck.core.inputs import Inputs
+from limbeck.core.loop import Run
+from limbeck.core.loss import Loss
+from limbeck.draws.stored import Draws
+from limbeck.draws.stream import Stream, StreamBroken
+from limbeck.errors import ArgumentError
+from limbeck.inputs import Dataset, as_inputs
+from limbeck.predictive.assembling import check_module, class_parts, density_parts, in_loop
+from limbeck.predictive.calling import Predict
+from limbeck.predictive.checking import check
+from limbeck.predictive.condensed import Condensed
+from limbeck.predictive.heads import Head
+from limbeck.predictive.posteriors import (
+    Picked,
+    bytes_of,
+    diagnosed,
+    few,
+    floating_type,
+    placed,
+)
+from limbeck.predictive.running import run, story
+from limbeck.predictive.sample_bag import SampleBag
+from limbeck.preparation import PRESETS, choose_device, whole
+
+__all__ = ["Making", "condense_conditional", "make_bag"]
+
+RATE = 0.05
+r"""Adam's learning rate for a bag, whose numbers are in units of the posterior's deviations."""
+
+POOL = (2_000, 50_000, 10**8)
+r"""Inputs at which an average over draws is taken beforehand, where inputs never end: within the
+first two numbers, as many as make so many predictions of single draws.
+"""
+
+SHARE = (16, 10**6)
+r"""Draws that each input is predicted by online, at most; and numbers that this may take a step."""
+
+PROBE = 8
+r"""Inputs that `predict` is tried at."""
+
+
+class Making(NamedTuple):
+    r"""How a bag is made; see `SampleBag`."""
+
+    components: int
+    support: Any
+    weighted: bool
+    start: str = "draws"
+    scaled: bool = True
+
+
+def condense_conditional(
+    draws: Draws | Stream,
+    predict: Callable[..., Any],
+    inputs: Any,
+    student: nn.Module | None,
+    loss: Loss,
+    online: bool,
+    making: Making,
+    pool: int | str | None,
+    share: int | str,
+    options: dict[str, Any],
+) -> Condensed:
+    r"""Condense draws of a posterior with inputs; see `limbeck.condense`."""
+    check_module(student)
+    place, seed = choose_device(options["device"]), options["seed"]
+    source, dtype = as_inputs(inputs), floating_type(inputs, draws, student)
+    source.to(place, dtype, seed)
+    x = source.probe(PROBE).x
+    held = placed(draws, place, dtype)
+    calling = Predict(predict, few(held), x)
+    trusted = diagnosed(held) if isinstance(held, Draws) else None
+    if student is None:
+        student = make_bag(calling, held, making, seed, dtype, options)
+    head = Head.of(calling.example)
+    fresh = held if isinstance(held, Stream) else Picked(held, seed + 3)
+    stored = held.to(place, dtype) if isinstance(held, Draws) and not online else None
+    options = _for_loop(options, student.to(place), held)
+    if stored is not None and head.classes:
+        least, most, work = POOL
+        enough = max(least, min(most, work // stored.count))
+        source = _pooled(source, pool, enough, options, calling.mapped)
+    assemble = class_parts if head.classes else density_parts
+    held_out = options.pop("held_out", None)
+    live = in_loop(student, head, x)
+    shared = _shared(share, calling, options)
+    parts = assemble(calling, live, source, loss, stored, fresh, held_out, shared)
+    bare: nn.Module = student
+
+    def finished(done: Run) -> Condensed:
+        kept = stored.count if stored is not None else done.settings.batch_size
+        result = Condensed(
+            bare,
+            **story(done),
+            diagnostics=diagnosed(held) if isinstance(held, Stream) else trusted,
+            notes=[*held.notes, *([f"predict: {calling.reason}"] if calling.reason else [])],
+            used=fresh.used if stored is None else stored.count,
+            draw_bytes=bytes_of(kept, held.structure, dtype),
+            head=replace(head, form=done.objective.form),
+            calling=calling,
+            posterior=held,
+        )
+        _look_at(result, x)
+        return result
+
+    try:
+        teacher, live, source, loss, held_out = parts
+        return finished(run(teacher, live, source, loss, held_out=held_out, **options))
+    except StreamBroken as error:
+        if (until := getattr(error, "run", None)) is not None:
+            error.result = finished(until)  # type: ignore[attr-defined]
+        raise
+
+
+def make_bag(
+    calling: Predict,
+    draws: Draws | Stream,
+    making: Making,
+    seed: int,
+    dtype: torch.dtype,
+    options: dict[str, Any],
+) -> SampleBag:
+    r"""A bag of the posterior's structure; the learning rate is set where nobody says another."""
+    if not calling.mapped:
+        received = f"None with a predict that torch cannot map over draws ({calling.reason})"
+        raise ArgumentError("student", received, "a module; or a predict in torch, for a bag")
+    if "update" not in options and options.get("optimizer", "auto") == "auto":
+        options.setdefault("lr", RATE)
+    generator = torch.Generator().manual_seed(seed)
+    return SampleBag(calling.function, draws, **making._asdict(), dtype=dtype, generator=generator)
+
+
+def _for_loop(options: dict[str, Any], student: nn.Module, draws: Draws | Stream) -> dict[str, Any]:
+    r"""Options of the loop, with metrics of the student itself and not of what wraps it."""
+    if options.get("metrics"):
+        metrics = options["metrics"].items()
+        own = {name: lambda _, f=metric: f(student) for name, metric in metrics}
+        options = options | {"metrics": own}
+    rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")
+    if options.get("held_out") is not None and not rewinds:
+        received = "held-out inputs beside a stream that cannot go back"
+        raise ArgumentError("held_out", received, "None, or a stream with a state_dict")
+    return options
+
+
+def _pooled(
+    source: Inputs, pool: Any, enough: int, options: dict[str, Any], mapped: bool
+) -> Inputs:
+    r"""So many inputs of a source that does not end, as a data set; or the source itself."""
+    total = options["steps"] * _batch_size(options)
+    if isinstance(source, Dataset) or pool is None:
+        return source
+    if pool == "auto":
+        if mapped and total <= enough:
+            return source
+        pool = min(enough, total)
+    batch = source(whole_number("pool", pool, "'auto', None, or a whole number from 1", least=1))
+    return Dataset(batch.x, weight=batch.weight)
+
+
+def _shared(share: int | str, calling: Predict, options: dict[str, Any]) -> int:
+    r"""By how many of a minibatch's draws each input is predicted."""
+    if share != "auto":
+        return whole_number("share", share, "'auto' or a whole number from 1", least=1)
+    most, work = SHARE
+    affordable = work // (_batch_size(options) * calling.numbers)
+    return max(1, min(most, affordable)) if calling.mapped else 1
+
+
+def _batch_size(options: dict[str, Any]) -> int:
+    size: Any = options["batch_size"]
+    return PRESETS["auto"]["batch_size"] if size == "auto" else whole("batch_size", size)
+
+
+def _look_at(result: Condensed, x: X) -> None:
+    r"""Warn of a student that has left where its predictions make sense."""
+    try:
+        check(result.predict(x), rows(x), "student")
+    except ArgumentError as error:
+        hint = "support= keeps variables of a bag positive or within bounds"
+        warnings.warn(f"{error}; {hint}", stacklevel=4)

@@ -1,0 +1,144 @@
+r"""Pairs of an input and an outcome: how densities of y given x go through the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from limbeck.core.batch import Batch, X, floats
+from limbeck.core.checkpoint import under
+from limbeck.core.evaluation import View
+from limbeck.core.inputs import Inputs
+from limbeck.core.loss import Loss
+from limbeck.errors import ArgumentError
+from limbeck.inputs.dataset import Dataset
+from limbeck.inputs.nested import Nested
+from limbeck.losses.densities import kl
+from limbeck.losses.derivatives import derivative_error
+from limbeck.losses.values import cross_entropy
+
+__all__ = ["Pair", "Pairs", "pair_losses", "paired", "unpaired"]
+
+
+class Pair(NamedTuple):
+    r"""An input, an outcome drawn there, and the posterior draw it came from, if that is kept.
+
+    Attributes:
+        x: Inputs.
+        y: Outcomes (n, ...).
+        draw: Draws as rows of numbers (n, dim).
+    """
+
+    x: X
+    y: Tensor
+    draw: Tensor | None = None
+
+
+def paired(pair: Pair) -> dict[str, Tensor]:
+    r"""A pair as one input of the loop; what can be differentiated of x comes first.
+
+    >>> list(paired(Pair(torch.zeros(2, 3), torch.ones(2))))
+    ['x', 'y']
+    """
+    x = {"x": pair.x} if isinstance(pair.x, Tensor) else {f"x.{k}": v for k, v in pair.x.items()}
+    return x | {"y": pair.y} | ({} if pair.draw is None else {"draw": pair.draw})
+
+
+def unpaired(x: Any) -> Pair:
+    r"""The inverse of `paired`."""
+    beside = {name: x[name] for name in ("y", "draw") if name in x}
+    if "x" in x:
+        return Pair(x["x"], **beside)
+    named = {k.removeprefix("x."): v for k, v in x.items() if k.startswith("x.")}
+    return Pair(named, **beside)
+
+
+class Pairs(Nested):
+    r"""Inputs with an outcome each, of the posterior predictive distribution.
+
+    An outcome is drawn by the teacher: one posterior draw an input, then y of its prediction. So
+    −log f(y|x) is in the mean the cross entropy with the average over all draws, however few of
+    them are in memory.
+
+    Arguments:
+        inputs: The source of x.
+        outcomes: From (x, generator) to a Pair; it may hold a state of its own.
+        state: That state: something with `state_dict` and `load_state_dict`, or None.
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        outcomes: Callable[[Batch, torch.Generator], Pair],
+        state: Any = None,
+    ) -> None:
+        super().__init__([inputs])
+        self.outcomes, self.state = outcomes, state
+
+    def draw(self, n: int) -> Batch:
+        source = self.sources[0]
+        if isinstance(source, Dataset):  # of which n may be more than all: outcomes are fresh
+            return self._with_outcomes(source.build(source.next_rows(n)))
+        return self._with_outcomes(source(n))
+
+    def probe(self, n: int) -> Batch:
+        r"""A few inputs with outcomes; draws of a stream that they take do not come again."""
+        before = self.generator.get_state()
+        batch = self._with_outcomes(self.sources[0].probe(n))
+        self.generator.set_state(before)
+        return batch
+
+    def _with_outcomes(self, batch: Batch) -> Batch:
+        with torch.no_grad():
+            pair = self.outcomes(batch, self.generator)
+        return Batch(paired(pair), weight=batch.weight)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        own = {} if self.state is None else self.state.state_dict()
+        return super().state_dict() | {f"draws.{key}": value for key, value in own.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        if self.state is not None:
+            self.state.load_state_dict(under("draws.", state))
+
+
+class pair_derivative_error(Loss):  # noqa: N801 - losses are written as functions
+    r"""½‖∂log f(y|x) − ∂log t(y|x)‖² with respect to x, at outcomes y of the teacher.
+
+    It is `derivative_error(weight="teacher")` where classes are too many to be summed over.
+    """
+
+    name = "derivative_error"
+    asks = frozenset({"derivatives"})
+    domain = "density"
+    needs = "density"
+    differentiates = True
+    storable = False
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+        size = sum(part[0].numel() for part in floats(unpaired(batch.x).x).values())
+        residual = student.derivatives("density") - teacher.derivatives("density")  # (n, 1, D)
+        return residual[:, 0, :size].square().sum(1) / 2
+
+
+def pair_losses(loss: Loss) -> Loss:
+    r"""The losses on pairs that stand for losses on classes."""
+    total: Any = 0
+    for coefficient, term in loss:
+        total = total + coefficient * _on_pairs(term)
+    return total
+
+
+def _on_pairs(term: Loss) -> Loss:
+    if isinstance(term, kl) or (isinstance(term, cross_entropy) and term.temperature == 1):
+        return kl()
+    if isinstance(term, pair_derivative_error):
+        return term
+    if isinstance(term, derivative_error) and (term.domain, term.weight) == ("log", "teacher"):
+        return pair_derivative_error()
+    accepted = 'cross_entropy(), or derivative_error(weight="teacher"), where y is not a class'
+    raise ArgumentError("loss", repr(term), accepted)

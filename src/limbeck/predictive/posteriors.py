@@ -1,0 +1,145 @@
+r"""Draws as they are condensed: placed, looked at, and taken one by one."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.core.batch import X
+from limbeck.draws.diagnostics import Diagnostics
+from limbeck.draws.stored import Draws
+from limbeck.draws.stream import Stream
+from limbeck.draws.structure import Structure
+from limbeck.errors import ArgumentError
+from limbeck.inputs import Dataset
+from limbeck.predictive.base import random
+
+__all__ = [
+    "DrawSource",
+    "Picked",
+    "bytes_of",
+    "diagnosed",
+    "few",
+    "floating_type",
+    "is_online",
+    "placed",
+    "strata",
+]
+
+FEW = 8
+r"""Draws that a function is tried at."""
+
+IN_MEMORY = 2**30
+r"""Bytes of stored draws from which on they are used one by one and not averaged over."""
+
+
+class DrawSource(Protocol):
+    r"""Where fresh draws come from: a `Stream`, or stored draws that are picked at random.
+
+    Attributes:
+        used: Draws that were handed out.
+    """
+
+    used: int
+
+    @property
+    def structure(self) -> Structure:
+        r"""What one draw looks like."""
+
+    def next(self, n: int) -> X:
+        r"""The next n draws, (n, ...) each."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        r"""All that is needed to go on as if never interrupted."""
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        r"""Go on from where `state_dict` was taken."""
+
+
+class Picked:
+    r"""Stored draws at random, so that their mean is the average over all of them.
+
+    Arguments:
+        draws: The draws, which stay where they are: those that are picked are converted.
+        seed: The generator's seed.
+    """
+
+    def __init__(self, draws: Draws, seed: int = 0) -> None:
+        self.draws, self.structure = draws, draws.structure
+        self.generator = torch.Generator().manual_seed(seed)
+        self.used = 0
+
+    def next(self, n: int) -> X:
+        self.used += n
+        return self.draws.take(torch.randint(self.draws.count, (n,), generator=self.generator))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"generator": self.generator.get_state(), "used": torch.tensor(self.used)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.generator.set_state(state["generator"].cpu())
+        self.used = int(state["used"])
+
+
+def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:
+    r"""One number of each of `parts` even pieces of 0 … count − 1, at random.
+
+    >>> strata(4, 8, torch.Generator().manual_seed(0)).tolist()
+    [0, 0, 1, 1, 2, 2, 3, 3]
+    """
+    places = torch.arange(parts, dtype=torch.float64)
+    places += random(torch.rand, (parts,), places, generator)
+    return (places * (count / parts)).long().clamp_max(count - 1)
+
+
+def is_online(online: bool | str, draws: Draws | Stream) -> bool:
+    r"""Whether to use one draw an input: said by the user, or by what the draws are."""
+    if online not in (True, False, "auto"):
+        raise ArgumentError.unknown("online", online, ("auto", "True", "False"))
+    if isinstance(draws, Stream):
+        if online is False:
+            raise ArgumentError("online", False, "True or 'auto' for a stream, which is not kept")
+        return True
+    if online == "auto":
+        return bytes_of(draws.count, draws.structure, draws.dtype) > IN_MEMORY
+    return bool(online)
+
+
+def bytes_of(count: int, structure: Structure, dtype: torch.dtype) -> int:
+    r"""The bytes of so many draws."""
+    return count * structure.dim * torch.empty(0, dtype=dtype).element_size()
+
+
+def floating_type(inputs: Any, draws: Draws | Stream | None, student: Any) -> torch.dtype:
+    r"""The student's floating type, or that of tensors that were given, or torch's default."""
+    held: list[Any] = list(student.parameters()) if isinstance(student, nn.Module) else []
+    given = inputs.x if isinstance(inputs, Dataset) else inputs
+    held += list(given.values()) if isinstance(given, dict) else [given]
+    held += list(draws.parts.values()) if isinstance(draws, Draws) else []
+    tensors = (each for each in held if isinstance(each, Tensor) and each.is_floating_point())
+    return next((tensor.dtype for tensor in tensors), torch.get_default_dtype())
+
+
+def placed(draws: Draws | Stream, place: torch.device, dtype: torch.dtype) -> Draws | Stream:
+    r"""Draws that are given on a device and of a floating type, without taking any."""
+    if isinstance(draws, Stream):
+        return draws.to(place, dtype)
+    return Draws(draws.parts, dtype, place, draws.notes)
+
+
+def few(draws: Draws | Stream) -> X:
+    r"""A few draws to try a function at; those of a stream do not come again."""
+    if isinstance(draws, Stream):
+        return draws.next(FEW)
+    return draws.take(torch.linspace(0, draws.count - 1, min(FEW, draws.count)).long())
+
+
+def diagnosed(draws: Draws | Stream) -> Diagnostics | None:
+    r"""R̂ and effective sizes of draws; reasons to distrust them are warned of."""
+    found = draws.diagnostics()
+    if found is not None and found.warning is not None:
+        warnings.warn(found.warning, stacklevel=4)
+    return found

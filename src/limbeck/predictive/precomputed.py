@@ -1,0 +1,151 @@
+r"""Condensing predictions that were computed elsewhere, so that nobody must port a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.core.batch import Batch
+from limbeck.core.forms import TOLERANCE
+from limbeck.core.loss import Loss
+from limbeck.core.stored import Stored
+from limbeck.draws.arrays import as_array, as_tensor
+from limbeck.draws.stored import Draws
+from limbeck.draws.stream import Stream
+from limbeck.errors import ArgumentError
+from limbeck.inputs import Dataset, as_inputs
+from limbeck.models import MLP
+from limbeck.models.preprocessed import Preprocessed, standardising
+from limbeck.predictive.assembling import Parts, check_module, in_loop, outcome_parts
+from limbeck.predictive.base import Distribution, mapped
+from limbeck.predictive.calling import Predict, class_logs
+from limbeck.predictive.checking import as_distribution, check
+from limbeck.predictive.condensed import Condensed
+from limbeck.predictive.conditional import Making, make_bag
+from limbeck.predictive.discrete import Bernoulli, Categorical
+from limbeck.predictive.distributions import average, broadcast
+from limbeck.predictive.heads import Head
+from limbeck.predictive.pairing import Pair, pair_losses
+from limbeck.predictive.posteriors import few, floating_type, placed
+from limbeck.predictive.running import run, story
+from limbeck.preparation import choose_device
+
+__all__ = ["as_predictions", "condense_predictions"]
+
+HIDDEN = (64, 64)
+r"""Hidden units of the student where the user has none."""
+
+
+def as_predictions(predictions: Any, n: int) -> Any:
+    r"""The average over draws of predictions at n inputs, as one distribution of batch shape (n,).
+
+    Arguments:
+        predictions: Probabilities (S, n) or (S, n, K), averages (n,) or (n, K), or a distribution
+            with parameters of the batch shape (S, n) or (n,).
+        n: The number of inputs.
+    """
+    given = predictions if isinstance(predictions, Distribution) else _as_classes(predictions, n)
+    found = as_distribution(given, "predictions")
+    shape = tuple(found.batch_shape)
+    if shape == (n,) or (len(shape) == 2 and shape[1] == n):
+        check(found, shape[0], "predictions")
+        whole = broadcast(found)
+        return whole if len(shape) == 1 else average(whole)
+    received = f"a {type(found).__name__} of the batch shape {shape}"
+    raise ArgumentError("predictions", received, f"the shape (draws, {n}) or ({n},)")
+
+
+def _as_classes(predictions: Any, n: int) -> Any:
+    r"""Probabilities in an array as a distribution of the batch shape (S, n) or (n,)."""
+    array = as_array(predictions, "predictions")
+    accepted = f"probabilities ({n},), (draws, {n}), ({n}, classes) or (draws, {n}, classes)"
+    p = as_tensor(array, torch.float64, torch.device("cpu"))
+    shape = tuple(p.shape)
+    if shape == (n, n):
+        accepted = "an average over draws, or a third axis for classes: this could be either"
+        raise ArgumentError("predictions", f"shape {shape} for {n} inputs", accepted)
+    classes = shape[:1] == (n,) if p.ndim == 2 else p.ndim == 3
+    if shape[p.ndim - 1 - classes : p.ndim - classes] != (n,) or p.ndim not in (1, 2, 3):
+        raise ArgumentError("predictions", f"shape {shape} for {n} inputs", accepted)
+    if p.isfinite().all() and (p.min() < -TOLERANCE or p.max() > 1 + TOLERANCE):
+        received = f"numbers between {p.min():.4g} and {p.max():.4g}"
+        accepted = "probabilities; of real numbers, limbeck.Normal(loc, scale) of the draws"
+        raise ArgumentError("predictions", received, accepted)
+    if not classes or shape[-1] == 1:
+        return Bernoulli(probs=p.squeeze(-1) if classes else p)
+    return Categorical(probs=p)
+
+
+def condense_predictions(
+    predictions: Any,
+    inputs: Any,
+    predict: Callable[..., Any] | None,
+    draws: Draws | Stream | None,
+    student: nn.Module | None,
+    loss: Loss,
+    making: Making,
+    options: dict[str, Any],
+) -> Condensed:
+    r"""Condense what draws say of given inputs; see `limbeck.condense`.
+
+    The student is a module of the user's, a bag if there are draws and a function beside, or else
+    a net of two hidden layers.
+    """
+    check_module(student)
+    if inputs is None:
+        raise ArgumentError("inputs", None, "the inputs that the predictions are of")
+    source = as_inputs(inputs)
+    if not isinstance(source, Dataset):
+        received = f"{type(source).__name__} inputs"
+        raise ArgumentError("inputs", received, "the inputs that the predictions are of, as data")
+    place, seed = choose_device(options["device"]), options["seed"]
+    dtype = floating_type(inputs, draws, student)
+    source.to(place, dtype, seed)
+    averaged = as_predictions(predictions, len(source))
+    taught = mapped(broadcast(averaged), lambda value, dims: value.to(place, dtype))
+    head = Head.of(taught)
+    if student is None and predict is not None and draws is not None:
+        held = placed(draws, place, dtype)
+        calling = Predict(predict, few(held), source.probe(8).x)
+        student = make_bag(calling, held, making, seed, dtype, options)
+    elif student is None:
+        student = _net(source.x, taught, head, seed, dtype)
+    bare, live = student.to(place), in_loop(student.to(place), head, source.probe(8).x)
+    held_out = options.pop("held_out", None)
+    if head.classes:
+        parts = Parts(Stored(class_logs(taught), "log_probabilities"), live, source, loss, held_out)
+    else:
+
+        def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
+            assert batch.index is not None
+            here = mapped(taught, lambda value, dims: value[batch.index])
+            return Pair(batch.x, here.sample((), generator))
+
+        if held_out is not None:
+            raise ArgumentError("held_out", "held-out inputs", "None beside predictions")
+        parts = outcome_parts(outcomes, live, source, pair_losses(loss), None)
+    teacher, live, source_of_pairs, loss, held_out = parts
+    done = run(teacher, live, source_of_pairs, loss, held_out=held_out, **options)
+    return Condensed(bare, **story(done), head=replace(head, form=done.objective.form))
+
+
+def _net(x: Any, taught: Any, head: Head, seed: int, dtype: torch.dtype) -> nn.Module:
+    r"""A net with its scaling inside."""
+    if not isinstance(x, Tensor):
+        raise ArgumentError("student", None, "a module, where inputs are a dict")
+    generator = torch.Generator().manual_seed(seed)
+    outputs = {"Bernoulli": 1, "Normal": 2, "Poisson": 1}.get(head.kind)
+    outputs = class_logs(taught).shape[-1] if outputs is None and head.classes else outputs
+    if outputs is None:
+        raise ArgumentError("student", None, f"a module that gives {head.kind or 'several'} ones")
+    shift, scale = standardising(x.flatten(1))
+    net = MLP(shift.numel(), *HIDDEN, outputs, hidden="tanh", dtype=dtype, generator=generator)
+    if head.kind != "Normal":
+        return Preprocessed(net, shift, scale)
+    mean, spread = taught.mean.mean(), (taught.variance.mean() + taught.mean.var()).sqrt()
+    ends = torch.stack([mean, spread.log()]), torch.stack([spread, torch.ones_like(spread)])
+    return Preprocessed(net, shift, scale, *ends, output_form="values")
