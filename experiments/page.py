@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from limbeck.report import chapter3 as chapter3_pictures
 from limbeck.report.chapter4 import pictures
-from limbeck.reproduction import chapter2_output, chapter2_page, page
+from limbeck.reproduction import chapter2_output, chapter2_page, chapter3_page, page
 from limbeck.reproduction.chapter2_page import SHARES
 from limbeck.reproduction.thesis import AIS_2008, LOG_Z
 
@@ -17,6 +18,7 @@ HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 CHAPTER_2 = HERE / "results" / "chapter-2.json"
 BEST_STUDENT = HERE / "results" / "best-student.json"
+CHAPTER_3 = HERE / "results" / "chapter-3.json"
 CHAPTER_4 = HERE / "results" / "chapter-4.json"
 COVERAGE = HERE / "results" / "coverage.json"
 STUDENTS = HERE / "results" / "students.json"
@@ -110,6 +112,15 @@ def chapter2() -> list[str]:
     return [chapter2_page.section(found), *shown(said, folder), *best_student()]
 
 
+def chapter3() -> list[str]:
+    r"""Chapter 3 with its pictures, if it was run."""
+    if not CHAPTER_3.exists():
+        return []
+    found = json.loads(CHAPTER_3.read_text(encoding="utf-8"))
+    folder = DOCS / "pictures" / "chapter-3"
+    return [chapter3_page.section(found), *shown(chapter3_pictures.pictures(found, folder), folder)]
+
+
 def best_student() -> list[str]:
     r"""The best small net, if it was looked for."""
     if not BEST_STUDENT.exists():
@@ -135,7 +146,7 @@ def best_student() -> list[str]:
             f"| {mean['log_prob']:.4f} ± {error['log_prob'] or 0:.4f} "
             f"| {each['steps']:,} | {settings}; {each['weights']} weights |"
         )
-    return [head.rstrip(), "\n".join(rows)]
+    return [head.rstrip(), "\n".join(rows), *([found["note"]] if "note" in found else [])]
 
 
 def chapter4() -> list[str]:
@@ -154,7 +165,7 @@ def shown(said: dict[str, str], folder: Path) -> list[str]:
 
 def main() -> None:
     r"""Write the page and draw the pictures."""
-    parts = [page.TITLE, *chapter2(), *chapter4(), students(), coverage()]
+    parts = [page.TITLE, *chapter2(), *chapter3(), *chapter4(), students(), coverage()]
     text = "\n\n".join(parts) + "\n"
     (DOCS / "reproduction.md").write_text(text, encoding="utf-8")
 

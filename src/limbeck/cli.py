@@ -40,7 +40,7 @@ def demo(
 
 @app.command()
 def reproduce(
-    chapter: Annotated[str, typer.Argument(help="What to reproduce: chapter-2 or chapter-4.")],
+    chapter: Annotated[str, typer.Argument(help="chapter-2, chapter-3 or chapter-4.")],
     data: Annotated[
         Path | None, typer.Option(help="The folder with the data; else LIMBECK_DATA names it.")
     ] = None,
@@ -49,7 +49,8 @@ def reproduce(
     ] = Path("reproduction"),
     device: Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda.")] = "auto",
     seeds: Annotated[
-        int | None, typer.Option(help="Students of each kind; 5 in chapter 2, else 1.", min=1)
+        int | None,
+        typer.Option(help="Students of each kind: 5 in chapter 2, data sets in 3, else 1.", min=1),
     ] = None,
     cells: Annotated[
         list[str] | None,
@@ -57,6 +58,9 @@ def reproduce(
     ] = None,
     steps_factor: Annotated[
         float | None, typer.Option(help="Chapter 2: a factor on all numbers of steps.")
+    ] = None,
+    parts: Annotated[
+        list[str] | None, typer.Option(help="Chapter 3: mixtures, logistic; else both.")
     ] = None,
     hidden: Annotated[
         list[int] | None, typer.Option(help="Chapter 4: hidden units; give it again for more.")
@@ -78,7 +82,7 @@ def reproduce(
 
     reproduce(
         chapter, Asked(data, out, device, not quiet), seeds=seeds, cells=cells, hidden=hidden,
-        steps_factor=steps_factor, steps=steps, samples=samples, burn_in=burn_in,
+        steps_factor=steps_factor, parts=parts, steps=steps, samples=samples, burn_in=burn_in,
     )  # fmt: skip
 
 

@@ -49,5 +49,5 @@ def test_chapter_2_from_the_data_to_page_and_pictures(tiny, tmp_path, capsys):
 
 
 def test_every_chapter_says_which_options_it_takes():
-    assert sorted(CHAPTERS) == ["chapter-2", "chapter-4"]
+    assert sorted(CHAPTERS) == ["chapter-2", "chapter-3", "chapter-4"]
     assert all("seeds" in taken for _, taken in CHAPTERS.values())

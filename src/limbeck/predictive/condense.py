@@ -93,7 +93,7 @@ def condense(
         batch_size: Inputs a step; 200 by default.
         pool: Batch only: how many inputs are drawn, once, from a source that does not end, so that
             the average over all draws need not be taken anew for each; None draws fresh inputs at
-            each step. "auto" is 2,000 to 50,000, fewer for more draws.
+            each step. "auto" is 5,000 to 50,000, fewer for more draws.
         share: Online only: by how many of the draws of a minibatch each input is predicted. More
             take noise away at the cost of predictions; their mean and the memory are the same. 1
             is the source text's way; "auto" is up to 16.

@@ -16,7 +16,7 @@ from limbeck.core.inputs import Inputs
 from limbeck.core.loop import Run
 from limbeck.core.loss import Loss
 from limbeck.draws.stored import Draws
-from limbeck.draws.stream import Stream, StreamBroken
+from limbeck.draws.stream import Stream
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, as_inputs
 from limbeck.predictive.assembling import check_module, class_parts, density_parts, in_loop
@@ -41,7 +41,7 @@ __all__ = ["Making", "condense_conditional", "make_bag"]
 RATE = 0.05
 r"""Adam's learning rate for a bag, whose numbers are in units of the posterior's deviations."""
 
-POOL = (2_000, 50_000, 10**8)
+POOL = (5_000, 50_000, 5 * 10**7)
 r"""Inputs at which an average over draws is taken beforehand, where inputs never end: within the
 first two numbers, as many as make so many predictions of single draws.
 """
@@ -117,13 +117,7 @@ def condense_conditional(
         _look_at(result, x)
         return result
 
-    try:
-        teacher, live, source, loss, held_out = parts
-        return finished(run(teacher, live, source, loss, held_out=held_out, **options))
-    except StreamBroken as error:
-        if (until := getattr(error, "run", None)) is not None:
-            error.result = finished(until)  # type: ignore[attr-defined]
-        raise
+    return run(finished, **parts._asdict(), **options)
 
 
 def make_bag(

@@ -16,7 +16,7 @@ from limbeck.core.history import History
 from limbeck.core.inputs import Inputs
 from limbeck.core.loop import Run
 from limbeck.draws.stored import Draws
-from limbeck.draws.stream import Stream, StreamBroken
+from limbeck.draws.stream import Stream
 from limbeck.errors import ArgumentError
 from limbeck.losses.densities import kl
 from limbeck.models.mixture import GaussianMixture
@@ -155,12 +155,7 @@ def condense_density(
             draw_bytes=bytes_of(done.settings.batch_size, held.structure, dtype),
         )
 
-    try:
-        return finished(run(None, student, events, kl(), **options))
-    except StreamBroken as error:
-        if (until := getattr(error, "run", None)) is not None:
-            error.result = finished(until)  # type: ignore[attr-defined]
-        raise
+    return run(finished, None, student, events, kl(), **options)
 
 
 def _by_em(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from limbeck.core.batch import Batch
 from limbeck.core.forms import TOLERANCE
+from limbeck.core.loop import Run
 from limbeck.core.loss import Loss
 from limbeck.core.stored import Stored
 from limbeck.draws.arrays import as_array, as_tensor
@@ -128,9 +129,11 @@ def condense_predictions(
         if held_out is not None:
             raise ArgumentError("held_out", "held-out inputs", "None beside predictions")
         parts = outcome_parts(outcomes, live, source, pair_losses(loss), None)
-    teacher, live, source_of_pairs, loss, held_out = parts
-    done = run(teacher, live, source_of_pairs, loss, held_out=held_out, **options)
-    return Condensed(bare, **story(done), head=replace(head, form=done.objective.form))
+
+    def finished(done: Run) -> Condensed:
+        return Condensed(bare, **story(done), head=replace(head, form=done.objective.form))
+
+    return run(finished, **parts._asdict(), **options)
 
 
 def _net(x: Any, taught: Any, head: Head, seed: int, dtype: torch.dtype) -> nn.Module:

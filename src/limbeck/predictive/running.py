@@ -3,6 +3,7 @@ r"""The loop over draws that may come to an end: what was learnt until then is k
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from limbeck.core.loop import Run
 from limbeck.distillation import distill
 from limbeck.draws.stream import StreamBroken, StreamEnded
 from limbeck.errors import ArgumentError
+from limbeck.predictive.condensed import Condensed
 from limbeck.predictive.heads import PairDensity
 from limbeck.predictive.pairing import unpaired
 from limbeck.preparation import prepare
@@ -30,11 +32,22 @@ def check_options(options: dict[str, Any]) -> None:
             raise ArgumentError.unknown("options", name, further)
 
 
-def run(teacher: Any, student: Any, inputs: Any, loss: Any, **options: Any) -> Run:
+def run(
+    finished: Callable[[Run], Condensed],
+    teacher: Any,
+    student: Any,
+    inputs: Any,
+    loss: Any,
+    **options: Any,
+) -> Condensed:
     r"""All steps of a distillation, or as many as there are draws for.
 
     If the user's own iterator of draws fails, then so does this, with what was learnt until then
-    as `run` in the error.
+    as `result` in the error.
+
+    Arguments:
+        finished: Makes the result of a run.
+        teacher: As the other arguments, one of `limbeck.distill`.
     """
     bound = inspect.signature(distill).bind(teacher, student, inputs, loss, **options)
     bound.apply_defaults()
@@ -50,11 +63,11 @@ def run(teacher: Any, student: Any, inputs: Any, loss: Any, **options: Any) -> R
         found.save()
         found.stop_reason = f"{end}, at step {found.done:,} of {found.settings.steps:,}"
         if isinstance(end, StreamBroken):
-            end.run = found  # type: ignore[attr-defined]
+            end.result = finished(found)  # type: ignore[attr-defined]
             raise
     finally:
         found.objective.release()
-    return found
+    return finished(found)
 
 
 def story(run: Run) -> dict[str, Any]:

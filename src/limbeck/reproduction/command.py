@@ -22,6 +22,16 @@ def _chapter2(options: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
     return chapter2_output.report, chapter2.Settings(**options)
 
 
+def _chapter3(options: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
+    from limbeck.reproduction import chapter3, chapter3_output
+
+    if "seeds" in options:
+        options["data_sets"] = len(options.pop("seeds"))
+    if "parts" in options:
+        options["parts"] = tuple(options["parts"])
+    return chapter3_output.report, chapter3.Settings(**options)
+
+
 def _chapter4(options: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
     from limbeck.reproduction import chapter4, output
 
@@ -32,9 +42,13 @@ def _chapter4(options: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
 
 CHAPTERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "chapter-2": (_chapter2, ("seeds", "cells", "steps_factor")),
+    "chapter-3": (_chapter3, ("seeds", "parts")),
     "chapter-4": (_chapter4, ("seeds", "hidden", "steps", "samples", "burn_in")),
 }
 r"""By name: what makes the chapter's report and settings of options, and the options it takes."""
+
+WITHOUT_DATA = ("chapter-3",)
+r"""Chapters that make their data themselves."""
 
 
 def reproduce(chapter: str, asked: Asked, **options: Any) -> Any:
@@ -56,6 +70,7 @@ def reproduce(chapter: str, asked: Asked, **options: Any) -> Any:
     if "seeds" in given:
         given["seeds"] = tuple(range(given["seeds"]))
     report, settings = prepare(given)
-    folder_of(asked.folder)
+    if chapter not in WITHOUT_DATA:
+        folder_of(asked.folder)
     asked.out.mkdir(parents=True, exist_ok=True)
     return report(asked, settings, Console())

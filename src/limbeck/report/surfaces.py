@@ -1,0 +1,86 @@
+r"""Functions of two variables from above: predicted probabilities, and densities of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from limbeck.errors import ArgumentError
+from limbeck.report.canvas import COLOURS, INK
+
+__all__ = ["classes", "density", "numbers", "surface"]
+
+LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
+r"""Probabilities whose lines are drawn."""
+
+SHARES = (0.01, 0.1, 0.5)
+r"""Heights of a density, relative to its top, whose lines are drawn."""
+
+
+def numbers(packed: Any, width: int | None = None) -> np.ndarray:
+    r"""Numbers that results hold as one string, or as lists; `width` makes rows of them.
+
+    >>> numbers("0.5 1 2 3", 2)
+    array([[0.5, 1. ],
+           [2. , 3. ]])
+    """
+    found = np.asarray(packed.split() if isinstance(packed, str) else packed, dtype=float)
+    return found if width is None else found.reshape(-1, width)
+
+
+def surface(axes: Any, side: Sequence[float], values: Any) -> Any:
+    r"""Probabilities on a square, blue below and red above one half, with lines at some of them.
+
+    Arguments:
+        axes: Where to draw.
+        side: Places along both directions, (m,).
+        values: Probabilities (m, m), the first index along the horizontal direction.
+
+    Returns:
+        What a colour bar is made of.
+    """
+    at, p = numbers(side), numbers(values)
+    if p.size != at.size**2:
+        raise ArgumentError("values", f"{p.size} numbers", f"{at.size**2}, a square of the side")
+    p = p.reshape(at.size, at.size).T
+    edge = (at[1] - at[0]) / 2
+    extent = (at[0] - edge, at[-1] + edge) * 2
+    drawn = axes.imshow(
+        p, origin="lower", extent=extent, cmap="RdBu_r", vmin=0, vmax=1, interpolation="bilinear"
+    )
+    lines = axes.contour(at, at, p, LEVELS, colors=INK, linewidths=0.6)
+    axes.clabel(lines, fmt="%g", fontsize=6)
+    axes.grid(False)
+    axes.set_xlim(at[0], at[-1])
+    axes.set_ylim(at[0], at[-1])
+    return drawn
+
+
+def classes(axes: Any, points: Any, labels: Sequence[int]) -> None:
+    r"""Points (n, 2) of two classes: the label 1 as discs, 0 as squares."""
+    x, y = numbers(points, 2), np.asarray(labels)
+    for label, mark, colour in ((1, "o", COLOURS[1]), (0, "s", COLOURS[0])):
+        own = x[y == label]
+        axes.plot(
+            own[:, 0], own[:, 1], mark, color=colour, markeredgecolor="white",
+            markeredgewidth=0.5, markersize=4, label=f"y = {label}",
+        )  # fmt: skip
+
+
+def density(axes: Any, across: Sequence[float], up: Sequence[float], values: Any) -> None:
+    r"""A density over two variables, in grey, with lines at some heights.
+
+    Arguments:
+        axes: Where to draw.
+        across: Places along the horizontal direction, (m,).
+        up: Places along the vertical one, (n,).
+        values: The density (m, n), up to a constant.
+    """
+    one, two = numbers(across), numbers(up)
+    heights = numbers(values).reshape(len(one), len(two)).T
+    heights = heights / heights.max()
+    axes.contourf(one, two, heights, [0, *SHARES, 0.8, 1], cmap="Greys", vmin=0, vmax=1.6)
+    axes.contour(one, two, heights, SHARES, colors="#9a9a9a", linewidths=0.5)
+    axes.grid(False)

@@ -1,0 +1,193 @@
+r"""Chapter 3's part of the page: tables of errors, and what was to be shown, from its results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from limbeck.reproduction.chapter3_findings import (
+    MEASURES,
+    Figure,
+    Finding,
+    figures,
+    logistic,
+    mixtures,
+)
+from limbeck.reproduction.page import TITLE
+
+__all__ = ["page", "section"]
+
+HEAD = """\
+## Chapter 3: posterior draws into compact predictive distributions
+
+The text has pictures of this chapter and no numbers; here are both, on {hardware} with torch
+{torch}. `limbeck reproduce chapter-3` makes all of it again ({minutes:.0f} minutes), and needs no
+data.
+"""
+
+DENSITY = """\
+### Densities
+
+The observations are of a mixture of three Gaussians with unknown means and the prior N(0, 100·I).
+A posterior is sampled by slice sampling, in chains that start at 0 and burn in for {burn_in:,}
+sweeps; a student is a mixture of three Gaussians, of 9 numbers. *Batch*: {draws:,} draws,
+{samples:,} samples of the density that they predict together, EM from 20 starts. *Online*: stepwise
+EM with a rate from 1 to 0, from 16 starts, with {batch} draws in memory and no draw used twice.
+*One chain* is as in the text: {draws:,} successive draws, {steps} steps; figures are means over
+{repeats} such chains. *Parallel* has {batch} chains, one draw of each a step; its online student
+makes {parallel} steps.
+
+KL is that from the exact predictive density, which has three unknowns and is integrated on a grid;
+so nothing rests on a chain that would be taken for the truth. A chain of the text's length has a
+KL of its own, and two such chains differ from one another: *apart* is the largest KL between two of
+{repeats}. *All* are {chains} chains of that length together, {pooled:,} draws. R̂ says where chains
+do not meet at all: from 0 some of them end in modes in which two components have changed places,
+and stay. No student can be better than its draws.
+"""
+
+REMARKS = """\
+### The text's remarks on online distillation
+
+KL in nats, means over {repeats} repetitions with standard errors. A tenth of the draws is 100 steps
+of 10.
+"""
+
+LOGISTIC = """\
+### Logistic regression
+
+24 points, 12 of N((−4, 0), I) labelled 0 and 12 of N((4, 0), I) labelled 1, and the prior
+N(0, 100·I) of two weights; {sets} such data sets, means with standard errors. |t − f| is taken on
+[−8, 8]² in steps of ¼, *near* within distance 2 of the origin; t is exact, by quadrature over the
+weights. Bags have {components} draws. The first four are by the text's schedule: {steps:,} steps
+of {batch} inputs, plain gradients with a rate from 1 to 0. Batch averages over {draws:,} draws,
+online sees each draw once, with {batch} in memory (of parallel chains). The text says that inputs
+are of N(0, 100·I), its author's program draws from N(0, 10·I); the latter is used, and the former
+shown with {wide} data sets. *limbeck* is a weighted bag by Adam on cross entropy + 0.1 derivative
+square error; a fifth of its inputs is of N(0, I), where the surface is steep, the others of
+N(0, 10·I).
+"""
+
+
+def page(found: Mapping[str, Any]) -> str:
+    r"""A page of chapter 3 alone, from its results."""
+    return f"{TITLE}\n\n{section(found)}\n"
+
+
+def section(found: Mapping[str, Any]) -> str:
+    r"""Chapter 3, from its results."""
+    minutes = found["seconds"] / 60
+    head = HEAD.format(hardware=found["hardware"], torch=found["torch"], minutes=minutes)
+    parts, ask = [head.rstrip()], found["settings"]
+    if entries := found.get("mixtures"):
+        parts += [_density_head(ask, entries), _density(entries), _shown(mixtures(entries))]
+    if tried := found.get("remarks"):
+        parts += [REMARKS.format(repeats=ask["repeats"]).rstrip(), _remarks(tried)]
+    if entries := found.get("logistic"):
+        own = figures(entries)
+        head = LOGISTIC.format(
+            sets=len(entries), components=ask["components"], steps=ask["bag_steps"],
+            batch=ask["bag_batch"], draws=ask["draws"], wide=min(ask["wide_sets"], len(entries)),
+        )  # fmt: skip
+        parts += [head.rstrip(), _bags(own, entries), _shown(logistic(own)), *_counts(entries)]
+    return "\n\n".join([*parts, *([found["note"]] if "note" in found else [])])
+
+
+def _density_head(ask: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> str:
+    return DENSITY.format(
+        burn_in=ask["burn_in"], draws=ask["draws"], samples=ask["samples"], batch=ask["batch"],
+        steps=ask["draws"] // ask["batch"] - 1, repeats=ask["repeats"], parallel=ask["steps"],
+        chains=ask["chains"], pooled=entries[0]["pooled"]["draws"],
+    ).rstrip()  # fmt: skip
+
+
+def _density(entries: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        "| observations | R̂ | all | one chain | highest | apart | batch, one chain "
+        "| online, one chain | batch, parallel | online, parallel |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for each in entries:
+        chain, students = each["chain"], each["students"]
+        kinds = ("batch, text", "online, text", "batch, parallel", "online, parallel")
+        numbers = [each["pooled"]["kl"], chain["mean"], chain["highest"], each["between_chains"]]
+        numbers += [students[kind]["mean"] for kind in kinds]
+        cells = " | ".join("–" if value is None else f"{value:.4f}" for value in numbers)
+        rows.append(f"| {each['observations']:,} | {each['r_hat']:.2f} | {cells} |")
+    kept = entries[0]["bytes"]
+    rows += [
+        "",
+        f"Batch keeps {kept['batch']:,} bytes of draws, online {kept['online']:,}; the student has "
+        f"{kept['student']}. {_scored(entries)}",
+    ]
+    return "\n".join(rows)
+
+
+def _scored(entries: Sequence[Mapping[str, Any]]) -> str:
+    r"""The same against all chains together, in a sentence."""
+    highest = {
+        way: max(max(each["students"][f"online, {way}"]["kl_pooled"]) for each in entries)
+        for way in ("parallel", "text")
+    }
+    return (
+        "Measured from all chains together instead, online students are at most "
+        f"{highest['parallel']:.4f} nat away with parallel chains, and {highest['text']:.4f} with "
+        "any one chain."
+    )
+
+
+def _remarks(tried: Sequence[Mapping[str, Any]]) -> str:
+    sizes = " | ".join(f"{each['observations']:,} observations" for each in tried)
+    rows = [f"| | {sizes} |", "|---|" + "---|" * len(tried)]
+    for name in tried[0]["trials"]:
+        cells = []
+        for each in tried:
+            one = each["trials"][name]
+            error = "" if one["std_error"] is None else f" ± {one['std_error']:.4f}"
+            cells.append(f"{one['mean']:.4f}{error}")
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _bags(own: Mapping[str, Mapping[str, Figure]], entries: Sequence[Mapping[str, Any]]) -> str:
+    rows = ["| | mean | maximum | near | bytes kept | seconds |", "|---|---|---|---|---|---|"]
+    kept = entries[0]["bytes"]
+    for name, each in own.items():
+        numbers = " | ".join(_with_error(each[measure]) for measure in MEASURES)
+        taken = [entry["seconds"][name] for entry in entries if name in entry["seconds"]]
+        seconds = f"{sum(taken) / len(taken):.2g}" if taken else ""
+        size = kept["weighted bag" if name.startswith("limbeck") else "bag"]
+        if name in kept or name.startswith("EP"):
+            size = kept["EP" if name.startswith("EP") else name]
+        rows.append(f"| {name} | {numbers} | {size:,} | {seconds} |")
+    rows += [
+        "",
+        f"While they are trained, batch students keep the {kept['MCMC']:,} bytes of all draws, "
+        f"online ones {kept['online']:,}. Seconds are those of training; of MCMC, of sampling.",
+    ]
+    return "\n".join(rows)
+
+
+def _counts(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    counted = [each for each in entries if "components" in each]
+    if not counted:
+        return []
+    rows = [
+        f"limbeck's bags of other sizes, means over {len(counted)} data sets:", "",
+        "| components | mean | maximum | near |", "|---|---|---|---|",
+    ]  # fmt: skip
+    for count in counted[0]["components"]:
+        own = [each["components"][count] for each in counted]
+        numbers = " | ".join(f"{sum(column) / len(own):.4f}" for column in zip(*own, strict=True))
+        rows.append(f"| {count} | {numbers} |")
+    return ["\n".join(rows)]
+
+
+def _shown(found: Sequence[Finding]) -> str:
+    return "\n".join(
+        f"- {each.claim}: **{'yes' if each.held else 'no'}** ({each.numbers})." for each in found
+    )
+
+
+def _with_error(figure: Figure) -> str:
+    error = "" if figure.error is None else f" ± {figure.error:.4f}"
+    return f"{figure.mean:.4f}{error}"
