@@ -18,7 +18,7 @@ def page(tmp_path):
     docs = tmp_path / "docs"
     docs.mkdir()
     names["DOCS"] = docs
-    for name in ("CHAPTER_2", "BEST_STUDENT"):
+    for name in ("CHAPTER_2", "BEST_STUDENT", "NOISE", "CHAPTER_3"):
         names[name] = tmp_path / names[name].name
     return names
 
@@ -48,8 +48,22 @@ def test_chapter_2_and_the_best_student_come_first(page):
         "trained": [{"phase": "search"}] * 3, "hardware": "a GPU",
     }  # fmt: skip
     page["BEST_STUDENT"].write_text(json.dumps(best))
+    of_noise = {
+        "settings": {
+            "members": 3, "teacher_hidden": [20, 10], "teacher_steps": 3000, "steps": 600,
+            "seeds": 2,
+        },
+        "scales": [{
+            "scale": 0.5, "teacher": {"accuracy": 97.5, "log_prob": -0.1},
+            "students": [{"accuracy": a, "log_prob": -0.4} for a in (80.0, 90.0)],
+        }],
+    }  # fmt: skip
+    page["NOISE"].write_text(json.dumps(of_noise))
     text = written(page)
-    places = [text.index(part) for part in ("## Chapter 2", "### The best student", "## Chapter 4")]
+    parts = ("## Chapter 2", "### Why noise differs", "### The best student", "## Chapter 4")
+    places = [text.index(part) for part in parts]
+    assert "| × 0.5 | 97.50 | -0.1000 | 85.00 | -0.4000 |" in text
+    assert "(3 nets 784-20-10-10,\n3,000 steps)" in text
     assert places == sorted(places)
     assert "| 10% | none | 98.45 ± 0.05 | 98.40 | 98.50 | -0.0515 ± 0.0005 | 150,000 |" in text
     assert "among 3 trials; then 2 seeds" in text
