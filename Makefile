@@ -11,17 +11,20 @@ DEV := $(VENV)/.installed-dev
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format bench clean distclean
+.PHONY: help demo test test-browser check docs format bench clean distclean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(RUN) ## distil an ensemble into one small net, from nothing
 	$(BIN)/limbeck demo $(ARGS)
 
 # Two workers with one thread each beat one process with two threads. Choose with ARGS="-k loop".
 test: $(DEV) ## run the whole test suite
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not browser" $(ARGS)
+
+test-browser: $(DEV) ## open reports in a real browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser -m browser $(ARGS)
 
 check: $(DEV) ## lint, formatting, types and the commit hooks
 	$(BIN)/ruff check
@@ -34,6 +37,9 @@ check: $(DEV) ## lint, formatting, types and the commit hooks
 		echo "not a git checkout: the commit hooks are left out"; \
 	fi
 
+docs: $(DEV) ## build the documentation into site/, with links checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+
 format: $(DEV) ## format the code and mend what can be mended
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -42,7 +48,7 @@ bench: $(RUN) ## time one step of the loop
 	$(BIN)/python benchmarks/step.py $(ARGS)
 
 clean: ## remove caches and builds
-	rm -rf build dist htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist htmlcov site test-artifacts .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment too

@@ -2,11 +2,12 @@ r"""Forests and boosted models compressed into a small net and into one tree, on
 
 Repeated cross-validation: what the teacher reaches, what the student keeps of it, what the same
 student reaches on labels alone and on the teacher's soft labels by hand, a plain PyTorch loop over
-the rows with early stopping; how much faster and smaller it is. All data sets come with
-scikit-learn, and all are compressed with the same options. One JSON line a figure on the standard
-output, and a table last, on the standard error.
+the rows with early stopping; how much faster and smaller it is. With `--autogluon PYTHON`, an
+interpreter that has AutoGluon, also what AutoGluon's distillation makes of the same teacher in the
+first three folds. All data sets come with scikit-learn, and all are compressed with the same
+options. One JSON line a figure on the standard output, and a table last, on the standard error.
 
-    python benchmarks/compress.py [--quick] > benchmarks/results/compress-cpu.jsonl
+    python benchmarks/compress.py [--quick] [--only NAME] > benchmarks/results/compress-cpu.jsonl
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import copy
 import logging
 import math
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -53,7 +55,8 @@ OPTIONS = {
     "inputs": "munge", "size": 20_000, "steps": STEPS, "lr": RATE, "held_out": 0.0,
     "engine": "compiled", "device": "cpu", "progress": False,
 }  # fmt: skip
-STUDENTS = {"net": HIDDEN, "tree": "tree"}
+STUDENTS = {"net": HIDDEN, "tree": "tree", "small boosted forest": "boosted"}
+SPLITS = 3
 TEACHERS = {
     ("forest", False): lambda: RandomForestClassifier(300, random_state=0),
     ("forest", True): lambda: RandomForestRegressor(300, random_state=0),
@@ -87,7 +90,7 @@ class Fold(NamedTuple):
 def folds(name: str, repeats: int) -> Iterator[Fold]:
     X, y = DATA[name]()
     kind = RepeatedKFold if name in VALUES else RepeatedStratifiedKFold
-    splits = kind(n_splits=3, n_repeats=repeats, random_state=0).split(X, y)
+    splits = kind(n_splits=SPLITS, n_repeats=repeats, random_state=0).split(X, y)
     for seed, (a, b) in enumerate(splits):
         yield Fold(X[a], y[a], X[b], y[b], seed)
 
@@ -132,6 +135,17 @@ def by_hand(fold: Fold, targets: np.ndarray, regression: bool) -> Callable[[np.n
     return predict
 
 
+def by_autogluon(fold: Fold, teacher: str, regression: bool, python: str) -> np.ndarray:
+    r"""What AutoGluon's student of the same teacher says of the test rows, by another Python."""
+    script = Path(__file__).with_name("autogluon_student.py")
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "fold.npz", Path(folder) / "answers.npz"
+        np.savez(source, **fold._asdict(), teacher=teacher, regression=regression)
+        subprocess.run([python, script, source, target], check=True, stdout=subprocess.DEVNULL)
+        with np.load(target, allow_pickle=False) as answers:
+            return answers["student"]
+
+
 def seconds(predictor: Any, student: Compressed, X: np.ndarray) -> dict[str, dict[int, float]]:
     r"""Times of teacher and student, and of a net as an ONNX file, at batch 1 and 1,000."""
     calls = {
@@ -172,7 +186,9 @@ class Scores(dict[str, list[float]]):
         return ratio, statistics.stdev(left) / math.sqrt(len(left))
 
 
-def compare(name: str, repeats: int) -> dict[tuple[str, str], tuple[Scores, dict[str, float]]]:
+def compare(
+    name: str, repeats: int, autogluon: str | None = None
+) -> dict[tuple[str, str], tuple[Scores, dict[str, float]]]:
     r"""All teachers and students on one data set; the costs are those of the first fold."""
     regression = name in VALUES
     measure = r2_score if regression else accuracy_score
@@ -202,6 +218,10 @@ def compare(name: str, repeats: int) -> dict[tuple[str, str], tuple[Scores, dict
                 if student == "net":
                     own.add(by_hand=measure(fold.y_test, hand))
                     own.add(agreement_by_hand=measure(said, hand))
+                    if autogluon is not None and fold.seed < SPLITS:
+                        theirs = by_autogluon(fold, kind, regression, autogluon)
+                        own.add(autogluon=measure(fold.y_test, theirs))
+                        own.add(agreement_autogluon=measure(said, theirs))
                 if (kind, student) not in costs:
                     costs[kind, student] = cost(predictor, made, fold.X_test)
     return {key: (scores[key], costs[key]) for key in scores}
@@ -221,9 +241,9 @@ def cost(predictor: Any, made: Compressed, X: np.ndarray) -> dict[str, float]:
 
 HEADS = (
     "data", "teacher", "student", "teacher's", "student's", "kept", "on labels", "by hand",
-    "agreement", "by hand", "faster at 1", "at 1,000", "as ONNX at 1", "smaller",
+    "AutoGluon", "agreement", "by hand", "faster at 1", "at 1,000", "as ONNX at 1", "smaller",
 )  # fmt: skip
-MEASURES = ("labels", "by_hand", "agreement", "agreement_by_hand")
+MEASURES = ("labels", "by_hand", "autogluon", "agreement", "agreement_by_hand")
 DEMANDED = ("faster_student_1", "faster_exported_1", "smaller")
 COSTS = ("faster_student_1", "faster_student_1000", "faster_exported_1", "smaller")
 
@@ -239,6 +259,8 @@ def row(name: str, key: tuple[str, str], own: Scores, costs: dict[str, float]) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three folds, once")
+    parser.add_argument("--only", choices=DATA, help="one data set")
+    parser.add_argument("--autogluon", metavar="PYTHON", help="a Python that has AutoGluon")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -247,8 +269,8 @@ def main() -> None:
     table = Table(*HEADS, title="compressed; accuracy or R², mean over folds")
     enough: dict[tuple[str, str], int] = {}
     least: dict[str, list[float]] = {}
-    for name in DATA:
-        for key, (own, costs) in compare(name, repeats).items():
+    for name in [options.only] if options.only else DATA:
+        for key, (own, costs) in compare(name, repeats, options.autogluon).items():
             ratio, error = own.kept("student")
             report(
                 f"{name}: {key[0]} into a {key[1]}",

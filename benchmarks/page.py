@@ -6,7 +6,9 @@ python benchmarks/page.py
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
@@ -58,7 +60,42 @@ the same net on the labels alone, *by hand* the same net on the teacher's answer
 plain PyTorch loop. *Faster* is at batch 1, in torch and as ONNX.
 """
 
-PARTS = {"step": STEP, "nade": NADE, "log_z": LOG_Z, "compress": COMPRESS}
+PREDICT = """\
+## Condensing: predictions
+
+`python benchmarks/predict.py`: the source text's logistic regression, 24 points; predictions for
+1,000 inputs of N(0, 10·I) by all draws of the posterior, by bags of trained draws, and by EP's
+Gaussian with vectorised quadrature or MacKay's approximation. A *bag* is its closed form, a
+product, sigmoids and a product; *as a distribution* is limbeck's call, with all that it gives.
+Errors are of p(y = 1), from exact predictions by quadrature over the weights.
+"""
+
+MEMORY = """\
+## Condensing: memory
+
+`python benchmarks/memory.py`: the largest resident memory of a Python process of its own, in
+millions of bytes, and what of it came after torch and limbeck were imported (half of that is torch
+as well, loading parts of itself as they are first used). Chains run while their draws are
+distilled; bags of gigabytes are generators.
+"""
+
+SLICE = """\
+## The slice sampler
+
+`python benchmarks/slice.py`: chain-sweeps a second on the posterior of the same 24 points, each an
+update of both weights with stepping out. BlackJAX's coordinate-wise sampler takes turns with it,
+with the same widths, compiled, on the same posterior.
+"""
+
+PARTS = {
+    "step": STEP,
+    "nade": NADE,
+    "log_z": LOG_Z,
+    "compress": COMPRESS,
+    "predict": PREDICT,
+    "memory": MEMORY,
+    "slice": SLICE,
+}
 
 
 def table(path: Path) -> str:
@@ -128,7 +165,68 @@ def compress_table(path: Path) -> str:
     return "\n".join(rows)
 
 
-TABLES = {"log_z": log_z_table, "compress": compress_table}
+def predict_table(path: Path) -> str:
+    r"""Time and error of every way to predict."""
+    return small_table(
+        path,
+        ("way", "time", "faster", "mean error", "largest error", "wanted"),
+        lambda each: [
+            each["figure"], f"{each['microseconds']:,.4g} µs", f"{each['ratio']:,.4g}×",
+            f"{each['mean_error']:.4f}", f"{each['highest_error']:.4f}", each["must"],
+        ],
+    )  # fmt: skip
+
+
+def memory_table(path: Path) -> str:
+    r"""The peaks of every distillation."""
+    return small_table(
+        path,
+        ("distillation", "peak", "after imports", "the shorter one's", "ratio", "wanted"),
+        lambda each: [
+            each["figure"], f"{each['megabytes']:.0f} MB", f"{each['above_import']:.0f} MB",
+            f"{each['usual']:.0f} MB" if "usual" in each else "",
+            f"{each['ratio']:.3f}" if "ratio" in each else "", each["must"],
+        ],
+    )  # fmt: skip
+
+
+def slice_table(path: Path) -> str:
+    r"""Chain-sweeps a second by the number of chains."""
+    rate = "chain_sweeps_a_second"
+    return small_table(
+        path,
+        ("", "limbeck", "BlackJAX", "ratio", "evaluations an update", "wanted"),
+        lambda each: [
+            each["figure"], f"{each[f'limbeck_{rate}']:,.0f}",
+            f"{each[f'blackjax_{rate}']:,.0f}" if "ratio" in each else "",
+            f"{each['ratio']:.2f}" if "ratio" in each else "",
+            f"{each['evaluations_an_update']:.2f}", each["must"],
+        ],
+    )  # fmt: skip
+
+
+def small_table(
+    path: Path, columns: tuple[str, ...], cells: Callable[[dict[str, Any]], list[str]]
+) -> str:
+    r"""One line for each figure that was to be shown, with its cells."""
+    machine, *figures = (json.loads(line) for line in path.read_text().splitlines())
+    rows = [
+        f"### {machine['device']}, {machine['threads']} threads, torch {machine['torch']}",
+        "",
+        f"| {' | '.join(columns)} |",
+        "|" + "---|" * len(columns),
+    ]
+    rows += [f"| {' | '.join(cells(each))} |" for each in figures if "must" in each]
+    return "\n".join([*rows, *(["", machine["note"]] if "note" in machine else [])])
+
+
+TABLES = {
+    "log_z": log_z_table,
+    "compress": compress_table,
+    "predict": predict_table,
+    "memory": memory_table,
+    "slice": slice_table,
+}
 
 
 def main() -> None:

@@ -6,6 +6,8 @@ python experiments/page.py
 from __future__ import annotations
 
 import json
+import runpy
+import statistics
 from pathlib import Path
 
 from limbeck.report import chapter3 as chapter3_pictures
@@ -18,8 +20,10 @@ HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 CHAPTER_2 = HERE / "results" / "chapter-2.json"
 BEST_STUDENT = HERE / "results" / "best-student.json"
+NOISE = HERE / "results" / "noise.json"
 CHAPTER_3 = HERE / "results" / "chapter-3.json"
 CHAPTER_4 = HERE / "results" / "chapter-4.json"
+DARK_KNOWLEDGE = HERE / "results" / "dark-knowledge.json"
 COVERAGE = HERE / "results" / "coverage.json"
 STUDENTS = HERE / "results" / "students.json"
 
@@ -45,6 +49,17 @@ Settings were chosen by log probability on 10,000 train images that no student o
 on the test set, on {hardware}. The teacher reaches {accuracy:.2f}% and {log_prob:.4f}.
 """
 
+
+FAR = """\
+### Why noise differs
+
+Students of Gaussian noise are below the text's, with the spread of seeds taken into account. Noise
+is far from all images, and there a teacher says what its first weights say: images leave most
+directions dark, so training hardly moves weights along them. The text does not tell how its nets
+started; ours start at He's normal weights. Smaller teachers ({members} nets {hidden},
+{teacher_steps:,} steps) that start at a fraction of these weights, and students of {steps:,} steps
+by cross entropy on noise, means over {seeds} seeds (`python experiments/noise.py --data DIR`):
+"""
 
 NEARER = """\
 ## Nearer to the RBM
@@ -109,7 +124,7 @@ def chapter2() -> list[str]:
     found = json.loads(CHAPTER_2.read_text(encoding="utf-8"))
     folder = DOCS / "pictures" / "chapter-2"
     said = chapter2_output.pictures(found, folder)
-    return [chapter2_page.section(found), *shown(said, folder), *best_student()]
+    return [chapter2_page.section(found), *shown(said, folder), *noise(), *best_student()]
 
 
 def chapter3() -> list[str]:
@@ -119,6 +134,30 @@ def chapter3() -> list[str]:
     found = json.loads(CHAPTER_3.read_text(encoding="utf-8"))
     folder = DOCS / "pictures" / "chapter-3"
     return [chapter3_page.section(found), *shown(chapter3_pictures.pictures(found, folder), folder)]
+
+
+def noise() -> list[str]:
+    r"""What students of noise depend on, if that was tried."""
+    if not NOISE.exists():
+        return []
+    found = json.loads(NOISE.read_text(encoding="utf-8"))
+    ask = found["settings"]
+    hidden = "-".join(str(size) for size in (784, *ask["teacher_hidden"], 10))
+    rows = [
+        "| first weights | teacher: accuracy | log probability | students: accuracy "
+        "| log probability |",
+        "|---|---|---|---|---|",
+    ]
+    for each in found["scales"]:
+        taught, students = each["teacher"], each["students"]
+        accuracy, log_prob = (
+            statistics.mean(one[name] for one in students) for name in ("accuracy", "log_prob")
+        )
+        rows.append(
+            f"| × {each['scale']:g} | {taught['accuracy']:.2f} | {taught['log_prob']:.4f} "
+            f"| {accuracy:.2f} | {log_prob:.4f} |"
+        )
+    return [FAR.format(**ask | {"hidden": hidden}).rstrip(), "\n".join(rows)]
 
 
 def best_student() -> list[str]:
@@ -157,6 +196,16 @@ def chapter4() -> list[str]:
     return [page.section(CHAPTER_4).rstrip(), *shown(said, folder)]
 
 
+def dark_knowledge() -> list[str]:
+    r"""Chains of Bayesian nets as single nets, if that was run."""
+    if not DARK_KNOWLEDGE.exists():
+        return []
+    found = json.loads(DARK_KNOWLEDGE.read_text(encoding="utf-8"))
+    page = runpy.run_path(str(HERE / "dark_knowledge_page.py"))
+    folder = DOCS / "pictures" / "dark-knowledge"
+    return [page["section"](found), *shown(page["picture"](found, folder), folder)[1:]]
+
+
 def shown(said: dict[str, str], folder: Path) -> list[str]:
     r"""Pictures of a folder as the page shows them, by their files' names and descriptions."""
     where = folder.relative_to(DOCS).as_posix()
@@ -165,7 +214,8 @@ def shown(said: dict[str, str], folder: Path) -> list[str]:
 
 def main() -> None:
     r"""Write the page and draw the pictures."""
-    parts = [page.TITLE, *chapter2(), *chapter3(), *chapter4(), students(), coverage()]
+    chapters = [*chapter2(), *chapter3(), *chapter4()]
+    parts = [page.TITLE, *chapters, students(), coverage(), *dark_knowledge()]
     text = "\n\n".join(parts) + "\n"
     (DOCS / "reproduction.md").write_text(text, encoding="utf-8")
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from limbeck import inputs, losses, samplers
+    from limbeck import callbacks, inputs, losses, samplers
     from limbeck.compression.asking.cache import TeacherCache
     from limbeck.compression.asking.labelling import TeacherError
     from limbeck.compression.compress import compress
@@ -113,6 +113,7 @@ __all__ = [
     "TeacherError",
     "Trees",
     "as_draws",
+    "callbacks",
     "compress",
     "condense",
     "distill",
@@ -181,6 +182,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "TeacherError": "limbeck.compression.asking.labelling",
     "Trees": "limbeck.models",
     "as_draws": "limbeck.draws.read",
+    "callbacks": "limbeck.callbacks",
     "compress": "limbeck.compression.compress",
     "condense": "limbeck.predictive.condense",
     "distill": "limbeck.distillation",

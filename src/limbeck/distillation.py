@@ -51,6 +51,7 @@ def distill(
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
     checkpoint_seconds: float = 60.0,
+    callbacks: Any = None,
     progress: bool = True,
 ) -> Result:
     r"""Train a student to do what a teacher does.
@@ -90,6 +91,8 @@ def distill(
         checkpoint: A folder to write checkpoints to, and to resume from if it holds one.
         checkpoint_every: Steps between checkpoints, beside one each `checkpoint_seconds`.
         checkpoint_seconds: Seconds between checkpoints.
+        callbacks: Who is told of each look as it is taken: one or several of `limbeck.callbacks`,
+            or functions of a dict of numbers.
         progress: Whether to show a bar, if a terminal is there.
     """
     ask = SimpleNamespace(**locals())

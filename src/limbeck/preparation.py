@@ -14,6 +14,7 @@ from torch import nn
 from limbeck import engine as engines
 from limbeck import losses
 from limbeck.core.batch import as_batch, rows
+from limbeck.core.callback import as_callbacks
 from limbeck.core.checks import whole_number
 from limbeck.core.forms import recognise
 from limbeck.core.hidden import close_taps
@@ -99,6 +100,7 @@ def _share(ask: SimpleNamespace) -> tuple[torch.device, int]:
         if state.num_processes > 1 and getattr(ask, name) is not None:
             raise ArgumentError(name, getattr(ask, name), "None with several processes")
     ask.progress = ask.progress and state.is_main_process
+    ask.callbacks = ask.callbacks if state.is_main_process else None
     return state.device, ask.seed + APART * state.process_index
 
 
@@ -113,6 +115,7 @@ def _check_rest(ask: SimpleNamespace) -> None:
         value = getattr(ask, name)
         if value is not None and not (isinstance(value, int | float) and value > 0):
             raise ArgumentError(name, repr(value), "a number above zero")
+    as_callbacks(ask.callbacks)
     metrics = {} if ask.metrics is None else ask.metrics
     if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
         raise ArgumentError("metrics", repr(metrics), "a dict of functions of the student")
@@ -144,6 +147,7 @@ def _bound(
         checkpoint=None if ask.checkpoint is None else Path(ask.checkpoint),
         checkpoint_every=ask.checkpoint_every,
         checkpoint_seconds=ask.checkpoint_seconds,
+        callbacks=as_callbacks(ask.callbacks),
         identity=_identity(objective, update, size, ask.seed),
     )
     return Run(objective, update, engines.make(ask.engine, objective, update, ask.steps), settings)

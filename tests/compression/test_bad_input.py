@@ -264,9 +264,10 @@ def test_a_teacher_that_raises_in_the_middle(forest, tmp_path):
     assert agreement(made, forest, X) > 0.9
 
 
-def test_a_teacher_that_raises_at_once_says_so_itself():
-    with pytest.raises(RuntimeError, match="the server said 500"):
+def test_a_teacher_that_raises_at_once_is_named_with_its_own_words():
+    with pytest.raises(TeacherError, match=r"first rows of X.*the server said 500") as found:
         compress(fail, X, (8,), **QUICK)
+    assert isinstance(found.value.__cause__, RuntimeError)
 
 
 def test_a_teacher_for_other_rows(forest):
@@ -300,3 +301,49 @@ def test_derivatives_of_a_surrogate(forest):
     loss = lb.losses.cross_entropy() + 1e-3 * lb.losses.derivative_error()
     made = compress(surrogate, X, (8,), loss=loss, **QUICK)
     assert agreement(made, forest, X) > 0.85
+
+
+# in the user's words
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": Y[:5]}, "labels: got 5 labels; accepted: one for each of 120 rows"),
+        ({"labels": ["cat"] * 120}, "labels: got 'cat'; accepted: the teacher's classes: 0, 1"),
+        ({"labels": Y, "teacher_folds": 1}, "teacher_folds: got 1"),
+        ({"stepz": 3}, r"options: got 'stepz'.*did you mean 'steps'"),
+        ({"max_bytes": 10_000}, r"X: got 120 rows, too few to hold some out; .*20 or more"),
+    ],
+)
+def test_arguments_are_called_as_the_user_calls_them(forest, change, message):
+    student = "auto" if "max_bytes" in change else (8,)
+    with pytest.raises(lb.ArgumentError, match=message):
+        compress(forest, X, student, **QUICK | change)
+
+
+def test_bad_labels_are_refused_before_the_teacher_is_asked(forest):
+    asked = []
+
+    def teacher(rows):
+        asked.append(len(rows))
+        return forest.predict_proba(rows)
+
+    with pytest.raises(lb.ArgumentError, match="labels: got 7"):
+        compress(teacher, X, (8,), labels=np.full(120, 7), **QUICK)
+    assert sum(asked) <= 16  # what it gives, at a few rows
+
+
+def test_tables_are_called_x(forest):
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1]})
+    teacher = RandomForestClassifier(5, random_state=0).fit(frame, Y)
+    with pytest.raises(lb.ArgumentError, match=r"X\['a'\]: got infinity"):
+        compress(teacher, frame.assign(a=np.inf), (8,), **QUICK)
+    made = compress(teacher, frame, (8,), **QUICK)
+    with pytest.raises(lb.ArgumentError, match="X: got no column 'b'"):
+        made.predict(frame[["a"]])
+
+
+def test_a_teacher_that_cannot_be_fitted_again(forest):
+    with pytest.raises(lb.ArgumentError, match=r"teacher_folds: got predict_proba.*None with"):
+        compress(forest.predict_proba, X, (8,), labels=Y, teacher_folds=2, **QUICK)

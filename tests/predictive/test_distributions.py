@@ -158,6 +158,36 @@ def test_far_out_logits_lose_nothing(dtype, size):
     assert logs[0, 1].item() == pytest.approx(-size + math.log((1 + math.e) / 2), rel=1e-6)
 
 
+LOGITS = {
+    "ordinary": [0.3, -1.2, 2.0],
+    "at zero": [0.0, 0.0, 0.0],
+    "both sides": [-400.0, 0.0, 500.0],
+    "all unlikely": [-90.0, -300.0, -90.5],
+    "all but certain": [50.0, 800.0, 51.0],
+}
+
+
+@pytest.mark.parametrize("name", LOGITS)
+def test_averages_of_coins_and_their_derivatives_are_those_of_the_log_domain(name):
+    z, share = torch.tensor(LOGITS[name], dtype=DOUBLE), torch.tensor([0.2, 0.5, 0.3], dtype=DOUBLE)
+
+    def found(z):
+        return average(Bernoulli(logits=z[:, None]), share.to(z)).logits[0]
+
+    def plain(z):
+        logs = [torch.nn.functional.logsigmoid(each) + share.log() for each in (z, -z)]
+        return logs[0].logsumexp(0) - logs[1].logsumexp(0)
+
+    torch.testing.assert_close(found(z), plain(z), rtol=1e-12, atol=1e-14)
+    single = found(z.float())
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), plain(z), rtol=2e-6, atol=2e-7)
+    for derivative in (torch.func.jacrev, torch.func.jacfwd, torch.func.hessian):
+        torch.testing.assert_close(
+            derivative(found)(z), derivative(plain)(z), rtol=1e-9, atol=1e-13
+        )
+
+
 def test_float32_stays_float32():
     for one in ALL.values():
         single = map_tensors(lambda value: value.float(), one)

@@ -378,33 +378,3 @@ def test_on_a_gpu_and_no_generator_of_another_device():
     assert scipy.stats.kstest(draws[:, 0].cpu(), "norm").pvalue > 1e-3
     with pytest.raises(ArgumentError, match="generator: got one on cpu"):
         Slice(normal, start, generator=generator())
-
-
-def test_moments_agree_with_blackjax():
-    blackjax = pytest.importorskip("blackjax")
-    import jax
-    from blackjax.mcmc.slice import stepping_out
-
-    density = Logistic()
-    signed = jax.numpy.asarray(density.signed.numpy(), dtype="float32")
-
-    def log_density(w):
-        return jax.nn.log_sigmoid(signed @ w).sum() - (w**2).sum() / 200
-
-    sampler = blackjax.coordinate_slice(log_density, width=30.0, interval=stepping_out)
-
-    def chain(key):
-        def sweep(state, key):
-            state = sampler.step(key, state)[0]
-            return state, state.position
-
-        state = sampler.init(jax.numpy.zeros(2))
-        return jax.lax.scan(sweep, state, jax.random.split(key, 100))[1]
-
-    theirs = jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(0), 1000))
-    theirs = torch.as_tensor(jax.device_get(theirs)[:, 60:].copy(), dtype=DOUBLE)
-    theirs = torch.stack([features(draws) for draws in theirs.unbind(1)]).mean(0)
-    ours = Slice(density, torch.zeros(1000, 2, dtype=DOUBLE), seed=4).burn_in(60)
-    ours = sum(features(draws) for draws in itertools.islice(ours, 40)) / 40
-    error = ((ours.var(0) + theirs.var(0)) / 1000).sqrt()
-    assert ((ours.mean(0) - theirs.mean(0)) / error).abs().max() < 4

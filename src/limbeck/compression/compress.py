@@ -13,20 +13,22 @@ import torch
 
 from limbeck.compression.asking.cache import TeacherCache, as_cache
 from limbeck.compression.asking.folds import mix, out_of_fold
-from limbeck.compression.asking.labelling import label
+from limbeck.compression.asking.keys import count
+from limbeck.compression.asking.labelling import TeacherError, label
 from limbeck.compression.compressed import Compressed
-from limbeck.compression.data import Rows, read
+from limbeck.compression.data import Kind, Rows, read
 from limbeck.compression.generators import candidates, fresh
 from limbeck.compression.problem import Problem, default_loss, split, take
 from limbeck.compression.search import best_inputs, grown
-from limbeck.compression.teachers.dispatch import as_predictor
+from limbeck.compression.teachers.dispatch import Predictor, as_predictor
 from limbeck.compression.training import Recipe, train
+from limbeck.core.batch import X as Inputs
 from limbeck.core.batch import part_of, rows
 from limbeck.core.checks import number, whole_number
 from limbeck.core.loss import Loss
 from limbeck.core.teacher import Opaque
 from limbeck.distillation import distill
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.inputs.join import join
 from limbeck.preparation import as_loss
 
@@ -105,7 +107,8 @@ def compress(
         table: The schema of a data frame, a `limbeck.Table`; None reads it off X.
         teacher_folds: For a teacher that was fitted to these rows and labels: the number of folds
             in which copies of it are fitted anew, so that no row is labelled by one that saw it.
-        cache: A folder in which the teacher's answers are kept for the next time.
+        cache: A folder in which the teacher's answers, and derivatives if the loss asks for some,
+            are kept for the next time. A torch teacher is then asked beforehand, too.
         cache_key: A name for a teacher whose content cannot be read, such as a remote one.
         teacher_batch: Inputs that the teacher is asked about at once.
         retries: How often a teacher is asked again after an error of its connection.
@@ -120,17 +123,18 @@ def compress(
     further = set(inspect.signature(distill).parameters) - set(SETTLED)
     for name in options:
         if name not in further:
-            raise ArgumentError.unknown("options", name, further)
+            known = {*further, *inspect.signature(compress).parameters} - {"options"}
+            raise ArgumentError.unknown("options", name, known)
     data = read(X, table)
     labels = data.labels if labels is None else labels
     some = data.kind.decode(part_of(data.x, 0, LOOKED_AT))
-    predictor = as_predictor(
+    predictor = _looked_at(
         teacher, some, task=task, output=output, weights=weights, stack=stack, classes=classes
     )
     options["progress"] = progress
     ask = partial(
-        label, predictor, cache=as_cache(cache), cache_key=cache_key, batch_size=teacher_batch,
-        retries=retries, retry_on=retry_on, progress=progress,
+        _asked, predictor=predictor, cache=as_cache(cache), cache_key=cache_key,
+        batch_size=teacher_batch, retries=retries, retry_on=retry_on, progress=progress,
     )  # fmt: skip
     chosen = "auto" in [choice for choice in (inputs, student) if isinstance(choice, str)]
     fraction = number("held_out", held_out, "a fraction from 0 to below 1", lambda f: 0 <= f < 1)
@@ -138,6 +142,8 @@ def compress(
     problem = _problem(data, predictor, ask, labels, label_weight, teacher_folds, fraction, seed)
     problem.loss = default_loss(predictor.task) if loss == "auto" else _loss(loss)
     problem.progress = progress
+    # inputs of the user's own source never come again
+    problem.kept = cache is not None and isinstance(inputs, str)
     _refuse_derivatives(problem)
     many = rows(problem.x)
     low, high, each = ASKED
@@ -149,13 +155,23 @@ def compress(
     recipe = Recipe(student, inputs, size, steps, seed, options)
     tried: list[dict[str, Any]] = []
     if isinstance(inputs, str) and inputs == "auto":
-        recipe, tried = best_inputs(problem, recipe, candidates(data.kind, problem.x))
+        recipe, tried = best_inputs(problem, recipe, candidates(data.kind, problem.x, problem.live))
     if isinstance(student, str) and student == "auto":
         result, recipe, grew = grown(problem, recipe, keep, max_bytes)
         tried += grew
     else:
         result = train(problem, recipe)
     return Compressed.of(result, problem, recipe, labels, tried)
+
+
+def _looked_at(teacher: Any, some: Any, **said: Any) -> Predictor:
+    r"""The teacher as a predictor; what it raises where it is looked at first is its own error."""
+    try:
+        return as_predictor(teacher, some, **said)
+    except LimbeckError:
+        raise
+    except Exception as error:
+        raise TeacherError.of(error, "the first rows of X", np.arange(count(some))) from error
 
 
 def _problem(
@@ -182,9 +198,10 @@ def _problem(
             out_of_fold, predictor, data.kind.decode(x), labels[ours.numpy()], folds, seed=seed
         )
     if labels is not None and weight > 0:
-        before = own or (lambda: ask(data.kind.decode(x)))
-        own = lambda: mix(before(), labels[ours.numpy()], weight, predictor.classes)  # noqa: E731
-
+        # looked at before the teacher is asked
+        mix(np.zeros((len(labels), predictor.outputs)), labels, weight, predictor.classes)
+        before = own or partial(_decoded, ask, data.kind, x)
+        own = partial(_mixed, before, labels[ours.numpy()], weight, predictor.classes)
     held = None
     if theirs is not None:
         held = take(data.x, theirs)
@@ -192,11 +209,25 @@ def _problem(
     return Problem(predictor, data.kind, x, ours, held, ask, own, default_loss(predictor.task))
 
 
+def _decoded(ask: Any, kind: Kind, x: Inputs) -> Any:
+    return ask(kind.decode(x))
+
+
+def _mixed(before: Any, labels: np.ndarray, weight: float, classes: Any) -> np.ndarray:
+    return mix(before(), labels, weight, classes)
+
+
+def _asked(X: Any, other: Any = None, *, predictor: Any, **options: Any) -> np.ndarray:
+    r"""The word of the teacher on rows, or that of another in its place."""
+    return label(predictor if other is None else other, X, **options)
+
+
 def _labels(labels: Any, n: int) -> np.ndarray:
     found = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else labels
     found = np.asarray(found)
     if found.shape[:1] != (n,):
-        raise ArgumentError("labels", f"{found.shape[:1]} labels", f"one for each of {n} rows")
+        received = f"{len(found)} labels" if found.ndim else repr(labels)
+        raise ArgumentError("labels", received, f"one for each of {n} rows")
     return found
 
 
@@ -205,7 +236,15 @@ def _loss(loss: str | Loss) -> Loss:
 
 
 def _refuse_derivatives(problem: Problem) -> None:
-    r"""Say at once that an opaque teacher has no derivatives."""
-    if problem.live or not any("derivatives" in term.asks for _, term in problem.loss):
+    r"""Say at once that there are no derivatives to be matched."""
+    asking = any("derivatives" in term.asks for _, term in problem.loss)
+    if problem.differentiable or not asking:
         return
+    if problem.predictor.module is not None:
+        received = f"{problem.loss!r}, which matches derivatives"
+        accepted = (
+            "a loss on values: there are no derivatives with respect to a table, nor of labels "
+            "that are mixed in (label_weight=0 leaves them out)"
+        )
+        raise ArgumentError("loss", received, accepted)
     Opaque(problem.predictor, "values").refuse_derivatives(repr(problem.loss))

@@ -16,6 +16,7 @@ from torch import nn
 
 from limbeck.compression.asking.folds import mix
 from limbeck.compression.data import ArrayKind, Kind, TableKind, kind_from_spec
+from limbeck.compression.few_rows import FewRows
 from limbeck.compression.fidelity.cost import bytes_on_disk, cost, latencies
 from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.compression.problem import Problem, default_loss
@@ -53,6 +54,7 @@ class Compressed(Result):
     problem: Problem | None = None
     recipe: Recipe | None = None
     labels: Any = None
+    _few: FewRows | None = field(default=None, init=False, compare=False)
 
     @classmethod
     def of(
@@ -86,6 +88,11 @@ class Compressed(Result):
     def _predictions(self, X: Any) -> np.ndarray:
         assert self.kind is not None
         form = self.settings.get("student_output")
+        if isinstance(self.kind, ArrayKind):
+            if self._few is None or not self._few.current(self.student):
+                self._few = FewRows(self.student, self.kind.shape, self.task, form)
+            if (found := self._few(X)) is not None:
+                return found
         return predictions(self.student, self.kind.encode(X), self.task, form)
 
     def report(
@@ -130,7 +137,8 @@ class Compressed(Result):
         nothing = np.zeros((len(known), self.problem.predictor.outputs))
         own = partial(mix, nothing, known, 1.0, self.classes)
         problem = replace(self.problem, own=own, loss=default_loss(self.task), _kept={})
-        recipe = replace(self.recipe, inputs="data", steps=self.steps)
+        options = self.recipe.options | {"callbacks": None}  # they were told of the student itself
+        recipe = replace(self.recipe, inputs="data", steps=self.steps, options=options)
         return Compressed.of(train(problem, recipe), problem, recipe, labels, [])
 
     def rules(self, feature_names: Any = None) -> str:
@@ -169,22 +177,24 @@ class Compressed(Result):
         files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
         return folder
 
-    def export(self, path: str | Path) -> Path:
-        r"""Write the student as an ONNX file, which is run and compared with torch.
+    def portable(self) -> Any:
+        r"""What leaves when it is exported: probabilities or values, of raw rows or of columns."""
+        from limbeck.export.portable import of_result
 
-        Of arrays it takes x and gives probabilities or values y; of a table it takes one named
-        input a column and gives label and probabilities.
-        """
-        if isinstance(self.kind, TableKind):
-            from limbeck.compression.tables.export import to_onnx
-
-            output = "logits" if self.task == "multilabel" else "auto"
-            return to_onnx(self.student, self.kind.table, path, self.classes, self.task, output)
-        from limbeck import export
-
-        assert isinstance(self.kind, ArrayKind)
+        form = "values" if self.task == "regression" else "probabilities"
         whole = Answering(self.student, self.task, self.settings.get("student_output"))
-        return export.to_onnx(whole, path, {"": list(self.kind.shape)})
+        names = None if self.classes is None else np.asarray(self.classes).tolist()
+        about: dict[str, Any] = {"asked at": self.inputs}
+        if self.problem is not None:
+            about = {"teacher": self.problem.predictor.name} | about
+        if isinstance(self.kind, TableKind):
+            rows: dict[str, Any] = {"table": self.kind.table, "shape": None}
+        else:
+            assert isinstance(self.kind, ArrayKind)
+            rows = {"shape": self.kind.shape}
+        return of_result(
+            self, whole, form, verb="compress", task=self.task, classes=names, about=about, **rows
+        )
 
     @classmethod
     def load(cls, folder: str | Path, student: nn.Module | None = None) -> Compressed:

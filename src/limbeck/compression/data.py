@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import data as torch_data
 
+from limbeck.compression.naming import called
 from limbeck.core.batch import X
 from limbeck.errors import ArgumentError
 from limbeck.inputs.materialise import materialise
@@ -105,7 +106,8 @@ class TableKind(Kind):
         if not hasattr(given, "columns"):
             received = f"a {type(given).__name__}"
             raise ArgumentError(argument, received, "a data frame with the columns of the data")
-        found: X = self.table.encode(given)
+        with called("df", argument):
+            found: X = self.table.encode(given)
         return found
 
     def decode(self, x: X) -> Any:
@@ -158,7 +160,8 @@ def kind_from_spec(spec: dict[str, Any]) -> Kind:
 def _table(frame: Any, table: Any, array: bool) -> Rows:
     from limbeck.compression.tables.table import Table
 
-    kind = TableKind(Table(frame) if table is None else table, array)
+    with called("df", "X"):
+        kind = TableKind(Table(frame) if table is None else table, array)
     return Rows(kind, kind.encode(frame))
 
 

@@ -3,14 +3,16 @@ r"""Densities fitted to the user's rows, to draw new ones from."""
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from limbeck.errors import ArgumentError
 from limbeck.models.nade import NADE
 from limbeck.models.supports import Binary, States
 
-__all__ = ["Bins", "NadeRows", "fit_mixture", "fit_nade"]
+__all__ = ["Bins", "NadeRows", "Varying", "fit_flow", "fit_mixture", "fit_nade"]
 
 BINS = 16
 r"""States of a column of numbers, at most."""
@@ -20,6 +22,12 @@ r"""How a NADE is fitted: passes over the rows, steps at least, Adam's rate."""
 
 COMPONENTS = 10
 r"""Components of a mixture, at most."""
+
+FEWEST_ROWS = 20
+r"""Rows that a flow needs at least."""
+
+FLOW_STEPS, FLOW_LOOK, FLOW_RATE = 2000, 25, 2e-3
+r"""How a flow is fitted: steps at most, steps between two looks at rows held out, Adam's rate."""
 
 
 class Bins:
@@ -114,13 +122,40 @@ def fit_nade(
     return NadeRows(nade.cpu(), x.shape[1:], bins, shades)
 
 
+class Varying:
+    r"""A density of the columns that vary, standardised; the others stay as they are.
+
+    Arguments:
+        x: Rows (n, ...).
+    """
+
+    model: Any
+
+    def __init__(self, x: Tensor) -> None:
+        flat = x.flatten(1).double()
+        self.first, self.shape = flat[0], x.shape[1:]
+        self.columns = (flat != flat[0]).any(0).nonzero()[:, 0]
+        chosen = flat[:, self.columns]
+        self.mean = chosen.mean(0)
+        self.deviation = (chosen - self.mean).square().mean(0).sqrt()
+        self.rows = ((chosen - self.mean) / self.deviation).float()  # (n, columns that vary)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        r"""New rows (n, *shape)."""
+        found = self.first.repeat(n, 1)
+        if len(self.columns):
+            drawn = self.model.sample(n, generator).cpu().double()
+            found[:, self.columns] = drawn * self.deviation + self.mean
+        return found.reshape(n, *self.shape).to(torch.float32)
+
+
 def fit_mixture(
     x: Tensor, *, components: int | None = None, seed: int = 0, progress: bool = True
-) -> object:
+) -> Varying:
     r"""A Gaussian mixture fitted to rows of numbers by EM.
 
     Arguments:
-        x: The rows (n, D).
+        x: The rows (n, ...).
         components: Their number; by default one for each fifty rows, at most ten.
         seed: Seeds the starts.
         progress: Whether to show a bar.
@@ -128,10 +163,51 @@ def fit_mixture(
     from limbeck.models.mixture import GaussianMixture
     from limbeck.models.mixture_em import fit_em
 
-    number = components or max(1, min(COMPONENTS, len(x) // 50))
-    mixture = GaussianMixture(number, dim=x.shape[1])
-    fit_em(mixture, x, generator=torch.Generator().manual_seed(seed), progress=progress)
-    return mixture
+    found = Varying(x)
+    if len(found.columns):
+        number = components or max(1, min(COMPONENTS, len(x) // 50))
+        found.model = GaussianMixture(number, dim=len(found.columns))
+        generator = torch.Generator().manual_seed(seed)
+        fit_em(found.model, found.rows, generator=generator, progress=progress)
+    return found
+
+
+def fit_flow(
+    x: Tensor, *, steps: int | None = None, seed: int = 0, progress: bool = True
+) -> Varying:
+    r"""A neural spline flow fitted to rows of numbers, by maximum likelihood.
+
+    A tenth of the rows is held out, and the flow is kept that says most of these: with few rows it
+    would soon know them by heart.
+
+    Arguments:
+        x: The rows (n, ...), twenty or more.
+        steps: Steps at most; 2,000 by default.
+        seed: Seeds the first weights, and which rows are held out.
+        progress: Whether to show a bar.
+    """
+    from limbeck.distillation import distill
+    from limbeck.losses import kl
+    from limbeck.models.flow import Flow, zuko
+
+    zuko()
+    if len(x) < FEWEST_ROWS:
+        received = f"'flow' for {len(x)} rows"
+        raise ArgumentError("inputs", received, f"{FEWEST_ROWS} or more, to see when it overfits")
+    found = Varying(x)
+    if not len(found.columns):
+        return found
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(x), generator=generator)
+    held, learnt = order[: max(2, len(x) // 10)], order[max(2, len(x) // 10) :]
+    flow = Flow(len(found.columns), generator=generator)
+    distill(
+        None, flow, found.rows[learnt], kl(), steps=steps or FLOW_STEPS, every=FLOW_LOOK,
+        patience=10, held_out=found.rows[held], lr=FLOW_RATE, clip=10.0, seed=seed,
+        engine="eager", device="cpu", progress=progress,
+    )  # fmt: skip
+    found.model = flow
+    return found
 
 
 def _like_shades(flat: Tensor) -> bool:

@@ -3,6 +3,7 @@ r"""Inputs to ask the teacher about, made of the user's rows: by name."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -17,6 +18,9 @@ from limbeck.inputs.join import join
 
 __all__ = ["GENERATORS", "candidates", "fresh", "generator"]
 
+FLOW_ROWS, FLOW_COLUMNS, FLOW_DISTINCT = 500, 32, 100
+r"""When "auto" tries a flow: rows at least, columns at most, different numbers in each at least."""
+
 SPREAD = 0.25
 r"""Standard deviations of the noise in "noise", relative to each column's."""
 
@@ -29,7 +33,8 @@ def generator(name: str, kind: Kind, x: X, *, seed: int, progress: bool = True) 
     * "noise": rows with normal noise, a quarter of each column's standard deviation;
     * "columns": each column drawn from the data on its own;
     * "nade": samples of a NADE fitted to the rows: bits, shades from 0 to 1, or numbers in bins;
-    * "mixture": samples of a Gaussian mixture fitted to the rows, for numbers.
+    * "mixture": samples of a Gaussian mixture fitted to the rows, for numbers;
+    * "flow": samples of a neural spline flow fitted to the rows, for numbers (limbeck[flows]).
 
     Arguments:
         name: One of `GENERATORS`.
@@ -56,12 +61,25 @@ def fresh(name: str | Inputs, kind: Kind, x: X, count: int, seed: int, progress:
     return join(found)
 
 
-def candidates(kind: Kind, x: X) -> list[str]:
-    r"""What `inputs="auto"` tries."""
+def candidates(kind: Kind, x: X, live: bool = False) -> list[str]:
+    r"""What `inputs="auto"` tries.
+
+    A flow is among it if zuko is there, for enough rows of continuous numbers; but not where the
+    teacher is asked at fresh inputs each step, since its samples take their time.
+    """
     if rows(x) < 2:
         return ["data"]
     bits = isinstance(x, Tensor) and bool(((x == 0) | (x == 1)).all())
-    return ["data", "munge", "columns" if bits or isinstance(kind, TableKind) else "noise"]
+    found = ["data", "munge", "columns" if bits or isinstance(kind, TableKind) else "noise"]
+    if not live and isinstance(x, Tensor) and _flows(x) and find_spec("zuko"):
+        found.append("flow")
+    return found
+
+
+def _flows(x: Tensor) -> bool:
+    r"""Whether rows are as flows are good for: many, of a few numbers that hardly come twice."""
+    many = len(x) >= FLOW_ROWS and x.ndim == 2 and 2 <= x.shape[1] <= FLOW_COLUMNS
+    return many and all(len(column.unique()) >= FLOW_DISTINCT for column in x.T)
 
 
 def _data(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
@@ -133,6 +151,12 @@ def _mixture(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
     return Samples(fit_mixture(_matrix(x, "mixture"), seed=seed, progress=progress))
 
 
+def _flow(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+    from limbeck.compression.density import fit_flow
+
+    return Samples(fit_flow(_matrix(x, "flow"), seed=seed, progress=progress))
+
+
 def _matrix(x: X, name: str) -> Tensor:
     if not isinstance(x, Tensor):
         received = f"{name!r} for a table"
@@ -147,5 +171,6 @@ GENERATORS: dict[str, Callable[[Kind, Any, int, bool], Inputs]] = {
     "columns": _columns,
     "nade": _nade,
     "mixture": _mixture,
+    "flow": _flow,
 }
 r"""What each name makes, of (kind, rows, seed, progress)."""

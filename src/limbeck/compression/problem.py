@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from limbeck import losses
+from limbeck.compression.asked import divisor
+from limbeck.compression.asking.derivatives import Derivatives
 from limbeck.compression.data import Kind
 from limbeck.compression.generators import fresh
 from limbeck.core.batch import X, map_tensors, rows
@@ -18,7 +20,7 @@ from limbeck.core.loss import Loss
 from limbeck.core.stored import Stored
 from limbeck.inputs.join import join
 
-__all__ = ["Pool", "Problem", "default_loss", "divisor", "split", "take"]
+__all__ = ["Pool", "Problem", "default_loss", "split", "take"]
 
 FEWEST_HELD_OUT, MOST_HELD_OUT = 20, 10_000
 r"""Rows held out to measure students by: at least, or none are; and at most."""
@@ -31,10 +33,12 @@ class Pool:
     Attributes:
         x: The inputs: the user's rows first, then generated ones.
         targets: What the teacher says, (n, K), and labels where they are mixed in.
+        derivatives: Its derivatives (n, K, D) by domain, as far as they were asked for.
     """
 
     x: X
     targets: np.ndarray
+    derivatives: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -49,10 +53,13 @@ class Problem:
         held_out: Inputs to measure students by: rows held out, and these mixed with their
             neighbours, since a teacher may know the rows themselves by heart. None where there are
             too few.
-        ask: The teacher's word on inputs, (n, K): cached, in batches, with a bar.
+        ask: The teacher's word on inputs, (n, K): cached, in batches, with a bar. A second argument
+            is asked in place of the teacher.
         own: Its word on the rows to learn from, where it is not simply asked: out of fold, or with
             labels mixed in.
         loss: What students are trained by.
+        progress: Whether to show bars.
+        kept: Whether answers are kept on disk, so that even a torch teacher is asked beforehand.
     """
 
     predictor: Any
@@ -60,16 +67,25 @@ class Problem:
     x: X
     index: Tensor
     held_out: X | None
-    ask: Callable[[Any], np.ndarray]
+    ask: Callable[..., np.ndarray]
     own: Callable[[], np.ndarray] | None
     loss: Loss
     progress: bool = True
+    kept: bool = False
     _kept: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def live(self) -> bool:
         r"""Whether the loop can ask the teacher itself, at fresh inputs each step."""
-        return self.predictor.module is not None and self.own is None
+        return self.differentiable and not self.kept
+
+    @property
+    def differentiable(self) -> bool:
+        r"""Whether the targets have derivatives with respect to inputs: those of a torch module.
+
+        It takes rows of numbers as they are, and nothing else is mixed in.
+        """
+        return self.predictor.module is not None and self.own is None and isinstance(self.x, Tensor)
 
     def targets(self) -> np.ndarray:
         r"""The teacher's word on the rows to learn from, (n, K)."""
@@ -103,7 +119,21 @@ class Problem:
         r"""The pool's targets as a teacher that looks them up; (t − shift) / scale of them."""
         values = torch.as_tensor(pool.targets, dtype=torch.float32)
         form = "probabilities" if self.predictor.task == "classification" else "values"
-        return Stored((values - shift) / divisor(scale), form)
+        derivatives = {
+            domain: self._derivatives(pool, domain) / divisor(scale)[:, None]
+            for domain in {term.domain for _, term in self.loss if "derivatives" in term.asks}
+        }
+        return Stored((values - shift) / divisor(scale), form, derivatives=derivatives)
+
+    def _derivatives(self, pool: Pool, domain: str) -> Tensor:
+        r"""Derivatives (n, K, D) of the teacher's word on a pool's inputs."""
+        asked = Derivatives(self.predictor, domain, pool.x[0].numel())  # type: ignore[index]
+        asked.check_size(rows(pool.x))
+        if domain not in pool.derivatives:
+            found = self.ask(self.kind.decode(pool.x), asked)
+            shape = (rows(pool.x), self.predictor.outputs, asked.inputs)
+            pool.derivatives[domain] = torch.as_tensor(found, dtype=torch.float32).reshape(shape)
+        return pool.derivatives[domain]
 
     def unit(self) -> tuple[Tensor, Tensor]:
         r"""Mean and standard deviation of a regression's targets, (K,); zeros and ones else."""
@@ -111,11 +141,6 @@ class Problem:
         if self.predictor.task != "regression":
             return torch.zeros(targets.shape[1]), torch.ones(targets.shape[1])
         return targets.mean(0), targets.std(0, unbiased=False)
-
-
-def divisor(scale: Tensor) -> Tensor:
-    r"""What targets are divided by: the scale, or 1 where they are constant."""
-    return torch.where(scale > 0, scale, 1.0)
 
 
 def default_loss(task: str) -> Loss:

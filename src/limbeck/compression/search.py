@@ -9,9 +9,10 @@ import numpy as np
 
 from limbeck.compression.fidelity.cost import bytes_on_disk
 from limbeck.compression.fidelity.measures import agreement, kl, label_agreement, label_kl
-from limbeck.compression.problem import Problem
+from limbeck.compression.problem import FEWEST_HELD_OUT, Problem
 from limbeck.compression.students import sizes
 from limbeck.compression.training import Recipe, predictions, train
+from limbeck.core.batch import rows
 from limbeck.core.result import Result
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
@@ -33,7 +34,7 @@ def best_inputs(
     found: list[dict[str, Any]] = []
     for name in tracked(names, "trying inputs", problem.progress):
         steps = min(PILOT, recipe.steps or PILOT)
-        options = recipe.options | {"progress": False}
+        options = recipe.options | {"progress": False, "callbacks": None}
         pilot = replace(recipe, inputs=name, student=student, steps=steps, options=options)
         result = train(problem, pilot)
         found.append({"inputs": name, "divergence": closeness(problem, result)})
@@ -46,7 +47,9 @@ def grown(
 ) -> tuple[Result, Recipe, list[dict[str, Any]]]:
     r"""The smallest student of a growing sequence that keeps enough; the last one, if none does."""
     if problem.held_out is None:
-        raise ArgumentError("X", "too few rows to hold some out", "more rows for student='auto'")
+        received = f"{rows(problem.x)} rows, too few to hold some out"
+        accepted = f"for student='auto' so many that held_out takes {FEWEST_HELD_OUT} or more"
+        raise ArgumentError("X", received, accepted)
     tried: list[dict[str, Any]] = []
     last: tuple[Result, Recipe] | None = None
     predictor, encoder = problem.predictor, problem.kind.encoder()

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from limbeck.compression.asked import Asked, divisor
 from limbeck.compression.generators import generator
-from limbeck.compression.problem import Problem, divisor
+from limbeck.compression.problem import Problem
 from limbeck.compression.students import Fitted, build_student
 from limbeck.core import forms
 from limbeck.core.batch import X, floats, map_tensors, part_of, rows
@@ -130,31 +131,6 @@ def _live(problem: Problem, recipe: Recipe, shift: Tensor, scale: Tensor) -> tup
     return Opaque(asked, form), source
 
 
-class Asked(nn.Module):
-    r"""A torch teacher as the loop sees it: labels as probabilities, values in units of their own.
-
-    Arguments:
-        predictor: The teacher.
-        shift: What is taken from values, (K,).
-        scale: What they are divided by.
-    """
-
-    def __init__(self, predictor: Any, shift: Tensor, scale: Tensor) -> None:
-        super().__init__()
-        self.module, self.task, self.form = predictor.module, predictor.task, predictor.module_form
-        self.output_form = self.form if self.task == "classification" else "values"
-        self.register_buffer("shift", shift)
-        self.register_buffer("scale", divisor(scale))
-
-    def forward(self, x: X) -> Tensor:
-        y = self.module(x)
-        if self.task == "classification":
-            return y
-        if self.task == "multilabel" and self.form != "probabilities":
-            return y.sigmoid() if self.form == "logits" else y.exp()
-        return (y.reshape(len(y), -1) - self.shift) / self.scale
-
-
 def _fitted(problem: Problem, student: Fitted, recipe: Recipe) -> Result:
     r"""Trees, fitted at once."""
     began = time.perf_counter()
@@ -184,12 +160,16 @@ class Answering(nn.Module):
         self.form = form or getattr(student, "output_form", None) or "logits"
 
     def forward(self, x: X) -> Tensor:
-        y = forms.values(self.student(x))
-        if self.task == "classification":
-            return forms.log_probabilities(y, self.form).exp()
-        if self.task == "multilabel" and self.form != "probabilities":
-            return y.sigmoid()
-        return y
+        return _answers(self.student(x), self.task, self.form)
+
+
+def _answers(outputs: Tensor, task: str, form: str) -> Tensor:
+    y = forms.values(outputs)
+    if task == "classification":
+        return forms.log_probabilities(y, form).exp()
+    if task == "multilabel" and form != "probabilities":
+        return y.sigmoid()
+    return y
 
 
 @torch.no_grad()
@@ -197,15 +177,16 @@ def predictions(student: nn.Module, x: X, task: str, form: str | None = None) ->
     r"""What a student says of inputs, (n, K): probabilities, or values."""
     parameter = next(student.parameters(), None)
     device = torch.device("cpu") if parameter is None else parameter.device
-    answering = Answering(student, task, form)
+    form = form or getattr(student, "output_form", None) or "logits"
     modes = [module for module in student.modules() if module.training]
-    student.eval()
+    if modes:
+        student.eval()
     try:
         found = []
         for start in range(0, rows(x), BLOCK):
             part = map_tensors(lambda t: t.to(device), part_of(x, start, BLOCK))
-            found.append(answering(part).double().cpu().numpy())
-        return np.concatenate(found)
+            found.append(_answers(student(part), task, form).double().cpu().numpy())
+        return found[0] if len(found) == 1 else np.concatenate(found)
     finally:
         for module in modes:
             module.training = True

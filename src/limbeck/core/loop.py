@@ -90,6 +90,9 @@ class Run:
     def __iter__(self) -> Iterator[Step]:
         self._began = time.monotonic() - self.spent
         self._saved = (self.done, time.monotonic())
+        asked = {**(self.settings.identity or {}), "steps": self.settings.steps}
+        for callback in self.settings.callbacks:
+            callback.start(asked, self.history)
         try:
             if self.done and self.stop_reason is None:
                 self._look_or_stop()  # the run may have been interrupted at a look
@@ -101,6 +104,9 @@ class Run:
             if not self._torn:
                 self.save()
             raise
+        finally:
+            for callback in self.settings.callbacks:
+                callback.end(self.stop_reason)
         self.save()
 
     @property
@@ -177,6 +183,8 @@ class Run:
                 best = f"{self.plateau.best:.4g}"
                 self.stop_reason = f"plateau: the held-out loss was {best} and got no better"
         self._torn = False
+        for callback in self.settings.callbacks:
+            callback.look(entry)
 
     def _held_out(self, held_out: HeldOut, block: int = 1000) -> float:
         batch, teacher = held_out

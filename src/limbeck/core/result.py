@@ -64,11 +64,23 @@ class Result:
         files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
         return folder
 
-    def export(self, path: str | Path) -> Path:
-        r"""Write the student as an ONNX file."""
-        from limbeck.export import to_onnx
+    def export(self, path: str | Path, format: str = "auto", **options: Any) -> Path:
+        r"""Write the student for use without limbeck, checked, with a model card beside it.
 
-        return to_onnx(self.student, path, self.settings.get("input_shape"))
+        Arguments:
+            path: A name that ends in .onnx, .pt2 or .npz, or a folder for plain NumPy.
+            format: As of `limbeck.export.export`.
+            options: Likewise: report, title, card.
+        """
+        from limbeck.export import export
+
+        return export(self, path, format, **options)
+
+    def portable(self) -> Any:
+        r"""What leaves when it is exported: see `limbeck.export.portable`."""
+        from limbeck.export.portable import of_result
+
+        return of_result(self)
 
     def table(self) -> Table:
         r"""The result as a table."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from limbeck.core.batch import Batch
+from limbeck.core.callback import Callback
 from limbeck.core.teacher import Teacher
 
 __all__ = ["HeldOut", "Settings"]
@@ -37,6 +38,7 @@ class Settings:
         checkpoint: A folder to write to and resume from, if any.
         checkpoint_every: Steps between checkpoints, or None for seconds only.
         checkpoint_seconds: Seconds between checkpoints.
+        callbacks: Who is told of the start, of each look and of the end.
         identity: Settings that must be the same for a checkpoint to be resumed.
     """
 
@@ -50,4 +52,5 @@ class Settings:
     checkpoint: Path | None = None
     checkpoint_every: int | None = None
     checkpoint_seconds: float = 60.0
+    callbacks: tuple[Callback, ...] = ()
     identity: Mapping[str, Any] | None = None

@@ -1,8 +1,9 @@
-r"""The demo: what limbeck does, on data that come with scikit-learn, in about two minutes."""
+r"""The demo: what limbeck does, on data that come with scikit-learn, in two or three minutes."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -11,21 +12,33 @@ from limbeck.errors import ArgumentError
 
 __all__ = ["PARTS", "run"]
 
-PARTS = ("compress", "normalize")
+PARTS = ("compress", "condense", "normalize")
+
+FOLDER = Path("limbeck-demo")
+r"""Where pictures go, below the current folder."""
 
 
-def run(part: str, members: int, steps: int, seed: int, as_json: bool, progress: bool) -> None:
+def run(
+    part: str,
+    members: int,
+    steps: int,
+    seed: int,
+    as_json: bool,
+    progress: bool,
+    folder: Path = FOLDER,
+) -> None:
     r"""Run one part of the demo, or all of them, and print what came out.
 
     Arguments:
-        part: "compress", "normalize", or "all".
+        part: "compress", "condense", "normalize", or "all".
         members: Nets in the teacher ensemble of "compress".
         steps: Steps of each distillation.
         seed: Seeds everything.
         as_json: Whether to print JSON instead of tables.
         progress: Whether to show bars.
+        folder: Where the picture of "condense" goes.
     """
-    from limbeck.demo import compression, normalization
+    from limbeck.demo import compression, condensation, normalization
 
     if part != "all" and part not in PARTS:
         raise ArgumentError.unknown("part", part, ("all", *PARTS))
@@ -33,6 +46,10 @@ def run(part: str, members: int, steps: int, seed: int, as_json: bool, progress:
     found: dict[str, Any] = {}
     if part in ("all", "compress"):
         found["compress"] = compression.run(members, steps, seed, console, progress, not as_json)
+    if part in ("all", "condense"):
+        found["condense"] = condensation.run(
+            steps, seed, console, progress, not as_json, Path(folder)
+        )
     if part in ("all", "normalize"):
         found["normalize"] = normalization.run(steps, seed, console, progress, not as_json)
     if as_json:

@@ -72,7 +72,7 @@ class Distribution:
             for value, dims in zip(own, self.trailing, strict=True)
             if given(value)
         ]
-        return torch.broadcast_shapes(*shapes)
+        return shapes[0] if len(shapes) == 1 else torch.broadcast_shapes(*shapes)
 
     def expand(self, shape: tuple[int, ...]) -> Self:
         r"""The same as a batch of this shape, without copies."""
@@ -169,9 +169,11 @@ def with_tensors(distribution: D, like: Tensor | None = None) -> D:
         distribution: The distribution.
         like: Of which type and device to make them; None is that of the tensors that are there.
     """
-    known = (each for each in tensors(distribution) if isinstance(each, Tensor))
-    floating = (each for each in known if each.is_floating_point())
-    kind = next(floating, torch.empty(0)) if like is None else like
+    held = list(tensors(distribution))
+    floating = [each for each in held if isinstance(each, Tensor) and each.is_floating_point()]
+    if len(floating) == len(held):
+        return distribution
+    kind = next(iter(floating), torch.empty(0)) if like is None else like
 
     def as_tensor(value: Any, dims: int) -> Tensor:
         if isinstance(value, Tensor):
@@ -188,6 +190,8 @@ def broadcast(distribution: D) -> D:
     of one draw would else become (S, n) and (S,), which do not fit each other.
     """
     whole = with_tensors(distribution)
+    if len(list(tensors(whole))) == 1:
+        return whole
     return whole.expand(whole.batch_shape)
 
 

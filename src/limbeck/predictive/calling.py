@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from limbeck.core.batch import X, leaves, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError
 from limbeck.predictive.base import given, mapped, tensors
-from limbeck.predictive.discrete import Bernoulli, Categorical
+from limbeck.predictive.discrete import Bernoulli, Categorical, log_means
 from limbeck.predictive.distributions import as_distribution, broadcast, check
 from limbeck.predictive.mixtures import Mixture
+from limbeck.predictive.unread import unread
 
 __all__ = ["Predict", "class_logs", "classes_of", "first", "mean_logs", "stack"]
 
@@ -44,6 +44,7 @@ class Predict:
         example: What it gave for the first draw.
         classes: The number of classes, of a function that gives Bernoulli or Categorical ones.
         numbers: About how many numbers are in memory at once for each draw and input.
+        unread: The names of variables that it does not look at.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Predict:
             with count:
                 found = self._raw(first(draws), x)
             self.example = self._checked(found, x)
+            self.unread = unread(self.function, *self._given(first(draws), x))
             for draw in range(1, rows(draws)):
                 self._checked(self._raw(first(part_of(draws, draw, 1)), x), x)
             self.numbers = max(1, count.numbers // (1 if x is None else rows(x)))
@@ -109,9 +111,12 @@ class Predict:
         return broadcast(found)
 
     def _raw(self, draw: X, x: X | None) -> Any:
-        if self.arrays:
-            draw, x = _as_arrays(draw), None if x is None else _as_arrays(x)
-        return self.function(draw) if x is None else self.function(draw, x)
+        return self.function(*self._given(draw, x))
+
+    def _given(self, draw: X, x: X | None) -> list[Any]:
+        r"""What the function is called with."""
+        given = [draw] if x is None else [draw, x]
+        return [_as_arrays(each) for each in given] if self.arrays else given
 
     def _checked(self, found: Any, x: X | None) -> Any:
         return check(found, None if x is None else rows(x), self.argument, self._like)
@@ -200,12 +205,10 @@ def mean_logs(stacked: Any) -> Tensor:
 
     It never leaves the log domain, where neither a class nor its derivatives can underflow.
     """
-    if isinstance(stacked, Bernoulli) and given(stacked.logits):  # classes apart are quicker
-        logs = [F.logsigmoid(-stacked.logits), F.logsigmoid(stacked.logits)]
-        found = torch.stack([each.logsumexp(0) for each in logs], -1)
-    else:
-        found = class_logs(stacked).logsumexp(0)
-    return found - math.log(stacked.batch_shape[0])
+    if isinstance(stacked, Bernoulli) and given(stacked.logits):
+        one, zero = log_means(stacked.logits, dim=0)
+        return torch.stack([zero, one], -1)
+    return class_logs(stacked).logsumexp(0) - math.log(stacked.batch_shape[0])
 
 
 def first(tree: X) -> Any:

@@ -3,7 +3,6 @@ r"""What `condense` gives back: a small student, how far its draws can be truste
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -99,13 +98,20 @@ class Condensed(Result):
             self.calling, stored, self.predict, self._placed(x), outcomes, (size, self.bytes)
         )
 
-    def export(self, path: str | Path) -> Path:
-        r"""Write the student's means as an ONNX file: of classes, their probabilities."""
-        from limbeck.export import to_onnx
+    def portable(self) -> Any:
+        r"""What leaves when it is exported: means of y, of classes their probabilities.
 
+        Of a density without inputs it is its logarithm.
+        """
+        from limbeck.export.portable import of_result
+
+        doubts = () if self.diagnostics is None else tuple(self.diagnostics.reasons)
+        told: dict[str, Any] = {"draws": f"{self.used:,}"} if self.used else {}
         if self.head is None:
-            return super().export(path)
-        return to_onnx(Means(self.student, self.head), path, self.settings.get("input_shape"))
+            return of_result(self, verb="condense", doubts=doubts, about=told)
+        form = "probabilities" if self.head.classes else "means"
+        means = Means(self.student, self.head)
+        return of_result(self, means, form, verb="condense", doubts=doubts, about=told)
 
     def table(self) -> Table:
         r"""The result as a table."""

@@ -30,10 +30,12 @@ from limbeck.predictive.posteriors import (
     diagnosed,
     few,
     floating_type,
+    outside,
     placed,
 )
 from limbeck.predictive.running import run, story
 from limbeck.predictive.sample_bag import SampleBag
+from limbeck.predictive.unread import unread_notes
 from limbeck.preparation import PRESETS, choose_device, whole
 
 __all__ = ["Making", "condense_conditional", "make_bag"]
@@ -107,7 +109,7 @@ def condense_conditional(
             bare,
             **story(done),
             diagnostics=diagnosed(held) if isinstance(held, Stream) else trusted,
-            notes=[*held.notes, *([f"predict: {calling.reason}"] if calling.reason else [])],
+            notes=[*held.notes, *_notes(calling)],
             used=fresh.used if stored is None else stored.count,
             draw_bytes=bytes_of(kept, held.structure, dtype),
             head=replace(head, form=done.objective.form),
@@ -180,10 +182,15 @@ def _batch_size(options: dict[str, Any]) -> int:
     return PRESETS["auto"]["batch_size"] if size == "auto" else whole("batch_size", size)
 
 
+def _notes(calling: Predict) -> list[str]:
+    r"""What there is to tell of the user's function."""
+    return [f"predict: {calling.reason}"] * bool(calling.reason) + unread_notes(calling.unread)
+
+
 def _look_at(result: Condensed, x: X) -> None:
     r"""Warn of a student that has left where its predictions make sense."""
     try:
         check(result.predict(x), rows(x), "student")
     except ArgumentError as error:
         hint = "support= keeps variables of a bag positive or within bounds"
-        warnings.warn(f"{error}; {hint}", stacklevel=4)
+        warnings.warn(f"{error}; {hint}", stacklevel=outside())

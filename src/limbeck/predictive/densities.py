@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from limbeck.core.batch import Batch
 from limbeck.core.checkpoint import under
 from limbeck.core.checks import whole_number
+from limbeck.core.callback import replayed
 from limbeck.core.history import History
 from limbeck.core.inputs import Inputs
 from limbeck.core.loop import Run
@@ -35,6 +36,7 @@ from limbeck.predictive.posteriors import (
 )
 from limbeck.predictive.running import run, story
 from limbeck.predictive.stepwise_em import StepwiseEM
+from limbeck.predictive.unread import unread_notes
 from limbeck.preparation import choose_device
 
 __all__ = ["Events", "condense_density", "events_of"]
@@ -126,7 +128,8 @@ def condense_density(
         student = GaussianMixture(
             components, dim, covariance, dtype=dtype, device=place, generator=generator
         )
-    about: dict[str, Any] = {"calling": calling, "posterior": held, "notes": list(held.notes)}
+    notes = [*held.notes, *unread_notes(calling.unread)]
+    about: dict[str, Any] = {"calling": calling, "posterior": held, "notes": notes}
     gradient = not isinstance(student, GaussianMixture) or any(k in options for k in BY_GRADIENT)
     if isinstance(held, Draws) and not (online or gradient or "update" in options):
         count = whole_number("samples", samples, "a whole number from 1", least=1)
@@ -146,10 +149,11 @@ def condense_density(
         options = options | {"update": StepwiseEM(**given)}
 
     def finished(done: Run) -> Condensed:
+        broken = getattr(options.get("update"), "reasons", ())  # of components, by stepwise EM
         return Condensed(
             bare,
             **story(done),
-            **about,
+            **{**about, "notes": [*notes, *broken]},
             diagnostics=diagnosed(held) if isinstance(held, Stream) else trusted,
             used=fresh.used,
             draw_bytes=bytes_of(done.settings.batch_size, held.structure, dtype),
@@ -173,9 +177,11 @@ def _by_em(
     found = fit_em(mixture, x, generator=generator, progress=options["progress"], **given)
     losses = [-value for value in found.log_likelihood]
     settings = {"loss": "kl()", "update": "EM", "samples": len(x), "seed": options["seed"]}
+    history = History({"step": list(range(len(losses))), "loss": losses})
+    replayed(options.get("callbacks"), settings, history, found.verdict)
     return Condensed(
         mixture,
-        History({"step": list(range(len(losses))), "loss": losses}),
+        history,
         found.iterations,
         found.verdict,
         found.seconds,

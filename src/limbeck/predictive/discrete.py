@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from limbeck.core import forms
 from limbeck.models.quantiles import end_of
@@ -21,7 +20,11 @@ from limbeck.predictive.base import (
     random,
 )
 
-__all__ = ["Bernoulli", "Categorical", "Poisson"]
+__all__ = ["Bernoulli", "Categorical", "Poisson", "log_means"]
+
+
+NOTHING = -80.0
+r"""The logarithm of what does not count beside 1."""
 
 
 class _Chances(NamedTuple):
@@ -113,9 +116,7 @@ class Bernoulli(_Classes):
     def mixed(self, log_weights: Tensor) -> Bernoulli:
         if not given(self.logits):
             return Bernoulli(probs=(log_weights.exp() * self.probs).sum(-1))
-        log_p = F.logsigmoid(self.logits)
-        log_q = log_p - self.logits  # of the outcome 0
-        one, zero = ((each + log_weights).logsumexp(-1) for each in (log_p, log_q))
+        one, zero = log_means(self.logits, log_weights.exp())
         return Bernoulli(logits=one - zero)
 
 
@@ -221,3 +222,28 @@ class Poisson(Distribution, _Rates):
         beyond = t / 3 + (t**2 / 9 + 2 * t * rate).sqrt()  # Bernstein's bound on the tail
         high = (rate + beyond).ceil() + 1
         return end_of(self.tail, mass, upper, torch.full_like(rate, -1.0), high, whole=True)
+
+
+def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> Tensor:
+    r"""log Σ_k w_k σ(z_k) and log Σ_k w_k σ(−z_k) of logits z over a dimension, (2, ...).
+
+    σ(z) = eˢ e^(z − s) σ(−z) for any s. With s = max z, where that is below 0, the last two factors
+    are of order one for the largest z, and nothing underflows. This is quicker by far than log σ
+    and `logsumexp`. Terms that do not count do not become denormal numbers, which are slow.
+
+    Arguments:
+        logits: The logits z.
+        weights: How much each counts, (..., K) over the last dimension; None is all the same.
+        dim: The dimension.
+    """
+    z = torch.stack([logits, -logits])
+    dim = dim if dim < 0 else dim + 1
+    shift = z.detach().amax(dim, keepdim=True).clamp_max(0.0)
+    p = z.sigmoid()
+    low = (z - shift).clamp(NOTHING, 0.0).exp() * p.flip(0)
+    terms = torch.where(shift < 0, low, p)
+    if weights is None:
+        total = terms.mean(dim)
+    else:
+        total = terms @ weights if weights.ndim == 1 else (terms * weights).sum(dim)
+    return total.log() + shift.squeeze(dim)

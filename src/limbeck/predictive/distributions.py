@@ -47,7 +47,8 @@ def average(stacked: Any, weights: Any = None) -> Any:
     >>> average(Bernoulli(probs=torch.tensor([[0.1, 0.5], [0.3, 0.9]]))).mean
     tensor([0.2000, 0.7000])
     """
-    whole = torch.vmap(broadcast)(stacked)
+    alone = len(list(tensors(stacked))) == 1
+    whole = stacked if alone else torch.vmap(broadcast)(stacked)
     draws, like = whole.batch_shape[0], next(tensors(whole))
     if weights is None:
         log_weights = like.new_full((draws,), -math.log(draws))

@@ -2,6 +2,7 @@ r"""Draws as they are condensed: placed, looked at, and taken one by one."""
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ __all__ = [
     "few",
     "floating_type",
     "is_online",
+    "outside",
     "placed",
     "strata",
 ]
@@ -141,5 +143,14 @@ def diagnosed(draws: Draws | Stream) -> Diagnostics | None:
     r"""R̂ and effective sizes of draws; reasons to distrust them are warned of."""
     found = draws.diagnostics()
     if found is not None and found.warning is not None:
-        warnings.warn(found.warning, stacklevel=4)
+        warnings.warn(found.warning, stacklevel=outside())
     return found
+
+
+def outside() -> int:
+    r"""How far up the user's own line is, as `warnings.warn` counts from whoever calls this."""
+    level, frame = 1, inspect.currentframe()
+    frame = None if frame is None else frame.f_back
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "limbeck":
+        level, frame = level + 1, frame.f_back
+    return level

@@ -62,6 +62,8 @@ def run(
             found._look()
         found.save()
         found.stop_reason = f"{end}, at step {found.done:,} of {found.settings.steps:,}"
+        for callback in found.settings.callbacks:
+            callback.end(found.stop_reason)
         if isinstance(end, StreamBroken):
             end.result = finished(found)  # type: ignore[attr-defined]
             raise

@@ -113,8 +113,8 @@ def _densities(mixtures: Sequence[Mapping[str, Any]], path: Path) -> str:
         _one_legend(figure, places[0])
         alt = (
             "Predictive densities of mixtures by the number of observations: the true one, the "
-            "Monte Carlo average over one chain, the batch student and the online student, which "
-            f"lie on one another. {'; '.join(said)}."
+            "Monte Carlo average over one chain, and close to it the batch and the online student. "
+            f"{'; '.join(said)}."
         )
         save(figure, path, alt)
     return alt

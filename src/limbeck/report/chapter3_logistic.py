@@ -11,7 +11,7 @@ import numpy as np
 
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import COLOURS, MUTED, canvas, save
-from limbeck.report.surfaces import classes, density, numbers, surface
+from limbeck.report.surfaces import classes, density, ellipses, numbers, surface, weights
 
 __all__ = ["pictures"]
 
@@ -78,17 +78,14 @@ def _weights(shown: Mapping[str, Any], path: Path) -> str:
             if name == "exact":
                 pass
             elif name == "EP":
-                _ellipses(place, shown["gaussian"])
+                ellipses(place, shown["gaussian"]["mean"], shown["gaussian"]["covariance"])
             elif name == "MCMC":
                 draws = numbers(shown["draws"], 2)
                 place.plot(draws[:, 0], draws[:, 1], ".", color=COLOURS[0], markersize=1)
             else:
                 own = shown["weights"][name]
                 draws, share = numbers(own["draws"], 2), numbers(own["share"])
-                place.scatter(
-                    draws[:, 0], draws[:, 1], s=240 * share + 4, color=COLOURS[1],
-                    edgecolor="white", linewidth=0.5, zorder=3,
-                )  # fmt: skip
+                weights(place, draws, share)
                 length = np.linalg.norm(draws, axis=1).mean()
                 said.append(f"{name}: {len(draws)} draws of mean length {length:.1f}")
             place.set_title("posterior" if name == "exact" else name)
@@ -187,14 +184,3 @@ def _outer(axes: Any, across: str, up: str) -> None:
         place.set_xlabel(across)
     for row in axes:
         row[0].set_ylabel(up)
-
-
-def _ellipses(place: Any, gaussian: Mapping[str, Any]) -> None:
-    r"""One and two standard deviations of a Gaussian."""
-    mean, covariance = numbers(gaussian["mean"]), numbers(gaussian["covariance"], 2)
-    turn = np.linspace(0, 2 * np.pi, 100)
-    circle = np.linalg.cholesky(covariance) @ np.stack([np.cos(turn), np.sin(turn)])
-    for radius in (1, 2):
-        x, y = mean[:, None] + radius * circle
-        place.plot(x, y, color=COLOURS[1], linewidth=1.2)
-    place.plot(*mean, "+", color=COLOURS[1])

@@ -10,7 +10,7 @@ import numpy as np
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import COLOURS, INK
 
-__all__ = ["classes", "density", "numbers", "surface"]
+__all__ = ["classes", "density", "ellipses", "numbers", "surface", "weights"]
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 r"""Probabilities whose lines are drawn."""
@@ -84,3 +84,23 @@ def density(axes: Any, across: Sequence[float], up: Sequence[float], values: Any
     axes.contourf(one, two, heights, [0, *SHARES, 0.8, 1], cmap="Greys", vmin=0, vmax=1.6)
     axes.contour(one, two, heights, SHARES, colors="#9a9a9a", linewidths=0.5)
     axes.grid(False)
+
+
+def weights(axes: Any, draws: Any, share: Any) -> None:
+    r"""Trained draws (k, 2) as discs, whose areas are their shares (k,)."""
+    at = numbers(draws, 2)
+    axes.scatter(
+        at[:, 0], at[:, 1], s=240 * numbers(share) + 4, color=COLOURS[1], edgecolor="white",
+        linewidth=0.5, zorder=3,
+    )  # fmt: skip
+
+
+def ellipses(axes: Any, mean: Any, covariance: Any) -> None:
+    r"""One and two standard deviations of a Gaussian over two variables."""
+    centre, spread = numbers(mean), numbers(covariance, 2)
+    turn = np.linspace(0, 2 * np.pi, 100)
+    circle = np.linalg.cholesky(spread) @ np.stack([np.cos(turn), np.sin(turn)])
+    for radius in (1, 2):
+        x, y = centre[:, None] + radius * circle
+        axes.plot(x, y, color=COLOURS[1], linewidth=1.2)
+    axes.plot(*centre, "+", color=COLOURS[1])

@@ -25,6 +25,7 @@ __all__ = [
     "LOSSES",
     "NEAR",
     "PRIOR_VARIANCE",
+    "SIDE",
     "Errors",
     "MonteCarlo",
     "best_bag",

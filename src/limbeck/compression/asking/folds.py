@@ -17,7 +17,7 @@ __all__ = ["mix", "out_of_fold"]
 
 
 def out_of_fold(
-    predictor: Any, X: Any, y: Any, folds: int = 5, seed: int = 0, progress: bool = True
+    predictor: Any, X: Any, labels: Any, folds: int = 5, seed: int = 0, progress: bool = True
 ) -> Array:
     r"""What clones of a teacher say, (n, K), each of the rows that it has not seen.
 
@@ -29,23 +29,25 @@ def out_of_fold(
     Arguments:
         predictor: The teacher, as `as_predictor` makes it; it must be able to `refit`.
         X: The rows that it was fitted to.
-        y: Their labels or values.
+        labels: Their labels or values.
         folds: The number of folds, 2 or more.
         seed: Decides which rows are together.
         progress: Whether to show a bar.
     """
     X = as_rows(X)
     n = count(X)
-    y = _labels(y, n)
-    whole_number("folds", folds, "a whole number, 2 or more", 2)
-    known = np.flatnonzero(~_unlabelled(y, predictor.classes).reshape(n, -1).any(1))
+    labels = _labels(labels, n)
+    whole_number("teacher_folds", folds, "a whole number, 2 or more", 2)
+    known = np.flatnonzero(~_unlabelled(labels, predictor.classes).reshape(n, -1).any(1))
     first, inverse = distinct(row_keys(select(X, known)))
     if len(first) < folds:
         received = f"{folds}, for {len(first)} distinct rows with labels"
-        raise ArgumentError("folds", received, "at most as many folds as there are such rows")
-    given, columns = np.array(y[known].tolist()), None
+        raise ArgumentError(
+            "teacher_folds", received, "at most as many folds as there are such rows"
+        )
+    given, columns = np.array(labels[known].tolist()), None
     if predictor.task == "classification":
-        columns = _columns(y[known], predictor.classes)
+        columns = _columns(labels[known], predictor.classes)
         given = np.asarray(predictor.classes)[columns]  # in the teacher's own type
     fold = _folds(None if columns is None else columns[first], len(first), folds, seed)[inverse]
     result = np.zeros((n, predictor.outputs))
@@ -61,16 +63,16 @@ def out_of_fold(
     return result
 
 
-def mix(targets: Any, y: Any, weight: float, classes: Any = None) -> Array:
+def mix(targets: Any, labels: Any, weight: float, classes: Any = None) -> Array:
     r"""The teacher's word and the true labels together: (1 − weight) · teacher + weight · labels.
 
-    NaN and None in y say that there is no label, and −1 does where the labels are classes and it
-    is none of them; there the teacher's word stays as it is.
+    NaN and None say that there is no label, and −1 does where the labels are classes and it is none
+    of them; there the teacher's word stays as it is.
 
     Arguments:
         targets: The teacher's word (n, K).
-        y: Labels (n,), which become one-hot rows; or (n, K) in the form of the targets: values,
-            or zeros and ones where several labels hold at once.
+        labels: (n,), which become one-hot rows; or (n, K) in the form of the targets: values, or
+            zeros and ones where several labels hold at once.
         weight: What the labels count, from 0 to 1.
         classes: The K labels in the order of columns; None for values.
 
@@ -80,35 +82,35 @@ def mix(targets: Any, y: Any, weight: float, classes: Any = None) -> Array:
     """
     targets = np.asarray(targets, np.float64)
     weight = number("weight", weight, "a number from 0 to 1", lambda w: 0 <= w <= 1)
-    y = _labels(y, len(targets))
-    missing = _unlabelled(y, classes)
-    if y.ndim == 1 and classes is not None and len(classes) > 1:
+    labels = _labels(labels, len(targets))
+    missing = _unlabelled(labels, classes)
+    if labels.ndim == 1 and classes is not None and len(classes) > 1:
         given = np.zeros_like(targets)
         rows = np.flatnonzero(~missing)
-        given[rows, _columns(y[rows], classes)] = 1.0
+        given[rows, _columns(labels[rows], classes)] = 1.0
         missing = np.repeat(missing[:, None], targets.shape[1], axis=1)
     else:
-        given, missing = _as_values(y, missing, targets.shape)
+        given, missing = _as_values(labels, missing, targets.shape)
     return np.where(missing, targets, (1 - weight) * targets + weight * given)
 
 
-def _labels(y: Any, n: int) -> Array:
-    array = y.detach().cpu().numpy() if hasattr(y, "detach") else np.asarray(y)
+def _labels(labels: Any, n: int) -> Array:
+    array = labels.detach().cpu().numpy() if hasattr(labels, "detach") else np.asarray(labels)
     if array.ndim == 0 or len(array) != n:
-        received = f"{len(array)} labels" if array.ndim else repr(y)
-        raise ArgumentError("y", received, f"as many as there are rows: {n}")
+        received = f"{len(array)} labels" if array.ndim else repr(labels)
+        raise ArgumentError("labels", received, f"as many as there are rows: {n}")
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 
-def _unlabelled(y: Array, classes: Any) -> Array:
-    r"""Where there is no label, in the shape of y."""
-    flat = y.reshape(-1)
+def _unlabelled(labels: Array, classes: Any) -> Array:
+    r"""Where there is none, in the shape of the labels."""
+    flat = labels.reshape(-1)
     minus = classes is not None and -1 not in np.asarray(classes).tolist()
-    if y.dtype.kind in "biuf":
-        missing = np.isnan(flat) if y.dtype.kind == "f" else np.zeros(len(flat), bool)
-        return (missing | (minus & (flat == -1))).reshape(y.shape)
+    if labels.dtype.kind in "biuf":
+        missing = np.isnan(flat) if labels.dtype.kind == "f" else np.zeros(len(flat), bool)
+        return (missing | (minus & (flat == -1))).reshape(labels.shape)
     missing = np.array([_is_missing(v) or (minus and _is_minus_one(v)) for v in flat], bool)
-    return missing.reshape(y.shape)
+    return missing.reshape(labels.shape)
 
 
 def _is_missing(value: Any) -> bool:
@@ -121,30 +123,31 @@ def _is_minus_one(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and value == -1
 
 
-def _columns(y: Array, classes: Any) -> Array:
+def _columns(labels: Array, classes: Any) -> Array:
     r"""The column (n,) of each label."""
     known = {name: column for column, name in enumerate(np.asarray(classes).tolist())}
-    y = np.asarray(y)
-    found = np.array([known.get(value, -1) for value in y.tolist()], np.intp)
+    labels = np.asarray(labels)
+    found = np.array([known.get(value, -1) for value in labels.tolist()], np.intp)
     if (found < 0).any():
-        unknown = sorted({repr(value) for value in y[found < 0].tolist()})[:5]
+        unknown = sorted({repr(value) for value in labels[found < 0].tolist()})[:5]
         names = ", ".join(map(repr, list(known)[:10])) + (", …" if len(known) > 10 else "")
-        raise ArgumentError("y", f"{', '.join(unknown)}", f"the teacher's classes: {names}")
+        raise ArgumentError("labels", f"{', '.join(unknown)}", f"the teacher's classes: {names}")
     return found
 
 
-def _as_values(y: Array, missing: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    if y.ndim == 1 and shape[1:] == (1,):
-        y, missing = y[:, None], missing[:, None]
-    if y.shape != shape:
-        raise ArgumentError("y", f"shape {y.shape}", f"labels (n,) or values {shape}")
+def _as_values(labels: Array, missing: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    if labels.ndim == 1 and shape[1:] == (1,):
+        labels, missing = labels[:, None], missing[:, None]
+    if labels.shape != shape:
+        raise ArgumentError("labels", f"shape {labels.shape}", f"labels (n,) or values {shape}")
     values = np.zeros(shape)
     try:
-        values[~missing] = y[~missing].astype(np.float64)
+        values[~missing] = labels[~missing].astype(np.float64)
     except (TypeError, ValueError) as reason:
-        raise ArgumentError("y", f"what is no number ({reason})", "numbers") from None
+        raise ArgumentError("labels", f"what is no number ({reason})", "numbers") from None
     if not np.isfinite(values).all():
-        raise ArgumentError("y", "infinite values", "finite numbers; NaN says that there is none")
+        accepted = "finite numbers; NaN says that there is none"
+        raise ArgumentError("labels", "infinite values", accepted)
     return values, missing
 
 

@@ -35,6 +35,15 @@ class TeacherError(LimbeckError):
         super().__init__(message)
         self.rows, self.kept = rows, kept
 
+    @classmethod
+    def of(
+        cls, error: Exception, where: str, rows: Array, stays: str = "", kept: int = 0
+    ) -> TeacherError:
+        r"""What a teacher raised, in its own words, and what stays of its answers."""
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        after = f"; {stays}" if stays else ""
+        return cls(f"teacher: it failed at {where} ({what}){after}", rows, kept)
+
 
 def label(
     predictor: Any,
@@ -91,7 +100,8 @@ def _store(predictor: Any, cache: Any, cache_key: str | None) -> Answers | None:
         warnings.warn(message + "give a cache_key that stands for this teacher", stacklevel=3)
         return None
     names = () if predictor.classes is None else [str(name) for name in predictor.classes]
-    return found.answers(teacher, (predictor.outputs,), names)
+    kind = getattr(predictor, "kept_as", "values")
+    return found.answers(teacher, (predictor.outputs,), names, kind)
 
 
 def _exceptions(given: Any) -> tuple[type[Exception], ...]:
@@ -170,10 +180,7 @@ class _Asking:
         stays = f"{self.kept:,} of {len(self.rows):,} answers are kept, and are not asked for again"
         if self.store is None:
             stays = "no answers are kept: a cache would have kept them"
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return TeacherError(
-            f"teacher: it failed at {_named(rows)} of X{tried} ({what}); {stays}", rows, self.kept
-        )
+        return TeacherError.of(error, f"{_named(rows)} of X{tried}", rows, stays, self.kept)
 
     def _checked(self, answer: Any, rows: Array) -> Array:
         expected = (len(rows), self.predictor.outputs)

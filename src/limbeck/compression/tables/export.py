@@ -20,7 +20,7 @@ from limbeck.compression.tables.table import Table
 from limbeck.core import forms
 from limbeck.errors import ArgumentError, LimbeckError
 
-__all__ = ["feeds", "to_onnx"]
+__all__ = ["feeds", "random_rows", "to_onnx"]
 
 TASKS = ("classification", "multilabel", "regression")
 CORE = "student/"  # what all names inside the student's graph begin with
@@ -71,7 +71,7 @@ def to_onnx(
     form = getattr(student, "output_form", None) or "logits" if output == "auto" else output
     own = copy.deepcopy(student).cpu().float().eval()  # the user's stays where and as it is
     whole = _Whole(own, list(table.groups()), task, form)
-    batch = _random(table)
+    batch = random_rows(table)
     with torch.no_grad():
         expected = whole(tuple(batch.values()))
     labels = _labels(classes, expected.shape[1])
@@ -106,22 +106,22 @@ class _Whole(nn.Module):
         return forms.columns(1 - p, p) if p.shape[1] == 1 else p
 
 
-def _random(table: Table) -> dict[str, Tensor]:
+def random_rows(table: Table, rows: int = CHECKED) -> dict[str, Tensor]:
     r"""Rows as the table may have them, also missing and unknown ones."""
     generator = torch.Generator().manual_seed(0)
     batch: dict[str, Tensor] = {}
     for column in table.varying:
         if isinstance(column, Number):
-            noise = torch.randn(CHECKED, generator=generator)
+            noise = torch.randn(rows, generator=generator)
             batch[column.key] = column.mean + column.scale * noise
             if column.mask:
-                batch[column.mask] = torch.rand(CHECKED, generator=generator) < 0.3
+                batch[column.mask] = torch.rand(rows, generator=generator) < 0.3
         elif isinstance(column, Category):
             takes = port(column)
             codes = [*range(column.unknown)]
             codes += [column.unknown] if takes.unknown is not None else []
             codes += [column.gone] if column.missing else []
-            drawn = torch.randint(len(codes), (CHECKED,), generator=generator)
+            drawn = torch.randint(len(codes), (rows,), generator=generator)
             batch[column.key] = torch.tensor(codes)[drawn]
     return table.rounded(batch)
 

@@ -2,13 +2,12 @@ r"""Any teacher as a predictor on arrays and frames."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from limbeck.compression.naming import called
 from limbeck.compression.teachers.boosters import Booster, is_booster
 from limbeck.compression.teachers.ensembles import Stack, agreed, averaged, side_by_side
 from limbeck.compression.teachers.estimators import Estimator, is_estimator
@@ -118,7 +117,7 @@ def _several(teachers: list[Any], X: Any, said: Said, weights: Any, stack: Any) 
     for number, teacher in enumerate(teachers):
         own = said if stack is None else _below(teacher, said)
         several = isinstance(teacher, LISTS)
-        with _called(f"teacher[{number}]"):
+        with called("teacher", f"teacher[{number}]"):
             members.append(
                 _several(list(teacher), X, own, None, None) if several else _single(teacher, X, own)
             )
@@ -131,7 +130,7 @@ def _several(teachers: list[Any], X: Any, said: Said, weights: Any, stack: Any) 
         received = f"a model of {stack.n_features_in_} columns"
         raise ArgumentError("stack", received, f"one of {width}, all outputs of the members")
     rows = None if X is None else side_by_side(members, look(X, "what members give"))
-    with _called("stack"):
+    with called("teacher", "stack"):
         return Stack(members, _single(stack, rows, said._replace(output="auto")))
 
 
@@ -139,14 +138,3 @@ def _below(member: Any, said: Said) -> Said:
     r"""What is said of a member of a stack: its classes stay in the order that the stack knows."""
     knows = isinstance(member, LISTS) or is_estimator(member) or is_booster(member)
     return Said("auto" if knows else said.task, said.output if not knows else "auto")
-
-
-@contextmanager
-def _called(name: str) -> Iterator[None]:
-    r"""Errors about a teacher, with the name that the user has for it."""
-    try:
-        yield
-    except ArgumentError as error:
-        if error.argument != "teacher":
-            raise
-        raise ArgumentError(name, error.received, error.accepted) from error

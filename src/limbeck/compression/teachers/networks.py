@@ -63,7 +63,7 @@ class Network(RawPredictor):
         return fingerprints.module_bytes(self.module)
 
     def raw(self, X: Any) -> np.ndarray:
-        n, x = count(X), self._tensors(X)
+        n, x = count(X), self.tensors(X)
         with _evaluating(self.module):
             blocks = []
             for start in range(0, n, BLOCK):
@@ -71,9 +71,10 @@ class Network(RawPredictor):
                 blocks.append(_output(self.module(part_of(x, start, size)), size))
         return np.concatenate(blocks)
 
-    def _tensors(self, X: Any) -> Inputs:
+    def tensors(self, X: Any) -> Inputs:
+        r"""Rows as the module takes them."""
         if isinstance(X, dict):
-            return {name: self._tensors(part) for name, part in X.items()}  # type: ignore[misc]
+            return {name: self.tensors(part) for name, part in X.items()}  # type: ignore[misc]
         held = chain(self.module.parameters(), self.module.buffers())
         one = next((t for t in held if t.is_floating_point()), torch.empty(0))
         x = _as_tensor(X)

@@ -57,6 +57,7 @@ class Predictor(ABC):
         file: Where it was read from, if it was a file.
     """
 
+    kept_as = "values"  # what a cache calls its answers
     module: nn.Module | None = None
     module_form: str | None = None
     file: ModelFile | None = None
@@ -89,8 +90,12 @@ class Predictor(ABC):
 
     def refit(self, X: Any, y: Any) -> Predictor:
         r"""The same kind of model fitted to other rows, with the same classes."""
-        accepted = "0 with this teacher; only scikit-learn's estimators and lists of them can be"
+        accepted = "None with this teacher; only scikit-learn's estimators and lists of them can be"
         raise ArgumentError("teacher_folds", f"{self.name}, which cannot be fitted again", accepted)
+
+    @property
+    def __name__(self) -> str:  # as functions have one, by which errors call them
+        return self.name
 
     @property
     def named(self) -> bool:

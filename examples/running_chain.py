@@ -1,0 +1,223 @@
+r"""A chain of another library, condensed while it runs: SGLD of posteriors, NUTS of BlackJAX.
+
+    pip install posteriors          # or: pip install blackjax
+    python examples/running_chain.py --chain sgld
+
+A chain becomes a posterior for `lb.condense` by one method: `step()` gives the next draws, one of
+each parallel chain, (chains, dim). `Langevin` and `Hamiltonian` below are all it takes; copy them.
+The example samples the weights of a small Bayesian net that tells two classes apart, and distils
+its predictions into ten sets of weights. At no time are there more draws than chains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import limbeck as lb
+from limbeck.predictive.models import mlp
+
+SIZES = (2, 10, 2)
+REACH = 6.0  # inputs are asked about in a square, this far from the origin
+
+
+class Langevin:
+    r"""Stochastic gradient Langevin dynamics of `posteriors`, on many chains at once.
+
+    Chains that do not know of each other are one chain whose posterior is the product of theirs:
+    gradients and noise fall apart into those of each. So the library sees one tensor.
+
+    Arguments:
+        log_posterior: Of weights (chains, dim) and a batch of data, estimates (chains,) of the
+            log posterior.
+        batches: Gives the next batch; draws from the generator it is called with.
+        start: Where the chains begin, (chains, dim).
+        rate: The step size, or a function of the number of steps done.
+        thin: How many steps there are between draws.
+        seed: For the library's noise, which comes from torch's global generator. That one is lent,
+            and put back.
+        temperature: The power 1 / temperature of the posterior is sampled.
+    """
+
+    def __init__(
+        self,
+        log_posterior: Callable[[Tensor, Any], Tensor],
+        batches: Callable[[torch.Generator], Any],
+        start: Tensor,
+        rate: float | Callable[[Tensor], float | Tensor],
+        thin: int = 1,
+        seed: int = 0,
+        temperature: float = 1.0,
+    ) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # tensordict's, about posteriors
+            from posteriors import sgmcmc
+
+        def of_all(w: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
+            return log_posterior(w, batch).sum(), w.new_empty(0)
+
+        self._transform = sgmcmc.sgld.build(of_all, lr=rate, temperature=temperature)
+        self._state = self._transform.init(start.clone())
+        self._batches, self._thin = batches, thin
+        self._generator = torch.Generator().manual_seed(seed)
+        self._noise = torch.Generator().manual_seed(seed + 1).get_state()
+
+    def step(self) -> Tensor:
+        r"""The next draws, (chains, dim)."""
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._noise)
+            for _ in range(self._thin):
+                batch = self._batches(self._generator)
+                self._state, _ = self._transform.update(self._state, batch)
+            self._noise = torch.get_rng_state()
+        draws: Tensor = self._state.params
+        return draws
+
+
+class Hamiltonian:
+    r"""The no-U-turn sampler of BlackJAX on many chains, each with a step size of its own.
+
+    Arguments:
+        log_density: The log posterior of one vector (dim,), in JAX.
+        start: Where the chains begin, (chains, dim).
+        warm_up: Steps in which step sizes and masses are tuned.
+        thin: How many steps there are between draws.
+        seed: Seeds everything.
+    """
+
+    def __init__(
+        self,
+        log_density: Callable[[Any], Any],
+        start: Any,
+        warm_up: int = 500,
+        thin: int = 1,
+        seed: int = 0,
+    ) -> None:
+        import blackjax
+        import jax
+
+        self._jax, self._thin = jax, thin
+        self._key, key = jax.random.split(jax.random.key(seed))
+        points = jax.numpy.asarray(start)
+        tuning = blackjax.window_adaptation(blackjax.nuts, log_density)
+        keys = jax.random.split(key, len(points))
+        tuned, _ = jax.jit(jax.vmap(lambda k, p: tuning.run(k, p, num_steps=warm_up)))(keys, points)
+        self._state, self._parameters = tuned.state, tuned.parameters
+        kernel = blackjax.nuts.build_kernel()
+
+        def one(key: Any, state: Any, parameters: Any) -> Any:
+            return kernel(key, state, log_density, **parameters)[0]
+
+        self._step = jax.jit(jax.vmap(one))
+
+    def step(self) -> Tensor:
+        r"""The next draws, (chains, dim)."""
+        for _ in range(self._thin):
+            self._key, key = self._jax.random.split(self._key)
+            keys = self._jax.random.split(key, len(self._state.position))
+            self._state = self._step(keys, self._state, self._parameters)
+        return torch.tensor(self._jax.device_get(self._state.position))
+
+
+def data(seed: int = 0) -> tuple[Tensor, Tensor]:
+    r"""Ten points of each of two classes, that a line nearly separates."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(20) % 2
+    return torch.randn(20, 2, generator=generator) + (3.0 * y[:, None] - 1.5), y
+
+
+def log_posterior(predict: Any, x: Tensor, y: Tensor, scale: float) -> Callable[[Tensor], Tensor]:
+    r"""(chains,) of weights (chains, dim): all data, and a normal prior of a standard deviation."""
+
+    def of_chains(w: Tensor) -> Tensor:
+        logs = torch.vmap(lambda draw: predict(draw, x).log_prob(y))(w)  # (chains, 20)
+        return logs.sum(1) - w.square().sum(1) / (2 * scale**2)
+
+    return of_chains
+
+
+def log_density(
+    x: Tensor, y: Tensor, scale: float, sizes: tuple[int, ...] = SIZES
+) -> Callable[[Any], Any]:
+    r"""The same posterior of one vector of weights, in JAX, for nets of one hidden layer."""
+    import jax
+    import jax.numpy as jnp
+
+    inputs, hidden, outputs = sizes
+    x, y = jnp.asarray(x.numpy()), jnp.asarray(y.numpy())
+    ends = (hidden * inputs, hidden * (inputs + 1), hidden * (inputs + 1 + outputs))
+
+    def of_one(w: Any) -> Any:
+        first, bias, second, last = jnp.split(w, ends)
+        h = jax.nn.relu(x @ first.reshape(hidden, inputs).T + bias)
+        logs = jax.nn.log_softmax(h @ second.reshape(outputs, hidden).T + last)
+        return logs[jnp.arange(len(y)), y].sum() - (w**2).sum() / (2 * scale**2)
+
+    return of_one
+
+
+def chain(kind: str, chains: int = 100, thin: int = 5, scale: float = 1.0, seed: int = 0) -> Any:
+    r"""A chain that is past its burn-in: "sgld", "nuts", or limbeck's own "slice"."""
+    x, y = data()
+    predict = mlp(*SIZES, hidden="relu")
+    generator = torch.Generator().manual_seed(seed)
+    start = scale * torch.randn(chains, predict.structure.dim, generator=generator)
+    if kind == "nuts":
+        return Hamiltonian(log_density(x, y, scale), start.numpy(), thin=thin, seed=seed)
+    of_chains = log_posterior(predict, x, y, scale)
+    if kind == "slice":
+        return lb.samplers.Slice(of_chains, start, seed=seed).burn_in(50)
+    if kind != "sgld":
+        raise lb.ArgumentError.unknown("chain", kind, ("sgld", "nuts", "slice"))
+    found = Langevin(lambda w, _: of_chains(w), lambda _: None, start, 0.01, thin, seed)
+    for _ in range(2000 // thin):
+        found.step()
+    return found
+
+
+def main(
+    kind: str = "sgld", components: int = 10, steps: int = 2000, chains: int = 100, seed: int = 0
+) -> Any:
+    r"""Condense a running chain, and compare the student with 2,000 further draws.
+
+    Arguments:
+        kind: "sgld", "nuts", or "slice".
+        components: Sets of weights that the student has.
+        steps: Steps of the distillation.
+        chains: Parallel chains: as many draws are in memory at once.
+        seed: Seeds everything but the data.
+    """
+    inputs = lb.inputs.Function(
+        lambda n, generator: REACH * (2 * torch.rand(n, 2, generator=generator) - 1)
+    )
+    running = chain(kind, chains, seed=seed)
+    result = lb.condense(
+        running,
+        mlp(*SIZES, hidden="relu"),
+        inputs,
+        components=components,
+        steps=steps,
+        batch_size=100,
+        seed=seed,
+        device="cpu",
+    )
+    side = torch.linspace(-REACH, REACH, 41)
+    report = result.report(torch.cartesian_prod(side, side), draws=2000)
+    print(result)
+    print(report)
+    return result, report
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--chain", dest="kind", default="sgld", choices=("sgld", "nuts", "slice"))
+    parser.add_argument("--components", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--chains", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    main(**vars(parser.parse_args()))

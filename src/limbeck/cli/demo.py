@@ -1,0 +1,30 @@
+r"""`limbeck demo`: what limbeck does, on data that come with scikit-learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from limbeck.cli.errors import Debug
+
+__all__ = ["demo"]
+
+
+def demo(
+    part: Annotated[
+        str, typer.Argument(help="What to show: all, compress, condense or normalize.")
+    ] = "all",
+    members: Annotated[int, typer.Option(help="Nets in the teacher ensemble.")] = 10,
+    steps: Annotated[int, typer.Option(help="Steps of each distillation.")] = 3000,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
+    out: Annotated[Path, typer.Option(help="Where pictures and pages go.")] = Path("limbeck-demo"),
+    debug: Annotated[bool, Debug] = False,
+) -> None:
+    r"""See all of it on scikit-learn's digits, in a few minutes."""
+    from limbeck.demo import run
+
+    run(part, members=members, steps=steps, seed=seed, as_json=json, progress=not quiet, folder=out)

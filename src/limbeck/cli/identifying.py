@@ -1,0 +1,143 @@
+r"""What a file or a folder is, in a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from limbeck.errors import ArgumentError, LimbeckError
+
+__all__ = ["identified"]
+
+SHOWN = 12
+r"""Columns and variables that are named."""
+
+
+def identified(path: Path) -> dict[str, Any]:
+    r"""What a path is, by name: "path", "is", and what else there is to say."""
+    if not path.exists():
+        raise ArgumentError("path", f"{path}, which is not there", "a file, or a result's folder")
+    if path.is_dir() and path.suffix.lower() != ".zarr":
+        return {"path": str(path), **_folder(path)}
+    kind = path.suffix.lower()
+    if kind not in KINDS:
+        raise ArgumentError("path", str(path), f"a file that ends in {', '.join(KINDS)}")
+    failures = []
+    for look in KINDS[kind]:
+        try:
+            return {"path": str(path), **look(path)}
+        except LimbeckError as error:
+            failures.append(error)
+    raise failures[-1]
+
+
+def _folder(path: Path) -> dict[str, Any]:
+    from limbeck.cli import config
+    from limbeck.cli.folder import CONFIG, UNFINISHED
+
+    if (path / UNFINISHED).exists() and (path / CONFIG).exists():
+        command = config.read(path / CONFIG).get(config.COMMAND)
+        again = f"limbeck {command} --config {path / CONFIG}"
+        return {"is": f"an unfinished result of limbeck {command}", "to go on": again}
+    if (path / "student.safetensors").exists():
+        import limbeck as lb
+
+        found = lb.load(path)
+        return {"is": f"a student: {type(found.student).__name__}", "stopped": found.stop_reason}
+    from limbeck import results
+
+    content = results.read(path).content
+    verdicts = "; ".join(
+        f"{v['name']}: {'held' if v['held'] else 'FAILED'}" for v in content["verdicts"]
+    )
+    students = [m for m in content["models"] if m["role"] == "student"]
+    return {
+        "is": f"a result of limbeck {content['verb']}: {content['title']}",
+        "student": ", ".join(f"{m['name']}, {m['bytes'] or 0:,} bytes" for m in students) or "none",
+        "verdicts": verdicts or "none",
+        "summary": content["summary"],
+        "command": content["command"],
+    }
+
+
+def _rbm(path: Path) -> dict[str, Any]:
+    from limbeck.models.rbm import RBM
+
+    rbm = RBM.load(path)
+    return {"is": f"an RBM of {rbm.visible} × {rbm.hidden} units"}
+
+
+def _onnx(path: Path) -> dict[str, Any]:
+    from limbeck.compression.teachers.files import open_model
+
+    session, file = open_model(path)
+    return {
+        "is": f"an ONNX model of {file.size:,} bytes",
+        "inputs": _ports(session.get_inputs()),
+        "outputs": _ports(session.get_outputs()),
+    }
+
+
+def _ports(ports: Any) -> str:
+    return ", ".join(f"{port.name} {port.type} {port.shape}" for port in ports)
+
+
+def _booster(path: Path) -> dict[str, Any]:
+    from limbeck.compression.teachers.files import open_model
+
+    model, file = open_model(path)
+    return {"is": f"a {type(model).__module__.split('.')[0]} model of {file.size:,} bytes"}
+
+
+def _posterior(path: Path) -> dict[str, Any]:
+    from limbeck.draws.read import as_draws
+
+    return {"is": f"a posterior: {as_draws(path)!r}"}
+
+
+def _rows(path: Path) -> dict[str, Any]:
+    from limbeck.cli.reading import rows
+
+    x = rows(path, "path").x
+    if not hasattr(x, "columns"):
+        return {"is": f"an array of shape {x.shape} and type {x.dtype}"}
+    named = [f"{name} ({kind})" for name, kind in zip(x.columns, x.dtypes, strict=True)]
+    more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+    return {
+        "is": f"a table of {len(x):,} rows and {len(named)} columns",
+        "columns": ", ".join(named[:SHOWN]) + more,
+    }
+
+
+def _npz(path: Path) -> dict[str, Any]:
+    from limbeck.cli.reading import _read
+
+    arrays = _read(path, "path")
+    return {"is": "arrays", "arrays": ", ".join(f"{n} {a.shape}" for n, a in arrays.items())}
+
+
+def _safetensors(path: Path) -> dict[str, Any]:
+    from limbeck.core.checkpoint import read_tensors
+
+    tensors, about = read_tensors(path)
+    names = ", ".join(f"{n} {tuple(t.shape)}" for n, t in list(tensors.items())[:SHOWN])
+    return {"is": f"tensors ({about.get('format', 'no format of limbeck')})", "tensors": names}
+
+
+def _pickle(path: Path) -> dict[str, Any]:
+    words = "a pickle; reading it may run any code, so it is not opened"
+    return {"is": words, "to use it": "limbeck compress … --trust-pickle, if you trust who made it"}
+
+
+KINDS: dict[str, tuple[Callable[[Path], dict[str, Any]], ...]] = {
+    ".npz": (_rbm, _npz),
+    ".mat": (_rbm,),
+    ".safetensors": (_rbm, _safetensors),
+    ".onnx": (_onnx,),
+    **dict.fromkeys((".json", ".ubj", ".txt", ".cbm"), (_booster,)),
+    **dict.fromkeys((".csv", ".tsv", ".parquet", ".pq", ".npy"), (_rows,)),
+    **dict.fromkeys((".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".zarr"), (_posterior,)),
+    **dict.fromkeys((".pkl", ".pickle", ".joblib"), (_pickle,)),
+}
+r"""What a file of each ending may be, in the order of trying."""

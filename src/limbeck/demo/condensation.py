@@ -1,0 +1,212 @@
+r"""Condense: the posterior of a logistic regression into ten draws that predict like all."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from limbeck.inputs import Noise
+from limbeck.predictive.condense import condense
+from limbeck.predictive.discrete import Bernoulli
+from limbeck.predictive.ep import Gaussian, ep_logistic
+from limbeck.predictive.gaussian_logistic import predict as gaussian
+from limbeck.predictive.models import logistic
+from limbeck.predictive.sample_bag import SampleBag
+from limbeck.report.condensation import Kept, picture
+from limbeck.reproduction.chapter3_logistic import (
+    GRID,
+    PRIOR_VARIANCE,
+    SIDE,
+    MonteCarlo,
+    errors,
+    log_posterior,
+    points,
+    sampler,
+)
+
+__all__ = ["Row", "run"]
+
+CHAINS, BURN_IN, SWEEPS = 100, 100, 100
+COMPONENTS = 10
+POOL = 3000
+r"""Inputs at which the average over all draws is taken."""
+
+INPUTS = 1000
+r"""Inputs whose predictions are timed."""
+
+BLOCK = 100
+r"""Inputs that all draws predict at once: so many stay in a processor's cache."""
+
+TURNS = 15
+SHOWN = 1000
+r"""Draws in the picture."""
+
+FILE = "condense.png"
+WEIGHTS = ((-12.0, 36.0), (-24.0, 24.0))
+r"""Which weights are drawn."""
+
+
+@dataclass
+class Row:
+    r"""One way to predict: how near to all draws, how small, how quick, how long to make."""
+
+    way: str
+    draws: int
+    mean_error: float
+    max_error: float
+    bytes: int
+    milliseconds: float
+    seconds: float
+
+
+def run(
+    steps: int, seed: int, console: Console, progress: bool, shown: bool, folder: Path
+) -> dict[str, Any]:
+    r"""Sample a posterior, condense it in several ways, and print the table if it is to be shown.
+
+    The picture is written to the folder, if matplotlib is there.
+    """
+    x, y = points(seed)
+    console.print(
+        f"\nSampling the posterior of a logistic regression on {len(x)} points: {CHAINS} chains …"
+    )
+    began = time.perf_counter()
+    chains = sampler(x.float(), y, CHAINS, BURN_IN, seed)
+    stored = torch.stack([chains.step() for _ in range(SWEEPS)], 1)  # (chains, sweeps, 2)
+    sampling = time.perf_counter() - began
+    draws = stored.flatten(0, 1)
+    inputs = Noise(2, scale=math.sqrt(10))
+    ways: dict[str, dict[str, Any]] = {
+        "batch": {"posterior": stored, "pool": POOL},
+        "online": {"posterior": chains, "batch_size": CHAINS},
+    }
+    bags: dict[str, SampleBag] = {}
+    seconds: dict[str, float] = {}
+    for name, arguments in ways.items():
+        console.print(f"Condensing into {COMPONENTS} draws: {name} …")
+        result = condense(
+            predict=logistic(), inputs=inputs, components=COMPONENTS, steps=max(1, steps // 3),
+            seed=seed, device="cpu", progress=progress, **arguments,
+        )  # fmt: skip
+        assert isinstance(result.student, SampleBag)
+        bags[name], seconds[name] = result.student, result.seconds
+    began = time.perf_counter()
+    posterior = ep_logistic(x, y, prior_covariance=PRIOR_VARIANCE)
+    seconds |= {"EP": time.perf_counter() - began, "all draws": sampling, "ten draws": 0.0}
+    surfaces = _surfaces(draws, bags, posterior)
+    values = {name: surface(GRID.float()).double() for name, surface in surfaces.items()}
+    rows = [_row(name, surface, values, draws, seconds[name]) for name, surface in surfaces.items()]
+    file = None
+    if importlib.util.find_spec("matplotlib"):
+        file = folder / FILE
+        _draw(x, y, values, draws, bags, posterior, file)
+    if shown:
+        show(rows, file, console)
+    return {"rows": [asdict(row) for row in rows], "picture": None if file is None else str(file)}
+
+
+def show(rows: list[Row], file: Path | None, console: Console) -> None:
+    r"""Print the table and the one sentence to tell a colleague."""
+    table = Table(
+        title="A Bayesian logistic regression, condensed (errors on [−8, 8]²)", title_justify="left"
+    )
+    columns = ("kept", "draws", "mean |t − f|", "largest", "bytes", "ms / 1,000 inputs", "seconds")
+    for column in columns:
+        table.add_column(column, justify="left" if column == "kept" else "right")
+    for i, row in enumerate(rows):
+        table.add_row(
+            row.way, f"{row.draws:,}" if row.draws else "", f"{row.mean_error:.4f}",
+            f"{row.max_error:.3f}", f"{row.bytes:,}", f"{row.milliseconds:.3g}",
+            f"{row.seconds:.2g}", end_section=i in (1, 3),
+        )  # fmt: skip
+    console.print(table)
+    console.print(
+        f"t is the average over all draws; batch takes it at {POOL:,} inputs; online sees each "
+        "draw once, as the chains run, and keeps none; EP is a Gaussian in place of draws.\n"
+    )
+    every, few, bag, _, gauss = rows
+    where = "" if file is None else f" The picture is in {file}."
+    console.print(
+        f"{COMPONENTS} trained draws predict like all {every.draws:,} within {bag.mean_error:.4f} "
+        f"on average ({few.mean_error:.4f} if they are not trained, and {gauss.mean_error:.4f} by "
+        f"EP), in {bag.bytes} bytes where all draws take {every.bytes:,}, and "
+        f"{every.milliseconds / bag.milliseconds:,.0f} times faster.{where}",
+        soft_wrap=True,
+    )
+
+
+def _surfaces(
+    draws: Tensor, bags: dict[str, SampleBag], posterior: Gaussian
+) -> dict[str, Callable[[Tensor], Tensor]]:
+    r"""Every way to predict, as a function of inputs (n, 2) that gives probabilities (n,)."""
+    every, ten = MonteCarlo(draws), MonteCarlo(draws[:: len(draws) // COMPONENTS])
+    trained = {name: _closed(bag) for name, bag in bags.items()}
+    return {
+        "all draws": lambda x: torch.cat([every(part) for part in x.split(BLOCK)]),
+        "ten draws": ten,
+        **trained,
+        "EP": lambda x: gaussian(posterior.mean, posterior.covariance, x),
+    }
+
+
+def _closed(bag: SampleBag) -> Callable[[Tensor], Tensor]:
+    r"""The closed form of a bag: Σₖ πₖ σ(xᵀwₖ)."""
+    with torch.no_grad():
+        across, share = bag.flat.T.contiguous(), bag.weights
+    return lambda x: Bernoulli(logits=x @ across).mean @ share
+
+
+def _row(
+    name: str,
+    surface: Callable[[Tensor], Tensor],
+    values: dict[str, Tensor],
+    draws: Tensor,
+    seconds: float,
+) -> Row:
+    mean, highest, _ = errors(values["all draws"], values[name])
+    count = {"all draws": len(draws), "EP": 0}.get(name, COMPONENTS)
+    size = draws.element_size() * 2 * count if count else 8 * 6  # a mean, a covariance, in double
+    return Row(name, count, mean, highest, size, 1e3 * _seconds(surface), seconds)
+
+
+def _seconds(surface: Callable[[Tensor], Tensor]) -> float:
+    x = torch.randn(INPUTS, 2, generator=torch.Generator().manual_seed(0))
+    times = []
+    for _ in range(TURNS):
+        began = time.perf_counter()
+        surface(x)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def _draw(
+    x: Tensor,
+    y: Tensor,
+    values: dict[str, Tensor],
+    draws: Tensor,
+    bags: dict[str, SampleBag],
+    posterior: Gaussian,
+    file: Path,
+) -> None:
+    across, up = (torch.linspace(*ends, 121, dtype=x.dtype) for ends in WEIGHTS)
+    log = log_posterior(x, y)(torch.cartesian_prod(across, up))
+    shown = {name: value for name, value in values.items() if name != "ten draws"}
+    far = {name: errors(values["all draws"], value).mean for name, value in shown.items()}
+    kept = {"all draws": Kept(values["all draws"], draws=draws[:: len(draws) // SHOWN])}
+    for name, bag in bags.items():
+        flat, share = bag.flat.detach(), bag.weights.detach()
+        kept[name] = Kept(values[name], far[name], flat, share)
+    moments = (posterior.mean, posterior.covariance)
+    kept["EP"] = Kept(values["EP"], far["EP"], gaussian=moments)
+    picture(kept, x, y, SIDE, (across, up, (log - log.max()).exp()), file)

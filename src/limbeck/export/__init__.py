@@ -1,0 +1,20 @@
+r"""Taking a student elsewhere: ONNX, torch.export or plain NumPy, checked, with a model card."""
+
+from limbeck.export.card import card
+from limbeck.export.numpy_predictor import to_numpy
+from limbeck.export.onnx_file import TOLERANCE, quietly, to_onnx
+from limbeck.export.portable import Portable, portable
+from limbeck.export.program import to_pt2
+from limbeck.export.writing import export
+
+__all__ = [
+    "TOLERANCE",
+    "Portable",
+    "card",
+    "export",
+    "portable",
+    "quietly",
+    "to_numpy",
+    "to_onnx",
+    "to_pt2",
+]

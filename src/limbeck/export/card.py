@@ -1,0 +1,208 @@
+r"""Model cards: what an exported student is, how to use it, and when not to trust it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from limbeck.export.numpy_predictor import NUMPY_TOLERANCE, places
+from limbeck.export.placing import MARK, in_place
+from limbeck.export.portable import Portable, portable
+from limbeck.models.preprocessed import Preprocessed
+
+__all__ = ["card", "card_path", "write_card"]
+
+ANSWERS = {
+    "probabilities": "probabilities, from 0 to 1",
+    "log_probabilities": "natural logarithms of probabilities",
+    "logits": "logits: a softmax (of one output, a sigmoid) makes probabilities of them",
+    "values": "values, in the units of the teacher",
+    "log_density": "natural logarithms of the density",
+    "outputs": "as the module gives them",
+    "means": "means of the outcome, in its units",
+}
+
+INTENDED = {
+    "compress": "In place of its teacher, on rows like those that it was made with.",
+    "condense": "In place of the average over all posterior draws, at inputs like those given.",
+    "normalize": "In place of the target where exact log probabilities or samples are needed.",
+    "distill": "In place of its teacher, at inputs like those that it was trained at.",
+}
+
+DOUBTS = {
+    "compress": [
+        "Where the teacher is wrong, the student is wrong too; it has learnt nothing else.",
+        "On rows unlike those that it was made with it may differ from the teacher. Compare both "
+        "on such rows first: `result.report(X, y)`.",
+    ],
+    "condense": [
+        "It is as good as the draws: if the chains had not mixed, neither has it.",
+        "Away from the inputs at which it was matched it may differ from the average of all draws.",
+    ],
+    "normalize": [
+        "Its densities are its own, and near the target's only as far as the training went: "
+        "`limbeck.log_partition(target, student)` measures that.",
+    ],
+    "distill": [
+        "Where the teacher is wrong, the student is wrong too.",
+        "Away from the inputs that it was trained at it may differ from the teacher.",
+    ],
+}
+
+
+def card(
+    thing: Any,
+    path: str | Path = "student.onnx",
+    format: str = "onnx",
+    worst: float | None = None,
+    *,
+    report: Any = None,
+    title: str | None = None,
+) -> str:
+    r"""The model card of a result or a module, as Markdown.
+
+    Arguments:
+        thing: A result, an estimator, a module, or what `portable` made of one.
+        path: Where the student is written to.
+        format: "onnx", "pt2" or "numpy".
+        worst: How far the file was from torch, None if that is not known.
+        report: What `result.report(...)` gave, if anything.
+        title: A title; by default the student's kind.
+    """
+    from limbeck.reproduction.record import circumstances
+
+    leaving = thing if isinstance(thing, Portable) else portable(thing)
+    verb = str(leaving.about.get("verb", "distill"))
+    count = sum(p.numel() for p in (leaving.student or leaving.module).parameters())
+    told = {k: v for k, v in leaving.about.items() if k not in ("verb", "doubts")}
+    if told:
+        told = {"call": f"limbeck.{verb}", **told}
+    doubts = [*map(str, leaving.about.get("doubts", [])), *DOUBTS[verb]]
+    if leaving.table is not None:
+        doubts.append("Categories that the data did not have are taken as unknown.")
+    said = "No report was given when this was written: ask `result.report(...)` on other rows."
+    if report is not None:
+        said = f"```text\n{str(report).strip()}\n```"
+    versions = circumstances("cpu")
+    blocks = [
+        f"# {title or f'Distilled {leaving.name}'}",
+        f"{_what(leaving, verb)} It has {count:,} parameters.",
+        f"## Use\n\n{_use(leaving, Path(path), format)}",
+        f"## Inputs\n\n{_inputs(leaving, format)}",
+        f"## Outputs\n\n{_outputs(leaving, format)}",
+        "## How it was made\n\n" + (_table("setting", "value", told) if told else "Not known."),
+        f"## How faithful it is\n\n{said}",
+        f"## Checks\n\n{_checks(worst, format)}",
+        f"## Intended use\n\n{INTENDED[verb]}",
+        "## When not to trust it\n\n" + "\n".join(f"* {doubt}" for doubt in doubts),
+        "## Versions\n\n" + _table("what", "version", versions),
+        f"<!-- {MARK} -->",
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def card_path(path: Path, format: str) -> Path:
+    r"""Where the card of a file or a folder goes."""
+    if format == "numpy" and path.suffix != ".npz":
+        return path / "card.md"
+    return path.with_name(path.name + ".md")
+
+
+def write_card(
+    leaving: Portable, path: Path, format: str, worst: float | None, **options: Any
+) -> None:
+    r"""Write a card beside what it is about."""
+    with in_place(card_path(path, format)) as temporary:
+        text = card(leaving, path, format, worst, **options)
+        Path(temporary).write_text(text, encoding="utf-8")
+
+
+def _what(leaving: Portable, verb: str) -> str:
+    if leaving.form == "log_density":
+        return f"A density that is evaluated in closed form: {leaving.name}."
+    teacher = leaving.about.get("teacher")
+    of = f" that predicts like its teacher, {teacher}" if teacher else ""
+    task = f", for {leaving.task}" if leaving.task else ""
+    inside = isinstance(leaving.student, Preprocessed)
+    scaled = " Its inputs are scaled inside: it takes them raw." if inside else ""
+    return f"A student{of}{task}: {leaving.name}.{scaled}"
+
+
+def _use(leaving: Portable, path: Path, format: str) -> str:
+    table = leaving.table is not None
+    if format == "onnx":
+        call = (
+            "feeds = {...}  # an array (n, 1) for each column, by its name\n"
+            "answers = session.run(None, feeds)"
+            if table
+            else 'y = session.run(["y"], {"x": x})[0]'
+        )
+        lines = f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{path.name}")\n'
+        return f"```text\n{lines}{call}\n```"
+    if format == "pt2":
+        of = "parts" if table else "x"
+        lines = f'import torch\n\nstudent = torch.export.load("{path.name}").module()\n'
+        return f"```text\n{lines}y = student({of})\n```"
+    script = places(path)[1]
+    lines = f"from {script.stem} import predict\n\n"
+    of = '{"column": [...], ...}' if table else "x"
+    return f"```text\n{lines}y = predict({of})  # needs nothing but NumPy\n```"
+
+
+def _inputs(leaving: Portable, format: str) -> str:
+    if leaving.table is None:
+        kind = str(leaving.like().dtype).removeprefix("torch.")
+        kind = "numbers" if format == "numpy" else kind
+        shape = ", ".join(["n", *map(str, leaving.shape or ("?",))])
+        return _rows(("name", "shape", "type"), [("x", f"({shape})", f"{kind}; as they come")])
+    from limbeck.compression.tables.graph import port
+
+    found = []
+    for column in leaving.table.varying:
+        values = f"{column.kind}"
+        if categories := getattr(column, "categories", ()):
+            some = ", ".join(map(repr, categories[:5]))
+            values += f": {some}{', …' if len(categories) > 5 else ''}"
+        if format == "onnx":
+            takes = port(column)
+            kind = "string" if takes.dtype is object else takes.dtype.__name__
+            found.append((column.key, f"(n, 1) {kind}", f"{values}; missing: {takes.missing!r}"))
+        elif format == "pt2":
+            found += [(key, "(n,)", f"{values}; as Table.encode gives it") for key in column.keys]
+        else:
+            found.append((column.name, "n values", f"{values}; missing: None or NaN"))
+    return _rows(("name", "shape", "values"), found)
+
+
+def _outputs(leaving: Portable, format: str) -> str:
+    name = "predict" if format == "numpy" else "y"
+    text = ANSWERS[leaving.form]
+    if leaving.table is not None and format == "onnx":
+        name = "label" if leaving.task == "regression" else "label, probabilities"
+        text = text if leaving.task == "regression" else f"the class or classes, and {text}"
+    lines = f"`{name}`: {text}."
+    if leaving.classes is not None:
+        what = "Labels" if leaving.task == "multilabel" else "Classes"
+        lines += f"\n\n{what}, in the order of the columns: "
+        lines += ", ".join(f"`{each}`" for each in leaving.classes) + "."
+    return lines
+
+
+def _checks(worst: float | None, format: str) -> str:
+    if worst is None:
+        return "Not run: onnxruntime was not there when this was written."
+    with_ = {"onnx": "onnxruntime", "pt2": "torch.export.load", "numpy": "NumPy"}[format]
+    exact = " in double precision" if format == "numpy" else ""
+    limit = NUMPY_TOLERANCE if format == "numpy" else 1e-5
+    figure = f"at most {worst:.1g}, relative to the largest answer and one"
+    return f"Run with {with_} at random inputs: off torch{exact} by {figure}; allowed: {limit:g}."
+
+
+def _table(name: str, value: str, content: dict[str, Any]) -> str:
+    return _rows((name, value), list(content.items()))
+
+
+def _rows(heading: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    lines = [heading, tuple("---" for _ in heading), *rows]
+    cells = ([str(each).replace("|", "\\|").replace("\n", " ") for each in row] for row in lines)
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)

@@ -1,0 +1,186 @@
+r"""A predictor in plain NumPy: one file of weights and a short script that reads it."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import limbeck
+from limbeck.core.batch import map_tensors
+from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.export.onnx_file import CHECKED, evaluating
+from limbeck.export.placing import MARK, apart, in_place, not_foreign
+from limbeck.export.portable import Portable, portable
+from limbeck.models.tree import Trees
+
+__all__ = ["NUMPY_TOLERANCE", "WEIGHTS", "numpy_files", "to_numpy"]
+
+NUMPY_TOLERANCE = 1e-6
+r"""How far a predictor may be from torch in double precision, relative to the largest answer."""
+
+WEIGHTS, SCRIPT = "weights.npz", "predict.py"
+r"""What the files in a folder are called."""
+
+GIVES = {
+    "probabilities": "probabilities",
+    "log_probabilities": "log probabilities",
+    "logits": "logits",
+    "values": "values",
+    "log_density": "log densities",
+    "means": "means",
+    "outputs": "outputs",
+}
+
+
+def to_numpy(thing: Any, path: str | Path, input_shape: Any = None) -> Path:
+    r"""Write a small student as weights (.npz) and a script that needs nothing but NumPy.
+
+    The script is run and compared with torch before anything is written.
+
+    Arguments:
+        thing: As of `limbeck.export.export`, and so is input_shape.
+        path: A folder, for weights.npz and predict.py in it; or a file name.npz, which name.py
+            is put beside.
+        input_shape: Of a module that does not tell, the shape of one row.
+    """
+    numpy_files(portable(thing, input_shape), Path(path))
+    return Path(path)
+
+
+def numpy_files(leaving: Portable, path: Path) -> float:
+    r"""Write a student for NumPy; how far it is from torch in double precision."""
+    weights, script = places(path)
+    not_foreign(script)
+    text, arrays = _written(leaving, weights.name)
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Path(folder) / script.name
+        _save(Path(folder) / weights.name, arrays)
+        trial.write_text(text, encoding="utf-8")
+        worst = _compared(leaving, trial)
+    if not worst < NUMPY_TOLERANCE:
+        raise LimbeckError(
+            f"export: the NumPy predictor disagrees with torch by {worst:.2g}, and was not written"
+        )
+    with in_place(weights) as temporary:
+        _save(Path(temporary), arrays)
+    with in_place(script) as temporary:
+        Path(temporary).write_text(text, encoding="utf-8")
+    return worst
+
+
+def places(path: Path) -> tuple[Path, Path]:
+    r"""Where the weights and the script go."""
+    if path.suffix == ".npz" and not path.is_dir():
+        return path, path.with_suffix(".py")
+    if path.is_file():
+        raise ArgumentError("path", f"{path}, which is a file", "a folder, or a name of .npz")
+    return path / WEIGHTS, path / SCRIPT
+
+
+def _save(path: Path, arrays: dict[str, Any]) -> None:
+    with open(path, "wb") as file:
+        np.savez(file, **arrays)
+
+
+def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
+    r"""The script, and the arrays that it reads."""
+    from limbeck.export.numpy_densities import DENSITIES
+    from limbeck.export.numpy_layers import LAYERS
+    from limbeck.export.numpy_script import FUNCTIONS, Script
+    from limbeck.export.numpy_tables import READER, TABLES, beginning
+
+    if leaving.shape is None and leaving.table is None:
+        received = f"a {leaving.name} of unknown inputs"
+        raise ArgumentError("student", received, "a student of one tensor, or input_shape=")
+    modules = list(leaving.module.modules())
+    script = Script(
+        leaving.name,
+        {**LAYERS, **DENSITIES, **TABLES},
+        0 if leaving.shape is None else math.prod(leaving.shape),
+        any(isinstance(module, Trees) for module in modules),
+    )
+    if leaving.table is not None:
+        beginning(script, leaving.table)
+    else:
+        shape = tuple(leaving.shape or ())
+        script.add("h = np.asarray(x, float)")
+        script.add(f"if h.shape[1:] != {shape}:")
+        wanted = f"({', '.join(['n', *map(str, shape)])})"
+        script.add(f'    raise ValueError(f"x: got shape {{h.shape}}; accepted: {wanted}")')
+    script.module(leaving.module)
+    script.add("return h")
+    gives, of = GIVES[leaving.form], "frame" if leaving.table is not None else "x"
+    means = "columns by name: a data frame, or a dict of lists" if of == "frame" else "rows"
+    modules_used = [name for name in ("json", "math") if f"{name}." in _joined(script, READER, of)]
+    lines = [
+        f'"""{leaving.name} in plain NumPy; {MARK}, version {limbeck.__version__}."""',
+        "",
+        *(f"import {name}" for name in modules_used),
+        "from pathlib import Path",
+        "",
+        "import numpy as np",
+        "",
+        f"W = dict(np.load(Path(__file__).with_name({weights!r}), allow_pickle=False))",
+        'W = {name: a.astype(float) if a.dtype.kind == "f" else a for name, a in W.items()}',
+    ]
+    if leaving.classes is not None:
+        plain = (str, int, float)
+        names = [each if isinstance(each, plain) else str(each) for each in leaving.classes]
+        lines.append(f"CLASSES = {names!r}")
+    for name in FUNCTIONS:
+        if name in script.uses:
+            lines += ["", "", FUNCTIONS[name]]
+    if of == "frame":
+        lines += ["", *READER.rstrip("\n").split("\n")]
+    lines += ["", "", f"def predict({of}):", f'    """The {gives} of {means}."""']
+    lines += [f"    {line}" for line in script.lines]
+    if leaving.task == "classification" and leaving.classes is not None:
+        lines += ["", "", f"def label({of}):", '    """The most probable class of each."""']
+        lines += [f"    return [CLASSES[k] for k in predict({of}).argmax(1)]"]
+    return "\n".join(lines) + "\n", script.arrays
+
+
+def _joined(script: Any, reader: str, of: str) -> str:
+    from limbeck.export.numpy_script import FUNCTIONS
+
+    own = [FUNCTIONS[name] for name in script.uses]
+    return "\n".join([*script.lines, *own, reader if of == "frame" else ""])
+
+
+def _compared(leaving: Portable, script: Path) -> float:
+    r"""Run a script, and compare it with torch in double precision."""
+    spec = importlib.util.spec_from_file_location("limbeck_exported", script)
+    assert spec is not None
+    assert spec.loader is not None
+    made: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    module = _doubled(leaving.module)
+    x = map_tensors(torch.Tensor.cpu, leaving.rows(CHECKED))
+    if leaving.table is not None:
+        given = leaving.table.to_frame(x)
+        x = leaving.table.encode(given)  # unknown categories have become known ones
+    else:
+        x = x.double()
+        given = x.numpy()
+    with evaluating(module):
+        expected = module(x)
+    return apart(torch.as_tensor(np.asarray(made.predict(given))), expected)
+
+
+def _doubled(module: nn.Module) -> nn.Module:
+    r"""A copy that computes in double precision; trees see their features in 32 bits, as ever."""
+    own = copy.deepcopy(module).cpu()
+    trees = [each for each in own.modules() if isinstance(each, Trees)]
+    if not trees:
+        return own.double()
+    for each in trees:
+        each.value.data, each.base = each.value.data.double(), each.base.double()
+    return own

@@ -1,0 +1,200 @@
+r"""What leaves: a module from raw inputs to answers, and what others must know to use it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.core.batch import map_tensors
+from limbeck.errors import ArgumentError
+from limbeck.models.preprocessed import Preprocessed
+from limbeck.models.tree import Trees
+
+__all__ = ["Portable", "of_result", "portable", "shape_of"]
+
+TOLD = ("loss", "update", "schedule", "batch_size", "inputs", "seed", "device")
+r"""Settings of a run that cards tell."""
+
+
+@dataclass(frozen=True)
+class Portable:
+    r"""A student that is ready to leave.
+
+    Attributes:
+        module: From raw inputs to answers: of rows (n, *shape), or of a dict of a table's tensors.
+        shape: The shape of one row; None for a table, or where nobody knows.
+        form: What the answers are, one of `limbeck.core.forms.FORMS`, "means", or "outputs" of any
+            kind.
+        classes: Names of the classes or labels, if there are any.
+        task: "classification", "multilabel" or "regression", where that is known.
+        table: The schema of the rows, where they are rows of a table.
+        student: The student itself, as it was trained.
+        about: How it was made, in words and numbers by name.
+    """
+
+    module: nn.Module
+    shape: tuple[int, ...] | None
+    form: str = "values"
+    classes: list[Any] | None = None
+    task: str | None = None
+    table: Any = None
+    student: nn.Module | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        r"""The kind of the student."""
+        found = self.student or self.module
+        inner = found.network if isinstance(found, Preprocessed) else found
+        return type(inner).__name__
+
+    def like(self) -> Tensor:
+        r"""A tensor of the module's floating type, where it lives."""
+        held = [*self.module.parameters(), *self.module.buffers()]
+        return next((each for each in held if each.is_floating_point()), torch.empty(0))
+
+    def rows(self, n: int) -> Any:
+        r"""Random inputs as the student may meet them, always the same: (n, *shape), or a dict."""
+        if self.table is not None:
+            from limbeck.compression.tables.export import random_rows
+
+            place = self.like().device
+            return map_tensors(lambda part: part.to(place), random_rows(self.table, n))
+        if self.shape is None:
+            accepted = "a student of one tensor whose shape is known, or input_shape="
+            raise ArgumentError("student", f"a {self.name} of unknown inputs", accepted)
+        generator, like = torch.Generator().manual_seed(0), self.like()
+        x = torch.randn(n, *self.shape, generator=generator)
+        for module in self.module.modules():
+            support: Any = getattr(module, "support", None)
+            if callable(getattr(support, "start", None)):
+                x = support.start(n, generator)
+            elif isinstance(module, Preprocessed) and module.shift is not None:
+                if module.encoder is None and module.scale is not None:
+                    wide = torch.where(module.scale == 0, 1.0, 1 / module.scale)
+                    x = (module.shift + x.to(wide) * wide).cpu()
+                break
+            elif isinstance(module, Trees):
+                x = _around_thresholds(module, x)
+                break
+        return x.to(like.device, like.dtype)
+
+
+def _around_thresholds(trees: Trees, x: Tensor) -> Tensor:
+    r"""Rows that fall on either side of each threshold, some of them."""
+    inner = ~trees.is_leaf
+    flat = x.flatten(1)
+    for column in range(trees.inputs):
+        own = trees.threshold[inner & (trees.feature % trees.inputs == column)].cpu()
+        if len(own):
+            width = (own.max() - own.min()).item() or 1.0
+            flat[:, column] = own[torch.arange(len(flat)) % len(own)] + width * flat[:, column] / 3
+    return flat.reshape(x.shape)
+
+
+def portable(thing: Any, input_shape: Any = None) -> Portable:
+    r"""What leaves of a result, an estimator or a module.
+
+    Arguments:
+        thing: A result of any verb, a fitted estimator of limbeck's, or a module.
+        input_shape: Of a module that does not tell, the shape of one row, such as (784,).
+    """
+    thing = getattr(thing, "result_", thing)
+    own = getattr(thing, "portable", None)
+    if callable(own):
+        found: Portable = own()
+        return found
+    if not isinstance(thing, nn.Module):
+        accepted = "a result of distill, compress, condense or normalize, or a torch module"
+        raise ArgumentError("student", f"a {type(thing).__name__}", accepted)
+    shape = shape_of(thing) if input_shape is None else _shape(input_shape)
+    module, form = _tensors(thing, getattr(thing, "output_form", None))
+    return Portable(module, shape, form or "outputs", student=thing)
+
+
+def _tensors(student: nn.Module, form: str | None) -> tuple[nn.Module, str | None]:
+    r"""A student that gives tensors: of a bag, which gives distributions, their means."""
+    from limbeck.predictive.heads import Head, Means
+    from limbeck.predictive.sample_bag import SampleBag
+
+    if not isinstance(student, SampleBag):
+        return student, form
+    return Means(student, Head("")), "means"
+
+
+def shape_of(module: Any) -> tuple[int, ...] | None:
+    r"""The shape of one row that a module of limbeck's own takes; None of any other."""
+    if isinstance(module, Preprocessed):
+        if module.encoder is not None:
+            return None
+        return shape_of(module.network) if module.shift is None else tuple(module.shift.shape)
+    support = getattr(module, "support", None)
+    if support is not None and hasattr(support, "shape"):
+        return tuple(support.shape)
+    sizes = getattr(module, "sizes", None)
+    if isinstance(sizes, tuple) and sizes:
+        return (int(sizes[0]),)
+    if isinstance(module, Trees):
+        return (module.inputs,)
+    members = getattr(module, "models", None)
+    if isinstance(members, nn.ModuleList) and len(members):
+        return shape_of(members[0])
+    return None if members is None else shape_of(members)
+
+
+def _shape(given: Any) -> tuple[int, ...]:
+    sizes = (given,) if isinstance(given, int) else given
+    try:
+        found = tuple(int(size) for size in sizes)
+    except (TypeError, ValueError):
+        found = (0,)
+    if math.prod(found) < 1:
+        raise ArgumentError("input_shape", repr(given), "the shape of one row, such as (784,)")
+    return found
+
+
+def of_result(
+    result: Any,
+    module: nn.Module | None = None,
+    form: str | None = None,
+    *,
+    verb: str = "distill",
+    doubts: tuple[str, ...] = (),
+    **more: Any,
+) -> Portable:
+    r"""What leaves of a result.
+
+    Arguments:
+        result: Any result.
+        module: From raw inputs to answers; None is the student itself.
+        form: What the answers are; None is as the student's outputs are.
+        verb: What made it.
+        doubts: Reasons to distrust it that the result knows of.
+        more: Further attributes, and what else the card tells, by name, as `about`.
+    """
+    student, settings = result.student, dict(result.settings)
+    shapes = settings.get("input_shape") or {}
+    shape = shape_of(student)
+    if shape is None and set(shapes) == {""}:
+        shape = tuple(shapes[""])
+    own = settings.get("student_output") or getattr(student, "output_form", None)
+    about = {
+        "verb": "normalize" if "normalization" in settings else verb,
+        "doubts": list(doubts),
+        **{name: settings[name] for name in TOLD if settings.get(name) not in (None, "")},
+        "steps": f"{result.steps:,}; {result.stop_reason}",
+        "seconds": f"{result.seconds:.1f} ({result.engine})",
+        **more.pop("about", {}),
+    }
+    if doubt := (settings.get("normalization") or {}).get("doubt"):
+        about["doubts"].append(doubt)
+    if result.failure is not None:
+        about["doubts"].append(str(result.failure))
+    shape = more.pop("shape", shape)
+    if module is None:
+        module, form = _tensors(student, form or own)
+    return Portable(module, shape, form or "outputs", student=student, about=about, **more)

@@ -1,0 +1,80 @@
+r"""A report as one page that needs nothing else: no network, no other files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from limbeck.errors import LimbeckError
+from limbeck.report.blocks import Document
+
+__all__ = ["render", "sort_value"]
+
+TEMPLATE = Path(__file__).parent / "template"
+
+NUMBER = re.compile(
+    r"([+\-−]?)(\d[\d,]*\.?\d*(?:e[+\-]?\d+)?)\s*(%|×|kB|MB|GB|µs|ms|s|bytes)?(?=$|[ …±])"
+)
+r"""A sign, a number, and perhaps its unit."""
+
+UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "µs": 1e-6, "ms": 1e-3}
+
+
+def sort_value(cell: str) -> float | None:
+    r"""The number that a cell begins with, by which a column is sorted; None of words.
+
+    >>> sort_value("97.7 ± 0.4%"), sort_value("1,234"), sort_value("12 kB"), sort_value("munge")
+    (97.7, 1234.0, 12000.0, None)
+    """
+    found = NUMBER.match(cell.strip())
+    if found is None:
+        return None
+    sign = -1.0 if found[1] in ("-", "−") else 1.0
+    return sign * float(found[2].replace(",", "")) * UNITS.get(found[3] or "", 1.0)
+
+
+def render(
+    documents: list[Document],
+    title: str,
+    *,
+    findings: list[str] | None = None,
+    commands: list[str] | None = None,
+) -> str:
+    r"""The page.
+
+    Arguments:
+        documents: What there is to tell; one, or with findings several.
+        title: The page's heading.
+        findings: What a page on several results opens with.
+        commands: What to try next, a line each.
+    """
+    import limbeck
+
+    try:
+        import jinja2
+    except ImportError:
+        raise LimbeckError(
+            "reports need jinja2, which is not installed: pip install 'limbeck[report]'"
+        ) from None
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.globals |= {"sort_value": sort_value, "about": about}
+    verbs = documents[0].verb if findings is None else "report"
+    return environment.get_template("page.html").render(
+        documents=documents, title=title, findings=findings, commands=commands or [],
+        version=limbeck.__version__, eyebrow=verbs,
+    )  # fmt: skip
+
+
+def about(document: Document, alone: bool = True) -> str:
+    r"""The line above the title: when, on what; of a result alone, with its seed and time."""
+    content: dict[str, Any] = document.content
+    found = content.get("circumstances") or {}
+    parts = [str(found[name]) for name in ("date", "hardware") if found.get(name)]
+    if alone and content.get("seed") is not None:
+        parts.append(f"seed {content['seed']}")
+    if alone and content.get("seconds") is not None:
+        parts.append(f"{content['seconds']:,.1f} s")
+    return " · ".join(parts)

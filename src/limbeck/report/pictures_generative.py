@@ -1,0 +1,172 @@
+r"""Pictures of generative models: samples, features, sorted log probabilities, log Z."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from limbeck.errors import ArgumentError
+from limbeck.report.canvas import COLOURS, INK
+from limbeck.report.fidelity import _drawn
+from limbeck.report.images import images
+from limbeck.report.plots import intervals, sorted_log_probabilities
+from limbeck.results.folder import Saved, as_saved
+
+__all__ = ["features", "log_probabilities", "log_z", "samples"]
+
+SHEET, WIDE = 36, 3.4
+r"""Images of a sheet, and its inches."""
+
+MODELS = ("teacher", "student")
+BINS = 40
+
+
+def samples(saved: Any, ax: Any = None, *, model: str = "student") -> Any:
+    r"""Samples of one model as a sheet of images; of others, both models' together.
+
+    Of one variable they are histograms, of two scattered points, of more the means of each
+    variable, the student's against the teacher's.
+
+    Arguments:
+        saved: A saved result of `normalize`.
+        ax: Where to draw; None for a figure of its own.
+        model: "teacher" or "student", of images.
+    """
+    found = as_saved(saved)
+    if model not in MODELS:
+        raise ArgumentError.unknown("model", model, MODELS)
+    rows = _array(found, f"samples_{model}", "samples")
+    if found.content.get("image"):
+        return _drawn(ax, _size(found, rows), partial(_sheet, found, rows, model, "samples", False))
+    size = math.prod(rows.shape[1:])
+    both = [_array(found, f"samples_{each}", "samples of both").reshape(-1, size)
+            for each in MODELS]  # fmt: skip
+    draw = {1: _histograms, 2: _scattered}.get(both[0].shape[1], _averages)
+    return _drawn(ax, (4.2, 3.6), partial(draw, found, *both))
+
+
+def features(saved: Any, ax: Any = None, *, model: str = "student") -> Any:
+    r"""The weights of hidden units as a sheet of images, those of greatest norm first."""
+    found = as_saved(saved)
+    if model not in MODELS:
+        raise ArgumentError.unknown("model", model, MODELS)
+    rows = _array(found, f"features_{model}", "features")
+    if not found.content.get("image"):
+        raise ArgumentError("saved", "a result without images", "one whose events are images")
+    return _drawn(ax, _size(found, rows), partial(_sheet, found, rows, model, "features", True))
+
+
+def log_probabilities(saved: Any, ax: Any = None) -> Any:
+    r"""Log probabilities of the same events by both, sorted by the teacher's."""
+    found = as_saved(saved)
+    both = [_array(found, f"log_prob_{each}", "log probabilities of both") for each in MODELS]
+    return _drawn(ax, (4.8, 3.3), partial(_sorted, found, *both))
+
+
+def log_z(saved: Any, ax: Any = None) -> Any:
+    r"""Estimates of log Z below one another, with the exact value where it is known."""
+    found = as_saved(saved)
+    entries = [each for each in found.content.get("log_z", []) if _known(each)]
+    if not entries:
+        raise ArgumentError("saved", "a result without log Z", "one with estimates of it")
+    return _drawn(ax, (4.8, 1.3 + 0.36 * len(entries)), partial(_intervals, found, entries))
+
+
+def _size(found: Saved, rows: np.ndarray) -> tuple[float, float]:
+    r"""Inches of a sheet, so that nothing stays empty."""
+    count = min(len(rows), SHEET)
+    across = math.ceil(math.sqrt(count))
+    height, width = found.content["image"]
+    return WIDE, 0.3 + WIDE * height * math.ceil(count / across) / (width * across)
+
+
+def _sheet(found: Saved, rows: np.ndarray, model: str, what: str, signed: bool, axes: Any) -> str:
+    height, width = found.content["image"]
+    said = images(
+        axes, rows[:SHEET].reshape(min(len(rows), SHEET), -1), shape=(height, width),
+        by_column=bool(found.content.get("by_column")), signed=signed, what=what,
+    )  # fmt: skip
+    name = _name(found, model)
+    axes.set_title(name)
+    return f"{name}: {said}"
+
+
+def _histograms(found: Saved, teacher: np.ndarray, student: np.ndarray, axes: Any) -> str:
+    every = np.concatenate([teacher, student])
+    edges = np.linspace(every.min(), every.max() + 1e-12, BINS + 1)
+    axes.hist(teacher[:, 0], edges, color=COLOURS[0], alpha=0.45, label=_name(found, "teacher"))
+    axes.hist(student[:, 0], edges, color=COLOURS[1], histtype="step", linewidth=1.4,
+              label=_name(found, "student"))  # fmt: skip
+    axes.set_xlabel("value")
+    axes.set_ylabel("samples")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    return (
+        f"Histograms of samples: teacher with mean {teacher.mean():.3g} and deviation "
+        f"{teacher.std():.3g}, student with {student.mean():.3g} and {student.std():.3g}."
+    )
+
+
+def _scattered(found: Saved, teacher: np.ndarray, student: np.ndarray, axes: Any) -> str:
+    for place, (name, rows) in enumerate(zip(MODELS, (teacher, student), strict=True)):
+        axes.scatter(
+            rows[:, 0], rows[:, 1], s=10, marker="os"[place], color=COLOURS[place], alpha=0.6,
+            linewidths=0, label=_name(found, name),
+        )  # fmt: skip
+    axes.set_xlabel("first variable")
+    axes.set_ylabel("second variable")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    counts = f"{len(teacher)} of the teacher, {len(student)} of the student"
+    return f"Samples of two variables: {counts}."
+
+
+def _averages(found: Saved, teacher: np.ndarray, student: np.ndarray, axes: Any) -> str:
+    one, two = teacher.mean(0), student.mean(0)
+    ends = min(one.min(), two.min()), max(one.max(), two.max())
+    axes.plot(ends, ends, color=INK, linewidth=1, linestyle=":", label="equal")
+    axes.scatter(one, two, s=14, color=COLOURS[0], alpha=0.7, linewidths=0, label="a variable")
+    axes.set_xlabel(f"mean by {_name(found, 'teacher')}")
+    axes.set_ylabel(f"mean by {_name(found, 'student')}")
+    axes.legend(loc="upper left")
+    return (
+        f"Means of {len(one)} variables over {len(teacher)} samples, the student's against the "
+        f"teacher's: they differ by {np.abs(one - two).mean():.2g} on average."
+    )
+
+
+def _sorted(found: Saved, teacher: np.ndarray, student: np.ndarray, axes: Any) -> str:
+    names = (_name(found, "teacher"), _name(found, "student"))
+    said = sorted_log_probabilities(axes, teacher.tolist(), student.tolist(), names=names)
+    where = (found.content.get("held_out") or {}).get("where", "events")
+    axes.set_xlabel(f"{where}, sorted by {names[0]}")
+    if found.content.get("log_z_used") is None:
+        said += " The teacher's are shifted to the student's mean, since log Z is not known."
+    return said.replace(" images ", f" {where} ")
+
+
+def _intervals(found: Saved, entries: list[Any], axes: Any) -> str:
+    said = intervals(axes, {each["name"]: each for each in entries})
+    axes.locator_params(axis="x", nbins=6)
+    exact = found.content.get("exact")
+    if exact is None:
+        return said
+    axes.axvline(exact, color=COLOURS[2], linestyle="--", linewidth=1.2, label=f"exact {exact:.4f}")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+    return f"{said} The dashed line is the exact value, {exact:.4f}."
+
+
+def _known(estimate: Any) -> bool:
+    return estimate["value"] is not None and estimate["std_error"] is not None
+
+
+def _name(found: Saved, role: str) -> str:
+    models = (each for each in found.content["models"] if each.get("role") == role)
+    return str(next(models, {"name": role})["name"])
+
+
+def _array(found: Saved, name: str, what: str) -> np.ndarray:
+    if name not in found.arrays:
+        raise ArgumentError("saved", f"a result without {what}", "one of normalize that has them")
+    return found.arrays[name]

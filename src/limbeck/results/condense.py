@@ -1,0 +1,150 @@
+r"""What a result of `condense` holds: agreement with all draws, weights, surfaces or curves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+
+from limbeck.compression.fidelity import wording
+from limbeck.draws.read import as_draws
+from limbeck.draws.stored import Draws
+from limbeck.draws.stream import Stream, StreamEnded
+from limbeck.draws.structure import as_parts
+from limbeck.predictive.agreement import Agreement
+from limbeck.predictive.condensed import Condensed
+from limbeck.results.story import as_array, model, some, story
+from limbeck.results.surfaces import pictured
+from limbeck.results.verdicts import verdict
+
+__all__ = ["condensed"]
+
+SHOWN = 2000
+r"""Draws that are kept for pictures."""
+
+FROM_STREAM = 4000
+r"""Draws that are taken of a stream, to compare with."""
+
+COMPARED = "the student beside the average of all draws"
+
+
+def condensed(
+    result: Condensed,
+    *,
+    agreement: Agreement | None = None,
+    x: Any = None,
+    y: Any = None,
+    posterior: Any = None,
+    points: Any = None,
+    labels: Any = None,
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    r"""Content and arrays of a condensed posterior.
+
+    Arguments:
+        result: What `condense` gave back.
+        agreement: What `result.report` gave; None makes it, at the inputs x.
+        x: Inputs at which student and draws are compared. Of one or two variables, their range is
+            where curves and surfaces are drawn. None for a density without inputs.
+        y: Outcomes there, if known.
+        posterior: Draws to compare with; None takes those that were condensed.
+        points: Data (n, 2) to draw on surfaces, with labels (n,) of 0 and 1.
+        labels: Those labels.
+    """
+    own, notes = story(result), list(result.notes)
+    draws = _draws(result, posterior, notes)
+    if agreement is None and draws is not None and (x is not None or result.head is None):
+        agreement = result.report(x, y, posterior=draws)
+    count = result.used if draws is None else draws.count
+    size = result.draw_bytes if agreement is None else agreement.bytes[0]
+    own["models"] = [
+        model(f"average of {count:,} draws", "teacher") | {"bytes": size},
+        model(type(result.student).__name__, "student", result.student) | {"bytes": result.bytes},
+    ]
+    if draws is not None:
+        numbers = draws.count * draws.structure.dim
+        own["models"][0]["parameters"] = numbers
+    own["title"] = f"{count:,} posterior draws, condensed"
+    own["density"] = result.head is None
+    if agreement is None:
+        own["summary"] = str(result).rstrip().rsplit("\n", 1)[-1]
+        notes.append(f"Not measured: {COMPARED}; it needs inputs, the draws and predict.")
+    else:
+        own["agreement"] = asdict(agreement)
+        own["summary"] = _summary(agreement)
+    own |= _diagnostics(result, own["verdicts"])
+    arrays = _weights(result, draws)
+    if draws is not None:
+        arrays |= pictured(result, draws, x)
+    if points is not None:
+        arrays["points"] = as_array(points).astype(float)
+        if labels is not None:
+            arrays["labels"] = as_array(labels)
+    return own | {"notes": notes}, arrays
+
+
+def _summary(found: Agreement) -> str:
+    r"""What a user would tell a colleague."""
+    size, speed = found.bytes, found.seconds
+    savings = (
+        wording.compared(size[0], size[1], "smaller", "larger", "as large"),
+        wording.compared(speed[0], speed[1], "faster", "slower", "as fast"),
+    )
+    said = " and ".join(each for each in savings if each)
+    return (
+        f"The student is within {found.mean_error:.2g} of the average of {found.draws:,} draws in "
+        f"the mean, and {found.max_error:.2g} at most, at {found.inputs:,} {found.at}"
+        f"{f'; it is {said}' if said else ''}."
+    )
+
+
+def _draws(result: Condensed, posterior: Any, notes: list[str]) -> Draws | None:
+    r"""Stored draws to compare with; of a stream, some more of it."""
+    if result.calling is None:
+        return None
+    given = result.posterior if posterior is None else as_draws(posterior)
+    if isinstance(given, Stream):
+        try:
+            parts = as_parts(given.next(FROM_STREAM))
+        except StreamEnded:
+            notes.append("The stream has no further draws to compare the student with.")
+            return None
+        notes.append(f"The student is compared with {FROM_STREAM:,} further draws of the stream.")
+        return Draws({name: part[None] for name, part in parts.items()})
+    return given
+
+
+def _diagnostics(result: Condensed, verdicts: list[Any]) -> dict[str, Any]:
+    found = result.diagnostics
+    if found is None or not len(found.r_hat):
+        return {}
+    worst = found.r_hat.nan_to_num(0.0).max().item()
+    least = found.ess.nan_to_num(math.inf).min().item()
+    words = f"R̂ is at most {worst:.3f} and the effective size at least {least:,.0f}."
+    if found.reasons:
+        words = f"The draws themselves are doubtful: {'; '.join(found.reasons)}."
+    verdicts.append(verdict("draws", not found.reasons, words))
+    return {
+        "diagnostics": {
+            "names": list(found.names),
+            "r_hat": found.r_hat.tolist(),
+            "ess": found.ess.tolist(),
+            "reasons": list(found.reasons),
+        }
+    }
+
+
+@torch.no_grad()
+def _weights(result: Condensed, draws: Draws | None) -> dict[str, np.ndarray]:
+    r"""Draws and pseudo-draws, of two numbers or more."""
+    found: dict[str, np.ndarray] = {}
+    flat = getattr(result.student, "flat", None)
+    if flat is not None:
+        found["pseudo_draws"] = flat.cpu().numpy()
+        found["pseudo_weights"] = result.student.weights.cpu().numpy()  # type: ignore[operator]
+    if draws is not None and flat is not None:
+        index = some(draws.count, SHOWN)
+        found["draws"] = draws.structure.flatten(draws.take(index)).cpu().numpy()
+    return found

@@ -1,0 +1,83 @@
+r"""Result folders: whose they are, and what is never touched."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from limbeck.cli.folder import CONFIG, UNFINISHED, Folder, free, result_folder
+from limbeck.errors import ArgumentError
+
+OPTIONS = {"target": "rbm.npz", "steps": 3, "seed": None, "json": False}
+
+
+@pytest.fixture
+def folder(here):
+    return Folder(Path("out"), "logz", OPTIONS)
+
+
+def finished(folder):
+    (folder.work / "result.json").write_text("{}")
+    return folder.finish()
+
+
+def test_it_is_marked_until_it_is_finished(folder):
+    assert (folder.work / UNFINISHED).exists()
+    assert not folder.resumes
+    assert list(json.loads((folder.work / UNFINISHED).read_text())) == ["rbm.npz"]
+    assert finished(folder) == Path("out")
+    assert not (Path("out") / UNFINISHED).exists()
+    assert result_folder(Path("out")) == Path("out")
+
+
+def test_what_cannot_be_gone_on_with_is_taken_away(folder):
+    folder.abandon()
+    assert not Path("out").exists()
+
+
+def test_what_can_be_gone_on_with_stays(folder):
+    folder.checkpoint.mkdir()
+    (folder.checkpoint / "inputs.json").write_text("{}")
+    folder.abandon()
+    assert Folder(Path("out"), "logz", OPTIONS).resumes
+
+
+def test_how_it_is_shown_makes_no_difference(folder):
+    assert Folder(Path("out"), "logz", {**OPTIONS, "json": True, "quiet": True}).resumes
+    with pytest.raises(ArgumentError, match="steps was 3 and is 4"):
+        Folder(Path("out"), "logz", {**OPTIONS, "steps": 4})
+    with pytest.raises(ArgumentError, match="it is of limbeck logz"):
+        Folder(Path("out"), "normalize", OPTIONS)
+
+
+def test_a_result_of_other_settings_is_replaced_only_if_asked(folder):
+    finished(folder)
+    other = {**OPTIONS, "steps": 4}
+    with pytest.raises(ArgumentError, match="--overwrite"):
+        Folder(Path("out"), "logz", other)
+    again = Folder(Path("out"), "logz", other, overwrite=True)
+    (again.work / "student").mkdir()
+    assert "steps = 3" in (Path("out") / CONFIG).read_text()
+    finished(again)
+    assert "steps = 4" in (Path("out") / CONFIG).read_text()
+    assert (Path("out") / "student").is_dir()
+    assert not again.work.exists()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_is_not_limbecks_is_never_touched(here, overwrite):
+    Path("mine").mkdir()
+    Path("mine/result.json").write_text("my own")
+    Path("mine/UNFINISHED").write_text("my own too")
+    with pytest.raises(ArgumentError, match="holds other things"):
+        Folder(Path("mine"), "logz", OPTIONS, overwrite)
+    assert Path("mine/result.json").read_text() == "my own"
+
+
+def test_a_free_name_is_found(here):
+    assert free("logz", OPTIONS) == Path("limbeck-logz")
+    finished(Folder(Path("limbeck-logz"), "logz", OPTIONS))
+    assert free("logz", OPTIONS) == Path("limbeck-logz")
+    assert free("logz", {**OPTIONS, "steps": 9}) == Path("limbeck-logz-2")
+    Path("limbeck-logz-2").mkdir()
+    assert free("logz", {**OPTIONS, "steps": 9}) == Path("limbeck-logz-3")

@@ -1,0 +1,173 @@
+r"""Ctrl-C keeps a checkpoint and says how to go on; the same command again goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import limbeck as lb
+from limbeck.cli import references
+from limbeck.cli.interruption import at_a_whole_step
+from limbeck.core.checkpoint import read, read_tensors
+
+SOURCE = str(Path(lb.__file__).parents[1])
+STUDENT = "student/student.safetensors"
+
+INTERRUPTING = """
+import signal
+import torch
+import limbeck as lb
+
+calls = {"count": 0, "at": None}
+
+
+class Net(torch.nn.Module):
+    output_form = "logits"
+
+    def __init__(self):
+        super().__init__()
+        self.net = lb.MLP(3, 8, 2, generator=torch.Generator().manual_seed(1))
+
+    def forward(self, x):
+        calls["count"] += 1
+        if calls["count"] == calls["at"]:
+            signal.raise_signal(signal.SIGINT)
+        return self.net(x)
+
+
+net = Net()
+"""
+
+
+def student(folder):
+    return read_tensors(Path(folder) / STUDENT)[0]
+
+
+def assert_same(one, two):
+    one, two = student(one), student(two)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.fixture
+def calls(here):
+    r"""When the teacher interrupts the run: at which of its calls."""
+    Path("tricky.py").write_text(INTERRUPTING)
+    return references.load("tricky:calls", "teacher")
+
+
+@pytest.fixture
+def words(here):
+    return (
+        "compress", "tricky:net", "train.csv", "--drop", "y", "--student", "8", "--inputs",
+        "munge", "--batch-size", "60", "--steps", "100", "--engine", "eager", "--no-timing",
+        "--no-verdicts",
+    )  # fmt: skip
+
+
+def test_within_a_step_it_waits_for_the_end_of_it(limbeck, calls, words):
+    assert limbeck(*words, "--out", "whole").code == 0
+    calls.update(count=0, at=70)
+    stopped = limbeck(*words, "--out", "out")
+    assert stopped.code == 130
+    assert not stopped.out
+    (line,) = stopped.err.splitlines()
+    assert line.endswith("the same command goes on, or: limbeck compress --config out/config.toml")
+    done = read(Path("out/checkpoint/loop/checkpoint.safetensors"))[1]["done"]
+    assert 0 < done < 100
+    assert f"stopped after step {done:,}" in line
+    assert {path.name for path in Path("out").iterdir()} == {
+        "UNFINISHED", "checkpoint", "config.toml",
+    }  # fmt: skip
+    calls.update(at=None)
+    resumed = limbeck("compress", "--config", "out/config.toml")
+    assert resumed.code == 0, resumed.err
+    assert f"going on after step {done:,}" in resumed.err
+    assert_same("out", "whole")
+    assert not Path("out/UNFINISHED").exists()
+    assert not Path("out/checkpoint").exists()
+
+
+def test_before_the_first_step_nothing_is_kept(limbeck, calls, words):
+    calls.update(count=0, at=1)
+    stopped = limbeck(*words, "--out", "out")
+    assert stopped.code == 130
+    assert "nothing was written" in stopped.err
+    assert not Path("out").exists()
+
+
+def test_an_unfinished_run_is_recognised(limbeck, refused, calls, words):
+    calls.update(count=0, at=70)
+    assert limbeck(*words, "--out", "out").code == 130
+    assert "an unfinished result of limbeck compress" in limbeck("info", "out").out
+    assert "whose run is not over" in refused("report", "out")
+    assert "steps was 100 and is 300" in refused(*words, "--out", "out", "--steps", "300")
+    with open("train.csv", "a") as file:
+        file.write("1,2,3,up\n")
+    assert "since which train.csv has changed" in refused(*words, "--out", "out")
+    anew = limbeck(*words, "--out", "out", "--overwrite")
+    assert anew.code == 0
+    assert "going on" not in anew.err
+
+
+def test_without_a_folder_named_the_same_command_finds_its_own(limbeck, calls, words):
+    assert limbeck(*words, "--seed", "1").code == 0
+    calls.update(count=0, at=70)
+    assert limbeck(*words).code == 130
+    assert Path("limbeck-compress-2/UNFINISHED").exists()
+    resumed = limbeck(*words)
+    assert resumed.code == 0
+    assert "going on after step" in resumed.err
+    assert not Path("limbeck-compress-2/UNFINISHED").exists()
+    assert not Path("limbeck-compress-3").exists()
+
+
+def test_repeating_keeps_the_old_result_until_the_new_one_is_whole(limbeck, calls, words):
+    assert limbeck(*words, "--out", "out").code == 0
+    before = Path("out/result.json").read_text()
+    Path("out/report.html").write_text("an old page")
+    Path("out/notes.txt").write_text("mine")
+    calls.update(count=0, at=70)
+    assert limbeck(*words, "--out", "out").code == 130
+    assert Path("out/result.json").read_text() == before
+    assert Path("out/report.html").exists()
+    assert limbeck(*words, "--out", "out").code == 0
+    assert not Path("out.unfinished").exists()
+    assert not Path("out/report.html").exists()
+    assert Path("out/notes.txt").read_text() == "mine"
+
+
+def test_a_second_time_is_immediate():
+    with pytest.raises(KeyboardInterrupt), at_a_whole_step():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_real_interruption_of_a_real_process(limbeck, here):
+    words = ("normalize", "rbm.npz", "--chains", "50", "--burn-in", "20", "--engine", "eager")
+    words = (*words, "--steps", "500")
+    often = ("--checkpoint-seconds", "0.05", "--out", "out")
+    command = [sys.executable, "-m", "limbeck.cli", *words, *often]
+    environment = os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    checkpoint = Path("out/checkpoint/loop/checkpoint.safetensors")
+    while not checkpoint.exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[1]
+    assert process.returncode == 130, said
+    assert "the same command goes on" in said
+    assert Path("out/UNFINISHED").exists()
+    assert 0 < read(checkpoint)[1]["done"] < 500
+    assert limbeck(*words, "--out", "out").code == 0
+    assert limbeck(*words, "--out", "whole").code == 0
+    assert_same("out", "whole")
+    one, two = (json.loads(Path(f"{name}/result.json").read_text()) for name in ("out", "whole"))
+    assert np.array_equal(one["history"]["loss"], two["history"]["loss"])

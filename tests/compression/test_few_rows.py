@@ -1,0 +1,191 @@
+r"""Few rows in NumPy: the answers that torch gives, and torch itself where that is not sure."""
+
+import copy
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_classification, make_friedman1
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from torch import nn
+
+import limbeck as lb
+from limbeck.compression.compress import compress
+from limbeck.compression.few_rows import ROWS, FewRows
+from limbeck.compression.training import predictions
+from limbeck.models import MLP, Preprocessed
+
+QUICK = {
+    "progress": False, "device": "cpu", "engine": "eager", "steps": 60, "size": 300,
+    "inputs": "munge",
+}  # fmt: skip
+X, Y = make_classification(120, 6, n_informative=4, n_classes=3, random_state=0)
+X[:, 5] = 2.0  # a constant column is ignored
+
+
+def three(x):
+    return 1 / (1 + np.exp(-np.asarray(x)[:, :3]))
+
+
+@pytest.fixture(scope="module")
+def forest():
+    return RandomForestClassifier(10, random_state=0).fit(X, Y)
+
+
+@pytest.fixture
+def net(forest):
+    return compress(forest, X, (8, 5), **QUICK)
+
+
+def in_torch(made, rows):
+    form = made.settings.get("student_output")
+    return predictions(made.student, made.kind.encode(rows), made.task, form)
+
+
+TEACHERS = {
+    "classes": (X, lambda: RandomForestClassifier(5, random_state=0).fit(X, Y), {}),
+    "labels": (X, lambda: three, {"task": "multilabel"}),
+    "values": (X, lambda: lambda x: 1e4 + 100 * np.asarray(x)[:, 0], {}),
+    "many values": (X, lambda: lambda x: np.asarray(x)[:, :4] ** 2, {"task": "regression"}),
+}
+STUDENTS = {
+    "net": (8, 5), "linear": "linear", "tree": "tree", "boosted": "boosted",
+    "forest": RandomForestRegressor(3, max_leaf_nodes=5, random_state=0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("student", STUDENTS)
+@pytest.mark.parametrize("task", TEACHERS)
+def test_as_in_torch(task, student):
+    rows, teacher, options = TEACHERS[task]
+    made = compress(teacher(), rows, STUDENTS[student], **QUICK, **options)
+    few = FewRows(made.student, (6,), made.task, made.settings.get("student_output"))
+    for n, kind in ((1, np.float64), (2, np.float32)):
+        asked = rows[:n].astype(kind)
+        found = few(asked)
+        assert found is not None
+        assert found.dtype == np.float64
+        np.testing.assert_allclose(found, in_torch(made, asked), rtol=1e-6, atol=1e-6)
+        np.testing.assert_array_equal(found, made._predictions(asked))
+
+
+@pytest.mark.parametrize("hidden", ["relu", "tanh"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_nets_without_scaling_and_images(hidden, bias):
+    generator = torch.Generator().manual_seed(0)
+    bare = MLP(12, 7, 3, hidden=hidden, bias=bias, generator=generator)
+    scaled = Preprocessed(bare, torch.randn(3, 4, generator=generator), torch.rand(3, 4))
+    x = np.random.default_rng(0).normal(size=(5, 3, 4))
+    for student in (bare, scaled):
+        found = FewRows(student, (3, 4), "classification", None)(x)
+        expected = predictions(student, torch.tensor(x).float(), "classification")
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_student_that_is_trained_on_stays_in_step(net):
+    before = net.predict_proba(X[:1])
+    with torch.no_grad():
+        for parameter in net.student.parameters():
+            parameter.add_(0.1)
+    after = net.predict_proba(X[:1])
+    assert abs(after - before).max() > 1e-3
+    np.testing.assert_allclose(after, in_torch(net, X[:1]), atol=1e-6)
+
+
+CHANGES = {
+    "another student": lambda made: setattr(made, "student", copy.deepcopy(made.student).double()),
+    "another type": lambda made: made.student.double(),
+    "another layer": lambda made: made.student.network.layers.__setitem__(0, nn.Linear(6, 8)),
+    "another parameter": lambda made: setattr(
+        made.student.network.layers[0], "weight", nn.Parameter(torch.ones(8, 6))
+    ),
+    "other numbers": lambda made: setattr(
+        made.student.network.layers[0].weight, "data", torch.ones(8, 6)
+    ),
+    "another scale": lambda made: setattr(made.student, "scale", torch.full((6,), 3.0)),
+    "a hook": lambda made: made.student.network.register_forward_hook(lambda m, i, o: 3 * o),
+    "other units": lambda made: made.student.network.layers[-1].register_forward_pre_hook(
+        lambda m, i: (i[0] + 1,)
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_parts_that_are_replaced_are_noticed(net, change):
+    before = net.predict_proba(X[:1])
+    CHANGES[change](net)
+    after = net.predict_proba(X[:1])
+    np.testing.assert_allclose(after, in_torch(net, X[:1]), atol=1e-6)
+    if change not in ("another student", "another type"):
+        assert abs(after - before).max() > 1e-4
+
+
+def test_trees_that_are_filled_again_are_noticed(forest):
+    one = compress(forest, X, "tree", **QUICK)
+    assert one.predict_proba(X[:1]) is not None
+    state = one.student.state_dict()
+    flipped = {name: t.clone() for name, t in state.items()}
+    flipped["value"] = flipped["value"].flip(1)
+    one.student.load_state_dict(flipped)
+    np.testing.assert_allclose(one.predict_proba(X[:2]), in_torch(one, X[:2]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (X[:1, :5], r"rows of shape \(5,\)"),
+        (np.zeros((0, 6)), "no data"),
+        (np.full((1, 6), np.nan), "NaN or infinite"),
+        (np.full((1, 6), np.inf), "NaN or infinite"),
+        (np.full((1, 6), 1e300), "beyond float32"),
+        (X[0], r"rows and columns"),
+        (np.array([["a"] * 6]), "strings"),
+    ],
+)
+def test_no_check_is_left_out(net, rows, message):
+    net.predict_proba(X[:1])
+    with pytest.raises(lb.ArgumentError, match=message):
+        net.predict_proba(rows)
+
+
+def test_far_away_numbers_do_not_warn(net):
+    far = np.full((1, 6), 1e36)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = net.predict_proba(far), net.predict_proba(np.full((1, 6), 1e29))
+    assert found[0].shape == found[1].shape == (1, 3)
+    np.testing.assert_allclose(found[0], in_torch(net, far))
+
+
+def test_what_is_left_to_torch(net):
+    few = FewRows(net.student, (6,), "classification", "logits")
+    many = np.repeat(X[:1], ROWS + 1, axis=0)
+    assert few(many[:-1]) is not None
+    assert few(many) is None
+    assert few(X[:1].tolist()) is None
+    assert few(torch.tensor(X[:1])) is None
+    assert few(X[:1].astype(int)) is None
+    assert FewRows(nn.Linear(6, 3), (6,), "classification", "logits")(X[:1]) is None
+    probit = MLP(6, 4, 3, hidden="probit")
+    assert FewRows(probit, (6,), "classification", None)(X[:1]) is None
+    assert FewRows(probit.double(), (6,), "classification", None)(X[:1]) is None
+
+
+def test_modules_of_the_users_own_and_several_inputs_still_answer():
+    x, y = make_friedman1(80, random_state=0)
+    forest = RandomForestRegressor(5, random_state=0).fit(x, y)
+    made = compress(forest, x, nn.Sequential(nn.Linear(10, 4), nn.ReLU(), nn.Linear(4, 1)), **QUICK)
+    assert made.predict(x[:1]).shape == (1,)
+    np.testing.assert_allclose(made.predict(x[:1]), made.predict(x)[:1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("student", [(8,), "tree"])
+def test_results_are_pickled_and_copied_after_they_have_predicted(forest, student):
+    made = compress(forest, X, student, labels=Y, **QUICK)
+    expected = made.predict_proba(X[:2])
+    for other in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
+        np.testing.assert_array_equal(other.predict_proba(X[:2]), expected)
+        assert other._few.student is other.student
+        assert other.problem.targets().shape == (120, 3)

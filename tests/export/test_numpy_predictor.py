@@ -1,0 +1,185 @@
+r"""The NumPy predictor: it needs NumPy alone, and gives what torch gives in double precision."""
+
+import copy
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from tests.export.students import NUMPY, OTHERS, net, rows
+from torch import nn
+
+import limbeck as lb
+from limbeck.export import numpy_predictor, to_numpy
+from limbeck.models.tree import Trees
+
+ALONE = """
+import json, runpy, sys
+from pathlib import Path
+for name in ("torch", "limbeck", "sklearn", "scipy", "pandas"):
+    sys.modules[name] = None  # so that importing it fails
+import numpy as np
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    found = runpy.run_path(str(folder / "predict.py"))
+    if (folder / "x.json").exists():
+        y = found["predict"](json.loads((folder / "x.json").read_text()))
+        (folder / "labels.json").write_text(json.dumps(found["label"](
+            json.loads((folder / "x.json").read_text()))))
+    else:
+        y = found["predict"](np.load(folder / "x.npy"))
+    np.save(folder / "y.npy", y)
+"""
+
+
+def alone(folder):
+    r"""Run every predictor of a folder where nothing but NumPy can be imported."""
+    command = [sys.executable, "-I", "-c", ALONE, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+
+
+def exact(module, x):
+    r"""What torch gives in double precision; trees compare as they always do."""
+    own = copy.deepcopy(module).eval()
+    if any(isinstance(each, Trees) for each in own.modules()):
+        return own(x.float()).double()
+    with torch.no_grad():
+        return own.double()(x.double())
+
+
+def test_every_small_student_agrees_with_torch_where_only_numpy_is(tmp_path):
+    expected = {}
+    for number, (name, (make, shape)) in enumerate(NUMPY.items()):
+        student, folder = make(), tmp_path / f"{number:02}"
+        assert to_numpy(student, folder, shape) == folder
+        assert sorted(file.name for file in folder.iterdir()) == ["predict.py", "weights.npz"]
+        x = rows(student, shape, 9)
+        if "tree" in name or "forest" in name:
+            x[2, 1] = torch.nan
+        np.save(folder / "x.npy", x.double().numpy())
+        expected[name, folder] = exact(student, x).detach().numpy()
+    alone(tmp_path)
+    for (name, folder), y in expected.items():
+        np.testing.assert_allclose(np.load(folder / "y.npy"), y, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("name", [name for name in NUMPY if "bag" not in name])
+def test_scripts_are_short(tmp_path, name):
+    make, shape = NUMPY[name]
+    to_numpy(make(), tmp_path, shape)
+    assert len((tmp_path / "predict.py").read_text().splitlines()) <= 50
+
+
+def test_far_out_inputs_give_no_warnings_and_no_nan(tmp_path):
+    to_numpy(net(sizes=(2, 2), output="softmax"), tmp_path / "s.npz")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["s.npz", "s.py"]
+    found: dict = {"__file__": str(tmp_path / "s.py")}
+    exec((tmp_path / "s.py").read_text(), found)
+    y = found["predict"](np.array([[1e4, -1e4], [-1e4, 1e4]]))
+    np.testing.assert_allclose(y.sum(1), 1)
+    with pytest.raises(ValueError, match=r"x: got shape \(2,\); accepted: \(n, 2\)"):
+        found["predict"]([1.0, 2.0])
+
+
+pd = pytest.importorskip("pandas")
+
+
+def frame(n=60, seed=0):
+    g = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "age": g.integers(18, 90, n),
+            "pay in €": np.where(g.random(n) < 0.2, np.nan, g.normal(3e4, 1e4, n)),
+            "town": pd.Series(g.choice(["Köln", "", "東京"], n)).mask(g.random(n) < 0.2),
+            "street": g.choice([f"{k}. 'Straße'" for k in range(20)], n),
+            "flag": g.random(n) < 0.5,
+            "maybe": pd.array(g.choice([True, False, None], n), dtype="boolean"),
+            "code": g.choice([10, 20, 30], n),
+            "share": g.choice([0.1, 0.25, np.nan], n),
+            "day": pd.Timestamp("2020-01-01") + pd.to_timedelta(g.integers(0, 900, n), unit="D"),
+            "one": "x",
+        }
+    )
+
+
+def aged(rows):
+    r"""A teacher that looks at the age alone."""
+    p = np.clip(np.asarray(rows["age"], float) / 100, 0, 1)
+    return np.stack([p, 1 - p], 1)
+
+
+TABLE = lb.Table(frame(), categories=["code", "share", "street"])
+
+
+@pytest.mark.parametrize("student", [(4,), "tree", "boosted"], ids=str)
+def test_tables_take_columns_by_name_with_gaps_and_unknown_categories(tmp_path, student):
+    result = lb.compress(
+        aged, frame(), student=student, inputs="data", steps=5, size=60, table=TABLE,
+        classes=["old", "young"], task="classification", progress=False, device="cpu",
+    )  # fmt: skip
+    folder = tmp_path / "s"
+    result.export(folder)
+    other = frame(8, seed=1)
+    given = {
+        name: [None if pd.isna(value) else value for value in column.tolist()]
+        for name, column in other.items()
+    }
+    given["street"][0] = other.loc[0, "street"] = "elsewhere"
+    given["day"] = [str(day) for day in other["day"]]
+    (folder / "x.json").write_text(json.dumps(given))
+    alone(tmp_path)
+    expected = result.predict_proba(other)  # in single precision
+    np.testing.assert_allclose(np.load(folder / "y.npy"), expected, atol=1e-5)
+    assert json.loads((folder / "labels.json").read_text()) == result.predict(other).tolist()
+    found: dict = {"__file__": str(folder / "predict.py")}
+    exec((folder / "predict.py").read_text(), found)
+    np.testing.assert_allclose(found["predict"](other), expected, atol=1e-5)  # of a data frame
+    for column, value, message in (
+        ("age", None, "age: accepted are finite numbers"),
+        ("age", np.inf, "age: accepted are finite numbers"),
+        ("age", "thirty", "age: accepted are numbers"),
+        ("town", 3, "town: got 3, of another kind"),
+    ):
+        wrong = dict(given) | {column: [value, *given[column][1:]]}
+        with pytest.raises(ValueError, match=message):
+            found["predict"](wrong)
+
+
+class Own(nn.Module):
+    output_form = "logits"
+
+    def forward(self, x):
+        return x
+
+
+@pytest.mark.parametrize(
+    "module", [*(make for make, _ in OTHERS.values()), Own, lambda: nn.Softmax(0),
+               lambda: lb.Ensemble([Own(), lambda x: x], output_forms=[None, "logits"]),
+               lambda: nn.Flatten(0)],
+    ids=[*OTHERS, "own", "softmax of rows", "function", "flatten"],
+)  # fmt: skip
+def test_what_numpy_cannot_do_is_refused(tmp_path, module):
+    with pytest.raises(lb.LimbeckError, match="no NumPy form"):
+        to_numpy(module(), tmp_path / "new", 4)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_foreign_is_written_over(tmp_path, monkeypatch):
+    (tmp_path / "predict.py").write_text("print('mine')\n")
+    with pytest.raises(lb.ArgumentError, match="which limbeck did not write"):
+        to_numpy(net(), tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["predict.py"]
+    (tmp_path / "predict.py").unlink()
+    to_numpy(net(1), tmp_path)
+    to_numpy(net(2), tmp_path)  # its own is replaced
+    with np.load(tmp_path / "weights.npz") as weights:
+        np.testing.assert_array_equal(weights["0.weight"], net(2).layers[0].weight.detach())
+    with pytest.raises(lb.ArgumentError, match="which is a file"):
+        to_numpy(net(), tmp_path / "predict.py")
+    monkeypatch.setattr(numpy_predictor, "NUMPY_TOLERANCE", -1.0)
+    with pytest.raises(lb.LimbeckError, match="the NumPy predictor disagrees with torch"):
+        to_numpy(net(), tmp_path / "new")
+    assert not (tmp_path / "new").exists()

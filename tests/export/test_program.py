@@ -1,0 +1,64 @@
+r"""Programs of torch.export: what is loaded back gives what torch gives, without limbeck."""
+
+import json
+import zipfile
+
+import pytest
+import torch
+from tests.export.students import EVERY, net, rows
+from torch import nn
+
+import limbeck as lb
+from limbeck.export import onnx_file, to_pt2
+
+SOME = [  # of bags only those that differ for a tracer
+    name for name in EVERY if "bag: " not in name or name in ("bag: softmax", "bag: network")
+]
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_the_program_agrees_with_torch_at_any_batch_size(tmp_path, name):
+    make, shape = EVERY[name]
+    student = make().eval()
+    path = to_pt2(student, tmp_path / "new" / "student.pt2", shape)
+    with onnx_file.quietly():
+        program = torch.export.load(path).module()
+    for n in (1, 2, 7):
+        x = rows(student, shape, n)
+        with torch.no_grad():
+            torch.testing.assert_close(program(x), student(x), rtol=1e-4, atol=1e-5)
+
+
+def test_the_file_is_a_zip_that_says_what_it_is(tmp_path):
+    path = to_pt2(net(), tmp_path / "student.pt2")
+    with zipfile.ZipFile(path) as file:
+        (name,) = [name for name in file.namelist() if name.endswith("limbeck.json")]
+        about = json.loads(file.read(name))
+    assert about["student"] == "MLP"
+    assert about["shape"] == [4]
+    assert about["form"] == "logits"
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x) if x.sum() > 0 else self.layer(-x)
+
+
+def test_refusals(tmp_path, monkeypatch):
+    path = tmp_path / "student.pt2"
+    with pytest.raises(lb.ArgumentError, match=r"a name that ends in \.pt2"):
+        to_pt2(net(), tmp_path / "student.pt")
+    with pytest.raises(lb.ArgumentError, match="a Linear of unknown inputs"):
+        to_pt2(nn.Linear(4, 3), path)
+    with pytest.raises(lb.ArgumentError, match="input_shape: got 'four'"):
+        to_pt2(nn.Linear(4, 3), path, "four")
+    with pytest.raises(lb.LimbeckError, match="cannot write Branching as a program"):
+        to_pt2(Branching(), path, 4)
+    monkeypatch.setattr(onnx_file, "TOLERANCE", -1.0)
+    with pytest.raises(lb.LimbeckError, match="the program disagrees with torch"):
+        to_pt2(net(), path)
+    assert not list(tmp_path.iterdir())

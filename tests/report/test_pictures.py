@@ -1,0 +1,126 @@
+r"""Pictures of saved results: the artists' data are the arrays'."""
+
+import numpy as np
+import pytest
+from tests.results import making
+
+from limbeck import results
+from limbeck.errors import ArgumentError
+from limbeck.report import pictures
+from limbeck.report.canvas import canvas
+
+pytest.importorskip("matplotlib")
+
+DRAWN = [
+    ("compress", pictures.learning, {}),
+    ("compress", pictures.calibration, {}),
+    ("compress", pictures.disagreement, {}),
+    ("compress", pictures.subgroups, {}),
+    ("table", pictures.disagreement, {}),
+    ("condense", pictures.weights, {}),
+    ("condense", pictures.surface, {"model": "teacher"}),
+    ("condense", pictures.difference, {}),
+    ("density", pictures.curve, {}),
+    ("normalize", pictures.samples, {}),
+    ("normalize", pictures.features, {"model": "teacher"}),
+    ("normalize", pictures.log_probabilities, {}),
+    ("normalize", pictures.log_z, {}),
+    ("ring", pictures.samples, {}),
+    ("logz", pictures.log_z, {}),
+]
+
+
+@pytest.mark.parametrize(("name", "draw", "options"), DRAWN)
+def test_each_draws_on_given_axes_or_its_own_and_says_what_it_shows(name, draw, options):
+    saved = making.saved(name)
+    own = draw(saved, **options)
+    with canvas() as (_, grid):
+        given = grid[0, 0]
+        assert draw(saved, ax=given, **options) is given
+        assert given.get_label() == own.get_label()
+    assert own.get_label().endswith(".")
+    assert len(own.get_label()) > 30
+
+
+def test_a_folder_will_do(tmp_path):
+    results.write(tmp_path, *making.described("logz"))
+    axes = pictures.log_z(tmp_path)
+    assert axes.get_label() == pictures.log_z(making.saved("logz")).get_label()
+
+
+def test_surfaces_and_their_difference_are_the_arrays():
+    saved = making.saved("condense")
+    teacher, student = (saved.arrays[f"surface_{each}"][0] for each in ("teacher", "student"))
+    for model, values in (("teacher", teacher), ("student", student)):
+        axes = pictures.surface(saved, model=model)
+        np.testing.assert_array_equal(axes.images[0].get_array(), values.T)
+    gap = pictures.difference(saved)
+    np.testing.assert_array_equal(gap.images[0].get_array(), (student - teacher).T)
+    assert f"{np.abs(student - teacher).max():.2g} at most" in gap.get_label()
+    low, high = gap.images[0].get_clim()
+    assert low == -high  # zero has the middle colour
+
+
+def test_pseudo_draws_are_drawn_where_they_are():
+    saved = making.saved("condense")
+    axes = pictures.weights(saved, pair=(1, 0))
+    points = axes.collections[0].get_offsets()
+    np.testing.assert_allclose(points, saved.arrays["pseudo_draws"][:, [1, 0]])
+    np.testing.assert_array_equal(axes.lines[0].get_xdata(), saved.arrays["draws"][:, 1])
+    for wrong in ((0, 2), (-1, 0)):
+        with pytest.raises(ArgumentError, match=r"pair: .*two numbers from 0 to 1"):
+            pictures.weights(saved, pair=wrong)
+
+
+def test_curves_are_the_arrays():
+    saved = making.saved("density")
+    axes = pictures.curve(saved)
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), saved.arrays["curve_teacher"][0])
+    np.testing.assert_array_equal(axes.lines[1].get_ydata(), saved.arrays["curve_student"][0])
+    with pytest.raises(ArgumentError, match="output: got 1; accepted: a number from 0 to 0"):
+        pictures.curve(saved, output=1)
+
+
+def test_the_exact_value_stands_among_the_estimates():
+    saved = making.saved("logz")
+    axes = pictures.log_z(saved)
+    exact = saved.content["exact"]
+    assert list(axes.lines[-1].get_xdata()) == [exact, exact]
+    assert f"the exact value, {exact:.4f}" in axes.get_label()
+
+
+def test_samples_of_many_variables_are_shown_by_their_means():
+    saved = making.saved("ring")
+    rng = np.random.default_rng(0)
+    both = {f"samples_{each}": rng.normal(size=(50, 5)) for each in ("teacher", "student")}
+    axes = pictures.samples(saved._replace(arrays=both))
+    points = axes.collections[0].get_offsets()
+    np.testing.assert_allclose(points[:, 0], both["samples_teacher"].mean(0))
+    np.testing.assert_allclose(points[:, 1], both["samples_student"].mean(0))
+    one = {name: rows[:, :1] for name, rows in both.items()}
+    bars = pictures.samples(saved._replace(arrays=one)).patches
+    assert sum(bar.get_height() for bar in bars if hasattr(bar, "get_height")) == 50
+
+
+@pytest.mark.parametrize(
+    ("draw", "name", "message"),
+    [
+        (pictures.calibration, "logz", "a result without a comparison"),
+        (pictures.learning, "logz", "a result without a history"),
+        (pictures.surface, "compress", "a result without surfaces"),
+        (pictures.weights, "logz", "without a bag of pseudo-draws"),
+        (pictures.log_z, "compress", "a result without log Z"),
+        (pictures.samples, "logz", "a result without samples"),
+        (pictures.features, "ring", "a result without features"),
+    ],
+)
+def test_what_a_result_has_not_is_said(draw, name, message):
+    with pytest.raises(ArgumentError, match=message):
+        draw(making.saved(name))
+
+
+def test_what_is_no_result_is_refused():
+    with pytest.raises(ArgumentError, match=r"saved: got a dict; .*limbeck\.results\.read"):
+        pictures.learning({})
+    with pytest.raises(ArgumentError, match="did you mean 'teacher'"):
+        pictures.samples(making.saved("ring"), model="techer")
