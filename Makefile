@@ -61,7 +61,7 @@ $(VENV)/pyvenv.cfg:
 
 $(RUN): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "installing limbeck and what it needs into $(VENV): a few minutes the first time"
-	$(PIP) install --quiet --constraint constraints.txt --editable .
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[report]'
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg

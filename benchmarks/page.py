@@ -171,7 +171,7 @@ def predict_table(path: Path) -> str:
         path,
         ("way", "time", "faster", "mean error", "largest error", "wanted"),
         lambda each: [
-            each["figure"], f"{each['microseconds']:,.4g} µs", f"{each['ratio']:,.4g}×",
+            each["figure"], f"{short(each['microseconds'])} µs", f"{short(each['ratio'])}×",
             f"{each['mean_error']:.4f}", f"{each['highest_error']:.4f}", each["must"],
         ],
     )  # fmt: skip
@@ -203,6 +203,11 @@ def slice_table(path: Path) -> str:
             f"{each['evaluations_an_update']:.2f}", each["must"],
         ],
     )  # fmt: skip
+
+
+def short(value: float) -> str:
+    r"""A number with three digits, or all of those before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def small_table(

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import warnings
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -86,7 +85,6 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if path.exists():
         found = json.loads(path.read_text(encoding="utf-8"))
-    warnings.filterwarnings("ignore", message="posterior: R̂")  # of weights; results have it
     if ask.part != "digits":
         found["toy"] = made_with() | toy.run(ask.seeds, json.loads(ask.toy), not ask.quiet)
         write(path, found)

@@ -10,6 +10,9 @@ import importlib.util
 import math
 import statistics
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +26,32 @@ from limbeck.progress import tracked
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 from running_chain import Hamiltonian, Langevin, log_density
 
-__all__ = ["Net", "installed", "langevin", "mean_and_error", "nuts", "plain", "slices"]
+__all__ = [
+    "Net",
+    "installed",
+    "langevin",
+    "mean_and_error",
+    "nuts",
+    "plain",
+    "slices",
+    "weights_mix_slowly",
+]
 
 
 def installed(name: str) -> bool:
     r"""Whether a library is there."""
     return importlib.util.find_spec(name) is not None
+
+
+@contextmanager
+def weights_mix_slowly() -> Iterator[None]:
+    r"""No warnings of R̂ of single weights, which results have: they are the same net in any order.
+
+    What matters is the average of predictions, which is compared with that of another sampler.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="posterior: R̂")
+        yield
 
 
 def mean_and_error(values: list[float]) -> dict[str, Any]:

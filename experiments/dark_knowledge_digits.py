@@ -6,11 +6,17 @@ Scikit-learn's digits (8 × 8 pixels) by default, MNIST where its files are give
 from __future__ import annotations
 
 import time
-import warnings
 from typing import Any
 
 import torch
-from dark_knowledge_chains import Net, installed, langevin, mean_and_error, plain
+from dark_knowledge_chains import (
+    Net,
+    installed,
+    langevin,
+    mean_and_error,
+    plain,
+    weights_mix_slowly,
+)
 from dark_knowledge_toy import divergence, many
 from torch import Tensor
 
@@ -107,8 +113,7 @@ def run(
         )
         own = many(running, ask["draws"])
         average = net.average(own, test)
-        with warnings.catch_warnings():  # R̂ of single weights, which is in the result
-            warnings.filterwarnings("ignore", message="posterior: R̂")
+        with weights_mix_slowly():
             result = taught(net, running, ask, seed, progress)
         r_hat.append(float(result.diagnostics.r_hat.nan_to_num(0.0).max()))
         f = {CHAIN: average, STUDENT: result.predict(test).mean.double()}

@@ -10,7 +10,16 @@ import time
 from typing import Any
 
 import torch
-from dark_knowledge_chains import Net, installed, langevin, mean_and_error, nuts, plain, slices
+from dark_knowledge_chains import (
+    Net,
+    installed,
+    langevin,
+    mean_and_error,
+    nuts,
+    plain,
+    slices,
+    weights_mix_slowly,
+)
 from running_chain import REACH, SIZES, data
 from torch import Tensor
 
@@ -34,6 +43,7 @@ SETTINGS = {
     "thin": 2,
     "sweeps": 100,  # of burn-in, where slice sampling runs
     "reference": 20_000,  # draws
+    "plain_steps": 2000,
     "steps": 2500,
     "lr": 0.01,  # of students that are nets
     "side": 41,
@@ -108,9 +118,10 @@ def run(seeds: int, changes: dict[str, Any] | None = None, progress: bool = True
         f = {f"{count:,} draws": net.average(own[:count], x) for count in FEW}
         f[f"{len(own):,} draws"] = average = net.average(own, x)
         parameters[f"{len(own):,} draws"] = len(own) * net.dim
-        f["plain net"] = net.average(plain(net, 2000, seed), x)
+        f["plain net"] = net.average(plain(net, ask["plain_steps"], seed), x)
         for name in (*STUDENTS, BAG):
-            result = taught(net, name, ask, 200 + seed, progress)
+            with weights_mix_slowly():
+                result = taught(net, name, ask, 200 + seed, progress)
             f[name] = result.predict(x).mean.double()
             parameters[name] = sum(p.numel() for p in result.student.parameters())
             shown.setdefault(name, result.seconds)

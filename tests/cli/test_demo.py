@@ -2,6 +2,7 @@ r"""`limbeck demo`: what it prints, and what it refuses."""
 
 import json
 import warnings
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -57,6 +58,17 @@ def test_the_demo_finds_log_z(demo):
     for z in estimates:  # after thirty steps they may be poor, but not confidently wrong
         assert abs(z["value"] - exact["value"]) < 5 * z["std_error"] or not z["trustworthy"]
     assert abs(estimates[0]["value"] - exact["value"]) < 0.2
+
+
+def test_the_demo_writes_one_page_on_all_verbs(demo):
+    where = demo.stderr.split("One page on all of it is ")[1].split(". Next")[0]
+    page = Path("".join(where.split()))
+    text = page.read_text(encoding="utf-8")
+    for verb in ("compress", "condense", "normalize"):
+        assert (page.parent / verb / "result.json").exists()
+        assert f"limbeck demo {verb}" in text
+    assert "lies inside its 95% interval" in text or "lies outside its 95% interval" in text
+    assert "limbeck logz rbm.npz" in text
 
 
 def test_an_unknown_part_of_the_demo_is_refused(refused):

@@ -11,7 +11,7 @@ import torch
 import limbeck as lb
 
 FOLDER = Path(__file__).parents[2] / "experiments"
-TOY = {"chains": 20, "sweeps": 2, "reference": 200, "steps": 5, "side": 7}
+TOY = {"chains": 20, "sweeps": 1, "reference": 100, "plain_steps": 20, "steps": 5, "side": 7}
 DIGITS = {"hidden": (4,), "draws": 40, "plain_steps": 20, "steps": 20, "batch_size": 20}
 
 
@@ -68,7 +68,7 @@ def test_an_average_is_the_mean_of_single_predictions(net):
 
 
 def test_the_plain_net_is_at_a_maximum(study, net):
-    w = study.toy.plain(net, 2000, 0).requires_grad_()
+    w = study.toy.plain(net, 1000, 0).requires_grad_()
     (slope,) = torch.autograd.grad(net.log_posterior(w).sum(), w)
     (before,) = torch.autograd.grad(
         net.log_posterior(start := net.start(1, 0).requires_grad_()).sum(), start
@@ -86,20 +86,25 @@ def test_divergence_is_kl(study):
     assert study.toy.divergence(p, p) == 0
 
 
-def test_the_toy_problem_by_slice_sampling(study, monkeypatch):
-    for module in (study.toy, study.digits):
-        monkeypatch.setattr(module, "installed", lambda name: False)
-    monkeypatch.setattr(study.toy, "STUDENTS", {"student 2-10-2": (2, 10, 2)})
-    found = study.toy.run(1, TOY, progress=False)
-    assert found["reference"] == found["chain"] == "slice sampling"
-    kl = {row["name"]: row["kl"]["mean"] for row in found["rows"]}
-    assert kl["200 draws"] < kl["10 draws"]
+@pytest.fixture(scope="module")
+def toy(study):
+    r"""The toy problem as it runs where no other library is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study.toy, "installed", lambda name: False)
+        return study.toy.run(1, TOY, progress=False)
+
+
+def test_the_toy_problem_by_slice_sampling(toy):
+    assert toy["reference"] == toy["chain"] == "slice sampling"
+    kl = {row["name"]: row["kl"]["mean"] for row in toy["rows"]}
+    assert kl["100 draws"] < kl["10 draws"]
     assert all(value >= 0 for value in kl.values())
-    assert {row["name"]: row["parameters"] for row in found["rows"]}["bag of 10"] == 520
-    assert len(found["surfaces"]["bag of 10"].split()) == 49
+    parameters = {row["name"]: row["parameters"] for row in toy["rows"]}
+    assert parameters["bag of 10"] == 10 * parameters["plain net"] == 520
+    assert len(toy["surfaces"]["bag of 10"].split()) == 49
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def digits(study):
     pytest.importorskip("sklearn")
     return study.digits.run(2, None, DIGITS, progress=False, make_chain=Walk)
@@ -131,13 +136,12 @@ def test_digits_without_a_sampler_say_what_to_install(study, monkeypatch):
         study.digits.run(1)
 
 
-def test_files_tables_and_the_page(study, digits, tmp_path, monkeypatch, capsys):
+def test_files_tables_and_the_page(study, toy, digits, tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(study.toy, "installed", lambda name: False)
+    monkeypatch.setattr(study.toy, "run", lambda *_: toy)
     monkeypatch.setattr(study.digits, "run", lambda *_: digits)
     monkeypatch.setattr(study.torch, "set_num_threads", lambda count: None)
-    ask = ["--seeds", "1", "--quiet", "--out", str(tmp_path), "--toy", json.dumps(TOY)]
-    found = study.main(ask)
+    found = study.main(["--out", str(tmp_path)])
     assert json.loads((tmp_path / "dark-knowledge.json").read_text()) == found
     again = study.main(["--part", "digits", "--out", str(tmp_path)])
     assert again["toy"] == found["toy"]  # what was not asked for stays

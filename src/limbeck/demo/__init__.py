@@ -15,7 +15,7 @@ __all__ = ["PARTS", "run"]
 PARTS = ("compress", "condense", "normalize")
 
 FOLDER = Path("limbeck-demo")
-r"""Where pictures go, below the current folder."""
+r"""Where results, pictures and the page go, below the current folder."""
 
 
 def run(
@@ -36,21 +36,22 @@ def run(
         seed: Seeds everything.
         as_json: Whether to print JSON instead of tables.
         progress: Whether to show bars.
-        folder: Where the picture of "condense" goes.
+        folder: Where result folders, pictures and the page go.
     """
     from limbeck.demo import compression, condensation, normalization
+    from limbeck.demo.tour import Tour
 
     if part != "all" and part not in PARTS:
         raise ArgumentError.unknown("part", part, ("all", *PARTS))
-    console = Console(stderr=as_json)
+    console, tour = Console(stderr=as_json), Tour(Path(folder))
     found: dict[str, Any] = {}
+    common = (seed, console, progress, not as_json, tour)
     if part in ("all", "compress"):
-        found["compress"] = compression.run(members, steps, seed, console, progress, not as_json)
+        found["compress"] = compression.run(members, steps, *common)
     if part in ("all", "condense"):
-        found["condense"] = condensation.run(
-            steps, seed, console, progress, not as_json, Path(folder)
-        )
+        found["condense"] = condensation.run(steps, *common)
     if part in ("all", "normalize"):
-        found["normalize"] = normalization.run(steps, seed, console, progress, not as_json)
+        found["normalize"] = normalization.run(steps, *common)
+    console.print(f"\n{tour.write()}", soft_wrap=True)
     if as_json:
         print(json.dumps(found, indent=1))

@@ -13,8 +13,10 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from limbeck import losses
+from limbeck.compression.compress import compress
 from limbeck.core.evaluation import evaluate
 from limbeck.core.loss import Loss
+from limbeck.demo.tour import Tour
 from limbeck.distillation import distill
 from limbeck.inputs import Dataset
 from limbeck.models import MLP, Ensemble
@@ -75,7 +77,7 @@ def measure(
 
 
 def run(
-    members: int, steps: int, seed: int, console: Console, progress: bool, shown: bool
+    members: int, steps: int, seed: int, console: Console, progress: bool, shown: bool, tour: Tour
 ) -> list[dict[str, Any]]:
     r"""Train the teacher, distil it in several ways, and print the table if it is to be shown."""
     X, y, X_test, y_test = digits(seed)
@@ -107,11 +109,17 @@ def run(
             rows.append(measure(name, student, teacher, X_test, y_test, images, result.seconds))
     if shown:
         show(rows, console)
+    console.print(f"The same by one call, with a report: lb.compress, from {few} images …")
+    small = compress(
+        teacher, X[:few], STUDENT[1:-1], inputs="data", loss=BOTH,
+        steps=steps, seed=seed, device="cpu", progress=progress,
+    )  # fmt: skip
+    tour.add("compress", small, finding(rows), X=X_test, y=y_test, labels=y[:few])
     return [asdict(row) for row in rows]
 
 
 def show(rows: list[Row], console: Console) -> None:
-    r"""Print the table and the one sentence to tell a colleague."""
+    r"""Print the table and what was found."""
     table = Table(
         title="An ensemble on 8×8 digits, compressed (500 test images)", title_justify="left"
     )
@@ -129,9 +137,14 @@ def show(rows: list[Row], console: Console) -> None:
         "CE matches the teacher's predictions, DSE their derivatives with respect to the pixels; "
         "'labels alone' is the same net without a teacher; log p is that of the right class.\n"
     )
+    console.print(finding(rows), soft_wrap=True)
+
+
+def finding(rows: list[Row]) -> str:
+    r"""The one sentence to tell a colleague."""
     teacher, values, both, alone = rows[0], rows[5], rows[7], rows[8]
     smaller = teacher.parameters // both.parameters
-    console.print(
+    return (
         f"From {both.images} images without labels, a net {smaller} times smaller than its teacher "
         f"agrees with it on {both.agreement:.1%} of the test images if it matches predictions and "
         f"derivatives, and on {values.agreement:.1%} if it matches predictions alone; trained on "

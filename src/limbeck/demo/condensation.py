@@ -16,8 +16,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from limbeck.demo.tour import Tour
 from limbeck.inputs import Noise
 from limbeck.predictive.condense import condense
+from limbeck.predictive.condensed import Condensed
 from limbeck.predictive.discrete import Bernoulli
 from limbeck.predictive.ep import Gaussian, ep_logistic
 from limbeck.predictive.gaussian_logistic import predict as gaussian
@@ -71,11 +73,11 @@ class Row:
 
 
 def run(
-    steps: int, seed: int, console: Console, progress: bool, shown: bool, folder: Path
+    steps: int, seed: int, console: Console, progress: bool, shown: bool, tour: Tour
 ) -> dict[str, Any]:
     r"""Sample a posterior, condense it in several ways, and print the table if it is to be shown.
 
-    The picture is written to the folder, if matplotlib is there.
+    The picture is written to the tour's folder, if matplotlib is there.
     """
     x, y = points(seed)
     console.print(
@@ -91,11 +93,12 @@ def run(
         "batch": {"posterior": stored, "pool": POOL},
         "online": {"posterior": chains, "batch_size": CHAINS},
     }
+    made: dict[str, Condensed] = {}
     bags: dict[str, SampleBag] = {}
     seconds: dict[str, float] = {}
     for name, arguments in ways.items():
         console.print(f"Condensing into {COMPONENTS} draws: {name} …")
-        result = condense(
+        made[name] = result = condense(
             predict=logistic(), inputs=inputs, components=COMPONENTS, steps=max(1, steps // 3),
             seed=seed, device="cpu", progress=progress, **arguments,
         )  # fmt: skip
@@ -109,15 +112,16 @@ def run(
     rows = [_row(name, surface, values, draws, seconds[name]) for name, surface in surfaces.items()]
     file = None
     if importlib.util.find_spec("matplotlib"):
-        file = folder / FILE
+        file = tour.folder / FILE
         _draw(x, y, values, draws, bags, posterior, file)
     if shown:
         show(rows, file, console)
+    tour.add("condense", made["batch"], finding(rows), x=GRID.float(), points=x, labels=y)
     return {"rows": [asdict(row) for row in rows], "picture": None if file is None else str(file)}
 
 
 def show(rows: list[Row], file: Path | None, console: Console) -> None:
-    r"""Print the table and the one sentence to tell a colleague."""
+    r"""Print the table and what was found."""
     table = Table(
         title="A Bayesian logistic regression, condensed (errors on [−8, 8]²)", title_justify="left"
     )
@@ -135,14 +139,18 @@ def show(rows: list[Row], file: Path | None, console: Console) -> None:
         f"t is the average over all draws; batch takes it at {POOL:,} inputs; online sees each "
         "draw once, as the chains run, and keeps none; EP is a Gaussian in place of draws.\n"
     )
-    every, few, bag, _, gauss = rows
     where = "" if file is None else f" The picture is in {file}."
-    console.print(
+    console.print(finding(rows) + where, soft_wrap=True)
+
+
+def finding(rows: list[Row]) -> str:
+    r"""The one sentence to tell a colleague."""
+    every, few, bag, _, gauss = rows
+    return (
         f"{COMPONENTS} trained draws predict like all {every.draws:,} within {bag.mean_error:.4f} "
         f"on average ({few.mean_error:.4f} if they are not trained, and {gauss.mean_error:.4f} by "
         f"EP), in {bag.bytes} bytes where all draws take {every.bytes:,}, and "
-        f"{every.milliseconds / bag.milliseconds:,.0f} times faster.{where}",
-        soft_wrap=True,
+        f"{every.milliseconds / bag.milliseconds:,.0f} times faster."
     )
 
 

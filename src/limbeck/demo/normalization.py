@@ -10,6 +10,7 @@ from rich.table import Table
 from torch import Tensor
 
 from limbeck.demo.compression import digits
+from limbeck.demo.tour import Tour
 from limbeck.generative.estimate import LogPartition
 from limbeck.generative.log_partition import log_partition
 from limbeck.generative.normalize import normalize
@@ -25,7 +26,9 @@ SAMPLES = 5000
 TEMPERATURES = 300
 
 
-def run(steps: int, seed: int, console: Console, progress: bool, shown: bool) -> dict[str, Any]:
+def run(
+    steps: int, seed: int, console: Console, progress: bool, shown: bool, tour: Tour
+) -> dict[str, Any]:
     r"""Train an RBM, distil it, estimate its log Z, and print the table if it is to be shown."""
     X, _, X_test, _ = digits(seed)
     bits, bits_test = (X > 0.5).float(), (X_test > 0.5).float()
@@ -58,6 +61,10 @@ def run(steps: int, seed: int, console: Console, progress: bool, shown: bool) ->
         generator = torch.Generator().manual_seed(seed)
         chains = rbm.advance(rbm.start(8, generator), 2000, generator)
         show(found, test, chains, student.sample(8, generator), result.seconds, console)
+    tour.add(
+        "normalize", result, finding(found, test, result.seconds), target=rbm, data=bits_test,
+        log_z={z.method: z for z in found[1:]}, exact=exact,
+    )  # fmt: skip
     return {
         "estimates": [z.to_dict() for z in found],
         "test_log_probability": test,
@@ -73,7 +80,7 @@ def show(
     seconds: float,
     console: Console,
 ) -> None:
-    r"""Print samples of both models, the table, and the one sentence to tell a colleague."""
+    r"""Print samples of both models, the table, and what was found."""
     console.print(
         "\nSamples of the RBM, after 2,000 sweeps each:\n" + picture(chains), highlight=False
     )
@@ -89,9 +96,14 @@ def show(
             "trustworthy" if z.verdict else "doubtful", f"{z.seconds:.1f}",
         )  # fmt: skip
     console.print(table)
+    console.print(finding(found, test, seconds), soft_wrap=True)
+
+
+def finding(found: list[LogPartition], test: dict[str, float], seconds: float) -> str:
+    r"""The one sentence to tell a colleague."""
     exact, bridge = found[0], found[1]
     inside = bridge.interval()[0] <= exact.value <= bridge.interval()[1]
-    console.print(
+    return (
         f"A NADE distilled in {seconds:.0f} s gives test images a log probability of "
         f"{test['nade']:.2f} (the RBM itself {test['rbm']:.2f}, with its exact log Z); by bridge "
         f"sampling with it, log Z is {bridge.value:.3f} ± {bridge.std_error:.3f}, and the exact "
