@@ -43,15 +43,17 @@ def test_the_picture_says_what_it_shows(found):
         assert "all draws; batch, mean error 0.0" in image.info["Description"]
 
 
-def test_without_matplotlib_there_is_no_picture(monkeypatch, tmp_path, capsys):
+def test_without_matplotlib_there_is_no_picture_and_no_page(monkeypatch, tmp_path, capsys):
     from limbeck.demo import condensation
 
     monkeypatch.setattr(condensation.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(condensation, "POOL", 50)
     monkeypatch.setattr(condensation, "TURNS", 1)
     demo.run("condense", members=1, steps=3, seed=0, as_json=True, progress=False, folder=tmp_path)
-    assert json.loads(capsys.readouterr().out)["condense"]["picture"] is None
-    assert list(tmp_path.iterdir()) == []
+    said = capsys.readouterr()
+    assert json.loads(said.out)["condense"]["picture"] is None
+    assert "A page on it needs jinja2 and matplotlib" in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["condense"]  # the result folder
 
 
 def test_the_table_ends_with_one_sentence(tmp_path):
