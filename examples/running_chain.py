@@ -23,6 +23,7 @@ import limbeck as lb
 from limbeck.predictive.models import mlp
 
 SIZES = (2, 10, 2)
+KINDS = {"sgld": (2000, 5), "nuts": (300, 1), "slice": (50, 1)}  # burn-in and steps between draws
 REACH = 6.0  # inputs are asked about in a square, this far from the origin
 
 
@@ -161,41 +162,65 @@ def log_density(
     return of_one
 
 
-def chain(kind: str, chains: int = 100, thin: int = 5, scale: float = 1.0, seed: int = 0) -> Any:
-    r"""A chain that is past its burn-in: "sgld", "nuts", or limbeck's own "slice"."""
+def chain(
+    kind: str,
+    chains: int = 100,
+    thin: int | None = None,
+    burn_in: int | None = None,
+    scale: float = 1.0,
+    seed: int = 0,
+) -> Any:
+    r"""A chain that is past its burn-in.
+
+    Arguments:
+        kind: "sgld", "nuts", or limbeck's own "slice".
+        chains: Parallel chains.
+        thin: Steps between draws; 5 for SGLD, whose steps are small, and else 1.
+        burn_in: Steps before the first draw; 2,000 for SGLD, 300 for NUTS, 50 for slices.
+        scale: The prior's standard deviation.
+        seed: Seeds everything.
+    """
+    if kind not in KINDS:
+        raise lb.ArgumentError.unknown("chain", kind, KINDS)
     x, y = data()
     predict = mlp(*SIZES, hidden="relu")
     generator = torch.Generator().manual_seed(seed)
     start = scale * torch.randn(chains, predict.structure.dim, generator=generator)
+    steps, between = KINDS[kind]
+    steps, thin = (steps if burn_in is None else burn_in), thin or between
     if kind == "nuts":
-        return Hamiltonian(log_density(x, y, scale), start.numpy(), thin=thin, seed=seed)
+        return Hamiltonian(log_density(x, y, scale), start.numpy(), steps, thin, seed)
     of_chains = log_posterior(predict, x, y, scale)
     if kind == "slice":
-        return lb.samplers.Slice(of_chains, start, seed=seed).burn_in(50)
-    if kind != "sgld":
-        raise lb.ArgumentError.unknown("chain", kind, ("sgld", "nuts", "slice"))
+        return lb.samplers.Slice(of_chains, start, seed=seed).burn_in(steps)
     found = Langevin(lambda w, _: of_chains(w), lambda _: None, start, 0.01, thin, seed)
-    for _ in range(2000 // thin):
+    for _ in range(steps // thin):
         found.step()
     return found
 
 
 def main(
-    kind: str = "sgld", components: int = 10, steps: int = 2000, chains: int = 100, seed: int = 0
+    kind: str = "sgld",
+    components: int = 10,
+    steps: int = 2000,
+    chains: int = 100,
+    draws: int = 2000,
+    seed: int = 0,
 ) -> Any:
-    r"""Condense a running chain, and compare the student with 2,000 further draws.
+    r"""Condense a running chain, and compare the student with further draws of it.
 
     Arguments:
         kind: "sgld", "nuts", or "slice".
         components: Sets of weights that the student has.
         steps: Steps of the distillation.
         chains: Parallel chains: as many draws are in memory at once.
+        draws: Draws to compare with.
         seed: Seeds everything but the data.
     """
     inputs = lb.inputs.Function(
         lambda n, generator: REACH * (2 * torch.rand(n, 2, generator=generator) - 1)
     )
-    running = chain(kind, chains, seed=seed)
+    running = chain(kind, chains=chains, seed=seed)
     result = lb.condense(
         running,
         mlp(*SIZES, hidden="relu"),
@@ -207,7 +232,7 @@ def main(
         device="cpu",
     )
     side = torch.linspace(-REACH, REACH, 41)
-    report = result.report(torch.cartesian_prod(side, side), draws=2000)
+    report = result.report(torch.cartesian_prod(side, side), draws=draws)
     print(result)
     print(report)
     return result, report
@@ -215,9 +240,10 @@ def main(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--chain", dest="kind", default="sgld", choices=("sgld", "nuts", "slice"))
+    parser.add_argument("--chain", dest="kind", default="sgld", choices=tuple(KINDS))
     parser.add_argument("--components", type=int, default=10)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--chains", type=int, default=100)
+    parser.add_argument("--draws", type=int, default=2000, help="to compare with")
     parser.add_argument("--seed", type=int, default=0)
     main(**vars(parser.parse_args()))

@@ -25,6 +25,13 @@ def test_help_names_the_commands(limbeck):
         assert f" {command} " in found.out
 
 
+def test_without_a_command_there_is_help_and_nothing_else(limbeck):
+    found = limbeck()
+    assert found.code == 2
+    assert "Usage: limbeck" in found.out
+    assert not found.err
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_has_help(limbeck, command):
     found = limbeck(command, "--help")

@@ -57,7 +57,8 @@ def guarded(run: Callable[[], Any]) -> int:
         if _state["debug"]:
             traceback.print_exc()
         words, code = _told(error)
-        say(words)
+        if words:
+            say(words)
         return code
     return code if isinstance(code, int) else 0
 
@@ -88,7 +89,8 @@ def _usage(said: str, error: Any) -> str:
         known = [name for param in error.ctx.command.params for name in param.opts]
         near = difflib.get_close_matches(unknown, known, n=1)
         said = f"no such option: {unknown}" + (f" (did you mean {near[0]}?)" if near else "")
-    return f"{said.rstrip('.')} (see {path} --help)"
+    # without arguments, help has been shown, and there is nothing to say
+    return f"{said.rstrip('.')} (see {path} --help)" if said else ""
 
 
 def _own_code(error: BaseException) -> str | None:

@@ -3,6 +3,7 @@ r"""Students and teachers of limbeck's own."""
 from limbeck.models.batched import BatchedMLP
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.ensemble import Ensemble
+from limbeck.models.flow import Flow
 from limbeck.models.made import MADE
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mlp import MLP
@@ -18,6 +19,7 @@ __all__ = [
     "BatchedMLP",
     "DeepNADE",
     "Ensemble",
+    "Flow",
     "GaussianMixture",
     "Preprocessed",
     "TableEncoder",

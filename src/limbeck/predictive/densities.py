@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.core.batch import Batch
+from limbeck.core.callback import replayed
 from limbeck.core.checkpoint import under
 from limbeck.core.checks import whole_number
-from limbeck.core.callback import replayed
 from limbeck.core.history import History
 from limbeck.core.inputs import Inputs
 from limbeck.core.loop import Run
