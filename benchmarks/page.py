@@ -56,8 +56,8 @@ COMPRESS = """\
 `python benchmarks/compress.py`: a forest of 300 trees, and boosted trees of 300 iterations, into a
 net (32, 16), a tree of 64 leaves and a small boosted forest, with one setting for all data sets;
 means over the folds of a repeated cross-validation. *Kept* is the student's accuracy or R² over the
-teacher's, *labels* the same net on the labels alone, *by hand* the same net on the teacher's answers
-at its rows in a plain PyTorch loop. *Faster* is at batch 1, as it is and as ONNX.
+teacher's, *labels* the same net on the labels alone, *by hand* the same net on the teacher's
+answers at its rows in a plain PyTorch loop. *Faster* is at batch 1, as it is and as ONNX.
 """
 
 PREDICT = """\
