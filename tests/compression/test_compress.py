@@ -204,6 +204,20 @@ def test_a_student_grows_until_it_keeps_enough(cancer):
     assert len(limited.tried) == 1
 
 
+@pytest.mark.parametrize("choice", [{"inputs": "auto"}, {"student": "auto", "keep": 1.0}])
+def test_checkpoints_of_what_is_tried_do_not_meet(cancer, choice, tmp_path):
+    forest, X, y, *_ = cancer
+    ask = QUICK | {"student": (6,), "steps": 20, "size": 300, "max_bytes": 4000} | choice
+    plain, kept = (lb.compress(forest, X, **ask, checkpoint=at) for at in (None, tmp_path / "c"))
+    for a, b in zip(plain.student.parameters(), kept.student.parameters(), strict=True):
+        assert torch.equal(a, b)
+    again = lb.compress(forest, X, **ask, checkpoint=tmp_path / "c")  # finds itself done
+    assert again.tried == kept.tried
+    on_labels = [each.on_labels(y).student.parameters() for each in (plain, kept)]
+    for a, b in zip(*on_labels, strict=True):
+        assert torch.equal(a, b)
+
+
 def test_labels_are_mixed_in(cancer):
     forest, X, y, X_test, _ = cancer
     flipped = compress(

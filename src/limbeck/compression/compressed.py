@@ -137,7 +137,8 @@ class Compressed(Result):
         nothing = np.zeros((len(known), self.problem.predictor.outputs))
         own = partial(mix, nothing, known, 1.0, self.classes)
         problem = replace(self.problem, own=own, loss=default_loss(self.task), _kept={})
-        options = self.recipe.options | {"callbacks": None}  # they were told of the student itself
+        own_only = {"callbacks": None, "checkpoint": None}  # these are the student's own
+        options = self.recipe.options | own_only
         recipe = replace(self.recipe, inputs="data", steps=self.steps, options=options)
         return Compressed.of(train(problem, recipe), problem, recipe, labels, [])
 

@@ -3,6 +3,7 @@ r"""Choices that are measured: which inputs to ask about, and how large a studen
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def best_inputs(
     found: list[dict[str, Any]] = []
     for name in tracked(names, "trying inputs", problem.progress):
         steps = min(PILOT, recipe.steps or PILOT)
-        options = recipe.options | {"progress": False, "callbacks": None}
+        options = recipe.options | {"progress": False, "callbacks": None, "checkpoint": None}
         pilot = replace(recipe, inputs=name, student=student, steps=steps, options=options)
         result = train(problem, pilot)
         found.append({"inputs": name, "divergence": closeness(problem, result)})
@@ -56,7 +57,7 @@ def grown(
     for hidden, _ in sizes(
         problem.x, predictor.outputs, predictor.task, encoder=encoder, max_bytes=max_bytes
     ):
-        attempt = replace(recipe, student=hidden)
+        attempt = replace(recipe, student=hidden, options=_own_place(recipe.options, hidden))
         result = train(problem, attempt)
         share = kept(problem, result)
         tried.append({"student": hidden, "kept": share, "bytes": bytes_on_disk(result.student)})
@@ -65,6 +66,14 @@ def grown(
             break
     assert last is not None
     return *last, tried
+
+
+def _own_place(options: dict[str, Any], hidden: tuple[int, ...]) -> dict[str, Any]:
+    r"""Options with a checkpoint folder of its own for each size, if there is to be one at all."""
+    if options.get("checkpoint") is None:
+        return options
+    name = "-".join(map(str, hidden)) or "linear"
+    return options | {"checkpoint": Path(options["checkpoint"]) / name}
 
 
 def closeness(problem: Problem, result: Result) -> float:

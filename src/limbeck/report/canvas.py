@@ -77,13 +77,14 @@ def canvas(
         figure.clear()
 
 
-def save(figure: Any, path: str | Path, alt: str) -> Path:
+def save(figure: Any, path: str | Path, alt: str, dpi: int = 160) -> Path:
     r"""Write a picture, with what it shows in words inside the file.
 
     Arguments:
         figure: From `canvas`.
         path: Where to; the ending (.png, .svg, .pdf) says what.
         alt: A description for those who cannot see it.
+        dpi: Pixels an inch.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +93,7 @@ def save(figure: Any, path: str | Path, alt: str) -> Path:
     metadata: dict[str, Any] = {} if key is None else {key: alt}
     if path.suffix.lower() == ".svg":
         metadata["Date"] = None
-    figure.savefig(path, dpi=160, metadata=metadata or None)
+    figure.savefig(path, dpi=dpi, metadata=metadata or None)
     return path
 
 

@@ -121,7 +121,7 @@ def _surfaces(entry: Mapping[str, Any], path: Path) -> str:
             "Predicted probabilities of the label 1 on [−8, 8]², with the mean and the maximum of "
             f"their error on the grid: {'; '.join(said)}."
         )
-        save(figure, path, alt)
+        save(figure, path, alt, dpi=130)  # surfaces make large files
     return alt
 
 
