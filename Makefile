@@ -11,7 +11,7 @@ DEV := $(VENV)/.installed-dev
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-browser check docs format bench clean distclean
+.PHONY: help demo test test-browser test-oracles check docs format bench clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ test: $(DEV) ## run the whole test suite
 
 test-browser: $(DEV) ## open reports in a real browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser -m browser $(ARGS)
+
+test-oracles: $(DEV) ## compare with other libraries, where they are installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/oracles $(ARGS)
 
 check: $(DEV) ## lint, formatting, types and the commit hooks
 	$(BIN)/ruff check
