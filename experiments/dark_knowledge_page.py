@@ -93,7 +93,8 @@ def picture(found: dict[str, Any], folder: Path) -> dict[str, str]:
     toy = found["toy"]
     side = np.linspace(-REACH, REACH, toy["settings"]["side"])
     kl = {row["name"]: row["kl"]["values"][0] for row in toy["rows"]}
-    names = [name for name in toy["surfaces"] if name in kl]
+    left_out = ("100 draws", f"{toy['settings']['reference']:,} draws")  # like the reference
+    names = [name for name in kl if name not in left_out]
     names = [toy["reference"], *names]
     lines = -(-len(names) // COLUMNS)
     with canvas.canvas(lines, COLUMNS, (2.6, 2.6)) as (drawn, axes):
