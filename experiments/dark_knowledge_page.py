@@ -109,7 +109,7 @@ def picture(found: dict[str, Any], folder: Path) -> dict[str, str]:
             f"Predicted probabilities in the plane by {toy['reference']} and by others, whose "
             f"divergence from it is, for one seed: {said}."
         )
-        canvas.save(drawn, folder / "surfaces.png", alt)
+        canvas.save(drawn, folder / "surfaces.png", alt, dpi=110)
     return {"surfaces.png": alt}
 
 
