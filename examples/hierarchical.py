@@ -14,28 +14,31 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from hierarchical_picture import draw
 from hierarchical_posterior import SAMPLERS, UNSEEN, Households, simulate
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 import limbeck as lb
-from limbeck.report import canvas
+from limbeck.reproduction.record import write
 
 VARIABLES = ["alpha", "alpha_new", "beta"]  # what predictions need of all that was sampled
 
 
 def predict(draw: dict[str, Tensor], x: dict[str, Tensor]) -> lb.Bernoulli:
-    r"""The model on one draw: the only thing that limbeck has to be told about it."""
+    r"""The model on one draw: the only thing that limbeck has to be told about it.
+
+    A village without data is predicted by `alpha_new`, which the sampler draws with each draw from
+    the distribution of villages. The student learns it as one more variable.
+    """
     own = draw["alpha"][x["group"].clamp_min(0)]
     alpha = torch.where(x["group"] >= 0, own, draw["alpha_new"])
     return lb.Bernoulli(logits=alpha + x["features"] @ draw["beta"])
@@ -82,7 +85,7 @@ class Figures:
         full, small = self.rows["all draws"], self.rows["student"]
         return (
             f"{self.components} pseudo-draws predict {self.held_out:,} held-out households within "
-            f"{abs(self.difference):.5f} nat an observation of all {self.draws:,} draws, in "
+            f"{abs(self.difference):.1g} nat an observation of all {self.draws:,} draws, in "
             f"{full['bytes'] / small['bytes']:.0f} times fewer bytes and "
             f"{full['milliseconds'] / small['milliseconds']:.0f} times less time."
         )
@@ -118,7 +121,14 @@ def main(
         raise lb.ArgumentError.unknown("sampler", sampler, SAMPLERS)
     if container not in ("inferencedata", "datatree"):
         raise lb.ArgumentError.unknown("container", container, ("inferencedata", "datatree"))
-    groups = groups or (40 if sampler == "numpyro" else 8)
+    for library in (sampler, "arviz"):
+        if importlib.util.find_spec(library) is None:
+            raise lb.LimbeckError(f"this needs {library}: pip install {library}")
+    groups = (40 if sampler == "numpyro" else 8) if groups is None else groups
+    if groups < 2:
+        raise lb.ArgumentError("groups", groups, "2 or more, to learn how villages differ")
+    if draws < 100:
+        raise lb.ArgumentError("draws", draws, "100 or more")
     train, test, unseen = simulate(groups, seed)
     began = time.perf_counter()
     posterior = SAMPLERS[sampler](train, groups, draws, seed)
@@ -235,48 +245,9 @@ def show(figures: Figures) -> None:
 
 def save(figures: Figures, folder: Path) -> None:
     r"""Write the figures (JSON) and held-out probabilities by village (PNG)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    content = json.dumps(asdict(figures)) + "\n"
-    (folder / "hierarchical.json").write_text(content, encoding="utf-8")
-    found = {name: np.array(values) for name, values in figures.probabilities.items()}
-    groups = np.unique(found["group"])
-    means = {
-        name: np.array([found[name][found["group"] == group].mean() for group in groups])
-        for name in ("y", "all draws", "student")
-    }
-    order = means["all draws"].argsort()
-    with canvas.canvas(1, 2, (5.2, 3.6)) as (figure, axes):
-        left, right = axes[0]
-        place = np.arange(len(groups))
-        left.plot(place, means["y"][order], "_", color=canvas.MUTED, label="share who changed")
-        left.plot(
-            place, means["all draws"][order], "o", color=canvas.COLOURS[0], mfc="none",
-            markersize=7, label=f"all {figures.draws:,} draws",
-        )  # fmt: skip
-        left.plot(
-            place, means["student"][order], ".", color=canvas.COLOURS[1],
-            label=f"student, {figures.components} pseudo-draws",
-        )  # fmt: skip
-        left.set_xlabel("villages, in the order of all draws")
-        left.set_ylabel("mean probability of held-out households")
-        left.set_xticks([])
-        left.legend()
-        for name, label, colour in (
-            ("few", f"{figures.components} of the draws", canvas.MUTED),
-            ("student", f"student, {figures.components} pseudo-draws", canvas.COLOURS[1]),
-        ):
-            apart = found[name] - found["all draws"]
-            right.plot(found["all draws"], apart, ".", color=colour, markersize=3, label=label)
-        right.set_xlabel("probability by all draws")
-        right.set_ylabel("difference from it")
-        right.set_title("each held-out household")
-        right.legend()
-        largest = np.abs(found["all draws"] - found["student"]).max()
-        canvas.save(
-            figure, folder / "hierarchical.png",
-            f"Mean held-out probabilities of {len(groups)} villages by all draws and by the "
-            f"student, which lie on each other; single households differ by at most {largest:.3f}.",
-        )  # fmt: skip
+    content = asdict(figures)
+    write(folder / "hierarchical.json", content)
+    draw(content, folder / "hierarchical.png")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@ r"""The hierarchical example: a posterior of another library, through ArviZ, on 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import runpy
 import subprocess
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, LimbeckError
 
 FOLDER = Path(__file__).parents[2] / "examples"
 QUICK = {"groups": 4, "draws": 800, "steps": 300, "seed": 1, "progress": False}
@@ -48,8 +49,8 @@ def posterior(example):
 def given(example, posterior, monkeypatch):
     r"""The example's `main` with these draws in place of a sampler's."""
     found = example["main"].__globals__
-    monkeypatch.setitem(found, "SAMPLERS", {"emcee": lambda *_: posterior})
-    return lambda **more: found["main"](sampler="emcee", **QUICK | more)
+    monkeypatch.setitem(found, "SAMPLERS", {"arviz": lambda *_: posterior})  # one that is there
+    return lambda **more: found["main"](sampler="arviz", **QUICK | more)
 
 
 def test_held_out_predictions_are_those_of_all_draws(given, capsys):
@@ -136,11 +137,20 @@ def test_numpyro_and_emcee_agree(example):
     [
         ({"sampler": "stan"}, "sampler: got 'stan'"),
         ({"sampler": "emcee", "container": "pickle"}, "container: got 'pickle'"),
+        ({"sampler": "emcee", "groups": 1}, "groups: got 1; accepted: 2 or more"),
+        ({"sampler": "emcee", "draws": 3}, "draws: got 3; accepted: 100 or more"),
     ],
 )
 def test_refusals_say_what_came_and_what_is_accepted(example, more, message):
+    pytest.importorskip("emcee")
     with pytest.raises(ArgumentError, match=message):
         example["main"](**more)
+
+
+def test_a_library_that_is_missing_is_named(example, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LimbeckError, match="pip install emcee"):
+        example["main"]()
 
 
 def test_it_runs_as_a_script():

@@ -1,0 +1,55 @@
+r"""Held-out probabilities of the hierarchical example, drawn from its saved figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from limbeck.report import canvas
+
+__all__ = ["draw"]
+
+
+def draw(figures: dict[str, Any], path: Path) -> None:
+    r"""Probabilities by village, and how far a few draws and the student are from all draws."""
+    found = {name: np.array(values) for name, values in figures["probabilities"].items()}
+    groups = np.unique(found["group"])
+    means = {
+        name: np.array([found[name][found["group"] == group].mean() for group in groups])
+        for name in ("y", "all draws", "student")
+    }
+    order = means["all draws"].argsort()
+    with canvas.canvas(1, 2, (5.2, 3.6)) as (figure, axes):
+        left, right = axes[0]
+        place = np.arange(len(groups))
+        left.plot(place, means["y"][order], "_", color=canvas.MUTED, label="share who changed")
+        left.plot(
+            place, means["all draws"][order], "o", color=canvas.COLOURS[0], mfc="none",
+            markersize=7, label=f"all {figures['draws']:,} draws",
+        )  # fmt: skip
+        left.plot(
+            place, means["student"][order], ".", color=canvas.COLOURS[1],
+            label=f"student, {figures['components']} pseudo-draws",
+        )  # fmt: skip
+        left.set_xlabel("villages, in the order of all draws")
+        left.set_ylabel("mean probability of held-out households")
+        left.set_xticks([])
+        left.legend()
+        for name, label, colour in (
+            ("few", f"{figures['components']} of the draws", canvas.MUTED),
+            ("student", f"student, {figures['components']} pseudo-draws", canvas.COLOURS[1]),
+        ):
+            apart = found[name] - found["all draws"]
+            right.plot(found["all draws"], apart, ".", color=colour, markersize=3, label=label)
+        right.set_xlabel("probability by all draws")
+        right.set_ylabel("difference from it")
+        right.set_title("each held-out household")
+        right.legend()
+        largest = np.abs(found["all draws"] - found["student"]).max()
+        canvas.save(
+            figure, path,
+            f"Mean held-out probabilities of {len(groups)} villages by all draws and by the "
+            f"student, which lie on each other; single households differ by at most {largest:.3f}.",
+        )  # fmt: skip
