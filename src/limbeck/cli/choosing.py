@@ -7,10 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PILOT", "best"]
-
-PILOT = 2000
-r"""Steps of the short runs that inputs are compared by, at most."""
+__all__ = ["best"]
 
 FILE = "inputs.json"
 
@@ -25,6 +22,7 @@ def best(
         steps: Steps of the training.
         folder: Where to keep what was found.
     """
+    from limbeck.compression.search import PILOT
     from limbeck.core.checkpoint import write_text
 
     path = folder / FILE

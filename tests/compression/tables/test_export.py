@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from tests.compression.tables.frames import frame
 from torch import nn
 
 import limbeck as lb
@@ -18,25 +19,6 @@ needs_onnx = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")),
     reason="needs the extra limbeck[onnx]",
 )
-
-
-def frame(n=50, seed=0):
-    g = np.random.default_rng(seed)
-    return pd.DataFrame(
-        {
-            "age": g.integers(18, 90, n),
-            "pay in €": np.where(g.random(n) < 0.2, np.nan, g.normal(3e4, 1e4, n)),
-            "town": pd.Series(g.choice(["Köln", "", "東京"], n)).mask(g.random(n) < 0.2),
-            "street": g.choice([f"{k}. Straße" for k in range(20)], n),
-            "flag": g.random(n) < 0.5,
-            "maybe": pd.array(g.choice([True, False, None], n), dtype="boolean"),
-            "code": g.choice([10, 20, 30], n),
-            "share": g.choice([0.1, 0.25, np.nan], n),
-            "day": pd.Timestamp("2020-01-01") + pd.to_timedelta(g.integers(0, 900, n), unit="D"),
-            "one": "x",
-            3: g.normal(size=n),
-        }
-    )
 
 
 TABLE = Table(frame(), categories=["code", "share", "street"])
