@@ -10,6 +10,9 @@ are images from outside of it, with labels; they choose settings and nothing els
 settings are trained anew on all images, or on the tenth, with several seeds, and measured once on
 the test set.
 
+With `--pool N` the teacher is asked about N inputs once, before a training, and the students learn
+from passes over these: a step then costs no more than the students' own.
+
 Every finished training is kept in best-student.json. A call does as many as its budget of seconds
 allows; call again until it says that nothing is left.
 """
@@ -25,8 +28,10 @@ from pathlib import Path
 
 import torch
 
+from limbeck.core.stored import precompute
+from limbeck.core.teacher import as_teacher
 from limbeck.distillation import steps as steps_of
-from limbeck.inputs import Mix
+from limbeck.inputs import Dataset, Mix
 from limbeck.models.batched import BatchedMLP
 from limbeck.preparation import choose_device
 from limbeck.reproduction import data, keeping
@@ -43,6 +48,7 @@ HELD_OUT = 1 / 6  # of the train images, the last ones
 SHARES = ("all", "tenth")
 LOOK = 10  # steps between looks of the average of weights
 MEMORY = 0.05  # of all steps, that of the average
+ASKED = 10_000  # inputs at a time that the teacher is asked about ahead
 
 BASE = {
     "strength": 1.0,  # of the change from an image to its copy
@@ -53,17 +59,17 @@ BASE = {
     "derivatives": 0.0,  # weight of the derivative square error
     "labels": 0.0,  # weight of the true labels
     "batch": 500,
-    "lr": 3e-3,
+    "lr": 6e-3,
 }
 STAGES = (
     ("strength", (0.5, 0.75, 1.0, 1.5)),
-    ("lr", (1.5e-3, 3e-3, 6e-3)),
     ("bend", (0.0, 1.0, 2.0)),
+    ("lr", (3e-3, 6e-3, 1.2e-2)),
     ("original", (0.0, 0.1, 0.3)),
-    ("temperature", (1.0, 2.0, 4.0)),
-    ("derivatives", (0.0, 1e-4, 1e-3)),
+    ("temperature", (1.0, 2.0)),
     ("nade", (0.0, 0.2)),
-    ("labels", (0.0, 0.3, 1.0)),  # with labels, a student is judged apart
+    ("derivatives", (0.0, 1e-4, 1e-3)),
+    ("labels", (0.0, 0.3, 1.0, 3.0)),  # with labels, a student is judged apart
 )
 
 
@@ -85,6 +91,7 @@ class Bench:
         if (self.out / FILE).exists():
             before = json.loads((self.out / FILE).read_text(encoding="utf-8"))
             self.found["trained"] = before["trained"]
+        self.pool = torch.empty(0)
         self.began, self.left = time.perf_counter(), 0
 
     def _about_teacher(self):
@@ -131,10 +138,12 @@ class Bench:
         mean = Average(net.parameters(), MEMORY * steps / LOOK)
         began = time.perf_counter()
         loss = crowd_error(config["temperature"], config["derivatives"], config["labels"])
+        teacher, source = self.teacher, self._inputs(parts, share, rows, config)
+        if config["pool"] and not config["derivatives"]:
+            teacher, source = self._pooled(source, config["pool"], loss, seed)
         for step in steps_of(
-            self.teacher, net, self._inputs(parts, share, rows, config), loss, steps=steps,
-            every=steps, batch_size=config["batch"], lr=config["lr"], seed=seed,
-            device=self.place, progress=not self.ask.quiet,
+            teacher, net, source, loss, steps=steps, every=steps, batch_size=config["batch"],
+            lr=config["lr"], seed=seed, device=self.place, progress=not self.ask.quiet,
         ):  # fmt: skip
             if step.number % LOOK == 0:
                 mean.look()
@@ -153,6 +162,21 @@ class Bench:
         block = BLOCK.get(self.place.type, BLOCK["cpu"])
         samples = Ahead(nade.sample_probabilities, block)
         return Mix([copies, samples], weights=[1 - config["nade"], config["nade"]])
+
+    @torch.no_grad()
+    def _pooled(self, source, count, loss, seed):
+        r"""So many inputs, drawn now, and what the teacher says of them."""
+        source.to(self.place, torch.float32, seed)
+        if len(self.pool) != count:  # one place for all trainings: captured graphs hold on to it
+            self.pool = torch.empty(count, self.parts.x.shape[1], device=self.place)
+        x = self.pool
+        y = []
+        for rows in x.split(ASKED):
+            batch = source(len(rows))
+            rows.copy_(batch.x)
+            y.append(batch.y)
+        labels = None if y[0] is None else torch.cat(y)
+        return precompute(as_teacher(self.teacher), x, [loss], block=ASKED), Dataset(x, labels)
 
     @torch.no_grad()
     def _measure(self, crowd, x, y):
@@ -182,9 +206,11 @@ def search(bench, share):
     ask, done = bench.ask, []
     for name, values in STAGES:
         so_far = best(done, False)
-        around = so_far["config"] if so_far else BASE
+        around = so_far["config"] if so_far else BASE | {"pool": ask.pool}
         for value in values:
             config = dict(around) | {name: value}
+            if config["labels"]:
+                config["nade"] = 0.0  # its samples have none
             entry = bench.trained("search", share, config, ask.search_steps, ask.crowd, 0)
             if entry is None:
                 return done
@@ -246,6 +272,7 @@ def main(arguments=None, settings=None):
     parser.add_argument("--seeds", type=int, default=5, help="final students")
     parser.add_argument("--together", type=int, default=1, help="final students on the same inputs")
     parser.add_argument("--with-labels", action="store_true", help="final students with labels too")
+    parser.add_argument("--pool", type=int, default=0, help="inputs labelled ahead; 0 for none")
     parser.add_argument("--set", default="{}", help="JSON of settings to change in the best ones")
     parser.add_argument("--seconds-budget", type=float, default=math.inf)
     parser.add_argument("--quiet", action="store_true", help="no progress bars")

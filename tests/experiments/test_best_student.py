@@ -86,3 +86,20 @@ def test_a_budget_is_kept_and_the_next_call_goes_on(script, tmp_path, capsys):
     third = call(script, tmp_path, "--share", "all", "--seconds-budget", "0")  # all is there
     assert third["trained"] == second["trained"]
     assert third["final"] == second["final"]
+
+
+def test_a_pool_holds_the_source_s_own_inputs_and_what_the_teacher_says_of_them(script, tmp_path):
+    ask = script["argparse"].Namespace(out=tmp_path, device="cpu", quiet=True, teacher=None)
+    bench = script["Bench"](ask, small(), SETTINGS)
+    config = script["BASE"] | {"original": 1.0, "labels": 1.0}  # copies that are the images
+    loss = script["crowd_error"](labels=1.0)
+    source = bench._inputs(bench.parts, "all", 200, config)
+    stored, data = bench._pooled(source, 500, loss, seed=3)
+    assert data.x.shape == (500, 20)
+    images = {tuple(x.tolist()): y for x, y in zip(bench.parts.x, bench.parts.y, strict=True)}
+    assert all(images[tuple(x.tolist())] == y for x, y in zip(data.x, data.y, strict=True))
+    with torch.no_grad():
+        torch.testing.assert_close(stored.values, bench.teacher.log_probabilities(data.x))
+    found = call(script, tmp_path, "--share", "all", "--pool", "300", "--with-labels")
+    assert all(entry["config"]["pool"] == 300 for entry in found["trained"])
+    assert [each["labels"] for each in found["final"]] == [False, True]

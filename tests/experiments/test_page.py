@@ -18,7 +18,7 @@ def page(tmp_path):
     docs = tmp_path / "docs"
     docs.mkdir()
     names["DOCS"] = docs
-    for name in ("CHAPTER_2", "BEST_STUDENT", "NOISE", "CHAPTER_3"):
+    for name in ("CHAPTER_2", "BEST_STUDENT", "NOISE", "NOISE_HE", "CHAPTER_3"):
         names[name] = tmp_path / names[name].name
     return names
 
@@ -59,11 +59,13 @@ def test_chapter_2_and_the_best_student_come_first(page):
         }],
     }  # fmt: skip
     page["NOISE"].write_text(json.dumps(of_noise))
+    page["NOISE_HE"].write_text(json.dumps(results()))
     text = written(page)
     parts = ("## Chapter 2", "### Why noise differs", "### The best student", "## Chapter 4")
     places = [text.index(part) for part in parts]
     assert "| × 0.5 | 97.50 | -0.1000 | 85.00 | -0.4000 |" in text
-    assert "(3 nets 784-20-10-10,\n3,000 steps)" in text
+    assert "(3 nets\n784-20-10-10, 3,000 steps)" in text
+    assert "| 10% | DSE | accuracy | 75.17 |" in text
     assert places == sorted(places)
     assert "| 10% | none | 98.45 ± 0.05 | 98.40 | 98.50 | -0.0515 ± 0.0005 | 150,000 |" in text
     assert "among 3 trials; then 2 seeds" in text

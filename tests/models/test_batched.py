@@ -55,11 +55,12 @@ def test_batched_log_probabilities(outputs: int, output: str) -> None:
     torch.testing.assert_close(batched.log_probabilities(x), torch.stack(separate, dim=1))
 
 
-def test_batch_draws_as_separate_nets_do() -> None:
+@pytest.mark.parametrize("init", ["he", "lecun"])
+def test_batch_draws_as_separate_nets_do(init: str) -> None:
     g, h = generator(2), generator(2)
-    batched = BatchedMLP(3, 4, 5, 2, hidden="tanh", generator=g)
+    batched = BatchedMLP(3, 4, 5, 2, hidden="tanh", init=init, generator=g)
     for i in range(3):
-        net = MLP(4, 5, 2, hidden="tanh", generator=h)
+        net = MLP(4, 5, 2, hidden="tanh", init=init, generator=h)
         for p, q in zip(batched.member(i).parameters(), net.parameters(), strict=True):
             assert torch.equal(p, q)
 

@@ -230,6 +230,16 @@ def test_initialisation() -> None:
     assert all(not layer.bias.any() for layer in net.layers)
 
 
+def test_lecun_initialisation() -> None:
+    net = MLP(300, 400, 500, 2000, dtype=DOUBLE, generator=generator(), init="lecun")
+    for layer, inputs in zip(net.layers, (300, 400, 500), strict=True):
+        for part, rel in ((layer.weight.detach(), 0.02), (layer.bias.detach(), 0.15)):
+            assert part.std().item() == pytest.approx((inputs + 1) ** -0.5, rel=rel)
+            assert (part.abs() > 2 * (inputs + 1) ** -0.5).any(), "normal, not uniform"
+    with pytest.raises(ArgumentError, match="init: got 'glorot'"):
+        MLP(3, 2, init="glorot")
+
+
 def test_equal_generators_give_equal_nets_and_leave_the_global_one_alone() -> None:
     before = torch.random.get_rng_state()
     one, two, other = (MLP(4, 5, 3, generator=generator(s)) for s in (3, 3, 4))

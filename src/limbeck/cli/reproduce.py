@@ -32,6 +32,10 @@ def reproduce(
     steps_factor: Annotated[
         float | None, typer.Option(help="Chapter 2: a factor on all numbers of steps.")
     ] = None,
+    init: Annotated[
+        str | None,
+        typer.Option(help="Chapter 2: what nets start at: lecun as in the text's code, or he."),
+    ] = None,
     parts: Annotated[
         list[str] | None, typer.Option(help="Chapter 3: mixtures, logistic; else both.")
     ] = None,
@@ -56,5 +60,6 @@ def reproduce(
 
     run(
         chapter, Asked(data, out, device, not quiet), seeds=seeds, cells=cells, hidden=hidden,
-        steps_factor=steps_factor, parts=parts, steps=steps, samples=samples, burn_in=burn_in,
+        steps_factor=steps_factor, init=init, parts=parts, steps=steps, samples=samples,
+        burn_in=burn_in,
     )  # fmt: skip

@@ -52,8 +52,9 @@ class BatchedMLP(Feedforward):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
+        init: str = "he",
     ) -> None:
-        super().__init__(sizes, hidden, output, bias, output_form, dtype)
+        super().__init__(sizes, hidden, output, bias, output_form, dtype, init)
         if not is_count(members):
             raise ArgumentError("members", repr(members), "an int of 1 or more")
         self.members = int(members)
@@ -63,11 +64,12 @@ class BatchedMLP(Feedforward):
             weight = torch.empty(members, outputs, inputs, dtype=dtype, device=device)
             self.weights.append(nn.Parameter(weight))
             if self.bias:
-                bias_ = torch.zeros(members, outputs, dtype=dtype, device=device)
+                bias_ = torch.empty(members, outputs, dtype=dtype, device=device)
                 self.biases.append(nn.Parameter(bias_))
         for member in range(self.members):
-            for weight, (_, _, kind) in zip(self.weights, layers, strict=True):
-                initialise(weight.detach()[member], kind, generator)
+            for layer, (weight, (_, _, kind)) in enumerate(zip(self.weights, layers, strict=True)):
+                offset = self.biases[layer].detach()[member] if self.bias else None
+                initialise(weight.detach()[member], offset, kind, generator, init)
 
     def preactivation(self, x: Tensor) -> Tensor:
         r"""The last layer's outputs (n, members, outputs) before its nonlinearity."""

@@ -30,6 +30,7 @@ def train(
     preset: str,
     seed: int,
     device: str | torch.device,
+    init: str,
     **options: Any,
 ) -> BatchedMLP:
     r"""Train equal nets at once; `Ensemble.train_bootstrap` says what the arguments are."""
@@ -39,7 +40,7 @@ def train(
     data = Dataset(X, y)
     if not isinstance(data.x, Tensor) or data.y is None or data.y.is_floating_point():
         raise ArgumentError("y", "no class numbers", "whole numbers (N,) for inputs X (N, ...)")
-    net = BatchedMLP(members, *sizes, generator=torch.Generator().manual_seed(seed))
+    net = BatchedMLP(members, *sizes, generator=torch.Generator().manual_seed(seed), init=init)
     if preset not in PRESETS:
         raise ArgumentError.unknown("preset", preset, PRESETS)
     if data.y.ndim != 1 or data.y.min() < 0 or data.y.max() >= net.sizes[-1]:

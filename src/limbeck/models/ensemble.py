@@ -150,6 +150,7 @@ class Ensemble(nn.Module):
         preset: str = "thesis",
         seed: int = 0,
         device: str | torch.device = "auto",
+        init: str = "he",
         **options: Any,
     ) -> Ensemble:
         r"""Train equal nets on the labels, each on its own resample of the rows, all at once.
@@ -164,13 +165,14 @@ class Ensemble(nn.Module):
             preset: "thesis" for ADADELTA and batches of 20; "auto" for Adam and batches of 200.
             seed: Seeds the resamples, their order and the nets.
             device: Where to train; "auto" is a GPU if there is one.
+            init: What the nets' weights start at, as of `MLP`.
             options: As of `distill`.
         """
         from limbeck.models.bootstrap import train
 
         nets = train(
             sizes, X, y, members, epochs=epochs, bootstrap=bootstrap, preset=preset, seed=seed,
-            device=device, **options,
+            device=device, init=init, **options,
         )  # fmt: skip
         return cls(nets)
 

@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from limbeck.core.forms import FORMS, columns, log_probabilities
 from limbeck.errors import ArgumentError
 
-__all__ = ["LAYER_KINDS", "OUTPUT_FORMS", "Feedforward", "flat", "initialise", "is_count", "shapes"]
+__all__ = [
+    "INITS",
+    "LAYER_KINDS",
+    "OUTPUT_FORMS",
+    "Feedforward",
+    "flat",
+    "initialise",
+    "is_count",
+    "shapes",
+]
 
 LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda z: z,
@@ -28,6 +37,9 @@ LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 OUTPUT_FORMS = FORMS[:4]
+
+INITS = ("he", "lecun")
+r"""How first weights are drawn; `initialise` says it."""
 
 
 def _log_ndtr(z: Tensor) -> Tensor:
@@ -51,8 +63,11 @@ class Feedforward(nn.Module):
         bias: bool,
         output_form: str | None,
         dtype: torch.dtype | None,
+        init: str,
     ) -> None:
         super().__init__()
+        if init not in INITS:
+            raise ArgumentError.unknown("init", init, INITS)
         if len(sizes) < 2 or not all(map(is_count, sizes)):
             accepted = "at least two ints of 1 or more, as in (784, 50, 30, 10)"
             raise ArgumentError("sizes", tuple(sizes), accepted)
@@ -164,19 +179,47 @@ def shapes(net: Feedforward) -> list[tuple[int, int, str]]:
     return list(zip(net.sizes[:-1], net.sizes[1:], (*net.hidden, net.output), strict=True))
 
 
-def initialise(weight: Tensor, kind: str, generator: torch.Generator | None) -> None:
-    r"""Draw a layer's first weights.
+def initialise(
+    weight: Tensor,
+    bias: Tensor | None,
+    kind: str,
+    generator: torch.Generator | None,
+    init: str = "he",
+) -> None:
+    r"""Draw a layer's first weights (out, in), and its biases (out,).
+
+    "he" is for He's normal weights before relus, Glorot's uniform ones before the others, and
+    biases of zero; "lecun" for normal weights and biases of variance 1 / (in + 1).
 
     They are drawn where the generator lives, so that a CPU generator gives equal nets everywhere.
     """
-    device = weight.device if generator is None else generator.device
-    drawn = weight if device == weight.device else torch.empty_like(weight, device=device)
-    if kind == "relu":
-        nn.init.kaiming_normal_(drawn, nonlinearity="relu", generator=generator)
+    deviation = (weight.shape[1] + 1) ** -0.5
+
+    def draw(drawn: Tensor) -> None:
+        if init == "lecun":
+            nn.init.normal_(drawn, std=deviation, generator=generator)
+        elif kind == "relu":
+            nn.init.kaiming_normal_(drawn, nonlinearity="relu", generator=generator)
+        else:
+            nn.init.xavier_uniform_(drawn, generator=generator)
+
+    _drawn_into(weight, draw, generator)
+    if bias is None:
+        return
+    if init == "lecun":
+        _drawn_into(bias, draw, generator)
     else:
-        nn.init.xavier_uniform_(drawn, generator=generator)
-    if drawn is not weight:
-        weight.detach().copy_(drawn)
+        nn.init.zeros_(bias)
+
+
+def _drawn_into(
+    place: Tensor, draw: Callable[[Tensor], None], generator: torch.Generator | None
+) -> None:
+    device = place.device if generator is None else generator.device
+    drawn = place if device == place.device else torch.empty_like(place, device=device)
+    draw(drawn)
+    if drawn is not place:
+        place.detach().copy_(drawn)
 
 
 def is_count(size: object) -> bool:

@@ -17,8 +17,6 @@ class MLP(Feedforward):
     r"""A multi-layer perceptron.
 
     Layer kinds are "linear", "relu", "tanh", "logistic", "probit", "softmax" and "log_softmax".
-    Relu layers start with He's normal weights, the others with Glorot's uniform ones; biases
-    start at zero.
 
     Arguments:
         sizes: Numbers of inputs, of units in each hidden layer, and of outputs.
@@ -30,6 +28,9 @@ class MLP(Feedforward):
         dtype: The weights' floating-point type.
         device: Where the weights live.
         generator: Where the weights are drawn from; None is torch's global one.
+        init: What the weights start at. "he": before relus at He's normal ones, before others at
+            Glorot's uniform ones, biases at zero. "lecun": all weights and biases at normal ones
+            of variance 1 / (inputs of the layer + 1).
 
     >>> MLP(784, 50, 30, 10)(torch.zeros(2, 28, 28)).shape
     torch.Size([2, 10])
@@ -45,8 +46,9 @@ class MLP(Feedforward):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
+        init: str = "he",
     ) -> None:
-        super().__init__(sizes, hidden, output, bias, output_form, dtype)
+        super().__init__(sizes, hidden, output, bias, output_form, dtype, init)
         device = torch.get_default_device() if device is None else torch.device(device)
         self.layers = nn.ModuleList()
         for inputs, outputs, kind in shapes(self):
@@ -54,9 +56,7 @@ class MLP(Feedforward):
             layer = nn.utils.skip_init(
                 nn.Linear, inputs, outputs, bias=self.bias, dtype=dtype, device=device
             )
-            initialise(layer.weight, kind, generator)
-            if self.bias:
-                nn.init.zeros_(layer.bias)
+            initialise(layer.weight, layer.bias, kind, generator, init)
             self.layers.append(layer)
 
     def preactivation(self, x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from limbeck.core.checkpoint import differences
 from limbeck.core.checks import number
 from limbeck.errors import ArgumentError
+from limbeck.models.feedforward import INITS
 from limbeck.preparation import choose_device
 from limbeck.reproduction import data
 from limbeck.reproduction.record import circumstances, write
@@ -81,6 +82,8 @@ class Settings:
         passes: Passes' worth of samples for each student.
         nade_hidden: Hidden units of the NADE.
         nade_passes: Passes over the images for the NADE.
+        init: What all nets start at, as of `MLP`. The text does not tell; its published code
+            draws normal weights and biases of variance 1 / (inputs of the layer + 1).
     """
 
     cells: tuple[str, ...] = tuple(CELLS)
@@ -94,11 +97,14 @@ class Settings:
     passes: int = 40
     nade_hidden: int = 500
     nade_passes: int = 10
+    init: str = "lecun"
 
     def __post_init__(self) -> None:
         for name in self.cells:
             if name not in CELLS:
                 raise ArgumentError.unknown("cells", name, CELLS)
+        if self.init not in INITS:
+            raise ArgumentError.unknown("init", self.init, INITS)
         number("steps_factor", self.steps_factor, "a number above zero", lambda f: f > 0)
         for name in ("cells", "seeds"):
             if not getattr(self, name):

@@ -83,7 +83,8 @@ class Parts:
     def one(self, cell: Cell, seed: int) -> dict[str, Any]:
         r"""Train the net of a cell, and measure it against the direct net of the same seed."""
         sizes = (self.x.shape[1], *self.settings.hidden, self.classes)
-        net = MLP(*sizes, generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        net = MLP(*sizes, generator=generator, init=self.settings.init)
         entry = {"cell": cell.name, "seed": seed} | self._train(net, cell, seed)
         keeping.write(self._file(cell, seed), net, self._made(cell, seed))
         own = examples(net, self.test, self.test_y)
@@ -153,13 +154,14 @@ class Parts:
         made = {
             "members": ask.members, "sizes": list(sizes), "seed": ask.teacher_seed,
             "images": len(self.x), "steps": self._steps(ask.teacher_passes, "all"),
+            "init": ask.init,
         }  # fmt: skip
 
         def make() -> tuple[Ensemble, float]:
             began = time.perf_counter()
             ensemble = Ensemble.train_bootstrap(
                 sizes, self.x, self.y, ask.members, steps=made["steps"], seed=ask.teacher_seed,
-                **self.options,
+                init=ask.init, **self.options,
             )  # fmt: skip
             return ensemble, round(time.perf_counter() - began, 1)
 
@@ -234,7 +236,7 @@ class Parts:
 
     def _made(self, cell: Cell, seed: int) -> dict[str, Any]:
         total = self._steps(self._passes(cell), cell.share)
-        return {"cell": cell.name, "seed": seed, "steps": total}
+        return {"cell": cell.name, "seed": seed, "steps": total, "init": self.settings.init}
 
 
 def fits(size: int, place: torch.device) -> bool:

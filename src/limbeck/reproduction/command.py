@@ -41,7 +41,7 @@ def _chapter4(options: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
 
 
 CHAPTERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    "chapter-2": (_chapter2, ("seeds", "cells", "steps_factor")),
+    "chapter-2": (_chapter2, ("seeds", "cells", "steps_factor", "init")),
     "chapter-3": (_chapter3, ("seeds", "parts")),
     "chapter-4": (_chapter4, ("seeds", "hidden", "steps", "samples", "burn_in")),
 }
