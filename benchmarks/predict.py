@@ -3,7 +3,8 @@ r"""Predictions of a compact student beside the average over all draws, and besi
 Bayesian logistic regression on 24 points: 10,000 draws of the posterior, a bag of ten trained ones,
 and EP's Gaussian with vectorised quadrature and with MacKay's approximation. Each predicts 1,000
 inputs of N(0, 10·I), in turn, round after round. Errors are from the exact predictive probability.
-One JSON line a figure.
+What counts is the bag as it is called, `bag(x).mean`; its bare formula is beside. One JSON line a
+figure.
 
     python benchmarks/predict.py [--threads 2] [--inputs 1000]
 """
@@ -50,7 +51,7 @@ def formula(bag: SampleBag) -> Callable[[Tensor], Tensor]:
 
 
 def called(bag: SampleBag) -> Callable[[Tensor], Tensor]:
-    r"""The bag as limbeck calls it, which gives a distribution."""
+    r"""The bag as users call it, which gives a distribution."""
 
     @torch.no_grad()
     def of(x: Tensor) -> Tensor:
@@ -107,7 +108,7 @@ def main() -> None:
     whole = next(iter(ways))
     for name, way in ways.items():
         apart = (way(x).double() - truth).abs()
-        must = "at least 100×" if name == "bag of 10" else ""
+        must = "at least 100×" if name == "bag of 10, as a distribution" else ""
         report(
             name, microseconds=took.microseconds(name), usual=took.microseconds(whole),
             ratio=took.ratio(whole, name), mean_error=float(apart.mean()),

@@ -40,11 +40,12 @@ nets without biases: like is compared with like only in kind.
 
 DIGITS = """\
 **{data}.** Nets {sizes}, prior standard deviation {scale:g}, {chains} chains of SGLD with {rows}
-images a gradient; the average is over {draws:,} draws. The student, of the same size, is taught
-online at train images with noise. The plain net is trained to the maximum of the posterior. Means
-over {seeds} {splits} with standard errors. The chain is not at its end: R̂ of the worst weight is
-up to {r_hat:.2f}, as weights of nets mix slowly; what is distilled is this chain's average,
-whatever its distance from the posterior.
+images a gradient; the average is over {draws:,} draws, half of them from before the student's and
+half from after. The student, of the same size, is taught online at train images with noise and at
+neighbours of train images (`lb.inputs.Munge`). The plain net is trained to the maximum of the
+posterior. Means over {seeds} {splits} with standard errors. The chain is not at its end: R̂ of the
+worst weight is up to {r_hat:.2f}, as weights of nets mix slowly; what is distilled is this chain's
+average, whatever its distance from the posterior.
 """
 
 

@@ -202,8 +202,12 @@ BAD_BATCHES = [
 def test_bad_batches(bad, message):
     stream = as_draws(iter([GOOD, bad]))
     stream.next(4)
-    with pytest.raises(ArgumentError, match=message):
-        stream.next(1)
+    for _ in range(2):
+        with pytest.raises(StreamBroken, match=message) as caught:
+            stream.next(1)
+        assert isinstance(caught.value.__cause__, ArgumentError)
+        assert caught.value.used == 4
+    assert stream.end is caught.value
 
 
 @pytest.mark.parametrize(
@@ -215,6 +219,7 @@ def test_bad_batches(bad, message):
         ),
         (torch.ones(2, 3, 4), r"posterior in batch 1: got shape \(2, 3, 4\)"),
         (torch.ones(2, 3, dtype=torch.cfloat), "posterior in batch 1: got a .*complex64"),
+        (torch.full((2, 3), math.nan), "posterior in batch 1: got NaN .* 2 of 2 draws"),
         ("posterior.csv", "posterior in batch 1: got a str"),
     ],
 )

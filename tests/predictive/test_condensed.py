@@ -2,6 +2,7 @@ r"""What a condensation gives back: predictions, reports against plain formulas,
 
 import importlib.util
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,7 +68,12 @@ def test_the_report_is_the_plain_formulas(result):
     text = str(report)
     assert "average of 400 draws" in text
     assert "log probability" in text
-    assert text.endswith("times faster.")
+    sides = {"bytes": (6400, 96), "seconds": (1e-3, 3.1e-3)}
+    slower = str(replace(report, **sides))
+    assert slower.endswith("in the mean, 67 times smaller and 3.1 times slower.")
+    sides = {"bytes": (96, 960), "seconds": (1.0, 1.01)}
+    assert str(replace(report, **sides)).endswith("10 times larger and as fast.")
+    assert str(replace(report, bytes=(0, 96), seconds=(0.0, 1.0))).endswith("in the mean.")
 
 
 def test_a_report_may_be_against_other_draws(result):

@@ -61,3 +61,17 @@ def test_bags_are_judged_by_means_over_data_sets(change, broken):
     found = logistic(figures(sets(GOOD | change, GOOD | change)))
     assert [i for i, each in enumerate(found) if not each.held] == list(broken or ())
     assert all(name in found[0].numbers for name in TEXT)
+
+
+def test_every_way_to_be_online_is_judged_by_itself():
+    ways = {
+        "CE online, independent draws": (0.011, 0.2, 0.04),
+        "DSE online, independent draws": (0.0106, 0.2, 0.02),
+        "CE online, shared draws": (0.009, 0.2, 0.04),
+        "DSE online, shared draws": (0.007, 0.2, 0.02),
+    }
+    found = logistic(figures(sets(GOOD | ways)))
+    judged = {each.claim: each for each in found if "times batch" in each.claim}
+    assert [each.held for each in judged.values()] == [True, False, True]
+    assert [each.numbers.split()[4] for each in judged.values()] == ["1.43", "1.51", "1.00"]
+    assert len({each.claim for each in found}) == len(found) == 6

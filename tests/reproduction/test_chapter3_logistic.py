@@ -11,6 +11,7 @@ from limbeck.reproduction.chapter3_logistic import (
     best_bag,
     errors,
     exact_surface,
+    independent,
     log_posterior,
     points,
     sampler,
@@ -98,3 +99,28 @@ def test_limbecks_bag_comes_nearer_with_more_components(draws):
         found[components] = errors(expected, surface(bag)).mean
     assert found[8] < 0.03
     assert found[8] < 0.7 * found[2]
+
+
+def test_independent_draws_have_the_posteriors_moments_and_no_memory(draws, monkeypatch):
+    monkeypatch.setattr("limbeck.reproduction.chapter3_logistic.THINNED", (500, 60, 15))
+    found = independent(X, Y, 1990, seed=1)
+    assert found.shape == (2000, 2)
+    by_time = found.unflatten(0, (4, 500))
+    error = found.std(0) / 2000**0.5
+    known = draws.unflatten(0, (10, 1000)).mean(0)  # one number of each chain
+    apart = found.mean(0) - known.mean(0)
+    assert (apart.abs() < 4 * (error**2 + known.var(0) / 1000).sqrt()).all()
+    z = (by_time - by_time.mean((0, 1))) / by_time.std((0, 1))
+    along, across = (z[1:] * z[:-1]).mean((0, 1)), (z[:, 1:] * z[:, :-1]).mean((0, 1))
+    assert across.abs().max() < 4 / 2000**0.5
+    assert along.abs().max() < 4 / 1500**0.5  # after a single sweep it is about 0.4
+    assert independent(X, Y, 20, seed=1).shape == (20, 2)
+
+
+def test_shared_draws_take_noise_away(draws):
+    ask = {"online": True, "variance": 10.0, "steps": 30, "batch": 10, "components": 3, "seed": 0}
+    spread = {}
+    for share in (1, 10):  # the same inputs and start each time, and other draws
+        own = [text_bag("DSE", part, **ask, share=share)[0].flat for part in draws.split(1000)[:5]]
+        spread[share] = torch.stack(own).var(0).sum().item()
+    assert spread[10] < 0.5 * spread[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class StreamEnded(LimbeckError):  # noqa: N818 - an end is not always an error
 
 
 class StreamBroken(StreamEnded):
-    r"""The user's iterator raised: its own error is the cause of this one."""
+    r"""The user's iterator raised, or gave what is no batch like the first: the cause tells."""
 
 
 class Stream:
@@ -65,6 +65,7 @@ class Stream:
         used: Draws that were handed out.
         seen: Draws that came, with those that burn-in and thinning left out.
         batches: Batches that came.
+        end: Why there are no more draws; None as long as there may be some.
 
     >>> stream = Stream(torch.full((4, 2), float(step)) for step in range(100))
     >>> stream.next(6)[:, 0]
@@ -93,7 +94,7 @@ class Stream:
         self.notes: tuple[str, ...] = ()
         self._choose = partial(choose, var_names=var_names)
         self._call = _caller(source)
-        self._end: StreamEnded | None = None
+        self.end: StreamEnded | None = None
         self._structure: Structure | None = None
         self._held: dict[str, Tensor] = {}  # what is left of the last batch, (k, ...) each
         self._watch: Watch | None = None
@@ -190,34 +191,47 @@ class Stream:
             if _length(batch) and (self.in_time or not wait):
                 break
         kept = self._converted(batch)
-        check_finite(kept, self.batches)
+        try:
+            check_finite(kept, self.batches)
+        except ArgumentError as error:
+            self._break(error)
         if not self.in_time:
             self._look_at(kept)
         return kept
 
     def _pull(self) -> dict[str, Array]:
         r"""The variables of the next batch, as they came."""
-        if self._end is not None:
-            raise self._end
+        if self.end is not None:
+            raise self.end
         try:
             raw = self._call()
         except StopIteration:
             if not self.batches:
                 received = "an iterator without a single batch"
                 raise ArgumentError("posterior", received, "batches of draws") from None
-            self._end = StreamEnded(self)
-            raise self._end from None
+            self.end = StreamEnded(self)
+            raise self.end from None
         except Exception as error:  # the user's own
-            self._end = StreamBroken(self, f"failed ({type(error).__name__}: {error})")
-            raise self._end from error
+            self.end = StreamBroken(self, f"failed ({type(error).__name__}: {error})")
+            raise self.end from error
         self.batches += 1
-        batch = read_batch(raw, self.batches, self._structure, self._choose)
+        try:
+            batch = read_batch(raw, self.batches, self._structure, self._choose)
+        except ArgumentError as error:
+            self._break(error)
         self.seen += _length(batch)
         if self._structure is None:
             self._structure = Structure.of(batch)
             self.dtype = self.dtype or common_dtype(list(batch.values()))
             self.notes = tuple(whole_notes(batch, self.dtype))
         return batch
+
+    def _break(self, error: ArgumentError) -> NoReturn:
+        r"""Refuse a first batch; a later one is the end of the stream."""
+        if self.batches == 1:
+            raise error
+        self.end = StreamBroken(self, f"gave a bad batch ({error})")
+        raise self.end from error
 
     def _converted(self, batch: Mapping[str, Array]) -> dict[str, Tensor]:
         found = {}

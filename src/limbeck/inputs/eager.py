@@ -9,7 +9,7 @@ import torch
 from limbeck.core.batch import Batch
 from limbeck.core.inputs import Inputs
 from limbeck.errors import ArgumentError
-from limbeck.inputs.parts import as_part, as_parts, cast, cast_parts, check_rows, label
+from limbeck.inputs.parts import Part, as_part, as_parts, cast, cast_parts, check_rows, label
 
 __all__ = ["Eager"]
 
@@ -20,6 +20,11 @@ class Eager(Inputs):
     def __init__(self, seed: int | None = None) -> None:
         super().__init__(seed)
         self.dtype: torch.dtype | None = None  # the student's floating type, once it is known
+        self.converts = False
+
+    def convert(self) -> None:
+        r"""From now on convert tensors of another floating type, which are refused otherwise."""
+        self.converts = True
 
     def build(self, drawn: Any) -> Batch:
         batch: Batch = drawn
@@ -41,7 +46,7 @@ class Eager(Inputs):
         if isinstance(batch.x, tuple | list) or not hasattr(batch.x, "__len__"):
             received = f"a draw of type {type(batch.x).__name__}"
             raise ArgumentError(argument, received, "a Batch, a tensor or a dict of tensors")
-        parts = as_parts(batch.x, argument)
+        parts = {name: self._loose(part) for name, part in as_parts(batch.x, argument).items()}
         first = next(iter(parts.values())).values
         rows = len(first) if n is None else n
         for name, part in parts.items():
@@ -51,7 +56,10 @@ class Eager(Inputs):
         for field in ("y", "weight", "index"):
             given = getattr(batch, field)
             if given is not None:
-                part = as_part(given, f"{argument}.{field}")
+                part = self._loose(as_part(given, f"{argument}.{field}"))
                 check_rows(part.values, rows, f"{argument}.{field}", "x")
                 beside[field] = cast(part, self.device, self.dtype, f"{argument}.{field}")
         return Batch(x, **beside)
+
+    def _loose(self, part: Part) -> Part:
+        return part._replace(typed=part.typed and not self.converts)

@@ -32,6 +32,12 @@ class Nested(Eager):
         for source in self.sources:
             source.bind(loss_of)
 
+    def convert(self) -> None:
+        super().convert()
+        for source in self.sources:
+            if isinstance(source, Eager):
+                source.convert()
+
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
         own = seed if self.seed is None else self.seed

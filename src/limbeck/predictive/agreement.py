@@ -16,6 +16,7 @@ from rich.table import Table
 from torch import Tensor
 
 from limbeck.core.batch import X, leaves, part_of, rows
+from limbeck.core.ratios import compared
 from limbeck.draws.stored import Draws
 from limbeck.predictive.calling import Predict, class_logs
 from limbeck.predictive.discrete import Bernoulli, Categorical
@@ -77,18 +78,26 @@ class Agreement:
         if self.log_prob is not None:
             table.add_row("log probability", *(f"{each:.4f}" for each in self.log_prob))
         table.add_row("bytes", *(f"{each:,}" for each in self.bytes))
-        table.add_row("milliseconds", *(f"{1e3 * each:.3g}" for each in self.seconds))
+        table.add_row("milliseconds", *map(_milliseconds, self.seconds))
         return table
 
     def __str__(self) -> str:
         console = Console(width=100, record=True, file=io.StringIO())
         console.print(self.table())
-        faster = self.seconds[0] / self.seconds[1]
+        ways = (
+            compared(*self.bytes, "smaller", "larger", "as large", " times"),
+            compared(*self.seconds, "faster", "slower", "as fast", " times"),
+        )
+        said = " and ".join(filter(None, ways))
         return console.export_text() + (
             f"The student is within {self.mean_error:.2g} of the average of {self.draws:,} draws "
-            f"in the mean, {self.bytes[0] / self.bytes[1]:,.0f} times smaller and {faster:,.0f} "
-            "times faster."
+            f"in the mean{f', {said}' if said else ''}."
         )
+
+
+def _milliseconds(seconds: float) -> str:
+    found = 1e3 * seconds
+    return f"{found:,.0f}" if found >= 100 else f"{found:.3g}"
 
 
 def predictive(predict: Predict, draws: Draws, x: X) -> Any:

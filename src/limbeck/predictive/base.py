@@ -20,6 +20,7 @@ __all__ = [
     "given",
     "mapped",
     "random",
+    "readable",
     "tensors",
     "with_tensors",
 ]
@@ -72,7 +73,8 @@ class Distribution:
             for value, dims in zip(own, self.trailing, strict=True)
             if given(value)
         ]
-        return shapes[0] if len(shapes) == 1 else torch.broadcast_shapes(*shapes)
+        longer = [shape for shape in shapes if len(shape)] or shapes
+        return longer[0] if len(longer) == 1 else torch.broadcast_shapes(*shapes)
 
     def expand(self, shape: tuple[int, ...]) -> Self:
         r"""The same as a batch of this shape, without copies."""
@@ -214,3 +216,19 @@ def random(
     r"""Random numbers by `torch.rand` or `torch.randn`, drawn where the generator lives."""
     lives = like.device if generator is None else generator.device
     return draw(shape, generator=generator, device=lives, dtype=like.dtype).to(like.device)
+
+
+def readable(tensor: Tensor) -> bool:
+    r"""Whether to look at numbers is cheap and allowed.
+
+    That is so on the CPU, and neither where derivatives are taken nor under maps and compilers.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and type(tensor) is Tensor
+        and tensor.device.type == "cpu"
+        and not tensor.requires_grad
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch.jit.is_tracing()
+    )

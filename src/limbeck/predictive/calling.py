@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from limbeck.core.batch import X, leaves, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError
+from limbeck.predictive.averages import log_means
 from limbeck.predictive.base import given, mapped, tensors
-from limbeck.predictive.discrete import Bernoulli, Categorical, log_means
+from limbeck.predictive.discrete import Bernoulli, Categorical
 from limbeck.predictive.distributions import as_distribution, broadcast, check
 from limbeck.predictive.mixtures import Mixture
 from limbeck.predictive.unread import unread

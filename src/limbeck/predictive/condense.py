@@ -59,8 +59,9 @@ def condense(
 
     With stored draws the teacher is the average over all of them (batch). With a stream it is one
     fresh draw an input (online), and memory does not grow with the number of draws. If a stream
-    ends early, the student so far is given back, and `stop_reason` tells; if it fails, its error
-    is raised as the cause of a `StreamBroken`, which has the student so far as `result`.
+    ends early, raises, or gives a batch with NaN or of another shape, the student so far is given
+    back, and `stop_reason` tells; but for the first, there is a warning as well. Before the first
+    step these are errors.
 
     Arguments:
         posterior: The draws: an array (draw, dim), a dict of arrays (chain, draw, ...), an ArviZ

@@ -2,28 +2,46 @@ r"""What `condense` gives back: a small student, how far its draws can be truste
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import torch
 from rich.table import Table
-from torch import Tensor
+from torch import Tensor, nn
 
+from limbeck.core import checkpoint as files
 from limbeck.core.batch import X, map_tensors
 from limbeck.core.checks import whole_number
-from limbeck.core.result import Result
+from limbeck.core.result import FORMAT, STUDENT, Result, load
 from limbeck.draws.diagnostics import Diagnostics
 from limbeck.draws.read import as_draws
 from limbeck.draws.stored import Draws
 from limbeck.draws.stream import Stream
 from limbeck.draws.structure import as_parts as parts_of
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.parts import as_parts
 from limbeck.predictive.agreement import Agreement, agreement, density_agreement
 from limbeck.predictive.calling import Predict
 from limbeck.predictive.heads import Head, Means
+from limbeck.predictive.remembering import (
+    bag_of,
+    check_bag,
+    diagnostics_of,
+    remembered,
+    told_bag,
+    told_diagnostics,
+)
+from limbeck.predictive.sample_bag import SampleBag
 
-__all__ = ["Condensed"]
+__all__ = ["ABOUT", "Condensed"]
+
+ABOUT = "condensed.json"
+
+KEPT = ("notes", "used", "draw_bytes")
+r"""Attributes that are saved as they are."""
 
 
 @dataclass(repr=False)
@@ -74,29 +92,89 @@ class Condensed(Result):
             x: Inputs, best such as the student has not seen; None for a density without inputs,
                 which is compared at samples of the average.
             y: Outcomes there, if known, whose log probabilities are compared.
-            posterior: Draws to average over; None takes those that were condensed. Of a stream,
-                further ones are taken.
+            posterior: Draws to average over; None takes those that were condensed, which a result
+                that was read back has forgotten. Of a stream, further ones are taken.
             draws: How many draws to take of a stream.
         """
-        if self.calling is None:
+        if self.calling is None and not isinstance(self.student, SampleBag):
             accepted = "a result that was made of draws and predict"
             raise ArgumentError("report", "a result of predictions", accepted)
         given = self.posterior if posterior is None else as_draws(posterior)
+        if given is None:
+            raise ArgumentError("posterior", None, "the draws, which are not saved with a result")
         if isinstance(given, Stream):
             some = parts_of(given.next(whole_number("draws", draws, "a whole number", 2)))
             given = Draws({name: part[None] for name, part in some.items()})
-        assert given is not None
         like = next(self.student.parameters())
         stored = given.to(like.device, like.dtype)
         size = stored.count * stored.structure.dim * like.element_size()
         outcomes = None if y is None else torch.as_tensor(y).to(like.device)
         if self.head is None:
+            assert self.calling is not None
             return density_agreement(
                 self.calling, stored, self.student, outcomes, (size, self.bytes)
             )
-        return agreement(
-            self.calling, stored, self.predict, self._placed(x), outcomes, (size, self.bytes)
-        )
+        placed, calling = self._placed(x), self.calling
+        if calling is None:
+            assert isinstance(self.student, SampleBag)
+            calling = Predict(self.student.predict, stored.take([0, 1]), placed)
+        return agreement(calling, stored, self.predict, placed, outcomes, (size, self.bytes))
+
+    def save(self, folder: str | Path) -> Path:
+        r"""Write the student and its story into a folder, and how its answers are read.
+
+        A ready-made model of `limbeck.predictive.models` is remembered by its name and settings;
+        a function of your own is not saved, and `load` asks for it. Draws are not saved either.
+        """
+        folder = super().save(folder)
+        about = {
+            "head": None if self.head is None else asdict(self.head),
+            "bag": told_bag(self.student),
+            "diagnostics": told_diagnostics(self.diagnostics),
+            **{name: getattr(self, name) for name in KEPT},
+        }
+        files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
+        return folder
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        student: nn.Module | None = None,
+        *,
+        predict: Callable[..., Any] | None = None,
+    ) -> Condensed:
+        r"""Read a result back; it predicts and is exported as before, and has forgotten its draws.
+
+        Arguments:
+            folder: What `save` wrote.
+            student: An empty copy of a module of the user's own; bags need none.
+            predict: The function of (draw, x) that a bag was condensed with, if it is your own.
+        """
+        folder = Path(folder)
+        path = folder / ABOUT
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            bag, head = about["bag"], about["head"]
+            kept: dict[str, Any] = {name: about[name] for name in KEPT}
+            kept["head"] = None if head is None else Head(**head)
+            kept["diagnostics"] = diagnostics_of(about["diagnostics"])
+            known = None if bag is None else remembered(bag["predict"])
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
+        function = known if predict is None else predict
+        if bag is not None and student is None:
+            if function is None:
+                received = f"None, and {folder} is a bag of the user's own function"
+                raise ArgumentError("predict", received, "predict=, the function of (draw, x)")
+            student = bag_of(bag, files.read(folder / STUDENT, FORMAT)[0], function)
+        elif predict is not None:
+            received = f"a function for {folder}, whose student calls none"
+            raise ArgumentError("predict", received, "None")
+        result = load(folder, student)
+        if predict is not None and isinstance(result.student, SampleBag):
+            check_bag(result.student, kept["head"], result.settings.get("input_shape") or {})
+        return cls(**{each.name: getattr(result, each.name) for each in fields(Result)}, **kept)
 
     def portable(self) -> Any:
         r"""What leaves when it is exported: means of y, of classes their probabilities.

@@ -19,6 +19,7 @@ from limbeck.draws.stored import Draws
 from limbeck.draws.stream import Stream
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, as_inputs
+from limbeck.inputs.eager import Eager
 from limbeck.predictive.assembling import check_module, class_parts, density_parts, in_loop
 from limbeck.predictive.calling import Predict
 from limbeck.predictive.checking import check
@@ -81,6 +82,8 @@ def condense_conditional(
     check_module(student)
     place, seed = choose_device(options["device"]), options["seed"]
     source, dtype = as_inputs(inputs), floating_type(inputs, draws, student)
+    if isinstance(source, Eager):
+        source.convert()  # what a function gives need not be of the type that the draws settled
     source.to(place, dtype, seed)
     x = source.probe(PROBE).x
     held = placed(draws, place, dtype)

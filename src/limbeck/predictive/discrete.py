@@ -10,6 +10,7 @@ from torch import Tensor
 
 from limbeck.core import forms
 from limbeck.models.quantiles import end_of
+from limbeck.predictive.averages import log_means, log_odds, seen
 from limbeck.predictive.base import (
     ABSENT,
     Distribution,
@@ -18,13 +19,10 @@ from limbeck.predictive.base import (
     as_shape,
     given,
     random,
+    readable,
 )
 
-__all__ = ["Bernoulli", "Categorical", "Poisson", "log_means"]
-
-
-NOTHING = -80.0
-r"""The logarithm of what does not count beside 1."""
+__all__ = ["Bernoulli", "Categorical", "Poisson"]
 
 
 class _Chances(NamedTuple):
@@ -100,7 +98,7 @@ class Bernoulli(_Classes):
     @property
     def mean(self) -> Tensor:
         r"""The probability of 1."""
-        return forms.probabilities(self.outputs.unsqueeze(-1), self.form).squeeze(-1)
+        return self.logits.sigmoid() if given(self.logits) else self.probs
 
     @property
     def variance(self) -> Tensor:
@@ -116,7 +114,10 @@ class Bernoulli(_Classes):
     def mixed(self, log_weights: Tensor) -> Bernoulli:
         if not given(self.logits):
             return Bernoulli(probs=(log_weights.exp() * self.probs).sum(-1))
-        one, zero = log_means(self.logits, log_weights.exp())
+        weights = log_weights.exp()
+        if weights.ndim == 1 and readable(self.logits):
+            return Bernoulli(logits=log_odds(self.logits, weights))
+        one, zero = log_means(self.logits, weights)
         return Bernoulli(logits=one - zero)
 
 
@@ -164,8 +165,15 @@ class Categorical(_Classes):
     def mixed(self, log_weights: Tensor) -> Categorical:
         if not given(self.logits):
             return Categorical(probs=(log_weights.exp().unsqueeze(-1) * self.probs).sum(-2))
-        both = self.log_probabilities + log_weights.unsqueeze(-1)
-        return Categorical(logits=both.logsumexp(-2))
+        across = self.logits.movedim(
+            -1, 0
+        )  # (classes, ..., K): torch is slow over a short last one
+        if log_weights.ndim == 1 and readable(across):
+            p = across.softmax(0) @ log_weights.exp()
+            if p.numel() and p.min().item() > seen(p.dtype):
+                return Categorical(logits=p.log_().movedim(0, -1))
+        both = across.log_softmax(0) + log_weights
+        return Categorical(logits=both.logsumexp(-1).movedim(0, -1))
 
 
 class _Rates(NamedTuple):
@@ -222,28 +230,3 @@ class Poisson(Distribution, _Rates):
         beyond = t / 3 + (t**2 / 9 + 2 * t * rate).sqrt()  # Bernstein's bound on the tail
         high = (rate + beyond).ceil() + 1
         return end_of(self.tail, mass, upper, torch.full_like(rate, -1.0), high, whole=True)
-
-
-def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> Tensor:
-    r"""log Σ_k w_k σ(z_k) and log Σ_k w_k σ(−z_k) of logits z over a dimension, (2, ...).
-
-    σ(z) = eˢ e^(z − s) σ(−z) for any s. With s = max z, where that is below 0, the last two factors
-    are of order one for the largest z, and nothing underflows. This is quicker by far than log σ
-    and `logsumexp`. Terms that do not count do not become denormal numbers, which are slow.
-
-    Arguments:
-        logits: The logits z.
-        weights: How much each counts, (..., K) over the last dimension; None is all the same.
-        dim: The dimension.
-    """
-    z = torch.stack([logits, -logits])
-    dim = dim if dim < 0 else dim + 1
-    shift = z.detach().amax(dim, keepdim=True).clamp_max(0.0)
-    p = z.sigmoid()
-    low = (z - shift).clamp(NOTHING, 0.0).exp() * p.flip(0)
-    terms = torch.where(shift < 0, low, p)
-    if weights is None:
-        total = terms.mean(dim)
-    else:
-        total = terms @ weights if weights.ndim == 1 else (terms * weights).sum(dim)
-    return total.log() + shift.squeeze(dim)

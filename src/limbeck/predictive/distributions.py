@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from limbeck.errors import ArgumentError
 from limbeck.predictive.base import Distribution, broadcast, mapped, tensors
@@ -24,6 +25,7 @@ __all__ = [
     "Poisson",
     "as_distribution",
     "average",
+    "averaged",
     "broadcast",
     "check",
 ]
@@ -57,5 +59,10 @@ def average(stacked: Any, weights: Any = None) -> Any:
         if found.shape != (draws,):
             raise ArgumentError("weights", f"shape {tuple(found.shape)}", f"shape ({draws},)")
         log_weights = (found / found.sum()).log()
+    return averaged(whole, log_weights)
+
+
+def averaged(whole: Any, log_weights: Tensor) -> Any:
+    r"""The same of a distribution that is broadcast, with log weights (S,) that are normalised."""
     last = mapped(whole, lambda value, dims: value.movedim(0, value.ndim - 1 - dims))
     return last.mixed(log_weights)

@@ -3,6 +3,7 @@ r"""The loop over draws that may come to an end: what was learnt until then is k
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from limbeck.errors import ArgumentError
 from limbeck.predictive.condensed import Condensed
 from limbeck.predictive.heads import PairDensity
 from limbeck.predictive.pairing import unpaired
+from limbeck.predictive.posteriors import outside
 from limbeck.preparation import prepare
 from limbeck.progress import watched
 
@@ -42,8 +44,8 @@ def run(
 ) -> Condensed:
     r"""All steps of a distillation, or as many as there are draws for.
 
-    If the user's own iterator of draws fails, then so does this, with what was learnt until then
-    as `result` in the error.
+    If the iterator of draws ends, fails or gives a bad batch once there was a step, what was learnt
+    until then is kept, and the reason told; the latter two are warned of, too.
 
     Arguments:
         finished: Makes the result of a run.
@@ -65,8 +67,8 @@ def run(
         for callback in found.settings.callbacks:
             callback.end(found.stop_reason)
         if isinstance(end, StreamBroken):
-            end.result = finished(found)  # type: ignore[attr-defined]
-            raise
+            kept = "the student so far is kept"
+            warnings.warn(f"{found.stop_reason}; {kept}", stacklevel=outside())
     finally:
         found.objective.release()
     return finished(found)

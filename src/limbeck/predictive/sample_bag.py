@@ -2,6 +2,7 @@ r"""A bag of few, trained draws: the form of a Monte Carlo average, at a fractio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,8 @@ from limbeck.draws.stream import Stream
 from limbeck.draws.structure import Structure, as_parts
 from limbeck.errors import ArgumentError
 from limbeck.predictive.base import random
-from limbeck.predictive.distributions import average, broadcast
+from limbeck.predictive.distributions import averaged, broadcast
+from limbeck.predictive.mapping import over_draws
 from limbeck.predictive.posteriors import strata
 from limbeck.predictive.supports import Supports
 
@@ -128,7 +130,7 @@ class SampleBag(nn.Module):
     @property
     def flat(self) -> Tensor:
         r"""The pseudo-draws as rows of numbers (components, dim)."""
-        return self.supports.held(self.centre + self.scale * self.free)
+        return self.supports.held(torch.addcmul(self.centre, self.scale, self.free))
 
     @property
     def draws(self) -> X:
@@ -142,12 +144,19 @@ class SampleBag(nn.Module):
             return self.free.new_full((self.components,), 1 / self.components)
         return self.logits.softmax(0).clamp_min(torch.finfo(self.free.dtype).tiny)
 
+    @property
+    def _log_weights(self) -> Tensor:
+        if self.logits is None:
+            return self.free.new_full((self.components,), -math.log(self.components))
+        return self.logits.log_softmax(0)
+
     def forward(self, x: Any) -> Any:
         r"""The predictive distribution of y at each x, whose floats become the bag's type."""
         dtype = self.free.dtype
         x = map_tensors(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
-        stacked = torch.vmap(lambda draw: broadcast(self.predict(draw, x)))(self.draws)
-        return average(stacked, None if self.logits is None else self.weights)
+        predict = self.predict
+        stacked = over_draws(lambda draw: broadcast(predict(draw, x)), self.draws)
+        return averaged(stacked, self._log_weights)
 
     def make_room(self, tensors: dict[str, Tensor]) -> None:
         r"""Be ready for the state of a bag with other supports."""

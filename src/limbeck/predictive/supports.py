@@ -124,6 +124,9 @@ class Supports:
     Arguments:
         segments: Which numbers of a row have which support, in their order.
 
+    Attributes:
+        plain: Whether all numbers are real, without any restriction.
+
     >>> supports = Supports.of({"sigma": "positive"}, Structure(("beta", "sigma"), ((2,), ())))
     >>> supports.held(torch.tensor([-1.0, 2.0, 0.0]))
     tensor([-1.,  2.,  1.])
@@ -131,6 +134,7 @@ class Supports:
 
     def __init__(self, segments: list[Segment]) -> None:
         self.segments = list(_merged(segments))
+        self.plain = all(each.support == Interval() for each in self.segments)
 
     @classmethod
     def of(cls, support: Any, structure: Structure) -> Supports:
@@ -165,11 +169,6 @@ class Supports:
                 found = as_support(given.get(name, "real"), shape, f"support[{name!r}]")
                 segments.append(Segment(size, found))
         return cls(segments)
-
-    @property
-    def plain(self) -> bool:
-        r"""Whether all numbers are real, without any restriction."""
-        return all(each.support == Interval() for each in self.segments)
 
     def held(self, free: Tensor) -> Tensor:
         r"""Rows of draws (..., dim), of rows of free numbers (..., dim)."""

@@ -3,7 +3,7 @@ r"""Chapter 3's logistic regression over data sets: students of every kind besid
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +13,7 @@ from limbeck.predictive.ep import ep_logistic
 from limbeck.predictive.gaussian_logistic import predict as gaussian
 from limbeck.predictive.sample_bag import SampleBag
 from limbeck.reproduction.chapter3_density import packed
+from limbeck.reproduction.chapter3_findings import INDEPENDENT, SHARED
 from limbeck.reproduction.chapter3_logistic import (
     GRID,
     LOSSES,
@@ -21,6 +22,7 @@ from limbeck.reproduction.chapter3_logistic import (
     best_bag,
     errors,
     exact_surface,
+    independent,
     log_posterior,
     points,
     sampler,
@@ -69,6 +71,10 @@ def data_set(number: int, settings: LogisticSettings) -> dict[str, Any]:
     side = torch.stack([running.step() for _ in range(sweeps)]).float()  # (sweeps, chains, 2)
     sampling = time.perf_counter() - began
     stored = side[: settings.draws // batch].flatten(0, 1)
+    text: dict[str, Any] = {
+        "steps": settings.bag_steps, "batch": batch, "components": settings.components,
+        "seed": number,
+    }  # fmt: skip
     bags: dict[str, tuple[SampleBag, float]] = {}
     variances = (10.0, 100.0) if number < settings.wide_sets else (10.0,)
     for variance in variances:
@@ -78,9 +84,9 @@ def data_set(number: int, settings: LogisticSettings) -> dict[str, Any]:
                 name += "" if variance == variances[0] else f", inputs N(0, {variance:.0f}·I)"
                 bags[name] = text_bag(
                     loss, side.flatten(0, 1) if online else stored, online=online,
-                    variance=variance, steps=settings.bag_steps, batch=batch,
-                    components=settings.components, seed=number,
+                    variance=variance, **text,
                 )  # fmt: skip
+    bags |= _calmer(side.flatten(0, 1), independent(x, y, side.shape[0] * batch, number), text)
     best: dict[str, Any] = {
         "steps": settings.bag_steps,
         "components": settings.components,
@@ -125,6 +131,20 @@ def data_set(number: int, settings: LogisticSettings) -> dict[str, Any]:
     if number == 0:
         found["shown"] = shown(x, y, surfaces, bags, stored, mean, covariance)
     return found
+
+
+def _calmer(
+    draws: Tensor, apart: Tensor, text: Mapping[str, Any]
+) -> dict[str, tuple[SampleBag, float]]:
+    r"""Online students with less noise, by the text's schedule and inputs N(0, 10·I)."""
+    ways = {SHARED: (draws, text["batch"]), INDEPENDENT: (apart, 1)}
+    return {
+        f"{loss} online, {way}": text_bag(
+            loss, own, online=True, variance=10.0, share=share, **text
+        )
+        for way, (own, share) in ways.items()
+        for loss in LOSSES
+    }
 
 
 def shown(

@@ -26,11 +26,13 @@ __all__ = [
     "NEAR",
     "PRIOR_VARIANCE",
     "SIDE",
+    "THINNED",
     "Errors",
     "MonteCarlo",
     "best_bag",
     "errors",
     "exact_surface",
+    "independent",
     "log_posterior",
     "points",
     "sampler",
@@ -57,6 +59,9 @@ LOSSES: dict[str, Callable[[], Loss]] = {
 
 REACH, STEP = 55.0, 0.5
 r"""The grid of weights over which the posterior is integrated."""
+
+THINNED = (2000, 300, 20)
+r"""Of draws that are nearly independent: chains, their burn-in, and sweeps from draw to draw."""
 
 POOL, BEST_INPUTS = 20_000, {10.0: 0.8, 1.0: 0.2}
 r"""How many inputs limbeck's own bags are trained on; a fifth of them are near the origin."""
@@ -112,6 +117,18 @@ def sampler(x: Tensor, y: Tensor, chains: int, burn_in: int, seed: int) -> Slice
     return Slice(log_posterior(x, y), start, seed=seed).burn_in(burn_in)
 
 
+def independent(x: Tensor, y: Tensor, count: int, seed: int) -> Tensor:
+    r"""About `count` draws (n, 2) by many chains, one after another, that are thinned as well.
+
+    Neighbours are of different chains, and draws of a chain are far apart.
+    """
+    chains, burn_in, thin = THINNED
+    running = sampler(x, y, min(chains, count), burn_in, seed)
+    times = math.ceil(count / min(chains, count))
+    sweeps = [running.step() for _ in range(thin * times)]
+    return torch.cat(sweeps[thin - 1 :: thin]).float()
+
+
 def exact_surface(x: Tensor, y: Tensor, at: Tensor = GRID) -> Tensor:
     r"""p(y = 1 | x, D) at the places (n, 2), by quadrature over the weights: (n,)."""
     side = torch.arange(-REACH, REACH + STEP / 2, STEP, dtype=x.dtype)
@@ -149,19 +166,21 @@ def text_bag(
     batch: int,
     components: int,
     seed: int,
+    share: int = 1,
 ) -> tuple[SampleBag, float]:
     r"""A bag by the text's schedule: plain gradients, a rate from 1 to 0, fresh inputs.
 
     Arguments:
         loss: "CE" or "DSE".
         draws: Draws (n, 2). In batch, the teacher is the average over all of them; online, they
-            come a minibatch at a time, and each is used for one input.
+            come a minibatch at a time.
         online: Which of the two.
         variance: The inputs are of N(0, variance · I).
         steps: Steps.
         batch: Inputs a step.
         components: Draws in the bag.
         seed: Of inputs, and of where the bag starts.
+        share: Online, by how many draws of its minibatch each input is predicted.
 
     Returns:
         The bag, and the seconds it took.
@@ -170,8 +189,8 @@ def text_bag(
     if online:
         result: Any = condense(
             squares(draws, batch), predict, Noise((2,), scale=scale), components=components,
-            loss=LOSSES[loss](), preset="thesis", steps=steps, batch_size=batch, seed=seed,
-            device="cpu", progress=False,
+            loss=LOSSES[loss](), preset="thesis", steps=steps, batch_size=batch, share=share,
+            seed=seed, device="cpu", progress=False,
         )  # fmt: skip
         return result.student, result.seconds
     generator = torch.Generator().manual_seed(seed)

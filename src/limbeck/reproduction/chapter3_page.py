@@ -13,6 +13,7 @@ from limbeck.reproduction.chapter3_findings import (
     logistic,
     mixtures,
 )
+from limbeck.reproduction.chapter3_logistic import THINNED
 from limbeck.reproduction.page import TITLE
 
 __all__ = ["page", "section"]
@@ -60,11 +61,19 @@ N(0, 100·I) of two weights; {sets} such data sets, means with standard errors. 
 [−8, 8]² in steps of ¼, *near* within distance 2 of the origin; t is exact, by quadrature over the
 weights. Bags have {components} draws. The first four are by the text's schedule: {steps:,} steps
 of {batch} inputs, plain gradients with a rate from 1 to 0. Batch averages over {draws:,} draws,
-online sees each draw once, with {batch} in memory (of parallel chains). The text says that inputs
-are of N(0, 100·I), its author's program draws from N(0, 10·I); the latter is used, and the former
-shown with {wide} data sets. *limbeck* is a weighted bag by Adam on cross entropy + 0.1 derivative
-square error; a fifth of its inputs is of N(0, I), where the surface is steep, the others of
-N(0, 10·I).
+online sees each draw once, for one input, with {batch} in memory (of {batch} parallel chains).
+The text says that inputs are of N(0, 100·I), its author's program draws from N(0, 10·I); the latter
+is used, and the former shown with {wide} data sets.
+
+What is left between online and batch is the noise of single draws. *Independent draws* are of
+{chains:,} chains, one of every {thin} sweeps each, so that they hardly depend on one another: the
+text's thinning and parallel chains, taken far, with {chains:,} draws in memory. *Shared draws* are
+those of the first online students, {batch} in memory, but each input is predicted by all draws of
+its minibatch and not by one of them (`share={batch}`), which has the same mean. The schedule is the
+text's in both.
+
+*limbeck* is a weighted bag by Adam on cross entropy + 0.1 derivative square error; a fifth of its
+inputs is of N(0, I), where the surface is steep, the others of N(0, 10·I).
 """
 
 
@@ -87,6 +96,7 @@ def section(found: Mapping[str, Any]) -> str:
         head = LOGISTIC.format(
             sets=len(entries), components=ask["components"], steps=ask["bag_steps"],
             batch=ask["bag_batch"], draws=ask["draws"], wide=min(ask["wide_sets"], len(entries)),
+            chains=THINNED[0], thin=THINNED[2],
         )  # fmt: skip
         parts += [head.rstrip(), _bags(own, entries), _shown(logistic(own)), *_counts(entries)]
     return "\n\n".join([*parts, *([found["note"]] if "note" in found else [])])
