@@ -248,6 +248,13 @@ DEMANDED = ("faster_student_1", "faster_exported_1", "smaller")
 COSTS = ("faster_student_1", "faster_student_1000", "faster_exported_1", "smaller")
 
 
+def beside(own: Scores) -> dict[str, float]:
+    r"""What others reach in the folds in which AutoGluon was asked."""
+    count = len(own.get("autogluon", ()))
+    others = [name for name in own if "autogluon" not in name and count]
+    return {f"{name}_beside": statistics.mean(own[name][:count]) for name in others}
+
+
 def row(name: str, key: tuple[str, str], own: Scores, costs: dict[str, float]) -> list[str]:
     ratio, error = own.kept("student")
     measured = [f"{own.mean(n):.3f}" for n in ("teacher", "student")]
@@ -277,7 +284,7 @@ def main() -> None:
                 measure="R²" if name in VALUES else "accuracy",
                 folds=len(own["teacher"]), kept=ratio, kept_error=error,
                 **{n: own.mean(n) for n in own}, **{f"{n}_error": own.error(n) for n in own},
-                **costs,
+                **beside(own), **costs,
             )  # fmt: skip
             table.add_row(*row(name, key, own, costs))
             enough[key] = enough.get(key, 0) + (ratio >= KEPT)

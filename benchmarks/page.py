@@ -10,6 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from page_compress import compress_table
+from page_lines import heading, lines, short
+
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 
@@ -54,10 +57,14 @@ COMPRESS = """\
 ## Compressing
 
 `python benchmarks/compress.py`: a forest of 300 trees, and boosted trees of 300 iterations, into a
-net (32, 16), a tree of 64 leaves and a small boosted forest, with one setting for all data sets;
-means over the folds of a repeated cross-validation. *Kept* is the student's accuracy or R² over the
-teacher's, *labels* the same net on the labels alone, *by hand* the same net on the teacher's
-answers at its rows in a plain PyTorch loop. *Faster* is at batch 1, as it is and as ONNX.
+net (32, 16), a tree of 64 leaves and a small boosted forest, with one setting for all data sets.
+Figures are accuracies, or R² of the last two data sets, means over the folds of a repeated
+cross-validation. *Kept* is the student's over the teacher's; *agreement* the student's measure
+against what the teacher says; *labels alone* the same student without a teacher. *Faster* is at
+batch 1, as the student is and as an ONNX file; *smaller* is in bytes. *By hand* is the same net on
+the teacher's answers at its rows, in a plain PyTorch loop; *AutoGluon* (`--autogluon PYTHON`) its
+own distillation of the same teacher into a net of about as many weights. Both hold rows out, and
+keep the weights that do best there, AutoGluon by the true labels.
 """
 
 PREDICT = """\
@@ -101,9 +108,8 @@ PARTS = {
 def table(path: Path) -> str:
     r"""The figures of one run as a section."""
     machine, *figures = (json.loads(line) for line in path.read_text().splitlines())
-    name = f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}"
     rows = [
-        f"### {name}",
+        heading(machine),
         "",
         "| figure | limbeck | usual | ratio | wanted |",
         "|---|---|---|---|---|",
@@ -139,29 +145,6 @@ def log_z_table(path: Path) -> str:
                 f"| {figure['way']} | {figure['what']} | {float(figure['log_z']):.3f} "
                 f"| {figure['three_errors']:.3f} | {figure['seconds']:.3g} | {said} |"
             )
-    return "\n".join(rows)
-
-
-def compress_table(path: Path) -> str:
-    r"""One line for each teacher, student and data set."""
-    machine, *figures = (json.loads(line) for line in path.read_text().splitlines())
-    rows = [
-        f"### {machine['device']}, {machine['threads']} threads, torch {machine['torch']}",
-        "",
-        "| | teacher | student | kept | agreement | labels | by hand | smaller | faster | ONNX |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for each in figures:
-        if "kept" not in each:
-            continue
-        scores = [each["teacher"], each["student"]]
-        rest = [each["agreement"], each["labels"], each.get("by_hand")]
-        times = [each["smaller"], each["faster_student_1"], each.get("faster_exported_1")]
-        cells = [f"{value:.3f}" for value in scores]
-        cells.append(f"{each['kept']:.1%} ± {each['kept_error']:.1%}")
-        cells += ["" if value is None else f"{value:.3f}" for value in rest]
-        cells += ["" if value is None else f"{value:,.0f}×" for value in times]
-        rows.append(f"| {each['figure']} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
@@ -205,23 +188,13 @@ def slice_table(path: Path) -> str:
     )  # fmt: skip
 
 
-def short(value: float) -> str:
-    r"""A number with three digits, or all of those before the point."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def small_table(
     path: Path, columns: tuple[str, ...], cells: Callable[[dict[str, Any]], list[str]]
 ) -> str:
     r"""One line for each figure that was to be shown, with its cells."""
     machine, *figures = (json.loads(line) for line in path.read_text().splitlines())
-    rows = [
-        f"### {machine['device']}, {machine['threads']} threads, torch {machine['torch']}",
-        "",
-        f"| {' | '.join(columns)} |",
-        "|" + "---|" * len(columns),
-    ]
-    rows += [f"| {' | '.join(cells(each))} |" for each in figures if "must" in each]
+    rows = [heading(machine), ""]
+    rows += lines(columns, (cells(each) for each in figures if "must" in each))
     return "\n".join([*rows, *(["", machine["note"]] if "note" in machine else [])])
 
 

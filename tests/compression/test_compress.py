@@ -136,6 +136,14 @@ def test_a_torch_regression_in_its_own_units(cancer):
     assert 1 - ((teacher - student) ** 2).mean() / teacher.var() > 0.95
 
 
+def test_a_torch_teacher_of_another_precision():
+    X, teacher = torch.randn(200, 3), lb.MLP(3, 8, 2, generator=torch.Generator().manual_seed(0))
+    ask = QUICK | {"loss": lb.losses.cross_entropy() + 0.1 * lb.losses.derivative_error()}
+    result = compress(teacher.double(), X, (20,), **ask)
+    assert next(teacher.parameters()).dtype == torch.float64
+    assert (result.predict(X) == teacher(X.double()).argmax(1).numpy()).mean() > 0.9
+
+
 def test_derivatives_of_a_forest_are_refused_with_a_way_out(cancer):
     with pytest.raises(lb.NotDifferentiableError, match=r"smooth it by noise.*surrogate"):
         compress(cancer[0], cancer[1], loss=lb.losses.derivative_error(), **QUICK)
@@ -204,6 +212,13 @@ def test_a_student_grows_until_it_keeps_enough(cancer):
     assert len(limited.tried) == 1
 
 
+def test_callbacks_hear_of_the_student_and_not_of_short_runs(cancer):
+    heard = []
+    ask = QUICK | {"inputs": "auto", "steps": 20, "size": 800, "every": 10}
+    compress(cancer[0], cancer[1], (4,), callbacks=lambda entry: heard.append(entry["step"]), **ask)
+    assert heard == [10, 20]
+
+
 @pytest.mark.parametrize("choice", [{"inputs": "auto"}, {"student": "auto", "keep": 1.0}])
 def test_checkpoints_of_what_is_tried_do_not_meet(cancer, choice, tmp_path):
     forest, X, y, *_ = cancer
@@ -254,6 +269,18 @@ def test_the_cache_answers_the_second_time(cancer, tmp_path):
     second = compress(teacher, X, (4,), **ask)
     assert sum(asked) - before <= 100  # it is only looked at
     np.testing.assert_array_equal(first.predict_proba(X), second.predict_proba(X))
+
+
+def test_a_function_may_answer_with_a_frame():
+    pandas = pytest.importorskip("pandas")
+    X = np.random.default_rng(0).normal(size=(60, 3))
+
+    def teacher(rows):
+        p = 1 / (1 + np.exp(-rows[:, 0]))
+        return pandas.DataFrame({"no": 1 - p, "yes": p})
+
+    result = compress(teacher, X, (4,), **QUICK | {"steps": 5})  # without a warning
+    assert result.task == "classification"
 
 
 def test_a_source_of_ones_own(cancer):

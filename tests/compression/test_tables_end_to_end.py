@@ -1,5 +1,7 @@
 r"""A mixed table through compress: frames to the teacher, one exported model for all columns."""
 
+import re
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -86,3 +88,72 @@ def test_a_tree_of_a_table_is_read_in_its_own_words(result):
     assert "RandomForest" in str(tree) or "Pipeline" in str(tree)
     with pytest.raises(lb.ArgumentError, match="tree"):
         result[1].rules()
+
+
+def visits(n=400, zone=None, step="D"):
+    r"""Rows with dates, pandas' own numbers and flags, and gaps in all of them."""
+    g = np.random.default_rng(1)
+    frame = pandas.DataFrame(
+        {
+            "since": pandas.Timestamp("2020-01-01", tz=zone)
+            + pandas.to_timedelta(g.integers(0, 2000, n), unit=step),
+            "visits": pandas.array(g.integers(0, 9, n), dtype="Int64"),
+            "member": pandas.array(g.random(n) < 0.5, dtype="boolean"),
+        }
+    )
+    late = (frame.since > frame.since.median()).to_numpy()
+    for name in frame:
+        frame.loc[g.random(n) < 0.1, name] = pandas.NaT if name == "since" else pandas.NA
+    return frame, np.where(late, "late", "early")
+
+
+@pytest.mark.parametrize(
+    ("zone", "step", "shown"),
+    [(None, "D", r"2022-\d\d-\d\d:"), (None, "h", r"2020-\d\d-\d\d \d\d:\d\d:\d\d:"),
+     ("Europe/London", "D", r"2022-\d\d-\d\d \d\d:\d\d:\d\d\+0[01]:00:")],
+    ids=["days", "hours", "zone"],
+)  # fmt: skip
+def test_rules_have_dates_as_people_write_them(zone, step, shown):
+    frame, _ = visits(zone=zone, step=step)
+    middle = frame.since.median()
+
+    def teacher(rows):
+        later = (rows.since > middle).to_numpy(float)
+        return np.stack([1 - later, later], 1)
+
+    rules = compress(teacher, frame, "tree", inputs="columns", **QUICK).rules()
+    (found,) = re.findall(f"if since <= ({shown})", rules)
+    # it divides the rows as the teacher does
+    assert ((frame.since <= pandas.Timestamp(found.rstrip(":"))) == (frame.since <= middle)).all()
+
+
+def test_an_estimator_without_a_teacher_takes_dates_and_gaps_of_every_kind():
+    frame, label = visits()
+    student = lb.DistilledClassifier(student=(8,), inputs="munge", steps=400, size=1500)
+    student.fit(frame[:300], label[:300])
+    known = frame.since[300:].notna()
+    right = student.predict(frame[300:]) == label[300:]
+    assert right[known].mean() > 0.9
+    missing = frame[300:].assign(visits=pandas.array([pandas.NA] * 100, dtype="Int64"))
+    assert np.isfinite(student.predict_proba(missing)).all()
+
+
+def test_frames_without_rows_are_refused(result):
+    with pytest.raises(lb.ArgumentError, match="X: got a data frame without rows"):
+        result[1].predict(people()[0].head(0))
+
+
+def test_groups_are_columns_of_the_frame(result):
+    _, student = result
+    frame, label = people(seed=1)
+    with pytest.raises(lb.ArgumentError, match=r"groups: got 'twon'.*did you mean 'town'"):
+        student.report(frame, label, groups=["twon"])
+    frame["day"] = pandas.Timestamp("2020-01-01", tz="Europe/London") + pandas.to_timedelta(
+        np.arange(len(frame)), unit="D"
+    )
+    report = student.report(frame, label, groups=["day", "income"], time=False)
+    assert list(report.by_group["day"]) == [
+        "up to 2020-05-04", "2020-05-04 to 2020-09-06", "2020-09-06 to 2021-01-09",
+        "above 2021-01-09",
+    ]  # fmt: skip
+    assert all("e+" not in name for name in report.by_group["income"])

@@ -2,7 +2,6 @@ r"""`limbeck compress`: a teacher and rows in; a small student and its report ou
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -96,7 +95,7 @@ def compress(
     from limbeck.cli.running import Done, Job, carry_out
 
     def work(job: Job) -> Done:
-        from limbeck.cli import choosing, reading, references, teachers
+        from limbeck.cli import reading, references, teachers
 
         found = teachers.teacher_of(teacher, trust_pickle)
         given = reading.rows(data, "data", label, drop)
@@ -116,20 +115,10 @@ def compress(
             "task": task, "loss": teachers.loss_of(loss, derivatives, task), "output": output,
             "cache": cache, "teacher_folds": folds, "keep": keep, "max_bytes": max_bytes,
         }  # fmt: skip
-        told, tried = training.given(), list[Any]()
-        run = partial(
-            lb.compress, found, teachers.as_rows(given.x, found, rows),
-            teachers.student_of(student), **options,
+        result = lb.compress(
+            found, teachers.as_rows(given.x, found, rows), teachers.student_of(student),
+            inputs=asked, **options, **training.given(),
         )  # fmt: skip
-        if student == "auto":  # one checkpoint cannot serve students of several sizes
-            told["checkpoint"] = None
-        elif asked == "auto":
-            pilot = partial(run, **{**told, "checkpoint": None})
-            asked, tried = choosing.best(pilot, training.steps, job.checkpoint.parent)
-        result = run(inputs=asked, **told)
-        result.tried = [*tried, *result.tried]
-        if result.recipe is not None:  # the same student on labels alone is another run
-            result.recipe.options.pop("checkpoint", None)
         x = teachers.as_rows(held.x, found, rows)
         report = result.report(x, held.y, groups=groups, time=timing)
         return Done(result, {"report": report, "X": x}, str(report), result)

@@ -2,18 +2,17 @@ r"""A torch teacher as the loop sees it: labels as probabilities, values in unit
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from limbeck.core.batch import X
-
 __all__ = ["Asked", "divisor"]
 
 
 class Asked(nn.Module):
-    r"""A torch teacher's answers as losses take them, with derivatives.
+    r"""A torch teacher's answers as losses take them, with derivatives, in the inputs' precision.
 
     Arguments:
         predictor: The teacher.
@@ -24,12 +23,14 @@ class Asked(nn.Module):
     def __init__(self, predictor: Any, shift: Tensor, scale: Tensor) -> None:
         super().__init__()
         self.module, self.task, self.form = predictor.module, predictor.task, predictor.module_form
+        held = chain(self.module.parameters(), self.module.buffers())
+        self.dtype = next((t.dtype for t in held if t.is_floating_point()), None)
         self.output_form = self.form if self.task == "classification" else "values"
         self.register_buffer("shift", shift)
         self.register_buffer("scale", divisor(scale))
 
-    def forward(self, x: X) -> Tensor:
-        y = self.module(x)
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.module(x.to(self.dtype or x.dtype)).to(x.dtype)
         if self.task == "classification":
             return y
         if self.task == "multilabel" and self.form != "probabilities":

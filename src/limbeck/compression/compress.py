@@ -96,8 +96,9 @@ def compress(
         inputs: Where inputs come from: a name (see `limbeck.compression.generators`), a source of
             `limbeck.inputs`, or "auto", which tries a few and keeps what does best at rows that
             were held out and near them.
-        size: How many inputs the teacher is asked about, beforehand; ten for each row by default,
-            at least 10,000 and at most 50,000.
+        size: How many inputs the teacher is asked about, beforehand: the rows and, if these are
+            fewer, generated ones. By default ten for each row, at least 10,000 and at most 50,000;
+            or twice the rows, if that is more and `inputs` names what to generate.
         steps: Steps of the training; by default by the number of inputs.
         task: "classification", "multilabel" or "regression"; "auto" asks the teacher.
         output: What a torch teacher's outputs are: "logits", "probabilities", … ; "auto" looks.
@@ -145,9 +146,7 @@ def compress(
     # inputs of the user's own source never come again
     problem.kept = cache is not None and isinstance(inputs, str)
     _refuse_derivatives(problem)
-    many = rows(problem.x)
-    low, high, each = ASKED
-    wanted = max(many, min(high, max(low, each * many)))
+    wanted = _size(rows(problem.x), inputs)
     size = wanted if size is None else whole_number("size", size, "a whole number from 1", least=1)
     if steps is not None:
         whole_number("steps", steps, "a whole number from 1", least=1)
@@ -155,13 +154,22 @@ def compress(
     recipe = Recipe(student, inputs, size, steps, seed, options)
     tried: list[dict[str, Any]] = []
     if isinstance(inputs, str) and inputs == "auto":
-        recipe, tried = best_inputs(problem, recipe, candidates(data.kind, problem.x, problem.live))
+        names = candidates(data.kind, problem.x, problem.live, size)
+        recipe, tried = best_inputs(problem, recipe, names)
     if isinstance(student, str) and student == "auto":
         result, recipe, grew = grown(problem, recipe, keep, max_bytes)
         tried += grew
     else:
         result = train(problem, recipe)
     return Compressed.of(result, problem, recipe, labels, tried)
+
+
+def _size(many: int, inputs: Any) -> int:
+    r"""How many inputs a teacher is asked about, if nobody says."""
+    low, high, each = ASKED
+    wanted = max(many, min(high, max(low, each * many)))
+    made = isinstance(inputs, str) and inputs not in ("auto", "data")
+    return max(wanted, 2 * many) if made else wanted  # half of them at least as the user wants
 
 
 def _looked_at(teacher: Any, some: Any, **said: Any) -> Predictor:

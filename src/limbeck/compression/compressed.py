@@ -23,6 +23,7 @@ from limbeck.compression.problem import Problem, default_loss
 from limbeck.compression.rules import rules_of
 from limbeck.compression.training import Answering, Recipe, predictions, train
 from limbeck.core import checkpoint as files
+from limbeck.core.ratios import compared
 from limbeck.core.result import Result, load
 from limbeck.errors import ArgumentError, CheckpointError
 
@@ -112,6 +113,7 @@ class Compressed(Result):
         if self.problem is None or self.kind is None:
             raise ArgumentError("report", "a result without its teacher", "one made by compress")
         predictor = self.problem.predictor
+        groups = _groups(groups, X)
         labels = self.labels if labels is None else labels
         direct = None if labels is None else self.on_labels(labels)
         calls = {"teacher": predictor, "student": self._predictions}
@@ -123,7 +125,7 @@ class Compressed(Result):
             y,
             baseline=None if direct is None else direct._predictions(X),
             classes=self.classes,
-            groups=_groups(groups, X),
+            groups=groups,
             teacher_cost=cost(predictor, timed["teacher"]),
             student_cost=cost(self.student, timed["student"]),
             names={"teacher": predictor.name},
@@ -160,7 +162,8 @@ class Compressed(Result):
         console.print(self.table())
         size = bytes_on_disk(self.student)
         before = None if self.problem is None else bytes_on_disk(self.problem.predictor)
-        small = "" if size is None or not before else f", {before / size:,.0f} times smaller"
+        ratio = compared(before, size, "smaller", "larger", "as large as its teacher", " times")
+        small = f", {ratio}" if ratio else ""
         return (
             f"{console.export_text()}A student of {size or 0:,} bytes{small}; what it has kept, "
             "report(X, y) tells."
@@ -220,4 +223,13 @@ def _groups(groups: Any, X: Any) -> dict[str, Any] | None:
     names = [groups] if isinstance(groups, str) else list(groups)
     if not hasattr(X, "columns"):
         raise ArgumentError("groups", names, "a dict of arrays, where X is no data frame")
-    return {str(name): np.asarray(X[name]) for name in names}
+    for name in names:
+        if name not in X.columns:
+            raise ArgumentError.unknown("groups", name, map(str, X.columns))
+    return {str(name): _values(X[name]) for name in names}
+
+
+def _values(column: Any) -> np.ndarray:
+    r"""A column as an array; of dates in a zone, the local time."""
+    zoned = getattr(column.dtype, "tz", None) is not None
+    return np.asarray(column.dt.tz_localize(None) if zoned else column)

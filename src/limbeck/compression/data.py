@@ -106,6 +106,8 @@ class TableKind(Kind):
         if not hasattr(given, "columns"):
             received = f"a {type(given).__name__}"
             raise ArgumentError(argument, received, "a data frame with the columns of the data")
+        if not len(given):
+            raise ArgumentError(argument, "a data frame without rows", "one row or more")
         with called("df", argument):
             found: X = self.table.encode(given)
         return found

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
+from limbeck.compression.tables.values import measured
 from limbeck.errors import ArgumentError
 
 __all__ = ["all_floats", "carried", "forest", "is_fitted", "is_frame", "settled"]
@@ -77,21 +79,37 @@ def settled(teacher: Any, X: Any, y: Any, regression: bool, seed: int) -> Any:
 
 
 def forest(X: Any, regression: bool, seed: int) -> Any:
-    r"""A random forest for rows of this kind; words and categories become numbers first."""
+    r"""A random forest for rows of this kind; all columns of a frame become numbers first."""
     kind = RandomForestRegressor if regression else RandomForestClassifier
     trees = kind(TREES, random_state=seed)
-    words = _other(X, "biuf") if is_frame(X) else []
-    if not words:
+    if not is_frame(X):
+        return trees
+    words = _other(X, "biufM")
+    # pandas' own numbers and flags have gaps of another kind than NaN
+    own = [name for name in X.columns if name not in words and not _plain(X[name].dtype)]
+    if not words and not own:
         return trees
     from sklearn.compose import make_column_transformer
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import OrdinalEncoder
+    from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
 
-    numbers = OrdinalEncoder(
+    codes = OrdinalEncoder(
         handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2
     )
-    columns = make_column_transformer((numbers, words), remainder="passthrough")
+    columns = make_column_transformer(
+        (codes, words), (FunctionTransformer(in_numbers), own), remainder="passthrough"
+    )
     return make_pipeline(columns, trees)
+
+
+def in_numbers(frame: Any) -> np.ndarray:
+    r"""Columns of numbers, flags and dates as numbers (n, D); NaN where values are missing."""
+    found = [measured(frame[name], frame[name].dtype.kind == "M", f"X[{name!r}]") for name in frame]
+    return np.stack(found, axis=1)
+
+
+def _plain(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype) and dtype.kind != "M"
 
 
 def _other(X: Any, kinds: str) -> list[Any]:

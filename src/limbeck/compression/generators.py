@@ -21,6 +21,9 @@ __all__ = ["GENERATORS", "candidates", "fresh", "generator"]
 FLOW_ROWS, FLOW_COLUMNS, FLOW_DISTINCT = 500, 32, 100
 r"""When "auto" tries a flow: rows at least, columns at most, different numbers in each at least."""
 
+MUNGED = 20_000
+r"""Rows at most that "munge" looks for neighbours among, which takes time quadratic in them."""
+
 SPREAD = 0.25
 r"""Standard deviations of the noise in "noise", relative to each column's."""
 
@@ -29,7 +32,7 @@ def generator(name: str, kind: Kind, x: X, *, seed: int, progress: bool = True) 
     r"""A source of inputs by name, made of some of the rows.
 
     * "data": the rows themselves;
-    * "munge": rows mixed with their nearest neighbours (`limbeck.inputs.Munge`);
+    * "munge": rows mixed with their nearest neighbours (`limbeck.inputs.Munge`), of at most 20,000;
     * "noise": rows with normal noise, a quarter of each column's standard deviation;
     * "columns": each column drawn from the data on its own;
     * "nade": samples of a NADE fitted to the rows: bits, shades from 0 to 1, or numbers in bins;
@@ -61,13 +64,13 @@ def fresh(name: str | Inputs, kind: Kind, x: X, count: int, seed: int, progress:
     return join(found)
 
 
-def candidates(kind: Kind, x: X, live: bool = False) -> list[str]:
-    r"""What `inputs="auto"` tries.
+def candidates(kind: Kind, x: X, live: bool = False, size: int | None = None) -> list[str]:
+    r"""What `inputs="auto"` tries; the rows alone, where these are all that the teacher is asked.
 
     A flow is among it if zuko is there, for enough rows of continuous numbers; but not where the
     teacher is asked at fresh inputs each step, since its samples take their time.
     """
-    if rows(x) < 2:
+    if rows(x) < 2 or (size is not None and size <= rows(x) and not live):
         return ["data"]
     bits = isinstance(x, Tensor) and bool(((x == 0) | (x == 1)).all())
     found = ["data", "munge", "columns" if bits or isinstance(kind, TableKind) else "noise"]
@@ -87,6 +90,9 @@ def _data(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
 
 
 def _munge(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+    if rows(x) > MUNGED:
+        order = torch.randperm(rows(x), generator=torch.Generator().manual_seed(seed))
+        x = map_tensors(lambda t: t[order[:MUNGED]], x)
     if isinstance(kind, TableKind):
         source: Inputs = kind.table.munge(x)
         return source
@@ -98,7 +104,10 @@ def _munge(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
 
 
 def _noise(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
-    deviation = map_tensors(lambda t: t.std(0) if t.is_floating_point() else t[0], x)
+    few = int(rows(x) > 1)  # one row has no deviation
+    deviation = map_tensors(
+        lambda t: t.std(0, correction=few) if t.is_floating_point() else t[0], x
+    )
 
     def noisy(part: Tensor, spread: Tensor, generator: torch.Generator) -> Tensor:
         if not part.is_floating_point():

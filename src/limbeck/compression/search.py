@@ -2,6 +2,7 @@ r"""Choices that are measured: which inputs to ask about, and how large a studen
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,14 @@ def best_inputs(
     found: list[dict[str, Any]] = []
     for name in tracked(names, "trying inputs", problem.progress):
         steps = min(PILOT, recipe.steps or PILOT)
-        options = recipe.options | {"progress": False, "callbacks": None, "checkpoint": None}
+        quiet = recipe.options | {"progress": False, "callbacks": None}
+        options = _own_place(quiet, f"inputs-{name}")
         pilot = replace(recipe, inputs=name, student=student, steps=steps, options=options)
         result = train(problem, pilot)
         found.append({"inputs": name, "divergence": closeness(problem, result)})
     best = min(found, key=lambda entry: entry["divergence"])
-    return replace(recipe, inputs=best["inputs"]), found
+    options = _own_place(recipe.options, "student")  # not among those of the short runs
+    return replace(recipe, inputs=best["inputs"], options=options), found
 
 
 def grown(
@@ -48,8 +51,11 @@ def grown(
 ) -> tuple[Result, Recipe, list[dict[str, Any]]]:
     r"""The smallest student of a growing sequence that keeps enough; the last one, if none does."""
     if problem.held_out is None:
-        received = f"{rows(problem.x)} rows, too few to hold some out"
+        count = rows(problem.x)
+        received = f"{count} rows, too few to hold some out"
         accepted = f"for student='auto' so many that held_out takes {FEWEST_HELD_OUT} or more"
+        if count >= 2 * FEWEST_HELD_OUT:
+            accepted += f", as held_out={math.ceil(100 * FEWEST_HELD_OUT / count) / 100:g} does"
         raise ArgumentError("X", received, accepted)
     tried: list[dict[str, Any]] = []
     last: tuple[Result, Recipe] | None = None
@@ -57,7 +63,8 @@ def grown(
     for hidden, _ in sizes(
         problem.x, predictor.outputs, predictor.task, encoder=encoder, max_bytes=max_bytes
     ):
-        attempt = replace(recipe, student=hidden, options=_own_place(recipe.options, hidden))
+        place = _own_place(recipe.options, "-".join(map(str, hidden)))
+        attempt = replace(recipe, student=hidden, options=place)
         result = train(problem, attempt)
         share = kept(problem, result)
         tried.append({"student": hidden, "kept": share, "bytes": bytes_on_disk(result.student)})
@@ -68,11 +75,10 @@ def grown(
     return *last, tried
 
 
-def _own_place(options: dict[str, Any], hidden: tuple[int, ...]) -> dict[str, Any]:
-    r"""Options with a checkpoint folder of its own for each size, if there is to be one at all."""
+def _own_place(options: dict[str, Any], name: str) -> dict[str, Any]:
+    r"""Options with a checkpoint folder of its own for what is tried, if there is to be any."""
     if options.get("checkpoint") is None:
         return options
-    name = "-".join(map(str, hidden)) or "linear"
     return options | {"checkpoint": Path(options["checkpoint"]) / name}
 
 

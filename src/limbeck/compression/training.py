@@ -22,8 +22,11 @@ from limbeck.core.inputs import Inputs
 from limbeck.core.result import Result
 from limbeck.core.teacher import Opaque
 from limbeck.distillation import distill
+from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, Mix
 from limbeck.models import Preprocessed
+from limbeck.models.feedforward import is_count
+from limbeck.preparation import PRESETS
 
 __all__ = ["Answering", "Recipe", "predictions", "train"]
 
@@ -83,6 +86,8 @@ def train(problem: Problem, recipe: Recipe) -> Result:
         count = rows(pool.x)
     options = _options(recipe, predictor.task, student, problem.x)
     steps = recipe.steps or _steps(count, options.get("batch_size", "auto"))
+    if isinstance(recipe.inputs, str) and isinstance(source, Mix):
+        options["batch_size"] = _batch_size(options, rows(problem.x))
     result = distill(teacher, student, source, problem.loss, steps=steps, **options)
     if isinstance(student, Preprocessed):
         student.set_outputs(shift, scale)  # a scale of 0 gives what a constant teacher says
@@ -101,6 +106,17 @@ def _options(recipe: Recipe, task: str, student: nn.Module, x: X) -> dict[str, A
     if ours and not recipe.options.keys() & {"optimizer", "preset", "update"}:
         settled["lr"] = RATE
     return settled | recipe.options
+
+
+def _batch_size(options: dict[str, Any], count: int) -> Any:
+    r"""What a step takes where half of it are the user's rows, none of them twice."""
+    given = options.get("batch_size", "auto")
+    if given == "auto" and options.get("preset", "auto") in PRESETS:
+        return min(PRESETS[options.get("preset", "auto")]["batch_size"], 2 * count)
+    if is_count(given) and given > 2 * count:
+        accepted = f"at most {2 * count}, since one half of each batch are rows of X, of {count}"
+        raise ArgumentError("batch_size", given, accepted)
+    return given
 
 
 def _steps(count: int, batch_size: int | str) -> int:

@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.table import Table
-from scipy.special import stdtrit
 
 from limbeck.core.checks import number
 
@@ -115,6 +114,8 @@ class LogPartition:
             return self.value, self.value
         if not math.isfinite(self.std_error):
             return -math.inf, math.inf
+        from scipy.special import stdtrit
+
         width = self.std_error * float(stdtrit(min(self.degrees, 1e9), (1 + level) / 2))
         return self.value - width, self.value + width
 

@@ -2,7 +2,7 @@ r"""Decision trees that were fitted elsewhere, as one module: all trees are walk
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -158,17 +158,21 @@ class Trees(nn.Module):
         return p.log() - (1 - p).log()
 
     def text(
-        self, feature_names: Sequence[str] | None = None, class_names: Sequence[Any] | None = None
+        self,
+        feature_names: Sequence[str] | None = None,
+        class_names: Sequence[Any] | None = None,
+        thresholds: Sequence[Callable[[float], str]] | None = None,
     ) -> str:
         r"""The rules of a single tree in words: what each leaf predicts, and its share of rows.
 
         Arguments:
             feature_names: Names of the D columns; None calls them x[0], x[1], ...
             class_names: Names of the K classes, labels or values; None numbers them.
+            thresholds: How the numbers that each of the D columns is compared with are written.
         """
         from limbeck.models.tree_rules import rules
 
-        return rules(self, feature_names, class_names)
+        return rules(self, feature_names, class_names, thresholds)
 
     def spec(self) -> dict[str, Any]:
         r"""All but the tensors, as JSON can hold it."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import special
 
 from limbeck.core.checks import number, whole_number
 from limbeck.core.forms import check_probabilities, columns
@@ -183,13 +182,15 @@ def _constant(wanted: np.ndarray, task: str) -> np.ndarray:
     if task == "regression":
         return np.zeros(wanted.shape[1])
     mean = wanted.mean(0).clip(SURE, 1 - SURE)
-    return np.log(mean) if task == "classification" else special.logit(mean)
+    return np.log(mean) if task == "classification" else np.log(mean) - np.log1p(-mean)
 
 
 def _slopes(z: np.ndarray, wanted: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
     r"""What the loss falls by as z rises, and its curvature, (n, K) each."""
     if task == "regression":
         return wanted - z, np.ones_like(z)
+    from scipy import special
+
     outputs = z.shape[1]
     if task == "multilabel":
         p = special.expit(z)

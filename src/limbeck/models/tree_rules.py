@@ -2,7 +2,7 @@ r"""A single tree in words: nested rules that people can read and check."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from limbeck.errors import ArgumentError
@@ -20,7 +20,10 @@ r"""The probability from which a class is named."""
 
 
 def rules(
-    tree: Trees, feature_names: Sequence[Any] | None, class_names: Sequence[Any] | None
+    tree: Trees,
+    feature_names: Sequence[Any] | None,
+    class_names: Sequence[Any] | None,
+    thresholds: Sequence[Callable[[float], str]] | None = None,
 ) -> str:
     r"""The rules of a single tree; `Trees.text` says what the arguments are."""
     if len(tree) != 1:
@@ -28,6 +31,7 @@ def rules(
     outputs = tree.value.shape[1]
     columns = _names("feature_names", feature_names, tree.inputs, "x[{}]")
     classes = _names("class_names", class_names, outputs, "{}" if outputs > 1 else "value")
+    shown = thresholds or [_short] * tree.inputs
     left, leaf, share = tree.left.tolist(), tree.is_leaf.tolist(), tree.share.tolist()
     feature, threshold, value = tree.feature.tolist(), tree.threshold.tolist(), _values(tree)
     lines: list[str] = []
@@ -45,9 +49,13 @@ def rules(
             continue
         column, missing_right = feature[node] % tree.inputs, feature[node] >= tree.inputs
         gone = " or missing" if tree.missing and not missing_right else ""
-        lines.append(f"{pad}if {columns[column]} <= {threshold[node]:.6g}{gone}:")
+        lines.append(f"{pad}if {columns[column]} <= {shown[column](threshold[node])}{gone}:")
         rest += [(left[node] + 1, level + 1, "else:"), (left[node], level + 1, "")]
     return "\n".join(lines)
+
+
+def _short(threshold: float) -> str:
+    return f"{threshold:.6g}"
 
 
 def _values(tree: Trees) -> list[list[float]]:

@@ -58,6 +58,8 @@ def read(estimator: Any) -> dict[str, Any]:
 
 def _kind(estimator: Any) -> str | None:
     r"""The name of the scikit-learn class that something is, less its ending."""
+    if not type(estimator).__module__.startswith("sklearn."):
+        return None
     from sklearn import ensemble, tree
 
     for name in NAMES:

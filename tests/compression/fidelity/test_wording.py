@@ -36,25 +36,6 @@ def test_differences_have_a_sign_and_may_have_points():
     assert wording.figure("rmse", Figure(math.nan, 1.0), signed=True) == ""
 
 
-@pytest.mark.parametrize(
-    ("teacher", "student", "text"),
-    [
-        (6.1, 0.1, "61× faster"),
-        (0.1, 6.1, "61× slower"),
-        (9.94, 1, "9.9× faster"),
-        (9.96, 1, "10× faster"),
-        (1.02, 1, "as fast"),
-        (1, 1.02, "as fast"),
-        (12345, 1, "12,345× faster"),
-        (None, 1, ""),
-        (1, None, ""),
-        (0, 1, ""),
-    ],
-)
-def test_ratios_say_which_way(teacher, student, text):
-    assert wording.compared(teacher, student, "faster", "slower", "as fast") == text
-
-
 def test_units_fit_the_number():
     assert [wording.size(n) for n in (12, 999, 1000, 56_700, 4.06e6, 2.5e11)] == [
         "12 bytes", "999 bytes", "1 kB", "56.7 kB", "4.06 MB", "250 GB",

@@ -252,6 +252,15 @@ def test_ids_are_refused_unless_the_user_says_so():
     Table(pd.DataFrame({"id": [f"user {k}" for k in range(20)]}))  # so few are no ids
 
 
+def test_strings_that_are_dates_are_told_how_to_become_some():
+    days = pd.date_range("2020-01-01", periods=40).strftime("%Y-%m-%d")
+    message = r"strings in 40 rows, like dates; accepted: dates of pandas.to_datetime\(df\['day'\]"
+    with pytest.raises(lb.ArgumentError, match=message):
+        Table(pd.DataFrame({"day": days}))
+    with pytest.raises(lb.ArgumentError, match="like ids"):
+        Table(pd.DataFrame({"number": [f"2020{k:04}" for k in range(40)]}))
+
+
 BAD = {
     "columns that are all constant": {"a": [1, 1], "b": [None, None]},
     r"df\['x'\]: got infinity, the first in row 1": {"x": [1.0, -np.inf]},

@@ -109,5 +109,5 @@ def _number(value: float, dtype: np.dtype[Any]) -> str:
     if dtype.kind in "mM":
         moment = np.array(int(value)).astype(f"{dtype.kind}8[s]")
         return str(moment.astype("M8[D]") if dtype.kind == "M" else moment)
-    whole = abs(value) < 1e15 and value == int(value)
-    return str(int(value)) if whole else f"{value:.4g}"
+    whole = abs(value) < 1e15 and (value == int(value) or abs(value) >= 1e4)
+    return f"{value:.0f}" if whole else f"{value:.4g}"

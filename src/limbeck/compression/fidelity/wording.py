@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 
 from limbeck.compression.fidelity.measures import MEASURES, Figure
+from limbeck.core.ratios import compared
 
 __all__ = ["compared", "figure", "percent", "short", "size", "span"]
 
 ROUNDING = 1e-12
 r"""Errors that are smaller than this, of the value or of 100%, are none."""
-
-SAME = 1.05
-r"""Ratios below this, either way, are called equal."""
 
 
 def figure(name: str, found: Figure | None, *, signed: bool = False, points: str = "") -> str:
@@ -63,22 +61,6 @@ def percent(value: float) -> str:
     while value < 1 and round(100 * value, places) >= 100 and places < 6:
         places += 1
     return f"{value:.{places}%}"
-
-
-def compared(teacher: float | None, student: float | None, less: str, more: str, same: str) -> str:
-    r"""How much less, or more, of something a student needs; nothing where that is not known.
-
-    >>> compared(6.1, 0.1, "faster", "slower", "as fast"), compared(1, 2, "less", "more", "same")
-    ('61× faster', '2.0× more')
-    """
-    if not teacher or not student:
-        return ""
-    ratio = teacher / student
-    if 1 / SAME < ratio < SAME:
-        return same
-    times = max(ratio, 1 / ratio)
-    shown = f"{times:,.0f}" if times >= 9.95 else f"{times:.1f}"
-    return f"{shown}× {less if ratio > 1 else more}"
 
 
 def size(count: float) -> str:

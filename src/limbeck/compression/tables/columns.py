@@ -10,30 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.compression.tables.values import LIMIT, TICKS, factorized, measured, pandas
+from limbeck.errors import ArgumentError
 
-__all__ = ["LIMIT", "TICKS", "Category", "Column", "Number", "column_of", "measured", "pandas"]
-
-TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-r"""Ticks a second of NumPy's units of time."""
-
-LIMIT = float(np.finfo(np.float32).max) / 4
-r"""The largest number that is taken, so that differences stay within float32."""
-
-NUMERIC = ("integer", "floating", "mixed-integer-float", "boolean", "empty")
-r"""What pandas calls objects that are numbers."""
+__all__ = ["Category", "Column", "Number", "column_of"]
 
 MARKERS = {"None": lambda: None, "nan": lambda: np.nan, "NA": lambda: pandas().NA}
 r"""What a missing value may be in a column of Python objects."""
-
-
-def pandas() -> Any:
-    r"""The module pandas, which nothing but tables needs."""
-    try:
-        import pandas as module
-    except ImportError:
-        raise LimbeckError("df: tables need pandas: pip install 'limbeck[tables]'") from None
-    return module
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,8 +168,8 @@ class Category(Column):
 
     def encode(self, series: Any) -> dict[str, np.ndarray[Any, Any]]:
         try:
-            found, distinct = pandas().factorize(series)  # codes among the distinct, −1 if missing
-        except TypeError:  # lists and the like
+            found, distinct = factorized(series)
+        except TypeError:
             raise ArgumentError(self.argument, "values that are no scalars", "categories") from None
         text = any(isinstance(value, str) for value in self.categories)
         known = {value: code for code, value in enumerate(self.categories)}
@@ -232,30 +215,3 @@ def column_of(spec: Mapping[str, Any]) -> Column:
     if "categories" in fields:
         fields["categories"] = tuple(fields["categories"])
     return kind(**fields)
-
-
-def measured(series: Any, date: bool, argument: str) -> np.ndarray[Any, Any]:
-    r"""Float64 (n,) of a series of numbers, or seconds since 1970 of dates; NaN where missing."""
-    pd = pandas()
-    if date:
-        if not isinstance(series.dtype, np.dtype | pd.DatetimeTZDtype) or series.dtype.kind != "M":
-            received = f"values of dtype {series.dtype}"
-            raise ArgumentError(argument, received, "dates: pandas.to_datetime makes them")
-        if isinstance(series.dtype, pd.DatetimeTZDtype):
-            series = series.dt.tz_convert("UTC").dt.tz_localize(None)
-        ticks = TICKS[series.dt.unit]
-        whole = series.to_numpy().view(np.int64)
-        return np.where(series.isna(), np.nan, whole // ticks + whole % ticks / ticks)
-    if not pd.api.types.is_numeric_dtype(series.dtype) or series.dtype.kind == "c":
-        found = pd.api.types.infer_dtype(series, skipna=True)  # NumPy would read strings as numbers
-        if found not in NUMERIC:
-            raise ArgumentError(argument, f"{found} values ({series.dtype})", "numbers")
-    values = np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
-    if np.isinf(values).any():
-        first = int(np.isinf(values).argmax())
-        received = f"infinity, the first in row {first}"
-        raise ArgumentError(argument, received, "finite numbers, or missing values")
-    if (np.abs(values) > LIMIT).any():
-        received = f"numbers of up to {np.nanmax(np.abs(values)):g}"
-        raise ArgumentError(argument, received, f"numbers within ±{LIMIT:.2g}, for float32")
-    return values

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from limbeck.compression.tables.columns import TICKS, Category, Column, Number, measured, pandas
+from limbeck.compression.tables.columns import Category, Column, Number
+from limbeck.compression.tables.values import TICKS, measured, pandas
 from limbeck.errors import ArgumentError
 
 __all__ = ["read"]
@@ -34,7 +35,8 @@ r"""Kinds of columns of Python objects, by what pandas finds in them."""
 
 ACCEPTED = (
     "numbers, booleans, strings, dates or categories of these: convert the column with "
-    ".astype(str), pandas.to_numeric or pandas.to_datetime, or leave it out with drop="
+    ".astype(str), pandas.to_numeric or pandas.to_datetime, or leave it out with "
+    "limbeck.Table(df, drop=…)"
 )
 
 
@@ -124,12 +126,15 @@ def _category(
     _check(values, argument)
     present = int(counts.sum())
     if kind == "category" and not wanted and len(values) > max(FEW, SHARE * present):
-        name = about["name"]
+        name, dates = about["name"], _are_dates(values[:FEW])
+        like = "dates" if dates else "ids or free text"
+        way = f"dates of pandas.to_datetime({argument}), with a teacher that takes them, or "
         raise ArgumentError(
             argument,
-            f"{len(values):,} different strings in {present:,} rows, like ids or free text",
-            f"drop=[{name!r}] to leave the column out, for the teacher too, or "
-            f"categories=[{name!r}] to take them as categories",
+            f"{len(values):,} different strings in {present:,} rows, like {like}",
+            f"{way if dates else ''}limbeck.Table(df, drop=[{name!r}]), which leaves the column "
+            f"out, for the teacher too, or one with categories=[{name!r}], which takes them as "
+            "categories",
         )
     categories = (False, True) if kind == "flag" else tuple(sorted(values))
     return Category(
@@ -139,6 +144,12 @@ def _category(
         categories=categories,
         frequent=categories.index(values[0]),
     )
+
+
+def _are_dates(values: list[str]) -> bool:
+    r"""Whether strings are dates as ISO 8601 writes them, such as 2020-02-29."""
+    found = pandas().to_datetime(pandas().Series(values), format="ISO8601", errors="coerce")
+    return bool(found.notna().all()) and all("-" in value for value in values)
 
 
 def _check(values: Any, argument: str) -> None:
@@ -160,7 +171,10 @@ def _number(series: Any, argument: str, about: dict[str, Any], kind: str, mask: 
     if kind == "whole number":
         if top > 2**53:
             received = f"whole numbers of up to {top:.3g}, like ids"
-            accepted = f"numbers up to 2**53, drop=[{about['name']!r}] or categories=[...]"
+            name = f"[{about['name']!r}]"
+            accepted = (
+                f"numbers up to 2**53, or limbeck.Table(df, drop={name} or categories={name})"
+            )
             raise ArgumentError(argument, received, accepted)
         holds = np.iinfo(_numpy(series.dtype, kind))
         grid = {"low": max(float(holds.min), -(2.0**62)), "high": min(float(holds.max), 2.0**62)}

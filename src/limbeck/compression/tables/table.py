@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.text import Text
 from torch import Tensor
 
-from limbeck.compression.tables.columns import Category, Column, Number, column_of, pandas
+from limbeck.compression.tables.columns import Category, Column, Number, column_of
 from limbeck.compression.tables.reading import read
+from limbeck.compression.tables.values import pandas
 from limbeck.errors import ArgumentError
 from limbeck.models.table_encoder import TableEncoder
 

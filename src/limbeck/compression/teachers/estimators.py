@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
-from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import check_is_fitted
 
 from limbeck.compression.asking.keys import count
 from limbeck.compression.teachers import fingerprints
@@ -18,6 +15,9 @@ from limbeck.compression.teachers.rows import as_given
 from limbeck.errors import ArgumentError
 
 __all__ = ["Estimator", "is_estimator"]
+
+OWN = ("__sklearn_tags__", "_estimator_type")
+r"""What estimators of scikit-learn's family say their type by, in its newer and older versions."""
 
 
 class Kind(NamedTuple):
@@ -68,6 +68,8 @@ class Estimator(Predictor):
         return fingerprints.object_bytes(self.estimator)
 
     def refit(self, X: Any, y: Any) -> Predictor:
+        from sklearn.base import clone
+
         try:
             fresh = clone(self.estimator)
         except (TypeError, RuntimeError) as error:
@@ -86,6 +88,10 @@ def is_estimator(value: Any) -> bool:
 
 
 def _of_type(value: Any) -> str | None:
+    if not any(hasattr(value, name) for name in OWN):  # others need no scikit-learn
+        return None
+    from sklearn.base import is_classifier, is_regressor
+
     try:
         if is_classifier(value):
             return "classifier"
@@ -95,6 +101,10 @@ def _of_type(value: Any) -> str | None:
 
 
 def _check_fitted(estimator: Any) -> None:
+    from sklearn.base import BaseEstimator
+    from sklearn.exceptions import NotFittedError
+    from sklearn.utils.validation import check_is_fitted
+
     if not isinstance(estimator, BaseEstimator):
         return
     try:

@@ -71,7 +71,7 @@ def as_outputs(raw: Any, n: int) -> np.ndarray:
         if outputs.dtype == object and outputs.ndim == 0:
             received = f"an answer of type {type(raw).__name__}"
         raise ArgumentError("teacher", received, f"an array ({n},) or ({n}, K)")
-    return outputs
+    return outputs if outputs.flags.writeable else outputs.copy()  # as torch wants them
 
 
 def settle(raw: np.ndarray, said: Said, *, network: bool = False) -> Reading:
