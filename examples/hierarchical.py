@@ -1,6 +1,6 @@
 r"""A hierarchical logistic regression, sampled elsewhere, becomes ten draws that predict like all.
 
-    pip install numpyro arviz       # or: pip install emcee arviz
+    pip install 'limbeck[chains]' arviz     # or: pip install emcee arviz
     python examples/hierarchical.py --out pictures
 
 Would a household whose well is poisoned walk to its neighbour's? Households live in villages, and

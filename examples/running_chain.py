@@ -1,6 +1,6 @@
 r"""A chain of another library, condensed while it runs: SGLD of posteriors, NUTS of BlackJAX.
 
-    pip install posteriors          # or: pip install blackjax
+    pip install 'limbeck[chains]'       # posteriors and BlackJAX
     python examples/running_chain.py --chain sgld
 
 A chain becomes a posterior for `lb.condense` by one method: `step()` gives the next draws, one of

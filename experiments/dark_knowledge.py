@@ -1,6 +1,6 @@
 r"""Bayesian dark knowledge: chains of Bayesian nets, distilled online into single nets.
 
-    pip install posteriors blackjax
+    pip install 'limbeck[chains]'
     python experiments/dark_knowledge.py [--part toy] [--data MNIST] [--out experiments/results]
 
 After Korattikara, Rathod, Murphy and Welling (2015). On a toy problem in the plane: how far

@@ -12,12 +12,22 @@ from typing import Any
 
 from latex2mathml.converter import convert
 
-__all__ = ["on_page_content"]
+__all__ = ["on_config", "on_page_content"]
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 NAME = re.compile(r"(<mrow>|<msub>|<mo[^>]*>[^<]*</mo>)?(<mi>(?:log|max|min)</mi>)(?!<mo[ >])")
 CHECKED = re.compile(r"<code>(tests/[\w/]+\.py::test_(\w+))</code>")
 THIN = '<mspace width="0.17em" />'
+
+
+def on_config(config: Any) -> Any:
+    r"""Leave out the page for what is not found.
+
+    It is shown at any depth, so that its links are absolute: they would lead astray where the site
+    stands in a subfolder or is opened from disk. Servers have pages of their own.
+    """
+    config.theme.static_templates.discard("404.html")
+    return config
 
 
 def on_page_content(content: str, **_: Any) -> str:

@@ -79,7 +79,7 @@ def test_a_bad_number_is_refused(limbeck):
     found = limbeck("demo", "compress", "--members", "0", "--quiet")
     assert found.code == 2
     (line,) = found.err.splitlines()
-    assert line.startswith("limbeck: members: got 0; accepted:")
+    assert line.startswith("limbeck: Invalid value for '--members': ")
 
 
 def test_the_table_of_the_demo_ends_with_one_sentence(capsys):
@@ -101,3 +101,11 @@ def test_the_table_of_the_demo_ends_with_one_sentence(capsys):
         "on 85.0% of the test images if it matches predictions and derivatives, and on 80.0% if it "
         "matches predictions alone; trained on the labels of those images, on 70.0%."
     )
+
+
+@pytest.mark.parametrize("wrong", [("--steps", "0"), ("--members", "0"), ("--seed", "-1")], ids=str)
+def test_numbers_that_make_no_sense_are_refused(limbeck, tmp_path, wrong):
+    found = limbeck("demo", "condense", *wrong, "--out", tmp_path / "demo")
+    assert found.code == 2
+    assert f"Invalid value for '{wrong[0]}'" in found.err
+    assert not (tmp_path / "demo").exists()

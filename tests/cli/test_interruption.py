@@ -56,6 +56,10 @@ def assert_same(one, two):
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def content(folder):
+    return json.loads(Path(folder, "result.json").read_text())
+
+
 @pytest.fixture
 def calls(here):
     r"""When the teacher interrupts the run: at which of its calls."""
@@ -93,6 +97,34 @@ def test_within_a_step_it_waits_for_the_end_of_it(limbeck, calls, words):
     assert_same("out", "whole")
     assert not Path("out/UNFINISHED").exists()
     assert not Path("out/checkpoint").exists()
+
+
+@pytest.mark.parametrize("fraction", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize(
+    "choice", [("--student", "auto", "--inputs", "munge"), ("--student", "8", "--inputs", "auto")],
+    ids=["student", "inputs"],
+)  # fmt: skip
+def test_what_is_tried_is_gone_on_with_too(limbeck, calls, choice, fraction):
+    np.save("many.npy", np.random.default_rng(1).normal(size=(300, 3)).astype("float32"))
+    words = (
+        "compress", "tricky:net", "many.npy", *choice, "--keep", "1.0", "--max-bytes", "700",
+        "--steps", "60", "--engine", "eager", "--no-timing", "--no-verdicts",
+    )  # fmt: skip
+    calls.update(count=0)
+    assert limbeck(*words, "--out", "whole").code == 0
+    every, before = calls["count"], content("whole")
+    assert len(before["tried"]) > 1
+    calls.update(count=0, at=round(fraction * every))
+    stopped = limbeck(*words, "--out", "out")
+    assert stopped.code == 130, stopped.err
+    assert "the same command goes on" in stopped.err
+    calls.update(count=0, at=None)
+    resumed = limbeck(*words, "--out", "out")
+    assert resumed.code == 0, resumed.err
+    assert "going on after step" in resumed.err
+    assert calls["count"] < every - 60 * (fraction - 0.2)  # what was done is not done again
+    assert_same("out", "whole")
+    assert content("out")["tried"] == before["tried"]
 
 
 def test_before_the_first_step_nothing_is_kept(limbeck, calls, words):
@@ -170,5 +202,5 @@ def test_a_real_interruption_of_a_real_process(limbeck, here):
     assert limbeck(*words, "--out", "out").code == 0
     assert limbeck(*words, "--out", "whole").code == 0
     assert_same("out", "whole")
-    one, two = (json.loads(Path(f"{name}/result.json").read_text()) for name in ("out", "whole"))
+    one, two = content("out"), content("whole")
     assert np.array_equal(one["history"]["loss"], two["history"]["loss"])

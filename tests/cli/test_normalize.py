@@ -101,7 +101,7 @@ def test_matlab_is_read(limbeck, here):
 
 def test_what_does_not_fit_is_refused(refused, here):
     for words, said in (
-        (("normalize", "none.npz"), "none.npz, which does not exist"),
+        (("normalize", "none.npz"), "none.npz, which is not there"),
         (("normalize", "draws.npz"), "which holds"),
         (("normalize", "train.csv"), "an RBM's file"),
         (("normalize", "models:number"), "without"),
@@ -115,3 +115,19 @@ def test_what_does_not_fit_is_refused(refused, here):
     ):
         assert said in refused(*words)
         assert not Path(f"limbeck-{words[0]}").exists()
+
+
+def test_a_proposal_that_is_not_used_is_told_of_and_a_wrong_one_refused(limbeck, refused, here):
+    quick = ("--steps", "5", "--chains", "10", "--burn-in", "5", "--engine", "eager")
+    assert limbeck("normalize", "rbm.npz", *quick, "--no-verdicts", "--out", "right").code == 0
+    found = limbeck("logz", "rbm.npz", "--proposal", "right", "--out", "z")
+    assert found.code == 0
+    assert "--proposal is not used" in found.err
+    assert "not used" not in limbeck("logz", "rbm.npz", "--proposal", "right", "--quiet").err
+    assert "the target's support" in refused("logz", "models:ising", "--proposal", "right")
+    words = ("condense", "draws.npz", "--predict", "logistic", "--inputs", "x.npy", "--steps", "3")
+    assert limbeck(*words, "--no-verdicts", "--out", "bag").code == 0
+    assert "--proposal: got an object of type SampleBag" in refused(
+        "logz", "rbm.npz", "--proposal", "bag"
+    )
+    assert refused("logz", "rbm.npz", "--proposal", "rigt").startswith("--proposal: got rigt")

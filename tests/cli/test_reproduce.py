@@ -16,3 +16,9 @@ def test_reproduction_says_what_it_lacks(limbeck, monkeypatch, tmp_path):
         found = limbeck(*arguments, "--out", tmp_path / "out")
         assert found.code == 2
         assert said in found.err
+
+
+def test_nothing_is_left_where_nothing_could_be_done(limbeck, tmp_path):
+    found = limbeck("reproduce", "chapter-4", "--data", tmp_path, "--out", tmp_path / "out")
+    assert found.code == 2
+    assert not (tmp_path / "out").exists()

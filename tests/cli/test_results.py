@@ -1,6 +1,7 @@
 r"""`limbeck report`, `limbeck export` and `limbeck info`, on results and files."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,52 @@ def test_a_student_is_exported(limbeck, result):
     name = session.get_inputs()[0].name
     expected = lb.load(result / "student").predict_proba(x)
     np.testing.assert_allclose(session.run(None, {name: x})[0], expected, atol=1e-5)
+
+
+def condensed(limbeck, predict, out):
+    words = ("condense", "draws.npz", "--predict", predict, "--inputs", "x.npy", "--components")
+    words = (*words, "3", "--steps", "20", "--engine", "eager", "--no-verdicts", "--out", out)
+    found = limbeck(*words)
+    assert found.code == 0, found.err
+    return out
+
+
+def exported(limbeck, *words):
+    r"""What an exported program says of the inputs."""
+    found = limbeck("export", *words, "bag.pt2")
+    assert found.code == 0, found.err
+    program = torch.export.load("bag.pt2").module()
+    return program(torch.tensor(np.load("x.npy"))).detach()
+
+
+def test_a_ready_made_bag_is_exported_as_it_is(limbeck, here):
+    out = condensed(limbeck, "logistic", "out")
+    expected = lb.load(Path(out, "student")).predict(np.load("x.npy")).mean
+    torch.testing.assert_close(exported(limbeck, out), expected, rtol=1e-5, atol=1e-6)
+    assert limbeck("export", out, "bag.npz").code == 0
+    assert "logistic" in limbeck("info", Path(out, "student")).out
+
+
+def test_a_bag_of_ones_own_function_finds_it_or_says_what_it_needs(limbeck, refused, here):
+    out = condensed(limbeck, "models:predict", "out")
+    first = exported(limbeck, out)
+    assert "a function of your own" in limbeck("info", Path(out, "student")).out
+    Path("models.py").rename("moved.py")
+    del sys.modules["models"]
+    line = refused("export", out, "bag.pt2")
+    assert "there is no 'models'" in line
+    assert line.endswith("accepted: --predict module:name")
+    torch.testing.assert_close(exported(limbeck, out, "--predict", "moved:predict"), first)
+    line = refused("export", out, "bag.pt2", "--predict", "linear")
+    assert line.startswith("--predict: got a function that fails at the saved draws")
+    assert "'logistic'" in refused("export", out, "bag.pt2", "--predict", "logistik")
+    assert "which gave Bernoulli" in refused("export", out, "bag.pt2", "--predict", "poisson")
+
+
+def test_a_function_is_for_bags_only(refused, result):
+    line = refused("export", result, "bag.pt2", "--predict", "logistic")
+    assert "--predict: got a function" in line
+    assert "no result of condense" in line
 
 
 def test_what_is_no_result_is_refused(refused, here):

@@ -411,11 +411,24 @@ def test_a_folder_that_is_read_only_is_refused_before_the_first_step(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused_before_the_first_step(tmp_path, monkeypatch):
-    def denied(**options):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), options["dir"])
+    opened = os.open
 
-    monkeypatch.setattr(files.tempfile, "mkstemp", denied)
-    refuses(tmp_path, "cannot write into .*Permission denied", metrics={"never": never})
+    def denied(path, *more, **options):
+        if str(path).startswith(str(tmp_path)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return opened(path, *more, **options)
+
+    with monkeypatch.context() as within:
+        within.setattr(files.os, "open", denied)
+        refuses(tmp_path, "cannot write into .*Permission denied", metrics={"never": never})
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions are of another kind")
+def test_files_can_be_read_by_whom_the_user_lets_read_new_ones(tmp_path):
+    (tmp_path / "plain").write_text("")
+    files.write_text(tmp_path / "ours", "")
+    modes = [(tmp_path / name).stat().st_mode for name in ("plain", "ours")]
+    assert modes[0] == modes[1]
 
 
 def test_a_folder_under_a_file_is_refused_before_the_first_step(tmp_path):

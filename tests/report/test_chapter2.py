@@ -64,3 +64,25 @@ def test_sheets_of_arrays_and_of_text_are_the_same_picture(tmp_path):
         alt = sheets({"samples": given}, tmp_path / f"{name}.png", (2, 3))
         assert "1 images of 2 by 3 pixels" in alt
     assert (tmp_path / "array.png").read_bytes() == (tmp_path / "text.png").read_bytes()
+
+
+def test_long_titles_of_sheets_take_two_lines(tmp_path):
+    rows = np.zeros((1, 6))
+    long = "NADE from 10% of the images, probabilities"
+    sheets({"NADE, bits": rows, long: rows}, tmp_path / "long.svg", (2, 3))
+    drawn = (tmp_path / "long.svg").read_text().partition("</metadata>")[2]
+    assert ">NADE from 10% of the images,<" in drawn
+    assert ">probabilities<" in drawn
+    sheets({"NADE, bits": rows}, tmp_path / "short.svg", (2, 3))
+    assert ">NADE, bits<" in (tmp_path / "short.svg").read_text()
+
+
+def test_no_room_is_left_above_what_can_be_reached(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(
+        "limbeck.report.chapter2.save",
+        lambda figure, *more: kept.append(figure.axes[0].get_ylim()),
+    )
+    for measure in ("accuracy", "log_prob"):
+        curves([run("mnist-all-ce")], tmp_path / "a.png", measure, ("teacher", 0.0))
+    assert kept == [pytest.approx((60, 101.2)), pytest.approx((-1.5, 0.045))]

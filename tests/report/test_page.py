@@ -11,7 +11,7 @@ from tests.results import making
 from limbeck import results
 from limbeck.errors import ArgumentError
 from limbeck.report import page
-from limbeck.report.html import sort_value
+from limbeck.report.html import counted, minus, sort_value
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
@@ -74,7 +74,7 @@ def tour(folders, tmp_path_factory):
     out = tmp_path_factory.mktemp("tour")
     findings = ["A forest became <small>.", "Draws were condensed.", "log Z is known."]
     parts = [folders[name] for name in ("compress", "condense", "normalize")]
-    return page.write_tour(parts, out, findings, commands=["limbeck report x & y"])
+    return page.write_tour(parts, out, findings, commands=["limbeck report x-1 & y"])
 
 
 @pytest.mark.parametrize("name", making.NAMES)
@@ -97,10 +97,10 @@ def test_it_tells_what_the_result_says(name, pages, folders):
     content = results.read(folders[name]).content
     said = Checked(pages[name]).said
     assert content["title"] in said
-    assert content["summary"] in said
+    assert minus(content["summary"]) in said
     assert content["command"] in said
     for each in content["verdicts"]:
-        assert each["words"] in said
+        assert minus(each["words"]) in said
     for each in content["circumstances"].values():
         assert str(each) in said
     for each in content["models"]:
@@ -153,9 +153,10 @@ def test_several_results_on_one_page(tour, folders):
     assert found.headings[:2] == [1, 2]
     assert all(b <= a + 1 for a, b in zip(found.headings, found.headings[1:], strict=False))
     said = found.said
-    order = ["3 findings", "A forest became <small>.", "limbeck report x & y"]
+    order = ["Three findings", "A forest became <small>.", "limbeck report x-1 & y"]
     order += [
-        results.read(folders[n]).content["summary"] for n in ("compress", "condense", "normalize")
+        minus(results.read(folders[n]).content["summary"])
+        for n in ("compress", "condense", "normalize")
     ]
     places = [said.index(each) for each in order]
     assert places == sorted(places)
@@ -219,3 +220,16 @@ def test_without_matplotlib_it_has_no_pictures_and_says_so(folders, tmp_path, mo
 )  # fmt: skip
 def test_cells_are_sorted_by_the_number_they_begin_with(cell, value):
     assert sort_value(cell) == (None if value is None else pytest.approx(value))
+
+
+def test_negative_numbers_have_a_minus_and_nothing_else_changes():
+    assert minus("-1.5 (the RBM itself -.5)") == "−1.5 (the RBM itself −.5)"
+    for text in ("2026-11-16", "1e-08", "a-1", "--steps -x", "3-4", "MLP(4, 3)"):
+        assert minus(text) == text
+    assert sort_value(minus("-1,200 ± 3")) == sort_value("-1,200 ± 3") == -1200
+    assert [counted(n) for n in (1, 3, 9, 10)] == ["One", "Three", "Nine", "10"]
+
+
+def test_a_command_breaks_between_words_and_not_at_hyphens(tour):
+    text = tour.read_text(encoding="utf-8")
+    assert "<code>limbeck report <span>x-1</span> &amp; y</code>" in text

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from limbeck.cli.paths import state
 from limbeck.errors import ArgumentError
 
 __all__ = ["Config", "asked", "line", "read", "written"]
@@ -25,8 +26,7 @@ r"""Options that are about one call, and not part of what it asks for."""
 def read(path: Path) -> dict[str, Any]:
     r"""The content of a TOML file."""
     if not path.is_file():
-        state = "a folder" if path.is_dir() else "which is not there"
-        raise ArgumentError("--config", f"{path}, {state}", "a TOML file")
+        raise ArgumentError("--config", f"{path}, {state(path)}", "a TOML file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -3,6 +3,7 @@ r"""`limbeck export`: a result's student, for elsewhere."""
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,13 @@ def export(
     kind: Annotated[
         str, typer.Option("--format", help="auto (by the name), onnx, pt2 or numpy.")
     ] = "auto",
+    predict: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a condensed bag: module:name of the function of (draw, x), if it is not found "
+            "where it was."
+        ),
+    ] = None,
     debug: Annotated[bool, Debug] = False,
 ) -> None:
     r"""Write a result's student as ONNX, as a torch program, or as plain NumPy."""
@@ -28,7 +36,7 @@ def export(
     from limbeck.export import export as exported
 
     folder = result_folder(result)
-    told = exported(restored(folder), path, format=kind, report=_measured(folder))
+    told = exported(restored(folder, predict), path, format=kind, report=_measured(folder))
     typer.echo(str(told))
 
 
@@ -44,28 +52,61 @@ def _measured(folder: Path) -> Any:
     return Agreement(**content["agreement"]) if content.get("agreement") else None
 
 
-def restored(folder: Path) -> Any:
-    r"""A saved result with its student; a module of the user's own is found by its name."""
+def restored(folder: Path, predict: str | None = None) -> Any:
+    r"""A saved result with its student; code of the user's own is found by its name.
+
+    Arguments:
+        folder: A result's folder.
+        predict: `module:name` of the function that a bag calls, or one of limbeck's by name; None
+            is as the result was made.
+    """
     import limbeck as lb
     from limbeck.cli import config, references
     from limbeck.cli.folder import CONFIG, STUDENT
-    from limbeck.errors import ArgumentError, LimbeckError
+    from limbeck.cli.posteriors import predict_of
+    from limbeck.errors import ArgumentError
 
     if not (folder / STUDENT).is_dir():
         accepted = "a result of compress, condense or normalize"
         raise ArgumentError("result", f"{folder}, which holds no student", accepted)
     options = config.read(folder / CONFIG) if (folder / CONFIG).exists() else {}
-    name = options.get("student")
-    own = None
+    own, name = None, options.get("student")
     if isinstance(name, str) and references.is_reference(name):
         own = copy.deepcopy(references.load(name, "student"))
+    if predict is None and own is None and _calls_own(folder / STUDENT):
+        given = _found(options.get("predict"), folder)
+    else:
+        given = None if predict is None else predict_of(predict)
     try:
-        return lb.load(folder / STUDENT, own)
+        return lb.load(folder / STUDENT, own, predict=given)
     except ArgumentError as error:
-        if error.argument != "student":
+        if error.argument != "predict":
             raise
-        raise LimbeckError(
-            f"result: the student in {folder} calls your own function, which is not saved with it; "
-            f"export it as it is made: limbeck {options.get('command', 'condense')} --config "
-            f"{folder / CONFIG} --export FILE"
-        ) from error
+        raise ArgumentError("--predict", error.received, error.accepted) from error
+
+
+def _calls_own(student: Path) -> bool:
+    r"""Whether a saved student calls a function of the user's own."""
+    from limbeck.predictive.condensed import ABOUT
+
+    if not (student / ABOUT).is_file():
+        return False
+    bag = json.loads((student / ABOUT).read_text(encoding="utf-8")).get("bag")
+    return bag is not None and bag["predict"] is None
+
+
+def _found(name: Any, folder: Path) -> Any:
+    r"""The function that a bag was condensed with, by the name that it had then."""
+    from limbeck.cli import references
+    from limbeck.errors import ArgumentError, LimbeckError
+
+    try:
+        if isinstance(name, str) and references.is_reference(name):
+            return references.load(name, "--predict")
+        why = "and nothing says what it was"
+    except ArgumentError as error:
+        why = f"and {error.received}"
+    raise LimbeckError(
+        f"--predict: the student in {folder} calls your own function of (draw, x), which is not "
+        f"saved with it, {why}; accepted: --predict module:name"
+    )

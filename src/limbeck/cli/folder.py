@@ -2,6 +2,7 @@ r"""A result's folder: it appears whole, or is marked as unfinished and can be g
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -11,9 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.cli import config
+from limbeck.cli.lock import LOCK
+from limbeck.cli.paths import state
 from limbeck.errors import ArgumentError, LimbeckError
 
-__all__ = ["CHECKPOINT", "CONFIG", "STUDENT", "UNFINISHED", "Folder", "free", "result_folder"]
+__all__ = [
+    "CHECKPOINT",
+    "CONFIG",
+    "STUDENT",
+    "UNFINISHED",
+    "Folder",
+    "free",
+    "refuse_foreign",
+    "result_folder",
+]
 
 CONFIG, STUDENT, CHECKPOINT, RESULT = "config.toml", "student", "checkpoint", "result.json"
 UNFINISHED = "UNFINISHED"
@@ -46,7 +58,7 @@ class Folder:
             self._refuse_other(path, "a result")
         self.resumes = _marked(self.work)
         if self.resumes and overwrite:
-            shutil.rmtree(self.work)
+            _empty(self.work)
             self.resumes = False
         if self.resumes:
             self._refuse_other(self.work, "an unfinished run")
@@ -91,15 +103,14 @@ class Folder:
     def abandon(self) -> None:
         r"""Take away what cannot be gone on with."""
         if not self.kept:
-            shutil.rmtree(self.work, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                _empty(self.work)
+                self.work.rmdir()  # a lock in it is taken away by its owner
 
     def _begin(self) -> None:
         from limbeck.core.checkpoint import write_text
 
-        if self.work.exists() and (not self.work.is_dir() or any(self.work.iterdir())):
-            what = "is a file" if not self.work.is_dir() else "holds other things than a result"
-            accepted = "a new or empty folder, or one that the same command wrote"
-            raise ArgumentError("--out", f"{self.work}, which {what}", accepted)
+        refuse_foreign(self.work)
         try:
             self.work.mkdir(parents=True, exist_ok=True)
             write_text(self.work / UNFINISHED, json.dumps(self._files(), indent=1) + "\n")
@@ -130,6 +141,25 @@ class Folder:
         if changed:
             received = f"{self.work}, an unfinished run, since which {changed[0]} has changed"
             raise ArgumentError("--out", received, "another folder, or --overwrite to begin anew")
+
+
+def refuse_foreign(path: Path) -> None:
+    r"""Refuse a folder with anything in it that limbeck has not written."""
+    if not path.exists() or _is_result(path) or _marked(path):
+        return
+    if not path.is_dir() or any(each.name != LOCK for each in path.iterdir()):
+        what = "is a file" if not path.is_dir() else "holds other things than a result"
+        accepted = "a new or empty folder, or one that the same command wrote"
+        raise ArgumentError("--out", f"{path}, which {what}", accepted)
+
+
+def _empty(folder: Path) -> None:
+    r"""Take everything out of a folder but its lock, which may be held."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != LOCK:
+            entry.unlink()
 
 
 def free(command: str, options: Mapping[str, Any]) -> Path:
@@ -169,8 +199,7 @@ def result_folder(path: Path) -> Path:
     r"""A finished result's folder, or an error that says what is wrong with the path."""
     accepted = "a folder that one of limbeck's commands wrote"
     if not path.is_dir():
-        state = "a file" if path.exists() else "which is not there"
-        raise ArgumentError("result", f"{path}, {state}", accepted)
+        raise ArgumentError("result", f"{path}, {state(path, 'folder')}", accepted)
     if _marked(path):
         again = f"limbeck {config.read(path / CONFIG).get(config.COMMAND)} --config {path / CONFIG}"
         raise ArgumentError("result", f"{path}, whose run is not over", f"{accepted}; {again}")

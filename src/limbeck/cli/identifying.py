@@ -2,10 +2,12 @@ r"""What a file or a folder is, in a few words."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from limbeck.cli.paths import is_there
 from limbeck.errors import ArgumentError, LimbeckError
 
 __all__ = ["identified"]
@@ -16,8 +18,7 @@ r"""Columns and variables that are named."""
 
 def identified(path: Path) -> dict[str, Any]:
     r"""What a path is, by name: "path", "is", and what else there is to say."""
-    if not path.exists():
-        raise ArgumentError("path", f"{path}, which is not there", "a file, or a result's folder")
+    is_there(path, "path", "a file, or a result's folder")
     if path.is_dir() and path.suffix.lower() != ".zarr":
         return {"path": str(path), **_folder(path)}
     kind = path.suffix.lower()
@@ -41,10 +42,7 @@ def _folder(path: Path) -> dict[str, Any]:
         again = f"limbeck {command} --config {path / CONFIG}"
         return {"is": f"an unfinished result of limbeck {command}", "to go on": again}
     if (path / "student.safetensors").exists():
-        import limbeck as lb
-
-        found = lb.load(path)
-        return {"is": f"a student: {type(found.student).__name__}", "stopped": found.stop_reason}
+        return _student(path)
     from limbeck import results
 
     content = results.read(path).content
@@ -59,6 +57,24 @@ def _folder(path: Path) -> dict[str, Any]:
         "summary": content["summary"],
         "command": content["command"],
     }
+
+
+def _student(path: Path) -> dict[str, Any]:
+    r"""A saved student; it is not made, which may need code of the user's own."""
+    from limbeck.core import result
+    from limbeck.core.checkpoint import read
+    from limbeck.predictive.condensed import ABOUT
+
+    tensors, about = read(path / result.STUDENT, result.FORMAT)
+    kind = "a module of your own" if about["spec"] is None else about["spec"]["type"]
+    found = {}
+    if about["spec"] is None and (path / ABOUT).exists():
+        bag = json.loads((path / ABOUT).read_text(encoding="utf-8"))["bag"]
+        model = bag and (bag["predict"] or {}).get("model", "a function of your own")
+        kind = f"SampleBag of {len(tensors['free'])} pseudo-draws" if bag else kind
+        found = {"predicts by": model} if bag else {}
+    story = json.loads((path / result.ABOUT).read_text(encoding="utf-8"))
+    return {"is": f"a student: {kind}", **found, "stopped": story["stop_reason"]}
 
 
 def _rbm(path: Path) -> dict[str, Any]:

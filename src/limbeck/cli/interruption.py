@@ -30,8 +30,7 @@ def at_a_whole_step() -> Iterator[None]:
         if run is None or asked:
             raise KeyboardInterrupt
         asked.append(run)
-        # the loop calls this between steps, and saves if it raises
-        run._look_or_stop = _stop
+        run.stop("interrupted", KeyboardInterrupt())
 
     before = {number: signal.signal(number, handle) for number in SIGNALS}
     try:
@@ -43,17 +42,13 @@ def at_a_whole_step() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _stop() -> None:
-    raise KeyboardInterrupt
-
-
 def _run(frame: FrameType | None) -> Any:
-    r"""The run whose step or look is under way, if there is one that keeps checkpoints."""
+    r"""The run that is under way, if there is one that keeps checkpoints."""
     from limbeck.core.loop import Run
 
     while frame is not None:
         found = frame.f_locals.get("self")
-        if isinstance(found, Run) and found._torn and found.settings.checkpoint is not None:
-            return found
+        if isinstance(found, Run) and found.settings.checkpoint is not None:
+            return found if found.stop_reason is None else None
         frame = frame.f_back
     return None

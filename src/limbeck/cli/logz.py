@@ -55,6 +55,7 @@ def logz(
     def work(job: Job) -> Done:
         import limbeck as lb
         from limbeck.cli import targets
+        from limbeck.cli.errors import say
         from limbeck.generative.log_partition import ENUMERABLE, METHODS, _events
         from limbeck.generative.pairing import check_target
         from limbeck.preparation import choose_device
@@ -65,10 +66,14 @@ def logz(
         found = targets.target_of(target)
         check_target(found, chains=False)
         given = None if proposal is None else targets.proposal_of(proposal)
+        if given is not None:
+            targets.check_proposal(given, found)
         begin = targets.events(start, found, "--start")
         how = method
         if method == "auto":
             how = "exact" if _events(found) <= ENUMERABLE else "bridge"
+        if given is not None and how == "exact" and job.progress:
+            say("note: all events can be summed, and --proposal is not used (--method bridge does)")
         saved = None
         if given is None and how in ("bridge", "importance"):
             student = targets.student_for(found, None, hidden, job.seed)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from limbeck.cli import reading, references
+from limbeck.cli.paths import is_there
 from limbeck.errors import ArgumentError
 
 __all__ = ["FAMILIES", "Inputs", "agreement_of", "draws_of", "inputs_of", "online_of", "predict_of"]
@@ -42,6 +43,8 @@ def draws_of(given: Sequence[str]) -> Any:
     r"""Files of draws as they are, or the user's own object."""
     if len(given) == 1 and references.is_reference(given[0]):
         return references.load(given[0], "posterior")
+    for each in given:
+        is_there(Path(each), "posterior", "files that are there, or module:name")
     return given[0] if len(given) == 1 else list(given)
 
 

@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from limbeck.cli.paths import state
 from limbeck.errors import ArgumentError, LimbeckError
 
 __all__ = ["Rows", "array", "divided", "numbers", "rows"]
 
 ROWS = "X"
 r"""The array of an npz file that holds the rows, where there are several."""
+
+MAGIC = (b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06")
+r"""How npy and npz files begin."""
 
 
 class Rows(NamedTuple):
@@ -81,8 +85,7 @@ def _arrays(found: dict[str, Any], path: Path, argument: str, label: str | None,
 def _read(path: Path, argument: str) -> Any:
     kind = path.suffix.lower()
     if not path.is_file():
-        state = "a folder" if path.is_dir() else "which is not there"
-        raise ArgumentError(argument, f"{path}, {state}", f"a file: {', '.join(READERS)}")
+        raise ArgumentError(argument, f"{path}, {state(path)}", f"a file: {', '.join(READERS)}")
     if kind not in READERS:
         raise ArgumentError(argument, str(path), f"a file that ends in {', '.join(READERS)}")
     try:
@@ -120,6 +123,9 @@ def _parquet(path: Path) -> Any:
 
 def _npy(path: Path) -> Any:
     with open(path, "rb") as file:
+        if not file.read(len(MAGIC[0])).startswith(MAGIC):  # which NumPy would take for a pickle
+            raise ValueError("it is no file that NumPy wrote")
+        file.seek(0)
         found = np.load(file, allow_pickle=False)
         return found if isinstance(found, np.ndarray) else dict(found.items())
 

@@ -55,11 +55,13 @@ def reproduce(
     debug: Annotated[bool, Debug] = False,
 ) -> None:
     r"""Run the source text's experiments again, beside the numbers that it printed."""
+    from limbeck.cli.lock import alone
     from limbeck.reproduction.command import reproduce as run
     from limbeck.reproduction.record import Asked
 
-    run(
-        chapter, Asked(data, out, device, not quiet), seeds=seeds, cells=cells, hidden=hidden,
-        steps_factor=steps_factor, init=init, parts=parts, steps=steps, samples=samples,
-        burn_in=burn_in,
-    )  # fmt: skip
+    with alone(out):
+        run(
+            chapter, Asked(data, out, device, not quiet), seeds=seeds, cells=cells, hidden=hidden,
+            steps_factor=steps_factor, init=init, parts=parts, steps=steps, samples=samples,
+            burn_in=burn_in,
+        )  # fmt: skip

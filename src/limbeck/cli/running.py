@@ -12,8 +12,9 @@ import typer
 
 from limbeck.cli import config, requirements
 from limbeck.cli.errors import INTERRUPTED, UNMET, say
-from limbeck.cli.folder import CONFIG, STUDENT, Folder, free
+from limbeck.cli.folder import CONFIG, STUDENT, Folder, free, refuse_foreign
 from limbeck.cli.interruption import at_a_whole_step
+from limbeck.cli.lock import alone
 from limbeck.cli.options import Common
 from limbeck.errors import LimbeckError
 
@@ -77,21 +78,10 @@ def carry_out(
     wanted = requirements.parsed(common.require, verb)
     _check_export(export)
     out = free(verb, options) if common.out is None else common.out
-    folder = Folder(out, verb, {**options, "out": str(out)}, common.overwrite)
-    try:
-        with at_a_whole_step():
-            if folder.resumes and not common.quiet:
-                say(_resuming(folder))
-            job = Job(folder.checkpoint / LOOP, common.seed, common.device, not common.quiet)
-            done = work(job)
-            content = _written(folder, done, verb, ctx, wanted)
-    except KeyboardInterrupt:
-        _stopped(folder)
-        raise typer.Exit(INTERRUPTED) from None
-    except BaseException:
-        folder.abandon()
-        raise
-    folder.finish()
+    refuse_foreign(out)
+    with alone(out):
+        folder = Folder(out, verb, {**options, "out": str(out)}, common.overwrite)
+        done, content = _made(folder, common, work, ctx, wanted)
     if export is not None and done.saved is not None:
         from limbeck.export import export as exported
 
@@ -107,6 +97,31 @@ def carry_out(
         say(f"{each['name']}: {each['words']}")
     if failed:
         raise typer.Exit(UNMET)
+
+
+def _made(
+    folder: Folder,
+    common: Common,
+    work: Callable[[Job], Done],
+    ctx: typer.Context,
+    wanted: list[Any],
+) -> tuple[Done, dict[str, Any]]:
+    r"""What the verb has made, and the content of its folder, which is finished."""
+    try:
+        with at_a_whole_step():
+            if folder.resumes and not common.quiet:
+                say(_resuming(folder))
+            job = Job(folder.checkpoint / LOOP, common.seed, common.device, not common.quiet)
+            done = work(job)
+            content = _written(folder, done, folder.command, ctx, wanted)
+    except KeyboardInterrupt:
+        _stopped(folder)
+        raise typer.Exit(INTERRUPTED) from None
+    except BaseException:
+        folder.abandon()
+        raise
+    folder.finish()
+    return done, content
 
 
 def _written(
@@ -129,6 +144,9 @@ def _check_export(path: Path | None) -> None:
     r"""Say before the run that its student could not be exported."""
     if path is None:
         return
+    from limbeck.export.writing import kind_of
+
+    kind_of(path, argument="--export")
     if path.suffix == ".onnx" and importlib.util.find_spec("onnxscript") is None:
         raise LimbeckError("--export: ONNX needs the extra: pip install 'limbeck[onnx]'")
     if path.parent.exists() and not path.parent.is_dir():

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.cli import references
+from limbeck.cli.paths import is_there
 from limbeck.errors import ArgumentError
 
-__all__ = ["STUDENTS", "events", "proposal_of", "student_for", "target_of"]
+__all__ = ["STUDENTS", "check_proposal", "events", "proposal_of", "student_for", "target_of"]
 
 FILES = (".npz", ".mat", ".safetensors")
 STUDENTS = ("nade", "deep-nade", "made")
@@ -21,8 +22,16 @@ def target_of(text: str) -> Any:
     if Path(text).suffix.lower() not in FILES:
         accepted = f"module:name of your own code, or an RBM's file: {', '.join(FILES)}"
         raise ArgumentError("target", repr(text), accepted)
+    from limbeck.cli.reading import MAGIC
     from limbeck.models.rbm import RBM
 
+    path = Path(text)
+    is_there(path, "target", f"an RBM's file: {', '.join(FILES)}")
+    if path.suffix.lower() == ".npz" and path.is_file():
+        with open(path, "rb") as file:
+            if not file.read(len(MAGIC[0])).startswith(MAGIC):
+                accepted = "an RBM's file, with W, a and b"
+                raise ArgumentError("target", f"{path}, which is no npz file", accepted)
     try:
         return RBM.load(text)
     except ArgumentError as error:
@@ -38,7 +47,23 @@ def proposal_of(text: str) -> Any:
     from limbeck.cli.export import restored
     from limbeck.cli.folder import result_folder
 
-    return restored(result_folder(Path(text))).student
+    try:
+        return restored(result_folder(Path(text))).student
+    except ArgumentError as error:
+        if error.argument != "result":
+            raise
+        accepted = f"{error.accepted}, or module:name"
+        raise ArgumentError("--proposal", error.received, accepted) from error
+
+
+def check_proposal(proposal: Any, target: Any) -> None:
+    r"""Refuse a proposal that is no density over the target's support."""
+    from limbeck.generative.pairing import check_student
+
+    try:
+        check_student(proposal, target, samples=True)
+    except ArgumentError as error:
+        raise ArgumentError("--proposal", error.received, error.accepted) from error
 
 
 def student_for(target: Any, kind: str | None, hidden: int | None, seed: int) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.cli import references
+from limbeck.cli.paths import state
 from limbeck.errors import ArgumentError, LimbeckError
 
 __all__ = ["as_rows", "loss_of", "student_of", "teacher_of"]
@@ -28,8 +29,7 @@ def teacher_of(text: str, trust_pickle: bool) -> Any:
     if kind not in (*MODELS, *PICKLES):
         raise ArgumentError("teacher", repr(text), ACCEPTED)
     if not path.is_file():
-        state = "a folder" if path.is_dir() else "which is not there"
-        raise ArgumentError("teacher", f"{path}, {state}", ACCEPTED)
+        raise ArgumentError("teacher", f"{path}, {state(path)}", ACCEPTED)
     return _unpickled(path, trust_pickle) if kind in PICKLES else str(path)
 
 

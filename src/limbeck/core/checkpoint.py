@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,9 @@ def replacing(path: Path) -> Any:
 def _temporary(path: Path) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"
-        )
-        os.close(handle)
+        # tempfile would keep it from all other users, and with it the file that it becomes
+        temporary = str(path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp")
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:
         raise CheckpointError(f"checkpoint: cannot write into {path.parent} ({error})") from error
     return temporary

@@ -21,7 +21,7 @@ from limbeck.core.settings import HeldOut, Settings
 from limbeck.core.stopping import Plateau
 from limbeck.core.update import Update
 from limbeck.engine.base import Engine
-from limbeck.errors import CheckpointError
+from limbeck.errors import ArgumentError, CheckpointError
 
 __all__ = ["Run", "Step"]
 
@@ -79,7 +79,8 @@ class Run:
         self.best: dict[str, Tensor] = {}
         self._looked = 0
         self._torn = False  # whether a step or a look is half done
-        self._timed_out = False
+        self._asked: tuple[str, BaseException | None] | None = None  # to stop, and what to raise
+        self._for_now = False  # whether the same call goes on after it
         self._asynchronous = objective.device.type == "cuda"
         self._plans: deque[Plan] = deque(maxlen=LOOK_BEHIND)
         if settings.checkpoint is not None:
@@ -100,6 +101,8 @@ class Run:
                 self._step()
                 if self.failure is None:
                     yield Step(self.done, self)
+                if self._asked is not None:
+                    self._look_or_stop()
         except (KeyboardInterrupt, GeneratorExit):
             if not self._torn:
                 self.save()
@@ -108,6 +111,25 @@ class Run:
             for callback in self.settings.callbacks:
                 callback.end(self.stop_reason)
         self.save()
+        if self._asked is not None and self._asked[1] is not None:
+            raise self._asked[1]
+
+    def stop(self, reason: str, error: BaseException | None = None) -> None:
+        r"""Ask the run to stop; from anywhere, also another thread or a signal's handler.
+
+        The step under way is finished, and a look that is due is taken. Callbacks are told the
+        reason, a checkpoint is written if there is a folder for it, and the run ends as after its
+        last step. The same call again goes on from there. The first reason stays, and a run that
+        has stopped is left as it is.
+
+        Arguments:
+            reason: Why, in words: the run's `stop_reason`.
+            error: What is raised once all that is done, if whoever takes the steps is not to go on.
+        """
+        if not isinstance(reason, str) or not reason:
+            raise ArgumentError("reason", repr(reason), "words that say why")
+        if self.stop_reason is None and self._asked is None:
+            self._asked = (reason, error)
 
     @property
     def seconds(self) -> float:
@@ -128,7 +150,8 @@ class Run:
         self.done += 1
         self._torn = False
         self.spent = time.monotonic() - self._began
-        asks = not self._asynchronous or self._due or self._late or self.done % LOOK_BEHIND == 0
+        ends = self._due or self._late or self._asked is not None
+        asks = not self._asynchronous or ends or self.done % LOOK_BEHIND == 0
         if asks and not self.update.progress.alive.item():
             return self._fail()
         self._look_or_stop()
@@ -155,7 +178,9 @@ class Run:
             elif self._late:
                 seconds = f"{self.settings.seconds:g}"
                 self.stop_reason = f"time: {seconds} s were up at step {self.done:,}"
-                self._timed_out = True
+                self._for_now = True
+            elif self._asked is not None:
+                self.stop_reason, self._for_now = self._asked[0], True
 
     def _look(self) -> None:
         r"""Measure first and write down then, so that an interrupted look can be taken again."""
@@ -236,7 +261,7 @@ class Run:
             "steps": self.settings.steps,
             "looked": self._looked,
             "seconds": self.spent,
-            "stop_reason": None if self._timed_out else self.stop_reason,  # time is asked again
+            "stop_reason": None if self._for_now else self.stop_reason,
             "history": dict(self.history),
             "plateau": None if self.plateau is None else [self.plateau.best, self.plateau.since],
         }

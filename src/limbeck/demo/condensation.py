@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from limbeck.core.ratios import compared
 from limbeck.demo.tour import Tour
 from limbeck.inputs import Noise
 from limbeck.predictive.condense import condense
@@ -146,11 +147,12 @@ def show(rows: list[Row], file: Path | None, console: Console) -> None:
 def finding(rows: list[Row]) -> str:
     r"""The one sentence to tell a colleague."""
     every, few, bag, _, gauss = rows
+    spent = every.milliseconds, bag.milliseconds
+    quick = compared(*spent, "faster", "slower", "as fast", " times")
     return (
         f"{COMPONENTS} trained draws predict like all {every.draws:,} within {bag.mean_error:.4f} "
         f"on average ({few.mean_error:.4f} if they are not trained, and {gauss.mean_error:.4f} by "
-        f"EP), in {bag.bytes} bytes where all draws take {every.bytes:,}, and "
-        f"{every.milliseconds / bag.milliseconds:,.0f} times faster."
+        f"EP), in {bag.bytes} bytes where all draws take {every.bytes:,}, and {quick}."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -96,13 +97,21 @@ def _around_thresholds(trees: Trees, x: Tensor) -> Tensor:
     return flat.reshape(x.shape)
 
 
-def portable(thing: Any, input_shape: Any = None) -> Portable:
+def portable(thing: Any, input_shape: Any = None, predict: Any = None) -> Portable:
     r"""What leaves of a result, an estimator or a module.
 
     Arguments:
-        thing: A result of any verb, a fitted estimator of limbeck's, or a module.
+        thing: A result of any verb, or the folder that one was saved in, a fitted estimator of
+            limbeck's, or a module.
         input_shape: Of a module that does not tell, the shape of one row, such as (784,).
+        predict: Of a saved bag, your own function of (draw, x).
     """
+    if isinstance(thing, str | Path):
+        from limbeck.loading import load
+
+        thing = load(thing, predict=predict)
+    elif predict is not None:
+        raise ArgumentError("predict", "a function", "None, but for the folder of a saved bag")
     thing = getattr(thing, "result_", thing)
     own = getattr(thing, "portable", None)
     if callable(own):

@@ -2,6 +2,7 @@ r"""`export`: any result or module, to a file of the kind that its name says, wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from limbeck.export.placing import not_foreign
 from limbeck.export.portable import portable
 from limbeck.export.program import program_file
 
-__all__ = ["FORMATS", "export"]
+__all__ = ["FORMATS", "export", "kind_of"]
 
 FORMATS: dict[str, Any] = {"onnx": onnx_file, "pt2": program_file, "numpy": numpy_files}
 r"""What writes each format."""
@@ -29,6 +30,7 @@ def export(
     format: str = "auto",
     *,
     input_shape: Any = None,
+    predict: Callable[..., Any] | None = None,
     report: Any = None,
     title: str | None = None,
     card: bool = True,
@@ -38,31 +40,53 @@ def export(
     What was written is given back: the file, or the folder.
 
     Arguments:
-        thing: A result of any verb, a fitted estimator of limbeck's, or a module.
+        thing: A result of any verb, or the folder that one was saved in, a fitted estimator of
+            limbeck's, or a module.
         path: `name.onnx` for ONNX, `name.pt2` for torch.export, `name.npz` (with `name.py`) or a
             folder (with predict.py and weights.npz) for plain NumPy.
         format: "onnx", "pt2" or "numpy"; "auto" goes by the path. In a folder the first two write
             student.onnx or student.pt2.
         input_shape: Of a module that does not tell, the shape of one row, such as (784,).
+        predict: Of the folder of a condensed bag, your own function of (draw, x), which is not
+            saved with it; ready-made models are known.
         report: What `result.report(...)` gave, whose figures go into the card.
         title: The card's title.
         card: Whether to write a model card (Markdown) beside it.
     """
     path = Path(path)
-    if format not in ("auto", *FORMATS):
-        raise ArgumentError.unknown("format", format, ("auto", *FORMATS))
-    folder = path.is_dir() or not path.suffix
-    found = format
-    if format == "auto":
-        if not folder and path.suffix not in SUFFIXES:
-            raise ArgumentError("path", str(path), ACCEPTED)
-        found = "numpy" if folder else SUFFIXES[path.suffix]
-    elif folder and format != "numpy":
-        path = path / f"student.{format}"
+    found = kind_of(path, format)
+    if found != "numpy" and _folder(path):
+        path = path / f"student.{found}"
     if card:
         not_foreign(card_path(path, found))
-    leaving = portable(thing, input_shape)
+    leaving = portable(thing, input_shape, predict)
     worst = FORMATS[found](leaving, path)
     if card:
         write_card(leaving, path, found, worst, report=report, title=title)
     return path
+
+
+def kind_of(path: Path, format: str = "auto", argument: str = "path") -> str:
+    r"""What is written at a path; a name that says another format than is asked for is refused.
+
+    Arguments:
+        path: A file, or a folder.
+        format: "auto" or one of `FORMATS`.
+        argument: What errors call the path.
+    """
+    if format not in ("auto", *FORMATS):
+        raise ArgumentError.unknown("format", format, ("auto", *FORMATS))
+    said = None if _folder(path) else SUFFIXES.get(path.suffix)
+    if format == "auto":
+        if said is None and not _folder(path):
+            raise ArgumentError(argument, str(path), ACCEPTED)
+        return said or "numpy"
+    if said not in (None, format):
+        ending = next(each for each, kind in SUFFIXES.items() if kind == format)
+        received = f"{path}, and the format {format}"
+        raise ArgumentError(argument, received, f"a name that ends in {ending}")
+    return format
+
+
+def _folder(path: Path) -> bool:
+    return path.is_dir() or not path.suffix

@@ -22,6 +22,12 @@ MEASURES = {"accuracy": "test accuracy (%)", "log_prob": "test log probability (
 LOWEST = {"accuracy": 60.0, "log_prob": -1.5}
 r"""Where the vertical axis begins at the latest: the first steps would flatten the rest."""
 
+HIGHEST = {"accuracy": 100.0, "log_prob": 0.0}
+r"""What cannot be surpassed, near which it ends."""
+
+ACROSS = 28
+r"""Letters that have room in one line above a sheet of images."""
+
 
 class Point(NamedTuple):
     r"""One row of `cells`: means and half-widths of intervals.
@@ -133,13 +139,14 @@ def sheets(groups: Mapping[str, Any], path: Path, shape: tuple[int, int] = (28, 
         raise ArgumentError("groups", "nothing to draw", "images by name")
     names = list(groups)
     across = min(len(names), 4)
+    apart = ",\n" if max(map(len, names)) > ACROSS else ", "
     with canvas(-(-len(names) // across), across, (2.4, 2.6)) as (figure, axes):
         said = []
         for number, place in enumerate(axes.flat):
             place.set_axis_off()
             if number < len(names):
                 rows = 1 - _pixels(groups[names[number]])  # white on black
-                place.set_title(names[number])
+                place.set_title(names[number].replace(", ", apart))
                 words = images(place, rows, shape=shape, by_column=False)
                 said.append(f"{names[number]}: {words}")
         save(figure, path, " ".join(said))
@@ -158,7 +165,8 @@ def drawn(runs: list[Mapping[str, Any]]) -> dict[str, Any]:
 def _dress(figure: Any, axes: Any, measure: str, values: list[list[float]]) -> None:
     top, first = axes[0][0], min(min(each) for each in values)
     top.set_xscale("log")
-    top.set_ylim(bottom=max(first, LOWEST[measure]))
+    bottom, most = max(first, LOWEST[measure]), HIGHEST[measure]
+    top.set_ylim(bottom, most + 0.03 * (most - bottom))
     named: dict[str, Any] = {}
     for place in axes.flatten():
         named |= dict(zip(*place.get_legend_handles_labels()[::-1], strict=True))

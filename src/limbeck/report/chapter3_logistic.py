@@ -44,12 +44,14 @@ def pictures(entries: Sequence[Mapping[str, Any]], out: Path) -> dict[str, str]:
 def _setup(shown: Mapping[str, Any], path: Path) -> str:
     with canvas(1, 2, (3.3, 3.0)) as (figure, axes):
         prior, data = axes[0]
-        side = np.linspace(-30, 30, 61)
+        side = np.linspace(-34, 34, 69)
         squares = side[:, None] ** 2 + side**2
         density(prior, side.tolist(), side.tolist(), np.exp(-squares / (2 * PRIOR_DEVIATION**2)))
         prior.set_title("prior of the weights")
         prior.set_xlabel("$w_1$")
         prior.set_ylabel("$w_2$")
+        prior.set_xticks(range(-30, 31, 15))
+        prior.set_yticks(range(-30, 31, 15))
         classes(data, shown["points"], shown["labels"])
         data.set_xlim(-8, 8)
         data.set_ylim(-8, 8)

@@ -18,6 +18,9 @@ __all__ = ["crossed", "one_sided", "scattered"]
 CROWDED = 12
 r"""Classes from which numbers are set smaller."""
 
+FEW = 5
+r"""Disagreements of one kind below which the colour is not the full one."""
+
 
 def crossed(pairs: Mapping[str, Any], axes: Any) -> str:
     r"""A heat map of the student's classes against the teacher's; agreement is left white."""
@@ -25,7 +28,7 @@ def crossed(pairs: Mapping[str, Any], axes: Any) -> str:
     apart = counts * (1 - np.eye(len(names)))
     differ, most = pairs["differ"], apart.max()
     heat = np.ma.masked_equal(apart, 0)
-    axes.imshow(heat, cmap="Oranges", vmin=0, vmax=1.4 * max(most, 1), aspect="equal")
+    axes.imshow(heat, cmap="Oranges", vmin=0, vmax=1.4 * max(most, FEW), aspect="equal")
     for row, column in np.argwhere(counts > 0):
         axes.text(
             column, row, f"{counts[row, column]:,.0f}", ha="center", va="center",

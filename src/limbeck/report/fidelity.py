@@ -241,10 +241,7 @@ def _learning(history: Mapping[str, Sequence[float]], chosen: list[str], axes: A
     curves = {name: (history["step"], history[name]) for name in chosen}
     alone = len(chosen) == 1
     said = plots.progress(axes, curves, label=chosen[0] if alone else "loss and measures")
-    values = np.concatenate([np.asarray(history[name], dtype=float) for name in chosen])
-    if values.min() > 0 and values.max() > 10 * values.min():
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
+    plots.falls(axes, np.concatenate([history[name] for name in chosen]))
     if alone:
         axes.get_legend().remove()
     return said

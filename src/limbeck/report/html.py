@@ -3,6 +3,7 @@ r"""A report as one page that needs nothing else: no network, no other files."""
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ NUMBER = re.compile(
 )
 r"""A sign, a number, and perhaps its unit."""
 
+HYPHEN = re.compile(r"(?<![\w.)\]\-])-(?=\.?\d)")
+r"""The hyphen in front of a negative number, and not that of a date, an exponent or an option."""
+
+COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
 UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "µs": 1e-6, "ms": 1e-3}
 
 
@@ -32,6 +38,24 @@ def sort_value(cell: str) -> float | None:
         return None
     sign = -1.0 if found[1] in ("-", "−") else 1.0
     return sign * float(found[2].replace(",", "")) * UNITS.get(found[3] or "", 1.0)
+
+
+def minus(text: str) -> str:
+    r"""A text whose negative numbers have a minus sign, as pictures have it.
+
+    >>> minus("-0.5 ± 0.1, on 2026-11-16, eps=1e-08")
+    '−0.5 ± 0.1, on 2026-11-16, eps=1e-08'
+    """
+    return HYPHEN.sub("−", text)
+
+
+def counted(number: int) -> str:
+    r"""A number at the beginning of a heading: in words, if it is small.
+
+    >>> counted(3), counted(12)
+    ('Three', '12')
+    """
+    return COUNTS[number].capitalize() if number < len(COUNTS) else str(number)
 
 
 def render(
@@ -60,7 +84,11 @@ def render(
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    environment.globals |= {"sort_value": sort_value, "about": about}
+    environment.globals |= {
+        "sort_value": sort_value, "about": about, "counted": counted,
+        "words": partial(re.split, r"(\s+)"),
+    }  # fmt: skip
+    environment.filters["minus"] = minus
     verbs = documents[0].verb if findings is None else "report"
     return environment.get_template("page.html").render(
         documents=documents, title=title, findings=findings, commands=commands or [],

@@ -8,7 +8,7 @@ from typing import Any
 from limbeck.errors import ArgumentError
 from limbeck.report import fidelity as reports
 from limbeck.report.fidelity import _drawn
-from limbeck.report.plots import progress
+from limbeck.report.plots import falls, progress
 from limbeck.results.folder import as_saved
 
 __all__ = ["calibration", "disagreement", "learning", "measures", "subgroups"]
@@ -56,6 +56,7 @@ def measures(saved: Any, ax: Any = None, *, name: str) -> Any:
 
 def _column(history: Any, name: str, axes: Any) -> str:
     said = progress(axes, {name: (history["step"], history[name])}, label=name.replace("_", " "))
+    falls(axes, history[name])
     axes.get_legend().remove()
     return said
 

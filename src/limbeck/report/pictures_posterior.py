@@ -72,6 +72,13 @@ def curve(saved: Any, ax: Any = None, *, output: int = 0) -> Any:
     return _drawn(ax, (4.8, 3.2), partial(_curve, found, output))
 
 
+def numbers_of(saved: Saved) -> list[str]:
+    r"""What the numbers of a draw are called: as diagnostics call them, if they tell of all."""
+    dim = saved.arrays["pseudo_draws"].shape[1]
+    names = (saved.content.get("diagnostics") or {}).get("names", [])
+    return list(names) if len(names) == dim else [f"draw[{k}]" for k in range(dim)]
+
+
 def _weights(found: Saved, pair: list[int], axes: Any) -> str:
     own, share = found.arrays["pseudo_draws"], found.arrays["pseudo_weights"]
     count = 0
@@ -87,8 +94,9 @@ def _weights(found: Saved, pair: list[int], axes: Any) -> str:
         color=COLOURS[1], edgecolor="white", linewidth=0.6, zorder=3,
         label=f"{len(own)} pseudo-draws",
     )  # fmt: skip
-    axes.set_xlabel(f"number {pair[0]} of a draw")
-    axes.set_ylabel(f"number {pair[1]} of a draw")
+    names = numbers_of(found)
+    axes.set_xlabel(names[pair[0]])
+    axes.set_ylabel(names[pair[1]])
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     return (
         f"The student's {len(own)} pseudo-draws among {count:,} draws of the posterior, numbers "

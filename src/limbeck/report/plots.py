@@ -14,10 +14,13 @@ import numpy as np
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import COLOURS, INK, MUTED
 
-__all__ = ["errors", "intervals", "progress", "sorted_log_probabilities"]
+__all__ = ["errors", "falls", "intervals", "progress", "sorted_log_probabilities"]
 
 Curve = tuple[Sequence[float], Sequence[float]]
 r"""Numbers along the horizontal axis, and along the vertical one."""
+
+FAR = 5.0
+r"""The ratio of the largest to the least value from which a scale is logarithmic."""
 
 WIDTH = 3.0
 r"""Standard errors on either side of an estimate, as in the source text."""
@@ -50,6 +53,18 @@ def progress(
     ends = [f"{name} ends at {_last(curve):.2f}" for name, curve in curves.items()]
     level = "" if reference is None else f" The dashed line is {reference[0]}, {reference[1]:.2f}."
     return f"Line plot of {label} against training steps: {'; '.join(ends)}.{level}"
+
+
+def falls(axes: Any, values: Any) -> None:
+    r"""A logarithmic scale for values that fall far: the first would hide the rest."""
+    from matplotlib.ticker import LogLocator
+
+    found = np.asarray(values, dtype=float)
+    if found.min() > 0 and found.max() > FAR * found.min():
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
 
 
 def sorted_log_probabilities(

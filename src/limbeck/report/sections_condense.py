@@ -9,7 +9,7 @@ from limbeck.predictive.agreement import Agreement
 from limbeck.report import pictures
 from limbeck.report.blocks import Block, Prose, Section, Stat, TableBlock, from_rich
 from limbeck.report.drawing import Drawing
-from limbeck.report.pictures_posterior import MODELS
+from limbeck.report.pictures_posterior import MODELS, numbers_of
 from limbeck.report.sections import ratio, value
 
 __all__ = ["sections", "stats"]
@@ -104,7 +104,7 @@ def _weights(drawing: Drawing) -> list[Block]:
         blocks = [Prose(words)]
         blocks += drawing.gallery("Weights", drawing.picture("Weights", pictures.weights))
     if own.shape[1] <= 12:
-        names = ["component", "weight", *(f"number {k}" for k in range(own.shape[1]))]
+        names = ["component", "weight", *numbers_of(drawing.saved)]
         rows = [
             [str(k), f"{share[k]:.4f}", *(f"{each:.4g}" for each in row)]
             for k, row in enumerate(own.tolist())
@@ -119,6 +119,9 @@ def _diagnostics(content: dict[str, Any]) -> list[Block]:
         return []
     rows = list(zip(found["names"], found["r_hat"], found["ess"], strict=True))
     chosen = sorted(rows, key=lambda row: -(row[1] or 0.0))[:COORDINATES]
-    shown = [[name or "–", value(r_hat), value(ess and round(ess))] for name, r_hat, ess in chosen]
+    shown = [
+        [name or "–", "–" if r_hat is None else f"{r_hat:.3f}", value(ess and round(ess))]
+        for name, r_hat, ess in chosen
+    ]
     note = "R̂ above 1.05 says that chains disagree; a student cannot be better than its draws."
     return [TableBlock("Diagnostics", ["number", "R̂", "effective size"], shown, True, note)]

@@ -13,6 +13,9 @@ from limbeck.report.sections import value
 
 __all__ = ["sections", "stats"]
 
+TITLES = {"ess": "effective size", "r_hat": "R̂", "pareto_k": "Pareto k̂", "burn_in": "burn-in"}
+r"""Diagnostics whose names are not words."""
+
 BOUNDS = {"lower bound": "lower", "upper bound": "upper"}
 
 
@@ -107,28 +110,30 @@ def _log_z(drawing: Drawing) -> list[Block]:
     blocks: list[Block] = []
     if drawing.pictures and any(map(_known, entries)):
         blocks += drawing.gallery("Estimates", drawing.picture("log Z", pictures.log_z))
-    heads = ["estimate", "log Z", "95% interval", *BOUNDS, "seconds", "verdict"]
+    heads = ["estimate", "verdict", "log Z", "95% interval", *BOUNDS, "seconds"]
     rows = []
     for each in entries:
         bounds = each.get("bounds") or {}
         rows.append([
             each["name"],
+            "trustworthy" if each["trustworthy"] else "doubtful",
             _error(each["value"], each["std_error"]),
             f"{_number(each['low'])} … {_number(each['high'])}",
             *("–" if not bounds.get(b) else _error(*bounds[b]) for b in BOUNDS.values()),
             f"{each['seconds']:.2f}",
-            "trustworthy" if each["trustworthy"] else "doubtful",
         ])  # fmt: skip
     note = "± is one standard error. Bounds hold in expectation, each with its own error."
-    blocks.append(TableBlock("Estimates of log Z", heads, rows, True, note, (0, 6)))
+    blocks.append(TableBlock("Estimates of log Z", heads, rows, True, note, (0, 1)))
     for each in entries:
         if each["reasons"]:
             how, why = NAMES.get(each["method"], each["method"]), "; ".join(each["reasons"])
             blocks.append(Prose(f"{each['name']} ({how}) is doubtful: {why}."))
     known = [each.get("diagnostics") or {} for each in entries]
     names = list(dict.fromkeys(name for each in known for name in each))
-    rows = [[n.replace("_", " "), *(value(each[n]) if n in each else "" for each in known)]
-            for n in names]  # fmt: skip
+    rows = [
+        [TITLES.get(n, n.replace("_", " ")), *(value(e[n]) if n in e else "" for e in known)]
+        for n in names
+    ]
     if rows:
         columns = ["diagnostic", *(each["name"] for each in entries)]
         blocks.append(TableBlock("Diagnostics", columns, rows, sortable=False))

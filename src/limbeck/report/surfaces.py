@@ -18,6 +18,12 @@ r"""Probabilities whose lines are drawn."""
 SHARES = (0.01, 0.1, 0.5)
 r"""Heights of a density, relative to its top, whose lines are drawn."""
 
+SHADES = ("#f5f5f5", "#dedede", "#b3b3b3", "#858585")
+r"""Between these lines, and above the top's last fifth."""
+
+LEAST = 5e-5
+r"""Heights below this count as this."""
+
 
 def numbers(packed: Any, width: int | None = None) -> np.ndarray:
     r"""Numbers that results hold as one string, or as lists; `width` makes rows of them.
@@ -80,9 +86,11 @@ def density(axes: Any, across: Sequence[float], up: Sequence[float], values: Any
     """
     one, two = numbers(across), numbers(up)
     heights = numbers(values).reshape(len(one), len(two)).T
-    heights = heights / heights.max()
-    axes.contourf(one, two, heights, [0, *SHARES, 0.8, 1], cmap="Greys", vmin=0, vmax=1.6)
-    axes.contour(one, two, heights, SHARES, colors="#9a9a9a", linewidths=0.5)
+    # logarithms are smooth where a density falls steeply, so that lines between places are, too
+    logs = np.log(np.maximum(heights / heights.max(), LEAST))
+    axes.contourf(one, two, logs, np.log([*SHARES, 0.8, 1.001]), colors=SHADES)
+    lines = {"colors": "#9a9a9a", "linewidths": 0.5, "linestyles": "solid"}
+    axes.contour(one, two, logs, np.log(SHARES), **lines)
     axes.grid(False)
 
 
