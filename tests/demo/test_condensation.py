@@ -29,7 +29,7 @@ def test_students_are_nearer_to_all_draws_than_untrained_ones_and_ep(found):
     for name in ("batch", "online"):
         assert rows[name]["mean_error"] < 0.5 * rows["ten draws"]["mean_error"]
         assert rows[name]["max_error"] > rows[name]["mean_error"]
-        assert (rows[name]["draws"], rows[name]["bytes"]) == (10, 80)
+        assert (rows[name]["draws"], rows[name]["bytes"]) == (10, 128)
     assert rows["batch"]["mean_error"] < rows["EP"]["mean_error"]
     assert all(row["milliseconds"] > 0 for row in rows.values())
 
@@ -71,5 +71,5 @@ def test_the_table_ends_with_one_sentence(tmp_path):
     assert sentence == (
         "10 trained draws predict like all 10,000 within 0.0080 on average (0.0500 if they are not "
         "trained, and 0.0250 by EP), in 80 bytes where all draws take 80,000, and 1,500 times "
-        f"faster. The picture is in {tmp_path / 'a.png'}."
+        f"faster, both as plain matrix products. The picture is in {tmp_path / 'a.png'}."
     )

@@ -60,6 +60,10 @@ WEIGHTS = ((-12.0, 36.0), (-24.0, 24.0))
 r"""Which weights are drawn."""
 
 
+EP_BYTES = 8 * 6
+r"""Of a mean and a covariance, in double precision."""
+
+
 @dataclass
 class Row:
     r"""One way to predict: how near to all draws, how small, how quick, how long to make."""
@@ -110,7 +114,12 @@ def run(
     seconds |= {"EP": time.perf_counter() - began, "all draws": sampling, "ten draws": 0.0}
     surfaces = _surfaces(draws, bags, posterior)
     values = {name: surface(GRID.float()).double() for name, surface in surfaces.items()}
-    rows = [_row(name, surface, values, draws, seconds[name]) for name, surface in surfaces.items()]
+    sizes = {name: result.bytes for name, result in made.items()}
+    sizes |= {"EP": EP_BYTES, "all draws": _bytes(draws), "ten draws": _bytes(draws[:COMPONENTS])}
+    rows = [
+        _row(name, surface, values, len(draws), sizes[name], seconds[name])
+        for name, surface in surfaces.items()
+    ]
     file = None
     if importlib.util.find_spec("matplotlib"):
         file = tour.folder / FILE
@@ -152,7 +161,8 @@ def finding(rows: list[Row]) -> str:
     return (
         f"{COMPONENTS} trained draws predict like all {every.draws:,} within {bag.mean_error:.4f} "
         f"on average ({few.mean_error:.4f} if they are not trained, and {gauss.mean_error:.4f} by "
-        f"EP), in {bag.bytes} bytes where all draws take {every.bytes:,}, and {quick}."
+        f"EP), in {bag.bytes} bytes where all draws take {every.bytes:,}, and {quick}, both as "
+        "plain matrix products."
     )
 
 
@@ -181,13 +191,17 @@ def _row(
     name: str,
     surface: Callable[[Tensor], Tensor],
     values: dict[str, Tensor],
-    draws: Tensor,
+    draws: int,
+    size: int,
     seconds: float,
 ) -> Row:
     mean, highest, _ = errors(values["all draws"], values[name])
-    count = {"all draws": len(draws), "EP": 0}.get(name, COMPONENTS)
-    size = draws.element_size() * 2 * count if count else 8 * 6  # a mean, a covariance, in double
+    count = {"all draws": draws, "EP": 0}.get(name, COMPONENTS)
     return Row(name, count, mean, highest, size, 1e3 * _seconds(surface), seconds)
+
+
+def _bytes(draws: Tensor) -> int:
+    return draws.numel() * draws.element_size()
 
 
 def _seconds(surface: Callable[[Tensor], Tensor]) -> float:
