@@ -140,12 +140,16 @@ def test_requirements_decide_about_the_exit_code(limbeck, here):
 
 
 def test_a_verdict_that_fails_is_exit_code_three(limbeck, here):
-    words = ("compress", "models:teacher", "both.npz", "--test", "both.npz", "--label", "y")
+    x = np.random.default_rng(1).normal(size=(200, 3))
+    right = (x @ [[1.0, -1.0], [0.5, 2.0], [-1.0, 0.0]]).argmax(1)  # the teacher's own answers
+    np.savez("right.npz", X=x.astype("float32"), y=right)
+    words = ("compress", "models:teacher", "right.npz", "--test", "right.npz", "--label", "y")
     words = (*words, "--steps", "1", "--student", "2", "--inputs", "data", "--no-timing", "--quiet")
     strict, lenient = limbeck(*words), limbeck(*words, "--no-verdicts")
     verdicts = content("limbeck-compress")["verdicts"]
     failed = [each["name"] for each in verdicts if not each["held"]]
-    assert strict.code == (3 if failed else 0)
+    assert failed
+    assert strict.code == 3
     assert lenient.code == 0
     for name in failed:
         assert name in strict.err
@@ -213,6 +217,7 @@ def test_bad_options_are_refused_before_anything_runs(refused, here):
     words = ("compress", "models:teacher", "train.csv", "--drop", "y", *QUICK)
     assert "did you mean 'agreement'?" in refused(*words, "--require", "agrement=0.9")
     assert "such as agreement=0.98" in refused(*words, "--require", "agreement")
+    assert "hidden sizes such as 50,30" in refused(*words, "--student", "8,x")
     assert "such as agreement=0.98" in refused(*words, "--require", "agreement=much")
     assert "--rows" in refused(*words, "--rows", "list")
     assert "would be set aside" in refused(*words, "--test-share", "1")

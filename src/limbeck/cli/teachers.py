@@ -59,7 +59,12 @@ def student_of(text: str) -> Any:
     if references.is_reference(text):
         return references.load(text, "student")
     parts = [part.strip() for part in text.replace("-", ",").split(",")]
-    return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else text
+    if all(part.isdigit() for part in parts):
+        return tuple(map(int, parts))
+    if any(part[:1].isdigit() for part in parts):
+        accepted = "hidden sizes such as 50,30; auto, linear, tree, boosted; or module:name"
+        raise ArgumentError("--student", repr(text), accepted)
+    return text
 
 
 def loss_of(text: str, derivatives: float | None, task: str) -> Any:

@@ -2,7 +2,7 @@ r"""Ready-made functions of one draw and all inputs: regressions, and a Bayesian
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,9 +82,7 @@ class Regression:
 
     def _named(self, draw: dict[str, Tensor]) -> tuple[Tensor, Any, Any]:
         named = [self.weights] if self.family != "linear" else [self.weights, self.scale]
-        for name in named:
-            if isinstance(name, str) and name not in draw:
-                raise ArgumentError.unknown("posterior", name, draw)
+        _check_names([name for name in named if isinstance(name, str)], draw)
         scale: Any = self.scale
         if isinstance(scale, str):
             scale = draw.get(scale)
@@ -186,15 +184,20 @@ class MLPRegression:
             scale = draw[-1] if named else scale
             weights: Any = self.structure.unflatten(draw[: self.structure.dim])
         else:
-            for name in (*self.structure.names, *([scale] if named else [])):
-                if name not in draw:
-                    raise ArgumentError.unknown("posterior", name, draw)
+            _check_names([*self.structure.names, *([scale] if named else [])], draw)
             scale = draw[scale] if named else scale
             weights = {name: draw[name] for name in self.structure.names}
         z = functional_call(self._net, weights, (x,))
         if scale is not None:
             return _normal(z[:, 0], scale)
         return Bernoulli(logits=z[:, 0]) if z.shape[1] == 1 else Categorical(logits=z)
+
+
+def _check_names(wanted: Iterable[str], draw: Mapping[str, Tensor]) -> None:
+    for name in wanted:
+        if name not in draw:
+            received = f"no variable {name!r} among {', '.join(map(repr, draw))}"
+            raise ArgumentError("posterior", received, f"draws that have {name!r}")
 
 
 def mlp(*sizes: int, hidden: str = "tanh", scale: str | float | None = None) -> MLPRegression:
