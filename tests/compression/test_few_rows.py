@@ -69,6 +69,7 @@ def test_as_in_torch(task, student):
         assert found.dtype == np.float64
         np.testing.assert_allclose(found, in_torch(made, asked), rtol=1e-6, atol=1e-6)
         np.testing.assert_array_equal(found, made._predictions(asked))
+    np.testing.assert_array_equal(few(torch.tensor(asked)), found)  # tensors of float32 as well
 
 
 @pytest.mark.parametrize("hidden", ["relu", "tanh"])
@@ -165,7 +166,7 @@ def test_what_is_left_to_torch(net):
     assert few(many[:-1]) is not None
     assert few(many) is None
     assert few(X[:1].tolist()) is None
-    assert few(torch.tensor(X[:1])) is None
+    assert few(torch.tensor(X[:1])) is None  # of float64
     assert few(X[:1].astype(int)) is None
     assert FewRows(nn.Linear(6, 3), (6,), "classification", "logits")(X[:1]) is None
     probit = MLP(6, 4, 3, hidden="probit")

@@ -86,6 +86,8 @@ class FewRows:
 
     def __call__(self, X: Any) -> np.ndarray | None:
         r"""What the student says of rows; None where it is better asked in torch."""
+        if type(X) is Tensor and X.dtype is torch.float32 and X.device.type == "cpu":
+            X = X.detach().numpy()
         if (
             type(X) is not np.ndarray
             or X.dtype not in TYPES
