@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import logging
 import math
 import statistics
@@ -263,43 +264,70 @@ def row(name: str, key: tuple[str, str], own: Scores, costs: dict[str, float]) -
     return [name, *key, *measured, f"{100 * ratio:.1f} ± {100 * error:.1f}%", *beside, *times]
 
 
+def demands(figures: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    r"""What is asked of all data sets together, with what came of it."""
+    pairs: dict[str, list[dict[str, Any]]] = {}
+    for each in figures:
+        pairs.setdefault(each["figure"].split(": ")[1], []).append(each)
+    for pair, found in pairs.items():
+        wanted = f"98% of the teacher's measure in {len(DATA) - 1} of {len(DATA)}"
+        count = sum(each["kept"] >= KEPT for each in found)
+        yield {"figure": f"{pair}: data sets with 98% kept", "count": count, "must": wanted}
+    for pair, found in pairs.items():
+        for what in DEMANDED:
+            if values := [each[what] for each in found if what in each]:
+                yield {
+                    "figure": f"{pair}: {what}, the least and the median", "least": min(values),
+                    "median": statistics.median(values),
+                    "must": f"at least {SMALLER if what == 'smaller' else FASTER}",
+                }  # fmt: skip
+
+
+def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    r"""A line for each data set, teacher and student; and a table of them."""
+    table = Table(*HEADS, title="compressed; accuracy or R², mean over folds")
+    for name in [options.only] if options.only else DATA:
+        for key, (own, costs) in compare(
+            name, 1 if options.quick else 2, options.autogluon
+        ).items():
+            ratio, error = own.kept("student")
+            yield {
+                "figure": f"{name}: {key[0]} into a {key[1]}",
+                "measure": "R²" if name in VALUES else "accuracy",
+                "folds": len(own["teacher"]), "kept": ratio, "kept_error": error,
+                **{n: own.mean(n) for n in own}, **{f"{n}_error": own.error(n) for n in own},
+                **beside(own), **costs,
+            }  # fmt: skip
+            table.add_row(*row(name, key, own, costs))
+    Console(stderr=True, width=200).print(table)
+
+
+def joined(paths: list[Path]) -> Iterator[dict[str, Any]]:
+    r"""The lines of earlier runs, each of some data sets."""
+    for path in paths:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if "kept" in (found := json.loads(line)):
+                yield found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three folds, once")
     parser.add_argument("--only", choices=DATA, help="one data set")
     parser.add_argument("--autogluon", metavar="PYTHON", help="a Python that has AutoGluon")
+    parser.add_argument("--join", nargs="+", type=Path, help="runs of single data sets, as one")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    began, repeats = time.perf_counter(), 1 if options.quick else 2
+    began, figures = time.perf_counter(), []
     report("machine", **machine())
-    table = Table(*HEADS, title="compressed; accuracy or R², mean over folds")
-    enough: dict[tuple[str, str], int] = {}
-    least: dict[str, list[float]] = {}
-    for name in [options.only] if options.only else DATA:
-        for key, (own, costs) in compare(name, repeats, options.autogluon).items():
-            ratio, error = own.kept("student")
-            report(
-                f"{name}: {key[0]} into a {key[1]}",
-                measure="R²" if name in VALUES else "accuracy",
-                folds=len(own["teacher"]), kept=ratio, kept_error=error,
-                **{n: own.mean(n) for n in own}, **{f"{n}_error": own.error(n) for n in own},
-                **beside(own), **costs,
-            )  # fmt: skip
-            table.add_row(*row(name, key, own, costs))
-            enough[key] = enough.get(key, 0) + (ratio >= KEPT)
-            for what in DEMANDED:
-                if what in costs:
-                    least.setdefault(f"{key[0]} into a {key[1]}: {what}", []).append(costs[what])
-    for key, count in enough.items():
-        wanted = f"98% of the teacher's measure in {len(DATA) - 1} of {len(DATA)}"
-        report(f"{key[0]} into a {key[1]}: data sets with 98% kept", count=count, must=wanted)
-    for what, values in least.items():
-        must = f"at least {SMALLER if 'smaller' in what else FASTER}"
-        report(f"{what}, the least and the median", least=min(values),
-               median=statistics.median(values), must=must)  # fmt: skip
-    report("whole run", seconds=time.perf_counter() - began)
-    Console(stderr=True, width=200).print(table)
+    for line in joined(options.join) if options.join else measured(options):
+        figures.append(line)
+        report(**line)
+    for line in demands(figures):
+        report(**line)
+    if not options.join:
+        report("whole run", seconds=time.perf_counter() - began)
 
 
 if __name__ == "__main__":
