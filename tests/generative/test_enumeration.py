@@ -46,6 +46,12 @@ def test_an_rbm_of_any_size_and_scale(visible, hidden, scale, block, seed) -> No
     assert exact_log_z(rbm, block=block) == pytest.approx(by_hand(rbm), rel=1e-12)
 
 
+def test_no_exponential_is_left_out_too_early() -> None:
+    rbm = RBM([[700.0, 0.0]], [0.0], [0.0, 21.0], dtype=DOUBLE)  # softplus(21) is 21 + 7.6e-10
+    expected = np.logaddexp(math.log(2), 700.0) + 21 + math.log1p(math.exp(-21))
+    assert exact_log_z(rbm) == pytest.approx(expected, rel=2e-13)
+
+
 def test_either_side_is_the_smaller_one() -> None:
     rbm = model(12, 40, 0.5)
     x = Binary(12).enumerate(0, 2**12, dtype=DOUBLE)

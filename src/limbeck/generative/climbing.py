@@ -7,13 +7,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from limbeck.core.checks import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.generative.enumeration import place_of
-from limbeck.models.rbm import RBM
+from limbeck.models.rbm import RBM, softplus
 from limbeck.models.supports import Discrete, Support
 
 __all__ = ["Peak", "climb"]
@@ -117,11 +116,11 @@ def _climb_rbm(rbm: RBM, x: Tensor) -> tuple[Tensor, Tensor]:
 
     def turn_each(x: Tensor) -> Tensor:
         x, activation = x.clone(), x @ W + b
-        hidden = F.softplus(activation).sum(1)
+        hidden = softplus(activation).sum(1)
         for i, (weights, bias) in enumerate(zip(W.unbind(), a.unbind(), strict=True)):
             change = 1 - 2 * x[:, i]  # of this bit, if it turns
             turned = torch.addcmul(activation, change[:, None], weights)
-            found = F.softplus(turned).sum(1)
+            found = softplus(turned).sum(1)
             better = found - hidden + change * bias > _noise(hidden)
             hidden = torch.where(better, found, hidden)
             activation = torch.where(better[:, None], turned, activation)
@@ -129,7 +128,7 @@ def _climb_rbm(rbm: RBM, x: Tensor) -> tuple[Tensor, Tensor]:
         return x
 
     x = _until_still(turn_each, _until_still(turn_all, x.double()))
-    return x @ a + F.softplus(x @ W + b).sum(1), x.to(rbm.W.dtype)
+    return x @ a + softplus(x @ W + b).sum(1), x.to(rbm.W.dtype)
 
 
 def _until_still(round_of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from limbeck.core.checks import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.rbm import RBM
+from limbeck.models.rbm import RBM, softplus
 from limbeck.models.supports import Discrete, Support
 from limbeck.progress import tracked
 
@@ -105,7 +105,7 @@ def _rbm_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Itera
         total = (bits @ own[there])[:, None] + low_own - padded * math.log(2)
         if table is None:
             for row, z in zip(total, high_z, strict=True):
-                row += F.softplus(z + low_z).sum(1)
+                row += softplus(z + low_z).sum(1)
         else:
             _add_products(total, _subsets(high_z), table, ceilings)
         yield total.flatten().logsumexp(0)
@@ -134,7 +134,7 @@ def _ceilings(other: Tensor, high: Tensor, low_z: Tensor) -> tuple[list[float], 
     below = other + high.clamp_max(0).sum(0), low_z.amin(0)
     sums = torch.stack([*above, *(-z for z in below)]).clamp_min(0)
     largest = sums.reshape(4, -1, TOGETHER).sum(2).amax().item()
-    ceilings = F.softplus(above[0] + above[1]).reshape(-1, TOGETHER).sum(1).tolist()
+    ceilings = softplus(above[0] + above[1]).reshape(-1, TOGETHER).sum(1).tolist()
     return ceilings, max(largest, *ceilings) > LARGEST
 
 

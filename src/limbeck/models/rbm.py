@@ -19,9 +19,14 @@ from limbeck.models.supports import Binary
 if TYPE_CHECKING:
     from limbeck.models.rbm_path import RBMPath
 
-__all__ = ["RBM", "Statistics"]
+__all__ = ["RBM", "Statistics", "softplus"]
 
 TYPES = (torch.float32, torch.float64)
+
+
+def softplus(z: Tensor) -> Tensor:
+    r"""log(1 + eᶻ), also in float64: torch's own is z from 20 on, and leaves out up to 2e-9."""
+    return F.softplus(z, threshold=40.0)
 
 
 class Statistics(NamedTuple):
@@ -146,14 +151,14 @@ class RBM(nn.Module):
     def log_unnormalized(self, x: Tensor) -> Tensor:
         r"""log p̃(x), (n,), of x (n, I); differentiable, also at x between zero and one."""
         x = self._of(x, self.visible, "x")
-        return x @ self.a + F.softplus(x @ self.W + self.b).sum(-1)
+        return x @ self.a + softplus(x @ self.W + self.b).sum(-1)
 
     forward = log_unnormalized
 
     def log_unnormalized_hidden(self, h: Tensor) -> Tensor:
         r"""log p̃(h), (n,), of hidden states (n, J), with the same Z."""
         h = self._of(h, self.hidden, "h")
-        return h @ self.b + F.softplus(h @ self.W.T + self.a).sum(-1)
+        return h @ self.b + softplus(h @ self.W.T + self.a).sum(-1)
 
     def score(self, x: Tensor) -> Tensor:
         r"""∂log p̃(x)/∂x, (n, I)."""

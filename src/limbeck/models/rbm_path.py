@@ -6,14 +6,13 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from limbeck.core.checks import number, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.inputs.parts import as_part
 from limbeck.models.kernels.bits import Bits
-from limbeck.models.rbm import RBM
+from limbeck.models.rbm import RBM, softplus
 
 __all__ = ["RBMPath", "base_biases", "binary"]
 
@@ -44,7 +43,7 @@ class RBMPath:
             raise ArgumentError("base", f"shape {tuple(self.base.shape)}", accepted)
         self.base = self.base.to(self.a)
         self.difference = self.a - self.base
-        free = F.softplus(self.base.double()).sum().item()
+        free = softplus(self.base.double()).sum().item()
         self.log_z = rbm.hidden * math.log(2) + free
 
     @torch.no_grad()
@@ -57,7 +56,7 @@ class RBMPath:
         r"""log p̃_β(x), (n,), in float64."""
         beta = _checked("beta", beta)
         x = x.to(self.W.dtype)
-        hidden = F.softplus(self._activation(x).mul_(beta)).sum(1, dtype=torch.float64)
+        hidden = softplus(self._activation(x).mul_(beta)).sum(1, dtype=torch.float64)
         return hidden + (x @ self._visible(beta)).double()
 
     @torch.no_grad()
@@ -85,7 +84,7 @@ class RBMPath:
         bits = x.to(self.W.dtype)
         activation = self._activation(bits)  # (n, J), for the gain and for the sweep
         scaled = activation * after
-        hidden = F.softplus(scaled).sub_(F.softplus(activation.mul_(before)))
+        hidden = softplus(scaled).sub_(softplus(activation.mul_(before)))
         visible = (bits @ self.difference).double() * (after - before)
         gain = hidden.sum(1, dtype=torch.float64) + visible
         return gain, self._resample(scaled, after, generator).to(x.dtype)
