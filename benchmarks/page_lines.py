@@ -10,7 +10,8 @@ __all__ = ["heading", "lines", "short"]
 
 def heading(machine: dict[str, Any]) -> str:
     r"""Where figures were taken."""
-    return f"### {machine['device']}, {machine['threads']} threads, torch {machine['torch']}"
+    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
+    return f"### {machine['device']}, {threads}, torch {machine['torch']}"
 
 
 def short(value: float) -> str:
