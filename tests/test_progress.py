@@ -4,6 +4,7 @@ import io
 
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
 import limbeck as lb
 from limbeck import progress
@@ -50,6 +51,36 @@ def test_no_bar_where_none_is_wanted(look):
     screen = look()
     lb.distill(net(2), net(1), X, **SETTINGS, progress=False)
     assert screen.getvalue() == ""
+
+
+def refitted(**options):
+    rows, labels = X.numpy(), (X[:, 0] > 0).long().numpy()
+    teacher = LogisticRegression().fit(rows, labels)
+    few = dict(steps=5, size=50, device="cpu")
+    lb.compress(teacher, rows, (4,), labels=labels, teacher_folds=2, **few, **options)
+
+
+def condensed(**options):
+    draws = torch.randn(400, 4, generator=torch.Generator().manual_seed(4))
+
+    def predict(draw, x):
+        return lb.Bernoulli(logits=x @ draw)
+
+    lb.condense(draws, predict, X, steps=5, device="cpu", **options)
+
+
+def normalized(**options):
+    rbm = lb.RBM.random(4, 2, generator=torch.Generator().manual_seed(3))
+    lb.normalize(rbm, steps=5, chains=10, burn_in=2, device="cpu", **options)
+
+
+@pytest.mark.parametrize("verb", [refitted, condensed, normalized])
+def test_a_verb_shows_bars_or_none_as_it_is_asked(look, verb):
+    screen = look()
+    verb(progress=False)
+    assert screen.getvalue() == ""
+    verb(progress=True)
+    assert screen.getvalue()
 
 
 def test_no_bar_where_nobody_looks(monkeypatch):

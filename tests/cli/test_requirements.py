@@ -15,7 +15,10 @@ from limbeck.errors import ArgumentError
         (" bytes <= 1e5 ", "compress", Requirement("bytes", 1e5, True)),
         ("mean_error=0.01", "condense", Requirement("mean_error", 0.01, True)),
         ("ess=400", "condense", Requirement("ess", 400.0, False)),
+        ("kl=0.05", "condense", Requirement("kl", 0.05, True)),
         ("std_error=0.1", "logz", Requirement("std_error", 0.1, True)),
+        ("lower=3", "logz", Requirement("lower", 3.0, False)),
+        ("upper=5", "logz", Requirement("upper", 5.0, True)),
         ("log_prob>=-90", "normalize", Requirement("log_prob", -90.0, False)),
     ],
 )
@@ -45,6 +48,35 @@ def test_figures_of_a_result():
     found = figures(CONTENT)
     assert (found["agreement"], found["kl"], found["kept"], found["bytes"]) == (0.97, 0.2, 0.9, 99)
     assert found["accuracy"] is None
+
+
+def test_of_two_models_the_figures_are_the_students():
+    teacher = {"name": "Forest", "role": "teacher", "parameters": 7000, "bytes": 9900}
+    found = figures({**CONTENT, "models": [STUDENT, teacher]})
+    assert (found["parameters"], found["bytes"]) == (7, 99)
+
+
+def test_a_bag_of_draws_is_as_good_as_its_worst_coordinate():
+    agreement = {"kl": 0.2, "max_error": 0.5, "log_prob": [-3.0, -4.0], "bytes": [6400, 96]}
+    diagnostics = {"r_hat": [1.01, None, 1.2], "ess": [900.0, 400.0, None]}
+    content = {"verb": "condense", "models": [STUDENT], "diagnostics": diagnostics}
+    found = figures({**content, "agreement": agreement})
+    assert (found["r_hat"], found["ess"]) == (1.2, 400.0)
+    assert (found["log_prob"], found["bytes"]) == (-4.0, 96)  # not those of the draws
+    assert (found["kl"], found["max_error"]) == (0.2, 0.5)
+    unlabelled = figures({**content, "agreement": {**agreement, "log_prob": None}})
+    assert unlabelled["log_prob"] is None
+
+
+def test_figures_of_log_z_are_those_of_the_first_estimate():
+    first = {"value": 4.0, "std_error": 0.1, "bounds": {"lower": [3.0, 0.2], "upper": None}}
+    second = {"value": 9.0, "std_error": 0.9, "bounds": {"lower": None, "upper": [9.5, 0.3]}}
+    found = figures({"verb": "logz", "models": [], "log_z": [first, second]})
+    assert found == {"value": 4.0, "std_error": 0.1, "lower": 3.0, "upper": None}
+    held_out = {"student": -80.0, "target": -70.0}
+    content = {"verb": "normalize", "models": [STUDENT], "log_z": [first], "held_out": held_out}
+    found = figures({**content, "divergence": {"value": 0.3, "std_error": 0.01}})
+    assert (found["log_prob"], found["divergence"], found["std_error"]) == (-80.0, 0.3, 0.1)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from limbeck.compression.compress import compress
 from limbeck.compression.few_rows import ROWS, FewRows
 from limbeck.compression.training import predictions
 from limbeck.models import MLP, Preprocessed
+from limbeck.models.tree import Grown, Trees
 
 QUICK = {
     "progress": False, "device": "cpu", "engine": "eager", "steps": 60, "size": 300,
@@ -83,6 +84,37 @@ def test_nets_without_scaling_and_images(hidden, bias):
         found = FewRows(student, (3, 4), "classification", None)(x)
         expected = predictions(student, torch.tensor(x).float(), "classification")
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["probabilities", "logits", "values", "labels", "label_logits"])
+def test_trees_at_their_thresholds_and_with_pure_leaves(kind):
+    value = np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]])
+    tree = Grown(
+        left=np.array([1, -1, -1]), right=np.array([2, -1, -1]), feature=np.array([1, 0, 0]),
+        threshold=np.array([0.1, 0.0, 0.0], np.float32), missing_left=np.ones(3, bool),
+        value=value, weight=np.array([4.0, 2.0, 2.0]),
+    )  # fmt: skip
+    student = Trees([tree], 2, kind)
+    task = {"values": "regression", "labels": "multilabel", "label_logits": "multilabel"}.get(kind)
+    task = task or "classification"
+    edge = np.float32(0.1)
+    x = np.array([[9.0, edge], [9.0, np.nextafter(edge, 1)], [9.0, -1.0]], np.float32)
+    found = FewRows(student, (2,), task, None)(x)
+    assert (found[0] == found[2]).all()  # numbers up to the threshold are on one side
+    assert (found[0] != found[1]).all()
+    np.testing.assert_allclose(found, predictions(student, torch.tensor(x), task), rtol=1e-5)
+    if task != "regression":
+        assert (found > 0).all()  # so that there are logarithms
+
+
+@pytest.mark.parametrize("form", ["probabilities", "logits"])
+def test_labels_that_are_probabilities_are_left_as_they_are(form):
+    net = MLP(6, 4, 3, generator=torch.Generator().manual_seed(0))
+    x = X[:3].astype(np.float32)
+    found = FewRows(net, (6,), "multilabel", form)(x)
+    raw = net(torch.tensor(x)).detach().double()
+    expected = raw if form == "probabilities" else raw.sigmoid()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_student_that_is_trained_on_stays_in_step(net):

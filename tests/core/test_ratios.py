@@ -14,6 +14,8 @@ from limbeck.core.ratios import compared
         (9.96, 1, "10× faster"),
         (1.02, 1, "as fast"),
         (1, 1.02, "as fast"),
+        (1.1, 1, "1.1× faster"),
+        (1, 1.1, "1.1× slower"),
         (12345, 1, "12,345× faster"),
         (None, 1, ""),
         (1, None, ""),

@@ -310,3 +310,11 @@ def test_many_chains_and_coordinates_are_watched_in_part():
     assert watch.running._mean.shape[1:] == (CHAINS, 64)
     assert wide.diagnostics().names[0] == "a[0]"
     assert wide.diagnostics().names[-1] == "b"
+
+
+def test_states_of_emcee_are_batches_of_their_walkers():
+    emcee = pytest.importorskip("emcee")
+    start = np.random.default_rng(0).normal(size=(8, 2))
+    sampler = emcee.EnsembleSampler(8, 2, lambda w: -w @ w / 2)
+    found = as_draws(sampler.sample(start, iterations=5), burn_in=1).next(32)
+    torch.testing.assert_close(found, torch.tensor(sampler.get_chain()[1:]).reshape(32, 2))

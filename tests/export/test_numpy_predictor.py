@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import torch
 from tests.compression.tables import frames
-from tests.export.students import NUMPY, OTHERS, net, rows
+from tests.export.students import NUMPY, OTHERS, named_bag, net, rows
 from torch import nn
 
 import limbeck as lb
+from limbeck.compression.training import Answering
 from limbeck.export import numpy_predictor, to_numpy
+from limbeck.export.numpy_tables import READER, described
 from limbeck.models.tree import Trees
+from limbeck.predictive.heads import Head, Means
 
 ALONE = """
 import json, runpy, sys
@@ -65,6 +68,76 @@ def test_every_small_student_agrees_with_torch_where_only_numpy_is(tmp_path):
     alone(tmp_path)
     for (name, folder), y in expected.items():
         np.testing.assert_allclose(np.load(folder / "y.npy"), y, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def loaded(module, folder, shape):
+    to_numpy(module, folder, shape)
+    found: dict = {"__file__": str(folder / "predict.py")}
+    exec((folder / "predict.py").read_text(), found)
+    return found["predict"]
+
+
+@pytest.mark.parametrize(
+    ("form", "output"), [("logits", nn.Identity()), ("probabilities", nn.Sigmoid())], ids=str
+)
+def test_one_output_is_the_second_of_two_classes(tmp_path, form, output):
+    student = nn.Sequential(net(sizes=(4, 6, 1)), output)
+    answering = Answering(student, "classification", form)
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    y = loaded(answering, tmp_path / "s", (4,))(x.numpy())
+    assert y.shape == (5, 2)
+    np.testing.assert_allclose(y, exact(answering, x).detach(), rtol=1e-6)
+    second = student(x) if form == "probabilities" else student(x).sigmoid()
+    np.testing.assert_allclose(y[:, 1:], second.detach(), rtol=1e-5)
+
+
+def test_a_column_that_is_ignored_may_hold_anything(tmp_path):
+    student, shape = NUMPY["scaled"][0](), NUMPY["scaled"][1]
+    (ignored,) = (student.scale == 0).nonzero()[:, 0].tolist()
+    x = np.random.default_rng(0).normal(size=(3, *shape))
+    predict = loaded(student, tmp_path / "s", shape)
+    expected = predict(x)
+    x[:, ignored] = [1e300, np.nan, -5.0]
+    np.testing.assert_array_equal(predict(x), expected)
+
+
+def uneven_bag():
+    bag = named_bag()
+    with torch.no_grad():
+        bag.student.logits.copy_(torch.tensor([0.0, 2.0, -1.0]))
+    return bag
+
+
+MEANS = {
+    "no or yes": lambda: Means(net(sizes=(4, 6, 2)), Head("Bernoulli", "logits")),
+    "yes": lambda: Means(net(sizes=(4, 6, 1)), Head("Bernoulli", "logits")),
+    "classes": lambda: Means(
+        net(sizes=(4, 6, 3), output="log_softmax"), Head("Categorical", "log_probabilities")
+    ),
+    "a rate": lambda: Means(net(sizes=(4, 6, 1)), Head("Poisson")),
+    "a normal density": lambda: Means(net(sizes=(4, 6, 2)), Head("Normal")),
+    "a mixture": lambda: Means(net(sizes=(4, 6, 9)), Head("Normal")),
+    "a bag of uneven weights": uneven_bag,
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_means_are_those_of_the_distributions(tmp_path, name):
+    student = MEANS[name]()
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = loaded(student, tmp_path / "s", (4,))(x.numpy())
+    np.testing.assert_allclose(y, exact(student, x).detach(), rtol=1e-6)
+
+
+def test_trees_compare_single_numbers_as_in_torch(tmp_path):
+    student = NUMPY["forest"][0]()
+    inner = ~student.is_leaf
+    edges = student.threshold[inner][:10].double().numpy()
+    at = (student.feature[inner][:10] % student.inputs).tolist()
+    x = np.zeros((10, student.inputs))
+    x[range(10), at] = np.nextafter(edges, np.inf)  # above, but not as a float32
+    y = loaded(student, tmp_path / "s", (student.inputs,))(x)
+    np.testing.assert_allclose(y, exact(student, torch.tensor(x)).detach(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", [name for name in NUMPY if "bag" not in name])
@@ -133,6 +206,19 @@ def test_tables_take_columns_by_name_with_gaps_and_unknown_categories(tmp_path, 
         wrong = dict(given) | {column: [value, *given[column][1:]]}
         with pytest.raises(ValueError, match=message):
             found["predict"](wrong)
+
+
+def test_moments_are_read_with_their_fractions_of_seconds():
+    seconds = np.array([0.25, 1.5, 2.75, 90.125])
+    moments = pd.Timestamp("2024-02-29") + pd.to_timedelta(seconds, unit="s")
+    df = pd.DataFrame({"moment": moments, "some": pd.Series(moments).mask([False, True] * 2)})
+    table = lb.Table(df)
+    script: dict = {"np": np}
+    exec(READER, script)
+    for column in described(table):
+        value, gone = script["read"](df[column["name"]].to_numpy(), column)
+        np.testing.assert_array_equal(value, table.encode(df)[column["key"]])
+        np.testing.assert_array_equal(gone, df[column["name"]].isna())
 
 
 class Own(nn.Module):

@@ -68,6 +68,42 @@ def test_energies_have_the_reversed_kernel_they_need():
     assert z.lower_bound < log_z < z.upper_bound
 
 
+def test_the_way_back_takes_the_reversed_kernels_in_reversed_order():
+    rbm = random_rbm()
+    path, told = rbm.path(), []
+
+    class Told:
+        log_z, sample, climb = path.log_z, path.sample, path.climb
+        log_unnormalized = path.log_unnormalized
+
+        def advance(self, x, beta, generator=None, *, reverse=False):
+            told.append((beta, reverse))
+            return path.advance(x, beta, generator, reverse=reverse)
+
+    annealed(rbm, path=Told(), schedule=[0.0, 0.3, 0.7, 1.0], reverse=True, samples=20, burn_in=5)
+    assert told == [(1.0, True), (0.7, True), (0.3, True)]
+
+
+def test_bounds_the_wrong_way_round_are_said():
+    # Draws of the target that are none, and kernels that leave them where they are.
+    rbm = random_rbm(scale=1.0)
+    path = rbm.path()
+    x, log, _ = table(rbm)
+    path.advance = lambda x, beta, generator=None, *, reverse=False: x
+    worst = x[log.argmin()][None]
+    z = annealed(rbm, path=path, reverse=True, burn_in=0, start=worst)
+    assert z.upper_bound < z.lower_bound
+    assert "the upper bound is below the lower one" in str(z.verdict)
+
+
+def test_an_estimate_that_the_way_back_contradicts_has_an_error_that_says_so():
+    rbm = random_rbm(scale=4.0, visible=14)
+    z = annealed(rbm, schedule=2, path=rbm.path(), reverse=True, burn_in=300, samples=2000)
+    assert "the two ways disagree" in str(z.verdict)
+    assert z.std_error > abs(z.diagnostics["both_ways"] - z.value) > 3
+    assert z.value == pytest.approx(table(rbm)[2], abs=3 * z.std_error)
+
+
 def test_the_result_says_what_was_done():
     rbm = random_rbm()
     z = annealed(rbm, samples=50, schedule=11)
@@ -111,6 +147,13 @@ def test_the_schedule_of_2008():
     assert sum(b < 0.5 for b in betas) == 500
     assert sum(0.5 <= b < 0.9 for b in betas) == 4000
     assert sum(0.9 <= b <= 1.0 for b in betas) == 10_000
+    gaps = [b - a for a, b in itertools.pairwise(betas)]
+    for start, stop, gap in (
+        (0, 500, 0.5 / 500),
+        (500, 4500, 0.4 / 4000),
+        (4500, None, 0.1 / 9999),
+    ):
+        assert gaps[start:stop] == pytest.approx([gap] * len(gaps[start:stop]), rel=1e-6)
     assert all(a < b for a, b in itertools.pairwise(betas))
 
 

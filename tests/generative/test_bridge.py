@@ -67,6 +67,25 @@ def test_the_bounds_are_log_z_less_and_more_the_divergences():
     assert z.lower_bound < z.value < z.upper_bound
 
 
+def test_the_upper_bound_of_slow_chains_has_an_error_that_knows_it():
+    rbm = random_rbm(scale=1.0)
+    q = student(rbm)
+
+    def slowly(x, sweeps=1, generator=None):
+        moved = type(rbm).advance(rbm, x, 1, generator)
+        stay = torch.rand(len(x), 1, generator=generator) < 0.9**sweeps
+        return torch.where(stay, x, moved)
+
+    rbm.advance = slowly
+    options = {"chains": 10, "second_start": None}
+    bounds = [bridged(rbm, q, seed=seed, **options).upper_bound for seed in range(40)]
+    spread = torch.tensor([float(bound) for bound in bounds]).std()
+    claimed = torch.tensor([bound.std_error for bound in bounds]).mean()
+    assert claimed == pytest.approx(
+        float(spread), rel=0.4
+    )  # known to 11%; the draws alone: 4 times
+
+
 def test_the_result_says_what_was_done():
     rbm = random_rbm()
     z = bridged(rbm, student(rbm), samples=1000, burn_in=60, seed=4)

@@ -22,6 +22,7 @@ from torch.distributions import Bernoulli
 from limbeck.errors import ArgumentError
 from limbeck.generative.importance import log_mean, weight_doubts
 from limbeck.generative.log_partition import log_partition
+from limbeck.samplers.diagnostics import pareto_k
 
 
 def estimated(target, proposal, **settings):
@@ -96,6 +97,48 @@ def test_weights_of_which_one_counts_are_not_trusted():
     assert "are worth 1 equal ones" in found[0]
 
 
+@pytest.mark.parametrize(
+    ("n", "k", "heavy"), [(100, 0.6, True), (20_000, 0.6, False), (20_000, 0.74, True)]
+)
+def test_fewer_weights_may_have_less_of_a_tail(n, k, heavy):
+    # the limit is 1 − 1/log₁₀ n, and never above 0.7
+    ranks = (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    log_weights = (((1 - ranks) ** -k - 1) / k).log()
+    limit = min(1 - 1 / math.log10(n), 0.7)
+    assert (pareto_k(log_weights) > limit) == heavy
+    assert any("heavy tail" in doubt for doubt in weight_doubts(log_weights, "weights")) == heavy
+
+
+def test_scores_of_sweeps_are_standard_where_nothing_is_missed():
+    rbm = random_rbm(scale=0.8)
+    q = student(rbm)
+    found = [estimated(rbm, q, samples=400, seed=seed).diagnostics for seed in range(80)]
+    for name in ("near_z", "far_z"):
+        scores = torch.tensor([each[name] for each in found])
+        assert abs(scores.mean()) < 0.4
+        assert 0.75 < scores.std() < 1.25  # known to 8%
+
+
+def test_sweeps_from_near_start_from_samples_chosen_by_weight():
+    # Both modes have the same mass, of which the proposal has 10% and 90%; no sweep crosses over.
+    target = two_modes()
+    x, log, _ = table(target)
+    z = estimated(target, Tabular(log - math.log(9) * (x.sum(1) > MODES / 2)))
+    assert abs(z.diagnostics["near_z"]) < 3
+    assert "from near" not in str(z.verdict)
+
+
+def test_a_little_mass_beyond_the_largest_weight_is_enough_for_doubts():
+    rbm = random_rbm(scale=0.3)
+    _, log, log_z = table(rbm)
+    rising = (log - log_z).exp().sort()
+    rare = rising.indices[rising.values.cumsum(0) < 0.0045]
+    z = estimated(rbm, Tabular(log.index_add(0, rare, torch.full((len(rare),), -20.0).double())))
+    assert abs(z.diagnostics["near_z"]) < 3.7  # which by itself is no reason
+    assert abs(z.diagnostics["far_z"]) < 3.7
+    assert "beyond the largest weight" in str(z.verdict)
+
+
 def test_a_missed_mode_is_found_by_sweeps_from_elsewhere():
     z = estimated(two_modes(), one_mode_student())
     assert z.value == pytest.approx(HALF, abs=0.01)  # half of Z; all weights are equal
@@ -122,6 +165,9 @@ def test_mass_next_to_the_samples_is_found_by_sweeps_from_them():
     assert z.value == pytest.approx(log_z + math.log(1 - share), abs=0.01)
     assert z.diagnostics["pareto_k"] < 0.5
     assert "from near lead away" in str(z.verdict)
+    missed = -math.log(1 - share)  # which the error has to cover, as far as sweeps can tell
+    assert z.diagnostics["sampling_error"] < 0.01 * missed
+    assert z.std_error > 0.5 * missed
 
 
 def test_no_mass_where_the_target_has_some_is_said():
@@ -151,3 +197,10 @@ def test_zero_samples_and_other_supports_are_refused():
         estimated(rbm, student(rbm), samples=0)
     with pytest.raises(ArgumentError, match="proposal: got"):
         estimated(rbm, Bernoulli(torch.full((5,), 0.5)))
+
+
+def test_mass_beyond_the_largest_weight_is_no_reason_where_the_proposal_has_as_much_of_it():
+    rbm = random_rbm(scale=0.3)
+    q = student(rbm, faith=1.0, noise=0.05)  # weights differ by a few percent
+    verdicts = [str(estimated(rbm, q, samples=300, seed=seed).verdict) for seed in range(60)]
+    assert not any("beyond the largest weight" in each for each in verdicts)

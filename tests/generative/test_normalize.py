@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from sklearn.neural_network import BernoulliRBM
 from torch import Tensor, nn
 
 import limbeck as lb
@@ -388,7 +389,11 @@ REFUSED = {
     "no density": (dict(student=lb.MLP(6, 2)), r"student: got .*MLP without log_prob"),
     "another support": (
         dict(student=NADE(6, 3, support=Spins(6))),
-        r"student: got one over Spins\(6\); accepted: one over Binary\(6\)",
+        r"student: got one over Spins\(6\); accepted: one over Binary\(6\).*support=target.support",
+    ),
+    "scikit-learn's": (
+        dict(target=BernoulliRBM(2, n_iter=1).fit([[0, 1], [1, 0]])),
+        r"type BernoulliRBM without .*accepted: lb.RBM\(m.components_.T, m.intercept_visible_, ",
     ),
     "another size": (dict(student=NADE(5, 3)), r"student: got one over Binary\(5\)"),
     "nothing to sample": (
@@ -424,7 +429,7 @@ REFUSED = {
     ),
     "no student for the reals": (
         dict(target=Energy(ring, Real(2), advance=langevin), student=None),
-        r"student: got None, for a target over Real\(2\)",
+        r"student: got None, for a target over Real\(2\).*as lb.GaussianMixture\(10, 2\)",
     ),
     "no constant for the reals": (
         dict(
@@ -448,3 +453,22 @@ def test_refusals_say_what_came_and_what_is_accepted(case):
 def test_a_single_chain_is_enough_for_a_batch_of_one():
     options = {**QUICK, "chains": 1, "batch_size": "auto"}
     assert normalize(rbm(), nade(), steps=3, **options).settings["batch_size"] == 1
+
+
+def test_the_evidence_of_numbers_is_found_with_no_sampler_of_the_users_own():
+    # y ~ N(θ, 1) once and θ ~ N(0, 1), in two dimensions: the evidence is N(y | 0, 2).
+    y = torch.tensor([1.0, -2.0], dtype=torch.float64)
+
+    def energy(theta):
+        return (theta.square() + (y - theta).square()).sum(1) / 2 + 2 * math.log(2 * math.pi)
+
+    target = Energy(energy, Real(2))
+    start = target.advance(torch.zeros(300, 2, dtype=torch.float64), 10, generator())
+    student = lb.GaussianMixture(2, 2, dtype=torch.float64).start_from(start, generator=generator())
+    settings = dict(burn_in=20, progress=False)
+    result = normalize(target, student, steps=20, chains=200, start=start, **settings)
+    z = lb.log_partition(target, result.student, samples=500, start=start, **settings)
+    assert z.verdict.trustworthy
+    assert z.std_error < 0.05
+    truth = float(-y.square().sum() / 4 - math.log(4 * math.pi))
+    assert abs(z.value - truth) < 4 * z.std_error

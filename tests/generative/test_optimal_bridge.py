@@ -89,6 +89,20 @@ def test_weights_and_error_take_the_effective_size_of_the_f2_series():
     assert naive.std_error < 0.75 * once.std_error
 
 
+def test_error_and_degrees_of_freedom_are_welch_s():
+    target, proposal = normals(0.8, 0.7, 50, 3, 80)
+    chains = (0.9 * target + 0.1 * target.flip(0)).expand(50, 6) + 0.3 * torch.arange(6) % 0.7
+    fit = fit_bridge(chains, proposal)
+    assert fit.ess < 150  # of 300 draws
+    sides = ((fit.f_proposal, 80), (fit.f_target, fit.ess))
+    parts = [(float(f.var() / f.mean() ** 2) / size, size) for f, size in sides]
+    variance = sum(part for part, _ in parts)
+    assert fit.std_error == pytest.approx(math.sqrt(variance), rel=1e-12)
+    freedom = variance**2 / sum(part**2 / (size - 1) for part, size in parts)
+    assert fit.degrees == pytest.approx(freedom, rel=1e-12)
+    assert min(parts) > (0.1 * variance, 0)  # both sides count
+
+
 def test_an_exact_proposal_has_no_error():
     fit = fit_bridge(torch.full((10, 1), 7.25), torch.full((10,), 7.25))
     assert fit.log_z == pytest.approx(7.25, abs=1e-12)

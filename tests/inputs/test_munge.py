@@ -51,13 +51,14 @@ def test_thousands_of_columns():
 
 
 def test_categories_come_from_the_row_or_its_neighbour():
-    x = torch.stack([torch.arange(9) * 0.37, torch.arange(9) * 0.5], 1)
-    for categorical in ([1], [-1]):
+    x = torch.arange(9)[:, None] * torch.tensor([0.37, 0.21, 0.5])
+    for categorical in ([2], [-1]):
         new, row, neighbour = drawn(Munge(x, categorical=categorical, seed=0), 5000)
-        own, other = x[row, 1], x[neighbour, 1]
-        assert ((new[:, 1] == own) | (new[:, 1] == other)).all()
+        own, other = x[row, 2], x[neighbour, 2]
+        assert ((new[:, 2] == own) | (new[:, 2] == other)).all()
         differ = own != other
-        assert abs((new[:, 1] == other)[differ].double().mean().item() - 0.5) < 0.05
+        assert abs((new[:, 2] == other)[differ].double().mean().item() - 0.5) < 0.05
+        assert (new[:, :2] != x[neighbour, :2]).double().mean() > 0.9  # all others are numbers
         assert not torch.isin(new[:, 0], x[:, 0]).all()
 
 

@@ -201,6 +201,19 @@ def test_it_is_a_teacher_on_values_and_on_derivatives():
         torch.testing.assert_close(student.mean.detach(), torch.full((2,), 1.5), atol=0.05, rtol=0)
 
 
+def test_numbers_move_by_slice_sampling_unasked():
+    scale = torch.tensor([[0.2, 1.0], [1.0, 5.0]], dtype=torch.float64)
+    energy = Energy(lambda x: (x / scale).square().sum((1, 2)), Real(2, 2), temperature=2.0)
+    start = torch.zeros(2000, 2, 2, dtype=torch.float64)
+    moved = energy.advance(start, 8, torch.Generator().manual_seed(0))
+    assert not start.any()
+    torch.testing.assert_close(moved.std(0), scale, rtol=0.1, atol=0)  # known to 1.6%
+    assert (moved.mean(0) / scale).abs().max() < 0.1
+    torch.testing.assert_close(moved, energy.advance(start, 8, torch.Generator().manual_seed(0)))
+    assert energy.advance(start, 0) is not start
+    assert energy.advance(start, 1).any()  # without a generator too
+
+
 REFUSED = {
     "no function": (lambda: Energy(3, Binary(2)), r"fn: got a int; accepted: a function"),
     "no support": (lambda: Energy(ring, 784), r"support: got 784; accepted: a support"),
@@ -240,8 +253,8 @@ REFUSED = {
         lambda: Energy(ring, Binary(2)).advance(torch.zeros(3, 2), -1),
         r"sweeps: got -1",
     ),
-    "real without advance": (
-        lambda: Energy(ring, Real(2)).advance(torch.zeros(3, 2)),
+    "real numbers site by site": (
+        lambda: Energy(ring, Real(2)).sites(torch.zeros(3, 2)),
         r"advance: got None over Real\(2\); accepted: advance\(x, sweeps, generator\)",
     ),
     "a path over the reals": (

@@ -33,22 +33,39 @@ every_kind = pytest.mark.parametrize("covariance", KINDS)
 every_dim = pytest.mark.parametrize("dim", [1, 2, 4])
 
 
+def joint(mixture, x):
+    r"""Weight times density of each component at x, (n, K), by SciPy."""
+    found = zip(
+        mixture.weights.tolist(),
+        mixture.means.detach().numpy(),
+        mixture.covariances.detach().numpy(),
+        strict=True,
+    )
+    parts = [
+        w * stats.multivariate_normal(m, c).pdf(x.numpy()).reshape(len(x)) for w, m, c in found
+    ]
+    return np.stack(parts, axis=1)
+
+
 @every_kind
 @every_dim
 def test_the_density_is_scipys(covariance, dim):
     mixture = random_mixture(3, dim, covariance)
     x = torch.randn(20, dim, dtype=DOUBLE, generator=generator(1)) * 2
-    expected = sum(
-        w * stats.multivariate_normal(m, c).pdf(x.numpy()).reshape(20)
-        for w, m, c in zip(
-            mixture.weights.tolist(),
-            mixture.means.detach().numpy(),
-            mixture.covariances.detach().numpy(),
-            strict=True,
-        )
-    )
+    expected = joint(mixture, x).sum(1)
     np.testing.assert_allclose(mixture.log_prob(x).detach().exp(), expected, rtol=1e-10)
     assert torch.equal(mixture(x), mixture.log_prob(x))
+
+
+@every_kind
+@every_dim
+def test_responsibilities_are_bayes_rule(covariance, dim):
+    mixture = random_mixture(3, dim, covariance)
+    x = torch.randn(20, dim, dtype=DOUBLE, generator=generator(1)) * 2
+    expected = joint(mixture, x) / joint(mixture, x).sum(1, keepdims=True)
+    np.testing.assert_allclose(mixture.responsibilities(x).detach(), expected, rtol=1e-9)
+    far = torch.full((1, dim), 1e4, dtype=DOUBLE)  # where every density underflows
+    assert mixture.responsibilities(far).sum().item() == pytest.approx(1)
 
 
 @every_kind

@@ -35,6 +35,24 @@ def test_log_odds_are_exact_however_far_logits_are(scale, dtype):
     torch.testing.assert_close((one - zero).double(), exact(z, w), **near)
 
 
+@pytest.mark.parametrize("dim", [0, 1, 2, -3, -2, -1])
+def test_plain_means_are_over_any_dimension(dim):
+    z = logits(3.0, torch.float64, (4, 5)).unsqueeze(-1) * torch.tensor([1.0, -2.0, 0.5])
+    one, zero = log_means(z, dim=dim)
+    torch.testing.assert_close(one.exp(), z.sigmoid().mean(dim))
+    torch.testing.assert_close(zero.exp(), (-z).sigmoid().mean(dim))
+
+
+def test_weights_may_differ_from_row_to_row():
+    z = logits(30.0, torch.float64)
+    weights = logits(1.0, torch.float64).softmax(-1)  # (rows, 3)
+    one, zero = log_means(z, weights)
+    near = {"rtol": 1e-12, "atol": 1e-12}
+    torch.testing.assert_close(one - zero, exact(z, weights), **near)
+    mixed = Bernoulli(logits=z).mixed(weights.log())
+    torch.testing.assert_close(mixed.logits, exact(z, weights), **near)
+
+
 def test_some_of_these_logits_are_beyond_what_plain_means_can_show():
     for dtype, scale in ((torch.float32, 30.0), (torch.float64, 300.0)):
         p = logits(scale, dtype).sigmoid() @ WEIGHTS.to(dtype)

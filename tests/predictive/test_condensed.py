@@ -169,3 +169,13 @@ def test_large_bags_are_used_draw_by_draw(monkeypatch):
     monkeypatch.setattr("limbeck.predictive.posteriors.IN_MEMORY", 1000)
     assert is_online("auto", draws)
     assert not is_online(False, draws)
+
+
+def test_what_few_draws_cannot_tell_is_not_put_into_numbers():
+    some = iter(np.random.default_rng(0).normal(size=(20, 20, 2)))
+    ended = condense(some, logistic, X, **FAST | {"steps": 100, "batch_size": 30})
+    assert "not known: too few draws" in str(ended)
+    assert "inf" not in str(ended)
+    with pytest.raises(ArgumentError, match=r"without 100 further draws .*accepted: posterior="):
+        ended.report(X, draws=100)
+    assert 0 < ended.report(X, posterior=W).mean_error < 1

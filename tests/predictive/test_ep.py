@@ -95,6 +95,25 @@ def test_the_fixed_point_is_that_of_going_site_by_site(weight, damping):
     assert float(found.covariance) == pytest.approx(variance, abs=1e-5)
 
 
+def test_small_steps_are_not_taken_for_the_end():
+    x, y = data(12, 1, seed=3)
+    options = dict(prior_covariance=9.0, moments="quadrature")
+    found = ep_logistic(x, y, **options)
+    slow = ep_logistic(x, y, **options, damping=0.02, tolerance=1e-6, iterations=5000)
+    assert slow.converged
+    assert slow.iterations > 10 * found.iterations
+    assert float(slow.mean) == pytest.approx(float(found.mean), abs=1e-5)
+    assert float(slow.covariance) == pytest.approx(float(found.covariance), abs=1e-5)
+
+
+def test_variances_go_on_where_means_stand_still():
+    x, y = torch.ones(6, 1, dtype=DOUBLE), torch.tensor([0.0, 1.0], dtype=DOUBLE).repeat(3)
+    found = ep_logistic(x, y, prior_covariance=9.0, moments="quadrature")
+    mean, variance = one_by_one(x, y, 9.0)
+    assert float(found.mean) == pytest.approx(mean, abs=1e-7)
+    assert float(found.covariance) == pytest.approx(variance, abs=1e-5)
+
+
 @pytest.mark.parametrize("moments", ["quadrature", "mackay"])
 def test_symmetries(moments):
     x, y = data(15, 3, seed=6)
@@ -178,6 +197,14 @@ def test_outliers_do_no_harm():
     m, s, log_evidence, *_ = dense(x, y, one, kind, 5.0, 200_001)
     assert float(found.mean) == pytest.approx(float(m), abs=0.1 * math.sqrt(s))
     assert found.log_evidence == pytest.approx(log_evidence, abs=0.1)
+
+
+def test_the_prior_is_standard_unless_another_is_given():
+    x, y = data(10, 2, seed=15)
+    found = ep_logistic(x, y)
+    for other in (ep_logistic(x, y, [0.0, 0.0], torch.eye(2)), ep_logistic(x, y, None, 1.0)):
+        assert torch.equal(other.mean, found.mean)
+        assert torch.equal(other.covariance, found.covariance)
 
 
 def test_rounds_that_do_not_suffice_are_told():

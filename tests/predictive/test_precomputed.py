@@ -101,6 +101,8 @@ def test_real_numbers_and_counts():
         ({"inputs": lb.inputs.Noise(2)}, "inputs: got Noise inputs"),
         ({"inputs": {"x": X}}, "student: got None; accepted: a module, where inputs are a dict"),
         ({"student": 3}, "student: got a int"),
+        ({"posterior": np.zeros((9, 2))}, "predict: got None; accepted: both posterior and"),
+        ({"predict": models.logistic()}, "posterior: got None; accepted: both posterior and"),
     ],
 )
 def test_bad_input_is_refused(arguments, message):
@@ -111,3 +113,10 @@ def test_bad_input_is_refused(arguments, message):
 def test_stored_predictions_have_no_derivatives():
     with pytest.raises(NotDifferentiableError, match="stored targets"):
         condense(predictions=P, inputs=X, loss="derivative_error", **FAST)
+
+
+def test_predictions_that_look_transposed_are_said_to_be():
+    p = np.random.default_rng(0).uniform(size=(9, 60))  # (draws, n)
+    assert as_predictions(p, 60).mean.shape == (60,)
+    with pytest.raises(ArgumentError, match=r"shape \(60, 9\).*or \(draws, 60\): is it transposed"):
+        as_predictions(p.T, 60)

@@ -174,6 +174,12 @@ def test_weights_of_inputs_count():
     distil(some, x[:120], update, 5, 120)
     distil(heavy, lb.inputs.Dataset(x, weight=2 * weight), update, 5, 200)
     np.testing.assert_allclose(theta_of(heavy), theta_of(some), rtol=1e-9)
+    expected = -(2 * weight * heavy.log_prob(x)).mean().item()
+    taken = lb.steps(
+        None, heavy, lb.inputs.Dataset(x, weight=2 * weight), lb.losses.kl(),
+        update=update, steps=1, batch_size=200, **SETTINGS,
+    )  # fmt: skip
+    assert next(iter(taken)).loss == pytest.approx(expected, rel=1e-9)
 
 
 def test_step_sizes():

@@ -112,6 +112,18 @@ def test_draws_outside_are_refused_by_name():
         supports.check(rows, STRUCTURE)
 
 
+def test_what_is_outside_is_found_on_both_sides():
+    values = tensor([-3.1, -3.0, 0.0, 7.0, 7.1])
+    assert Interval(-3.0, 7.0).outside(values).tolist() == [True, False, False, False, True]
+    assert Interval(-3.0).outside(values).tolist() == [True, False, False, False, False]
+    assert Interval(-math.inf, 7.0).outside(values).tolist() == [False, False, False, False, True]
+    assert not Interval().outside(values).any()
+    rows = tensor([[0.2, 0.3, 0.5, 1.0, 0.0, 0.0], [0.2, 0.3, 0.6, 1.5, -0.5, 0.0]])
+    found = Simplex(3).outside(rows).tolist()
+    assert found[0] == [False] * 6  # up to rounding
+    assert found[1] == [True, True, True, False, True, False]  # a wrong sum, a negative number
+
+
 def test_supports_are_taken_as_they_are_too():
     assert as_support(Interval(1.0, 2.0), (), "support") == Interval(1.0, 2.0)
     assert as_support((None, 4), (), "support") == Interval(-math.inf, 4.0)

@@ -5,7 +5,7 @@ import pytest
 
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import canvas
-from limbeck.report.plots import errors, falls, intervals, progress, sorted_log_probabilities
+from limbeck.report.plots import falls, intervals, progress, sorted_log_probabilities
 
 pytest.importorskip("matplotlib")
 
@@ -81,22 +81,10 @@ def test_bounds_are_left_out_unless_asked_for(axes):
     assert [line.get_marker() for line in axes.lines] == ["o"]
 
 
-def test_errors_are_drawn_in_the_order_of_time_on_logarithmic_scales(axes):
-    alt = errors(axes, {"AIS": ([4.0, 1.0], [0.1, 0.2]), "bridge": ([2.0], [0.05])}, goal=0.01)
-    assert list(axes.lines[0].get_xdata()) == [1, 4]
-    assert list(axes.lines[0].get_ydata()) == [0.2, 0.1]
-    assert list(axes.lines[2].get_ydata()) == [0.01, 0.01]
-    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    assert axes.get_xlabel() == "seconds"
-    assert "AIS reaches 0.1; bridge reaches 0.05" in alt
-    assert [text.get_text() for text in axes.texts] == ["goal 0.01"]
-
-
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
         (lambda axes: progress(axes, {}), "nothing to draw"),
-        (lambda axes: errors(axes, {}), "nothing to draw"),
         (lambda axes: intervals(axes, {}), "nothing to draw"),
         (lambda axes: progress(axes, {"a": ([1, 2], [3])}), "a: got 2 and 1 numbers"),
         (lambda axes: progress(axes, {"a": ([], [])}), r"a: got shape \(0,\)"),

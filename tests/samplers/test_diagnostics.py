@@ -3,6 +3,7 @@ r"""Effective sizes against series that are known, k̂ against draws of generali
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import scipy.signal
@@ -75,6 +76,35 @@ def test_chains_that_disagree_are_worth_their_number():
     assert effective_size(apart) == pytest.approx(5, rel=0.2)
 
 
+def by_hand(x: Tensor) -> tuple[float, bool]:
+    r"""Geyer's initial monotone sequence, lag by lag; and whether monotony changed anything."""
+    x = x - x.mean()
+    draws = x.shape[1]
+    rho = [float((x[:, : draws - t] * x[:, t:]).sum() / x.square().sum()) for t in range(draws)]
+    time, last, t, cut = -1.0, math.inf, 0, False
+    while t < draws:
+        pair = sum(rho[t : t + 2])
+        if pair <= 0:
+            time += max(rho[t], 0.0)
+            break
+        cut |= pair > last
+        last = min(last, pair)
+        time += 2 * last
+        t += 2
+    return x.numel() / max(time, 1 / math.log10(x.numel())), cut
+
+
+@pytest.mark.parametrize("phi", [-0.95, -0.6, 0.0, 0.6, 0.95])
+def test_the_size_is_geyer_s_sum_lag_by_lag(phi):
+    cuts = 0
+    for seed in range(10):
+        x = autoregressive(phi, 3, 41, seed)
+        expected, cut = by_hand(x)
+        assert effective_size(x) == pytest.approx(expected, rel=1e-9)
+        cuts += cut
+    assert cuts or phi < 0.5
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (7, 1), (1, 2), (3, 5)])
 def test_single_draws_and_constants_are_worth_their_number(shape):
     assert effective_size(torch.full(shape, 3.3)) == math.prod(shape)
@@ -106,6 +136,17 @@ def test_r_hat_is_one_for_chains_that_agree_and_large_for_chains_apart():
     assert r_hat(drifting) > 1.3  # all alike, but the halves differ
 
 
+@pytest.mark.parametrize("draws", [4, 7, 12])
+def test_r_hat_is_gelman_and_rubin_s_formula(draws):
+    x = autoregressive(0.5, 3, draws)
+    half = draws // 2  # of an odd number of draws the one in the middle is left out
+    halves = [part for chain in x for part in (chain[:half], chain[draws - half :])]
+    within = sum(float(part.var()) for part in halves) / 6
+    means = torch.stack([part.mean() for part in halves])
+    pooled = (half - 1) / half * within + float(means.var())
+    assert r_hat(x) == pytest.approx(math.sqrt(pooled / within), rel=1e-12)
+
+
 def test_r_hat_of_constants_stuck_chains_and_short_ones():
     assert r_hat(torch.ones(3, 8)) == 1
     assert r_hat(torch.tensor([[0.0] * 8, [1.0] * 8])) == math.inf
@@ -123,6 +164,19 @@ def test_k_of_generalised_pareto_draws_is_found(k):
     expected = (424 * k + 5) / 434
     assert float(found.mean()) == pytest.approx(expected, abs=0.06)
     assert found.std() < 0.15
+
+
+@pytest.mark.parametrize("n", [40, 100, 1000])
+@pytest.mark.parametrize("k", [0.2, 0.8])
+def test_k_is_that_of_arviz(n, k):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its next version
+        arviz = pytest.importorskip("arviz")
+        if not hasattr(arviz, "psislw"):
+            pytest.skip("this ArviZ has no psislw")
+        log_w = torch.as_tensor(scipy.stats.genpareto.rvs(k, size=n, random_state=1)).log()
+        known = arviz.psislw(log_w.numpy().copy())[1]
+    assert pareto_k(log_w) == pytest.approx(float(known), abs=1e-9)
 
 
 def test_k_agrees_with_maximum_likelihood_on_one_tail():

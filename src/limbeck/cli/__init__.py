@@ -57,5 +57,5 @@ for other in (report.report, export.export, reproduce.reproduce, info.info):
 
 
 def main() -> None:
-    r"""Run a command: 0 if all is well, 2 on a user's error, 3 if a requirement is not met."""
+    r"""Run a command and exit: 0 if all is well, else a code of `limbeck.cli.errors`."""
     sys.exit(guarded(lambda: app(standalone_mode=False, prog_name="limbeck")))

@@ -117,8 +117,7 @@ def _parquet(path: Path) -> Any:
     try:
         return pandas.read_parquet(path)
     except ImportError as error:
-        install = "pip install 'limbeck[tables]' pyarrow"
-        raise LimbeckError(f"{path.name} needs pyarrow or fastparquet: {install}") from error
+        raise LimbeckError(f"{path.name} needs pyarrow: pip install 'limbeck[tables]'") from error
 
 
 def _npy(path: Path) -> Any:

@@ -140,7 +140,10 @@ def compress(
     chosen = "auto" in [choice for choice in (inputs, student) if isinstance(choice, str)]
     fraction = number("held_out", held_out, "a fraction from 0 to below 1", lambda f: 0 <= f < 1)
     fraction = fraction if chosen else 0.0
-    problem = _problem(data, predictor, ask, labels, label_weight, teacher_folds, fraction, seed)
+    refit = None
+    if teacher_folds is not None:
+        refit = partial(out_of_fold, predictor, folds=teacher_folds, seed=seed, progress=progress)
+    problem = _problem(data, predictor, ask, labels, label_weight, refit, fraction, seed)
     problem.loss = default_loss(predictor.task) if loss == "auto" else _loss(loss)
     problem.progress = progress
     # inputs of the user's own source never come again
@@ -188,7 +191,7 @@ def _problem(
     ask: Any,
     labels: Any,
     weight: float,
-    folds: int | None,
+    refit: Callable[..., np.ndarray] | None,
     fraction: float,
     seed: int,
 ) -> Problem:
@@ -199,12 +202,10 @@ def _problem(
     own: Callable[[], np.ndarray] | None = None
     if labels is not None:
         labels = _labels(labels, rows(data.x))
-    if folds is not None:
+    if refit is not None:
         if labels is None:
             raise ArgumentError("labels", None, "the labels of the rows, beside teacher_folds")
-        own = partial(
-            out_of_fold, predictor, data.kind.decode(x), labels[ours.numpy()], folds, seed=seed
-        )
+        own = partial(refit, data.kind.decode(x), labels[ours.numpy()])
     if labels is not None and weight > 0:
         # looked at before the teacher is asked
         mix(np.zeros((len(labels), predictor.outputs)), labels, weight, predictor.classes)

@@ -17,8 +17,9 @@ from torch import nn
 from limbeck.compression.asking.folds import mix
 from limbeck.compression.data import ArrayKind, Kind, TableKind, kind_from_spec
 from limbeck.compression.few_rows import FewRows
-from limbeck.compression.fidelity.cost import bytes_on_disk, cost, latencies
+from limbeck.compression.fidelity.cost import bytes_on_disk, cost
 from limbeck.compression.fidelity.report import Fidelity, fidelity
+from limbeck.compression.fidelity.timing import latencies
 from limbeck.compression.problem import Problem, default_loss
 from limbeck.compression.rules import rules_of
 from limbeck.compression.training import Answering, Recipe, predictions, train

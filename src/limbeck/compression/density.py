@@ -95,14 +95,11 @@ class NadeRows:
         return x.reshape(n, *self.shape).to(torch.float32)
 
 
-def fit_nade(
-    x: Tensor, *, hidden: int | None = None, seed: int = 0, progress: bool = True
-) -> NadeRows:
+def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> NadeRows:
     r"""A NADE fitted to rows: to bits as they are, to shades in [0, 1] rounded, else to bins.
 
     Arguments:
         x: The rows (n, ...).
-        hidden: Hidden units; by default about as many as columns, from 20 to 500.
         seed: Seeds start and order of rows.
         progress: Whether to show a bar.
     """
@@ -114,7 +111,7 @@ def fit_nade(
     events = flat.round() if bits or shades else bins.codes(flat).float()  # type: ignore[union-attr]
     support = Binary(inputs) if bins is None else States(bins.count, inputs)
     nade = NADE(
-        inputs, hidden or min(500, max(20, inputs)), support=support,
+        inputs, min(500, max(20, inputs)), support=support,
         generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
     steps, size = max(FEWEST, math.ceil(PASSES * len(flat) / 100)), min(100, len(flat))

@@ -19,6 +19,7 @@ from limbeck.core import forms
 from limbeck.core.batch import X, floats, map_tensors, part_of, rows
 from limbeck.core.history import History
 from limbeck.core.inputs import Inputs
+from limbeck.core.modes import evaluating
 from limbeck.core.result import Result
 from limbeck.core.teacher import Opaque
 from limbeck.distillation import distill
@@ -194,15 +195,9 @@ def predictions(student: nn.Module, x: X, task: str, form: str | None = None) ->
     parameter = next(student.parameters(), None)
     device = torch.device("cpu") if parameter is None else parameter.device
     form = form or getattr(student, "output_form", None) or "logits"
-    modes = [module for module in student.modules() if module.training]
-    if modes:
-        student.eval()
-    try:
-        found = []
+    found = []
+    with evaluating(student):
         for start in range(0, rows(x), BLOCK):
             part = map_tensors(lambda t: t.to(device), part_of(x, start, BLOCK))
             found.append(_answers(student(part), task, form).double().cpu().numpy())
-        return found[0] if len(found) == 1 else np.concatenate(found)
-    finally:
-        for module in modes:
-            module.training = True
+    return found[0] if len(found) == 1 else np.concatenate(found)

@@ -31,7 +31,7 @@ class Batch(NamedTuple):
     index: Tensor | None = None  # type: ignore[assignment]  # tuple.index is not missed here
 
 
-def as_batch(value: Any, argument: str = "inputs") -> Batch:
+def as_batch(value: Any) -> Batch:
     r"""A batch of what an input source gave: a Batch, or bare x."""
     if isinstance(value, Batch):
         return value
@@ -39,9 +39,8 @@ def as_batch(value: Any, argument: str = "inputs") -> Batch:
         isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values())
     ):
         return Batch(value)
-    raise ArgumentError(
-        argument, f"a draw of type {type(value).__name__}", "a Batch, a tensor or a dict of tensors"
-    )
+    received = f"a draw of type {type(value).__name__}"
+    raise ArgumentError("inputs", received, "a Batch, a tensor or a dict of tensors")
 
 
 def rows(x: X) -> int:

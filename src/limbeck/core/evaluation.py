@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import jvp, vjp, vmap
 from torch.nn import functional as F
 
 from limbeck.core import forms
 from limbeck.core.batch import X, floats, rows
 from limbeck.core.hidden import hidden
+from limbeck.core.modes import evaluating
 from limbeck.errors import ArgumentError, NotDifferentiableError
 
 __all__ = ["Evaluated", "Evaluation", "View", "depends_on_inputs", "evaluate"]
@@ -221,10 +222,7 @@ def evaluate(
         raise ArgumentError.unknown("domain", domain, ("plain", "log"))
     if output not in forms.FORMS:
         raise ArgumentError.unknown("output", output, forms.FORMS)
-    training = [m for m in model.modules() if m.training] if isinstance(model, nn.Module) else []
-    try:
-        for module in training:
-            module.training = False
+    with evaluating(model):
         if "derivatives" in asks and not depends_on_inputs(model, x):
             raise NotDifferentiableError(
                 "model: its outputs carry no derivatives with respect to x (a forest, a remote "
@@ -234,9 +232,6 @@ def evaluate(
             seen = Evaluated(model, x, output)
             derivatives = seen.derivatives(domain) if "derivatives" in asks else None
             return Evaluation(seen.outputs(domain), derivatives)
-    finally:
-        for module in training:
-            module.training = True
 
 
 def depends_on_inputs(model: Callable[[X], Tensor], x: X) -> bool:

@@ -8,8 +8,9 @@ __all__ = ["History"]
 
 
 class History(Mapping[str, list[float]]):
-    r"""Columns by name: "step", "loss", each of several loss terms, and the user's metrics.
+    r"""Columns by name: "step", "loss", "gradient_norm", and what else a run has.
 
+    That is each of several loss terms, "held_out" inputs, and the user's metrics.
     Losses are means over the steps since the look before.
     """
 

@@ -6,22 +6,24 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from limbeck.core import checkpoint as files
-from limbeck.core.batch import part_of, rows
 from limbeck.core.failure import Failure, diagnose
 from limbeck.core.history import History
+from limbeck.core.measuring import measured
 from limbeck.core.objective import Objective, Plan
-from limbeck.core.settings import HeldOut, Settings
+from limbeck.core.settings import Settings
 from limbeck.core.stopping import Plateau
 from limbeck.core.update import Update
-from limbeck.engine.base import Engine
 from limbeck.errors import ArgumentError, CheckpointError
+
+if TYPE_CHECKING:
+    from limbeck.engine.base import Engine
 
 __all__ = ["Run", "Step"]
 
@@ -185,16 +187,7 @@ class Run:
     def _look(self) -> None:
         r"""Measure first and write down then, so that an interrupted look can be taken again."""
         progress = self.update.progress
-        means = (progress.sums / (self.done - self._looked)).tolist()
-        entry: dict[str, float] = {"step": self.done, "loss": means[-1]}
-        if len(self.objective.names) > 1:  # a term may be called "loss" too: the total stays
-            entry = entry | dict(zip(self.objective.names, means, strict=False)) | entry
-        entry["gradient_norm"] = progress.norm.item()
-        with _evaluating(self.objective.student):
-            if self.settings.held_out is not None:
-                entry["held_out"] = self._held_out(self.settings.held_out)
-            for name, metric in (self.settings.metrics or {}).items():
-                entry[name] = float(metric(self.objective.student))
+        entry = measured(self.objective, progress, self.settings, self.done, self._looked)
         self._torn = True
         progress.sums.zero_()
         self._looked = self.done
@@ -210,18 +203,6 @@ class Run:
         self._torn = False
         for callback in self.settings.callbacks:
             callback.look(entry)
-
-    def _held_out(self, held_out: HeldOut, block: int = 1000) -> float:
-        batch, teacher = held_out
-        state = self.objective.rng_state()
-        total = 0.0
-        try:
-            for start in range(0, rows(batch.x), block):
-                part = part_of(batch, start, block)
-                total += self.objective.at(part, teacher).double().sum().item()
-        finally:
-            self.objective.load_rng_state(state)
-        return total / rows(batch.x)
 
     def _fail(self) -> None:
         good = int(self.update.progress.done.item())
@@ -291,18 +272,6 @@ class Run:
             self.plateau.best, self.plateau.since = about["plateau"]
         if about["steps"] >= self.settings.steps or not self.update.progress.alive.item():
             self.stop_reason = about["stop_reason"]
-
-
-@contextmanager
-def _evaluating(student: nn.Module) -> Iterator[None]:
-    r"""The student in evaluation mode, and every layer of it back in its own mode."""
-    modes = [(module, module.training) for module in student.modules()]
-    student.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:

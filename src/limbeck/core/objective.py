@@ -39,6 +39,7 @@ class Objective(nn.Module):
         loss: The loss.
         student_output: The form of the student's outputs, or "auto".
         seed: Seeds the losses' own draws.
+        probe_size: The inputs on which everything is tried before the first step.
     """
 
     def __init__(

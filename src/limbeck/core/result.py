@@ -18,7 +18,7 @@ from limbeck.core.failure import Failure
 from limbeck.core.history import History
 from limbeck.errors import ArgumentError, CheckpointError
 
-__all__ = ["Result", "load"]
+__all__ = ["Result", "from_spec", "load", "spec_of"]
 
 STUDENT, ABOUT = "student.safetensors", "result.json"
 FORMAT = "limbeck-student-1"

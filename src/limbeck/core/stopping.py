@@ -1,4 +1,4 @@
-r"""When to stop before the last step: on a plateau of a held-out measure, or on time."""
+r"""When to stop before the last step: on a plateau of a held-out measure."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from limbeck.core.evaluation import Evaluated, View, depends_on_inputs
 from limbeck.core.hidden import close_taps
 from limbeck.errors import ArgumentError, NotDifferentiableError
 
-__all__ = ["Opaque", "Teacher", "as_teacher"]
+__all__ = ["Opaque", "Teacher", "as_teacher", "misfit", "output_form", "settle_form"]
 
 
 class Teacher:
@@ -137,6 +137,7 @@ class Opaque(Teacher):
     Arguments:
         function: Maps an array (n, ...), or a dict of arrays, to an array (n,) or (n, I).
         output: The form of its outputs.
+        exact: False for one that answers with a random draw of itself, right only on average.
     """
 
     opaque = True

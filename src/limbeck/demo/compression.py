@@ -21,7 +21,7 @@ from limbeck.distillation import distill
 from limbeck.inputs import Dataset
 from limbeck.models import MLP, Ensemble
 
-__all__ = ["Row", "run"]
+__all__ = ["Row", "digits", "run"]
 
 TEST = 500
 STUDENT = (64, 38, 10)

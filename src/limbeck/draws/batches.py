@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from limbeck.draws.arrays import Array, as_array, part_name
@@ -30,6 +31,8 @@ def read_batch(
     """
     if raw is None or isinstance(raw, tuple | str):
         raise ArgumentError(_where("", number), f"a {type(raw).__name__}", ACCEPTED)
+    walkers = getattr(raw, "coords", None)
+    raw = walkers if isinstance(walkers, np.ndarray) else raw  # emcee gives states
     given = raw if isinstance(raw, Mapping) else {"": raw}
     names = choose(list(given)) if like is None else like.names
     arrays: dict[str, Array] = {}

@@ -79,6 +79,7 @@ class Compiled:
         self._fallback.step(plan)
 
     def _trace(self, plan: Plan, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
+        # torch.compile's own, which has no public name; without it steps run eagerly
         from torch._inductor.compile_fx import compile_fx
 
         def backend(module: torch.fx.GraphModule, examples: list[Tensor]) -> Callable[..., Any]:

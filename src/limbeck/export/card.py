@@ -86,7 +86,7 @@ def card(
     versions = circumstances("cpu")
     blocks = [
         f"# {title or f'Distilled {leaving.name}'}",
-        f"{_what(leaving, verb)} It has {count:,} parameters.",
+        f"{_what(leaving)} It has {count:,} parameters.",
         f"## Use\n\n{_use(leaving, Path(path), format)}",
         f"## Inputs\n\n{_inputs(leaving, format)}",
         f"## Outputs\n\n{_outputs(leaving, format)}",
@@ -117,7 +117,7 @@ def write_card(
         Path(temporary).write_text(text, encoding="utf-8")
 
 
-def _what(leaving: Portable, verb: str) -> str:
+def _what(leaving: Portable) -> str:
     if leaving.form == "log_density":
         return f"A density that is evaluated in closed form: {leaving.name}."
     teacher = leaving.about.get("teacher")

@@ -15,13 +15,14 @@ from torch import nn
 
 import limbeck
 from limbeck.core.batch import map_tensors
+from limbeck.core.modes import evaluating
 from limbeck.errors import ArgumentError, LimbeckError
-from limbeck.export.onnx_file import CHECKED, evaluating
+from limbeck.export.onnx_file import CHECKED
 from limbeck.export.placing import MARK, apart, in_place, not_foreign
 from limbeck.export.portable import Portable, portable
 from limbeck.models.tree import Trees
 
-__all__ = ["NUMPY_TOLERANCE", "WEIGHTS", "numpy_files", "to_numpy"]
+__all__ = ["NUMPY_TOLERANCE", "WEIGHTS", "numpy_files", "places", "to_numpy"]
 
 NUMPY_TOLERANCE = 1e-6
 r"""How far a predictor may be from torch in double precision, relative to the largest answer."""
@@ -170,7 +171,7 @@ def _compared(leaving: Portable, script: Path) -> float:
     else:
         x = x.double()
         given = x.numpy()
-    with evaluating(module):
+    with evaluating(module), torch.no_grad():
         expected = module(x)
     return apart(torch.as_tensor(np.asarray(made.predict(given))), expected)
 

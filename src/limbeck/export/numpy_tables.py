@@ -11,7 +11,7 @@ from limbeck.compression.tables.columns import Category, Number
 from limbeck.export.numpy_script import Script
 from limbeck.models.table_encoder import TableEncoder
 
-__all__ = ["READER", "TABLES", "described"]
+__all__ = ["READER", "TABLES", "beginning", "described"]
 
 READER = '''
 def read(given, column):

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from limbeck.core.modes import evaluating
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.export.densities import plain
 from limbeck.export.placing import apart, in_place, suffixed
 from limbeck.export.portable import Portable
 
-__all__ = ["CHECKED", "TOLERANCE", "onnx_file", "quietly", "to_onnx"]
+__all__ = ["CHECKED", "TOLERANCE", "onnx_file", "quietly", "refused", "to_onnx"]
 
 TOLERANCE = 1e-5
 r"""How far a file may be from torch, relative to the largest answer and one."""
@@ -60,7 +61,7 @@ def onnx_file(leaving: Portable, path: Path) -> float | None:
         raise LimbeckError("export: ONNX needs the extra: pip install 'limbeck[onnx]'")
     x = leaving.rows(CHECKED)
     module = plain(leaving.module)
-    with evaluating(module), in_place(path) as temporary:
+    with evaluating(module), torch.no_grad(), in_place(path) as temporary:
         try:
             with quietly():
                 torch.onnx.export(
@@ -87,19 +88,6 @@ def quietly() -> Iterator[None]:
     finally:
         for log, level in zip(logs, levels, strict=True):
             log.setLevel(level)
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    r"""A module in evaluation mode, without gradients, and every layer back in its own after."""
-    modes = [(each, each.training) for each in module.modules()]
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for each, training in modes:
-            each.training = training
 
 
 def refused(leaving: Portable, what: str, error: Exception) -> LimbeckError:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.core.batch import map_tensors, part_of
+from limbeck.core.modes import evaluating
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.export import onnx_file
 from limbeck.export.densities import plain
@@ -48,7 +49,7 @@ def program_file(leaving: Portable, path: Path) -> float:
     module = plain(leaving.module)
     rows = torch.export.Dim("batch")
     dynamic = {name: {0: rows} for name in x} if isinstance(x, dict) else {0: rows}
-    with onnx_file.evaluating(module), in_place(path) as temporary:
+    with evaluating(module), torch.no_grad(), in_place(path) as temporary:
         program = _traced(leaving, module, x, dynamic)
         _refuse_own(program, leaving)
         with onnx_file.quietly():

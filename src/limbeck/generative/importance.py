@@ -137,9 +137,11 @@ def _probe(
         variance = float(now.var(correction=0)) / len(now) + own
         gap = float(now.mean()) - mean
         z = gap / math.sqrt(variance) if abs(gap) > 1e-12 and variance > 0 else 0.0
-        # Mass beyond the largest weight is mass that the mean lacks.
-        beyond = float((each.ratio > logs.ratio.max()).double().mean())
-        if abs(z) > SIGNIFICANT or (beyond > 2 * error and beyond * len(now) > 5):
+        # Mass beyond the largest weight is mass that the mean lacks, less what the proposal has
+        # of it: p(beyond) − q(beyond), with q = p Z / weight.
+        above = each.ratio[each.ratio > logs.ratio.max()]
+        beyond, lack = len(above) / len(now), float(-(value - above).expm1().sum()) / len(now)
+        if abs(z) > SIGNIFICANT or (lack > 2 * error and beyond * len(now) > 5):
             found.append(
                 f"sweeps of the target from {name} lead away from the proposal's samples (z = "
                 f"{z:.1f}, and {beyond:.1%} beyond the largest weight): it misses some of the mass"

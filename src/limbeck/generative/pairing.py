@@ -32,12 +32,12 @@ def check_target(target: Any, chains: bool = True) -> None:
     if not isinstance(getattr(target, "support", None), Support):
         missing.append("support")
     if missing:
-        raise ArgumentError(
-            "target",
-            f"an object of type {type(target).__name__} without {' and '.join(missing)}",
-            "an lb.RBM, an lb.Energy, or anything with a support, log_unnormalized(x) and "
-            "advance(x, sweeps, generator)",
-        )
+        accepted = "an lb.RBM, an lb.Energy, or anything with a support, log_unnormalized(x) and "
+        accepted += "advance(x, sweeps, generator)"
+        if hasattr(target, "intercept_visible_"):  # scikit-learn's
+            accepted = "lb.RBM(m.components_.T, m.intercept_visible_, m.intercept_hidden_) of it"
+        received = f"an object of type {type(target).__name__} without {' and '.join(missing)}"
+        raise ArgumentError("target", received, accepted)
     with torch.no_grad():
         found = target.log_unnormalized(_events(target))
     if not isinstance(found, Tensor) or found.shape != (LOOK,):
@@ -64,7 +64,7 @@ def check_student(student: Any, target: Any, samples: bool = False) -> None:
         raise ArgumentError("student", received, f"a torch module with {' and '.join(wanted)}")
     support = getattr(student, "support", None)
     if isinstance(support, Support) and support != target.support:
-        accepted = f"one over {target.support!r}, the target's support"
+        accepted = f"one over {target.support!r}, the target's support (support=target.support)"
         raise ArgumentError("student", f"one over {support!r}", accepted)
 
 
@@ -81,7 +81,7 @@ def default_student(target: Any, seed: int) -> NADE:
     support = target.support
     if not support.discrete:
         received = f"None, for a target over {support!r}"
-        raise ArgumentError("student", received, "a module with log_prob and sample over it")
+        raise ArgumentError("student", received, _over_numbers(support.size))
     least, most = HIDDEN
     hidden = getattr(target, "hidden", None)
     if not isinstance(hidden, int):
@@ -90,3 +90,7 @@ def default_student(target: Any, seed: int) -> NADE:
     dtype = next((p.dtype for p in held if p.is_floating_point()), None)
     generator = torch.Generator().manual_seed(seed)
     return NADE(support.size, hidden, support=support, dtype=dtype, generator=generator)
+
+
+def _over_numbers(size: int) -> str:
+    return f"a module with log_prob and sample, as lb.GaussianMixture(10, {size}) or a Flow({size})"

@@ -14,6 +14,7 @@ from limbeck.core.loss import Loss, Probe
 from limbeck.errors import ArgumentError
 
 __all__ = [
+    "check_same_outputs",
     "cross_entropy",
     "label_cross_entropy",
     "label_square_error",

@@ -71,6 +71,7 @@ class Resamples(Inputs):
         y: Class numbers (N,).
         members: M.
         bootstrap: False to give every member all rows.
+        seed: Seeds resamples and passes; None takes the run's.
     """
 
     def __init__(

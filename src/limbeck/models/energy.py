@@ -14,6 +14,7 @@ from limbeck.core.checks import number, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.supports import Discrete, Support
 from limbeck.samplers.gibbs import sweep
+from limbeck.samplers.slice import Slice
 
 __all__ = ["Energy", "EnergyPath"]
 
@@ -27,8 +28,9 @@ class Energy(nn.Module):
         temperature: Divides the energy; above zero.
         advance: `advance(x, sweeps, generator)` gives the chains after so many sweeps, each of
             which leaves the density invariant. Without it discrete supports have Gibbs sampling
-            site by site. If it has a parameter `beta` it is asked for sweeps at exp(−β fn /
-            temperature) too when annealing; if not, annealing uses the site-wise ones.
+            site by site, and real numbers slice sampling, one at a time. If it has a parameter
+            `beta` it is asked for sweeps at exp(−β fn / temperature) too when annealing; if not,
+            annealing uses the site-wise ones.
         exact: Whether `advance` leaves the density invariant exactly; if not, say so, and what
             needs samples of the target is marked as doubtful.
 
@@ -79,9 +81,25 @@ class Energy(nn.Module):
     ) -> Tensor:
         r"""Chains (n, *shape) moved on by so many sweeps."""
         whole_number("sweeps", sweeps, "a whole number from 0", least=0)
-        if self.sampler is None:
+        if self.sampler is None and isinstance(self.support, Discrete):
             return self.sites(x, sweeps, generator)
+        if self.sampler is None:
+            return self._slices(x, sweeps, generator)
         return self._checked(self.sampler(x, sweeps, generator), x)
+
+    def _slices(self, x: Tensor, sweeps: int, generator: torch.Generator | None) -> Tensor:
+        r"""Sweeps of slice sampling, one number after the other."""
+        if generator is None:
+            seed = int(torch.randint(2**62, ()))  # torch's global one settles it, as elsewhere
+            generator = torch.Generator(x.device).manual_seed(seed)
+
+        def log_density(rows: Tensor) -> Tensor:
+            return self.log_unnormalized(rows.view(-1, *x.shape[1:]))
+
+        chains, moved = Slice(log_density, x.flatten(1), generator=generator), x.clone()
+        for _ in range(sweeps):
+            moved = chains.step().view_as(x)
+        return moved
 
     def sites(
         self,

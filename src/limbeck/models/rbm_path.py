@@ -122,17 +122,17 @@ def base_biases(data: Any, smoothing: float = 1.0) -> Tensor:
     return torch.log((ones + smoothing) / (len(bits) - ones + smoothing)).float()
 
 
-def binary(data: Any, argument: str = "data") -> Tensor:
+def binary(data: Any) -> Tensor:
     r"""Data (n, I) of zeros and ones, of any type that holds them, as a tensor."""
-    bits = as_part(data, argument).values
+    bits = as_part(data, "data").values
     if bits.dim() != 2:
         accepted = "shape (n, I): one row for each example, as x.reshape(len(x), -1) gives"
-        raise ArgumentError(argument, f"shape {tuple(bits.shape)}", accepted)
+        raise ArgumentError("data", f"shape {tuple(bits.shape)}", accepted)
     other = (bits != 0) & (bits != 1)
     if other.any():
         received = f"{int(other.sum()):,} values such as {bits[other][0].item():g}"
         accepted = "zeros and ones: binarise first, as (x > 0.5) does"
-        raise ArgumentError(argument, received, accepted)
+        raise ArgumentError("data", received, accepted)
     return bits
 
 

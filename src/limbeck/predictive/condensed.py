@@ -19,7 +19,7 @@ from limbeck.core.result import FORMAT, STUDENT, Result, load
 from limbeck.draws.diagnostics import Diagnostics
 from limbeck.draws.read import as_draws
 from limbeck.draws.stored import Draws
-from limbeck.draws.stream import Stream
+from limbeck.draws.stream import Stream, StreamEnded
 from limbeck.draws.structure import as_parts as parts_of
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.parts import as_parts
@@ -97,13 +97,15 @@ class Condensed(Result):
             draws: How many draws to take of a stream.
         """
         if self.calling is None and not isinstance(self.student, SampleBag):
-            accepted = "a result that was made of draws and predict"
-            raise ArgumentError("report", "a result of predictions", accepted)
+            accepted = (
+                "a result of draws and predict; of this one, compare result.predict(x) with them"
+            )
+            raise ArgumentError("report", "a result of predictions=, without a model", accepted)
         given = self.posterior if posterior is None else as_draws(posterior)
         if given is None:
             raise ArgumentError("posterior", None, "the draws, which are not saved with a result")
         if isinstance(given, Stream):
-            some = parts_of(given.next(whole_number("draws", draws, "a whole number", 2)))
+            some = parts_of(_further(given, whole_number("draws", draws, "a whole number", 2)))
             given = Draws({name: part[None] for name, part in some.items()})
         like = next(self.student.parameters())
         stored = given.to(like.device, like.dtype)
@@ -199,9 +201,7 @@ class Condensed(Result):
             table.add_row("draws", f"{self.used:,}, {self.draw_bytes:,} bytes of them at once")
         table.add_row("bytes", f"{self.bytes:,}")
         if self.diagnostics is not None and len(self.diagnostics.r_hat):
-            worst = self.diagnostics.r_hat.nan_to_num(0.0).max().item()
-            least = self.diagnostics.ess.nan_to_num(torch.inf).min().item()
-            table.add_row("R̂, effective size", f"at most {worst:.3f}, at least {least:,.0f}")
+            table.add_row("R̂, effective size", _worth(self.diagnostics))
             for reason in self.diagnostics.reasons:
                 table.add_row("doubt", reason)
         for note in self.notes:
@@ -217,3 +217,20 @@ class Condensed(Result):
             return part.to(like.device, like.dtype if part.is_floating_point() else part.dtype)
 
         return map_tensors(placed, parts.get("", parts))
+
+
+def _worth(found: Diagnostics) -> str:
+    r"""The largest R̂ and the smallest effective size of those that can be told."""
+    r_hat, ess = (each[each.isfinite()].tolist() for each in (found.r_hat, found.ess))
+    most = f"at most {max(r_hat):.3f}" if r_hat else "not known"
+    return f"{most}, " + (f"at least {min(ess):,.0f}" if ess else "not known: too few draws")
+
+
+def _further(stream: Stream, n: int) -> Any:
+    r"""The next draws of a stream that has not ended."""
+    try:
+        return stream.next(n)
+    except StreamEnded as end:
+        received = f"a stream without {n:,} further draws ({end})"
+        accepted = "posterior=, draws to compare with; or fewer draws= of a stream that goes on"
+        raise ArgumentError("posterior", received, accepted) from end

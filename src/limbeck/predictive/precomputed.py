@@ -37,6 +37,9 @@ from limbeck.preparation import choose_device
 
 __all__ = ["as_predictions", "condense_predictions"]
 
+SUMS = 0.1
+r"""How far from 1 the probabilities of an input may add up to be still read as classes."""
+
 HIDDEN = (64, 64)
 r"""Hidden units of the student where the user has none."""
 
@@ -76,6 +79,10 @@ def _as_classes(predictions: Any, n: int) -> Any:
         received = f"numbers between {p.min():.4g} and {p.max():.4g}"
         accepted = "probabilities; of real numbers, limbeck.Normal(loc, scale) of the draws"
         raise ArgumentError("predictions", received, accepted)
+    if p.ndim == 2 and classes and shape[1] > 1 and ((p.sum(1) - 1).abs() > SUMS).any():
+        received = f"shape {shape} for {n} inputs, with rows that do not have the sum 1"
+        accepted = f"({n}, classes) with the sum 1, or (draws, {n}): is it transposed?"
+        raise ArgumentError("predictions", received, accepted)
     if not classes or shape[-1] == 1:
         return Bernoulli(probs=p.squeeze(-1) if classes else p)
     return Categorical(probs=p)
@@ -97,6 +104,9 @@ def condense_predictions(
     a net of two hidden layers.
     """
     check_module(student)
+    if (predict is None) != (draws is None):
+        name = "predict" if predict is None else "posterior"
+        raise ArgumentError(name, None, "both posterior and predict, for a bag, or none of them")
     if inputs is None:
         raise ArgumentError("inputs", None, "the inputs that the predictions are of")
     source = as_inputs(inputs)

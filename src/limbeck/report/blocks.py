@@ -134,14 +134,14 @@ class Document:
         return [block for section in self.sections for block in section.blocks]
 
 
-def from_rich(table: Any, title: str | None = None, *, sortable: bool = False) -> TableBlock:
+def from_rich(table: Any, *, sortable: bool = False) -> TableBlock:
     r"""One of rich's tables as a block."""
     columns = list(table.columns)
     cells = [[str(cell) for cell in column.cells] for column in columns]
     rows = [list(row) for row in zip(*cells, strict=True)]
     words = tuple(place for place, column in enumerate(columns) if column.justify == "left")
     return TableBlock(
-        str(table.title or "") if title is None else title,
+        str(table.title or ""),
         [str(column.header) for column in columns],
         rows,
         sortable,

@@ -2,14 +2,23 @@ r"""Where pictures are drawn: one look for all, and files that describe themselv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from limbeck.errors import LimbeckError
 
-__all__ = ["COLOURS", "INK", "LINES", "MUTED", "canvas", "save"]
+__all__ = [
+    "COLOURS",
+    "INK",
+    "LINES",
+    "MUTED",
+    "canvas",
+    "drawn_on",
+    "load_matplotlib",
+    "save",
+]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 r"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
@@ -66,15 +75,25 @@ def canvas(
         size: Width and height of one of the axes, in inches.
         share: Whether all have the same scales.
     """
-    matplotlib = _matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(columns * size[0], rows * size[1]), layout="constrained")
-        FigureCanvasAgg(figure)  # no window, whatever the user's own backend is
+    with load_matplotlib().rc_context(STYLE):
+        figure = _figure(columns * size[0], rows * size[1])
         yield figure, figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
         figure.clear()
+
+
+def drawn_on(axes: Any, size: tuple[float, float], draw: Callable[[Any], str]) -> Any:
+    r"""Axes with a picture on them, whose label says in words what it shows.
+
+    Arguments:
+        axes: Where to draw; None for a figure of its own.
+        size: Width and height of that figure, in inches.
+        draw: Draws on axes, and says what is to be seen.
+    """
+    if axes is not None:
+        axes.set_label(draw(axes))
+        return axes
+    with load_matplotlib().rc_context(STYLE):
+        return drawn_on(_figure(*size).subplots(), size, draw)
 
 
 def save(figure: Any, path: str | Path, alt: str, dpi: int = 160) -> Path:
@@ -97,7 +116,8 @@ def save(figure: Any, path: str | Path, alt: str, dpi: int = 160) -> Path:
     return path
 
 
-def _matplotlib() -> Any:
+def load_matplotlib() -> Any:
+    r"""The library, or a word on how to get it."""
     try:
         import matplotlib
     except ImportError:
@@ -105,3 +125,12 @@ def _matplotlib() -> Any:
             "pictures need matplotlib, which is not installed: pip install 'limbeck[plots]'"
         ) from None
     return matplotlib
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)  # no window, whatever the user's own backend is
+    return figure

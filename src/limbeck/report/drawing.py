@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from limbeck.report.blocks import Gallery, Picture
-from limbeck.report.canvas import _matplotlib
+from limbeck.report.canvas import load_matplotlib
 from limbeck.report.svg import inline, pixels
 from limbeck.results.folder import Saved
 
@@ -28,7 +28,7 @@ class Drawing:
         self.saved, self.prefix, self.pictures = saved, prefix, pictures
         self.count = 0
         if pictures:
-            _matplotlib()
+            load_matplotlib()
 
     def next(self) -> str:
         r"""A name that no picture has had."""

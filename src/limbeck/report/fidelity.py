@@ -7,7 +7,7 @@ sentence that says what is to be seen, for those who cannot see it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.fidelity.subgroups import SMALL
 from limbeck.errors import ArgumentError
 from limbeck.report import plots
-from limbeck.report.canvas import COLOURS, MUTED, STYLE, _matplotlib, save
+from limbeck.report.canvas import COLOURS, MUTED, drawn_on, save
 from limbeck.report.disagreement import crossed, one_sided, scattered
 
 __all__ = ["calibration", "disagreement", "learning_curves", "pictures", "subgroups"]
@@ -42,7 +42,7 @@ def calibration(report: Any, axes: Any = None) -> Any:
     if not found["calibration"]:
         received = "a report without calibration curves"
         raise ArgumentError("report", received, "one of a classifier, with labels")
-    return _drawn(axes, (4.4, 4.4), partial(_curves, found))
+    return drawn_on(axes, (4.4, 4.4), partial(_curves, found))
 
 
 def disagreement(report: Any, axes: Any = None, *, target: int = 0) -> Any:
@@ -60,15 +60,15 @@ def disagreement(report: Any, axes: Any = None, *, target: int = 0) -> Any:
     names = found["classes"]
     if found["task"] == "classification":
         side = 1.6 + 0.36 * len(found["pairs"]["classes"])
-        return _drawn(axes, (side, side), partial(crossed, found["pairs"]))
+        return drawn_on(axes, (side, side), partial(crossed, found["pairs"]))
     if found["task"] == "multilabel":
-        return _drawn(
+        return drawn_on(
             axes, (4.8, 1.2 + 0.34 * len(names)), partial(one_sided, found["pairs"], names)
         )
     if not 0 <= target < len(names):
         raise ArgumentError("target", target, f"a number from 0 to {len(names) - 1}")
     title = str(names[target]) if len(names) > 1 else ""
-    return _drawn(axes, (4.4, 4.4), partial(scattered, found["pairs"], target, title))
+    return drawn_on(axes, (4.4, 4.4), partial(scattered, found["pairs"], target, title))
 
 
 def subgroups(
@@ -104,7 +104,7 @@ def subgroups(
     if not rows:
         raise ArgumentError("measure", repr(measure), "a measure that the report has by group")
     size = (5.6, 1.1 + 0.26 * min(len(rows), GROUPS))
-    return _drawn(axes, size, partial(_gaps, rows, measure, other))
+    return drawn_on(axes, size, partial(_gaps, rows, measure, other))
 
 
 def learning_curves(
@@ -123,7 +123,7 @@ def learning_curves(
     for name in chosen:
         if name not in history:
             raise ArgumentError.unknown("names", name, set(history) - {"step"})
-    return _drawn(axes, (4.8, 3.2), partial(_learning, history, chosen))
+    return drawn_on(axes, (4.8, 3.2), partial(_learning, history, chosen))
 
 
 def pictures(
@@ -159,20 +159,6 @@ def _saved(report: Any) -> Mapping[str, Any]:
     if not isinstance(found, Mapping) or "by_group" not in found:
         raise ArgumentError("report", f"a {type(report).__name__}", "a Fidelity, or its to_dict()")
     return found
-
-
-def _drawn(axes: Any, size: tuple[float, float], draw: Callable[[Any], str]) -> Any:
-    if axes is not None:
-        axes.set_label(draw(axes))
-        return axes
-    matplotlib = _matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
-        return _drawn(figure.subplots(), size, draw)
 
 
 def _curves(found: Mapping[str, Any], axes: Any) -> str:

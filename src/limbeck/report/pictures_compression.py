@@ -7,7 +7,7 @@ from typing import Any
 
 from limbeck.errors import ArgumentError
 from limbeck.report import fidelity as reports
-from limbeck.report.fidelity import _drawn
+from limbeck.report.canvas import drawn_on
 from limbeck.report.plots import falls, progress
 from limbeck.results.folder import as_saved
 
@@ -51,7 +51,7 @@ def measures(saved: Any, ax: Any = None, *, name: str) -> Any:
     history = as_saved(saved).content["history"]
     if name not in history:
         raise ArgumentError.unknown("name", name, set(history) - {"step"})
-    return _drawn(ax, (4.4, 2.9), partial(_column, history, name))
+    return drawn_on(ax, (4.4, 2.9), partial(_column, history, name))
 
 
 def _column(history: Any, name: str, axes: Any) -> str:

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from limbeck.errors import ArgumentError
-from limbeck.report.canvas import COLOURS, INK
-from limbeck.report.fidelity import _drawn
+from limbeck.report.canvas import COLOURS, INK, drawn_on
 from limbeck.report.images import images
 from limbeck.report.plots import intervals, sorted_log_probabilities
 from limbeck.results.folder import Saved, as_saved
 
-__all__ = ["features", "log_probabilities", "log_z", "samples"]
+__all__ = ["features", "has_interval", "log_probabilities", "log_z", "samples"]
 
 SHEET, WIDE = 36, 3.4
 r"""Images of a sheet, and its inches."""
@@ -40,12 +39,14 @@ def samples(saved: Any, ax: Any = None, *, model: str = "student") -> Any:
         raise ArgumentError.unknown("model", model, MODELS)
     rows = _array(found, f"samples_{model}", "samples")
     if found.content.get("image"):
-        return _drawn(ax, _size(found, rows), partial(_sheet, found, rows, model, "samples", False))
+        return drawn_on(
+            ax, _size(found, rows), partial(_sheet, found, rows, model, "samples", False)
+        )
     size = math.prod(rows.shape[1:])
     both = [_array(found, f"samples_{each}", "samples of both").reshape(-1, size)
             for each in MODELS]  # fmt: skip
     draw = {1: _histograms, 2: _scattered}.get(both[0].shape[1], _averages)
-    return _drawn(ax, (4.2, 3.6), partial(draw, found, *both))
+    return drawn_on(ax, (4.2, 3.6), partial(draw, found, *both))
 
 
 def features(saved: Any, ax: Any = None, *, model: str = "student") -> Any:
@@ -56,23 +57,23 @@ def features(saved: Any, ax: Any = None, *, model: str = "student") -> Any:
     rows = _array(found, f"features_{model}", "features")
     if not found.content.get("image"):
         raise ArgumentError("saved", "a result without images", "one whose events are images")
-    return _drawn(ax, _size(found, rows), partial(_sheet, found, rows, model, "features", True))
+    return drawn_on(ax, _size(found, rows), partial(_sheet, found, rows, model, "features", True))
 
 
 def log_probabilities(saved: Any, ax: Any = None) -> Any:
     r"""Log probabilities of the same events by both, sorted by the teacher's."""
     found = as_saved(saved)
     both = [_array(found, f"log_prob_{each}", "log probabilities of both") for each in MODELS]
-    return _drawn(ax, (4.8, 3.3), partial(_sorted, found, *both))
+    return drawn_on(ax, (4.8, 3.3), partial(_sorted, found, *both))
 
 
 def log_z(saved: Any, ax: Any = None) -> Any:
     r"""Estimates of log Z below one another, with the exact value where it is known."""
     found = as_saved(saved)
-    entries = [each for each in found.content.get("log_z", []) if _known(each)]
+    entries = [each for each in found.content.get("log_z", []) if has_interval(each)]
     if not entries:
         raise ArgumentError("saved", "a result without log Z", "one with estimates of it")
-    return _drawn(ax, (4.8, 1.3 + 0.36 * len(entries)), partial(_intervals, found, entries))
+    return drawn_on(ax, (4.8, 1.3 + 0.36 * len(entries)), partial(_intervals, found, entries))
 
 
 def _size(found: Saved, rows: np.ndarray) -> tuple[float, float]:
@@ -157,7 +158,8 @@ def _intervals(found: Saved, entries: list[Any], axes: Any) -> str:
     return f"{said} The dashed line is the exact value, {exact:.4f}."
 
 
-def _known(estimate: Any) -> bool:
+def has_interval(estimate: Any) -> bool:
+    r"""Whether a saved estimate can be drawn: it has a value and an error."""
     return estimate["value"] is not None and estimate["std_error"] is not None
 
 

@@ -9,12 +9,11 @@ import numpy as np
 
 from limbeck.core.checks import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.report.canvas import COLOURS, INK, MUTED
-from limbeck.report.fidelity import _drawn
+from limbeck.report.canvas import COLOURS, INK, MUTED, drawn_on
 from limbeck.report.surfaces import classes
 from limbeck.results.folder import Saved, as_saved
 
-__all__ = ["curve", "difference", "surface", "weights"]
+__all__ = ["curve", "difference", "numbers_of", "surface", "weights"]
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 r"""Probabilities whose lines are drawn."""
@@ -36,7 +35,7 @@ def weights(saved: Any, ax: Any = None, *, pair: tuple[int, int] = (0, 1)) -> An
     chosen = [whole_number("pair", each, f"two numbers from 0 to {dim - 1}", 0) for each in pair]
     if dim < 2 or max(chosen) >= dim:
         raise ArgumentError("pair", pair, f"two numbers from 0 to {dim - 1}")
-    return _drawn(ax, (4.2, 4.0), partial(_weights, found, chosen))
+    return drawn_on(ax, (4.2, 4.0), partial(_weights, found, chosen))
 
 
 def surface(saved: Any, ax: Any = None, *, model: str = "student", output: int = 0) -> Any:
@@ -52,14 +51,14 @@ def surface(saved: Any, ax: Any = None, *, model: str = "student", output: int =
     if model not in MODELS:
         raise ArgumentError.unknown("model", model, MODELS)
     values = _values(found, model, output)
-    return _drawn(ax, (4.0, 3.6), partial(_surface, found, values, model))
+    return drawn_on(ax, (4.0, 3.6), partial(_surface, found, values, model))
 
 
 def difference(saved: Any, ax: Any = None, *, output: int = 0) -> Any:
     r"""The student's surface minus the teacher's."""
     found = as_saved(saved)
     gap = _values(found, "student", output) - _values(found, "teacher", output)
-    return _drawn(ax, (4.0, 3.6), partial(_difference, found, gap))
+    return drawn_on(ax, (4.0, 3.6), partial(_difference, found, gap))
 
 
 def curve(saved: Any, ax: Any = None, *, output: int = 0) -> Any:
@@ -69,7 +68,7 @@ def curve(saved: Any, ax: Any = None, *, output: int = 0) -> Any:
     count = len(found.arrays["curve_student"])
     if not 0 <= output < count:
         raise ArgumentError("output", output, f"a number from 0 to {count - 1}")
-    return _drawn(ax, (4.8, 3.2), partial(_curve, found, output))
+    return drawn_on(ax, (4.8, 3.2), partial(_curve, found, output))
 
 
 def numbers_of(saved: Saved) -> list[str]:

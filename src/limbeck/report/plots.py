@@ -1,4 +1,4 @@
-r"""Curves and intervals: training, log probabilities side by side, log Z, what time buys.
+r"""Curves and intervals: training, log probabilities side by side, estimates of log Z.
 
 Each function draws saved numbers on one of matplotlib's axes and gives back a sentence that says
 what is to be seen, for those who cannot see it.
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from limbeck.errors import ArgumentError
-from limbeck.report.canvas import COLOURS, INK, MUTED
+from limbeck.report.canvas import COLOURS, MUTED
 
-__all__ = ["errors", "falls", "intervals", "progress", "sorted_log_probabilities"]
+__all__ = ["falls", "intervals", "progress", "sorted_log_probabilities"]
 
 Curve = tuple[Sequence[float], Sequence[float]]
 r"""Numbers along the horizontal axis, and along the vertical one."""
@@ -154,46 +154,6 @@ def intervals(
     return f"Estimates of log Z with three standard errors: {'; '.join(said)}.{band}"
 
 
-def errors(
-    axes: Any,
-    curves: Mapping[str, Curve],
-    *,
-    label: str = "3 standard errors of log Z (nats)",
-    goal: float | None = None,
-) -> str:
-    r"""What time buys: errors against seconds, both on logarithmic scales.
-
-    Arguments:
-        axes: Where to draw.
-        curves: Seconds and errors, by name.
-        label: What the errors are, with their unit.
-        goal: An error to reach, drawn as a level line.
-    """
-    marks = "osD^v"
-    for number, (name, curve) in enumerate(_some(curves).items()):
-        x, y = _pair(name, curve)
-        order = np.argsort(x)
-        axes.plot(
-            x[order], y[order], marker=marks[number % len(marks)], markersize=4,
-            color=_colour(number), label=name,
-        )  # fmt: skip
-    if goal is not None:
-        axes.axhline(goal, color=MUTED, linestyle="--", linewidth=1)
-        axes.annotate(
-            f"goal {goal:g}", (0.01, goal), xycoords=("axes fraction", "data"), va="bottom",
-            fontsize=8, color=INK,
-        )  # fmt: skip
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.xaxis.set_major_formatter(_plain)
-    axes.yaxis.set_major_formatter(_plain)
-    axes.set_xlabel("seconds")
-    axes.set_ylabel(label)
-    axes.legend(loc="best")
-    best = [f"{name} reaches {min(curve[1]):.3g}" for name, curve in curves.items()]
-    return f"Log-log plot of {label} against seconds: {'; '.join(best)}."
-
-
 def _some(given: Mapping[str, Any]) -> Mapping[str, Any]:
     if not given:
         raise ArgumentError("curves", "nothing to draw", "one or more, by name")
@@ -224,7 +184,3 @@ def _colour(number: int) -> str:
 
 def _thousands(value: float, _: Any = None) -> str:
     return f"{value:,.0f}"
-
-
-def _plain(value: float, _: Any = None) -> str:
-    return f"{value:g}"

@@ -10,6 +10,7 @@ from limbeck.compression.fidelity import wording
 from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.fidelity.report import Fidelity
 from limbeck.compression.fidelity.tables import group_table, table
+from limbeck.core.ratios import compared
 from limbeck.report import pictures
 from limbeck.report.blocks import Block, Gallery, Prose, Section, Stat, TableBlock, from_rich
 from limbeck.report.drawing import Drawing
@@ -39,11 +40,9 @@ def stats(content: dict[str, Any]) -> list[Stat]:
             found.append(Stat(wording.short(name, figure), label))
     teacher, student = report.costs["teacher"], report.costs["student"]
     for size in sorted(teacher.latency.keys() & student.latency.keys())[:1]:
-        said = wording.compared(
-            teacher.latency[size], student.latency[size], "faster", "slower", "as fast"
-        )
+        said = compared(teacher.latency[size], student.latency[size], "faster", "slower", "as fast")
         found.append(ratio(said, f"at batch {size:,}"))
-    said = wording.compared(teacher.bytes, student.bytes, "smaller", "larger", "as large")
+    said = compared(teacher.bytes, student.bytes, "smaller", "larger", "as large")
     if said:
         found.append(ratio(said, "on disk"))
     return found

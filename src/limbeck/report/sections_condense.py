@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from limbeck.compression.fidelity import wording
+from limbeck.core.ratios import compared
 from limbeck.predictive.agreement import Agreement
 from limbeck.report import pictures
 from limbeck.report.blocks import Block, Prose, Section, Stat, TableBlock, from_rich
@@ -29,8 +29,8 @@ def stats(content: dict[str, Any]) -> list[Stat]:
     ]
     size, speed = found.bytes, found.seconds
     for said in (
-        wording.compared(size[0], size[1], "smaller", "larger", "as large"),
-        wording.compared(speed[0], speed[1], "faster", "slower", "as fast"),
+        compared(size[0], size[1], "smaller", "larger", "as large"),
+        compared(speed[0], speed[1], "faster", "slower", "as fast"),
     ):
         if said:
             shown.append(ratio(said, "than the draws" if "×" in said else "as the draws"))

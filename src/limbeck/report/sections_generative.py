@@ -8,7 +8,7 @@ from limbeck.generative.estimate import NAMES, _with_error
 from limbeck.report import pictures
 from limbeck.report.blocks import Block, Prose, Section, Stat, TableBlock
 from limbeck.report.drawing import Drawing
-from limbeck.report.pictures_generative import MODELS, _known
+from limbeck.report.pictures_generative import MODELS, has_interval
 from limbeck.report.sections import value
 
 __all__ = ["sections", "stats"]
@@ -108,7 +108,7 @@ def _log_z(drawing: Drawing) -> list[Block]:
     if not entries:
         return []
     blocks: list[Block] = []
-    if drawing.pictures and any(map(_known, entries)):
+    if drawing.pictures and any(map(has_interval, entries)):
         blocks += drawing.gallery("Estimates", drawing.picture("log Z", pictures.log_z))
     heads = ["estimate", "verdict", "log Z", "95% interval", *BOUNDS, "seconds"]
     rows = []

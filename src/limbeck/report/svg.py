@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from limbeck.report.canvas import COLOURS, INK, LINES, MUTED, _matplotlib
+from limbeck.report.canvas import COLOURS, INK, LINES, MUTED, load_matplotlib
 
 __all__ = ["inline", "pixels"]
 
@@ -46,7 +46,7 @@ def inline(figure: Any, alt: str, prefix: str) -> str:
     """
     from matplotlib.text import Text
 
-    matplotlib = _matplotlib()
+    matplotlib = load_matplotlib()
     for text in figure.findobj(Text):
         text.set_parse_math(False)  # a class called $x$ is not mathematics
     written = io.StringIO()
@@ -69,7 +69,7 @@ def inline(figure: Any, alt: str, prefix: str) -> str:
 
 def pixels(image: np.ndarray, alt: str, prefix: str) -> str:
     r"""A picture (height, width) of numbers, each as a square: white the least, black the most."""
-    _matplotlib()
+    load_matplotlib()
     from matplotlib.image import imsave
 
     file = io.BytesIO()

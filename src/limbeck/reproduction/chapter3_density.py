@@ -75,9 +75,7 @@ def curve(student: GaussianMixture) -> Tensor:
         return student.log_prob(GRID)
 
 
-def experiment(
-    count: int, settings: MixtureSettings, progress: bool = False
-) -> tuple[dict[str, Any], Tensor]:
+def experiment(count: int, settings: MixtureSettings) -> tuple[dict[str, Any], Tensor]:
     r"""One of the experiments, of so many observations.
 
     Students are made twice over. "text": of single chains of the text's length, each giving a batch

@@ -110,7 +110,8 @@ class Average:
         r"""Take the present values in; the first ones are forgotten as if there had been none."""
         self.looks += 1
         share = 1 / min(float(self.looks), self.memory)
-        torch._foreach_lerp_(self.means, self.parameters, share)
+        for mean, parameter in zip(self.means, self.parameters, strict=True):
+            mean.lerp_(parameter, share)
 
     def into(self, parameters: Iterable[Tensor]) -> None:
         r"""Copy the averages into other parameters of the same shapes."""

@@ -10,7 +10,7 @@ import numpy as np
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.fidelity.report import NAMES, Fidelity
-from limbeck.compression.fidelity.tables import _heading
+from limbeck.compression.fidelity.tables import heading
 from limbeck.compression.fidelity.text import LITTLE, remarks
 from limbeck.compression.fidelity.wording import percent
 from limbeck.errors import ArgumentError
@@ -72,7 +72,7 @@ def compressed(
         own["verdicts"] += _verdicts(report)
         if X is not None:
             own |= _examples(X, report, image, arrays)
-    own["title"] = f"{_heading(own['models'][0]['name'])}, compressed"
+    own["title"] = f"{heading(own['models'][0]['name'])}, compressed"
     return own, arrays
 
 

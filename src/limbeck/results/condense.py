@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from limbeck.compression.fidelity import wording
+from limbeck.core.ratios import compared
 from limbeck.draws.read import as_draws
 from limbeck.draws.stored import Draws
 from limbeck.draws.stream import Stream, StreamEnded
@@ -89,8 +89,8 @@ def _summary(found: Agreement) -> str:
     r"""What a user would tell a colleague."""
     size, speed = found.bytes, found.seconds
     savings = (
-        wording.compared(size[0], size[1], "smaller", "larger", "as large"),
-        wording.compared(speed[0], speed[1], "faster", "slower", "as fast"),
+        compared(size[0], size[1], "smaller", "larger", "as large"),
+        compared(speed[0], speed[1], "faster", "slower", "as fast"),
     )
     said = " and ".join(each for each in savings if each)
     return (

@@ -97,10 +97,29 @@ def test_it_lies_between_0_and_1(n, m, seed, sure):
     assert perfect.value == 0
 
 
-def test_the_bootstraps_standard_error_is_that_of_repeated_data():
-    values = [error(sample(1000, seed, 1.6), resamples=2).value for seed in range(300)]
-    claimed = [error(sample(1000, seed, 1.6)).std_error for seed in range(20)]
+def always(n, seed):
+    r"""Confidences that mean nothing: low ones are too low, and high ones too high."""
+    confidence, _ = sample(n, seed)
+    return confidence, (np.random.default_rng(1000 + seed).uniform(size=(n, 1)) < 0.75).astype(
+        float
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda n, seed: sample(n, seed, 1.6), always], ids=["sure", "flat"]
+)
+def test_the_bootstraps_standard_error_is_that_of_repeated_data(kind):
+    values = [error(kind(1000, seed), resamples=2).value for seed in range(300)]
+    claimed = [error(kind(1000, seed)).std_error for seed in range(20)]
     assert np.mean(claimed) == pytest.approx(np.std(values), rel=0.15)
+
+
+def test_the_labels_of_an_example_are_resampled_together():
+    found = sample(500, 6, 1.6)
+    found = np.round(found[0], 2), found[1]  # so that bins are the same
+    one = error(found, bins=5)
+    copies = error(tuple(np.repeat(part, 4, axis=1) for part in found), bins=5)
+    assert copies == pytest.approx(one)  # the same label four times tells nothing more
 
 
 def test_many_examples_are_resampled_in_blocks(monkeypatch):

@@ -66,6 +66,18 @@ def test_regression_is_as_scikit_learn_has_it(valued):
     assert m.rmse(f, y).mean() == pytest.approx(math.sqrt(metrics.mean_squared_error(y, f)))
 
 
+def test_a_standard_error_is_that_of_a_mean():
+    rows = np.random.default_rng(4).normal(size=7)
+    assert m.mean(rows) == pytest.approx((rows.mean(), stats.sem(rows)))
+
+
+def test_r2_against_a_teacher_has_the_teachers_values_as_the_truth(valued):
+    student, teacher = valued
+    found = m.measured("regression", student, None, teacher)["teacher_r2"].mean()
+    assert found == pytest.approx(metrics.r2_score(teacher, student))
+    assert found != pytest.approx(metrics.r2_score(student, teacher))
+
+
 def test_divergences_are_sums_over_what_can_be(classified, labelled):
     t, s = classified[0], probabilities(200, 4, seed=9)
     np.testing.assert_allclose(m.kl(t, s), stats.entropy(t, s, axis=1))
@@ -90,6 +102,9 @@ def test_a_probability_of_nothing_costs_no_more_than_the_floor():
     np.testing.assert_allclose(m.kl(p[:1], p[:1, ::-1]), -np.log(m.FLOOR))
     y = np.array([[0, 1]])
     assert m.label_log_probability(p[:1], y) == pytest.approx(np.log(m.FLOOR))
+    rare = np.array([[1e-11, 1 - 1e-11]])  # above the floor, all is as it is
+    assert m.log_probability(rare, np.array([0])) == pytest.approx(np.log(1e-11))
+    assert m.kl(p[:1], rare) == pytest.approx(-np.log(1e-11))
 
 
 @settings(deadline=None, max_examples=60)
@@ -180,6 +195,20 @@ def test_intervals_of_r2_and_of_its_paired_differences_cover_the_truth():
         of_both.append(m.mean(one - two))
     assert 0.93 < _covers(of_one, 1 - 0.34) < 0.97
     assert 0.93 < _covers(of_both, -0.09) < 0.97
+
+
+@pytest.mark.parametrize("task", ["classification", "multilabel", "regression"])
+def test_measures_rise_or_fall_as_they_are_said_to(task):
+    rng = np.random.default_rng(6)
+    code = rng.integers(0, 3, 100)
+    good = np.eye(3)[code]
+    bad = np.roll(good, 1, axis=1)  # at the mean of 0 and 1, all labels are wrong
+    near, far = (0.8 * p + 0.1 * np.ones(3) / 3 + 0.1 * good for p in (good, bad))
+    y = code if task == "classification" else good
+    better, worse = (m.measured(task, p, y, good) for p in (near, far))
+    assert set(better) == {*m.OF_LABELS[task], *m.OF_TEACHER[task]}
+    for name, rows in better.items():
+        assert (rows.mean() > worse[name].mean()) == m.MEASURES[name].rises, name
 
 
 def test_every_measure_has_a_title():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from sklearn import metrics
 
 from limbeck.compression.fidelity.cost import Cost
@@ -164,7 +165,8 @@ def test_a_subgroup_is_the_same_report_on_its_rows():
     assert {k: part.differences[k] for k in alone.differences} == alone.differences
     same = (teacher.argmax(1) == student.argmax(1)).astype(float)
     gap = same[rows].mean() - same[~rows].mean()
-    assert part.differences["elsewhere"]["agreement"].value == pytest.approx(gap)
+    error = math.hypot(stats.sem(same[rows]), stats.sem(same[~rows]))
+    assert part.differences["elsewhere"]["agreement"] == pytest.approx((gap, error))
 
 
 def test_a_subgroup_where_the_student_is_worse_is_named():
@@ -231,6 +233,24 @@ def test_classes_are_crossed_and_rare_ones_pooled():
     assert np.sum(pairs["counts"]) == 600
     assert pairs["differ"] == (teacher.argmax(1) != student.argmax(1)).sum()
     assert pairs["differ"] > 600 - np.trace(pairs["counts"])  # some of them in one cell
+
+
+def test_of_many_classes_those_are_shown_that_are_mixed_up_most():
+    one = np.repeat(np.arange(30), 10 + np.arange(30))  # later classes are more frequent
+    two = np.where((one < 19) & (np.arange(len(one)) % 2 == 0), (one + 1) % 19, one)
+    pairs = fidelity("classification", np.eye(30)[one], np.eye(30)[two]).pairs
+    assert pairs["classes"] == [*map(str, range(19)), "other (11)"]
+    assert np.trace(pairs["counts"]) == (one == two).sum()
+    assert pairs["counts"][-1][-1] == (one >= 19).sum()
+
+
+def test_of_labels_it_is_shown_how_often_one_model_alone_says_yes():
+    p, s = np.random.default_rng(7).uniform(size=(2, 200, 3))
+    p[:, 0], s[:, 1] = 0.9, 0.1
+    pairs = fidelity("multilabel", p, s).pairs
+    for name, yes, no in (("teacher", p, s), ("student", s, p)):
+        alone = ((yes > 0.5) & (no < 0.5)).mean(0)
+        np.testing.assert_allclose(pairs[name], alone)
 
 
 def test_a_report_survives_its_file(tmp_path):

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import limbeck as lb
@@ -139,14 +139,16 @@ def test_exact_columns_come_back_exactly(data):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 12).flatmap(lambda n: reals(n, 64)))
+@example([0.0, 2.596312536836658e-40])
 def test_numbers_come_back_up_to_float32(values):
     df = pd.DataFrame({"x": values, "row": range(len(values))})
     table = Table(df)
     found = table.to_frame(table.encode(df))["x"].to_numpy()
     x = df["x"].to_numpy()
     assert (np.isnan(found) == np.isnan(x)).all()
-    size = 1e-45 + np.nanmax(np.abs(x), initial=0)
-    np.testing.assert_allclose(found, x, rtol=2**-23, atol=2**-23 * size)
+    size = np.nanmax(np.abs(x), initial=0)
+    # near zero, float32 numbers are 2^-149 apart
+    np.testing.assert_allclose(found, x, rtol=2**-23, atol=2**-23 * size + 2**-149)
 
 
 def test_what_is_far_from_zero_keeps_its_digits():
@@ -156,6 +158,32 @@ def test_what_is_far_from_zero_keeps_its_digits():
     found = table.to_frame(table.encode(df))
     np.testing.assert_allclose(found["latitude"], x, rtol=0, atol=1e-3 * 2**-24)
     assert (found["nanoseconds"] == df["nanoseconds"]).all()
+
+
+def test_large_whole_numbers_come_back_to_the_last_digit():
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"stamp": 1_700_000_000 + rng.integers(0, 10**6, 50)})
+    df["below"] = -df["stamp"]
+    df["some"] = pd.array(df["stamp"].where(rng.random(50) < 0.8), dtype="Int64")
+    table = Table(df)
+    pd.testing.assert_frame_equal(table.to_frame(table.encode(df)), df)
+
+
+def test_generated_whole_numbers_stay_within_what_their_dtype_holds():
+    df = pd.DataFrame({"n": np.array([2_000_000_000, 2_000_001_001, 2_000_000_500], np.int32)})
+    table = Table(df)
+    back = table.to_frame({"n": torch.tensor([1e9, -5e9, 3.0])})["n"]
+    assert back.dtype == np.int32
+    assert back.tolist() == [2**31 - 1, -(2**31), int(table.columns[0].origin) + 3]
+
+
+def test_an_outlier_does_not_become_a_huge_feature():
+    x = np.r_[np.random.default_rng(0).normal(size=9999), 1e6]
+    (column,) = Table(pd.DataFrame({"x": x})).columns
+    scaled = (x - column.origin - column.mean) / column.scale
+    assert scaled.max() == pytest.approx(20)
+    plain = Table(pd.DataFrame({"x": x[:-1]})).columns[0]
+    assert plain.scale == pytest.approx(x[:-1].std(), rel=1e-6)
 
 
 def test_tensors_are_of_few_kinds_and_masks_are_there_where_something_is_missing():
@@ -196,6 +224,10 @@ def test_codes_for_unknown_and_missing():
     back = table.to_frame(batch)
     assert back["a"].fillna("gone").tolist() == ["y", "x", "gone"]  # the most frequent one
     assert back["b"].tolist() == ["v", "u", "u"]
+    late = pd.DataFrame({"c": ["a", "z", "z"], "d": pd.Categorical(["a", "b", "b"])})
+    table = Table(late)  # where the most frequent one is not the first
+    batch = table.encode(pd.DataFrame({"c": ["new", "a"], "d": pd.Categorical(["new", "a"])}))
+    assert table.to_frame(batch).astype(str).values.tolist() == [["z", "b"], ["a", "a"]]
 
 
 def test_a_number_missing_where_none_was_is_filled_with_a_warning():
@@ -204,6 +236,19 @@ def test_a_number_missing_where_none_was_is_filled_with_a_warning():
         batch = table.encode(pd.DataFrame({"x": [5.0, np.nan]}))
     assert batch["x"].tolist() == [5, 2]
     assert set(batch) == {"x"}
+
+
+def test_generated_numbers_that_are_missing_are_filled():
+    df = pd.DataFrame({"x": [1.0, 2.0, np.nan, 9.0], "n": pd.array([1, None, 5, 9], "Int64")})
+    table = Table(df)
+    gone = torch.tensor([True, False])
+    batch = {"x": torch.tensor([7.5, 7.5]), "x__missing": gone}
+    batch |= {"n": torch.tensor([7.4, 7.4]), "n__missing": gone}
+    rounded = table.rounded(batch)
+    assert rounded["x"].tolist() == [2.0, 7.5]
+    assert rounded["n"].tolist() == [5.0, 7.0]
+    back = table.encode(table.to_frame(batch))  # the same by way of a frame
+    assert all(torch.equal(rounded[key], back[key]) for key in batch)
 
 
 def test_generated_numbers_are_rounded_to_what_the_column_holds():

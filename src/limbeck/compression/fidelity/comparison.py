@@ -12,7 +12,7 @@ from limbeck.compression.fidelity.calibration import calibration_errors, outcome
 from limbeck.compression.fidelity.measures import MEASURES, Figure, mean, measured
 from limbeck.compression.fidelity.subgroups import SMALL, subgroups
 
-__all__ = ["Comparison", "by_column", "by_group", "compare", "worse"]
+__all__ = ["Comparison", "by_column", "by_group", "compare", "decisive", "worse"]
 
 Figures = dict[str, dict[str, Figure]]
 r"""A value and its standard error, by model and by measure."""

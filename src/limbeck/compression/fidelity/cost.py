@@ -1,4 +1,4 @@
-r"""What a model costs: parameters, bytes on disk, time for a batch."""
+r"""What a model costs: parameters, bytes on disk; and, as it was timed, a batch."""
 
 from __future__ import annotations
 
@@ -13,19 +13,10 @@ import numpy as np
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from limbeck.compression.fidelity.timing import latencies, latency
 from limbeck.core.checks import number, whole_number
 from limbeck.errors import ArgumentError
 
-__all__ = [
-    "Cost",
-    "as_cost",
-    "bytes_on_disk",
-    "cost",
-    "latencies",
-    "latency",
-    "parameters",
-]
+__all__ = ["Cost", "as_cost", "bytes_on_disk", "cost", "parameters"]
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from rich.table import Table
 from limbeck.compression.fidelity import wording
 from limbeck.compression.fidelity.comparison import Comparison, decisive
 from limbeck.compression.fidelity.measures import MEASURES
+from limbeck.core.ratios import compared
 
 if TYPE_CHECKING:
     from limbeck.compression.fidelity.report import Fidelity
 
-__all__ = ["group_table", "groups", "table"]
+__all__ = ["group_table", "groups", "heading", "table"]
 
 LONGEST = 17  # characters of a heading that is one word
 ROWS = 16  # groups in a table
@@ -33,7 +34,7 @@ def table(report: Fidelity) -> Table:
     models = [model for model in report.names if model in report.measures]
     measures = _measures(report, models)
     rows = measures + _costs(report, models)
-    heads = [_heading(report.names[model]) for model in models]
+    heads = [heading(report.names[model]) for model in models]
     heads.insert(2, "student − teacher")
     title = f"fidelity on {report.rows:,} {'row' if report.rows == 1 else 'rows'}"
     shown = Table(title=title, title_justify="left", caption_justify="left")
@@ -69,7 +70,7 @@ def _costs(report: Fidelity, models: list[str]) -> list[list[str]]:
         if any(value is not None for value in values):
             cells = ["–" if value is None else shown(value) for value in values]
             less, more, same = words
-            cells.insert(2, wording.compared(values[0], values[1], less, more, same))
+            cells.insert(2, compared(values[0], values[1], less, more, same))
             rows.append([title, *cells])
 
     numbers: list[float | None] = [cost.parameters for cost in costs]
@@ -126,7 +127,7 @@ def _score(part: Comparison, other: str, name: str) -> float:
     return better / gap.std_error if gap.std_error > 0 else 1e9 * better
 
 
-def _heading(name: str) -> str:
-    # long names such as RandomForestClassifier break where their words do
+def heading(name: str) -> str:
+    r"""A model's name; long ones such as RandomForestClassifier break where their words do."""
     long = any(len(word) > LONGEST for word in name.split())
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name) if long else name

@@ -9,6 +9,7 @@ from limbeck.compression.fidelity import wording
 from limbeck.compression.fidelity.comparison import decisive
 from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.fidelity.tables import groups
+from limbeck.core.ratios import compared
 
 if TYPE_CHECKING:
     from limbeck.compression.fidelity.report import Fidelity
@@ -85,7 +86,7 @@ def _faithfulness(report: Fidelity) -> list[str]:
 def _speed(report: Fidelity) -> list[str]:
     teacher, student = (report.costs[model].latency for model in ("teacher", "student"))
     said = {
-        size: wording.compared(teacher[size], student[size], "faster", "slower", "as fast")
+        size: compared(teacher[size], student[size], "faster", "slower", "as fast")
         for size in sorted(teacher.keys() & student.keys())
     }
     if not said:
@@ -101,11 +102,9 @@ def _speed(report: Fidelity) -> list[str]:
 def _size(report: Fidelity) -> list[str]:
     teacher, student = (report.costs[model] for model in ("teacher", "student"))
     if teacher.bytes and student.bytes:
-        return [wording.compared(teacher.bytes, student.bytes, "smaller", "larger", "as large")]
+        return [compared(teacher.bytes, student.bytes, "smaller", "larger", "as large")]
     if teacher.parameters and student.parameters:
-        words = wording.compared(
-            teacher.parameters, student.parameters, "smaller", "larger", "as large"
-        )
+        words = compared(teacher.parameters, student.parameters, "smaller", "larger", "as large")
         return [f"{words} in parameters"]
     return []
 

@@ -17,7 +17,7 @@ from limbeck.compression.asking.keys import as_rows, count, select
 from limbeck.core.checks import number, whole_number
 from limbeck.errors import ArgumentError
 
-__all__ = ["SIZES", "latencies", "latency"]
+__all__ = ["SIZES", "latencies"]
 
 SIZES = (1, 1000)
 r"""Rows in the batches that are timed."""
@@ -32,17 +32,6 @@ CALLS = 1000
 r"""At most so many in a turn: more tell no more."""
 
 Call = Callable[[Any], Any]
-
-
-def latency(
-    call: Call, X: Any, sizes: Sequence[int] = SIZES, *, seconds: float = SECONDS
-) -> dict[int, float]:
-    r"""Seconds that a call takes for batches of some numbers of rows; see `latencies`.
-
-    >>> sorted(latency(np.sum, np.zeros((3, 2)), (1, 10), seconds=1e-3))
-    [1, 10]
-    """
-    return latencies({"": call}, X, sizes, seconds=seconds)[""]
 
 
 def latencies(

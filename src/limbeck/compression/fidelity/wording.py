@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 from limbeck.compression.fidelity.measures import MEASURES, Figure
-from limbeck.core.ratios import compared
 
-__all__ = ["compared", "figure", "percent", "short", "size", "span"]
+__all__ = ["figure", "percent", "short", "size", "span"]
 
 ROUNDING = 1e-12
 r"""Errors that are smaller than this, of the value or of 100%, are none."""

@@ -2,8 +2,6 @@ r"""Torch modules as teachers on arrays: in evaluation mode, without gradients, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -18,6 +16,7 @@ from limbeck.compression.teachers.readings import Said, as_outputs, read, settle
 from limbeck.compression.teachers.rows import dense
 from limbeck.core.batch import X as Inputs
 from limbeck.core.batch import part_of
+from limbeck.core.modes import evaluating
 from limbeck.core.teacher import output_form
 from limbeck.errors import ArgumentError
 
@@ -64,7 +63,7 @@ class Network(RawPredictor):
 
     def raw(self, X: Any) -> np.ndarray:
         n, x = count(X), self.tensors(X)
-        with _evaluating(self.module):
+        with evaluating(self.module), torch.no_grad():
             blocks = []
             for start in range(0, n, BLOCK):
                 size = min(BLOCK, n - start)
@@ -97,16 +96,3 @@ def _as_tensor(X: Any) -> Tensor:
         received = f"columns of type {array.dtype}, for a torch teacher"
         raise ArgumentError("X", received, "numbers")
     return torch.as_tensor(np.ascontiguousarray(array))
-
-
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    training = [part for part in module.modules() if part.training]
-    for part in training:
-        part.training = False
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for part in training:
-            part.training = True
