@@ -79,8 +79,8 @@ def log_partition(
             "target" for what the target gives; or events (m, *shape), such as data. For "ais" with
             `reverse`, and for the chains that check "importance", "target" by default.
         second_start: Bridge: where a quarter of the chains begin, which must agree with the others:
-            as `start`; "auto" is "target" or, if chains start there or at data, "proposal"; None
-            makes no such check.
+            as `start`; "auto" is "target", or "proposal" if chains start at the target's, or one
+            half of each if they start at events; None makes no such check.
         chains: Bridge: the number of chains; one for each sample by default.
         thin: Bridge: steps between two draws of a chain, where there are fewer chains.
         schedule: AIS: "2008" for 14,500 temperatures, their number, or the numbers themselves.

@@ -93,7 +93,8 @@ def plan(
     steps = None if burn_in == "auto" else whole_number("burn_in", burn_in, accepted, least=0)
     start = as_start(start, "start")
     if isinstance(second_start, str) and second_start == "auto":
-        second_start = "target" if isinstance(start, str) and start == "proposal" else "proposal"
+        others = {"proposal": "target", "target": "proposal"}
+        second_start = others[start] if isinstance(start, str) else "both"
     elif second_start is not None:
         second_start = as_start(second_start, "second_start")
     return Plan(kernel, start, second_start, chains, math.ceil(samples / chains), thin, steps)

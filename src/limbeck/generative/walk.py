@@ -130,7 +130,8 @@ def starts(densities: Densities, start: str | Tensor, n: int, generator: torch.G
     Arguments:
         densities: The target and the proposal.
         start: "proposal" for samples of it, "target" for what the target (or its support) gives
-            chains to start from, or events (m, *shape) to choose from at random.
+            chains to start from, "both" for one half of each, or events (m, *shape) to choose from
+            at random.
         n: How many.
         generator: The source of randomness.
     """
@@ -143,6 +144,9 @@ def starts(densities: Densities, start: str | Tensor, n: int, generator: torch.G
             raise ArgumentError("start", "no events", "one or more")
         chosen = torch.randint(len(rows), (n,), generator=generator, device=generator.device)
         return rows.to(device, dtype)[chosen]
+    if start == "both":
+        halves = (("proposal", n - n // 2), ("target", n // 2))
+        return torch.cat([starts(densities, name, k, generator) for name, k in halves if k])
     if start == "proposal":
         return densities.sample(n, generator)
     if start != "target":
