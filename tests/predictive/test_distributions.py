@@ -254,7 +254,7 @@ def test_a_level_is_between_0_and_1(level):
 
 
 def test_vectors_have_no_intervals():
-    with pytest.raises(NotImplementedError, match="MultivariateNormal is a distribution of vect"):
+    with pytest.raises(lb.LimbeckError, match="MultivariateNormal is of vectors"):
         ALL["mixture of vectors"].interval(0.9)
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import torch
 from torch import Tensor
 
+from limbeck.errors import LimbeckError
 from limbeck.models.quantiles import tail_of
 
 __all__ = [
@@ -116,11 +117,15 @@ class Distribution:
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
         r"""P(Y ≤ y), or P(Y > y)."""
-        raise NotImplementedError(f"{type(self).__name__} is a distribution of vectors")
+        raise self._vectors()
 
     def end(self, mass: float, upper: bool) -> Tensor:
         r"""The end of a central interval with this probability beyond it."""
-        raise NotImplementedError(f"{type(self).__name__} is a distribution of vectors")
+        raise self._vectors()
+
+    def _vectors(self) -> LimbeckError:
+        name = type(self).__name__
+        return LimbeckError(f"{name} is of vectors, which have no order: take quantiles of samples")
 
     def mixed(self, log_weights: Tensor) -> Any:
         r"""The mixture over the last batch dimension, with log weights (..., K)."""
