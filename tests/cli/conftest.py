@@ -57,6 +57,7 @@ def here(tmp_path, monkeypatch):
     r"""The current folder, with files; modules that are imported from it are forgotten."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "models", raising=False)  # another test's, in this process
     Path("models.py").write_text(CODE)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 3))
