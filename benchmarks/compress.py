@@ -13,22 +13,20 @@ options. One JSON line a figure on the standard output, and a table last, on the
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import logging
 import math
 import statistics
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
+from compress_others import HIDDEN, RATE, STEPS, Fold, by_autogluon, by_hand
 from rich.console import Console
 from rich.table import Table
 from sklearn import datasets
@@ -41,8 +39,6 @@ from sklearn.ensemble import (
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import RepeatedKFold, RepeatedStratifiedKFold
 from timing import machine, report
-from torch import nn
-from torch.nn import functional as F
 
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
@@ -51,7 +47,6 @@ from limbeck.compression.fidelity.timing import latencies
 from limbeck.compression.teachers.dispatch import as_predictor
 from limbeck.models import Preprocessed
 
-HIDDEN, STEPS, BATCH, RATE = (32, 16), 5000, 200, 0.01
 OPTIONS = {
     "inputs": "munge", "size": 20_000, "steps": STEPS, "lr": RATE, "held_out": 0.0,
     "engine": "compiled", "device": "cpu", "progress": False,
@@ -78,73 +73,12 @@ DATA = {
 VALUES = {"Friedman 1", "diabetes"}
 
 
-class Fold(NamedTuple):
-    r"""A part of the rows to learn from, and the rest."""
-
-    X: np.ndarray
-    y: np.ndarray
-    X_test: np.ndarray
-    y_test: np.ndarray
-    seed: int
-
-
 def folds(name: str, repeats: int) -> Iterator[Fold]:
     X, y = DATA[name]()
     kind = RepeatedKFold if name in VALUES else RepeatedStratifiedKFold
     splits = kind(n_splits=SPLITS, n_repeats=repeats, random_state=0).split(X, y)
     for seed, (a, b) in enumerate(splits):
         yield Fold(X[a], y[a], X[b], y[b], seed)
-
-
-def by_hand(fold: Fold, targets: np.ndarray, regression: bool) -> Callable[[np.ndarray], Any]:
-    r"""Targets (n, K) of the rows learnt as everybody does; the same net, steps and rates.
-
-    A tenth of the rows is held out, and the weights are kept that did best there.
-    """
-    torch.manual_seed(fold.seed)
-    mean, deviation = fold.X.mean(0), fold.X.std(0) + 1e-12
-    shift, scale = (targets.mean(0), targets.std(0)) if regression else (0.0, 1.0)
-    x = torch.tensor((fold.X - mean) / deviation, dtype=torch.float32)
-    t = torch.tensor((targets - shift) / scale, dtype=torch.float32)
-    loss = F.mse_loss if regression else F.cross_entropy
-    sizes = (x.shape[1], *HIDDEN, t.shape[1])
-    layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
-    net = nn.Sequential(*layers[:-1])
-    optimizer = torch.optim.Adam(net.parameters(), RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    order, many = torch.randperm(len(x)), len(x) // 10
-    held, learnt = order[:many], order[many:]
-    best, kept = math.inf, net.state_dict()
-    for step in range(STEPS):
-        some = learnt[torch.randint(len(learnt), (BATCH,))]
-        optimizer.zero_grad()
-        loss(net(x[some]), t[some]).backward()
-        optimizer.step()
-        schedule.step()
-        if step % 50 == 49:
-            with torch.no_grad():
-                now = float(loss(net(x[held]), t[held]))
-            if now < best:
-                best, kept = now, copy.deepcopy(net.state_dict())
-    net.load_state_dict(kept)
-
-    @torch.no_grad()
-    def predict(X: np.ndarray) -> np.ndarray:
-        y = net(torch.tensor((X - mean) / deviation, dtype=torch.float32)).numpy()
-        return (y * scale + shift)[:, 0] if regression else y.argmax(1)
-
-    return predict
-
-
-def by_autogluon(fold: Fold, teacher: str, regression: bool, python: str) -> np.ndarray:
-    r"""What AutoGluon's student of the same teacher says of the test rows, by another Python."""
-    script = Path(__file__).with_name("autogluon_student.py")
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "fold.npz", Path(folder) / "answers.npz"
-        np.savez(source, **fold._asdict(), teacher=teacher, regression=regression)
-        subprocess.run([python, script, source, target], check=True, stdout=subprocess.DEVNULL)
-        with np.load(target, allow_pickle=False) as answers:
-            return answers["student"]
 
 
 def seconds(predictor: Any, student: Compressed, X: np.ndarray) -> dict[str, dict[int, float]]:

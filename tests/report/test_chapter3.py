@@ -2,6 +2,7 @@ r"""The pictures of chapter 3, from results made up; and what they are drawn wit
 
 import numpy as np
 import pytest
+from tests.report.written import assert_written
 
 from limbeck.errors import ArgumentError
 from limbeck.report import condensation, surfaces
@@ -60,13 +61,8 @@ def test_every_picture_is_written_and_described(tmp_path):
         "logistic": [data_set(bags, components=True), data_set(bags)],
     }
     said = pictures(results, tmp_path)
-    assert sorted(said) == [
-        "components.png", "densities.png", "divergences.png", "posteriors.png", "setup.png",
-        "surfaces.png", "weights.png",
-    ]  # fmt: skip
-    for name, alt in said.items():
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-        assert alt.endswith(".")
+    names = ["components", "densities", "divergences", "posteriors", "setup", "surfaces", "weights"]
+    assert_written(tmp_path, said, [f"{name}.png" for name in names])
     assert "1,000: KL of batch 0.0123, of online 0.0123" in said["densities.png"]
     assert "all chains together 0.0010 to 0.0010" in said["divergences.png"]
     assert "CE batch: 2 draws of mean length 7.5" in said["weights.png"]

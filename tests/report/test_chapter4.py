@@ -2,6 +2,7 @@ r"""The pictures of chapter 4, from results made up."""
 
 import numpy as np
 import pytest
+from tests.report.written import assert_written
 
 from limbeck.errors import ArgumentError
 from limbeck.report.chapter4 import pictures, sheets
@@ -30,10 +31,7 @@ def results():
 
 def test_every_picture_is_written_and_described(tmp_path):
     said = pictures(results(), tmp_path, reference=REFERENCE)
-    assert sorted(said) == ["log-z.png", "progress.png", "sorted.png"]
-    for name, alt in said.items():
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-        assert alt.endswith(".")
+    assert_written(tmp_path, said, ["log-z.png", "progress.png", "sorted.png"])
     assert said["progress.png"].count("ends at -94.50") == 4
     assert said["sorted.png"].count("on average 7.00 nats below") == 4
     assert said["log-z.png"].count("(doubtful)") == 4

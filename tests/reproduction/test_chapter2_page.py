@@ -2,6 +2,7 @@ r"""Chapter 2's page, table and pictures, from results made of the text's own nu
 
 import pytest
 from rich.console import Console
+from tests.report.written import assert_written
 from tests.reproduction.test_chapter2_findings import as_runs
 
 from limbeck.reproduction.chapter2 import CELLS, Settings
@@ -101,10 +102,7 @@ def test_the_table_on_the_terminal_has_every_cell():
 def test_every_picture_is_written_and_described(tmp_path):
     pytest.importorskip("matplotlib")
     said = pictures(results(), tmp_path)
-    assert sorted(said) == ["accuracy.png", "cells.png", "log-probability.png", "nade.png"]
-    for name, alt in said.items():
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-        assert alt.endswith(".")
+    assert_written(tmp_path, said, ["accuracy.png", "cells.png", "log-probability.png", "nade.png"])
     assert "NADE ends at 97.6" in said["accuracy.png"]
     assert "Dashed: teacher, 98.71." in said["accuracy.png"]
     assert "MNIST, 10%, derivative square error 96.36 (the text 96.36 ± 0.37)" in said["cells.png"]

@@ -3,7 +3,6 @@ r"""`limbeck export`: a result's student, for elsewhere."""
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,26 +72,18 @@ def restored(folder: Path, predict: str | None = None) -> Any:
     own, name = None, options.get("student")
     if isinstance(name, str) and references.is_reference(name):
         own = copy.deepcopy(references.load(name, "student"))
-    if predict is None and own is None and _calls_own(folder / STUDENT):
-        given = _found(options.get("predict"), folder)
-    else:
-        given = None if predict is None else predict_of(predict)
+    given = None if predict is None else predict_of(predict)
     try:
-        return lb.load(folder / STUDENT, own, predict=given)
+        try:
+            return lb.load(folder / STUDENT, own, predict=given)
+        except ArgumentError as error:
+            if error.argument != "predict" or given is not None:
+                raise
+            return lb.load(folder / STUDENT, predict=_found(options.get("predict"), folder))
     except ArgumentError as error:
         if error.argument != "predict":
             raise
         raise ArgumentError("--predict", error.received, error.accepted) from error
-
-
-def _calls_own(student: Path) -> bool:
-    r"""Whether a saved student calls a function of the user's own."""
-    from limbeck.predictive.condensed import ABOUT
-
-    if not (student / ABOUT).is_file():
-        return False
-    bag = json.loads((student / ABOUT).read_text(encoding="utf-8")).get("bag")
-    return bag is not None and bag["predict"] is None
 
 
 def _found(name: Any, folder: Path) -> Any:

@@ -1,0 +1,83 @@
+r"""Students of the same teacher made by others: a plain PyTorch loop, and AutoGluon."""
+
+from __future__ import annotations
+
+import copy
+import math
+import subprocess
+import tempfile
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+__all__ = ["HIDDEN", "RATE", "STEPS", "Fold", "by_autogluon", "by_hand"]
+
+HIDDEN, STEPS, BATCH, RATE = (32, 16), 5000, 200, 0.01
+r"""The net and its training, limbeck's as well."""
+
+
+class Fold(NamedTuple):
+    r"""A part of the rows to learn from, and the rest."""
+
+    X: np.ndarray
+    y: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    seed: int
+
+
+def by_hand(fold: Fold, targets: np.ndarray, regression: bool) -> Callable[[np.ndarray], Any]:
+    r"""Targets (n, K) of the rows learnt as everybody does; the same net, steps and rates.
+
+    A tenth of the rows is held out, and the weights are kept that did best there.
+    """
+    torch.manual_seed(fold.seed)
+    mean, deviation = fold.X.mean(0), fold.X.std(0) + 1e-12
+    shift, scale = (targets.mean(0), targets.std(0)) if regression else (0.0, 1.0)
+    x = torch.tensor((fold.X - mean) / deviation, dtype=torch.float32)
+    t = torch.tensor((targets - shift) / scale, dtype=torch.float32)
+    loss = F.mse_loss if regression else F.cross_entropy
+    sizes = (x.shape[1], *HIDDEN, t.shape[1])
+    layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
+    net = nn.Sequential(*layers[:-1])
+    optimizer = torch.optim.Adam(net.parameters(), RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    order, many = torch.randperm(len(x)), len(x) // 10
+    held, learnt = order[:many], order[many:]
+    best, kept = math.inf, net.state_dict()
+    for step in range(STEPS):
+        some = learnt[torch.randint(len(learnt), (BATCH,))]
+        optimizer.zero_grad()
+        loss(net(x[some]), t[some]).backward()
+        optimizer.step()
+        schedule.step()
+        if step % 50 == 49:
+            with torch.no_grad():
+                now = float(loss(net(x[held]), t[held]))
+            if now < best:
+                best, kept = now, copy.deepcopy(net.state_dict())
+    net.load_state_dict(kept)
+
+    @torch.no_grad()
+    def predict(X: np.ndarray) -> np.ndarray:
+        y = net(torch.tensor((X - mean) / deviation, dtype=torch.float32)).numpy()
+        return (y * scale + shift)[:, 0] if regression else y.argmax(1)
+
+    return predict
+
+
+def by_autogluon(fold: Fold, teacher: str, regression: bool, python: str) -> np.ndarray:
+    r"""What AutoGluon's student of the same teacher says of the test rows, by another Python."""
+    script = Path(__file__).with_name("autogluon_student.py")
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "fold.npz", Path(folder) / "answers.npz"
+        np.savez(source, **fold._asdict(), teacher=teacher, regression=regression)
+        subprocess.run([python, script, source, target], check=True, stdout=subprocess.DEVNULL)
+        with np.load(target, allow_pickle=False) as answers:
+            return answers["student"]
