@@ -1,4 +1,4 @@
-r"""Values of a pandas series as arrays: numbers, dates as seconds, places among the distinct."""
+r"""Values of a pandas series as arrays: numbers, dates as seconds, places among the values."""
 
 from __future__ import annotations
 
@@ -33,21 +33,22 @@ def pandas() -> Any:
 
 
 def factorized(series: Any) -> tuple[np.ndarray[Any, Any], Any]:
-    r"""Places (n,) among the distinct values, −1 where they are missing; and these.
+    r"""Places (n,) among the values that occur, −1 where they are missing; and these values.
 
-    Lists and the like are a TypeError.
+    Each stands there once, but for a few rows, where looking for equals takes longer than it
+    saves. Lists and the like are a TypeError.
     """
     pd = pandas()
     if len(series) > ROWS:
         found: tuple[np.ndarray[Any, Any], Any] = pd.factorize(series)
         return found
-    places, distinct = list[int](), list[Any]()
+    places, values = list[int](), list[Any]()
     for value in series.tolist():  # quicker, if they are few
         hash(value)
         gone = pd.isna(value) is True
-        places.append(-1 if gone else len(distinct))
-        distinct += [] if gone else [value]
-    return np.array(places, int), distinct
+        places.append(-1 if gone else len(values))
+        values += [] if gone else [value]
+    return np.array(places, int), values
 
 
 def measured(series: Any, date: bool, argument: str) -> np.ndarray[Any, Any]:
