@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from limbeck.errors import CheckpointError
 
@@ -21,6 +21,7 @@ __all__ = [
     "check_folder",
     "copy_into",
     "differences",
+    "load_weights",
     "read",
     "read_tensors",
     "replacing",
@@ -159,3 +160,22 @@ def copy_into(places: dict[str, Tensor], tensors: dict[str, Tensor], path: Path)
                 here = f"{tuple(place.shape)} of {place.dtype}"
                 raise CheckpointError(f"checkpoint: {name} in {path} is {saved}, and here {here}")
             place.copy_(tensors[name])
+
+
+def load_weights(student: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    r"""Copy a file's weights into a module, and refuse those that no training leaves behind.
+
+    Parameters must be finite. Buffers may be infinite, as thresholds and masks are, but not NaN.
+    """
+    parameters = {name for name, _ in student.named_parameters()}
+    for name, tensor in tensors.items():
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            continue
+        bad = ~tensor.isfinite() if name in parameters else tensor.isnan()
+        if count := int(bad.sum()):
+            raise CheckpointError(
+                f"checkpoint: {path} holds weights that are not finite ({count:,} of "
+                f"{tensor.numel():,} numbers of {name}); the file is damaged or was written by a "
+                "training that diverged: restore it from a copy, or train the student again"
+            )
+    copy_into(student.state_dict(), tensors, path)

@@ -260,7 +260,7 @@ class Run:
                 f"checkpoint: {folder} belongs to another run: {'; '.join(found)}"
             )
 
-        files.copy_into(self.objective.student.state_dict(), files.under("student.", tensors), path)
+        files.load_weights(self.objective.student, files.under("student.", tensors), path)
         self.update.load(files.under("update.", tensors), path)
         self.objective.load_rng_state(files.under("draws.", tensors))
         self.best = {

@@ -131,7 +131,7 @@ def load(folder: str | Path, student: nn.Module | None = None) -> Result:
         student = from_spec(about["spec"], folder)
     if callable(room := getattr(student, "make_room", None)):
         room(tensors)
-    files.copy_into(student.state_dict(), tensors, folder / STUDENT)
+    files.load_weights(student, tensors, folder / STUDENT)
     try:
         story = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         return Result(student, History(story.pop("history")), **story)

@@ -131,6 +131,8 @@ def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
         "",
         f"W = dict(np.load(Path(__file__).with_name({weights!r}), allow_pickle=False))",
         'W = {name: a.astype(float) if a.dtype.kind == "f" else a for name, a in W.items()}',
+        'if any(np.isnan(a).any() for a in W.values() if a.dtype.kind == "f"):',
+        f'    raise ValueError("{weights}: got weights that are NaN; the file is damaged")',
     ]
     if leaving.classes is not None:
         plain = (str, int, float)

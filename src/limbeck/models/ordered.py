@@ -133,7 +133,7 @@ class Ordered(nn.Module):
         r"""Read what `save` wrote."""
         tensors, about = files.read(Path(path), FORMAT)
         model = cls.from_spec(about.get("spec") or {}, device=device)
-        files.copy_into(model.state_dict(), tensors, Path(path))
+        files.load_weights(model, tensors, Path(path))
         return model
 
     def _like(self) -> Tensor:
