@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ import torch
 from timing import machine, report
 
 import limbeck as lb
-from limbeck.reproduction import data
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
+from reproduction import data
 
 ERRORS = (0.1, 0.05, 0.03, 0.02, 0.01)
 r"""Three standard errors to be reached."""

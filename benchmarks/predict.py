@@ -13,23 +13,22 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
 from timing import machine, report, side_by_side
 from torch import Tensor
 
+from limbeck.demo.logistic import PRIOR_VARIANCE, points, sampler
 from limbeck.predictive.ep import ep_logistic
 from limbeck.predictive.gaussian_logistic import mackay_mean, sigmoid_mean
 from limbeck.predictive.sample_bag import SampleBag
-from limbeck.reproduction.chapter3_logistic import (
-    PRIOR_VARIANCE,
-    best_bag,
-    exact_surface,
-    points,
-    sampler,
-)
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
+from reproduction.chapter3_logistic import best_bag, exact_surface
 
 DRAWS, CHAINS, BURN_IN = 10_000, 100, 200
 COMPONENTS = (5, 10, 20)

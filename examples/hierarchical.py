@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,7 +29,6 @@ from rich.table import Table
 from torch import Tensor
 
 import limbeck as lb
-from limbeck.reproduction.record import write
 
 VARIABLES = ["alpha", "alpha_new", "beta"]  # what predictions need of all that was sampled
 
@@ -246,7 +246,9 @@ def show(figures: Figures) -> None:
 def save(figures: Figures, folder: Path) -> None:
     r"""Write the figures (JSON) and held-out probabilities by village (PNG)."""
     content = asdict(figures)
-    write(folder / "hierarchical.json", content)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(content, indent=1) + "\n"
+    (folder / "hierarchical.json").write_text(text, encoding="utf-8")
     draw(content, folder / "hierarchical.png")
 
 

@@ -23,6 +23,7 @@ import argparse
 import json
 import math
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -31,17 +32,20 @@ import torch
 from limbeck.core.stored import precompute
 from limbeck.core.teacher import as_teacher
 from limbeck.distillation import steps as steps_of
+from limbeck.environment import environment
 from limbeck.inputs import Dataset, Mix
 from limbeck.models.batched import BatchedMLP
 from limbeck.preparation import choose_device
-from limbeck.reproduction import data, keeping
-from limbeck.reproduction.ahead import Ahead
-from limbeck.reproduction.chapter2 import Settings
-from limbeck.reproduction.chapter2_measure import Examples, examples, measured
-from limbeck.reproduction.chapter2_parts import BLOCK, Parts
-from limbeck.reproduction.copies import Change, Copies
-from limbeck.reproduction.crowd import Average, crowd_error
-from limbeck.reproduction.record import circumstances, write
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
+from reproduction import data, keeping
+from reproduction.ahead import Ahead
+from reproduction.chapter2 import Settings
+from reproduction.chapter2_measure import Examples, examples, measured
+from reproduction.chapter2_parts import BLOCK, Parts
+from reproduction.copies import Change, Copies
+from reproduction.crowd import Average, crowd_error
+from reproduction.record import write
 
 FILE = "best-student.json"
 HELD_OUT = 1 / 6  # of the train images, the last ones
@@ -87,7 +91,7 @@ class Bench:
         self.teacher = (
             keeping.read(Path(ask.teacher), self.place)[0] if ask.teacher else self.parts.teacher[0]
         )
-        self.found = circumstances(self.place) | {"teacher": self._about_teacher(), "trained": []}
+        self.found = environment(self.place) | {"teacher": self._about_teacher(), "trained": []}
         if (self.out / FILE).exists():
             before = json.loads((self.out / FILE).read_text(encoding="utf-8"))
             self.found["trained"] = before["trained"]

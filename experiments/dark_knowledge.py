@@ -25,11 +25,13 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path[:0] = [str(Path(__file__).parent)]
-import dark_knowledge_digits as digits  # noqa: E402
-import dark_knowledge_toy as toy  # noqa: E402
-from dark_knowledge_page import PAPER, figure  # noqa: E402
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
+import dark_knowledge_digits as digits
+import dark_knowledge_toy as toy
+from dark_knowledge_page import PAPER, figure
 
-from limbeck.reproduction.record import circumstances, write  # noqa: E402
+from limbeck.environment import environment
+from reproduction.record import write
 
 FILE = "dark-knowledge.json"
 LIBRARIES = ("posteriors", "blackjax", "jax")
@@ -38,7 +40,7 @@ LIBRARIES = ("posteriors", "blackjax", "jax")
 def made_with() -> dict[str, Any]:
     r"""Hardware and versions, with those of the samplers that are installed."""
     there = {name: metadata.version(name) for name in LIBRARIES if digits.installed(name)}
-    return circumstances("cpu") | there | {"threads": torch.get_num_threads()}
+    return environment("cpu") | there | {"threads": torch.get_num_threads()}
 
 
 def toy_table(found: dict[str, Any]) -> Table:

@@ -21,7 +21,7 @@ from dark_knowledge_toy import divergence, many
 from torch import Tensor
 
 import limbeck as lb
-from limbeck.reproduction import data
+from reproduction import data
 
 __all__ = ["run", "scored", "split"]
 

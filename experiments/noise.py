@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -18,15 +19,18 @@ import torch
 
 from limbeck import losses
 from limbeck.distillation import distill
+from limbeck.environment import environment
 from limbeck.inputs import Noise
 from limbeck.models.batched import BatchedMLP
 from limbeck.models.bootstrap import Resamples, members_cross_entropy
 from limbeck.models.ensemble import Ensemble
 from limbeck.models.mlp import MLP
 from limbeck.preparation import choose_device
-from limbeck.reproduction import data
-from limbeck.reproduction.chapter2_measure import examples, measured
-from limbeck.reproduction.record import circumstances, write
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
+from reproduction import data
+from reproduction.chapter2_measure import examples, measured
+from reproduction.record import write
 
 FILE = "noise.json"
 
@@ -78,7 +82,7 @@ def main(arguments=None):
     ask = parser.parse_args(arguments)
     digits, began = data.mnist(ask.data), time.perf_counter()
     settings = {k: v for k, v in vars(ask).items() if k not in ("data", "out", "device", "quiet")}
-    found = circumstances(choose_device(ask.device)) | {"settings": settings, "scales": []}
+    found = environment(choose_device(ask.device)) | {"settings": settings, "scales": []}
     for scale in ask.scales:
         teacher = teacher_of(ask, digits, scale)
         students = [student_of(ask, digits, teacher, seed) for seed in range(ask.seeds)]

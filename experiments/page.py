@@ -8,15 +8,16 @@ from __future__ import annotations
 import json
 import runpy
 import statistics
+import sys
 from pathlib import Path
 
-from limbeck.report import chapter3 as chapter3_pictures
-from limbeck.report.chapter4 import pictures
-from limbeck.reproduction import chapter2_output, chapter2_page, chapter3_page, page
-from limbeck.reproduction.chapter2 import CELLS
-from limbeck.reproduction.chapter2_page import MEASURES, SHARES
-from limbeck.reproduction.thesis import AIS_2008, LOG_Z
-from limbeck.reproduction.thesis import CHAPTER_2 as PRINTED
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
+from reproduction import chapter2_output, chapter2_page, chapter3_page, chapter3_pictures, page
+from reproduction.chapter2 import CELLS
+from reproduction.chapter2_page import MEASURES, SHARES
+from reproduction.chapter4_pictures import pictures
+from reproduction.thesis import AIS_2008, LOG_Z
+from reproduction.thesis import CHAPTER_2 as PRINTED
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -68,8 +69,8 @@ most directions dark, so training hardly moves weights along them. Smaller teach
 STARTS = """\
 The text does not tell how its nets started. Its published code draws normal weights and biases of
 variance 1 / (inputs + 1), about 0.7 of He's, and so do all nets of the tables above. With He's
-weights (`limbeck reproduce chapter-2 --init he`) students of noise are worse. What is left of the
-gap is one and a half to two standard deviations of our seeds for cross entropy, and is not
+weights (`python -m reproduction chapter-2 --init he`) students of noise are worse. What is left of
+the gap is one and a half to two standard deviations of our seeds for cross entropy, and is not
 explained for the log probability of derivatives from a tenth; one teacher stands behind all our
 seeds, and one behind the text's single runs. By derivatives a student of noise does not settle: the
 curves above go up and down by 0.2 nats and more from look to look, and a table shows where they

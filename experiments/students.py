@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import time
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from limbeck.core.batch import Batch
 from limbeck.core.inputs import Inputs
 from limbeck.distillation import steps
 from limbeck.engine.precision import full_precision
+from limbeck.environment import environment
 from limbeck.generative.bounds import mean_bound
 from limbeck.generative.chains import Chains
 from limbeck.generative.log_partition import log_partition
@@ -34,8 +36,9 @@ from limbeck.models.made import MADE
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
 from limbeck.preparation import choose_device
-from limbeck.reproduction import data
-from limbeck.reproduction.record import circumstances
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
+from reproduction import data
 
 LOOK = 10  # steps between looks at the clock
 
@@ -246,7 +249,7 @@ def main():
         if ask.out:
             Path(ask.out).mkdir(parents=True, exist_ok=True)
             settings = {k: v for k, v in vars(ask).items() if k not in ("data", "rbm", "out")}
-            about = circumstances(device) | {"settings": settings | {"rate": given}}
+            about = environment(device) | {"settings": settings | {"rate": given}}
             path = Path(ask.out) / "students.json"
             path.write_text(json.dumps(about | {"students": rows}, indent=1) + "\n")
 

@@ -37,7 +37,7 @@ def tracked(blocks: Sequence[T], label: str, progress: bool) -> Iterator[T]:
 
 
 def _shown(progress: bool) -> bool:
-    return progress and sys.stderr.isatty()
+    return progress and sys.stderr is not None and sys.stderr.isatty()  # None under pythonw
 
 
 def watched(run: Run, progress: bool, label: str = "distilling") -> Iterator[Step]:

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.results import making
 
 from limbeck import results
 from limbeck.report import page
+from tests.results import making
 
 EXECUTABLES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 FINDINGS = [

@@ -1,6 +1,7 @@
 r"""Reports in a real browser: from disk, on a phone, in the dark, sorted, and read aloud."""
 
 import pytest
+
 from tests.results import making
 
 pytestmark = pytest.mark.browser

@@ -4,10 +4,10 @@ import csv
 import json
 
 import pytest
-from tests.callbacks.short import CutError, distilled
 
 import limbeck as lb
 from limbeck.callbacks import CSVLogger
+from tests.callbacks.short import CutError, distilled
 
 
 def read(path):

@@ -5,11 +5,11 @@ import importlib.util
 import warnings
 
 import pytest
-from tests.callbacks.short import distilled
 
 import limbeck as lb
 from limbeck.callbacks import CSVLogger, MLflow, TensorBoard
 from limbeck.callbacks.logger import Logger
+from tests.callbacks.short import distilled
 
 
 class Failing(Logger):

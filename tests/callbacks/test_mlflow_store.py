@@ -1,10 +1,10 @@
 r"""MLflow holds settings, metrics and how a run ended, and takes a run up that goes on."""
 
 import pytest
-from tests.callbacks.short import CutError, distilled
 
 import limbeck as lb
 from limbeck.callbacks import MLflow
+from tests.callbacks.short import CutError, distilled
 
 tracking = pytest.importorskip("mlflow.tracking")
 

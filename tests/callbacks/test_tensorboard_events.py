@@ -1,10 +1,10 @@
 r"""TensorBoard reads what was logged, and of a run that goes on every step once."""
 
 import pytest
-from tests.callbacks.short import CutError, distilled
 
 import limbeck as lb
 from limbeck.callbacks import TensorBoard
+from tests.callbacks.short import CutError, distilled
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 pytest.importorskip("torch.utils.tensorboard")

@@ -13,7 +13,7 @@ from limbeck.cli import errors
 
 SOURCE = str(Path(lb.__file__).parents[1])
 COMMANDS = (
-    "demo", "compress", "condense", "normalize", "logz", "report", "export", "reproduce", "info",
+    "demo", "compress", "condense", "normalize", "logz", "report", "export", "info",
 )  # fmt: skip
 
 

@@ -8,10 +8,10 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from tests.draws.test_arviz import ALPHA, BETA, NAMED, data_set, data_tree, inference_data
 
 from limbeck.draws.read import as_draws
 from limbeck.errors import ArgumentError, LimbeckError
+from tests.draws.test_arviz import ALPHA, BETA, NAMED, data_set, data_tree, inference_data
 
 
 def check(draws):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.reproduction.digits import SETTINGS, small
 
-from limbeck.reproduction import data, keeping
+from reproduction import data, keeping
+from tests.reproduction.digits import SETTINGS, small
 
 PATH = Path(__file__).parents[2] / "experiments" / "best_student.py"
 

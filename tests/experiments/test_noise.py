@@ -5,9 +5,9 @@ import runpy
 from pathlib import Path
 
 import pytest
-from tests.reproduction.digits import small
 
-from limbeck.reproduction import data
+from reproduction import data
+from tests.reproduction.digits import small
 
 PATH = Path(__file__).parents[2] / "experiments" / "noise.py"
 

@@ -5,6 +5,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+
 from tests.reproduction.test_chapter2_page import results
 
 ROOT = Path(__file__).parents[2]

@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 import torch
-from tests.export.students import net, seeded
 
 import limbeck as lb
 from limbeck.export import card, export
+from tests.export.students import net, seeded
 
 X = torch.randn(60, 4, generator=seeded())
 HEADINGS = [

@@ -2,9 +2,9 @@ r"""Densities and bags by plain operations are the same functions."""
 
 import pytest
 import torch
-from tests.export.students import EVERY, mixture, rows, seeded
 
 from limbeck.export.densities import plain, whitened
+from tests.export.students import EVERY, mixture, rows, seeded
 
 
 @pytest.mark.parametrize(

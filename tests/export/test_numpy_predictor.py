@@ -8,8 +8,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tests.compression.tables import frames
-from tests.export.students import NUMPY, OTHERS, named_bag, net, rows
 from torch import nn
 
 import limbeck as lb
@@ -18,6 +16,8 @@ from limbeck.export import numpy_predictor, to_numpy
 from limbeck.export.numpy_tables import READER, described
 from limbeck.models.tree import Trees
 from limbeck.predictive.heads import Head, Means
+from tests.compression.tables import frames
+from tests.export.students import NUMPY, OTHERS, named_bag, net, rows
 
 ALONE = """
 import json, runpy, sys

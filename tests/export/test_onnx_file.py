@@ -5,12 +5,12 @@ import importlib.util
 import numpy as np
 import pytest
 import torch
-from tests.export.students import EVERY, net, rows
 from torch import nn
 
 import limbeck as lb
 from limbeck import export
 from limbeck.export import onnx_file
+from tests.export.students import EVERY, net, rows
 
 needs_onnx = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")),

@@ -2,12 +2,12 @@ r"""What leaves knows its inputs, and inputs to check it at are such as it may m
 
 import pytest
 import torch
-from tests.export.students import EVERY, classes_tree, net, scaled, seeded
 from torch import nn
 
 import limbeck as lb
 from limbeck.export import Portable, export, portable
 from limbeck.predictive import models
+from tests.export.students import EVERY, classes_tree, net, scaled, seeded
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if "bag" not in name and name != "layers"])

@@ -5,11 +5,11 @@ import zipfile
 
 import pytest
 import torch
-from tests.export.students import EVERY, net, rows
 from torch import nn
 
 import limbeck as lb
 from limbeck.export import onnx_file, to_pt2
+from tests.export.students import EVERY, net, rows
 
 SOME = [  # of bags only those that differ for a tracer
     name for name in EVERY if "bag: " not in name or name in ("bag: softmax", "bag: network")

@@ -5,12 +5,12 @@ import importlib.util
 import numpy as np
 import pytest
 import torch
-from tests.export.students import nade, net, seeded
 from torch import nn
 
 import limbeck as lb
 from limbeck.export import export
 from limbeck.export.writing import FORMATS
+from tests.export.students import nade, net, seeded
 
 needs_onnx = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")),

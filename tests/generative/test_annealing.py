@@ -7,7 +7,6 @@ import math
 
 import pytest
 import torch
-from tests.generative.small import generator, random_rbm, table
 
 from limbeck.errors import ArgumentError
 from limbeck.generative.annealing import SPACINGS, temperatures
@@ -15,6 +14,7 @@ from limbeck.generative.enumeration import exact_log_z
 from limbeck.generative.log_partition import log_partition
 from limbeck.models.energy import Energy
 from limbeck.models.supports import Real, Spins
+from tests.generative.small import generator, random_rbm, table
 
 
 def annealed(target, **settings):

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from tests.generative.small import generator, random_rbm, student, table
 
 from limbeck.generative.bounds import mean_bound
+from tests.generative.small import generator, random_rbm, student, table
 
 
 def test_means_are_log_z_less_and_more_the_two_divergences():

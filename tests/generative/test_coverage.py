@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from experiments.coverage import WAYS, run, summary
 
 RESULT = Path(__file__).parents[2] / "experiments" / "results" / "coverage.json"

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from tests.generative.small import generator, random_rbm, student, table
 from torch import nn
 from torch.distributions import Bernoulli, Normal
 
@@ -17,6 +16,7 @@ from limbeck.generative.evaluating import Densities
 from limbeck.models.energy import Energy
 from limbeck.models.nade import NADE
 from limbeck.models.supports import Binary, Real, Spins
+from tests.generative.small import generator, random_rbm, student, table
 
 COINS = Bernoulli(torch.full((12,), 0.5, dtype=torch.float64))
 

@@ -6,6 +6,12 @@ import math
 
 import pytest
 import torch
+from torch.distributions import Bernoulli
+
+from limbeck.errors import ArgumentError
+from limbeck.generative.importance import log_mean, weight_doubts
+from limbeck.generative.log_partition import log_partition
+from limbeck.samplers.diagnostics import pareto_k
 from tests.generative.small import (
     HALF,
     MODES,
@@ -17,12 +23,6 @@ from tests.generative.small import (
     table,
     two_modes,
 )
-from torch.distributions import Bernoulli
-
-from limbeck.errors import ArgumentError
-from limbeck.generative.importance import log_mean, weight_doubts
-from limbeck.generative.log_partition import log_partition
-from limbeck.samplers.diagnostics import pareto_k
 
 
 def estimated(target, proposal, **settings):

@@ -6,7 +6,6 @@ import json
 import math
 
 import pytest
-from tests.generative.small import generator, random_rbm, student, table
 
 import limbeck.generative.normalize as normalizing
 from limbeck.errors import ArgumentError
@@ -15,6 +14,7 @@ from limbeck.models.energy import Energy
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
 from limbeck.models.supports import Real, Spins
+from tests.generative.small import generator, random_rbm, student, table
 
 QUICK = {"samples": 400, "burn_in": 50, "progress": False}
 

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from tests.generative.small import generator
 from torch import Tensor
 
 from limbeck.generative.mixing import SIGNIFICANT, difference, drift, memory
+from tests.generative.small import generator
 
 
 def normal(*shape: int, seed: int) -> Tensor:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.generative.small import generator
 from torch import Tensor
 
 from limbeck.generative.optimal_bridge import fit_bridge
+from tests.generative.small import generator
 
 LOG_Z = 0.5 * math.log(2 * math.pi)
 

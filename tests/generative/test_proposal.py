@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.generative.small import generator
 from torch import nn
 from torch.distributions import Bernoulli, Categorical, Independent, MixtureSameFamily, Normal
 
@@ -12,6 +11,7 @@ from limbeck.errors import ArgumentError
 from limbeck.generative.proposal import Proposal, as_proposal
 from limbeck.models.nade import NADE
 from limbeck.models.supports import Binary
+from tests.generative.small import generator
 
 
 def test_a_batch_of_distributions_is_one_of_independent_variables():

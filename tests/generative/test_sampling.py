@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.generative.small import generator, random_rbm, student
 
 from limbeck.generative import sampling
 from limbeck.generative.evaluating import Densities
 from limbeck.generative.sampling import as_start, draw, draws_of, plan
 from limbeck.generative.walk import Walk, starts
+from tests.generative.small import generator, random_rbm, student
 
 RBM = random_rbm()
 DENSITIES = Densities(RBM, student(RBM))

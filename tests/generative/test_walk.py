@@ -6,6 +6,12 @@ import math
 
 import pytest
 import torch
+
+from limbeck.errors import ArgumentError
+from limbeck.generative.evaluating import Densities
+from limbeck.generative.walk import KERNELS, Walk, acceptance_rate, settle, starts
+from limbeck.models.energy import Energy
+from limbeck.models.supports import Binary
 from tests.generative.small import (
     MODES,
     Tabular,
@@ -16,12 +22,6 @@ from tests.generative.small import (
     table,
     two_modes,
 )
-
-from limbeck.errors import ArgumentError
-from limbeck.generative.evaluating import Densities
-from limbeck.generative.walk import KERNELS, Walk, acceptance_rate, settle, starts
-from limbeck.models.energy import Energy
-from limbeck.models.supports import Binary
 
 
 def frequencies(x: torch.Tensor, size: int) -> torch.Tensor:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.losses.test_gradients import agree, net
 from torch import Tensor, nn
 
 import limbeck as lb
@@ -20,6 +19,7 @@ from limbeck.core.objective import Objective
 from limbeck.core.teacher import Teacher
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
+from tests.losses.test_gradients import agree, net
 
 LOSS = losses.multilabel_cross_entropy()
 N, K = 6, 3

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.models.nets import DOUBLE, KINDS, generator, normal, randomised
 from torch.func import functional_call, grad, jacrev, vmap
 
 from limbeck.errors import ArgumentError
 from limbeck.models import MLP, BatchedMLP
+from tests.models.nets import DOUBLE, KINDS, generator, normal, randomised
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,13 @@ import scipy.special
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.models.nets import DOUBLE, KINDS, generator, normal
 from torch.func import functional_call, jacrev, vmap
 
 from limbeck.core.forms import log_probabilities, probabilities
 from limbeck.errors import ArgumentError
 from limbeck.models import MLP, BatchedMLP
 from limbeck.models.feedforward import LAYER_KINDS
+from tests.models.nets import DOUBLE, KINDS, generator, normal
 
 
 @pytest.fixture(autouse=True)

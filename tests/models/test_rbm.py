@@ -12,13 +12,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.models.nets import DOUBLE, generator, normal
 
 from limbeck.core.evaluation import Evaluated
 from limbeck.errors import ArgumentError
 from limbeck.models.rbm import RBM
 from limbeck.models.supports import Binary
 from limbeck.models.target import Target
+from tests.models.nets import DOUBLE, generator, normal
 
 
 def all_bits(size: int) -> torch.Tensor:

@@ -10,10 +10,10 @@ import pytest
 import scipy.io
 import torch
 from safetensors.torch import save_file
-from tests.models.nets import DOUBLE, generator
 
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.models.rbm import RBM
+from tests.models.nets import DOUBLE, generator
 
 RNG = np.random.default_rng(0)
 ARRAYS = {"W": RNG.normal(size=(4, 3)), "a": RNG.normal(size=4), "b": RNG.normal(size=3)}

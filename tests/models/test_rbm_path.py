@@ -8,12 +8,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.models.nets import DOUBLE, generator, normal
 
 from limbeck.errors import ArgumentError
 from limbeck.models.rbm import RBM
 from limbeck.models.rbm_path import RBMPath, base_biases
 from limbeck.models.supports import Binary
+from tests.models.nets import DOUBLE, generator, normal
 
 X = Binary(4).enumerate(0, 16, dtype=DOUBLE)
 BASE = normal(4, seed=7)

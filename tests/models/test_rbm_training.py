@@ -9,13 +9,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.models.nets import DOUBLE, generator
 
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.models import rbm_training
 from limbeck.models.rbm import RBM
 from limbeck.models.rbm_training import contrast, train_rbm
 from limbeck.models.supports import Binary
+from tests.models.nets import DOUBLE, generator
 
 SETTINGS = dict(device="cpu", progress=False)
 

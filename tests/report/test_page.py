@@ -6,12 +6,12 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
-from tests.results import making
 
 from limbeck import results
 from limbeck.errors import ArgumentError
 from limbeck.report import page
 from limbeck.report.html import counted, minus, sort_value
+from tests.results import making
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")

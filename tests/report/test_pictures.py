@@ -2,12 +2,12 @@ r"""Pictures of saved results: the artists' data are the arrays'."""
 
 import numpy as np
 import pytest
-from tests.results import making
 
 from limbeck import results
 from limbeck.errors import ArgumentError
 from limbeck.report import pictures
 from limbeck.report.canvas import canvas
+from tests.results import making
 
 pytest.importorskip("matplotlib")
 

@@ -2,11 +2,11 @@ r"""Pages of every task, and of sizes that are not usual."""
 
 import numpy as np
 import pytest
-from tests.report.test_page import Checked
 
 from limbeck import results
 from limbeck.compression.fidelity.report import fidelity
 from limbeck.report import page, pictures
+from tests.report.test_page import Checked
 
 pytest.importorskip("matplotlib")
 

@@ -2,8 +2,8 @@ r"""A tiny stand-in for MNIST: three kinds of images of 4 by 5 pixels, with nois
 
 import torch
 
-from limbeck.reproduction.chapter2 import Settings
-from limbeck.reproduction.data import Digits
+from reproduction.chapter2 import Settings
+from reproduction.data import Digits
 
 SHAPE = (4, 5)
 

@@ -6,7 +6,7 @@ import torch
 import limbeck as lb
 from limbeck.core.batch import Batch
 from limbeck.errors import LimbeckError
-from limbeck.reproduction.ahead import Ahead
+from reproduction.ahead import Ahead
 
 CPU = torch.device("cpu")
 

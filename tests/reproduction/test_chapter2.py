@@ -5,13 +5,13 @@ import json
 
 import pytest
 import torch
-from tests.reproduction.digits import SETTINGS, SHAPE, small
 
 from limbeck.errors import LimbeckError
 from limbeck.models.ensemble import Ensemble
-from limbeck.reproduction import chapter2, chapter2_parts, data, keeping
-from limbeck.reproduction.chapter2 import CELLS, LABELS, Settings
-from limbeck.reproduction.chapter2_parts import Parts, by_columns
+from reproduction import chapter2, chapter2_parts, data, keeping
+from reproduction.chapter2 import CELLS, LABELS, Settings
+from reproduction.chapter2_parts import Parts, by_columns
+from tests.reproduction.digits import SETTINGS, SHAPE, small
 
 CPU = torch.device("cpu")
 

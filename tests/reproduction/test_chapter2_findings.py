@@ -3,8 +3,8 @@ r"""What is concluded from chapter 2's numbers: the text's own must bear its con
 import numpy as np
 import pytest
 
-from limbeck.reproduction.chapter2 import CELLS
-from limbeck.reproduction.chapter2_findings import (
+from reproduction.chapter2 import CELLS
+from reproduction.chapter2_findings import (
     QUANTITIES,
     Comparison,
     Figure,
@@ -12,7 +12,7 @@ from limbeck.reproduction.chapter2_findings import (
     figures,
     verdict,
 )
-from limbeck.reproduction.thesis import CHAPTER_2
+from reproduction.thesis import CHAPTER_2
 
 
 def as_runs(changes=None, seeds=2):

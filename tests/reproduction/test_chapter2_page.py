@@ -2,13 +2,13 @@ r"""Chapter 2's page, table and pictures, from results made of the text's own nu
 
 import pytest
 from rich.console import Console
+
+from reproduction.chapter2 import CELLS, Settings
+from reproduction.chapter2_output import pictures, table
+from reproduction.chapter2_page import page
+from reproduction.thesis import CHAPTER_2
 from tests.report.written import assert_written
 from tests.reproduction.test_chapter2_findings import as_runs
-
-from limbeck.reproduction.chapter2 import CELLS, Settings
-from limbeck.reproduction.chapter2_output import pictures, table
-from limbeck.reproduction.chapter2_page import page
-from limbeck.reproduction.thesis import CHAPTER_2
 
 
 def results(changes=None, **more):

@@ -7,16 +7,16 @@ import pytest
 from rich.console import Console
 
 from limbeck.errors import ArgumentError
-from limbeck.reproduction import (
+from reproduction import (
     chapter3,
     chapter3_logistic,
     chapter3_output,
     chapter3_remarks,
 )
-from limbeck.reproduction.chapter3_findings import figures, logistic, mixtures
-from limbeck.reproduction.chapter3_remarks import Trial
-from limbeck.reproduction.command import reproduce
-from limbeck.reproduction.record import Asked
+from reproduction.chapter3_findings import figures, logistic, mixtures
+from reproduction.chapter3_remarks import Trial
+from reproduction.command import reproduce
+from reproduction.record import Asked
 
 SETTINGS = chapter3.Settings(
     sizes=(2, 5), chains=4, repeats=2, burn_in=20, draws=200, samples=100, batch=20, steps=10,

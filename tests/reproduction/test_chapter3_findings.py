@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from limbeck.reproduction.chapter3_findings import TEXT, figures, logistic, mixtures
+from reproduction.chapter3_findings import TEXT, figures, logistic, mixtures
 
 
 def entry(observations, pooled, **students):

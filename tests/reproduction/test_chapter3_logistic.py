@@ -3,20 +3,8 @@ r"""Chapter 3's logistic regression in small: posterior, exact predictions, bags
 import pytest
 import torch
 
-from limbeck.reproduction.chapter3_logistic import (
-    GRID,
-    LOSSES,
-    NEAR,
-    MonteCarlo,
-    best_bag,
-    errors,
-    exact_surface,
-    independent,
-    log_posterior,
-    points,
-    sampler,
-    text_bag,
-)
+from limbeck.demo.logistic import GRID, NEAR, MonteCarlo, errors, log_posterior, points, sampler
+from reproduction.chapter3_logistic import LOSSES, best_bag, exact_surface, independent, text_bag
 
 X, Y = points(0)
 AT = torch.tensor([[0.5, 0.5], [3.0, 0.0], [0.0, -6.0], [-1.0, 2.0]], dtype=torch.float64)
@@ -53,7 +41,7 @@ def test_exact_predictions_are_symmetric_fine_enough_and_those_of_chains(draws, 
     by_chain = each.unflatten(1, (10, 1000)).mean(1)
     error = by_chain.std(1) / 1000**0.5
     assert ((by_chain.mean(1) - p) / error).abs().max() < 4
-    module = "limbeck.reproduction.chapter3_logistic."
+    module = "reproduction.chapter3_logistic."
     monkeypatch.setattr(module + "STEP", 0.25)
     monkeypatch.setattr(module + "REACH", 70.0)
     torch.testing.assert_close(exact_surface(X, Y, AT), p, rtol=0, atol=1e-4)
@@ -102,7 +90,7 @@ def test_limbecks_bag_comes_nearer_with_more_components(draws):
 
 
 def test_independent_draws_have_the_posteriors_moments_and_no_memory(draws, monkeypatch):
-    monkeypatch.setattr("limbeck.reproduction.chapter3_logistic.THINNED", (500, 60, 15))
+    monkeypatch.setattr("reproduction.chapter3_logistic.THINNED", (500, 60, 15))
     found = independent(X, Y, 1990, seed=1)
     assert found.shape == (2000, 2)
     by_time = found.unflatten(0, (4, 500))

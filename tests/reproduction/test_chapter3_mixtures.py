@@ -7,9 +7,9 @@ import torch
 from scipy import stats
 
 from limbeck.predictive.stepwise_em import StepwiseEM
-from limbeck.reproduction import chapter3_exact, chapter3_remarks
-from limbeck.reproduction.chapter3_exact import exact_log_density, marginals, span
-from limbeck.reproduction.chapter3_mixtures import (
+from reproduction import chapter3_exact, chapter3_remarks
+from reproduction.chapter3_exact import exact_log_density, marginals, span
+from reproduction.chapter3_mixtures import (
     GRID,
     MEANS,
     VARIANCES,
@@ -26,7 +26,7 @@ from limbeck.reproduction.chapter3_mixtures import (
     sampler,
     truth,
 )
-from limbeck.reproduction.chapter3_remarks import Trial, remarks
+from reproduction.chapter3_remarks import Trial, remarks
 
 DOUBLE = torch.float64
 STEP = float(GRID[1] - GRID[0])
@@ -66,7 +66,7 @@ def test_the_density_of_draws_is_their_mean_in_blocks_too(monkeypatch):
     scale = torch.tensor(VARIANCES, dtype=DOUBLE).sqrt()
     each = torch.distributions.Normal(draws[:, None], scale).log_prob(GRID[:, None])
     expected = each.exp().mean((0, 2))
-    monkeypatch.setattr("limbeck.reproduction.chapter3_mixtures.BLOCK", 3 * len(GRID))
+    monkeypatch.setattr("reproduction.chapter3_mixtures.BLOCK", 3 * len(GRID))
     found = log_density(draws).exp()
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-300)
     assert found.sum().item() * STEP == pytest.approx(1, abs=1e-9)

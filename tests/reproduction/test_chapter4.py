@@ -9,9 +9,9 @@ import torch
 from limbeck.generative.enumeration import exact_log_z
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.reproduction import chapter4, data, output
-from limbeck.reproduction.page import page
-from limbeck.reproduction.thesis import CHAPTER_4
+from reproduction import chapter4, data, output
+from reproduction.page import page
+from reproduction.thesis import CHAPTER_4
 
 SETTINGS = chapter4.Settings(
     hidden=(4, 8), losses=("kl", "se"), seeds=(0, 1), steps=60, samples=400, burn_in=30

@@ -1,13 +1,13 @@
-r"""`limbeck reproduce` in small, as the command line calls it."""
+r"""`python -m reproduction` in small, as the command line calls it."""
 
 import json
 
 import pytest
-from tests.reproduction.digits import SETTINGS, small
 
-from limbeck.reproduction import chapter2, data
-from limbeck.reproduction.command import CHAPTERS, reproduce
-from limbeck.reproduction.record import Asked
+from reproduction import chapter2, data
+from reproduction.command import CHAPTERS, reproduce
+from reproduction.record import Asked
+from tests.reproduction.digits import SETTINGS, small
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import torch
 
 import limbeck as lb
 from limbeck.errors import LimbeckError
-from limbeck.reproduction.copies import KNOTS, Change, Copies
+from reproduction.copies import KNOTS, Change, Copies
 
 SHAPE = (8, 6)
 NONE = {"rotation": 0.0, "shift": 0.0, "scale": 0.0, "shear": 0.0}

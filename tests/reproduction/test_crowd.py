@@ -9,7 +9,7 @@ from limbeck.core.evaluation import Evaluated
 from limbeck.core.teacher import as_teacher
 from limbeck.errors import LimbeckError
 from limbeck.models.batched import BatchedMLP
-from limbeck.reproduction.crowd import Average, crowd_error
+from reproduction.crowd import Average, crowd_error
 
 N, SIZES = 6, (5, 7, 4)
 

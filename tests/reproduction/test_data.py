@@ -11,7 +11,7 @@ import torch
 
 from limbeck.errors import LimbeckError
 from limbeck.models.rbm import RBM
-from limbeck.reproduction import data
+from reproduction import data
 
 HAVE = pytest.mark.skipif(data.VARIABLE not in os.environ, reason=f"{data.VARIABLE} is not set")
 

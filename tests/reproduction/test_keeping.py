@@ -5,7 +5,7 @@ import torch
 
 import limbeck as lb
 from limbeck.errors import LimbeckError
-from limbeck.reproduction import keeping
+from reproduction import keeping
 
 MADE = {"steps": 3, "seed": 0}
 

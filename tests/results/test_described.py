@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
-from tests.results import making
 
 import limbeck as lb
 from limbeck import results
 from limbeck.errors import ArgumentError
 from limbeck.results.story import image_shape, some
+from tests.results import making
 
 
 @pytest.mark.parametrize("name", making.NAMES)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.samplers.test_diagnostics import autoregressive
 from torch import Tensor
 
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.samplers.diagnostics import effective_size, r_hat
 from limbeck.samplers.running import Running
+from tests.samplers.test_diagnostics import autoregressive
 
 
 def fed(series: Tensor, **options) -> Running:

@@ -16,7 +16,6 @@ from limbeck.cli import (
     logz,
     normalize,
     report,
-    reproduce,
 )
 from limbeck.cli.errors import guarded
 from limbeck.cli.options import Common, Training, command
@@ -52,7 +51,7 @@ def _root(
 app.command()(demo.demo)
 for verb in (compress.compress, condense.condense, normalize.normalize, logz.logz):
     command(app, Common, Training)(verb)
-for other in (report.report, export.export, reproduce.reproduce, info.info):
+for other in (report.report, export.export, info.info):
     app.command()(other)
 
 

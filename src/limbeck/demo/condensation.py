@@ -17,6 +17,16 @@ from rich.table import Table
 from torch import Tensor
 
 from limbeck.core.ratios import compared
+from limbeck.demo.logistic import (
+    GRID,
+    PRIOR_VARIANCE,
+    SIDE,
+    MonteCarlo,
+    errors,
+    log_posterior,
+    points,
+    sampler,
+)
 from limbeck.demo.tour import Tour
 from limbeck.inputs import Noise
 from limbeck.predictive.condense import condense
@@ -27,16 +37,6 @@ from limbeck.predictive.gaussian_logistic import predict as gaussian
 from limbeck.predictive.models import logistic
 from limbeck.predictive.sample_bag import SampleBag
 from limbeck.report.condensation import Kept, picture
-from limbeck.reproduction.chapter3_logistic import (
-    GRID,
-    PRIOR_VARIANCE,
-    SIDE,
-    MonteCarlo,
-    errors,
-    log_posterior,
-    points,
-    sampler,
-)
 
 __all__ = ["Row", "run"]
 

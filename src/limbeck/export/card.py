@@ -69,7 +69,7 @@ def card(
         report: What `result.report(...)` gave, if anything.
         title: A title; by default the student's kind.
     """
-    from limbeck.reproduction.record import circumstances
+    from limbeck.environment import environment
 
     leaving = thing if isinstance(thing, Portable) else portable(thing)
     verb = str(leaving.about.get("verb", "distill"))
@@ -83,7 +83,7 @@ def card(
     said = "No report was given when this was written: ask `result.report(...)` on other rows."
     if report is not None:
         said = f"```text\n{str(report).strip()}\n```"
-    versions = circumstances("cpu")
+    versions = environment("cpu")
     blocks = [
         f"# {title or f'Distilled {leaving.name}'}",
         f"{_what(leaving)} It has {count:,} parameters.",

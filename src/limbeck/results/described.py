@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from limbeck.core.checks import whole_number
+from limbeck.environment import environment
 from limbeck.errors import ArgumentError
-from limbeck.reproduction.record import circumstances
 from limbeck.results.compress import compressed
 from limbeck.results.condense import condensed
 from limbeck.results.folder import FORMAT, VERBS
@@ -81,7 +81,7 @@ def described(
         "title": own.pop("title") if title is None else title,
         "summary": own.pop("summary"),
         "command": command,
-        "circumstances": circumstances(own.pop("device", "cpu")),
+        "circumstances": environment(own.pop("device", "cpu")),
         "seed": seed,
         "seconds": own.pop("seconds"),
         "settings": {**dict(settings or {}), **named},

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
-from tests.compression.asking.stand_in import StandIn, probabilities
 
 import limbeck as lb
 from limbeck.compression.asking import labelling
 from limbeck.compression.asking.cache import TeacherCache
 from limbeck.compression.asking.labelling import TeacherError, label
+from tests.compression.asking.stand_in import StandIn, probabilities
 
 X = np.random.default_rng(0).standard_normal((200, 2))
 SINGLE = probabilities(X).astype(np.float32).astype(np.float64)

@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 import torch
-from tests.compression.tables.frames import frame
 from torch import nn
 
 import limbeck as lb
 from limbeck.compression.tables import export as table_export
 from limbeck.compression.tables.export import feeds, to_onnx
 from limbeck.compression.tables.table import Table
+from tests.compression.tables.frames import frame
 
 pd = pytest.importorskip("pandas")
 needs_onnx = pytest.mark.skipif(

@@ -8,13 +8,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from limbeck.report import chapter2 as drawing
-from limbeck.reproduction import chapter2, data
-from limbeck.reproduction.chapter2 import CELLS
-from limbeck.reproduction.chapter2_findings import Figure, conclusions, figures, verdict
-from limbeck.reproduction.chapter2_page import SHARES, page, title
-from limbeck.reproduction.record import Asked
-from limbeck.reproduction.thesis import CHAPTER_2, Printed
+from reproduction import chapter2, data
+from reproduction import chapter2_pictures as drawing
+from reproduction.chapter2 import CELLS
+from reproduction.chapter2_findings import Figure, conclusions, figures, verdict
+from reproduction.chapter2_page import SHARES, page, title
+from reproduction.record import Asked
+from reproduction.thesis import CHAPTER_2, Printed
 
 __all__ = ["pictures", "report", "table"]
 

@@ -2,12 +2,12 @@ r"""The pictures of chapter 3, from results made up; and what they are drawn wit
 
 import numpy as np
 import pytest
-from tests.report.written import assert_written
 
 from limbeck.errors import ArgumentError
 from limbeck.report import condensation, surfaces
 from limbeck.report.canvas import canvas
-from limbeck.report.chapter3 import pictures
+from reproduction.chapter3_pictures import pictures
+from tests.report.written import assert_written
 
 pytest.importorskip("matplotlib")
 

@@ -54,8 +54,8 @@ def curves(
     r"""Learning curves: a measure on the test set against the samples seen, by images and loss.
 
     Arguments:
-        runs: What `limbeck reproduce chapter-2` wrote; of each cell the first run with a "curve"
-            is drawn.
+        runs: What `python -m reproduction chapter-2` wrote; of each cell the first run with a
+            "curve" is drawn.
         path: The file to write.
         measure: "accuracy" or "log_prob".
         reference: A name and a value to compare with, such as the teacher's.

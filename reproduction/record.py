@@ -1,19 +1,12 @@
-r"""What a result was made with: hardware, versions, the moment."""
+r"""What every chapter is given, and how its results are written."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
-import limbeck
-
-__all__ = ["Asked", "circumstances", "write"]
+__all__ = ["Asked", "write"]
 
 
 class Asked(NamedTuple):
@@ -30,19 +23,6 @@ class Asked(NamedTuple):
     out: Path
     device: str = "auto"
     progress: bool = True
-
-
-def circumstances(device: torch.device | str) -> dict[str, Any]:
-    r"""Hardware, versions and date of a run on a device."""
-    place = torch.device(device)
-    gpu = torch.cuda.get_device_name(place) if place.type == "cuda" else None
-    return {
-        "hardware": gpu or f"{os.cpu_count()} CPU cores ({platform.machine()})",
-        "limbeck": limbeck.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-    }
 
 
 def write(path: Path, content: dict[str, Any]) -> None:

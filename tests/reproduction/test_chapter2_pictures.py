@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from limbeck.errors import ArgumentError
-from limbeck.report.chapter2 import Point, cells, curves, drawn, sheets
+from reproduction.chapter2_pictures import Point, cells, curves, drawn, sheets
 
 pytest.importorskip("matplotlib")
 
@@ -80,7 +80,7 @@ def test_long_titles_of_sheets_take_two_lines(tmp_path):
 def test_no_room_is_left_above_what_can_be_reached(tmp_path, monkeypatch):
     kept = []
     monkeypatch.setattr(
-        "limbeck.report.chapter2.save",
+        "reproduction.chapter2_pictures.save",
         lambda figure, *more: kept.append(figure.axes[0].get_ylim()),
     )
     for measure in ("accuracy", "log_prob"):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from limbeck.reproduction.thesis import AIS_2008, CHAPTER_4, LOG_Z
+from reproduction.thesis import AIS_2008, CHAPTER_4, LOG_Z
 
 __all__ = ["TITLE", "page", "section", "tables"]
 
@@ -23,7 +23,7 @@ The RBM is CD25(500) of Salakhutdinov & Murray (2008), the images are MNIST in t
 Each NADE is distilled as in the source text: {steps:,} steps of ADADELTA on batches of 20, from
 2,000 chains that all advance a sweep a step, from a cold start. Bounds and estimates use
 {samples:,} samples of each kind, and chains of {burn_in:,} sweeps. "Text" is what the source text
-printed; ours are means over {seeds} seeds ({hardware}, torch {torch}). `limbeck reproduce
+printed; ours are means over {seeds} seeds ({hardware}, torch {torch}). `python -m reproduction
 chapter-4 --data DIR` makes all of it again.
 """
 

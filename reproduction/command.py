@@ -1,4 +1,4 @@
-r"""The command `limbeck reproduce`: which chapters there are, and which options each takes."""
+r"""The command `python -m reproduction`: which chapters there are, and which options each takes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from rich.console import Console
 
 from limbeck.errors import ArgumentError
-from limbeck.reproduction.data import folder_of
-from limbeck.reproduction.record import Asked
+from reproduction.data import folder_of
+from reproduction.record import Asked
 
 __all__ = ["CHAPTERS", "reproduce"]
 
 
 def _chapter2(options: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
-    from limbeck.reproduction import chapter2, chapter2_output
+    from reproduction import chapter2, chapter2_output
 
     if "cells" in options:
         options["cells"] = chapter2.chosen(options["cells"])
@@ -23,7 +23,7 @@ def _chapter2(options: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
 
 
 def _chapter3(options: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
-    from limbeck.reproduction import chapter3, chapter3_output
+    from reproduction import chapter3, chapter3_output
 
     if "seeds" in options:
         options["data_sets"] = len(options.pop("seeds"))
@@ -33,7 +33,7 @@ def _chapter3(options: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
 
 
 def _chapter4(options: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
-    from limbeck.reproduction import chapter4, output
+    from reproduction import chapter4, output
 
     if "hidden" in options:
         options["hidden"] = tuple(options["hidden"])

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from limbeck.reproduction.chapter3_mixtures import GRID, PRIOR_VARIANCE, VARIANCES
+from reproduction.chapter3_mixtures import GRID, PRIOR_VARIANCE, VARIANCES
 
 __all__ = ["exact_log_density", "marginals", "span"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from limbeck.reproduction.chapter3_findings import (
+from reproduction.chapter3_findings import (
     MEASURES,
     Figure,
     Finding,
@@ -13,8 +13,8 @@ from limbeck.reproduction.chapter3_findings import (
     logistic,
     mixtures,
 )
-from limbeck.reproduction.chapter3_logistic import THINNED
-from limbeck.reproduction.page import TITLE
+from reproduction.chapter3_logistic import THINNED
+from reproduction.page import TITLE
 
 __all__ = ["page", "section"]
 
@@ -22,8 +22,8 @@ HEAD = """\
 ## Chapter 3: posterior draws into compact predictive distributions
 
 The text has pictures of this chapter and no numbers; here are both, on {hardware} with torch
-{torch}. `limbeck reproduce chapter-3` makes all of it again ({minutes:.0f} minutes), and needs no
-data.
+{torch}. `python -m reproduction chapter-3` makes all of it again ({minutes:.0f} minutes), and needs
+no data.
 """
 
 DENSITY = """\

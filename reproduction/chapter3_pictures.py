@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.errors import ArgumentError
-from limbeck.report import chapter3_logistic
 from limbeck.report.canvas import COLOURS, INK, LINES, MUTED, canvas, save
 from limbeck.report.surfaces import numbers
+from reproduction import chapter3_logistic_pictures as chapter3_logistic
 
 __all__ = ["pictures"]
 
@@ -36,7 +36,7 @@ def pictures(results: Mapping[str, Any], out: Path) -> dict[str, str]:
     r"""Draw what the results hold.
 
     Arguments:
-        results: What `limbeck reproduce chapter-3` wrote: "mixtures", "logistic", or both.
+        results: What `python -m reproduction chapter-3` wrote: "mixtures", "logistic", or both.
         out: A folder for the pictures.
 
     Returns:

@@ -11,14 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from limbeck.environment import environment
 from limbeck.generative.log_partition import log_partition
 from limbeck.generative.normalize import normalize
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
 from limbeck.preparation import choose_device
-from limbeck.reproduction import data
-from limbeck.reproduction.record import circumstances, write
-from limbeck.reproduction.thesis import LOG_Z
+from reproduction import data
+from reproduction.record import write
+from reproduction.thesis import LOG_Z
 
 __all__ = ["LOSSES", "Settings", "run"]
 
@@ -71,7 +72,7 @@ def run(
     began, place = time.perf_counter(), choose_device(device)
     rbm = data.rbm(folder).to(place)
     test = data.binarized(folder).test.to(place)
-    found: dict[str, Any] = circumstances(place) | {
+    found: dict[str, Any] = environment(place) | {
         "settings": vars(settings) | {"device": place.type},
         "rbm": {"sorted": _rounded(rbm_log_probability(rbm, test[:FIRST]))},
         "runs": [],

@@ -2,10 +2,10 @@ r"""The pictures of chapter 4, from results made up."""
 
 import numpy as np
 import pytest
-from tests.report.written import assert_written
 
 from limbeck.errors import ArgumentError
-from limbeck.report.chapter4 import pictures, sheets
+from reproduction.chapter4_pictures import pictures, sheets
+from tests.report.written import assert_written
 
 pytest.importorskip("matplotlib")
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.core.checks import whole_number
+from limbeck.environment import environment
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
-from limbeck.reproduction import chapter3_bags, chapter3_density, chapter3_remarks
-from limbeck.reproduction.record import circumstances, write
+from reproduction import chapter3_bags, chapter3_density, chapter3_remarks
+from reproduction.record import write
 
 __all__ = ["FILE", "PARTS", "Settings", "run"]
 
@@ -85,7 +86,7 @@ def run(out: Path, settings: Settings | None = None, *, progress: bool = True) -
     """
     settings = settings or Settings()
     began = time.perf_counter()
-    found: dict[str, Any] = circumstances("cpu") | {"settings": asdict(settings)}
+    found: dict[str, Any] = environment("cpu") | {"settings": asdict(settings)}
 
     def keep() -> None:
         found["seconds"] = round(time.perf_counter() - began, 1)

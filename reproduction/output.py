@@ -12,11 +12,11 @@ from rich.table import Table
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
 from limbeck.preparation import choose_device
-from limbeck.report import chapter4 as figures
-from limbeck.reproduction import chapter4, data
-from limbeck.reproduction.page import page
-from limbeck.reproduction.record import Asked
-from limbeck.reproduction.thesis import AIS_2008, CHAPTER_4, LOG_Z
+from reproduction import chapter4, data
+from reproduction import chapter4_pictures as figures
+from reproduction.page import page
+from reproduction.record import Asked
+from reproduction.thesis import AIS_2008, CHAPTER_4, LOG_Z
 
 __all__ = ["draw", "report"]
 

@@ -23,10 +23,10 @@ from limbeck.inputs import Dataset, Noise
 from limbeck.models.ensemble import Ensemble
 from limbeck.models.mlp import MLP
 from limbeck.models.nade import NADE
-from limbeck.reproduction import keeping
-from limbeck.reproduction.ahead import Ahead
-from limbeck.reproduction.chapter2 import LABELS, Cell, Settings
-from limbeck.reproduction.chapter2_measure import (
+from reproduction import keeping
+from reproduction.ahead import Ahead
+from reproduction.chapter2 import LABELS, Cell, Settings
+from reproduction.chapter2_measure import (
     Curve,
     against,
     examples,
@@ -35,7 +35,7 @@ from limbeck.reproduction.chapter2_measure import (
     measured,
     shown,
 )
-from limbeck.reproduction.data import Digits
+from reproduction.data import Digits
 
 __all__ = ["Parts", "by_columns"]
 

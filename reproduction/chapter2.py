@@ -14,11 +14,12 @@ import torch
 
 from limbeck.core.checkpoint import differences
 from limbeck.core.checks import number
+from limbeck.environment import environment
 from limbeck.errors import ArgumentError
 from limbeck.models.feedforward import INITS
 from limbeck.preparation import choose_device
-from limbeck.reproduction import data
-from limbeck.reproduction.record import circumstances, write
+from reproduction import data
+from reproduction.record import write
 
 __all__ = ["CELLS", "FILE", "LABELS", "Cell", "Settings", "chosen", "merge", "run"]
 
@@ -140,7 +141,7 @@ def run(
         device: Where to run.
         progress: Whether to show bars.
     """
-    from limbeck.reproduction.chapter2_parts import Parts
+    from reproduction.chapter2_parts import Parts
 
     settings = settings or Settings()
     began, place = time.perf_counter(), choose_device(device)
@@ -195,7 +196,7 @@ def merge(results: Sequence[Mapping[str, Any] | Path]) -> dict[str, Any]:
 def _begun(path: Path, settings: Settings, place: torch.device) -> dict[str, Any]:
     r"""What is there of these settings, or a new beginning."""
     asked = json.loads(json.dumps(asdict(settings)))
-    new = circumstances(place) | {
+    new = environment(place) | {
         "settings": asked, "teachers": [], "nades": [], "samples": {}, "runs": [], "seconds": 0.0,
     }  # fmt: skip
     if not path.exists():

@@ -24,7 +24,7 @@ def pictures(
     r"""Draw what the results hold: progress, sorted log probabilities, log Z.
 
     Arguments:
-        results: What `limbeck reproduce chapter-4` wrote: "rbm" and "runs", of which the first
+        results: What `python -m reproduction chapter-4` wrote: "rbm" and "runs", of which the first
             seed's have "progress" and "sorted".
         out: A folder for the pictures.
         reference: Name, value and interval of log Z to compare with.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from limbeck.reproduction.chapter2 import CELLS, Cell
-from limbeck.reproduction.chapter2_findings import (
+from reproduction.chapter2 import CELLS, Cell
+from reproduction.chapter2_findings import (
     Conclusion,
     Figure,
     Figures,
@@ -14,8 +14,8 @@ from limbeck.reproduction.chapter2_findings import (
     figures,
     verdict,
 )
-from limbeck.reproduction.page import TITLE
-from limbeck.reproduction.thesis import CHAPTER_2, CHAPTER_2_TEACHER, Printed
+from reproduction.page import TITLE
+from reproduction.thesis import CHAPTER_2, CHAPTER_2_TEACHER, Printed
 
 __all__ = ["GENERATORS", "LOSSES", "SHARES", "page", "section", "title"]
 
@@ -46,8 +46,8 @@ the columns. The net on the labels alone is trained as the members of the teache
 Ours are means over {seeds} seeds with their standard errors, on {hardware} with torch {torch}: a
 student and a NADE for each seed, one teacher for all. The text has one run of each, and error bars
 of two standard deviations over test examples; ours of that kind are in the last column but one.
-"within" says that our mean is within the text's error bar. `limbeck reproduce chapter-2 --data DIR`
-makes all of it again.
+"within" says that our mean is within the text's error bar. `python -m reproduction
+chapter-2 --data DIR` makes all of it again.
 """
 
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from limbeck.reproduction.thesis import CHAPTER_2, Printed
+from reproduction.thesis import CHAPTER_2, Printed
 
 __all__ = ["QUANTITIES", "Comparison", "Conclusion", "Figure", "conclusions", "figures", "verdict"]
 

@@ -9,25 +9,21 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from limbeck.predictive.ep import ep_logistic
-from limbeck.predictive.gaussian_logistic import predict as gaussian
-from limbeck.predictive.sample_bag import SampleBag
-from limbeck.reproduction.chapter3_density import packed
-from limbeck.reproduction.chapter3_findings import INDEPENDENT, SHARED
-from limbeck.reproduction.chapter3_logistic import (
+from limbeck.demo.logistic import (
     GRID,
-    LOSSES,
     PRIOR_VARIANCE,
     MonteCarlo,
-    best_bag,
     errors,
-    exact_surface,
-    independent,
     log_posterior,
     points,
     sampler,
-    text_bag,
 )
+from limbeck.predictive.ep import ep_logistic
+from limbeck.predictive.gaussian_logistic import predict as gaussian
+from limbeck.predictive.sample_bag import SampleBag
+from reproduction.chapter3_density import packed
+from reproduction.chapter3_findings import INDEPENDENT, SHARED
+from reproduction.chapter3_logistic import LOSSES, best_bag, exact_surface, independent, text_bag
 
 __all__ = ["LogisticSettings", "data_set", "shown"]
 
@@ -41,7 +37,7 @@ r"""Which weights are drawn."""
 
 
 class LogisticSettings(Protocol):
-    r"""What the regressions need to know; `limbeck.reproduction.chapter3.Settings`."""
+    r"""What the regressions need to know; `reproduction.chapter3.Settings`."""
 
     @property
     def burn_in(self) -> int: ...

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from limbeck.models.mixture import GaussianMixture
 from limbeck.predictive.stepwise_em import StepwiseEM
-from limbeck.reproduction.chapter3_exact import exact_log_density, marginals
-from limbeck.reproduction.chapter3_mixtures import (
+from limbeck.samplers.diagnostics import r_hat
+from reproduction.chapter3_exact import exact_log_density, marginals
+from reproduction.chapter3_mixtures import (
     GRID,
     Recorded,
     batch_student,
@@ -25,7 +26,6 @@ from limbeck.reproduction.chapter3_mixtures import (
     sampler,
     truth,
 )
-from limbeck.samplers.diagnostics import r_hat
 
 __all__ = ["MixtureSettings", "curve", "experiment", "limbecks", "packed", "texts"]
 
@@ -39,7 +39,7 @@ r"""Mixtures that stepwise EM starts, from so many samples of as many draws as a
 
 
 class MixtureSettings(Protocol):
-    r"""What the mixture experiments need to know; `limbeck.reproduction.chapter3.Settings`."""
+    r"""What the mixture experiments need to know; `reproduction.chapter3.Settings`."""
 
     @property
     def seed(self) -> int: ...

@@ -7,11 +7,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from limbeck.report.chapter3 import pictures
-from limbeck.reproduction import chapter3
-from limbeck.reproduction.chapter3_findings import figures, logistic, mixtures
-from limbeck.reproduction.chapter3_page import page
-from limbeck.reproduction.record import Asked
+from reproduction import chapter3
+from reproduction.chapter3_findings import figures, logistic, mixtures
+from reproduction.chapter3_page import page
+from reproduction.chapter3_pictures import pictures
+from reproduction.record import Asked
 
 __all__ = ["report", "tables"]
 

@@ -1,0 +1,27 @@
+r"""What a result was made with: hardware, versions and date."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+import limbeck
+
+__all__ = ["environment"]
+
+
+def environment(device: torch.device | str) -> dict[str, Any]:
+    r"""Hardware, versions and date of a run on a device."""
+    place = torch.device(device)
+    gpu = torch.cuda.get_device_name(place) if place.type == "cuda" else None
+    return {
+        "hardware": gpu or f"{os.cpu_count()} CPU cores ({platform.machine()})",
+        "limbeck": limbeck.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
