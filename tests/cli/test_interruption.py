@@ -188,7 +188,8 @@ def test_a_real_interruption_of_a_real_process(limbeck, here):
     words = (*words, "--steps", "500")
     often = ("--checkpoint-seconds", "0.05", "--out", "out")
     command = [sys.executable, "-m", "limbeck.cli", *words, *often]
-    environment = os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
+    threads = str(torch.get_num_threads())  # the bits of sums are those of as many threads
+    environment = os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": threads}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     checkpoint = Path("out/checkpoint/loop/checkpoint.safetensors")
     while not checkpoint.exists() and process.poll() is None:

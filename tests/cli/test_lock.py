@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import limbeck as lb
 from limbeck.cli.lock import LOCK, alone
@@ -23,7 +24,8 @@ CHECKPOINT = Path("out/checkpoint/loop/checkpoint.safetensors")
 def started(*words):
     r"""A real process at work, once it has written its first checkpoint."""
     command = [sys.executable, "-m", "limbeck.cli", *words]
-    environment = os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
+    threads = str(torch.get_num_threads())  # the bits of sums are those of as many threads
+    environment = os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": threads}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     while not CHECKPOINT.exists() and process.poll() is None:
         time.sleep(0.01)

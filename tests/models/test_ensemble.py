@@ -126,7 +126,7 @@ def test_members_own_logs_are_used_also_of_callable_objects() -> None:
             return torch.tensor([[0.0, -1e4]]).expand(len(x), 2)
 
     logs = Ensemble([Far(), Far()]).log_probabilities(torch.zeros(3, 1))
-    assert torch.equal(logs, torch.tensor([[0.0, -1e4]]).expand(3, 2))
+    torch.testing.assert_close(logs, torch.tensor([[0.0, -1e4]]).expand(3, 2), rtol=1e-6, atol=1e-6)
 
 
 def test_certain_members_keep_logs_and_derivatives_finite() -> None:

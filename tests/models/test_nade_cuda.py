@@ -41,7 +41,9 @@ def both(support, dtype=torch.float32):
 def test_values_gradients_and_samples(support, dtype):
     here, there = both(support, dtype)
     x = here.sample(300, generator(1))
-    assert torch.equal(there.sample(300, generator(1)).cpu(), x)
+    other = (there.sample(300, generator(1)).cpu() != x).flatten(1).any(1).sum()
+    # up to 9,000 uniforms, and two machines' float32 probabilities differ by some 1e-6
+    assert other <= (1 if dtype == torch.float32 else 0)
     found, expected = there.log_prob(x.cuda()), here.log_prob(x)
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
     found.mean().backward()

@@ -85,7 +85,7 @@ def test_a_function_of_a_draw_alone_is_mapped():
     predict = Predict(lambda w: Normal(w[0], w[1].exp()), W, None)
     found = predict.stacked(W)
     torch.testing.assert_close(found.mean, W[:, 0])
-    assert torch.equal(predict.paired(W).scale, found.scale)
+    torch.testing.assert_close(predict.paired(W).scale, found.scale)
 
 
 def test_classes_are_counted_and_looked_for_in_mixtures():

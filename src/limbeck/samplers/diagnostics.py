@@ -75,7 +75,7 @@ def r_hat(series: Tensor) -> float:
 def weights_effective_size(log_weights: Tensor) -> float:
     r"""Kish's effective size of weights, (Σw)²/Σw².
 
-    >>> weights_effective_size(torch.tensor([5.0, 5.0, float("-inf")]))
+    >>> round(weights_effective_size(torch.tensor([5.0, 5.0, float("-inf")])), 9)
     2.0
     """
     log_w = log_weights.detach().double().flatten().cpu()

@@ -133,12 +133,12 @@ def test_a_stack_is_a_model_of_all_answers() -> None:
     teacher = as_predictor(members, stack=final)
     assert (teacher.name, teacher.task) == ("stack of 2", "classification")
     assert teacher.classes.tolist() == ["ant", "bee", "cat"]
-    np.testing.assert_array_equal(teacher(X), final.predict_proba(Z))
+    np.testing.assert_allclose(teacher(X), final.predict_proba(Z), rtol=1e-12)
     called = as_predictor(members, X, stack=lambda z: (z[:, :3] + 3 * z[:, 3:]) / 4)
     weighted = as_predictor(members, weights=[1, 3])
     np.testing.assert_allclose(called(X), weighted(X))
     turned = as_predictor(members, X, stack=final, classes=["cat", "bee", "ant"])
-    np.testing.assert_array_equal(turned(X), final.predict_proba(Z)[:, ::-1])
+    np.testing.assert_allclose(turned(X), final.predict_proba(Z)[:, ::-1], rtol=1e-12)
     values = as_predictor(members, X, stack=LinearRegression().fit(Z, X[:, 0]), task="regression")
     assert (values.task, values.form) == ("regression", "values")
 
@@ -150,7 +150,7 @@ def test_a_stack_on_modules_is_told_their_form() -> None:
     )
     final = LogisticRegression().fit(Z, KINDS)
     teacher = as_predictor(members, X, stack=final, output="logits")
-    np.testing.assert_array_equal(teacher(X), final.predict_proba(Z))
+    np.testing.assert_allclose(teacher(X), final.predict_proba(Z), rtol=1e-5)  # a float32 layer
 
 
 def test_a_stack_must_fit_its_members() -> None:

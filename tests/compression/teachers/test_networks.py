@@ -122,9 +122,10 @@ def test_rows_of_every_kind_become_tensors_of_the_modules_type() -> None:
     pandas = pytest.importorskip("pandas")
     predictor = as_predictor(net(3, 4, dtype=torch.float64), X)
     for rows in (X.tolist(), torch.as_tensor(X), pandas.DataFrame(X), sparse.csr_array(X)):
-        np.testing.assert_array_equal(predictor(rows), predictor(X))
+        np.testing.assert_allclose(predictor(rows), predictor(X), rtol=1e-12, atol=1e-14)
     whole = np.arange(12).reshape(4, 3)
-    np.testing.assert_array_equal(predictor(whole), predictor(whole.astype(float)))
+    found, expected = predictor(whole), predictor(whole.astype(float))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
     with pytest.raises(ArgumentError, match="X: got columns of type object, for a torch teacher"):
         predictor(pandas.DataFrame({"a": ["x"], "b": [1], "c": [2]}).astype(object))
 
