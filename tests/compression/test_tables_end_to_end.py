@@ -73,8 +73,11 @@ def test_it_is_read_back_and_exported(result, tmp_path):
     from limbeck.compression.tables.export import feeds
 
     label, probabilities = session.run(["label", "probabilities"], feeds(again.kind.table, frame))
-    assert label.tolist() == student.predict(frame).tolist()
-    np.testing.assert_allclose(probabilities, student.predict_proba(frame), atol=1e-5)
+    p = student.predict_proba(frame)
+    np.testing.assert_allclose(probabilities, p, atol=1e-5)
+    clear = np.abs(p[:, 0] - p[:, 1]) > 1e-4  # elsewhere rounding may decide
+    assert clear.mean() > 0.9
+    assert label[clear].tolist() == student.predict(frame)[clear].tolist()
 
 
 def test_a_tree_of_a_table_is_read_in_its_own_words(result):
