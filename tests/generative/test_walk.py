@@ -80,11 +80,9 @@ def test_log_densities_are_those_of_where_the_chains_are():
     walk = Walk(densities, starts(densities, "target", 50, generator()), generator())
     for move in (lambda: walk.sweep(3), walk.jump, lambda: walk.go("mixed", 2)):
         move()
-        for name in ("target", "ratio"):
-            found, expected = (
-                getattr(each, name) for each in (walk.logs(), densities.logs(walk.x))
-            )
-            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        logs, expected = walk.logs(), densities.logs(walk.x)
+        torch.testing.assert_close(logs.target, expected.target, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(logs.ratio, expected.ratio, rtol=1e-12, atol=1e-12)
     assert walk.sweeps == 50 * 5
 
 
