@@ -214,12 +214,13 @@ def test_the_teacher_is_asked_in_evaluation_mode_and_given_back_in_its_own(preco
     teacher = dropping().train(training)
     teacher[1].train(not training)
     before = copy.deepcopy(teacher.state_dict())
-    result = distilled(teacher=teacher, teacher_output="logits", precompute=precompute)
+    options = dict(teacher_output="logits", precompute=precompute)
+    result = distilled(teacher=teacher, **options)
     assert teacher.training == teacher[2].training == training
     assert teacher[1].training != training
     torch.testing.assert_close(teacher.state_dict(), before, rtol=0, atol=0)
     assert all(p.grad is None and p.requires_grad for p in teacher.parameters())
-    same(result.student, distilled(teacher=dropping().eval(), teacher_output="logits").student)
+    same(result.student, distilled(teacher=dropping().eval(), **options).student)
 
 
 @pytest.mark.parametrize(
