@@ -2,6 +2,7 @@ r"""From what the user asked for to a run: everything is checked before the firs
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, as_inputs
 from limbeck.progress import tracked
 
-__all__ = ["PRESETS", "as_loss", "choose_device", "prepare", "whole"]
+__all__ = ["PRESETS", "as_loss", "batch_size_of", "choose_device", "prepare", "whole"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
@@ -57,7 +58,6 @@ def prepare(ask: SimpleNamespace) -> Run:
     r"""A run of what was asked for: everything is checked before the first step."""
     if ask.preset not in PRESETS:
         raise ArgumentError.unknown("preset", ask.preset, PRESETS)
-    defaults = PRESETS[ask.preset]
     if not isinstance(ask.student, nn.Module):
         raise ArgumentError(
             "student", f"an object of type {type(ask.student).__name__}", "a torch module"
@@ -65,13 +65,13 @@ def prepare(ask: SimpleNamespace) -> Run:
     if ask.student is ask.teacher:
         accepted = "another module; a copy.deepcopy of the teacher will do"
         raise ArgumentError("student", "the teacher itself, which would move with it", accepted)
-    size = whole(
-        "batch_size", defaults["batch_size"] if ask.batch_size == "auto" else ask.batch_size
-    )
-    whole("steps", ask.steps)
-    for name in ("every", "checkpoint_every"):
+    ask.steps = whole("steps", ask.steps)
+    ask.seed = whole_number("seed", ask.seed, "a whole number")
+    if not _auto(ask.batch_size):
+        ask.batch_size = whole("batch_size", ask.batch_size)
+    for name in ("every", "patience", "checkpoint_every"):
         if getattr(ask, name) is not None:
-            whole(name, getattr(ask, name))
+            setattr(ask, name, whole(name, getattr(ask, name)))
     _check_rest(ask)
     place, seed = choose_device(ask.device), ask.seed
     if ask.engine == "accelerate":
@@ -81,8 +81,7 @@ def prepare(ask: SimpleNamespace) -> Run:
     dtype = next(floating, torch.get_default_dtype())
     source = as_inputs(ask.inputs)
     source.to(place, dtype, seed)
-    if isinstance(source, Dataset) and ask.batch_size == "auto" and not source.replace:
-        size = min(size, len(source))
+    size = batch_size_of(ask.batch_size, source, ask.preset)
     teacher = as_teacher(ask.teacher, ask.teacher_output)
     teacher.to(place)
     try:
@@ -91,6 +90,34 @@ def prepare(ask: SimpleNamespace) -> Run:
         teacher.release()
         close_taps(ask.student)
         raise
+
+
+def _auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def batch_size_of(given: int | str, source: Inputs, preset: str = "auto") -> int | None:
+    r"""Inputs a step; None takes the batches of a loader as they come.
+
+    Arguments:
+        given: What the user asked for: a checked number, or "auto".
+        source: The inputs.
+        preset: One of `PRESETS`.
+    """
+    if source.own_batches:
+        own = source.batch_size
+        if not _auto(given) and given != own:
+            beside = "" if own is None else f" or {own}"
+            accepted = (
+                f"'auto'{beside}: the batches of a loader are taken as they come; give the loader "
+                "another batch_size, or its data set in its place"
+            )
+            raise ArgumentError("batch_size", given, accepted)
+        return None
+    if not isinstance(given, str):
+        return given
+    size: int = PRESETS[preset]["batch_size"]
+    return min(size, len(source)) if isinstance(source, Dataset) and not source.replace else size
 
 
 def _share(ask: SimpleNamespace) -> tuple[torch.device, int]:
@@ -109,8 +136,6 @@ def _check_rest(ask: SimpleNamespace) -> None:
         raise ArgumentError(
             "held_out", None, "held-out inputs, since patience watches the loss on them"
         )
-    if not isinstance(ask.seed, int) or isinstance(ask.seed, bool):
-        raise ArgumentError("seed", repr(ask.seed), "a whole number")
     for name in ("seconds", "checkpoint_seconds"):
         value = getattr(ask, name)
         if value is not None and not (isinstance(value, int | float) and value > 0):
@@ -124,7 +149,7 @@ def _check_rest(ask: SimpleNamespace) -> None:
 
 
 def _bound(
-    ask: SimpleNamespace, teacher: Teacher, source: Inputs, size: int, dtype: torch.dtype
+    ask: SimpleNamespace, teacher: Teacher, source: Inputs, size: int | None, dtype: torch.dtype
 ) -> Run:
     r"""A run of the parts: everything that is left to check is checked at a few inputs."""
     defaults = PRESETS[ask.preset]
@@ -133,7 +158,7 @@ def _bound(
         teacher, ask.student, source, loss, student_output=ask.student_output, seed=ask.seed + 1
     )
     held_out = None if ask.held_out is None else _held_out(ask.held_out, objective, dtype)
-    _store_if_worth(objective, ask.precompute, ask.steps * size, ask.seed, ask.progress)
+    _store_if_worth(objective, ask.precompute, ask.steps * (size or 0), ask.seed, ask.progress)
     update = ask.update or _gradient_update(ask, defaults)
     update.bind(objective, ask.steps)
     settings = Settings(
@@ -148,9 +173,20 @@ def _bound(
         checkpoint_every=ask.checkpoint_every,
         checkpoint_seconds=ask.checkpoint_seconds,
         callbacks=as_callbacks(ask.callbacks),
-        identity=_identity(objective, update, size, ask.seed),
+        identity=_identity(objective, update, size or source.batch_size, ask.seed),
     )
-    return Run(objective, update, engines.make(ask.engine, objective, update, ask.steps), settings)
+    engine = engines.make(_engine(ask.engine, source), objective, update, ask.steps)
+    return Run(objective, update, engine, settings)
+
+
+def _engine(name: str, source: Inputs) -> str:
+    r"""The engine by name, unless batches change their shapes, of which a compiled step has one."""
+    if not source.own_batches or source.same_shapes or name not in ("auto", "compiled"):
+        return name
+    if name == "compiled":
+        reason = "the batches of this loader may differ in size or shape"
+        warnings.warn(f"engine: {reason}; running eagerly", stacklevel=2)
+    return "eager"
 
 
 def _gradient_update(ask: SimpleNamespace, defaults: dict[str, Any]) -> GradientUpdate:
@@ -254,7 +290,9 @@ def _held_out(value: Any, objective: Objective, dtype: torch.dtype) -> HeldOut:
     return HeldOut(batch, teacher)
 
 
-def _identity(objective: Objective, update: Update, batch_size: int, seed: int) -> dict[str, Any]:
+def _identity(
+    objective: Objective, update: Update, batch_size: int | None, seed: int
+) -> dict[str, Any]:
     r"""What must be the same for a checkpoint to be taken up."""
     shapes = {name: list(t.shape) for name, t in objective.student.state_dict().items()}
     optimizer = getattr(update, "optimizer", update)

@@ -30,7 +30,7 @@ from limbeck.core.teacher import Opaque
 from limbeck.distillation import distill
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.inputs.join import join
-from limbeck.preparation import as_loss
+from limbeck.preparation import as_loss, whole
 
 __all__ = ["compress"]
 
@@ -126,6 +126,9 @@ def compress(
         if name not in further:
             known = {*further, *inspect.signature(compress).parameters} - {"options"}
             raise ArgumentError.unknown("options", name, known)
+    seed = whole_number("seed", seed, "a whole number")
+    if options.get("batch_size", "auto") != "auto":
+        options["batch_size"] = whole("batch_size", options["batch_size"])
     data = read(X, table)
     labels = data.labels if labels is None else labels
     some = data.kind.decode(part_of(data.x, 0, LOOKED_AT))
@@ -152,7 +155,7 @@ def compress(
     wanted = _size(rows(problem.x), inputs)
     size = wanted if size is None else whole_number("size", size, "a whole number from 1", least=1)
     if steps is not None:
-        whole_number("steps", steps, "a whole number from 1", least=1)
+        steps = whole_number("steps", steps, "a whole number from 1", least=1)
     number("keep", keep, "a fraction above 0, up to 1", lambda share: 0 < share <= 1)
     recipe = Recipe(student, inputs, size, steps, seed, options)
     tried: list[dict[str, Any]] = []

@@ -3,8 +3,12 @@ r"""Numbers that an argument must be: checked once, with an error that names it.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import SupportsIndex
+
+import numpy as np
+from torch import Tensor
 
 from limbeck.errors import ArgumentError
 
@@ -26,8 +30,25 @@ def number(argument: str, value: object, accepted: str, holds: Callable[[float],
     return result
 
 
-def whole_number(argument: str, value: object, accepted: str, least: int) -> int:
-    r"""An integer (of any integer type, not bool) that is not below the least one."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or int(value) < least:
+def whole_number(argument: str, value: object, accepted: str, least: int | None = None) -> int:
+    r"""An integer of any integer type (not bool), or what a 0-d array or tensor holds exactly.
+
+    Nothing is rounded. Use what is given back: the value may be an array.
+
+    >>> import torch
+    >>> whole_number("steps", torch.tensor(3), "a whole number from 1", least=1)
+    3
+    """
+    held = value
+    if isinstance(value, np.ndarray | Tensor) and value.ndim == 0:
+        held = value.item()
+        held = int(held) if isinstance(held, float) and held.is_integer() else held
+    # a tensor of one element and NumPy's bool have an __index__ too
+    if isinstance(held, bool | np.bool_ | np.ndarray | Tensor) or not isinstance(
+        held, SupportsIndex
+    ):
         raise ArgumentError(argument, repr(value), accepted)
-    return int(value)
+    result = operator.index(held)
+    if least is not None and result < least:
+        raise ArgumentError(argument, repr(value), accepted)
+    return result

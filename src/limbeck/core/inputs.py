@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from limbeck.core.batch import Batch
+from limbeck.core.checks import whole_number
 
 __all__ = ["Inputs"]
 
@@ -27,12 +28,23 @@ class Inputs(ABC):
 
     Arguments:
         seed: The generator's seed; None takes the seed of the distillation.
+
+    Attributes:
+        own_batches: Whether the data come in batches already, as those of a loader. The loop then
+            takes these, by `own_batch`, and not n inputs at a time.
+        batch_size: The size of these batches, but for a shorter last one; None if they differ or
+            nobody can say.
+        same_shapes: Whether all of them surely have the same shapes, as a compiled step needs.
     """
 
+    own_batches = False
+    batch_size: int | None = None
+    same_shapes = True
+
     def __init__(self, seed: int | None = None) -> None:
-        self.seed = seed
+        self.seed = None if seed is None else whole_number("seed", seed, "a whole number, or None")
         self.device = torch.device("cpu")
-        self.generator = torch.Generator().manual_seed(0 if seed is None else seed)
+        self.generator = torch.Generator().manual_seed(self.seed or 0)
 
     @abstractmethod
     def draw(self, n: int) -> Any:
@@ -41,6 +53,10 @@ class Inputs(ABC):
     @abstractmethod
     def build(self, drawn: Any) -> Batch:
         r"""The batch that a draw stands for: a pure function of tensors."""
+
+    def own_batch(self) -> Any:
+        r"""The next of the batches that the data come in, as `draw` gives it."""
+        raise NotImplementedError
 
     def __call__(self, n: int) -> Batch:
         return self.build(self.draw(n))

@@ -164,9 +164,10 @@ class Objective(nn.Module):
                     "or the layer in eval() mode",
                 )
 
-    def draw(self, n: int) -> Plan:
-        r"""Everything random of one step at n inputs."""
-        plan: Plan = {"inputs": self.inputs.draw(n)}
+    def draw(self, n: int | None) -> Plan:
+        r"""Everything random of one step at n inputs, or at the next of the inputs' own batches."""
+        plan: Plan = {"inputs": self.inputs.own_batch() if n is None else self.inputs.draw(n)}
+        n = rows(self.batch(plan).x) if n is None else n
         if self.asks:
             if self.teacher.opaque:
                 plan["teacher"] = self.teacher.prepare(as_batch(self.inputs.build(plan["inputs"])))

@@ -29,7 +29,7 @@ class Settings:
 
     Attributes:
         steps: The number of steps.
-        batch_size: Inputs a step.
+        batch_size: Inputs a step; None takes the inputs' own batches as they come.
         every: Steps between two looks: history, metrics, held-out measure.
         seconds: Wall-clock time after which to stop, if any.
         metrics: Functions of the student, by name, taken at each look.
@@ -43,7 +43,7 @@ class Settings:
     """
 
     steps: int
-    batch_size: int
+    batch_size: int | None
     every: int
     seconds: float | None = None
     metrics: Mapping[str, Callable[[nn.Module], float]] | None = None

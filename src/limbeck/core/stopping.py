@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from limbeck.errors import ArgumentError
+from limbeck.core.checks import whole_number
 
 __all__ = ["Plateau"]
 
@@ -25,8 +25,8 @@ class Plateau:
     since: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.patience, int) or self.patience < 1:
-            raise ArgumentError("patience", repr(self.patience), "a whole number from 1, or None")
+        accepted = "a whole number from 1, or None"
+        self.patience = whole_number("patience", self.patience, accepted, least=1)
 
     def look(self, measure: float) -> bool:
         r"""Take a new measure; say whether it is a new best."""

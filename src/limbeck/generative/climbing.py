@@ -64,7 +64,7 @@ def climb(
         what = repr(support) if isinstance(support, Support) else f"a {type(target).__name__}"
         raise ArgumentError("target", what, "a target with a discrete support")
     tries = whole_number("tries", tries, "a whole number from 0", least=0)
-    whole_number("sweeps", sweeps, "a whole number from 0", least=0)
+    sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
     device, dtype = place_of(target)
     generator = torch.Generator(device).manual_seed(whole_number("seed", seed, "a seed", least=0))
     x = support.decode(torch.zeros(1, *support.shape, device=device, dtype=dtype))

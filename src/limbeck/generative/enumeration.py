@@ -39,9 +39,9 @@ def exact_log_z(
     >>> round(exact_log_z(RBM([[0.0], [0.0]], [0.0, 0.0], [0.0])) / math.log(2), 9)
     3.0
     """
-    whole_number("limit", limit, "a whole number from 1", least=1)
+    limit = whole_number("limit", limit, "a whole number from 1", least=1)
     if block is not None:
-        whole_number("block", block, "a whole number from 1", least=1)
+        block = whole_number("block", block, "a whole number from 1", least=1)
     parts = _rbm_parts if isinstance(target, RBM) else _event_parts
     with torch.no_grad():
         log_z = torch.stack(list(parts(target, limit, block, progress))).logsumexp(0).item()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from limbeck.core.checks import whole_number
 from limbeck.core.inputs import Inputs
 from limbeck.core.loss import Loss
 from limbeck.core.result import Result
@@ -118,7 +119,7 @@ def normalize(
         if name not in further:
             raise ArgumentError.unknown("options", name, further)
     steps = whole("steps", STEPS[preset] if steps is None else steps)
-    chains = whole("chains", chains)
+    chains, seed = whole("chains", chains), whole_number("seed", seed, "a whole number")
     on_policy = refuse_misfits(loss, target, force)
     check_target(target, chains=not on_policy)
     made = student is None

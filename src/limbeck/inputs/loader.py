@@ -1,7 +1,8 @@
-r"""Batches of a torch DataLoader or IterableDataset, regrouped to the size asked for."""
+r"""Batches of a torch DataLoader as they come, or rows of it regrouped."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,13 @@ r"""How many items of a bare IterableDataset are collated at once."""
 
 
 class Loader(Eager):
-    r"""A loader that is gone through again and again, in batches of exactly n rows.
+    r"""A loader that is gone through again and again.
+
+    As the inputs of a distillation, a DataLoader keeps its batches: each step takes the next one
+    as it comes, also a shorter last one (which `drop_last=True` of the loader leaves out) and
+    those of a batch sampler, whatever their sizes. Each step is the mean over its batch. A bare
+    IterableDataset has no batches; it is taken in batches of the distillation's batch_size. So are
+    the rows of a loader where others ask for n of them: within `Mix` and `Seek`, and `loader(n)`.
 
     A loader cannot be rewound. The state holds the number of rows that were used, and loading it
     starts the loader afresh and skips that many, which takes time, and continues exactly only if
@@ -39,27 +46,38 @@ class Loader(Eager):
 
     def __init__(self, loader: Any, seed: int | None = None) -> None:
         super().__init__(seed)
-        if isinstance(loader, data.IterableDataset):
+        self.own_batches = not isinstance(loader, data.IterableDataset)
+        if not self.own_batches:
             loader = data.DataLoader(loader, batch_size=READ_AHEAD)
         if not isinstance(loader, data.DataLoader):
             received = f"a {type(loader).__name__}"
             raise ArgumentError("loader", received, "a torch DataLoader or IterableDataset")
         self.loader: data.DataLoader[Any] = loader
+        if self.own_batches:
+            sampler = getattr(loader, "batch_sampler", None)
+            self.batch_size = loader.batch_size or getattr(sampler, "batch_size", None)
+            self.same_shapes = _same_shapes(loader)
         self.start: Tensor | None = None  # the generator's state before the first item
-        self.rest: Batch | None = None
+        self.ahead: deque[Batch] = deque()  # what was read of the loader and not used yet
         self.iterator: Iterator[Any] | None = None
         self._restart()
 
     def draw(self, n: int) -> Batch:
-        whole = self._at_least(n)
-        self.rest = _cut(whole, n, None) if rows(whole.x) > n else None
+        whole = self._join([self._next() for _ in range(self._read(n))])
+        if rows(whole.x) > n:
+            self.ahead.appendleft(_cut(whole, n, None))
         self.used += n
         return _cut(whole, 0, n)
 
+    def own_batch(self) -> Batch:
+        batch = self._next()
+        self.used += rows(batch.x)
+        return batch
+
     def probe(self, n: int) -> Batch:
         r"""The next n inputs, which stay the next ones."""
-        self.rest = self._at_least(n)
-        return _cut(self.rest, 0, n)
+        count = self._read(n)
+        return _cut(self._join(list(self.ahead)[:count]), 0, n)
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
@@ -78,29 +96,34 @@ class Loader(Eager):
             skip = min(left, rows(piece.x))
             left -= skip
             if skip < rows(piece.x):
-                self.rest = _cut(piece, skip, None)
+                self.ahead.appendleft(_cut(piece, skip, None))
 
     def _restart(self) -> None:
         self.start = None
         self.used = 0
-        self.rest = None
+        self.ahead.clear()
         self.iterator = None
 
-    def _at_least(self, n: int) -> Batch:
-        r"""The next n rows, and those that came along with them."""
-        held = [self._next()]
-        while sum(rows(piece.x) for piece in held) < n:
-            held.append(self._next())
+    def _read(self, n: int) -> int:
+        r"""Read ahead until there are n rows; how many batches these are."""
+        held = count = 0
+        while held < n:
+            if count == len(self.ahead):
+                self.ahead.append(self._fetched())
+            held, count = held + rows(self.ahead[count].x), count + 1
+        return count
+
+    def _join(self, held: list[Batch]) -> Batch:
         check_alike([piece.x for piece in held], ["a batch"] * len(held), "loader")
         check_alike([piece.y for piece in held], ["labels"] * len(held), "loader")
         labels = [piece.y for piece in held if piece.y is not None]
         return Batch(join([piece.x for piece in held]), torch.cat(labels) if labels else None)
 
     def _next(self) -> Batch:
-        r"""The rest of the last piece, or the next batch of the loader, whatever its size."""
-        if self.rest is not None:
-            rest, self.rest = self.rest, None
-            return rest
+        r"""The next batch, whatever its size."""
+        return self.ahead.popleft() if self.ahead else self._fetched()
+
+    def _fetched(self) -> Batch:
         if self.start is None:
             self.start = self.generator.get_state()
         for _ in range(2):  # the end of one pass, and the start of another
@@ -111,6 +134,18 @@ class Loader(Eager):
                 return self.checked(Batch(*split_item(item, "loader")), None, "loader")
             self.iterator = None
         raise ArgumentError("loader", "no items in a pass", "a loader that gives items every time")
+
+
+def _same_shapes(loader: data.DataLoader[Any]) -> bool:
+    r"""Whether every batch surely has the same shapes: known of tensors alone."""
+    dataset: Any = loader.dataset
+    while isinstance(dataset, data.Subset):
+        dataset = dataset.dataset
+    plain = isinstance(dataset, data.TensorDataset) and loader.collate_fn is data.default_collate
+    if not plain or loader.batch_size is None:
+        return False
+    counted = type(loader.sampler) in (data.SequentialSampler, data.RandomSampler)
+    return loader.drop_last or (counted and len(loader.sampler) % loader.batch_size == 0)  # type: ignore[arg-type]
 
 
 def _cut(batch: Batch, start: int, stop: int | None) -> Batch:

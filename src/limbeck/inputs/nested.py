@@ -26,7 +26,7 @@ class Nested(Eager):
     def __init__(self, sources: Sequence[Inputs], seed: int | None = None) -> None:
         super().__init__(seed)
         self.sources = list(sources)
-        self._seed_sources(0 if seed is None else seed)
+        self._seed_sources(self.seed or 0)
 
     def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:
         for source in self.sources:

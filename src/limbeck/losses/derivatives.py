@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.core.batch import Batch, X, floats
+from limbeck.core.checks import whole_number
 from limbeck.core.evaluation import View
 from limbeck.core.loss import Draws, Loss, Probe
 from limbeck.errors import ArgumentError
@@ -60,8 +61,9 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
             raise ArgumentError.unknown("domain", domain, DOMAINS)
         if weight not in ("uniform", "teacher"):
             raise ArgumentError.unknown("weight", weight, ("uniform", "teacher"))
-        if projections is not None and (not isinstance(projections, int) or projections < 1):
-            raise ArgumentError("projections", repr(projections), "None, or a whole number from 1")
+        if projections is not None:
+            accepted = "None, or a whole number from 1"
+            projections = whole_number("projections", projections, accepted, least=1)
         self.domain, self.weight, self.projections = domain, weight, projections
         self.asks = frozenset({"derivatives"} | ({"values"} if weight == "teacher" else set()))
         self.needs = "probabilities" if domain == "log" or weight == "teacher" else ""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from limbeck.core.batch import Batch
+from limbeck.core.checks import whole_number
 from limbeck.core.inputs import Inputs
 from limbeck.core.loss import Loss, Probe
 from limbeck.errors import ArgumentError, CheckpointError
@@ -37,7 +38,7 @@ def train(
     from limbeck.distillation import distill
     from limbeck.preparation import PRESETS, whole
 
-    data = Dataset(X, y)
+    data, seed = Dataset(X, y), whole_number("seed", seed, "a whole number")
     if not isinstance(data.x, Tensor) or data.y is None or data.y.is_floating_point():
         raise ArgumentError("y", "no class numbers", "whole numbers (N,) for inputs X (N, ...)")
     net = BatchedMLP(members, *sizes, generator=torch.Generator().manual_seed(seed), init=init)

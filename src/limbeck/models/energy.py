@@ -80,7 +80,7 @@ class Energy(nn.Module):
         self, x: Tensor, sweeps: int = 1, generator: torch.Generator | None = None
     ) -> Tensor:
         r"""Chains (n, *shape) moved on by so many sweeps."""
-        whole_number("sweeps", sweeps, "a whole number from 0", least=0)
+        sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
         if self.sampler is None and isinstance(self.support, Discrete):
             return self.sites(x, sweeps, generator)
         if self.sampler is None:

@@ -106,6 +106,7 @@ class Flow(nn.Module):
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         r"""Independent samples (n, D)."""
+        n = whole_number("n", n, "a whole number from 0", least=0)
         lives = self.shift.device if generator is None else generator.device
         z = torch.randn(n, self.dim, generator=generator, device=lives, dtype=self.shift.dtype)
         bent: Tensor = self.flow().transform.inv(z.to(self.shift.device))

@@ -59,8 +59,8 @@ class GaussianMixture(nn.Module):
     ) -> None:
         super().__init__()
         accepted = "a whole number from 1"
-        self.components = whole_number("components", components, accepted, least=1)
-        self.dim = whole_number("dim", dim, accepted, least=1)
+        self.components = components = whole_number("components", components, accepted, least=1)
+        self.dim = dim = whole_number("dim", dim, accepted, least=1)
         if covariance not in KINDS:
             raise ArgumentError.unknown("covariance", covariance, KINDS)
         self.covariance, self.support = covariance, Real(self.dim)

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
+from limbeck.core.checks import whole_number
 from limbeck.core.loss import Loss
 from limbeck.draws.read import as_draws
 from limbeck.errors import ArgumentError
@@ -111,9 +113,13 @@ def condense(
         raise ArgumentError.unknown("preset", preset, ("auto", "thesis"))
     thesis = preset == "thesis"
     options |= {"steps": whole("steps", steps), "batch_size": batch_size}
-    options |= {"seed": seed, "device": device, "progress": progress}
+    options |= {"seed": whole_number("seed", seed, "a whole number"), "device": device}
+    options["progress"] = progress
     if thesis:
-        options = {**THESIS, **{k: v for k, v in options.items() if v != "auto" or k == "device"}}
+        own = isinstance(inputs, DataLoader) or getattr(inputs, "own_batches", False)
+        settled = {k: v for k, v in THESIS.items() if k != "batch_size" or not own}
+        options = settled | {k: v for k, v in options.items() if v != "auto" or k == "device"}
+        options.setdefault("batch_size", "auto")
         pool, share = (None if pool == "auto" else pool), (1 if share == "auto" else share)
     draws = None
     if posterior is not None:

@@ -37,7 +37,7 @@ from limbeck.predictive.posteriors import (
 from limbeck.predictive.running import run, story
 from limbeck.predictive.sample_bag import SampleBag
 from limbeck.predictive.unread import unread_notes
-from limbeck.preparation import PRESETS, choose_device, whole
+from limbeck.preparation import PRESETS, batch_size_of, choose_device, whole
 
 __all__ = ["Making", "condense_conditional", "make_bag"]
 
@@ -98,16 +98,16 @@ def condense_conditional(
     if stored is not None and head.classes:
         least, most, work = POOL
         enough = max(least, min(most, work // stored.count))
-        source = _pooled(source, pool, enough, options, calling.mapped)
+        source, options = _pooled(source, pool, enough, options, calling.mapped)
     assemble = class_parts if head.classes else density_parts
     held_out = options.pop("held_out", None)
     live = in_loop(student, head, x)
-    shared = _shared(share, calling, options)
+    shared = _shared(share, calling, _batch_size(options, source))
     parts = assemble(calling, live, source, loss, stored, fresh, held_out, shared)
     bare: nn.Module = student
 
     def finished(done: Run) -> Condensed:
-        kept = stored.count if stored is not None else done.settings.batch_size
+        kept = stored.count if stored is not None else _batch_size(options, source)
         result = Condensed(
             bare,
             **story(done),
@@ -158,31 +158,45 @@ def _for_loop(options: dict[str, Any], student: nn.Module, draws: Draws | Stream
 
 def _pooled(
     source: Inputs, pool: Any, enough: int, options: dict[str, Any], mapped: bool
-) -> Inputs:
-    r"""So many inputs of a source that does not end, as a data set; or the source itself."""
-    total = options["steps"] * _batch_size(options)
+) -> tuple[Inputs, dict[str, Any]]:
+    r"""So many inputs of a source that does not end, as a data set; or the source itself.
+
+    Inputs of a loader stay in batches of its size; if it has no one size, it is not pooled unless
+    the user says so.
+    """
     if isinstance(source, Dataset) or pool is None:
-        return source
+        return source, options
+    size = _batch_size(options, source)
     if pool == "auto":
-        if mapped and total <= enough:
-            return source
+        total = options["steps"] * size
+        if (mapped and total <= enough) or (source.own_batches and source.batch_size is None):
+            return source, options
         pool = min(enough, total)
     batch = source(whole_number("pool", pool, "'auto', None, or a whole number from 1", least=1))
-    return Dataset(batch.x, weight=batch.weight)
+    data = Dataset(batch.x, weight=batch.weight)
+    if source.own_batches:
+        options = options | {"batch_size": min(size, len(data))}
+    return data, options
 
 
-def _shared(share: int | str, calling: Predict, options: dict[str, Any]) -> int:
+def _shared(share: int | str, calling: Predict, size: int) -> int:
     r"""By how many of a minibatch's draws each input is predicted."""
     if share != "auto":
         return whole_number("share", share, "'auto' or a whole number from 1", least=1)
     most, work = SHARE
-    affordable = work // (_batch_size(options) * calling.numbers)
+    affordable = work // (size * calling.numbers)
     return max(1, min(most, affordable)) if calling.mapped else 1
 
 
-def _batch_size(options: dict[str, Any]) -> int:
-    size: Any = options["batch_size"]
-    return PRESETS["auto"]["batch_size"] if size == "auto" else whole("batch_size", size)
+def _batch_size(options: dict[str, Any], source: Inputs) -> int:
+    r"""About how many inputs a step takes."""
+    given = options["batch_size"]
+    given = given if isinstance(given, str) else whole("batch_size", given)
+    default: int = PRESETS["auto"]["batch_size"]
+    if source.own_batches:
+        batch_size_of(given, source)  # which refuses another size
+        return source.batch_size or default
+    return default if isinstance(given, str) else given
 
 
 def _notes(calling: Predict) -> list[str]:

@@ -156,7 +156,7 @@ def condense_density(
             **{**about, "notes": [*notes, *broken]},
             diagnostics=diagnosed(held) if isinstance(held, Stream) else trusted,
             used=fresh.used,
-            draw_bytes=bytes_of(done.settings.batch_size, held.structure, dtype),
+            draw_bytes=bytes_of(done.settings.batch_size or 0, held.structure, dtype),
         )
 
     return run(finished, None, student, events, kl(), **options)

@@ -96,7 +96,7 @@ def ep_logistic(
     """
     if moments not in METHODS:
         raise ArgumentError.unknown("moments", moments, METHODS)
-    whole_number("iterations", iterations, "a whole number from 1", least=1)
+    iterations = whole_number("iterations", iterations, "a whole number from 1", least=1)
     tolerance = number("tolerance", tolerance, "a number above zero", lambda t: t > 0)
     damping = number("damping", damping, "a number above 0 and up to 1", lambda d: 0 < d <= 1)
     x, sign = _data(X, y)

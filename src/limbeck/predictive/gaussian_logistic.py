@@ -54,7 +54,8 @@ def predict(
     """
     if method not in METHODS:
         raise ArgumentError.unknown("method", method, METHODS)
-    if whole_number("nodes", nodes, "a whole number from 2 to 200", least=2) > 200:
+    nodes = whole_number("nodes", nodes, "a whole number from 2 to 200", least=2)
+    if nodes > 200:
         raise ArgumentError("nodes", nodes, "a whole number from 2 to 200")
     m, s, x = finite("mean", mean), finite("covariance", covariance), finite("x", x)
     dim = m.numel()

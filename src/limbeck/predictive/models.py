@@ -142,7 +142,7 @@ def softmax(
 ) -> Regression:
     r"""Softmax regression, p(y = k) ∝ exp(x·weights_k + bias_k); see `Regression`."""
     if classes is not None:
-        whole_number("classes", classes, "a whole number from 2", least=2)
+        classes = whole_number("classes", classes, "a whole number from 2", least=2)
     return Regression("softmax", weights, bias, classes=classes)
 
 

@@ -77,12 +77,18 @@ class Pairs(Nested):
     ) -> None:
         super().__init__([inputs])
         self.outcomes, self.state = outcomes, state
+        self.own_batches, self.batch_size = inputs.own_batches, inputs.batch_size
+        self.same_shapes = inputs.same_shapes
 
     def draw(self, n: int) -> Batch:
         source = self.sources[0]
         if isinstance(source, Dataset):  # of which n may be more than all: outcomes are fresh
             return self._with_outcomes(source.build(source.next_rows(n)))
         return self._with_outcomes(source(n))
+
+    def own_batch(self) -> Batch:
+        source = self.sources[0]
+        return self._with_outcomes(source.build(source.own_batch()))
 
     def probe(self, n: int) -> Batch:
         r"""A few inputs with outcomes; draws of a stream that they take do not come again."""

@@ -114,7 +114,7 @@ class Slice:
         Returns:
             The sampler itself.
         """
-        whole_number("sweeps", sweeps, "a whole number from 0", least=0)
+        sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
         total, since = torch.zeros_like(self.width), 0
         for done in tracked(range(1, sweeps + 1), "burning in", progress):
             total, since = total + self._sweep()[0], since + 1
@@ -257,7 +257,7 @@ def _generator(
     seed: int, generator: torch.Generator | None, device: torch.device
 ) -> torch.Generator:
     if generator is None:
-        whole_number("seed", seed, "a whole number from 0", least=0)
+        seed = whole_number("seed", seed, "a whole number from 0", least=0)
         return torch.Generator(device).manual_seed(seed)
     if generator.device.type != device.type:
         received = f"one on {generator.device}"

@@ -37,7 +37,7 @@ def out_of_fold(
     X = as_rows(X)
     n = count(X)
     labels = _labels(labels, n)
-    whole_number("teacher_folds", folds, "a whole number, 2 or more", 2)
+    folds = whole_number("teacher_folds", folds, "a whole number, 2 or more", 2)
     known = np.flatnonzero(~_unlabelled(labels, predictor.classes).reshape(n, -1).any(1))
     first, inverse = distinct(row_keys(select(X, known)))
     if len(first) < folds:

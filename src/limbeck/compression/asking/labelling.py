@@ -79,7 +79,8 @@ def label(
     """
     X = as_rows(X)
     if batch_size is not None:
-        whole_number("batch_size", batch_size, "None, or a number of rows: 1 or more", 1)
+        accepted = "None, or a number of rows: 1 or more"
+        batch_size = whole_number("batch_size", batch_size, accepted, 1)
     keys = row_keys(X)
     first, inverse = distinct(keys)
     asking = _Asking(predictor, X, first, keys[first], _store(predictor, cache, cache_key))
