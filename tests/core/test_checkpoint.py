@@ -211,9 +211,10 @@ def test_more_steps_than_the_saved_run_had_go_on(tmp_path, schedule):
 
 
 def test_fewer_steps_than_an_interrupted_run_did_are_done(tmp_path):
+    options = dict(checkpoint=tmp_path, schedule="constant")
     with pytest.raises(KeyboardInterrupt):
-        distilled(net(1), checkpoint=tmp_path, metrics={"size": Interrupt(6)})
-    result = distilled(net(7), checkpoint=tmp_path, metrics={"size": Interrupt(0)}, steps=20)
+        distilled(net(1), metrics={"size": Interrupt(6)}, **options)
+    result = distilled(net(7), metrics={"size": Interrupt(0)}, steps=20, **options)
     assert result.steps == 24
     assert result.stop_reason == "all 20 steps done"
     assert len(result.history["size"]) == 6
@@ -342,7 +343,7 @@ def test_a_checkpoint_of_another_run_is_refused_with_the_difference(saved, optio
 
 def test_a_checkpoint_of_other_data_is_refused(saved):
     with pytest.raises(lb.CheckpointError, match="a data set of 50 rows"):
-        distilled(net(7), Dataset(X[:40]), checkpoint=saved, steps=2 * STEPS)
+        distilled(net(7), Dataset(X[:40]), checkpoint=saved)
 
 
 def test_tensors_must_fit_their_places():

@@ -259,7 +259,8 @@ class Run:
             raise CheckpointError(
                 f"checkpoint: {folder} belongs to another run: {'; '.join(found)}"
             )
-
+        if bool(tensors.get("update.progress.alive", True)):  # a run that failed takes no steps
+            self._refuse_other_steps(folder, about["done"], about["steps"])
         files.load_weights(self.objective.student, files.under("student.", tensors), path)
         self.update.load(files.under("update.", tensors), path)
         self.objective.load_rng_state(files.under("draws.", tensors))
@@ -272,6 +273,23 @@ class Run:
             self.plateau.best, self.plateau.since = about["plateau"]
         if about["steps"] >= self.settings.steps or not self.update.progress.alive.item():
             self.stop_reason = about["stop_reason"]
+
+    def _refuse_other_steps(self, folder: Path, done: int, saved: int) -> None:
+        r"""Refuse another number of steps, if the steps done would have been others with it."""
+        steps = self.settings.steps
+        same = getattr(self.update, "same_until", None)
+        if saved == steps or not done or (same is not None and same(done, saved)):
+            return
+        schedule = getattr(self.update, "schedule", self.update)
+        name = getattr(schedule, "__qualname__", type(schedule).__name__)
+        raise CheckpointError(
+            f"checkpoint: {folder} is of a run of {saved:,} steps, and steps is {steps:,} now. "
+            f"Its learning rates depend on the number of steps ({name}), so that a run of "
+            f"{steps:,} steps would have taken other steps from the start. Accepted: "
+            f"steps={saved} to finish that run; a new folder for a run of {steps:,} steps, from "
+            "the same student or the trained one; for runs that are to be prolonged, a schedule "
+            "that does not depend on their number, as 'constant' or 'robbins-monro'"
+        )
 
 
 def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -11,7 +11,16 @@ from torch import Tensor
 
 from limbeck.errors import ArgumentError
 
-__all__ = ["Constant", "Cosine", "Linear", "Logarithmic", "RobbinsMonro", "Schedule", "as_schedule"]
+__all__ = [
+    "Constant",
+    "Cosine",
+    "Linear",
+    "Logarithmic",
+    "RobbinsMonro",
+    "Schedule",
+    "as_schedule",
+    "same_until",
+]
 
 Schedule = Callable[[Tensor, int], Tensor]
 r"""`schedule(t, total)`: the factor on the learning rate after t of `total` steps, as a tensor."""
@@ -107,3 +116,29 @@ def as_schedule(value: str | Schedule | None) -> Schedule:
             "schedule", repr(value), f"one of {', '.join(NAMES)}, or a function of (t, total)"
         )
     return value
+
+
+MAX_CALLS = 10_000
+r"""Steps at which a schedule of single numbers is compared at most, spread evenly."""
+
+
+def same_until(schedule: Schedule, done: int, total: int, other: int) -> bool:
+    r"""Whether the first `done` factors are the same in runs of `total` and of `other` steps.
+
+    Schedules are functions of any kind, so this is found by calling them.
+
+    >>> same_until(Constant(), 5, 10, 20), same_until(Linear(), 5, 10, 20)
+    (True, False)
+    """
+    steps = torch.arange(done, dtype=torch.float64)
+    try:
+        one, two = (torch.as_tensor(schedule(steps, each)).detach() for each in (total, other))
+        if one.shape == two.shape == steps.shape:
+            return torch.allclose(one, two, rtol=1e-9, atol=0)
+    except Exception:  # of a function of a single number: `if t < 100`, `max(t, 1)`
+        pass
+    spread = steps[torch.linspace(0, done - 1, min(done, MAX_CALLS), dtype=torch.float64).long()]
+    return all(
+        math.isclose(float(schedule(t, total)), float(schedule(t, other)), rel_tol=1e-9)
+        for t in spread
+    )

@@ -15,7 +15,7 @@ from torch.func import functional_call, grad
 from limbeck.core import optimizers
 from limbeck.core.checkpoint import copy_into
 from limbeck.core.objective import Objective, Plan
-from limbeck.core.schedule import Schedule, as_schedule
+from limbeck.core.schedule import Schedule, as_schedule, same_until
 from limbeck.errors import ArgumentError
 
 __all__ = ["GradientUpdate", "Progress", "Update"]
@@ -65,6 +65,13 @@ class Update(Protocol):
         r"""Change the student in place and write the progress down.
 
         Traced, it must be a function of tensors without any look at their values.
+        """
+
+    def same_until(self, done: int, total: int) -> bool:
+        r"""Whether the first `done` steps would be the same in a run of `total` steps.
+
+        A checkpoint is continued with another number of steps only if so. It may be left out by
+        an update that does not know; then the number must stay the same.
         """
 
     def tensors(self) -> dict[str, Tensor]:
@@ -196,6 +203,9 @@ class GradientUpdate:
                 group["lr"] = rate
             self.optimizer.zero_grad()
         return None
+
+    def same_until(self, done: int, total: int) -> bool:
+        return same_until(self.schedule, done, self.steps, total)
 
     def _clipping(self, norm: Tensor) -> Tensor:
         return torch.ones_like(norm) if self.clip is None else (self.clip / norm).clamp_max(1)

@@ -15,7 +15,7 @@ from limbeck.core.batch import as_batch
 from limbeck.core.checkpoint import copy_into
 from limbeck.core.checks import number, whole_number
 from limbeck.core.objective import Objective, Plan
-from limbeck.core.schedule import Schedule, as_schedule
+from limbeck.core.schedule import Schedule, as_schedule, same_until
 from limbeck.core.update import Progress
 from limbeck.errors import ArgumentError
 from limbeck.models.gaussians import (
@@ -182,7 +182,7 @@ class StepwiseEM:
         goal = fresh if self.interpolate == "statistics" else self._fitted(x, weight, fresh)
         state = _each(lambda old, new: (1 - rate) * old + rate * new, self._state, goal)
         moments = self._moments_of(state, self._moments)
-        late = t - math.floor(self.steps * (1 - self.average))
+        late = t - self._averaged_from(self.steps)
         part = torch.where(late > 0, 1 / (late + 1), 1.0)
         average = _each(lambda old, new: (1 - part) * old + part * new, self._average, state)
         score = self._score + (losses[:-1] - self._score) * 2 / (t + 2)  # later ones count more
@@ -202,6 +202,15 @@ class StepwiseEM:
         progress.sums.add_(torch.where(good, means, 0.0))
         progress.done.add_(good.to(torch.float64))
         progress.alive.copy_(good)
+
+    def same_until(self, done: int, total: int) -> bool:
+        starts = {self._averaged_from(each) for each in (self.steps, total)}
+        averaged_alike = len(starts) == 1 or done <= min(starts) + 1
+        return averaged_alike and same_until(self.schedule, done, self.steps, total)
+
+    def _averaged_from(self, steps: int) -> int:
+        r"""The last step, from 0, before the average over steps begins."""
+        return math.floor(steps * (1 - self.average))
 
     def _expect(self, x: Tensor, weight: Tensor | None) -> tuple[Tensor, Statistics]:
         r"""The mean loss (R + 1,) of each mixture and of the student, and the former's statistics
