@@ -17,7 +17,7 @@ from limbeck import losses
 from limbeck.core.batch import as_batch, rows
 from limbeck.core.callback import as_callbacks
 from limbeck.core.checks import whole_number
-from limbeck.core.forms import recognise
+from limbeck.core.forms import check_class_axis, recognise
 from limbeck.core.hidden import close_taps
 from limbeck.core.inputs import Inputs
 from limbeck.core.loop import Run
@@ -215,6 +215,7 @@ def as_loss(
             with torch.no_grad():
                 raw = teacher.view(batch, teacher.draw(rows(batch.x))).raw()
             if isinstance(raw, torch.Tensor) and raw.ndim:
+                _refuse_class_axes(raw)
                 forms = {recognise(raw) or "auto"}
         if forms & {"logits", "probabilities", "log_probabilities"}:
             return losses.cross_entropy()
@@ -223,6 +224,13 @@ def as_loss(
     if not isinstance(loss, str) or loss not in names:
         raise ArgumentError.unknown("loss", loss, ["auto", *names])
     return getattr(losses, loss)()
+
+
+def _refuse_class_axes(raw: torch.Tensor) -> None:
+    r"""Refuse what looks like probabilities at several positions: which loss is not clear."""
+    for axis in (1, -1) if raw.ndim > 2 else ():
+        if recognise(raw.movedim(axis, -1).reshape(-1, raw.shape[axis])) is not None:
+            check_class_axis(raw, "teacher")
 
 
 def choose_device(device: str | torch.device) -> torch.device:

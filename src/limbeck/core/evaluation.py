@@ -66,6 +66,8 @@ class Evaluated:
         form: The form of the model's outputs, one of `forms.FORMS`.
     """
 
+    who = "model"  # what errors call it
+
     def __init__(self, model: Callable[..., Tensor], x: X, form: str) -> None:
         self.model, self.x, self.form = model, x, form
         self._known: dict[Any, Any] = {}
@@ -170,14 +172,15 @@ class Evaluated:
         if domain == "log":
             own = getattr(self.model, "log_probabilities", None)
             if own is not None and self.form != "logits":
-                return own(x)
-            return forms.log_probabilities(forms.values(raw()), self.form)
+                return forms.check_class_axis(own(x), self.who)
+            y = forms.check_class_axis(raw(), self.who)
+            return forms.log_probabilities(forms.values(y), self.form)
         if domain == "density":
             own = _density_of(self.model)
             return (raw() if own is self.model else own(x)).reshape(rows(x), 1)
-        y = forms.values(raw())
         if self.form not in forms.FORMS[:3]:
-            return y
+            return forms.values(raw())
+        y = forms.values(forms.check_class_axis(raw(), self.who))
         y = forms.probabilities(y, self.form)
         return forms.columns(1 - y, y) if y.shape[1] == 1 else y
 

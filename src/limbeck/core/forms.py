@@ -12,11 +12,13 @@ from limbeck.errors import ArgumentError
 
 __all__ = [
     "FORMS",
+    "check_class_axis",
     "check_probabilities",
     "columns",
     "log_probabilities",
     "probabilities",
     "recognise",
+    "same_layout",
     "values",
 ]
 
@@ -30,6 +32,36 @@ r"""How far probabilities may be from summing to one: half precision and rounded
 def values(y: Tensor) -> Tensor:
     r"""Outputs as a matrix: (n,) becomes (n, 1), trailing dimensions become one."""
     return y.reshape(y.shape[0], -1)
+
+
+def check_class_axis(y: Tensor, argument: str) -> Tensor:
+    r"""Class outputs as they came, unless they have more axes than examples and classes.
+
+    Which of several axes holds the classes is not known, and a softmax over all of them would mix
+    positions with classes.
+    """
+    if y.ndim > 2:
+        accepted = (
+            "(n,) or (n, classes): a softmax over several axes would mix positions with classes. "
+            "If all axes but one have size 1, end the model in nn.Flatten(). Numbers of any shape "
+            "are compared by square_error, with teacher_output='values', student_output='values'"
+        )
+        raise ArgumentError(argument, f"class outputs of shape {tuple(y.shape)}", accepted)
+    return y
+
+
+def same_layout(one: torch.Size, other: torch.Size) -> bool:
+    r"""Whether outputs of two shapes can be compared number by number.
+
+    Axes of size 1 do not count, and numbers side by side are of any layout.
+
+    >>> same_layout(torch.Size([8, 2, 3]), torch.Size([8, 6]))
+    True
+    >>> same_layout(torch.Size([8, 2, 3]), torch.Size([8, 3, 2]))
+    False
+    """
+    a, b = ([size for size in shape[1:] if size != 1] for shape in (one, other))
+    return a == b or len(a) < 2 or len(b) < 2
 
 
 def probabilities(y: Tensor, form: str) -> Tensor:
@@ -96,6 +128,8 @@ def check_probabilities(y: Tensor, argument: str) -> None:
 
 def recognise(y: Tensor) -> str | None:
     r"""The form that outputs must have, or None where they could be logits or plain values."""
+    if y.ndim > 2:  # which axis are the classes?
+        return None
     y = values(y).detach()
     if y.shape[1] < 2 or not y.is_floating_point():
         return None

@@ -101,6 +101,7 @@ class Objective(nn.Module):
             seen = Evaluated(self.student, batch.x, self.form)
             self.outputs = self._outputs(seen, need)
             taught = self.teacher.view(batch, self.teacher.draw(n)) if self.asks else seen
+            taught.who, seen.who = "teacher", "student"
             with torch.random.fork_rng(devices=[]):  # what is trained along starts by our seed
                 torch.default_generator.manual_seed(self.generator.initial_seed())
                 extras = [term.bind(Probe(seen, taught, batch)) for term in self.terms]
@@ -136,6 +137,8 @@ class Objective(nn.Module):
     def _outputs(self, seen: Evaluated, need: str) -> int:
         if need == "density":
             return 1
+        if seen.raw().ndim > 2:
+            return forms.values(seen.raw()).shape[1]
         return (seen.log_probabilities() if need == "probabilities" else seen.values()).shape[1]
 
     def _refuse_by_statistics(self) -> None:

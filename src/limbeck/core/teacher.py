@@ -237,6 +237,8 @@ def settle_form(argument: str, who: str, raw: Any, form: str, needs: str, n: int
         raise ArgumentError(
             who, f"outputs of shape {tuple(raw.shape)} for {n} inputs", f"({n}, ...)"
         )
+    if needs == "probabilities":
+        forms.check_class_axis(raw, who)
     if form == "auto":
         form = forms.recognise(raw) or "auto"
     finite = raw.isfinite() | (raw == -math.inf if form == "log_probabilities" else False)
@@ -261,6 +263,7 @@ def settle_form(argument: str, who: str, raw: Any, form: str, needs: str, n: int
         )
     if needs == "density" and form in forms.FORMS[:3]:
         raise ArgumentError(argument, repr(form), "log densities, which this loss needs")
-    if form in ("probabilities", "log_probabilities"):
+    # several axes are for losses that know which one are the classes
+    if form in ("probabilities", "log_probabilities") and raw.ndim <= 2:
         forms.check_probabilities(forms.probabilities(raw, form), argument)
     return form

@@ -13,7 +13,7 @@ from limbeck.core.checks import whole_number
 from limbeck.core.evaluation import View
 from limbeck.core.loss import Draws, Loss, Probe
 from limbeck.errors import ArgumentError
-from limbeck.losses.values import check_same_outputs
+from limbeck.losses.values import check_same_outputs, check_same_values
 
 __all__ = ["derivative_error", "directional_error"]
 
@@ -24,7 +24,7 @@ def _check_outputs(probe: Probe, domain: str) -> None:
     if domain == "log":
         check_same_outputs(probe.student.log_probabilities(), probe.teacher.log_probabilities())
     else:
-        check_same_outputs(probe.student.values(), probe.teacher.values())
+        check_same_values(probe)
 
 
 def _described(value: Any) -> str:

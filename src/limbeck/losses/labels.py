@@ -13,7 +13,7 @@ from limbeck.core.evaluation import View
 from limbeck.core.forms import FORMS, check_probabilities
 from limbeck.core.loss import Loss, Probe
 from limbeck.errors import ArgumentError
-from limbeck.losses.values import check_same_outputs
+from limbeck.losses.values import check_same_values
 
 __all__ = ["multilabel_cross_entropy"]
 
@@ -33,9 +33,8 @@ class multilabel_cross_entropy(Loss):  # noqa: N801 - losses are written as func
     def bind(self, probe: Probe) -> nn.Module | None:
         _refuse("student_output", probe.student, FORMS[:3], "logits")
         _refuse("teacher_output", probe.teacher, FORMS[:1], "probabilities")
-        targets = probe.teacher.values()
-        check_same_outputs(probe.student.values(), targets)
-        check_probabilities(targets.reshape(-1, 1), "teacher")  # each by itself
+        check_same_values(probe)
+        check_probabilities(probe.teacher.values().reshape(-1, 1), "teacher")  # each by itself
         return None
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from limbeck.core import forms
 from limbeck.core.batch import Batch
 from limbeck.core.checks import number
 from limbeck.core.evaluation import View
@@ -15,6 +17,7 @@ from limbeck.errors import ArgumentError
 
 __all__ = [
     "check_same_outputs",
+    "check_same_values",
     "cross_entropy",
     "label_cross_entropy",
     "label_square_error",
@@ -33,6 +36,21 @@ def check_same_outputs(student: Tensor, teacher: Tensor) -> None:
         )
 
 
+def check_same_values(probe: Probe) -> None:
+    r"""Refuse models whose values cannot be compared number by number."""
+    check_same_outputs(probe.student.values(), probe.teacher.values())
+    one, other = (_shape(view) for view in (probe.student, probe.teacher))
+    if not forms.same_layout(one, other):
+        received = f"outputs of shape {tuple(one)} where the teacher's are {tuple(other)}"
+        raise ArgumentError("student", received, "outputs in the teacher's order of axes")
+
+
+def _shape(view: View) -> torch.Size:
+    raw: Any = getattr(view, "raw", view.values)
+    shape: torch.Size = raw().shape
+    return shape
+
+
 class square_error(Loss):  # noqa: N801 - losses are written as functions of their settings
     r"""½‖f − t‖², on probabilities where the models give any form of them, else on values."""
 
@@ -40,7 +58,7 @@ class square_error(Loss):  # noqa: N801 - losses are written as functions of the
     asks = frozenset({"values"})
 
     def bind(self, probe: Probe) -> nn.Module | None:
-        check_same_outputs(probe.student.values(), probe.teacher.values())
+        check_same_values(probe)
         return None
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
@@ -141,6 +159,9 @@ class label_square_error(Loss):  # noqa: N801
         labels, values = _labels(probe.batch), probe.student.values()
         if labels.numel() != values.numel():
             raise ArgumentError("y", f"shape {tuple(labels.shape)}", f"shape {tuple(values.shape)}")
+        if not forms.same_layout(labels.shape, _shape(probe.student)):
+            accepted = f"shape {tuple(_shape(probe.student))}, as the student's outputs"
+            raise ArgumentError("y", f"shape {tuple(labels.shape)}", accepted)
         return None
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.core.batch import X
-from limbeck.core.forms import log_probabilities, probabilities
+from limbeck.core.forms import check_class_axis, log_probabilities, probabilities
 from limbeck.errors import ArgumentError
 from limbeck.models.batched import BatchedMLP
 from limbeck.models.feedforward import OUTPUT_FORMS
@@ -95,7 +95,7 @@ class Ensemble(nn.Module):
             y = probabilities(self.models(x), self.kinds[0])  # (n, members, ...)
         else:
             y = _stack(
-                probabilities(_output(model, x), kind)
+                probabilities(_output(model, x, kind), kind)
                 for model, kind in zip(self.models, self.kinds, strict=True)
             )
         if self.weights is None:
@@ -115,7 +115,9 @@ class Ensemble(nn.Module):
             logs = self.models.log_probabilities(x)  # (n, members, classes)
         else:
             logs = _stack(
-                model.log_probabilities(x) if own else log_probabilities(_output(model, x), kind)
+                check_class_axis(model.log_probabilities(x), "models")
+                if own
+                else log_probabilities(_output(model, x, kind), kind)
                 for model, kind, own in zip(self.models, self.kinds, self._has_logs, strict=True)
             )
         if self.weights is None:
@@ -246,11 +248,11 @@ def _kinds(models: list[Any], given: str | Sequence[str | None] | None) -> tuple
     return tuple(kinds)
 
 
-def _output(model: Any, x: X) -> Tensor:
+def _output(model: Any, x: X, kind: str) -> Tensor:
     y = model(x)
     if not isinstance(y, Tensor):
         raise ArgumentError("models", f"a member that gave a {type(y).__name__}", "tensors")
-    return y
+    return y if kind == "values" else check_class_axis(y, "models")
 
 
 def _stack(outputs: Iterator[Tensor]) -> Tensor:
