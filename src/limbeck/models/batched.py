@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from limbeck.core.checks import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.feedforward import (
     LAYER_KINDS,
     Feedforward,
     flat,
     initialise,
-    is_count,
     shapes,
 )
 from limbeck.models.mlp import MLP
@@ -55,9 +55,7 @@ class BatchedMLP(Feedforward):
         init: str = "he",
     ) -> None:
         super().__init__(sizes, hidden, output, bias, output_form, dtype, init)
-        if not is_count(members):
-            raise ArgumentError("members", repr(members), "an int of 1 or more")
-        self.members = int(members)
+        self.members = members = whole_number("members", members, "an int of 1 or more", least=1)
         layers = shapes(self)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for inputs, outputs, _ in layers:

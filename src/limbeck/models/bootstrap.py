@@ -53,7 +53,7 @@ def train(
     size = options.pop("batch_size", "auto")
     size = PRESETS[preset]["batch_size"] if size == "auto" else whole("batch_size", size)
     size = min(size, len(data))
-    source = Resamples(data.x, data.y.long(), members, bootstrap)
+    source = Resamples(data.x, data.y.long(), net.members, bootstrap)
     steps = options.pop("steps", max(1, whole("epochs", epochs) * len(data) // size))
     distill(
         None, net, source, members_cross_entropy(), steps=steps, batch_size=size, preset=preset,
