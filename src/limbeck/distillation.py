@@ -62,10 +62,12 @@ def distill(
         student: A module; it is trained in place.
         inputs: A source from `limbeck.inputs`, or anything that `as_inputs` makes one of: a
             tensor, an array, a torch Dataset or loader, a model with `.sample`, a function of n.
+            A DataLoader's batches are taken as they come, a shorter last one too.
         loss: From `limbeck.losses`, or a name; "auto" is cross entropy for class probabilities,
-            KL for densities and square error for everything else.
+            KL for densities and square error for everything else. Losses on classes take outputs
+            (n,) or (n, classes), square error on values outputs of any shape.
         steps: The number of steps.
-        batch_size: Inputs a step; 200 by default.
+        batch_size: Inputs a step; 200 by default. Beside a DataLoader, none but its own.
         optimizer: A name in `torch.optim` or an instance; Adam by default.
         schedule: "cosine" (the default), "constant", "linear", "logarithmic", "robbins-monro", or
             a function of (steps done, total).
@@ -88,7 +90,8 @@ def distill(
         patience: Stop after so many looks without a better held-out loss, and keep the best.
         seconds: Stop after so many seconds.
         every: Steps between looks; by default a fiftieth of all.
-        checkpoint: A folder to write checkpoints to, and to resume from if it holds one.
+        checkpoint: A folder to write checkpoints to, and to resume from if it holds one. Another
+            number of steps is refused if the schedule depends on it, as "cosine" does.
         checkpoint_every: Steps between checkpoints, beside one each `checkpoint_seconds`.
         checkpoint_seconds: Seconds between checkpoints.
         callbacks: Who is told of each look as it is taken: one or several of `limbeck.callbacks`,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.core.schedule import NAMES, as_schedule
+from limbeck.core.schedule import NAMES, as_schedule, same_until
 
 TOTAL = 1000
 
@@ -148,3 +148,20 @@ def test_a_function_of_ones_own_is_asked_with_the_steps_done_and_all_steps():
 
 def test_a_function_may_give_plain_numbers():
     assert descend(lambda t, total: 0.25) == [0.25] * 6
+
+
+def test_schedules_of_two_totals_are_compared_at_the_steps_done():
+    def late(t, total):
+        return torch.where(t < total - 5, 1.0, 0.0)
+
+    def of_one_number(t, total):
+        return 0.1 if t > total / 2 else 1.0
+
+    assert same_until(late, 15, 20, 40)
+    assert not same_until(late, 16, 20, 40)
+    assert same_until(of_one_number, 0, 20, 40)
+    assert same_until(of_one_number, 10, 20, 40)
+    assert not same_until(of_one_number, 50_000, 50_000, 60_000)
+    assert same_until(lambda t, total: 1.0, 50_000, 50_000, 60_000)
+    for name in NAMES:
+        assert same_until(as_schedule(name), 9, 10, 20) == (name in ("constant", "robbins-monro"))

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 import limbeck as lb
 from limbeck.cli import app
-from limbeck.core.schedule import same_until
 from limbeck.core.update import GradientUpdate
 from limbeck.inputs import Dataset
 from limbeck.predictive.stepwise_em import StepwiseEM
@@ -93,15 +92,6 @@ def test_a_run_stopped_early_may_be_given_another_end_if_nothing_differs_yet(tmp
     assert stopped.steps == 1
     longer, whole = run(tmp_path, 30, net(7), schedule=schedule), run(None, 30, schedule=schedule)
     assert longer.history["loss"] == pytest.approx(whole.history["loss"])
-
-
-def test_schedules_are_compared_at_the_steps_done():
-    late = lambda t, total: torch.where(t < total - 5, 1.0, 0.0)  # noqa: E731
-    assert same_until(late, 15, 20, 40)
-    assert not same_until(late, 16, 20, 40)
-    assert same_until(stepped, 0, 20, 40)
-    assert not same_until(stepped, 50_000, 50_000, 60_000)
-    assert same_until(decayed, 50_000, 50_000, 60_000)
 
 
 def test_an_update_that_does_not_know_keeps_its_number_of_steps(tmp_path):

@@ -28,7 +28,8 @@ class Loader(Eager):
 
     As the inputs of a distillation, a DataLoader keeps its batches: each step takes the next one
     as it comes, also a shorter last one (which `drop_last=True` of the loader leaves out) and
-    those of a batch sampler, whatever their sizes. Each step is the mean over its batch. A bare
+    those of a batch sampler, whatever their sizes. Each step is the mean over its batch. (One row
+    is too few for batch normalisation: `drop_last=True` helps there too.) A bare
     IterableDataset has no batches; it is taken in batches of the distillation's batch_size. So are
     the rows of a loader where others ask for n of them: within `Mix` and `Seek`, and `loader(n)`.
 

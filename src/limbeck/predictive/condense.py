@@ -93,10 +93,11 @@ def condense(
         restarts: Without inputs, the starts of EM, of which the best is kept; by default 10, and 4
             online.
         steps: The number of steps.
-        batch_size: Inputs a step; 200 by default.
+        batch_size: Inputs a step; 200 by default. A torch DataLoader as inputs keeps its own size.
         pool: Batch only: how many inputs are drawn, once, from a source that does not end, so that
             the average over all draws need not be taken anew for each; None draws fresh inputs at
-            each step. "auto" is 5,000 to 50,000, fewer for more draws.
+            each step. "auto" is 5,000 to 50,000, fewer for more draws, and none of a loader whose
+            batches have no one size.
         share: Online only: by how many of the draws of a minibatch each input is predicted. More
             take noise away at the cost of predictions; their mean and the memory are the same. 1
             is the source text's way; "auto" is up to 16.
