@@ -9,7 +9,14 @@ beside a loader must be the loader's own.
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
 
 import limbeck as lb
 from limbeck.inputs import Loader, Mix, Seek
@@ -187,3 +194,24 @@ def test_compress_takes_a_loader_as_inputs_and_refuses_it_as_rows():
         lb.compress(teacher, X.numpy(), inputs=loader, batch_size=5, **options)
     with pytest.raises(lb.ArgumentError, match=r"X: got .*DataLoader"):
         lb.compress(teacher, loader, **options)
+
+
+def test_batches_may_have_shapes_of_their_own():
+    class Mean(Sizes):
+        def forward(self, x):
+            return super().forward(x).mean(1, keepdim=True)
+
+    class Lengths(Dataset):
+        def __len__(self):
+            return 12
+
+        def __getitem__(self, item):
+            return torch.ones(3 + item // 4)
+
+    loader = DataLoader(Lengths(), batch_size=4)
+    student = Mean()
+    lb.distill(
+        lambda x: x.mean(1, keepdim=True), student, loader, "square_error", steps=4, every=100,
+        device="cpu", progress=False,
+    )  # fmt: skip
+    assert [len(batch) for batch in student.seen[-4:]] == [12, 16, 20, 12]

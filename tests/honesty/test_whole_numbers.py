@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import limbeck as lb
 from limbeck import losses
+from limbeck.compression.fidelity.cost import as_cost
+from limbeck.export import export
 from limbeck.generative.enumeration import exact_log_z
 from limbeck.inputs import Dataset, Loader, Noise, Seek
 
@@ -128,3 +130,16 @@ def test_a_whole_number_in_a_tensor_is_taken_throughout(name):
     call, names = CALLS[name]
     given = {each: torch.tensor(3) for each in names if each not in ("size", "chains", "thin")}
     call(**given)
+
+
+def test_other_numbers_of_things_are_not_cut_off_either(tmp_path):
+    draws = lb.condense(
+        torch.zeros(9, 3) + torch.arange(9)[:, None], lambda w, x: lb.Bernoulli(logits=x @ w), X,
+        components=2, steps=2, device="cpu", progress=False,
+    ).posterior  # fmt: skip
+    with pytest.raises(lb.ArgumentError, match=r"index: got numbers of torch\.float32"):
+        draws.take([0.9])
+    with pytest.raises(lb.ArgumentError, match=r"input_shape: got \(2\.7,\)"):
+        export(lb.MLP(3, 1), tmp_path / "net.pt2", input_shape=(2.7,))
+    with pytest.raises(lb.ArgumentError, match=r"teacher_cost\['latency'\]: got 1\.5"):
+        as_cost({"latency": {1.5: 0.1}}, "teacher_cost")

@@ -64,6 +64,8 @@ class Draws:
     def take(self, index: Any) -> X:
         r"""Draws by number, in the structure: (m, ...) each, or one draw for a single number."""
         index = torch.as_tensor(index)
+        if index.is_floating_point() and index.numel():
+            raise ArgumentError("index", f"numbers of {index.dtype}", "whole numbers, or booleans")
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index.long()
         chain, draw = index // self.per_chain, index % self.per_chain
         found = {}

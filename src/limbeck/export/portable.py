@@ -2,7 +2,6 @@ r"""What leaves: a module from raw inputs to answers, and what others must know 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.core.batch import map_tensors
+from limbeck.core.checks import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import Trees
@@ -158,11 +158,12 @@ def shape_of(module: Any) -> tuple[int, ...] | None:
 def _shape(given: Any) -> tuple[int, ...]:
     sizes = (given,) if isinstance(given, int) else given
     try:
-        found = tuple(int(size) for size in sizes)
-    except (TypeError, ValueError):
-        found = (0,)
-    if math.prod(found) < 1:
-        raise ArgumentError("input_shape", repr(given), "the shape of one row, such as (784,)")
+        found = tuple(
+            whole_number("input_shape", size, "a whole number", least=1) for size in sizes
+        )
+    except (TypeError, ArgumentError):
+        accepted = "the shape of one row, such as (784,)"
+        raise ArgumentError("input_shape", repr(given), accepted) from None
     return found
 
 

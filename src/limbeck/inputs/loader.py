@@ -78,7 +78,13 @@ class Loader(Eager):
     def probe(self, n: int) -> Batch:
         r"""The next n inputs, which stay the next ones."""
         count = self._read(n)
-        return _cut(self._join(list(self.ahead)[:count]), 0, n)
+        held = list(self.ahead)[:count]
+        try:
+            return _cut(self._join(held), 0, n)
+        except ArgumentError:
+            if not self.own_batches:
+                raise
+            return _cut(held[0], 0, n)  # each batch may have a shape of its own
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)

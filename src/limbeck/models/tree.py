@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from limbeck.core.checks import whole_number
 from limbeck.errors import ArgumentError
 
 __all__ = ["Grown", "Trees"]
@@ -89,7 +90,8 @@ class Trees(nn.Module):
         packed = [_packed(tree, inputs) for tree in grown]
         counts = [len(tree.left) for tree in grown]
         starts = np.cumsum([0, *counts[:-1]])
-        self.inputs, self.kind, self.missing = int(inputs), kind, bool(missing)
+        self.inputs = whole_number("inputs", inputs, "a whole number from 1", least=1)
+        self.kind, self.missing = kind, bool(missing)
         self.depth = max(levels for *_, levels in packed)
         feature, threshold, left, order = zip(*(each[:4] for each in packed), strict=True)
         below = np.concatenate([each + start for each, start in zip(left, starts, strict=True)])

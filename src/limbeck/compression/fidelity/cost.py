@@ -45,8 +45,12 @@ def as_cost(given: Cost | Mapping[str, Any] | None, argument: str) -> Cost:
         for name in ("parameters", "bytes")
         if known.get(name) is not None
     }
+    name, accepted = f"{argument}['latency']", "seconds above 0, by numbers of rows"
     times = {
-        int(size): number(f"{argument}['latency']", value, "seconds above 0", lambda s: s > 0)
+        # JSON has the numbers of rows as text
+        whole_number(name, int(size) if isinstance(size, str) else size, accepted, 1): number(
+            name, value, accepted, lambda s: s > 0
+        )
         for size, value in dict(known.get("latency") or {}).items()
     }
     return Cost(**counts, latency=times)

@@ -64,12 +64,13 @@ def latencies(
         raise ArgumentError("X", "no rows", "one or more, to time with")
     found: dict[str, dict[int, float]] = {name: {} for name in calls}
     for size in sizes:
-        rows = np.arange(whole_number("sizes", size, "rows, from 1", 1)) % n
+        size = whole_number("sizes", size, "rows, from 1", 1)
+        rows = np.arange(size) % n
         batch = select(as_rows(X), rows)
         if hasattr(batch, "reset_index"):
             batch = batch.reset_index(drop=True)  # rows that come again have names of their own
         for name, value in _turns(calls, batch, seconds, clock).items():
-            found[name][int(size)] = value
+            found[name][size] = value
     return found
 
 
