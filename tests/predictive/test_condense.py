@@ -252,7 +252,7 @@ SOURCES = {
     "a function": lb.inputs.Function,
     "a bare function": lambda fn: fn,
     "a mixture": lambda fn: lb.inputs.Mix([lb.inputs.Function(fn), lb.inputs.Noise((2,))]),
-    "a loader": lambda fn: DataLoader(TensorDataset(fn(40, None)), batch_size=20),
+    "a loader": lambda fn: DataLoader(TensorDataset(fn(40, None)), batch_size=10),
 }
 
 
