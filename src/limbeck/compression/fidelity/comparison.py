@@ -2,6 +2,7 @@ r"""A student beside its teacher: measures and their differences, all with error
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,12 +56,21 @@ class Comparison:
         return cls(saved["rows"], *figures)
 
 
-def compare(found: Aligned, seed: int = 0) -> Comparison:
-    r"""Every measure that predictions and labels allow; a seed for the bootstrap."""
+def compare(
+    found: Aligned, seed: int = 0, further: Mapping[str, Mapping[str, np.ndarray]] | None = None
+) -> Comparison:
+    r"""Every measure that predictions and labels allow.
+
+    Arguments:
+        found: What is compared.
+        seed: Of the bootstrap.
+        further: By model, arrays (n,) of measures beside those of `measured`.
+    """
     task, predictions, y = found.task, found.predictions, found.y
     teacher = predictions["teacher"]
     arrays = {
         model: measured(task, p, y, None if model == "teacher" else teacher)
+        | dict((further or {}).get(model, {}))
         for model, p in predictions.items()
     }
     measures = {model: {m: mean(a) for m, a in known.items()} for model, known in arrays.items()}

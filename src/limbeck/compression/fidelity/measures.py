@@ -69,6 +69,9 @@ class Measure(NamedTuple):
 MEASURES = {
     "accuracy": Measure("accuracy", rises=True, share=True),
     "subset_accuracy": Measure("all labels right", rises=True, share=True),
+    "average_precision": Measure("average precision of the rarest class", rises=True),
+    "rare_recall": Measure("recall of the rarest class", rises=True, share=True),
+    "worst_recall": Measure("recall of the class that loses most", rises=True, share=True),
     "r2": Measure("R²", rises=True),
     "rmse": Measure("root mean square error", rises=False),
     "absolute_error": Measure("mean absolute error", rises=False),

@@ -20,6 +20,12 @@ from limbeck.compression.fidelity.comparison import Comparison, by_column, by_gr
 from limbeck.compression.fidelity.cost import Cost, as_cost
 from limbeck.compression.fidelity.disagreement import disagreements, pairs, plain
 from limbeck.compression.fidelity.measures import Figure, mean, measured
+from limbeck.compression.fidelity.rare_classes import (
+    ClassCount,
+    RareClasses,
+    kept_fraction,
+    rare_classes,
+)
 from limbeck.compression.fidelity.tables import group_table, table
 from limbeck.compression.fidelity.text import remarks, sentence
 from limbeck.core import checkpoint as files
@@ -42,11 +48,18 @@ class Fidelity(Comparison):
         task: "classification", "multilabel" or "regression".
         classes: Names of the classes, labels or targets.
         names: What the columns of the table are called, by model.
-        main: The measure that `kept` is about: "accuracy", "r2", or without labels "agreement",
-            "teacher_r2".
+        main: The measure that `kept` is about: of those in `kept_by`, the one that is kept least.
         kept: The fraction of the teacher's main measure that the student keeps; NaN where a ratio
             has no meaning, such as of an R² below zero.
         kept_error: Its standard error.
+        kept_by: The fraction that is kept, by measure: "accuracy" or "r2" (without labels
+            "agreement" or "teacher_r2"); "average_precision" and "rare_recall" of the rarest class
+            with 30 test rows or more; "worst_recall" where another class is clearly lost.
+        rarest: The class of "average_precision" and "rare_recall", with its number of test rows;
+            None where no class but the most common one has enough rows.
+        worst: The class of "worst_recall".
+        unchecked: Classes with too few test rows to be checked; None in a report that was saved
+            before rare classes were checked.
         costs: Parameters, bytes, latency, by model.
         by_group: The same measures by column and group.
         worse: Columns and groups where the student is worse by more than three standard errors.
@@ -61,6 +74,10 @@ class Fidelity(Comparison):
     main: str = ""
     kept: float = math.nan
     kept_error: float = math.nan
+    kept_by: dict[str, Figure] = field(default_factory=dict)
+    rarest: ClassCount | None = None
+    worst: ClassCount | None = None
+    unchecked: list[ClassCount] | None = None
     costs: dict[str, Cost] = field(default_factory=dict)
     by_group: dict[str, dict[str, Comparison]] = field(default_factory=dict)
     worse: list[tuple[str, str]] = field(default_factory=list)
@@ -97,6 +114,12 @@ class Fidelity(Comparison):
             column: {group: part.to_dict() for group, part in parts.items()}
             for column, parts in self.by_group.items()
         }
+        known["kept_by"] = {name: list(figure) for name, figure in self.kept_by.items()}
+        for name in ("rarest", "worst"):
+            count: ClassCount | None = known[name]
+            known[name] = None if count is None else count._asdict()
+        if self.unchecked is not None:
+            known["unchecked"] = [count._asdict() for count in self.unchecked]
         costs = {model: asdict(cost) for model, cost in self.costs.items()}
         whole = super().to_dict() | known | {"costs": costs, "by_group": groups}
         return plain({"format": FORMAT, "sentence": self.sentence(), **whole})
@@ -109,7 +132,15 @@ class Fidelity(Comparison):
             raise ArgumentError("saved", received, f"{FORMAT!r}, as Fidelity.to_dict gives it")
         known = dict(saved)
         whole = Comparison.from_dict(known)
-        own = {name: known[name] for name in PLAIN}
+        own = {name: known[name] for name in PLAIN if name not in NEW or name in known}
+        own["kept_by"] = {
+            name: Figure(*(math.nan if part is None else part for part in figure))
+            for name, figure in known.get("kept_by", {}).items()
+        }
+        for name in ("rarest", "worst"):
+            own[name] = ClassCount(**known[name]) if known.get(name) else None
+        if own.get("unchecked") is not None:
+            own["unchecked"] = [ClassCount(**count) for count in own["unchecked"]]
         for name in ("kept", "kept_error"):
             own[name] = math.nan if own[name] is None else own[name]
         own["worse"] = [(column, group) for column, group in own["worse"]]
@@ -137,8 +168,11 @@ class Fidelity(Comparison):
             raise CheckpointError(f"report: {path} cannot be read ({error!r})") from error
 
 
+NEW = ("kept_by", "rarest", "worst", "unchecked")
+r"""Fields that older files lack."""
+
 PLAIN = (
-    "task", "classes", "names", "main", "kept", "kept_error", "worse", "calibration",
+    "task", "classes", "names", "main", "kept", "kept_error", *NEW, "worse", "calibration",
     "disagreements", "pairs",
 )  # fmt: skip
 
@@ -187,9 +221,13 @@ def fidelity(
     seed = whole_number("seed", seed, "a whole number from 0", 0)
     given = {"teacher": teacher, "student": student, "baseline": baseline}
     found = aligned(task, given, y, classes)
-    whole = compare(found, seed)
+    rare = rare_classes(found)
+    whole = compare(found, seed, rare.arrays)
     parts = by_column(found, seed) | by_group(found, {} if groups is None else groups, seed)
-    main, share = kept(found)
+    overall, shares = kept(found, rare)
+    main = overall
+    if not math.isnan(shares[overall].value):  # others do not stand in for one without a meaning
+        main = min(shares, key=lambda name: _or_infinite(shares[name].value))
     costs = {"teacher": teacher_cost, "student": student_cost, "baseline": baseline_cost}
     curves = {}
     if found.y is not None and task != "regression":
@@ -202,8 +240,12 @@ def fidelity(
         classes=found.classes,
         names=NAMES | dict(names or {}),
         main=main,
-        kept=share.value,
-        kept_error=share.std_error,
+        kept=shares[main].value,
+        kept_error=shares[main].std_error,
+        kept_by=shares,
+        rarest=rare.rarest,
+        worst=rare.worst,
+        unchecked=rare.unchecked,
         costs={model: as_cost(cost, f"{model}_cost") for model, cost in costs.items()},
         by_group=parts,
         worse=worse(task, found.y is not None, parts),
@@ -213,19 +255,24 @@ def fidelity(
     )
 
 
-def kept(found: Aligned) -> tuple[str, Figure]:
-    r"""The main measure, and the ratio of the student's to the teacher's, by the delta method."""
+def kept(found: Aligned, rare: RareClasses) -> tuple[str, dict[str, Figure]]:
+    r"""The measure over all rows, and the fraction of the teacher's that is kept, by measure."""
     regression = found.task == "regression"
-    main = "r2" if regression else "accuracy"
+    overall = "r2" if regression else "accuracy"
     teacher, student = (
         measured(found.task, found.predictions[model], found.y, found.predictions["teacher"])
         for model in ("teacher", "student")
     )
-    if main not in teacher or np.isnan(teacher[main]).any():  # no labels, or they do not vary
-        main = "teacher_r2" if regression else "agreement"
-        return main, mean(student[main])
-    whole = float(teacher[main].mean())
-    if whole <= 0:
-        return main, Figure(math.nan, math.nan)
-    ratio = float(student[main].mean()) / whole
-    return main, Figure(ratio, mean((student[main] - ratio * teacher[main]) / whole).std_error)
+    if overall not in teacher or np.isnan(teacher[overall]).any():  # no labels, or no variation
+        overall = "teacher_r2" if regression else "agreement"
+        shares = {overall: mean(student[overall])}
+    else:
+        shares = {overall: kept_fraction(student[overall], teacher[overall])}
+    for name, rows in rare.arrays.get("student", {}).items():
+        if name != "worst_recall" or (rare.lost and rare.worst != rare.rarest):
+            shares[name] = kept_fraction(rows, rare.arrays.get("teacher", {}).get(name))
+    return overall, shares
+
+
+def _or_infinite(value: float) -> float:
+    return math.inf if math.isnan(value) else value

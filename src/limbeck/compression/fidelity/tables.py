@@ -17,7 +17,7 @@ from limbeck.core.ratios import compared
 if TYPE_CHECKING:
     from limbeck.compression.fidelity.report import Fidelity
 
-__all__ = ["group_table", "groups", "heading", "table"]
+__all__ = ["group_table", "groups", "heading", "measure_title", "table"]
 
 LONGEST = 17  # characters of a heading that is one word
 ROWS = 16  # groups in a table
@@ -25,6 +25,15 @@ ROWS = 16  # groups in a table
 CAPTION = (
     "± is a standard error; differences are paired, of percentages in points; logs are natural"
 )
+
+SIZE = "bytes on disk"
+
+OF_ONE_CLASS = {
+    "average_precision": "average precision",
+    "rare_recall": "recall",
+    "worst_recall": "recall",
+}
+r"""Measures of one class, whose name goes with them."""
 
 Part = tuple[str, str, Comparison]
 
@@ -50,14 +59,23 @@ def table(report: Fidelity) -> Table:
 
 def _measures(report: Fidelity, models: list[str]) -> list[list[str]]:
     rows = []
-    for name, measure in MEASURES.items():
+    for name in MEASURES:
         found = [report.measures[model].get(name) for model in models]
-        if any(found):
+        repeated = name == "worst_recall" and report.worst == report.rarest
+        if any(found) and not repeated:
             cells = [wording.figure(name, each) for each in found]
             gap = report.differences["teacher"].get(name)
             cells.insert(2, wording.figure(name, gap, signed=True))
-            rows.append([measure.title, *cells])
+            rows.append([measure_title(report, name), *cells])
     return rows
+
+
+def measure_title(report: Fidelity, name: str) -> str:
+    r"""What a measure is called in a report: that of one class, with the name of the class."""
+    count = report.worst if name == "worst_recall" else report.rarest
+    if name not in OF_ONE_CLASS or count is None:
+        return MEASURES[name].title
+    return f"{OF_ONE_CLASS[name]} of {count.title}"
 
 
 def _costs(report: Fidelity, models: list[str]) -> list[list[str]]:
@@ -69,6 +87,8 @@ def _costs(report: Fidelity, models: list[str]) -> list[list[str]]:
     ) -> None:
         if any(value is not None for value in values):
             cells = ["–" if value is None else shown(value) for value in values]
+            if title == SIZE:  # that of a model is unknown; that of the baseline is the student's
+                cells[:2] = ["unknown" if cell == "–" else cell for cell in cells[:2]]
             less, more, same = words
             cells.insert(2, compared(values[0], values[1], less, more, same))
             rows.append([title, *cells])
@@ -76,7 +96,7 @@ def _costs(report: Fidelity, models: list[str]) -> list[list[str]]:
     numbers: list[float | None] = [cost.parameters for cost in costs]
     add("parameters", numbers, lambda count: f"{count:,.0f}", "fewer", "more", "as many")
     sizes: list[float | None] = [cost.bytes for cost in costs]
-    add("bytes on disk", sizes, wording.size, "smaller", "larger", "as large")
+    add(SIZE, sizes, wording.size, "smaller", "larger", "as large")
     for size in sorted({size for cost in costs for size in cost.latency}):
         times = [cost.latency.get(size) for cost in costs]
         title = f"latency at batch {size:,}"

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from limbeck.compression.fidelity import wording
 from limbeck.compression.fidelity.comparison import decisive
-from limbeck.compression.fidelity.measures import MEASURES
-from limbeck.compression.fidelity.tables import groups
+from limbeck.compression.fidelity.measures import MEASURES, Figure
+from limbeck.compression.fidelity.rare_classes import MIN_CLASS_ROWS
+from limbeck.compression.fidelity.tables import OF_ONE_CLASS, groups, measure_title
 from limbeck.core.ratios import compared
 
 if TYPE_CHECKING:
     from limbeck.compression.fidelity.report import Fidelity
 
-__all__ = ["remarks", "sentence"]
+__all__ = ["rare_class_notes", "remarks", "sentence"]
 
 NAMED = 5
 r"""Groups that are named."""
@@ -52,35 +53,70 @@ def sentence(report: Fidelity) -> str:
         verbs.append(f"is {' and '.join(savings)}")
     *first, last = verbs
     said = f"{', '.join(first)} and {last}" if first else last
-    return f"The student {said}{_alone(report)}."
+    notes = "".join(f"; {note}" for note in rare_class_notes(report))
+    return f"The student {said}{_alone(report)}{notes}."
 
 
 def _quality(report: Fidelity) -> list[str]:
-    if not _judged(report):
+    r"""What is kept by the measure that is kept least, and how the others stand."""
+    if report.main in ("agreement", "teacher_r2"):
         return []
-    noun = MEASURES[report.main].title
-    one, two = (_main(report, model) for model in ("student", "teacher"))
+    noun = measure_title(report, report.main)
     if math.isnan(report.kept):
+        one, two = (_value(report, model, report.main) for model in ("student", "teacher"))
         return [f"has {noun} {one} where the teacher has {two}"]
     kept = wording.percent(report.kept)
     only = "only " if report.kept < LITTLE else ""
-    return [f"keeps {only}{kept} of the teacher's {noun} ({one} against {two})"]
+    return [f"keeps {only}{kept} of the teacher's {_own(noun)}{_beside(report)}"]
 
 
 def _faithfulness(report: Fidelity) -> list[str]:
     known = report.measures["student"]
     rows = f"{report.rows:,} {'row' if report.rows == 1 else 'rows'}"
-    whom, where = ("it", "") if _judged(report) else ("the teacher", rows)
+    whom = "it" if _quality(report) else "the teacher"
+    where = "" if report.labelled and _quality(report) else rows
     if "agreement" in known:
         if report.task == "multilabel":
             where = f"labels in {where}" if where else "labels"
         share = wording.percent(known["agreement"].value)
-        return [f"agrees with {whom} on {share}{f' of {where}' if where else ''}"]
+        beside = _beside(report) if report.main == "agreement" else ""
+        return [f"agrees with {whom} on {share}{f' of {where}' if where else ''}{beside}"]
     where = f" on {where}" if where else ""
     r2 = known["teacher_r2"].value
     if math.isnan(r2):
         return [f"differs from {whom} by {known['difference'].value:.3g} on average{where}"]
     return [f"follows {whom} with R² {wording.short('r2', r2)}{where}"]
+
+
+def _beside(report: Fidelity) -> str:
+    r"""The values behind what is kept, and those of the measures that are kept better."""
+    names = [name for name in report.kept_by or [report.main] if name != "agreement"]
+    others = [_values(report, name) for name in names if name != report.main]
+    said = [] if report.main == "agreement" else [_values(report, report.main, named=False)]
+    if others:
+        said.append(", ".join(others))
+    count = len(report.kept_by)
+    worst = f", the worst of {count} measures" if count > 1 else ""
+    return f"{worst} ({'; '.join(said)})" if said else worst
+
+
+def _values(report: Fidelity, name: str, *, named: bool = True) -> str:
+    r"""The student's value against the teacher's, where it has one, and the rows of a class."""
+    said = " against ".join(
+        _value(report, model, name)
+        for model in ("student", "teacher")
+        if name in report.measures[model]
+    )
+    if named:
+        said = f"{measure_title(report, name)} {said}"
+    count = report.worst if name == "worst_recall" else report.rarest
+    of_class = name in OF_ONE_CLASS and count is not None and name != "average_precision"
+    return f"{said} on {count.rows:,} rows" if of_class and count is not None else said
+
+
+def _own(noun: str) -> str:
+    r"""The title of a measure after "the teacher's"."""
+    return noun.replace("the teacher's ", "")
 
 
 def _speed(report: Fidelity) -> list[str]:
@@ -110,24 +146,54 @@ def _size(report: Fidelity) -> list[str]:
 
 
 def _alone(report: Fidelity) -> str:
-    gap = report.differences.get("baseline", {}).get(report.main)
-    if gap is None:
+    r"""How the same student does without a teacher, overall and by the measure kept least."""
+    gaps = report.differences.get("baseline", {})
+    names = [name for name in ("accuracy", "r2", "agreement", "teacher_r2") if name in gaps][:1]
+    if report.main in gaps and report.main not in names:
+        names.append(report.main)
+    if not names:
         return ""
-    reached = f"{MEASURES[report.main].title} {_main(report, 'baseline')}"
+    said = [f"{_outcome(gaps[name])} ({_reached(report, name)})" for name in names]
+    return f"; trained on the labels alone, the same student {' and '.join(said)}"
+
+
+def _outcome(gap: Figure) -> str:
     width = DECISIVE * gap.std_error
     if math.isnan(width):  # a single row
-        does = "comes out beside it"
-    elif abs(gap.value) <= width:
-        does = "does as well"
-    else:
-        does = "does less well" if gap.value > 0 else "does better"
-    return f"; trained on the labels alone, the same student {does} ({reached})"
+        return "comes out beside it"
+    if abs(gap.value) <= width:
+        return "does as well"
+    return "does less well" if gap.value > 0 else "does better"
 
 
-def _judged(report: Fidelity) -> bool:
-    r"""Whether the main measure is against labels."""
-    return report.main in ("accuracy", "r2")
+def _reached(report: Fidelity, name: str) -> str:
+    return f"{measure_title(report, name)} {_value(report, 'baseline', name)}"
 
 
-def _main(report: Fidelity, model: str) -> str:
-    return wording.short(report.main, report.measures[model][report.main].value)
+def rare_class_notes(report: Fidelity) -> list[str]:
+    r"""What could not be told about rare classes: too few rows, or nothing to keep."""
+    if report.task == "regression":
+        return []
+    if report.unchecked is None:
+        return ["rare classes were not checked"]
+    said = []
+    recall = report.kept_by.get("rare_recall")
+    if recall is not None and report.rarest is not None and math.isnan(recall.value):
+        title, rows = report.rarest.title, report.rarest.rows
+        said.append(f"the teacher itself finds none of the {rows:,} rows of {title}")
+    if report.unchecked:
+        first = [f"{c.title} ({c.rows:,})" for c in report.unchecked[:NAMED]]
+        more = len(report.unchecked) - NAMED
+        named = ", ".join(first) + (f" and {more:,} more" if more > 0 else "")
+        said.append(f"unchecked, for fewer than {MIN_CLASS_ROWS} rows: {named}")
+    return said
+
+
+def _value(report: Fidelity, model: str, name: str) -> str:
+    r"""A measure in a sentence; of one class with its error, which is larger than one expects."""
+    figure = report.measures[model][name]
+    return (
+        wording.figure(name, figure)
+        if name in OF_ONE_CLASS
+        else wording.short(name, figure.value)
+    )

@@ -47,7 +47,7 @@ def short(name: str, value: float) -> str:
     r"""A measure without its error, for a sentence."""
     if MEASURES[name].share:
         return percent(value)
-    return f"{value:.3f}" if name in ("r2", "teacher_r2") else f"{value:,.4g}"
+    return f"{value:.3f}" if name in ("r2", "teacher_r2", "average_precision") else f"{value:,.4g}"
 
 
 def percent(value: float) -> str:
