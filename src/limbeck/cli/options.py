@@ -45,8 +45,8 @@ class Common:
         list[str] | None,
         typer.Option(
             rich_help_panel=RESULT,
-            help="A figure to hold, such as agreement=0.98 or kl<=0.05; exit code 3 if it does "
-            "not. Again for more.",
+            help="A figure to hold, such as agreement=0.98 or rare_recall=0.9; exit code 3 if it "
+            "does not. Again for more.",
         ),
     ] = None
     verdicts: Annotated[

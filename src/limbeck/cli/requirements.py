@@ -12,7 +12,7 @@ from limbeck.errors import ArgumentError
 __all__ = ["Requirement", "figures", "held", "parsed"]
 
 FORM = re.compile(r"\s*([\w.]+)\s*(>=|<=|=)\s*(\S+)\s*")
-ACCEPTED = "a figure and a number, such as agreement=0.98, kl<=0.05 or bytes<=100000"
+ACCEPTED = "a figure and a number, such as agreement=0.98, rare_recall=0.9 or bytes<=100000"
 
 RISES = {
     "compress": {"kept": True, "parameters": False, "bytes": False},
@@ -27,6 +27,16 @@ RISES = {
     "logz": {"std_error": False, "value": True, "lower": True, "upper": False},
 }  # fmt: skip
 r"""Figures by verb, and whether more is better; those of `Fidelity` come to the first."""
+
+
+RARE = ("average_precision", "rare_recall", "worst_recall")
+r"""Figures of one class."""
+
+OF_LABELS = {
+    "classification": ("accuracy", "subset_accuracy", "log_probability", "brier", "ece"),
+    "regression": ("r2", "rmse", "absolute_error"),
+}
+r"""Figures that need labels, for classes and for values."""
 
 
 class Requirement(NamedTuple):
@@ -76,9 +86,41 @@ def held(wanted: Sequence[Requirement], content: Mapping[str, Any]) -> list[dict
     found = figures(content)
     return [
         required(f"required {each.name}", found.get(each.name), each.bound, most=each.most,
-                 title=each.name.replace("_", " "))
+                 title=_title(each.name, content), reason=_reason(each.name, content))
         for each in wanted
     ]  # fmt: skip
+
+
+def _title(name: str, content: Mapping[str, Any]) -> str:
+    r"""What a figure is called; that of a rare class, with the class and those not checked."""
+    title, fidelity = name.replace("_", " "), content.get("fidelity") or {}
+    count = fidelity.get("worst" if name == "worst_recall" else "rarest")
+    if name not in RARE or count is None:
+        return title
+    few = [f"{c['title']} ({c['rows']})" for c in fidelity.get("unchecked") or []]
+    aside = f"; too few rows to check {', '.join(few[:5])}{' …' * (len(few) > 5)}" if few else ""
+    return f"{title} ({count['title']}, {count['rows']} rows{aside})"
+
+
+def _reason(name: str, content: Mapping[str, Any]) -> str:
+    r"""Why a figure could not be computed."""
+    fidelity = content.get("fidelity")
+    if content["verb"] != "compress":
+        return "it could not be computed"
+    if fidelity is None:
+        return "there were no rows to compare teacher and student on"
+    if name in ("parameters", "bytes"):
+        return "the size of the student is unknown"
+    if name in fidelity["measures"]["student"] or name == "kept":
+        return "it is not defined for these rows and this teacher"
+    regression = fidelity.get("task") == "regression"
+    if name in RARE and not regression:
+        few = ", ".join(f"{c['title']} ({c['rows']})" for c in fidelity.get("unchecked") or [])
+        return f"no class but the most common has 30 test rows or more{f': {few}' if few else ''}"
+    unlabelled = not fidelity.get("differences", {}).get("teacher")
+    if unlabelled and name in OF_LABELS["regression" if regression else "classification"]:
+        return "there were no labels to compare with"
+    return f"it is not measured for {fidelity.get('task') or 'this task'}"
 
 
 def figures(content: Mapping[str, Any]) -> dict[str, Any]:

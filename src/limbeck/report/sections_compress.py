@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from limbeck.compression.fidelity import wording
-from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.fidelity.report import Fidelity
 from limbeck.compression.fidelity.tables import group_table, table
+from limbeck.compression.fidelity.text import kept_noun
 from limbeck.core.ratios import compared
 from limbeck.report import pictures
 from limbeck.report.blocks import Block, Gallery, Prose, Section, Stat, TableBlock, from_rich
@@ -28,9 +28,8 @@ def stats(content: dict[str, Any]) -> list[Stat]:
         return []
     report = Fidelity.from_dict(content["fidelity"])
     found = []
-    if report.main in ("accuracy", "r2") and report.kept == report.kept:
-        noun = MEASURES[report.main].title
-        found.append(Stat(wording.percent(report.kept), f"of the teacher's {noun} kept"))
+    if report.main not in ("agreement", "teacher_r2") and report.kept == report.kept:
+        found.append(Stat(wording.percent(report.kept), f"of {kept_noun(report)} kept"))
     for name, label in (
         ("agreement", "agreement with the teacher"),
         ("teacher_r2", "R² against the teacher"),

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from limbeck.compression.compressed import Compressed
-from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.fidelity.report import NAMES, Fidelity
-from limbeck.compression.fidelity.tables import heading
-from limbeck.compression.fidelity.text import LITTLE, remarks
+from limbeck.compression.fidelity.tables import heading, measure_title
+from limbeck.compression.fidelity.text import LITTLE, kept_noun, rare_class_notes, remarks
 from limbeck.compression.fidelity.wording import percent
 from limbeck.errors import ArgumentError
 from limbeck.results.story import as_array, image_shape, model, named_network, story
@@ -70,6 +69,7 @@ def compressed(
         own["fidelity"] = report.to_dict()
         own["summary"] = report.sentence()
         own["verdicts"] += _verdicts(report)
+        own["notes"] = _notes(report)
         if X is not None:
             own |= _examples(X, report, image, arrays)
     own["title"] = f"{heading(own['models'][0]['name'])}, compressed"
@@ -90,9 +90,19 @@ def _verdicts(report: Fidelity) -> list[dict[str, Any]]:
             "teacher_r2": f"follows the teacher with an R² of {only}{report.kept:.3f}",
         }.get(report.main)
         if said is None:
-            noun = MEASURES[report.main].title
-            said = f"keeps {only}{percent(report.kept)} of the teacher's {noun}"
+            said = f"keeps {only}{percent(report.kept)} of {kept_noun(report)}"
         found.append(verdict("quality", held, f"The student {said}."))
+    return found
+
+
+def _notes(report: Fidelity) -> list[str]:
+    r"""What was not checked, a sentence each."""
+    found = [f"{note[:1].upper()}{note[1:]}." for note in rare_class_notes(report)]
+    if math.isnan(report.kept):
+        title = measure_title(report, report.main)
+        found.append(
+            f"Unchecked: what the student keeps of the teacher's {title}, which is not above 0."
+        )
     return found
 
 

@@ -20,18 +20,25 @@ def verdict(name: str, held: bool, words: str) -> dict[str, Any]:
 
 
 def required(
-    name: str, value: float | None, bound: float, *, most: bool = False, title: str | None = None
+    name: str,
+    value: float | None,
+    bound: float,
+    *,
+    most: bool = False,
+    title: str | None = None,
+    reason: str = "it could not be computed",
 ) -> dict[str, Any]:
     r"""The verdict on a figure that must be at least, or at most, so much.
 
-    What is not known has not been met.
+    A figure that could not be computed is unchecked, which is not met.
 
     Arguments:
         name: The figure's name.
-        value: What it came to; None or NaN where that is not known.
+        value: What it came to; None or not finite where it could not be computed.
         bound: What was required.
         most: Whether the bound is the most that it may be.
         title: What the figure is called in words.
+        reason: Why there is no value, for the case that there is none.
 
     >>> required("agreement", 0.97, 0.98)["words"]
     'agreement is 0.97, below the 0.98 that was required'
@@ -39,8 +46,8 @@ def required(
     if not math.isfinite(bound):
         raise ArgumentError(name, bound, "a finite number to compare with")
     title = name.replace("_", " ") if title is None else title
-    if value is None or math.isnan(value):
-        return verdict(name, False, f"{title} is not known; {bound:g} was required")
+    if value is None or not math.isfinite(value):
+        return verdict(name, False, f"{title} is unchecked: {reason}; {bound:g} was required")
     held = value <= bound if most else value >= bound
     shown = f"{value:.4g}"
     if float(shown) == bound != value:  # rounding must not hide a failure

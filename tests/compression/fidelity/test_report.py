@@ -15,6 +15,9 @@ from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.errors import ArgumentError, CheckpointError
 
 
+RARE = ("average_precision", "rare_recall", "worst_recall")
+
+
 def softmax(scores):
     e = np.exp(scores - scores.max(1, keepdims=True))
     return e / e.sum(1, keepdims=True)
@@ -74,8 +77,9 @@ def test_what_is_kept_is_a_ratio_with_an_error_that_covers():
     teacher, student, _, y = classified()
     found = fidelity("classification", teacher, student, y)
     right = [(p.argmax(1) == y).mean() for p in (student, teacher)]
-    assert found.main == "accuracy"
-    assert found.kept == pytest.approx(right[0] / right[1])
+    assert found.kept_by["accuracy"].value == pytest.approx(right[0] / right[1])
+    assert found.kept == min(figure.value for figure in found.kept_by.values())
+    assert found.kept == found.kept_by[found.main].value
     truth = _kept(*classified(200_000, seed=99))[0]
     inside = 0
     for seed in range(300):
@@ -86,21 +90,22 @@ def test_what_is_kept_is_a_ratio_with_an_error_that_covers():
 
 def _kept(teacher, student, baseline, y):
     from limbeck.compression.fidelity.aligned import aligned
+    from limbeck.compression.fidelity.rare_classes import RareClasses
     from limbeck.compression.fidelity.report import kept
 
     found = aligned("classification", {"teacher": teacher, "student": student}, y)
-    return kept(found)[1]
+    return kept(found, RareClasses())[1]["accuracy"]
 
 
 def test_without_labels_faithfulness_is_all_there_is():
     teacher, student, baseline, _ = classified()
     found = fidelity("classification", teacher, student, baseline=baseline)
-    assert found.main == "agreement"
-    assert found.kept == found.measures["student"]["agreement"].value
-    assert set(found.measures["student"]) == {"agreement", "kl"}
+    assert found.kept_by["agreement"] == found.measures["student"]["agreement"]
+    assert found.kept == min(figure.value for figure in found.kept_by.values())
+    assert set(found.measures["student"]) == {"agreement", "kl", *RARE}
     assert found.measures["teacher"] == {}
     assert found.differences["teacher"] == {}
-    assert set(found.differences["baseline"]) == {"agreement", "kl"}
+    assert set(found.differences["baseline"]) == {"agreement", "kl", *RARE}
     assert found.calibration == {}
     assert not found.labelled
     values, following, _ = valued()
@@ -161,8 +166,13 @@ def test_a_subgroup_is_the_same_report_on_its_rows():
         "classification", teacher[rows], student[rows], y[rows], baseline=baseline[rows]
     )
     assert part.rows == 200
-    assert part.measures == alone.measures
-    assert {k: part.differences[k] for k in alone.differences} == alone.differences
+    for figures, others in (
+        (part.measures, alone.measures),
+        (part.differences, alone.differences),
+    ):  # rare classes are looked at over all rows alone
+        for model, known in others.items():
+            shared = {name: known[name] for name in known if name not in RARE}
+            assert figures[model] == shared
     same = (teacher.argmax(1) == student.argmax(1)).astype(float)
     gap = same[rows].mean() - same[~rows].mean()
     error = math.hypot(stats.sem(same[rows]), stats.sem(same[~rows]))

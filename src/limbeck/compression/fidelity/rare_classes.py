@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from limbeck.compression.fidelity.aligned import Aligned
-from limbeck.compression.fidelity.measures import Figure, mean
+from limbeck.compression.fidelity.measures import Figure, mean, measured
 
 __all__ = [
     "CLEARLY_WORSE",
@@ -32,7 +32,7 @@ MIN_CLASS_ROWS = 30
 r"""Test rows that a class must have to be checked: a recall of fewer rows says little."""
 
 CLEARLY_WORSE = 3.0
-r"""Paired standard errors by which the recall of a class must be lower to count as lost."""
+r"""Standard errors by which less of a class must be kept than of all rows, to count as lost."""
 
 MAX_NAME = 16  # characters of a class name in titles
 
@@ -62,7 +62,8 @@ class RareClasses:
         arrays: By model, arrays (n,) of "average_precision" and "rare_recall", of the rarest
             class, and "worst_recall", of the worst. Without labels the teacher's own classes are
             the truth, and the teacher has none.
-        lost: Whether the worst class is lost beyond what chance explains.
+        lost: Whether clearly less of the worst class is kept than of all rows. (Of many classes,
+            chance alone makes one of them come out worst.)
     """
 
     rarest: ClassCount | None = None
@@ -135,19 +136,30 @@ def _classes(found: Aligned) -> Iterator[_Class]:
 
 
 def _worst(found: Aligned, classes: list[_Class]) -> tuple[_Class, bool]:
-    r"""The class whose recall falls most, in standard errors first, and whether that is clear."""
+    r"""The class that keeps least of its recall, clear cases first, and whether it is clear."""
+    overall = _overall(found)
     ranked = []
     for c in classes:
         student = _hits(found.task, c, found.predictions["student"])[c.positive]
         teacher = np.ones_like(student)
         if found.y is not None:
             teacher = _hits(found.task, c, found.predictions["teacher"])[c.positive]
-        gap = mean(student - teacher)
+        gap = mean(student - overall * teacher)
         clear = gap.value < 0 and -gap.value > CLEARLY_WORSE * gap.std_error
         share = student.mean() / teacher.mean() if teacher.any() else math.inf
         ranked.append((not clear, share, c.count.rows, c.column, c.present, c, clear))
     *_, worst, clear = min(ranked, key=lambda each: each[:5])
     return worst, clear
+
+
+def _overall(found: Aligned) -> float:
+    r"""The fraction of right answers, over all rows, that is kept; 1 at most."""
+    name = "agreement" if found.y is None else "accuracy"
+    student, teacher = (
+        measured(found.task, found.predictions[m], found.y, found.predictions["teacher"])[name]
+        for m in ("student", "teacher")
+    )
+    return min(1.0, float(student.mean() / teacher.mean())) if teacher.any() else math.nan
 
 
 def _scores(c: _Class, p: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from limbeck.core.ratios import compared
 if TYPE_CHECKING:
     from limbeck.compression.fidelity.report import Fidelity
 
-__all__ = ["rare_class_notes", "remarks", "sentence"]
+__all__ = ["kept_noun", "rare_class_notes", "remarks", "sentence"]
 
 NAMED = 5
 r"""Groups that are named."""
@@ -61,13 +61,13 @@ def _quality(report: Fidelity) -> list[str]:
     r"""What is kept by the measure that is kept least, and how the others stand."""
     if report.main in ("agreement", "teacher_r2"):
         return []
-    noun = measure_title(report, report.main)
     if math.isnan(report.kept):
+        noun = measure_title(report, report.main)
         one, two = (_value(report, model, report.main) for model in ("student", "teacher"))
         return [f"has {noun} {one} where the teacher has {two}"]
     kept = wording.percent(report.kept)
     only = "only " if report.kept < LITTLE else ""
-    return [f"keeps {only}{kept} of the teacher's {_own(noun)}{_beside(report)}"]
+    return [f"keeps {only}{kept} of {kept_noun(report)}{_beside(report)}"]
 
 
 def _faithfulness(report: Fidelity) -> list[str]:
@@ -114,9 +114,10 @@ def _values(report: Fidelity, name: str, *, named: bool = True) -> str:
     return f"{said} on {count.rows:,} rows" if of_class and count is not None else said
 
 
-def _own(noun: str) -> str:
-    r"""The title of a measure after "the teacher's"."""
-    return noun.replace("the teacher's ", "")
+def kept_noun(report: Fidelity) -> str:
+    r"""What a part is kept of: "the teacher's accuracy", "the teacher's recall of class fraud"."""
+    owner = "the teacher's "
+    return owner + measure_title(report, report.main).replace(owner, "")
 
 
 def _speed(report: Fidelity) -> list[str]:
