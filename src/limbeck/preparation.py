@@ -286,13 +286,14 @@ def _held_out(value: Any, objective: Objective, dtype: torch.dtype) -> HeldOut:
         raise ArgumentError(
             "held_out", f"{type(source).__name__} inputs", "a tensor, an array or a Dataset"
         )
-    if isinstance(objective.teacher, Stored):
-        raise ArgumentError(
-            "held_out", "inputs that no targets are stored for", "None with stored targets"
-        )
+    if isinstance(objective.teacher, Stored) and source.y is None:
+        accepted = "None with stored targets, or a Dataset whose y are its targets"
+        raise ArgumentError("held_out", "inputs that no targets are stored for", accepted)
     source.to(objective.device, dtype, 0)
     batch = source.build(torch.arange(len(source), device=objective.device))
     teacher = objective.teacher
+    if isinstance(teacher, Stored) and source.y is not None:
+        return HeldOut(batch, Stored(source.y, teacher.form))
     if _storable(objective):
         teacher = precompute(teacher, source.x, objective.terms)
     return HeldOut(batch, teacher)

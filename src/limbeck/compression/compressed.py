@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,15 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from limbeck.compression.asking.folds import mix
+from limbeck.compression.baseline import train_on_labels
 from limbeck.compression.data import ArrayKind, Kind, TableKind, kind_from_spec
 from limbeck.compression.few_rows import FewRows
 from limbeck.compression.fidelity.cost import bytes_on_disk, cost
 from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.compression.fidelity.timing import latencies
-from limbeck.compression.problem import Problem, default_loss
+from limbeck.compression.problem import Problem
 from limbeck.compression.rules import rules_of
-from limbeck.compression.training import Answering, Recipe, predictions, train
+from limbeck.compression.training import Answering, Recipe, predictions
 from limbeck.core import checkpoint as files
 from limbeck.core.ratios import compared
 from limbeck.core.result import Result, load
@@ -133,17 +132,20 @@ class Compressed(Result):
         )
 
     def on_labels(self, labels: Any) -> Compressed:
-        r"""The same student, trained for as many steps on true labels alone."""
+        r"""The same student, trained on true labels alone, and stopped by rows that are held out.
+
+        Networks keep the weights with the lowest held-out loss; trees are as large as does best on
+        rows held out, up to the student's size.
+
+        Arguments:
+            labels: True labels of the rows that the student was made with; missing ones are None
+                or NaN, and their rows are left out.
+        """
         if self.problem is None or self.recipe is None:
             raise ArgumentError("labels", "a result without its rows", "one made by compress")
-        known = np.asarray(labels)[self.problem.index.numpy()]
-        nothing = np.zeros((len(known), self.problem.predictor.outputs))
-        own = partial(mix, nothing, known, 1.0, self.classes)
-        problem = replace(self.problem, own=own, loss=default_loss(self.task), _kept={})
-        own_only = {"callbacks": None, "checkpoint": None}  # these are the student's own
-        options = self.recipe.options | own_only
-        recipe = replace(self.recipe, inputs="data", steps=self.steps, options=options)
-        return Compressed.of(train(problem, recipe), problem, recipe, labels, [])
+        recipe = replace(self.recipe, inputs="data", steps=self.steps)
+        result, problem = train_on_labels(self.problem, recipe, labels)
+        return Compressed.of(result, problem, recipe, labels, [])
 
     def rules(self, feature_names: Any = None) -> str:
         r"""A single tree in words; a table knows the names of its columns."""

@@ -29,7 +29,15 @@ from limbeck.models import Preprocessed
 from limbeck.models.feedforward import is_count
 from limbeck.preparation import PRESETS
 
-__all__ = ["Answering", "Recipe", "predictions", "train"]
+__all__ = [
+    "Answering",
+    "Recipe",
+    "default_steps",
+    "distill_options",
+    "fit_trees",
+    "predictions",
+    "train",
+]
 
 BLOCK = 10_000
 r"""Rows that a student sees at once, when it only predicts."""
@@ -73,7 +81,7 @@ def train(problem: Problem, recipe: Recipe) -> Result:
         encoder=problem.kind.encoder(), seed=recipe.seed,
     )  # fmt: skip
     if isinstance(student, Fitted):
-        return _fitted(problem, student, recipe)
+        return fit_trees(problem, student, recipe)
     ours = isinstance(student, Preprocessed)
     shift, scale = problem.unit()
     if not ours:  # a module of the user's own speaks in the teacher's units
@@ -85,8 +93,8 @@ def train(problem: Problem, recipe: Recipe) -> Result:
         pool = problem.pool(recipe.inputs, recipe.size, recipe.seed)
         teacher, source = problem.stored(pool, shift, scale), Dataset(pool.x)
         count = rows(pool.x)
-    options = _options(recipe, predictor.task, student, problem.x)
-    steps = recipe.steps or _steps(count, options.get("batch_size", "auto"))
+    options = distill_options(recipe, predictor.task, student, problem.x)
+    steps = recipe.steps or default_steps(count, options.get("batch_size", "auto"))
     if isinstance(recipe.inputs, str) and isinstance(source, Mix):
         options["batch_size"] = _batch_size(options, rows(problem.x))
     result = distill(teacher, student, source, problem.loss, steps=steps, **options)
@@ -95,7 +103,7 @@ def train(problem: Problem, recipe: Recipe) -> Result:
     return result
 
 
-def _options(recipe: Recipe, task: str, student: nn.Module, x: X) -> dict[str, Any]:
+def distill_options(recipe: Recipe, task: str, student: nn.Module, x: X) -> dict[str, Any]:
     r"""Further arguments of `distill`: what the user said, and what goes without saying."""
     ours = isinstance(student, Preprocessed)
     settled: dict[str, Any] = {"seed": recipe.seed}
@@ -120,7 +128,8 @@ def _batch_size(options: dict[str, Any], count: int) -> Any:
     return given
 
 
-def _steps(count: int, batch_size: int | str) -> int:
+def default_steps(count: int, batch_size: int | str) -> int:
+    r"""Steps, if nobody says how many."""
     each = min(count, 200 if isinstance(batch_size, str) else batch_size)
     return min(MOST, max(FEWEST, PASSES * count // each))
 
@@ -148,7 +157,7 @@ def _live(problem: Problem, recipe: Recipe, shift: Tensor, scale: Tensor) -> tup
     return Opaque(asked, form), source
 
 
-def _fitted(problem: Problem, student: Fitted, recipe: Recipe) -> Result:
+def fit_trees(problem: Problem, student: Fitted, recipe: Recipe) -> Result:
     r"""Trees, fitted at once."""
     began = time.perf_counter()
     pool = problem.pool(recipe.inputs, recipe.size, recipe.seed)

@@ -13,7 +13,7 @@ from limbeck.core.checks import number, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
 
-__all__ = ["mix", "out_of_fold"]
+__all__ = ["as_labels", "mix", "out_of_fold", "unlabelled"]
 
 
 def out_of_fold(
@@ -36,9 +36,9 @@ def out_of_fold(
     """
     X = as_rows(X)
     n = count(X)
-    labels = _labels(labels, n)
+    labels = as_labels(labels, n)
     folds = whole_number("teacher_folds", folds, "a whole number, 2 or more", 2)
-    known = np.flatnonzero(~_unlabelled(labels, predictor.classes).reshape(n, -1).any(1))
+    known = np.flatnonzero(~unlabelled(labels, predictor.classes).reshape(n, -1).any(1))
     first, inverse = distinct(row_keys(select(X, known)))
     if len(first) < folds:
         received = f"{folds}, for {len(first)} distinct rows with labels"
@@ -82,8 +82,8 @@ def mix(targets: Any, labels: Any, weight: float, classes: Any = None) -> Array:
     """
     targets = np.asarray(targets, np.float64)
     weight = number("weight", weight, "a number from 0 to 1", lambda w: 0 <= w <= 1)
-    labels = _labels(labels, len(targets))
-    missing = _unlabelled(labels, classes)
+    labels = as_labels(labels, len(targets))
+    missing = unlabelled(labels, classes)
     if labels.ndim == 1 and classes is not None and len(classes) > 1:
         given = np.zeros_like(targets)
         rows = np.flatnonzero(~missing)
@@ -94,7 +94,8 @@ def mix(targets: Any, labels: Any, weight: float, classes: Any = None) -> Array:
     return np.where(missing, targets, (1 - weight) * targets + weight * given)
 
 
-def _labels(labels: Any, n: int) -> Array:
+def as_labels(labels: Any, n: int) -> Array:
+    r"""Labels of n rows as an array (n,) or (n, K)."""
     array = labels.detach().cpu().numpy() if hasattr(labels, "detach") else np.asarray(labels)
     if array.ndim == 0 or len(array) != n:
         received = f"{len(array)} labels" if array.ndim else repr(labels)
@@ -102,7 +103,7 @@ def _labels(labels: Any, n: int) -> Array:
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 
-def _unlabelled(labels: Array, classes: Any) -> Array:
+def unlabelled(labels: Array, classes: Any) -> Array:
     r"""Where there is none, in the shape of the labels."""
     flat = labels.reshape(-1)
     minus = classes is not None and -1 not in np.asarray(classes).tolist()

@@ -1,0 +1,284 @@
+r"""The same student trained on true labels alone, as a careful user would train it.
+
+It is what a report compares a student with: a baseline that overfits would flatter the student. So
+rows are held out, the loss on them says when to stop, and the best weights are kept.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from limbeck.compression.asked import divisor
+from limbeck.compression.asking.folds import as_labels, mix, unlabelled
+from limbeck.compression.problem import MOST_HELD_OUT, Problem, default_loss, take
+from limbeck.compression.students import Fitted, build_student
+from limbeck.compression.training import (
+    RATE,
+    Recipe,
+    default_steps,
+    distill_options,
+    fit_trees,
+    predictions,
+)
+from limbeck.core.batch import part_of, rows
+from limbeck.core.result import Result
+from limbeck.core.stored import Stored
+from limbeck.distillation import distill
+from limbeck.errors import ArgumentError
+from limbeck.inputs import Dataset
+from limbeck.inputs.join import join
+from limbeck.models import MLP, Preprocessed
+
+__all__ = ["train_on_labels"]
+
+HELD_OUT = 0.1
+r"""The share of rows that is held out, of many."""
+
+EVALUATIONS, PATIENCE = 200, 30
+r"""How often the held-out loss is measured, and how often in a row it may fail to fall."""
+
+RATES = (RATE, RATE / 10)
+r"""Learning rates, of which the one with the lower held-out loss is taken."""
+
+START = 0.1
+r"""What the weights of a network's last layer are multiplied by at the start."""
+
+FEW_ROWS, FOLDS = 500, 5
+r"""Rows up to which several folds are held out, one after the other, and how many those are."""
+
+
+def train_on_labels(problem: Problem, recipe: Recipe, labels: Any) -> tuple[Result, Problem]:
+    r"""The student of a recipe, trained on labels alone, and the problem that it solves.
+
+    Networks stop at the lowest held-out loss; a learning rate that is not given is chosen by it.
+    Trees, which are as large as the student at most, are as large as does best on rows held out.
+
+    Arguments:
+        problem: What the student was made for.
+        recipe: How it was made.
+        labels: Labels of the user's rows; those without one are left out.
+    """
+    x, targets = _labelled(problem, labels)
+    own = replace(
+        problem, x=x, index=torch.arange(len(targets)), held_out=None, own=partial(_same, targets),
+        loss=default_loss(problem.predictor.task), _kept={},
+    )  # fmt: skip
+    # what was told to the student's own training: who hears of it, where it is kept, when it stops
+    told = ("callbacks", "checkpoint", "held_out", "patience", "every", "seconds", "teacher_output")
+    options = {name: value for name, value in recipe.options.items() if name not in told}
+    recipe = replace(recipe, inputs="data", options=options)
+    predictor = problem.predictor
+    student = build_student(
+        copy.deepcopy(recipe.student), x, predictor.outputs, predictor.task,
+        encoder=problem.kind.encoder(), seed=recipe.seed,
+    )  # fmt: skip
+    if isinstance(student, Fitted):
+        return fit_trees(own, _best_size(own, student, recipe.seed), recipe), own
+    return _best_network(own, recipe), own
+
+
+def _same(targets: np.ndarray) -> np.ndarray:
+    return targets
+
+
+def _labelled(problem: Problem, labels: Any) -> tuple[Any, np.ndarray]:
+    r"""All rows of the user's that have a label, and the labels as targets (n, K)."""
+    x, index = problem.x, problem.index.numpy()
+    if problem.held_out is not None:
+        count = rows(problem.held_out) // 2  # the other half are mixtures of these
+        theirs = np.setdiff1d(np.arange(rows(x) + count), index)
+        x = join([x, part_of(problem.held_out, 0, count)])
+        index = np.concatenate([index, theirs])
+    known = as_labels(labels, rows(x))[index]
+    missing = unlabelled(known, problem.predictor.classes).reshape(len(known), -1).any(1)
+    there = np.flatnonzero(~missing)
+    if not len(there):
+        raise ArgumentError("labels", f"{len(known)} missing ones", "labels of some rows at least")
+    nothing = np.zeros((len(there), problem.predictor.outputs))
+    targets = mix(nothing, known[there], 1.0, problem.predictor.classes)
+    return take(x, torch.as_tensor(there)), targets
+
+
+def _held_out(targets: np.ndarray, task: str, seed: int) -> np.ndarray:
+    r"""Rows to hold out: at random, with about the same share of every class or range of values."""
+    n = len(targets)
+    wanted = min(MOST_HELD_OUT, round(HELD_OUT * n))
+    places = (np.arange(wanted) + 0.5) * n / max(wanted, 1)
+    return np.sort(_ordered(targets, task, seed)[places.astype(int)])
+
+
+def _ordered(targets: np.ndarray, task: str, seed: int) -> np.ndarray:
+    r"""Rows in random order, by class or value: every k-th row is then one of each range."""
+    order = np.random.default_rng(seed).permutation(len(targets))
+    if task == "multilabel":
+        return order
+    key = targets.argmax(1) if task == "classification" else targets[:, 0]
+    return order[np.argsort(key[order], kind="stable")]
+
+
+def _best_network(problem: Problem, recipe: Recipe) -> Result:
+    r"""A network at its lowest held-out loss.
+
+    Of few rows, a few held-out ones would tell that by chance. So each fold is held out once, their
+    mean loss tells the best number of steps, and that many are made with all rows.
+    """
+    targets, task = problem.targets(), problem.predictor.task
+    n = len(targets)
+    usual = not recipe.options.keys() & {"optimizer", "preset", "update", "lr"}
+    if n > FEW_ROWS or n < 2 * FOLDS:
+        held = _held_out(targets, task, recipe.seed)
+        rates = [{"lr": rate} for rate in RATES] if usual else [{}]
+        tried = [replace(recipe, options=recipe.options | rate) for rate in rates]
+        runs = [_network(problem, each, held) for each in tried]
+        return min(runs, key=lambda run: run[0].loss)[1]
+    # steps of a decaying rate would not be the same ones in a shorter run
+    own = {"lr": min(RATES)} | ({} if "schedule" in recipe.options else {"schedule": "constant"})
+    recipe = replace(recipe, options=recipe.options | own) if usual else recipe
+    folds = _folds(targets, task, recipe.seed)
+    curve = _mean_curve([_network(problem, recipe, held)[0].curve for held in folds])
+    steps = min(curve, key=lambda step: curve[step])
+    return _network(problem, recipe, np.arange(0), steps)[1]
+
+
+def _mean_curve(curves: list[dict[int, float]]) -> dict[int, float]:
+    r"""The mean over folds of the held-out loss by step; one that has stopped stays as it was."""
+    steps = sorted(set().union(*curves))
+    filled = np.array([
+        np.interp(steps, list(curve), list(curve.values())) for curve in curves if curve
+    ])  # fmt: skip
+    return dict(zip(steps, filled.mean(0).tolist(), strict=True))
+
+
+def _folds(targets: np.ndarray, task: str, seed: int) -> list[np.ndarray]:
+    order = _ordered(targets, task, seed)
+    return [np.sort(order[k::FOLDS]) for k in range(FOLDS)]
+
+
+def _network(
+    problem: Problem, recipe: Recipe, held: np.ndarray, stop: int | None = None
+) -> tuple[_Watch, Result]:
+    r"""A network at its lowest held-out loss, or after so many steps; and the losses on the way."""
+    predictor = problem.predictor
+    learn = np.setdiff1d(np.arange(rows(problem.x)), held)
+    student: Any = build_student(
+        copy.deepcopy(recipe.student), problem.x, predictor.outputs, predictor.task,
+        encoder=problem.kind.encoder(), seed=recipe.seed,
+    )  # fmt: skip
+    shift, scale = problem.unit()
+    if isinstance(student, Preprocessed):
+        _start_small(student)
+    else:  # it speaks in the labels' own units
+        shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
+    values = (torch.as_tensor(problem.targets(), dtype=torch.float32) - shift) / divisor(scale)
+    form = "probabilities" if predictor.task == "classification" else "values"
+    options = distill_options(recipe, predictor.task, student, problem.x)
+    steps = max(recipe.steps or 0, default_steps(len(learn), options.get("batch_size", "auto")))
+    watch = _Watch(student)
+    if len(held):
+        source = Dataset(take(problem.x, torch.as_tensor(held)), y=values[held].numpy())
+        every = max(1, steps // EVALUATIONS)
+        options |= {"held_out": source, "patience": PATIENCE, "every": every, "callbacks": watch}
+    result = distill(
+        Stored(values[learn], form), student, Dataset(take(problem.x, torch.as_tensor(learn))),
+        problem.loss, steps=stop or steps, **options,
+    )  # fmt: skip
+    watch.restore()
+    if isinstance(student, Preprocessed):
+        student.set_outputs(shift, scale)
+    return watch, result
+
+
+@torch.no_grad()
+def _start_small(student: Preprocessed) -> None:
+    r"""Let the outputs start near 0: on few rows, what is random at the start stays in the end."""
+    if isinstance(student.network, MLP):
+        student.network.layers[-1].weight.mul_(START)
+
+
+class _Watch:
+    r"""Hears of every evaluation, and keeps the weights at the lowest held-out loss."""
+
+    def __init__(self, student: nn.Module) -> None:
+        self.student, self.loss = student, math.inf
+        self.state: dict[str, Any] = {}
+        self.curve: dict[int, float] = {}
+
+    def __call__(self, entry: dict[str, float]) -> None:
+        self.curve[int(entry["step"])] = entry["held_out"]
+        if entry["held_out"] < self.loss:
+            self.loss = entry["held_out"]
+            state = self.student.state_dict()
+            self.state = {name: value.detach().clone() for name, value in state.items()}
+
+    def restore(self) -> None:
+        if self.state:
+            self.student.load_state_dict(self.state)
+
+
+def _best_size(problem: Problem, student: Fitted, seed: int) -> Fitted:
+    r"""Trees of the size, up to the student's, that has the least square error on rows held out."""
+    sizes = list(_sizes(student, rows(problem.x)))
+    if len(sizes) < 2 or rows(problem.x) < 2 * FOLDS:
+        return student
+    task, targets = problem.predictor.task, problem.targets()
+    encoder = problem.kind.encoder("one_hot")
+    every = np.arange(len(targets))
+    few = len(targets) <= FEW_ROWS
+    folds = _folds(targets, task, seed) if few else [_held_out(targets, task, seed)]
+    errors = np.zeros(len(sizes))
+    for held in folds:
+        learn = np.setdiff1d(every, held)
+        x, other = (take(problem.x, torch.as_tensor(part)) for part in (learn, held))
+        for place, size in enumerate(sizes):
+            model = replace(size, encoder=encoder).fit(x, targets[learn])
+            errors[place] += ((predictions(model, other, task) - targets[held]) ** 2).sum()
+    return sizes[int(errors.argmin())]  # the smaller, if equal
+
+
+def _sizes(student: Fitted, n: int) -> Iterator[Fitted]:
+    r"""The student and smaller ones, the smallest first: fewer leaves, or fewer boosted trees."""
+    name, largest = _size_of(student)
+    if name is None:
+        yield student
+        return
+    if largest is None:
+        counts = [2**k for k in range(1, max(2, n.bit_length()))]
+    elif name == "max_leaf_nodes":
+        counts = [2**k for k in range(1, largest.bit_length()) if 2**k < largest]
+    else:
+        counts = sorted({max(1, largest // 2**k) for k in range(1, 6)})
+    for count in counts:
+        yield _resized(student, name, count)
+    yield student
+
+
+def _size_of(student: Fitted) -> tuple[str | None, int | None]:
+    r"""What the size of trees is called, and what it is; no name where they have no one size."""
+    if student.kind == "tree":
+        return "max_leaf_nodes", student.options.get("max_leaf_nodes", 64)
+    if student.kind == "boosted":
+        return "trees", student.options.get("trees", 50)
+    known, kind = student.estimator.get_params(), type(student.estimator).__name__
+    if "Boosting" in kind:
+        name = "max_iter" if "max_iter" in known else "n_estimators"
+        return name, int(known[name])
+    if "Tree" in kind and "n_estimators" not in known:
+        return "max_leaf_nodes", known["max_leaf_nodes"]
+    return None, None  # a forest, which more trees do not make overfit
+
+
+def _resized(student: Fitted, name: str, count: int) -> Fitted:
+    if student.estimator is None:
+        return replace(student, options=student.options | {name: count})
+    from sklearn.base import clone
+
+    return replace(student, estimator=clone(student.estimator).set_params(**{name: count}))
