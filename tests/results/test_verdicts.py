@@ -30,9 +30,7 @@ def test_rounding_does_not_hide_a_failure():
 def test_what_is_not_known_has_not_been_met(value):
     found = required("mean_error", value, 0.1, most=True)
     assert not found["held"]
-    assert found["words"] == (
-        "mean error is unchecked: it could not be computed; 0.1 was required"
-    )
+    assert found["words"] == ("mean error is unchecked: it could not be computed; 0.1 was required")
 
 
 def test_a_bound_is_a_number():

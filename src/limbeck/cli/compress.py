@@ -119,6 +119,7 @@ def compress(
             found, teachers.as_rows(given.x, found, rows), teachers.student_of(student),
             inputs=asked, **options, **training.given(),
         )  # fmt: skip
+        teachers.note_file(result.problem, teacher)
         x = teachers.as_rows(held.x, found, rows)
         report = result.report(x, held.y, groups=groups, time=timing)
         return Done(result, {"report": report, "X": x}, str(report), result)

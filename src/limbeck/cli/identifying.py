@@ -52,11 +52,15 @@ def _folder(path: Path) -> dict[str, Any]:
     students = [m for m in content["models"] if m["role"] == "student"]
     return {
         "is": f"a result of limbeck {content['verb']}: {content['title']}",
-        "student": ", ".join(f"{m['name']}, {m['bytes'] or 0:,} bytes" for m in students) or "none",
+        "student": ", ".join(f"{m['name']}, {_size(m['bytes'])}" for m in students) or "none",
         "verdicts": verdicts or "none",
         "summary": content["summary"],
         "command": content["command"],
     }
+
+
+def _size(count: int | None) -> str:
+    return "unknown size" if count is None else f"{count:,} bytes"
 
 
 def _student(path: Path) -> dict[str, Any]:

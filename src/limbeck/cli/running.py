@@ -81,12 +81,7 @@ def carry_out(
     refuse_foreign(out)
     with alone(out):
         folder = Folder(out, verb, {**options, "out": str(out)}, common.overwrite)
-        done, content = _made(folder, common, work, ctx, wanted)
-    if export is not None and done.saved is not None:
-        from limbeck.export import export as exported
-
-        report = done.evidence.get("report", done.evidence.get("agreement"))
-        exported(done.saved, export, report=report)
+        done, content = _made(folder, common, work, ctx, wanted, export)
     _show(out, content, done.shown, export, common)
     failed = [
         each
@@ -105,14 +100,20 @@ def _made(
     work: Callable[[Job], Done],
     ctx: typer.Context,
     wanted: list[Any],
+    export: Path | None,
 ) -> tuple[Done, dict[str, Any]]:
     r"""What the verb has made, and the content of its folder, which is finished."""
+    failure = None
     try:
         with at_a_whole_step():
             if folder.resumes and not common.quiet:
                 say(_resuming(folder))
             job = Job(folder.checkpoint / LOOP, common.seed, common.device, not common.quiet)
             done = work(job)
+            try:  # before the result is written, which tells the size of the file
+                done = done if export is None else _exported(done, export)
+            except Exception as error:  # the result itself is there, and is kept
+                failure = error
             content = _written(folder, done, folder.command, ctx, wanted)
     except KeyboardInterrupt:
         _stopped(folder)
@@ -121,7 +122,24 @@ def _made(
         folder.abandon()
         raise
     folder.finish()
+    if failure is not None:
+        raise failure
     return done, content
+
+
+def _exported(done: Done, path: Path) -> Done:
+    r"""Write the student to a file; a report on it then tells the size of that file."""
+    if done.saved is None:
+        return done
+    from limbeck.export import export as exported
+
+    report = done.evidence.get("report", done.evidence.get("agreement"))
+    exported(done.saved, path, report=report)
+    files = getattr(done.saved, "exported", ())
+    if not files or not hasattr(report, "shipped"):
+        return done
+    report = report.shipped(files)
+    return done._replace(evidence=done.evidence | {"report": report}, shown=str(report))
 
 
 def _written(

@@ -9,7 +9,7 @@ from limbeck.cli import references
 from limbeck.cli.paths import state
 from limbeck.errors import ArgumentError, LimbeckError
 
-__all__ = ["as_rows", "loss_of", "student_of", "teacher_of"]
+__all__ = ["as_rows", "loss_of", "note_file", "student_of", "teacher_of"]
 
 MODELS = (".onnx", ".json", ".ubj", ".txt", ".cbm")
 PICKLES = (".pkl", ".pickle", ".joblib")
@@ -48,6 +48,24 @@ def _unpickled(path: Path, trusted: bool) -> Any:
         received = f"{path}, unreadable: {reason}"
         accepted = "a pickle of the versions that are installed here"
         raise ArgumentError("teacher", received, accepted) from error
+
+
+def note_file(problem: Any, text: str) -> None:
+    r"""Note which pickle a teacher came from, whose size is then the teacher's.
+
+    Arguments:
+        problem: A result's problem, with the teacher as a predictor.
+        text: What the user gave for the teacher.
+    """
+    from limbeck.compression.teachers.fingerprints import of_files
+    from limbeck.compression.teachers.predictors import ModelFile
+
+    path = Path(text)
+    pickled = not references.is_reference(text) and path.suffix.lower() in PICKLES
+    # a pickle that only refers to a model is not its size
+    if pickled and problem is not None and problem.predictor.bytes() is not None:
+        size = path.stat().st_size
+        problem.predictor.file = ModelFile(path, of_files([path]), size)
 
 
 def student_of(text: str) -> Any:

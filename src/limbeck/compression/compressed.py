@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ from torch import nn
 from limbeck.compression.baseline import train_on_labels
 from limbeck.compression.data import ArrayKind, Kind, TableKind, kind_from_spec
 from limbeck.compression.few_rows import FewRows
-from limbeck.compression.fidelity.cost import bytes_on_disk, cost
+from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, parameters
+from limbeck.compression.fidelity.cost import cost as teacher_cost
 from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.compression.fidelity.timing import latencies
 from limbeck.compression.problem import Problem
@@ -24,8 +27,8 @@ from limbeck.compression.rules import rules_of
 from limbeck.compression.training import Answering, Recipe, predictions
 from limbeck.core import checkpoint as files
 from limbeck.core.ratios import compared
-from limbeck.core.result import Result, load
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.core.result import STUDENT, Result, load
+from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 
 __all__ = ["Compressed"]
 
@@ -45,6 +48,7 @@ class Compressed(Result):
         problem: The teacher and its rows; None in a result that was read back.
         recipe: How the student was trained; likewise.
         labels: The labels that were given.
+        exported: The files that `export` wrote last.
     """
 
     task: str = "classification"
@@ -55,6 +59,7 @@ class Compressed(Result):
     problem: Problem | None = None
     recipe: Recipe | None = None
     labels: Any = None
+    exported: tuple[Path, ...] = field(default=(), compare=False)
     _few: FewRows | None = field(default=None, init=False, compare=False)
 
     @classmethod
@@ -126,10 +131,30 @@ class Compressed(Result):
             baseline=None if direct is None else direct._predictions(X),
             classes=self.classes,
             groups=groups,
-            teacher_cost=cost(predictor, timed["teacher"]),
-            student_cost=cost(self.student, timed["student"]),
+            teacher_cost=teacher_cost(predictor, timed["teacher"]),
+            student_cost=self.cost(timed["student"]),
             names={"teacher": predictor.name},
         )
+
+    def cost(self, latency: Mapping[int, float] | None = None) -> Cost:
+        r"""What the student costs: of the exported files, or else of what `save` writes of it.
+
+        Arguments:
+            latency: Seconds for a batch, by its number of rows.
+        """
+        files, size = self.exported, None
+        if files and all(file.is_file() for file in files):
+            size = sum(file.stat().st_size for file in files)
+        else:
+            files = (Path(STUDENT), Path(ABOUT))
+            with TemporaryDirectory() as place:
+                try:
+                    folder = self.save(place)
+                    size = sum((folder / file).stat().st_size for file in files)
+                except (LimbeckError, TypeError, ValueError, RuntimeError):  # it cannot be saved
+                    files = ()
+        names = " and ".join(file.name for file in files)
+        return Cost(parameters(self.student), size, dict(latency or {}), names)
 
     def on_labels(self, labels: Any) -> Compressed:
         r"""The same student, trained on true labels alone, and stopped by rows that are held out.
@@ -163,12 +188,13 @@ class Compressed(Result):
     def __str__(self) -> str:
         console = Console(width=100, record=True, file=io.StringIO())
         console.print(self.table())
-        size = bytes_on_disk(self.student)
+        size = self.cost().bytes
         before = None if self.problem is None else bytes_on_disk(self.problem.predictor)
         ratio = compared(before, size, "smaller", "larger", "as large as its teacher", " times")
         small = f", {ratio}" if ratio else ""
+        shown = "unknown size" if size is None else f"{size:,} bytes"
         return (
-            f"{console.export_text()}A student of {size or 0:,} bytes{small}; what it has kept, "
+            f"{console.export_text()}A student of {shown}{small}; what it has kept, "
             "report(X, y) tells."
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from limbeck.errors import ArgumentError
 from limbeck.export.card import card_path, write_card
-from limbeck.export.numpy_predictor import numpy_files
+from limbeck.export.numpy_predictor import numpy_files, places
 from limbeck.export.onnx_file import onnx_file
 from limbeck.export.placing import not_foreign
 from limbeck.export.portable import portable
@@ -61,6 +61,11 @@ def export(
         not_foreign(card_path(path, found))
     leaving = portable(thing, input_shape, predict)
     worst = FORMATS[found](leaving, path)
+    files = places(path) if found == "numpy" else (path,)
+    result = getattr(thing, "result_", thing)  # of an estimator
+    if isinstance(getattr(result, "exported", None), tuple):
+        result.exported = files
+    report = report.shipped(files) if hasattr(report, "shipped") else report
     if card:
         write_card(leaving, path, found, worst, report=report, title=title)
     return path

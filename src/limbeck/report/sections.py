@@ -75,7 +75,8 @@ def distilled(content: Mapping[str, Any]) -> Section:
     models = content["models"]
     rows = [
         [each["role"], str(each["name"]), value(each.get("parameters")),
-         "–" if not each.get("bytes") else wording.size(each["bytes"])]
+         wording.size(each["bytes"]) if each.get("bytes")
+         else "unknown" if each["role"] == "teacher" else "–"]
         for each in models
     ]  # fmt: skip
     settings = content["settings"]

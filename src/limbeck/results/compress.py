@@ -56,7 +56,7 @@ def compressed(
         teacher = None if result.problem is None else result.problem.predictor
         own["models"] = [
             model(name, "teacher", teacher),
-            model(named_network(result.student), "student", result.student),
+            model(named_network(result.student), "student", cost=result.cost()),
         ]
         own["summary"] = str(result).rstrip().rsplit("\n", 1)[-1]
     else:

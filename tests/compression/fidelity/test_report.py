@@ -14,7 +14,6 @@ from limbeck.compression.fidelity.cost import Cost
 from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.errors import ArgumentError, CheckpointError
 
-
 RARE = ("average_precision", "rare_recall", "worst_recall")
 
 

@@ -3,16 +3,15 @@ r"""What a model costs: parameters, bytes on disk; and, as it was timed, a batch
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.torch import save
 from torch import Tensor, nn
 
+from limbeck.compression.teachers import fingerprints
 from limbeck.core.checks import number, whole_number
 from limbeck.errors import ArgumentError
 
@@ -25,13 +24,15 @@ class Cost:
 
     Attributes:
         parameters: Numbers that were fitted.
-        bytes: Size on disk.
+        bytes: Size of the file that ships.
+        files: What was measured, such as "student.onnx"; nothing where it was not said.
         latency: Seconds for a batch, by its number of rows.
     """
 
     parameters: int | None = None
     bytes: int | None = None
     latency: Mapping[int, float] = field(default_factory=dict)
+    files: str = ""
 
 
 def as_cost(given: Cost | Mapping[str, Any] | None, argument: str) -> Cost:
@@ -53,12 +54,14 @@ def as_cost(given: Cost | Mapping[str, Any] | None, argument: str) -> Cost:
         )
         for size, value in dict(known.get("latency") or {}).items()
     }
-    return Cost(**counts, latency=times)
+    return Cost(**counts, latency=times, files=str(known.get("files") or ""))
 
 
 def cost(model: Any, latency: Mapping[int, float] | None = None) -> Cost:
     r"""What a model costs; times, by the number of rows, are measured elsewhere."""
-    return Cost(parameters(model), bytes_on_disk(model), dict(latency or {}))
+    file = getattr(model, "file", None)
+    files = "" if file is None else file.path.name
+    return Cost(parameters(model), bytes_on_disk(model), dict(latency or {}), files)
 
 
 def parameters(model: Any) -> int | None:
@@ -72,7 +75,12 @@ def parameters(model: Any) -> int | None:
     8
     """
     if isinstance(model, nn.Module):
-        return sum(p.numel() for p in model.parameters()) or _numbers(model.state_dict().values())
+        if fingerprints.holds_other_model(model):
+            return None
+        count = sum(p.numel() for p in model.parameters())
+        return count or _numbers(model.state_dict().values()) or None
+    if fingerprints.is_wrapper(model):
+        return None
     if (parts := _parts(model)) is not None:
         return _sum([parameters(part) for part in parts])
     if (tree := getattr(model, "tree_", None)) is not None:
@@ -119,12 +127,11 @@ def bytes_on_disk(model: Any) -> int | None:
     r"""The size of a model when it is saved, or None where that cannot be told.
 
     Of a module, its state as a safetensors file; of a file, its size; of what has a method
-    `bytes`, its own word; of other things that predict, their size when pickled; of several models
-    the sum. A bare function has no size.
+    `bytes`, what that says; of models of known libraries, their size when pickled; of several
+    models the sum. The size of a function, of a service, or of a class that asks one is unknown.
     """
     if isinstance(model, nn.Module):
-        state = model.state_dict()
-        return len(save({name: t.detach().cpu().clone() for name, t in state.items()}))
+        return fingerprints.module_bytes(model)
     if isinstance(model, str | Path):
         if not Path(model).is_file():
             raise ArgumentError("model", str(model), "a file that exists")
@@ -136,19 +143,4 @@ def bytes_on_disk(model: Any) -> int | None:
         return _sum([bytes_on_disk(part) for part in model])
     if not any(hasattr(model, name) for name in ("predict", "predict_proba")):
         return None
-    try:
-        pickle.Pickler(counter := _Counter(), protocol=5).dump(model)
-    except Exception:  # whatever an object that does not pickle raises
-        return None
-    return counter.written
-
-
-class _Counter:
-    r"""A file that keeps nothing but its length."""
-
-    written = 0
-
-    def write(self, part: Any) -> int:
-        size = memoryview(part).nbytes
-        self.written += size
-        return size
+    return fingerprints.object_bytes(model)

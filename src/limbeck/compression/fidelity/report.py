@@ -6,7 +6,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from limbeck.compression.fidelity.rare_classes import (
     rare_classes,
 )
 from limbeck.compression.fidelity.tables import group_table, table
-from limbeck.compression.fidelity.text import remarks, sentence
+from limbeck.compression.fidelity.text import remarks, sentence, size_remarks
 from limbeck.core import checkpoint as files
 from limbeck.core.checks import whole_number
 from limbeck.errors import ArgumentError, CheckpointError
@@ -103,7 +103,8 @@ class Fidelity(Comparison):
         console.print(self.table())
         if self.by_group:
             console.print(group_table(self))
-        return "\n".join([console.export_text().rstrip(), *remarks(self), self.sentence()])
+        said = [*size_remarks(self), *remarks(self), self.sentence()]
+        return "\n".join([console.export_text().rstrip(), *said])
 
     __repr__ = __str__
 
@@ -150,6 +151,13 @@ class Fidelity(Comparison):
             for column, parts in known["by_group"].items()
         }
         return cls(whole.rows, whole.measures, whole.differences, **own)
+
+    def shipped(self, files: Sequence[Path]) -> Fidelity:
+        r"""The same report, with the size of the files that the student was exported to."""
+        size = sum(file.stat().st_size for file in files)
+        names = " and ".join(file.name for file in files)
+        costs = self.costs | {"student": replace(self.costs["student"], bytes=size, files=names)}
+        return replace(self, costs=costs)
 
     def save(self, path: str | Path) -> Path:
         r"""Write the report as a JSON file."""

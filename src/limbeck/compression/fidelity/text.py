@@ -15,7 +15,7 @@ from limbeck.core.ratios import compared
 if TYPE_CHECKING:
     from limbeck.compression.fidelity.report import Fidelity
 
-__all__ = ["kept_noun", "rare_class_notes", "remarks", "sentence"]
+__all__ = ["kept_noun", "rare_class_notes", "remarks", "sentence", "size_remarks"]
 
 NAMED = 5
 r"""Groups that are named."""
@@ -44,6 +44,13 @@ def remarks(report: Fidelity) -> list[str]:
     more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
     what = "worse than the teacher" if report.labelled else "less faithful than elsewhere"
     return [f"The student is {what} by more than 3 standard errors for {'; '.join(said)}{more}."]
+
+
+def size_remarks(report: Fidelity) -> list[str]:
+    r"""Which files the bytes are those of, as far as that is known."""
+    known = {model: cost.files for model, cost in report.costs.items() if cost.files}
+    said = ", ".join(f"{report.names[model]}: {files}" for model, files in known.items())
+    return [f"Bytes are those of {said}."] if said else []
 
 
 def sentence(report: Fidelity) -> str:
@@ -194,7 +201,5 @@ def _value(report: Fidelity, model: str, name: str) -> str:
     r"""A measure in a sentence; of one class with its error, which is larger than one expects."""
     figure = report.measures[model][name]
     return (
-        wording.figure(name, figure)
-        if name in OF_ONE_CLASS
-        else wording.short(name, figure.value)
+        wording.figure(name, figure) if name in OF_ONE_CLASS else wording.short(name, figure.value)
     )

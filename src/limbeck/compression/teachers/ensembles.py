@@ -43,7 +43,7 @@ class Average(Predictor):
         return _content(self.members, self.weights.tobytes())
 
     def bytes(self) -> int | None:
-        return _bytes(self.members)
+        return super().bytes() or _bytes(self.members)
 
     def refit(self, X: Any, y: Any) -> Predictor:
         fitted = copy.copy(self)
@@ -72,7 +72,7 @@ class Stack(Predictor):
         return _content([*self.members, self.final], b"stack")
 
     def bytes(self) -> int | None:
-        return _bytes([*self.members, self.final])
+        return super().bytes() or _bytes([*self.members, self.final])
 
 
 def side_by_side(members: Sequence[Predictor], X: Any) -> np.ndarray:

@@ -65,7 +65,7 @@ class Estimator(Predictor):
         return fingerprints.of_object(self.estimator)
 
     def bytes(self) -> int | None:
-        return fingerprints.object_bytes(self.estimator)
+        return super().bytes() or fingerprints.object_bytes(self.estimator)
 
     def refit(self, X: Any, y: Any) -> Predictor:
         from sklearn.base import clone

@@ -59,7 +59,7 @@ class Network(RawPredictor):
         return fingerprints.of_module(self.module)
 
     def bytes(self) -> int | None:
-        return fingerprints.module_bytes(self.module)
+        return super().bytes() or fingerprints.module_bytes(self.module)
 
     def raw(self, X: Any) -> np.ndarray:
         n, x = count(X), self.tensors(X)
