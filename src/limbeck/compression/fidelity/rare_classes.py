@@ -76,7 +76,7 @@ class RareClasses:
 class _Class(NamedTuple):
     r"""A class, whether each row belongs to it (n,), and which side of a column it is."""
 
-    count: ClassCount
+    of: ClassCount
     positive: np.ndarray
     column: int
     present: bool  # of a label: whether this is "there" or "not there"
@@ -92,16 +92,16 @@ def rare_classes(found: Aligned) -> RareClasses:
     if found.task == "regression":
         return RareClasses()
     classes = list(_classes(found))
-    unchecked = [c.count for c in classes if c.count.rows < MIN_CLASS_ROWS]
+    unchecked = [c.of for c in classes if c.of.rows < MIN_CLASS_ROWS]
     if found.task == "multilabel":  # the larger side is as large as the rows allow
-        unchecked = [c.count for c in classes if c.count.rows < MIN_CLASS_ROWS and not c.common]
-    enough = [c for c in classes if c.count.rows >= MIN_CLASS_ROWS]
+        unchecked = [c.of for c in classes if c.of.rows < MIN_CLASS_ROWS and not c.common]
+    enough = [c for c in classes if c.of.rows >= MIN_CLASS_ROWS]
     models = [m for m in found.predictions if found.y is not None or m != "teacher"]
     rare = [c for c in enough if not c.common]
     arrays: dict[str, dict[str, np.ndarray]] = {model: {} for model in models}
     if not rare:
         return RareClasses(unchecked=unchecked, arrays=arrays)
-    rarest = min(rare, key=lambda c: c.count.rows)
+    rarest = min(rare, key=lambda c: c.of.rows)
     worst, lost = _worst(found, enough)
     for model in models:
         p = found.predictions[model]
@@ -110,7 +110,7 @@ def rare_classes(found: Aligned) -> RareClasses:
             "rare_recall": recall(_hits(found.task, rarest, p), rarest.positive),
             "worst_recall": recall(_hits(found.task, worst, p), worst.positive),
         }
-    return RareClasses(rarest.count, worst.count, unchecked, arrays, lost)
+    return RareClasses(rarest.of, worst.of, unchecked, arrays, lost)
 
 
 def _classes(found: Aligned) -> Iterator[_Class]:
@@ -147,7 +147,7 @@ def _worst(found: Aligned, classes: list[_Class]) -> tuple[_Class, bool]:
         gap = mean(student - overall * teacher)
         clear = gap.value < 0 and -gap.value > CLEARLY_WORSE * gap.std_error
         share = student.mean() / teacher.mean() if teacher.any() else math.inf
-        ranked.append((not clear, share, c.count.rows, c.column, c.present, c, clear))
+        ranked.append((not clear, share, c.of.rows, c.column, c.present, c, clear))
     *_, worst, clear = min(ranked, key=lambda each: each[:5])
     return worst, clear
 
