@@ -156,7 +156,8 @@ def _size(report: Fidelity) -> list[str]:
 def _alone(report: Fidelity) -> str:
     r"""How the same student does without a teacher, overall and by the measure kept least."""
     gaps = report.differences.get("baseline", {})
-    names = [name for name in ("accuracy", "r2", "agreement", "teacher_r2") if name in gaps][:1]
+    overall = ("accuracy", "r2", "agreement", "teacher_r2")
+    names: list[str] = [name for name in overall if name in gaps][:1]
     if report.main in gaps and report.main not in names:
         names.append(report.main)
     if not names:
