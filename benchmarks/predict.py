@@ -45,7 +45,7 @@ def average(draws: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
 
 def formula(bag: SampleBag) -> Callable[[Tensor], Tensor]:
     r"""The bag's closed form, as one would write it down: a product, sigmoids, a product."""
-    across, weights = bag.flat.detach().T.contiguous(), bag.weights.detach()
+    across, weights = bag._flat.detach().T.contiguous(), bag.weights.detach()
     return lambda x: (x @ across).sigmoid_() @ weights
 
 

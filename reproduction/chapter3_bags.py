@@ -112,8 +112,8 @@ def data_set(number: int, settings: LogisticSettings) -> dict[str, Any]:
         "seconds": seconds | {"MCMC": round(sampling, 2), "EP": round(spent, 3)},
         "bytes": {
             "MCMC": stored.nbytes, "online": side[0].nbytes,
-            "bag": bags["CE batch"][0].flat.nbytes,
-            "weighted bag": bags["limbeck"][0].flat.nbytes + bags["limbeck"][0].weights.nbytes,
+            "bag": bags["CE batch"][0]._flat.nbytes,
+            "weighted bag": bags["limbeck"][0]._flat.nbytes + bags["limbeck"][0].weights.nbytes,
             "EP": mean.nbytes + covariance.nbytes,
         },
     }  # fmt: skip
@@ -168,7 +168,7 @@ def shown(
         },
         "draws": packed(stored[:: max(1, len(stored) // 1000)], 2),
         "weights": {
-            name: {"draws": packed(bag.flat.detach(), 3), "share": packed(bag.weights.detach(), 4)}
+            name: {"draws": packed(bag._flat.detach(), 3), "share": packed(bag.weights.detach(), 4)}
             for name, (bag, _) in bags.items()
         },
         "gaussian": {"mean": packed(mean, 3), "covariance": packed(covariance, 3)},

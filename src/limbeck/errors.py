@@ -8,9 +8,12 @@ from collections.abc import Iterable
 __all__ = [
     "ArgumentError",
     "CheckpointError",
+    "HeldOutWarning",
     "InexactTeacherError",
     "LimbeckError",
+    "LimbeckWarning",
     "NotDifferentiableError",
+    "PseudoDrawWarning",
 ]
 
 
@@ -56,3 +59,19 @@ class InexactTeacherError(LimbeckError):
 
 class CheckpointError(LimbeckError):
     r"""A checkpoint that cannot be read, does not belong to this run, or could not be written."""
+
+
+class LimbeckWarning(UserWarning):
+    r"""Base class of limbeck's own warning categories, by which they can be filtered."""
+
+
+class HeldOutWarning(LimbeckWarning):
+    r"""A student is clearly worse at new inputs than at those that it was trained on."""
+
+
+class PseudoDrawWarning(LimbeckWarning):
+    r"""Something is read off a condensed posterior that only the posterior's own draws can tell.
+
+    That is a parameter or its uncertainty, read off pseudo-draws, or a joint sample at several
+    inputs. Predictions at each single input are what a condensed posterior gives.
+    """

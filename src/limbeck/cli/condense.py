@@ -35,10 +35,16 @@ def condense(
         typer.Option(help="Inputs x: a CSV, Parquet, npy or npz file, or module:name; else none."),
     ] = None,
     test: Annotated[
-        Path | None, typer.Option(help="Inputs to compare at; else some are set aside.")
+        Path | None, typer.Option(help="Held-out inputs to compare at; else some are set aside.")
     ] = None,
     test_share: Annotated[
-        float, typer.Option(help="The share that is set aside without --test.", min=0, max=1)
+        float,
+        typer.Option(
+            help="The share of the rows that is held out without --test; 0 leaves the student "
+            "unchecked at new inputs.",
+            min=0,
+            max=1,
+        ),
     ] = 0.2,
     label: Annotated[
         str | None, typer.Option(help="The column with outcomes y, to compare at.")
@@ -98,10 +104,12 @@ def condense(
             draws, posteriors.predict_of(predict), taken.x, components=components, student=own,
             loss=criterion, online=posteriors.online_of(online), weighted=weighted,
             var_names=variables or None, burn_in=burn_in, thin=thin, layout=layout,
-            covariance=covariance, preset=preset, **job.options(), **training.given(),
+            covariance=covariance, preset=preset,
+            held_out=taken.held_out if taken.test is None else taken.test,
+            **job.options(), **training.given(),
         )  # fmt: skip
         shown = str(result)
-        evidence: dict[str, Any] = {"x": taken.held(job.seed), "y": taken.y}
+        evidence: dict[str, Any] = {"x": taken.compared(job.seed), "y": taken.y}
         agreement = posteriors.agreement_of(result, evidence["x"], taken.y)
         if agreement is not None:
             evidence["agreement"] = agreement

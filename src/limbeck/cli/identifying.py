@@ -53,6 +53,7 @@ def _folder(path: Path) -> dict[str, Any]:
     return {
         "is": f"a result of limbeck {content['verb']}: {content['title']}",
         "student": ", ".join(f"{m['name']}, {_size(m['bytes'])}" for m in students) or "none",
+        **_new_inputs(content.get("new_inputs")),
         "verdicts": verdicts or "none",
         "summary": content["summary"],
         "command": content["command"],
@@ -63,6 +64,15 @@ def _size(count: int | None) -> str:
     return "unknown size" if count is None else f"{count:,} bytes"
 
 
+def _new_inputs(record: dict[str, Any] | None) -> dict[str, str]:
+    r"""What is known of a condensed posterior at inputs that it was not trained on."""
+    if record is None:
+        return {}
+    from limbeck.predictive.new_inputs import NewInputs
+
+    return dict(NewInputs.from_record(record).lines())
+
+
 def _student(path: Path) -> dict[str, Any]:
     r"""A saved student; it is not made, which may need code of the user's own."""
     from limbeck.core import result
@@ -71,13 +81,16 @@ def _student(path: Path) -> dict[str, Any]:
 
     tensors, about = read(path / result.STUDENT, result.FORMAT)
     kind = "a module of your own" if about["spec"] is None else about["spec"]["type"]
-    found = {}
-    if about["spec"] is None and (path / ABOUT).exists():
-        bag = json.loads((path / ABOUT).read_text(encoding="utf-8"))["bag"]
+    found, condensed = {}, {}
+    if (path / ABOUT).exists():
+        condensed = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+    if about["spec"] is None and condensed:
+        bag = condensed["bag"]
         model = bag and (bag["predict"] or {}).get("model", "a function of your own")
         kind = f"SampleBag of {len(tensors['free'])} pseudo-draws" if bag else kind
         found = {"predicts by": model} if bag else {}
     story = json.loads((path / result.ABOUT).read_text(encoding="utf-8"))
+    found |= _new_inputs(condensed.get("new_inputs"))
     return {"is": f"a student: {kind}", **found, "stopped": story["stop_reason"]}
 
 

@@ -20,21 +20,27 @@ r"""Inputs that are drawn, to compare at, from a source that does not end."""
 
 
 class Inputs(NamedTuple):
-    r"""Inputs to condense at, inputs to compare at, and outcomes there."""
+    r"""Inputs to condense at, held-out inputs to compare at, and outcomes there.
+
+    Without held-out inputs `held_out` says what else to measure at; see `limbeck.condense`.
+    """
 
     x: Any = None
     test: Any = None
     y: Any = None
+    held_out: Any = "auto"
 
-    def held(self, seed: int) -> Any:
-        r"""What to compare at: rows set aside, or fresh ones of a source."""
+    def compared(self, seed: int) -> Any:
+        r"""What to compare at: rows set aside, or fresh ones of a source; or None."""
         if self.x is None or self.test is not None:
             return self.test
         import torch
 
-        from limbeck.inputs import as_inputs
+        from limbeck.inputs import Dataset, as_inputs
 
         source = as_inputs(self.x)
+        if isinstance(source, Dataset):  # all of whose rows were trained on
+            return None
         source.to(torch.device("cpu"), torch.float32, seed + 1)
         return source(COMPARED).x
 
@@ -89,19 +95,55 @@ def inputs_of(
         return Inputs()
     held = None if test is None else reading.rows(test, "--test", label, drop)
     if references.is_reference(text):
-        given, ours = None, references.load(text, "--inputs")
-    else:
-        given = reading.rows(Path(text), "--inputs", label, drop)
+        ours = references.load(text, "--inputs")
         if held is None:
-            given, held = reading.divided(given, share, seed, "--inputs")
-        ours = reading.numbers(given.x, "--inputs")
+            return _divided(ours, share, seed)[0]
+        return Inputs(ours, reading.numbers(held.x, "--test"), held.y)
+    given = reading.rows(Path(text), "--inputs", label, drop)
+    ours = reading.numbers(given.x, "--inputs")
     if held is None:
-        return Inputs(ours)
-    there = reading.numbers(held.x, "--inputs" if test is None else "--test")
-    if given is not None and there.shape[1:] != ours.shape[1:]:
+        found, aside = _divided(ours, share, seed)
+        return found if aside is None else found._replace(y=given.at(aside.numpy()).y)
+    there = reading.numbers(held.x, "--test")
+    if there.shape[1:] != ours.shape[1:]:
         received = f"{test}, with rows of shape {there.shape[1:]}"
         raise ArgumentError("--test", received, f"rows of shape {ours.shape[1:]}, as the inputs")
-    return Inputs(ours, there, None if held.y is None else held.y)
+    return Inputs(ours, there, held.y)
+
+
+def _divided(given: Any, share: float, seed: int) -> tuple[Inputs, Any]:
+    r"""Inputs, of which a share is set aside if they are rows, and the numbers of these."""
+    from limbeck.inputs import Dataset, as_inputs
+    from limbeck.predictive.held_out import split_rows
+
+    source = as_inputs(given, "--inputs")
+    if share == 0 or not isinstance(source, Dataset):
+        return Inputs(given, held_out="auto" if share else None), None
+    try:
+        index = split_rows(source.x, share, seed)
+    except ArgumentError as error:
+        raise ArgumentError("--test-share", error.received, error.accepted) from None
+    assert index is not None
+    train, test = (_taken(given, each) for each in index)
+    return Inputs(train, test.x if isinstance(test, Dataset) else test), index[1]
+
+
+def _taken(given: Any, index: Any) -> Any:
+    r"""Rows of what the user gave as inputs, of the same kind."""
+    import numpy as np
+    from torch import Tensor
+
+    from limbeck.inputs import Dataset, as_inputs
+
+    if isinstance(given, dict):
+        return {name: _taken(part, index) for name, part in given.items()}
+    if isinstance(given, np.ndarray):
+        return given[index.numpy()]
+    if isinstance(given, Tensor):
+        return given[index.to(given.device)]
+    source = as_inputs(given)
+    assert isinstance(source, Dataset)
+    return source.take(index)
 
 
 def online_of(text: str) -> bool | str:
@@ -113,9 +155,11 @@ def online_of(text: str) -> bool | str:
 
 
 def agreement_of(result: Any, x: Any, y: Any) -> Any:
-    r"""The student beside the draws; None where a stream has none left to compare with."""
+    r"""The student beside the draws; None without inputs or further draws to compare at."""
     from limbeck.draws.stream import StreamEnded
 
+    if x is None and result.head is not None:
+        return None
     try:
         return result.report(x, y)
     except StreamEnded:

@@ -183,7 +183,7 @@ def _surfaces(
 def _closed(bag: SampleBag) -> Callable[[Tensor], Tensor]:
     r"""The closed form of a bag: Σₖ πₖ σ(xᵀwₖ)."""
     with torch.no_grad():
-        across, share = bag.flat.T.contiguous(), bag.weights
+        across, share = bag._flat.T.contiguous(), bag.weights
     return lambda x: Bernoulli(logits=x @ across).mean @ share
 
 
@@ -229,7 +229,7 @@ def _draw(
     far = {name: errors(values["all draws"], value).mean for name, value in shown.items()}
     kept = {"all draws": Kept(values["all draws"], draws=draws[:: len(draws) // SHOWN])}
     for name, bag in bags.items():
-        flat, share = bag.flat.detach(), bag.weights.detach()
+        flat, share = bag._flat.detach(), bag.weights.detach()
         kept[name] = Kept(values[name], far[name], flat, share)
     moments = (posterior.mean, posterior.covariance)
     kept["EP"] = Kept(values["EP"], far["EP"], gaussian=moments)

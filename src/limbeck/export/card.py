@@ -38,6 +38,8 @@ DOUBTS = {
     "condense": [
         "It is as good as the draws: if the chains had not mixed, neither has it.",
         "Away from the inputs at which it was matched it may differ from the average of all draws.",
+        "It predicts each input by itself. Joint predictions of several inputs, and parameters "
+        "with their uncertainty, need the posterior's own draws: pseudo-draws are not draws.",
     ],
     "normalize": [
         "Its densities are its own, and near the target's only as far as the training went: "

@@ -72,7 +72,7 @@ class _Bag(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         bag = self.bag
-        draws, x = bag.draws, x.to(bag.free.dtype)
+        draws, x = bag._draws, x.to(bag.free.dtype)
         each = [map_tensors(itemgetter(k), draws) for k in range(bag.components)]
         means = torch.stack([bag.predict(draw, x).mean for draw in each])  # (components, n, ...)
         return torch.tensordot(bag.weights, means, 1)

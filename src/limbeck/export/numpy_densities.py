@@ -95,7 +95,7 @@ def _bag(script: Script, module: SampleBag, prefix: str) -> None:
 
 
 def _regressions(script: Script, bag: SampleBag, model: Regression, prefix: str) -> None:
-    flat, features = bag.flat.detach(), script.features
+    flat, features = bag._flat.detach(), script.features
     weights, biases = [], []
     for row in flat:
         draw: Any = bag.structure.unflatten(row)
@@ -112,7 +112,7 @@ def _regressions(script: Script, bag: SampleBag, model: Regression, prefix: str)
 
 
 def _networks(script: Script, bag: SampleBag, model: MLPRegression, prefix: str) -> None:
-    draws: Any = bag.structure.unflatten(bag.flat.detach())
+    draws: Any = bag.structure.unflatten(bag._flat.detach())
     if not isinstance(draws, dict):
         draws = model.structure.unflatten(draws[:, : model.structure.dim])
     net = model._net

@@ -2,6 +2,7 @@ r"""Rows of a data set, with labels, weights and row numbers."""
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from limbeck.core.inputs import Inputs
 from limbeck.errors import ArgumentError
 from limbeck.inputs.epochs import Epochs
 from limbeck.inputs.materialise import materialise
-from limbeck.inputs.parts import as_part, as_parts, cast, cast_parts, check_rows
+from limbeck.inputs.parts import Part, as_part, as_parts, cast, cast_parts, check_rows
 
 __all__ = ["Dataset"]
 
@@ -92,6 +93,17 @@ class Dataset(Inputs):
             drawn,
         )
 
+    def take(self, index: Tensor) -> Dataset:
+        r"""A data set of some of the rows, by their numbers (n,), in this order."""
+        some = copy(self)
+        some._x = {name: _rows_of(part, index) for name, part in self._x.items()}
+        some._rows = len(index)
+        some._y = None if self._y is None else _rows_of(self._y, index)
+        some._weight = None if self._weight is None else _rows_of(self._weight, index)
+        some.epochs = Epochs(some._rows)
+        some._place(self.device, None)
+        return some
+
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
         self.epochs = Epochs(len(self))
@@ -111,6 +123,10 @@ class Dataset(Inputs):
         if self._weight is not None:
             kind = dtype or torch.get_default_dtype()
             self.weight = self._weight.values.to(device, kind)
+
+
+def _rows_of(part: Part, index: Tensor) -> Part:
+    return part._replace(values=part.values[index.to(part.values.device)])
 
 
 def _check_weight(weight: Tensor, rows: int) -> None:

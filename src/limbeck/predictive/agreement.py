@@ -21,6 +21,7 @@ from limbeck.draws.stored import Draws
 from limbeck.predictive.calling import Predict, class_logs
 from limbeck.predictive.discrete import Bernoulli, Categorical
 from limbeck.predictive.distributions import average
+from limbeck.predictive.new_inputs import NewInputs
 from limbeck.predictive.teachers import AT_ONCE, Average
 
 __all__ = ["Agreement", "agreement", "density_agreement", "predictive"]
@@ -53,6 +54,7 @@ class Agreement:
         bytes: Of the draws, and of the student.
         seconds: For a prediction of all inputs, by the average and by the student.
         at: What these inputs are.
+        new_inputs: What was measured after training, at training inputs and at new ones.
     """
 
     inputs: int
@@ -65,6 +67,7 @@ class Agreement:
     bytes: tuple[int, int]
     seconds: tuple[float, float]
     at: str = "inputs"
+    new_inputs: NewInputs | None = None
 
     def table(self) -> Table:
         r"""The comparison as a table."""
@@ -79,6 +82,8 @@ class Agreement:
             table.add_row("log probability", *(f"{each:.4f}" for each in self.log_prob))
         table.add_row("bytes", *(f"{each:,}" for each in self.bytes))
         table.add_row("milliseconds", *map(_milliseconds, self.seconds))
+        for name, value in () if self.new_inputs is None else self.new_inputs.lines():
+            table.add_row(f"after training: {name}", "", value)
         return table
 
     def __str__(self) -> str:

@@ -51,6 +51,7 @@ def condense(
     batch_size: int | str = "auto",
     pool: int | str | None = "auto",
     share: int | str = "auto",
+    held_out: Any = "auto",
     preset: str = "auto",
     seed: int = 0,
     device: str | torch.device = "auto",
@@ -101,13 +102,22 @@ def condense(
         share: Online only: by how many of the draws of a minibatch each input is predicted. More
             take noise away at the cost of predictions; their mean and the memory are the same. 1
             is the source text's way; "auto" is up to 16.
+        held_out: Inputs that the student is not trained on and that it is measured at, in
+            `new_inputs` of the result, with a `limbeck.HeldOutWarning` where it is clearly worse
+            there. "auto" holds out a fifth of the different rows of a data set, from 5 to 1,000,
+            and none of fewer than 20; equal rows stay together. A number is the fraction to hold
+            out. Inputs of your own are measured at in place of rows, and the loss on them is
+            recorded, except beside a stream that cannot go back. A source that does not end is
+            measured at a fresh draw. 0 or None trains on all rows, and the result says that it is
+            unchecked at new inputs. With `patience` the held-out rows also decide when to stop,
+            and the result says so.
         preset: "thesis" for the source text's settings: plain gradient descent with a rate from 1
             to 0, batches of 10 fresh inputs, a bag that starts at standard normal numbers.
         seed: Seeds everything.
         device: Where to run; "auto" is a GPU if there is one.
         progress: Whether to show bars, if a terminal is there.
         options: Further arguments of `limbeck.distill`: optimizer, schedule, lr, engine, metrics,
-            checkpoint, held_out, ….
+            checkpoint, patience, ….
     """
     check_options(options)
     if preset not in ("auto", "thesis"):
@@ -129,8 +139,9 @@ def condense(
     making = Making(components, support, weighted, *how)
     if predictions is not None:
         return condense_predictions(
-            predictions, inputs, predict, draws, student, as_loss(loss), making, options
-        )
+            predictions, inputs, predict, draws, student, as_loss(loss), making, held_out,
+            options,
+        )  # fmt: skip
     if draws is None or predict is None:
         name, what = (
             ("posterior", "draws") if draws is None else ("predict", "a function of a draw")
@@ -138,9 +149,12 @@ def condense(
         raise ArgumentError(name, None, f"{what}; or predictions= of the draws at the inputs")
     flows = is_online(online, draws)
     if inputs is None:
+        if not (held_out is None or isinstance(held_out, str | int | float)):
+            options["held_out"] = held_out
         return condense_density(
             draws, predict, student, components, covariance, samples, restarts, flows, options
         )
     return condense_conditional(
-        draws, predict, inputs, student, as_loss(loss), flows, making, pool, share, options
-    )
+        draws, predict, inputs, student, as_loss(loss), flows, making, pool, share, held_out,
+        options,
+    )  # fmt: skip

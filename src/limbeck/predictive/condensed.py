@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from limbeck.inputs.parts import as_parts
 from limbeck.predictive.agreement import Agreement, agreement, density_agreement
 from limbeck.predictive.calling import Predict
 from limbeck.predictive.heads import Head, Means
+from limbeck.predictive.marginal import WarnOnce, marginal
+from limbeck.predictive.new_inputs import NewInputs
 from limbeck.predictive.remembering import (
     bag_of,
     check_bag,
@@ -57,6 +59,8 @@ class Condensed(Result):
         head: How the student's outputs are read; None of a density without inputs.
         calling: The user's function; None where predictions were given.
         posterior: The draws; None likewise.
+        new_inputs: How near the student is to the average at inputs that it was not trained on;
+            None of a density without inputs.
     """
 
     diagnostics: Diagnostics | None = None
@@ -66,6 +70,7 @@ class Condensed(Result):
     head: Head | None = None
     calling: Predict | None = None
     posterior: Draws | Stream | None = None
+    new_inputs: NewInputs | None = None
 
     @property
     def bytes(self) -> int:
@@ -77,11 +82,13 @@ class Condensed(Result):
     def predict(self, x: Any = None) -> Any:
         r"""The distribution of y at inputs x, an array, a tensor or a dict of such.
 
-        Of a density without inputs it is the density itself.
+        It is right at each single input; samples at several are independent of each other, as
+        `limbeck.PseudoDrawWarning` says once. Of a density without inputs it is the density itself.
         """
         if self.head is None:
             return self.student
-        return self.head.read(self.student(self._placed(x)))
+        once = self.__dict__.setdefault("_once", WarnOnce())
+        return marginal(self.head.read(self.student(self._placed(x))), once)
 
     def report(
         self, x: Any = None, y: Any = None, *, posterior: Any = None, draws: int = 10_000
@@ -120,7 +127,8 @@ class Condensed(Result):
         if calling is None:
             assert isinstance(self.student, SampleBag)
             calling = Predict(self.student.predict, stored.take([0, 1]), placed)
-        return agreement(calling, stored, self.predict, placed, outcomes, (size, self.bytes))
+        found = agreement(calling, stored, self.predict, placed, outcomes, (size, self.bytes))
+        return replace(found, new_inputs=self.new_inputs)
 
     def save(self, folder: str | Path) -> Path:
         r"""Write the student and its story into a folder, and how its answers are read.
@@ -133,6 +141,7 @@ class Condensed(Result):
             "head": None if self.head is None else asdict(self.head),
             "bag": told_bag(self.student),
             "diagnostics": told_diagnostics(self.diagnostics),
+            "new_inputs": None if self.new_inputs is None else self.new_inputs.record(),
             **{name: getattr(self, name) for name in KEPT},
         }
         files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
@@ -161,6 +170,8 @@ class Condensed(Result):
             kept: dict[str, Any] = {name: about[name] for name in KEPT}
             kept["head"] = None if head is None else Head(**head)
             kept["diagnostics"] = diagnostics_of(about["diagnostics"])
+            if head is not None:
+                kept["new_inputs"] = NewInputs.from_record(about.get("new_inputs"))
             known = None if bag is None else remembered(bag["predict"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
@@ -186,7 +197,10 @@ class Condensed(Result):
         from limbeck.export.portable import of_result
 
         doubts = () if self.diagnostics is None else tuple(self.diagnostics.reasons)
+        if self.new_inputs is not None and self.new_inputs.state != "trustworthy":
+            doubts += (_sentence(self.new_inputs.reason),)
         told: dict[str, Any] = {"draws": f"{self.used:,}"} if self.used else {}
+        told |= {} if self.new_inputs is None else dict(self.new_inputs.lines())
         if self.head is None:
             return of_result(self, verb="condense", doubts=doubts, about=told)
         form = "probabilities" if self.head.classes else "means"
@@ -204,6 +218,8 @@ class Condensed(Result):
             table.add_row("R̂, effective size", _worth(self.diagnostics))
             for reason in self.diagnostics.reasons:
                 table.add_row("doubt", reason)
+        for line in () if self.new_inputs is None else self.new_inputs.lines():
+            table.add_row(*line)
         for note in self.notes:
             table.add_row("note", note)
         return table
@@ -217,6 +233,10 @@ class Condensed(Result):
             return part.to(like.device, like.dtype if part.is_floating_point() else part.dtype)
 
         return map_tensors(placed, parts.get("", parts))
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def _worth(found: Diagnostics) -> str:

@@ -25,8 +25,11 @@ from limbeck.predictive.calling import Predict
 from limbeck.predictive.checking import check
 from limbeck.predictive.condensed import Condensed
 from limbeck.predictive.heads import Head
+from limbeck.predictive.held_out import GIVEN, HeldOut, hold_out
+from limbeck.predictive.new_inputs import check_new_inputs, posterior_divergence
 from limbeck.predictive.posteriors import (
     Picked,
+    Recorded,
     bytes_of,
     diagnosed,
     few,
@@ -39,7 +42,13 @@ from limbeck.predictive.sample_bag import SampleBag
 from limbeck.predictive.unread import unread_notes
 from limbeck.preparation import PRESETS, batch_size_of, choose_device, whole
 
-__all__ = ["Making", "condense_conditional", "make_bag"]
+__all__ = [
+    "STOPPED",
+    "Making",
+    "condense_conditional",
+    "fitting_batch",
+    "make_bag",
+]
 
 RATE = 0.05
 r"""Adam's learning rate for a bag, whose numbers are in units of the posterior's deviations."""
@@ -51,6 +60,8 @@ first two numbers, as many as make so many predictions of single draws.
 
 SHARE = (16, 10**6)
 r"""Draws that each input is predicted by online, at most; and numbers that this may take a step."""
+
+STOPPED = "the loss on the held-out inputs also decided when to stop"
 
 PROBE = 8
 r"""Inputs that `predict` is tried at."""
@@ -76,15 +87,21 @@ def condense_conditional(
     making: Making,
     pool: int | str | None,
     share: int | str,
+    held_out: Any,
     options: dict[str, Any],
 ) -> Condensed:
     r"""Condense draws of a posterior with inputs; see `limbeck.condense`."""
     check_module(student)
     place, seed = choose_device(options["device"]), options["seed"]
-    source, dtype = as_inputs(inputs), floating_type(inputs, draws, student)
-    if isinstance(source, Eager):
-        source.convert()  # what a function gives need not be of the type that the draws settled
-    source.to(place, dtype, seed)
+    given, dtype = as_inputs(inputs), floating_type(inputs, draws, student)
+    aside = hold_out(given, held_out, seed)
+    source = aside.training
+    for each, other in ((source, seed), (aside.source, seed + 1)):
+        if isinstance(each, Eager):
+            each.convert()  # what a function gives need not be of the type that the draws settled
+        if each is not None:
+            each.to(place, dtype, other)
+    options = fitting_batch(options, given, source)
     x = source.probe(PROBE).x
     held = placed(draws, place, dtype)
     calling = Predict(predict, few(held), x)
@@ -92,18 +109,18 @@ def condense_conditional(
     if student is None:
         student = make_bag(calling, held, making, seed, dtype, options)
     head = Head.of(calling.example)
-    fresh = held if isinstance(held, Stream) else Picked(held, seed + 3)
+    fresh = Recorded(held, seed + 3) if isinstance(held, Stream) else Picked(held, seed + 3)
     stored = held.to(place, dtype) if isinstance(held, Draws) and not online else None
-    options = _for_loop(options, student.to(place), held)
+    options = _for_loop(options, student.to(place))
+    watched = _watched_inputs(aside, options, held)
     if stored is not None and head.classes:
         least, most, work = POOL
         enough = max(least, min(most, work // stored.count))
         source, options = _pooled(source, pool, enough, options, calling.mapped)
     assemble = class_parts if head.classes else density_parts
-    held_out = options.pop("held_out", None)
     live = in_loop(student, head, x)
     shared = _shared(share, calling, _batch_size(options, source))
-    parts = assemble(calling, live, source, loss, stored, fresh, held_out, shared)
+    parts = assemble(calling, live, source, loss, stored, fresh, watched, shared)
     bare: nn.Module = student
 
     def finished(done: Run) -> Condensed:
@@ -120,6 +137,13 @@ def condense_conditional(
             posterior=held,
         )
         _look_at(result, x)
+        compared = fresh.stored() if isinstance(fresh, Recorded) else stored or held
+        if isinstance(bare, SampleBag):
+            bare.mark_trained()
+        if isinstance(compared, Draws):
+            measure = posterior_divergence(calling, compared, result.predict, seed)
+            note = STOPPED if options.get("patience") is not None else ""
+            result.new_inputs = check_new_inputs(aside, source, measure, seed, note)
         return result
 
     return run(finished, **parts._asdict(), **options)
@@ -143,16 +167,40 @@ def make_bag(
     return SampleBag(calling.function, draws, **making._asdict(), dtype=dtype, generator=generator)
 
 
-def _for_loop(options: dict[str, Any], student: nn.Module, draws: Draws | Stream) -> dict[str, Any]:
+def _for_loop(options: dict[str, Any], student: nn.Module) -> dict[str, Any]:
     r"""Options of the loop, with metrics of the student itself and not of what wraps it."""
     if options.get("metrics"):
         metrics = options["metrics"].items()
         own = {name: lambda _, f=metric: f(student) for name, metric in metrics}
         options = options | {"metrics": own}
+    return options
+
+
+def _watched_inputs(aside: HeldOut, options: dict[str, Any], draws: Draws | Stream) -> Any:
+    r"""Held-out inputs on which the loop records the loss: those given, and those for patience.
+
+    A stream that cannot go back has no draws to spare for that.
+    """
+    patience = options.get("patience") is not None
+    if not (patience or aside.kind == GIVEN):
+        return None
     rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")
-    if options.get("held_out") is not None and not rewinds:
-        received = "held-out inputs beside a stream that cannot go back"
-        raise ArgumentError("held_out", received, "None, or a stream with a state_dict")
+    if patience and not rewinds:
+        received = "patience beside a stream that cannot go back"
+        raise ArgumentError("patience", received, "None, or a stream with a state_dict")
+    if patience and not isinstance(aside.source, Dataset):
+        received = f"patience without held-out rows ({aside.reason or aside.kind})"
+        raise ArgumentError("patience", received, "held_out=, inputs to watch the loss on")
+    return aside.source if rewinds else None
+
+
+def fitting_batch(options: dict[str, Any], given: Inputs, source: Inputs) -> dict[str, Any]:
+    r"""Batches of as many rows as are left to train on, where all rows were asked for."""
+    size = options["batch_size"]
+    if source is given or not isinstance(source, Dataset) or source.replace or size == "auto":
+        return options
+    if isinstance(given, Dataset) and isinstance(size, int) and len(source) < size <= len(given):
+        return options | {"batch_size": len(source)}
     return options
 
 

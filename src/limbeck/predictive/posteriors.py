@@ -21,6 +21,7 @@ from limbeck.predictive.base import random
 __all__ = [
     "DrawSource",
     "Picked",
+    "Recorded",
     "bytes_of",
     "diagnosed",
     "few",
@@ -36,6 +37,10 @@ r"""Draws that a function is tried at."""
 
 IN_MEMORY = 2**30
 r"""Bytes of stored draws from which on they are used one by one and not averaged over."""
+
+
+RECORDED = (1000, 2**26)
+r"""Draws of a stream that are kept to compare with, at most; and their bytes, at most."""
 
 
 class DrawSource(Protocol):
@@ -84,6 +89,70 @@ class Picked:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.generator.set_state(state["generator"].cpu())
         self.used = int(state["used"])
+
+
+class Recorded:
+    r"""A stream of which some draws are kept, all with the same chance, in constant memory.
+
+    By these a student is compared after training, without further draws of the chain.
+
+    Arguments:
+        stream: The stream.
+        seed: Of the choice.
+    """
+
+    def __init__(self, stream: Stream, seed: int = 0) -> None:
+        self.stream, self.used = stream, stream.used
+        self.generator = torch.Generator().manual_seed(seed)
+        self.rows: Tensor | None = None  # (kept, dim)
+        self.seen = 0
+
+    @property
+    def structure(self) -> Structure:
+        return self.stream.structure
+
+    def next(self, n: int) -> X:
+        draws = self.stream.next(n)
+        self.used = self.stream.used
+        self._record(self.structure.flatten(draws))
+        return draws
+
+    def stored(self) -> Draws | None:
+        r"""The draws that were kept; None if there were none."""
+        if self.rows is None:
+            return None
+        parts = self.structure.unflatten(self.rows[: self.seen])
+        named = {"": parts} if isinstance(parts, Tensor) else parts
+        return Draws({name: part[None] for name, part in named.items()})
+
+    def state_dict(self) -> dict[str, Tensor]:
+        state = self.stream.state_dict() | {"record.generator": self.generator.get_state()}
+        if self.rows is not None:
+            state |= {"record.rows": self.rows.clone(), "record.seen": torch.tensor(self.seen)}
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.stream.load_state_dict(state)
+        self.used = self.stream.used
+        if "record.generator" in state:
+            self.generator.set_state(state["record.generator"].cpu())
+        if "record.rows" in state:
+            self.rows, self.seen = state["record.rows"].clone(), int(state["record.seen"])
+
+    def _record(self, flat: Tensor) -> None:
+        r"""Reservoir sampling: the i-th draw takes a random one of i places, if there is such."""
+        n = len(flat)
+        if self.rows is None:
+            most, size = RECORDED
+            count = max(2, min(most, size // max(1, flat[0].numel() * flat.element_size())))
+            self.rows = flat.new_empty(count, flat.shape[1])
+        number = torch.arange(self.seen, self.seen + n)
+        place = torch.rand(n, dtype=torch.float64, generator=self.generator) * (number + 1)
+        place = torch.where(number < len(self.rows), number, place.long())
+        self.seen += n
+        chosen = {int(place[i]): int(i) for i in (place < len(self.rows)).nonzero()[:, 0]}
+        if chosen:
+            self.rows[[*chosen]] = flat[[*chosen.values()]].detach()
 
 
 def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:

@@ -26,13 +26,16 @@ from limbeck.predictive.base import Distribution, mapped
 from limbeck.predictive.calling import Predict, class_logs
 from limbeck.predictive.checking import as_distribution, check
 from limbeck.predictive.condensed import Condensed
-from limbeck.predictive.conditional import Making, make_bag
+from limbeck.predictive.conditional import Making, fitting_batch, make_bag
 from limbeck.predictive.discrete import Bernoulli, Categorical
 from limbeck.predictive.distributions import average, broadcast
 from limbeck.predictive.heads import Head
+from limbeck.predictive.held_out import MEASURED, HeldOut, hold_out
+from limbeck.predictive.new_inputs import NewInputs, divergence, judge
 from limbeck.predictive.pairing import Pair, pair_losses
 from limbeck.predictive.posteriors import few, floating_type, placed
 from limbeck.predictive.running import run, story
+from limbeck.predictive.sample_bag import SampleBag
 from limbeck.preparation import choose_device
 
 __all__ = ["as_predictions", "condense_predictions"]
@@ -96,6 +99,7 @@ def condense_predictions(
     student: nn.Module | None,
     loss: Loss,
     making: Making,
+    held_out: Any,
     options: dict[str, Any],
 ) -> Condensed:
     r"""Condense what draws say of given inputs; see `limbeck.condense`.
@@ -115,9 +119,21 @@ def condense_predictions(
         raise ArgumentError("inputs", received, "the inputs that the predictions are of, as data")
     place, seed = choose_device(options["device"]), options["seed"]
     dtype = floating_type(inputs, draws, student)
+    if not (held_out is None or isinstance(held_out, int | float | str)):
+        received = "held-out inputs, of which no predictions are known"
+        raise ArgumentError("held_out", received, "a fraction of the rows, 'auto' or None")
+    everywhere, averaged = source, as_predictions(predictions, len(source))
+    aside = hold_out(source, held_out, seed)
+    source = aside.training
+    assert isinstance(source, Dataset)
+    everywhere.to(place, dtype, seed)
     source.to(place, dtype, seed)
-    averaged = as_predictions(predictions, len(source))
-    taught = mapped(broadcast(averaged), lambda value, dims: value.to(place, dtype))
+    options = fitting_batch(options, everywhere, source)
+    if options.get("patience") is not None:
+        accepted = "None beside predictions, which are known at the inputs alone"
+        raise ArgumentError("patience", options["patience"], accepted)
+    known = mapped(broadcast(averaged), lambda value, dims: value.to(place, dtype))
+    taught = known if aside.rows is None else _at(known, aside.rows[0])
     head = Head.of(taught)
     if student is None and predict is not None and draws is not None:
         held = placed(draws, place, dtype)
@@ -126,24 +142,46 @@ def condense_predictions(
     elif student is None:
         student = _net(source.x, taught, head, seed, dtype)
     bare, live = student.to(place), in_loop(student.to(place), head, source.probe(8).x)
-    held_out = options.pop("held_out", None)
     if head.classes:
-        parts = Parts(Stored(class_logs(taught), "log_probabilities"), live, source, loss, held_out)
+        parts = Parts(Stored(class_logs(taught), "log_probabilities"), live, source, loss)
     else:
 
         def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
             assert batch.index is not None
-            here = mapped(taught, lambda value, dims: value[batch.index])
-            return Pair(batch.x, here.sample((), generator))
+            return Pair(batch.x, _at(taught, batch.index).sample((), generator))
 
-        if held_out is not None:
-            raise ArgumentError("held_out", "held-out inputs", "None beside predictions")
         parts = outcome_parts(outcomes, live, source, pair_losses(loss), None)
 
     def finished(done: Run) -> Condensed:
-        return Condensed(bare, **story(done), head=replace(head, form=done.objective.form))
+        result = Condensed(bare, **story(done), head=replace(head, form=done.objective.form))
+        if isinstance(bare, SampleBag):
+            bare.mark_trained()
+        result.new_inputs = _measured(result, everywhere, known, aside, seed)
+        return result
 
     return run(finished, **parts._asdict(), **options)
+
+
+def _measured(
+    result: Condensed, inputs: Dataset, known: Any, aside: HeldOut, seed: int
+) -> NewInputs:
+    r"""The student at rows that were held out with their predictions, and at training rows."""
+    if aside.rows is None:
+        return NewInputs(reason=f"unchecked at new inputs: {aside.reason}")
+    generator = torch.Generator().manual_seed(seed)
+    classes = result.head is not None and result.head.classes
+    both = []
+    for index in aside.rows:
+        order = torch.randperm(len(index), generator=generator)[:MEASURED]
+        here = index[order].to(inputs.device)
+        student = result.predict(inputs.build(here).x)
+        both.append(divergence(_at(known, here), student, classes, generator))
+    return judge(both[0], both[1], 0.0, aside.kind, seed)
+
+
+def _at(found: Any, index: Tensor) -> Any:
+    r"""The distributions of some inputs."""
+    return mapped(found, lambda value, dims: value[index.to(value.device)])
 
 
 def _net(x: Any, taught: Any, head: Head, seed: int, dtype: torch.dtype) -> nn.Module:

@@ -19,6 +19,7 @@ from limbeck.errors import ArgumentError
 from limbeck.predictive.base import random
 from limbeck.predictive.distributions import averaged, broadcast
 from limbeck.predictive.mapping import over_draws
+from limbeck.predictive.marginal import PARAMETERS, WarnOnce, marginal
 from limbeck.predictive.posteriors import strata
 from limbeck.predictive.supports import Supports
 
@@ -116,6 +117,8 @@ class SampleBag(nn.Module):
         self.register_buffer("scale", scale.to(like_this))
         self.free = nn.Parameter(chosen.to(like_this))
         self.logits = nn.Parameter(like_this.new_zeros(count)) if weighted else None
+        self._once, self._trained = WarnOnce(), False
+        self._start_version = self.free._version
 
     @property
     def predict(self) -> Callable[..., Any]:
@@ -129,13 +132,36 @@ class SampleBag(nn.Module):
 
     @property
     def flat(self) -> Tensor:
-        r"""The pseudo-draws as rows of numbers (components, dim)."""
-        return self.supports.held(torch.addcmul(self.centre, self.scale, self.free))
+        r"""The pseudo-draws as rows of numbers (components, dim); see `draws`."""
+        self._warn_of_parameters()
+        return self._flat
 
     @property
     def draws(self) -> X:
-        r"""The pseudo-draws in the posterior's structure, (components, ...) each."""
-        return self.structure.unflatten(self.flat)
+        r"""The pseudo-draws in the posterior's structure, (components, ...) each.
+
+        Once they are trained they are no draws of the posterior: parameters and their uncertainty
+        cannot be read off them. A `limbeck.PseudoDrawWarning` says so, once for each bag.
+        """
+        self._warn_of_parameters()
+        return self._draws
+
+    @property
+    def _flat(self) -> Tensor:
+        return self.supports.held(torch.addcmul(self.centre, self.scale, self.free))
+
+    @property
+    def _draws(self) -> X:
+        return self.structure.unflatten(self._flat)
+
+    def mark_trained(self) -> None:
+        r"""Note that the pseudo-draws have left the posterior's draws that they started at."""
+        self._trained = True
+
+    def _warn_of_parameters(self) -> None:
+        # Before any training the components are draws of the posterior.
+        if self._trained or self.free._version != self._start_version:
+            self._once(PARAMETERS)
 
     @property
     def weights(self) -> Tensor:
@@ -151,12 +177,16 @@ class SampleBag(nn.Module):
         return self.logits.log_softmax(0)
 
     def forward(self, x: Any) -> Any:
-        r"""The predictive distribution of y at each x, whose floats become the bag's type."""
+        r"""The predictive distribution of y at each x, whose floats become the bag's type.
+
+        It is right at each single x. Its samples at several x are independent of each other, which
+        those of the posterior are not: a `limbeck.PseudoDrawWarning` says so, once for each bag.
+        """
         dtype = self.free.dtype
         x = map_tensors(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
         predict = self.predict
-        stacked = over_draws(lambda draw: broadcast(predict(draw, x)), self.draws)
-        return averaged(stacked, self._log_weights)
+        stacked = over_draws(lambda draw: broadcast(predict(draw, x)), self._draws)
+        return marginal(averaged(stacked, self._log_weights), self._once)
 
     def make_room(self, tensors: dict[str, Tensor]) -> None:
         r"""Be ready for the state of a bag with other supports."""

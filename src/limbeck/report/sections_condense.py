@@ -2,10 +2,12 @@ r"""The report on a condensed posterior."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from limbeck.core.ratios import compared
 from limbeck.predictive.agreement import Agreement
+from limbeck.predictive.new_inputs import NewInputs
 from limbeck.report import pictures
 from limbeck.report.blocks import Block, Prose, Section, Stat, TableBlock, from_rich
 from limbeck.report.drawing import Drawing
@@ -49,7 +51,7 @@ def sections(drawing: Drawing) -> list[Section]:
         table.note = "t is the average over all draws, f the student; means over the inputs."
         beside = [table]
     return [
-        Section("Teacher beside student", beside),
+        Section("Teacher beside student", beside + _new_inputs(content)),
         Section("What both predict", _predictions(drawing)),
         Section("Compact weights", _weights(drawing)),
         Section("The draws", _diagnostics(content)),
@@ -63,6 +65,23 @@ def _agreement(content: dict[str, Any]) -> Agreement | None:
     pairs = {name: tuple(saved[name]) for name in ("bytes", "seconds")}
     logs = saved["log_prob"]
     return Agreement(**{**saved, **pairs, "log_prob": None if logs is None else tuple(logs)})
+
+
+def _new_inputs(content: dict[str, Any]) -> list[Block]:
+    r"""Divergences at training inputs and at new ones, and what they tell."""
+    if content.get("density"):
+        return []
+    found = NewInputs.from_record(content.get("new_inputs"))
+    rows = []
+    for name, each in (("training inputs", found.training), (found.kind, found.held_out)):
+        if each is not None:
+            error = f"{each.std_error:.1g}" if math.isfinite(each.std_error) else "–"
+            rows.append([name, f"{each.inputs:,}", f"{each.mean:.2g}", error, f"{each.max:.2g}"])
+    told = Prose(f"At new inputs the student is {found.state}: {found.reason}.")
+    if not rows:
+        return [told]
+    heads = ["KL(average ‖ student), nats", "inputs", "mean", "error of the mean", "largest"]
+    return [TableBlock("Inputs that the student has not seen", heads, rows, words=(0,)), told]
 
 
 def _predictions(drawing: Drawing) -> list[Block]:

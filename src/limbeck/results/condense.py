@@ -3,7 +3,7 @@ r"""What a result of `condense` holds: agreement with all draws, weights, surfac
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from limbeck.draws.stream import Stream, StreamEnded
 from limbeck.draws.structure import as_parts
 from limbeck.predictive.agreement import Agreement
 from limbeck.predictive.condensed import Condensed
+from limbeck.predictive.sample_bag import SampleBag
 from limbeck.results.story import as_array, model, some, story
 from limbeck.results.surfaces import pictured
 from limbeck.results.verdicts import verdict
@@ -72,9 +73,10 @@ def condensed(
         own["summary"] = str(result).rstrip().rsplit("\n", 1)[-1]
         notes.append(f"Not measured: {COMPARED}; it needs inputs, the draws and predict.")
     else:
-        own["agreement"] = asdict(agreement)
+        own["agreement"] = asdict(replace(agreement, new_inputs=None))
         own["summary"] = _summary(agreement)
     own |= _diagnostics(result, own["verdicts"])
+    own |= _new_inputs(result, own["verdicts"], notes)
     arrays = _weights(result, draws)
     if draws is not None:
         arrays |= pictured(result, draws, x)
@@ -116,6 +118,19 @@ def _draws(result: Condensed, posterior: Any, notes: list[str]) -> Draws | None:
     return given
 
 
+def _new_inputs(result: Condensed, verdicts: list[Any], notes: list[str]) -> dict[str, Any]:
+    r"""The student at new inputs: a verdict where that was measured, a note where it was not."""
+    found = result.new_inputs
+    if found is None:
+        return {}
+    words = f"{found.reason[:1].upper()}{found.reason[1:]}."
+    if found.state == "unchecked":
+        notes.append(words)
+    else:
+        verdicts.append(verdict("new inputs", found.state == "trustworthy", words))
+    return {"new_inputs": found.record()}
+
+
 def _diagnostics(result: Condensed, verdicts: list[Any]) -> dict[str, Any]:
     found = result.diagnostics
     if found is None or not len(found.r_hat):
@@ -140,11 +155,11 @@ def _diagnostics(result: Condensed, verdicts: list[Any]) -> dict[str, Any]:
 def _weights(result: Condensed, draws: Draws | None) -> dict[str, np.ndarray]:
     r"""Draws and pseudo-draws, of two numbers or more."""
     found: dict[str, np.ndarray] = {}
-    flat = getattr(result.student, "flat", None)
-    if flat is not None:
-        found["pseudo_draws"] = flat.cpu().numpy()
-        found["pseudo_weights"] = result.student.weights.cpu().numpy()  # type: ignore[operator]
-    if draws is not None and flat is not None:
+    bag = result.student
+    if isinstance(bag, SampleBag):
+        found["pseudo_draws"] = bag._flat.cpu().numpy()
+        found["pseudo_weights"] = bag.weights.cpu().numpy()
+    if draws is not None and isinstance(bag, SampleBag):
         index = some(draws.count, SHOWN)
         found["draws"] = draws.structure.flatten(draws.take(index)).cpu().numpy()
     return found
