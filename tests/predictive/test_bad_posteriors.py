@@ -57,11 +57,11 @@ def test_deterministics_are_noticed_and_var_names_leaves_them_out(kind):
     assert whole.notes == [
         "predict does not use mu: var_names=['~mu'] leaves out what is not needed"
     ]
-    assert "mu" in whole.student.draws
+    assert "mu" in whole.student.structure.names
     for var_names in ("~mu", ["alpha", "beta"]):
         result = condense(posterior, predict, X, var_names=var_names, **FEW)
         assert result.notes == []
-        assert set(result.student.draws) == {"alpha", "beta"}
+        assert set(result.student.structure.names) == {"alpha", "beta"}
         assert result.bytes < whole.bytes
 
 

@@ -116,7 +116,7 @@ def test_variables_stay_where_they_are_said_to_be_whatever_the_parameters():
     bag = SampleBag(predict, POSTERIOR, 5, support=support)
     with torch.no_grad():
         bag.free.mul_(10).sub_(20)
-    draws = bag.draws
+    draws = bag._draws
     assert (draws["sigma"] > 0).all()
     assert ((draws["beta"] >= 1) & (draws["beta"] <= 3)).all()
     assert (draws["alpha"] < 0).any()
@@ -165,11 +165,11 @@ def test_a_saved_bag_is_read_back_with_its_supports(tmp_path):
     empty = SampleBag(predict, bag.structure, 5, weighted=True)
     assert empty.supports.plain
     again = lb.load(tmp_path, student=empty).student
-    for name, part in bag.draws.items():
-        assert torch.equal(again.draws[name], part)
+    for name, part in bag._draws.items():
+        assert torch.equal(again._draws[name], part)
     other = SampleBag(predict, bag.structure, 5, weighted=True)
     other.load_state_dict(bag.state_dict())
-    assert torch.equal(other.draws["sigma"], bag.draws["sigma"])
+    assert torch.equal(other._draws["sigma"], bag._draws["sigma"])
     with pytest.raises(CheckpointError, match="free"):
         lb.load(tmp_path, student=SampleBag(predict, bag.structure, 6, weighted=True))
 

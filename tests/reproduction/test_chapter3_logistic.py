@@ -109,6 +109,6 @@ def test_shared_draws_take_noise_away(draws):
     ask = {"online": True, "variance": 10.0, "steps": 30, "batch": 10, "components": 3, "seed": 0}
     spread = {}
     for share in (1, 10):  # the same inputs and start each time, and other draws
-        own = [text_bag("DSE", part, **ask, share=share)[0].flat for part in draws.split(1000)[:5]]
+        own = [text_bag("DSE", part, **ask, share=share)[0]._flat for part in draws.split(1000)[:5]]
         spread[share] = torch.stack(own).var(0).sum().item()
     assert spread[10] < 0.5 * spread[1]

@@ -81,7 +81,7 @@ def test_surfaces_are_averages_over_all_draws():
         return (1 / (1 + np.exp(-grid @ weights.T))).mean(1).reshape(one.shape)
 
     np.testing.assert_allclose(arrays["surface_teacher"][0], average(draws.numpy()), atol=1e-5)
-    pseudo = small.student.flat.detach().numpy()
+    pseudo = small.student._flat.detach().numpy()
     np.testing.assert_allclose(arrays["surface_student"][0], average(pseudo), atol=1e-5)
     np.testing.assert_array_equal(arrays["pseudo_draws"], pseudo)
     assert arrays["pseudo_weights"].sum() == pytest.approx(1)

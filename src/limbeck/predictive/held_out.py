@@ -16,6 +16,7 @@ from limbeck.inputs import Dataset, Loader, Mix, Seek, as_inputs
 from limbeck.inputs.nested import Nested
 
 __all__ = [
+    "FEWEST",
     "FRACTION",
     "GIVEN",
     "MEASURED",
@@ -38,6 +39,8 @@ r"""Rows at which a student is measured at most, and the most that are held out 
 
 GIVEN = "held-out inputs"
 r"""What inputs are called that the user held out."""
+
+MIXED = "held-out rows and fresh inputs"
 
 BLOCK = 2**24
 r"""Bytes of rows that are compared at once."""
@@ -114,7 +117,7 @@ def _hold_out_inside(source: Inputs, fraction: float | None, seed: int) -> HeldO
     training = _with_sources(source, [each.training for each in inner])
     others = [each.training if each.source is None else _repeating(each.source) for each in inner]
     measured = others[0] if isinstance(source, Seek) else _with_sources(source, others)
-    return HeldOut(training, measured, "held-out rows and fresh inputs")
+    return HeldOut(training, measured, MIXED)
 
 
 def _with_sources(source: Nested, sources: list[Inputs]) -> Nested:
@@ -167,9 +170,18 @@ def split_rows(x: X, fraction: float | None, seed: int) -> tuple[Tensor, Tensor]
     return torch.from_numpy(np.flatnonzero(~held)), torch.from_numpy(np.flatnonzero(held))
 
 
-def training_rows(source: Inputs, seed: int) -> X | None:
-    r"""Rows of what a student was trained on; None where no data set holds them."""
-    return _some(source, seed) if isinstance(source, Dataset) else None
+def training_rows(found: HeldOut, trained: Inputs, seed: int) -> X | None:
+    r"""Rows of what a student was trained on; None where they were fresh at every step."""
+    if isinstance(trained, Dataset):
+        return _some(trained, seed)
+    if found.kind != MIXED:
+        return None
+    while isinstance(trained, Seek):
+        trained = trained.source
+    if isinstance(trained, Dataset):
+        return _some(trained, seed)
+    assert isinstance(trained, Mix)
+    return _with_sources(trained, [_repeating(each) for each in trained.sources])(MEASURED).x
 
 
 def new_rows(found: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
@@ -191,6 +203,9 @@ def new_rows(found: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
     new = ~np.isin(keys, seen)
     if not isinstance(trained, Dataset) and not isinstance(source, Dataset):
         new &= ~_repeated(source, keys, seen)
+    if not isinstance(source, Dataset):
+        first = np.unique(keys, return_index=True)[1]
+        new &= np.isin(np.arange(len(keys)), first)  # each row counts once
     if not new.any():
         raise NoNewInputs("all of these are rows that the student was trained on")
     index = torch.from_numpy(np.flatnonzero(new))

@@ -18,7 +18,7 @@ from limbeck.draws.stored import Draws
 from limbeck.errors import HeldOutWarning
 from limbeck.predictive.calling import Predict, class_logs
 from limbeck.predictive.distributions import average
-from limbeck.predictive.held_out import HeldOut, NoNewInputs, new_rows, training_rows
+from limbeck.predictive.held_out import FEWEST, HeldOut, NoNewInputs, new_rows, training_rows
 from limbeck.predictive.posteriors import outside, strata
 from limbeck.predictive.teachers import AT_ONCE, Average
 
@@ -151,7 +151,7 @@ def check_new_inputs(
     """
     try:
         new, known = new_rows(found, trained, seed)
-        before = training_rows(trained, seed)
+        before = training_rows(found, trained, seed)
         n = 0 if before is None else rows(before)
         values, noise = measure(new if before is None else _joined(before, new))
     except NoNewInputs as none:
@@ -160,7 +160,7 @@ def check_new_inputs(
         told = f"{type(error).__name__}: {error}".splitlines()[0]
         return NewInputs(reason=f"unchecked at new inputs: they could not be measured ({told})")
     if known:
-        left = f"{known:,} more were left out, as rows that were trained on"
+        left = f"{known:,} more were left out, as rows that repeat or were trained on"
         note = f"{left}; {note}" if note else left
     return judge(values[:n], values[n:], noise.mean().item(), found.kind, seed, note)
 
@@ -201,7 +201,7 @@ def _verdict(training: Tensor, new: Tensor, noise: float, seed: int) -> tuple[st
             words = f"the divergence is not finite at {bad:,} of {len(values):,} {where} inputs"
             return "doubtful", words
     if not len(training):
-        return "trustworthy", "training inputs were new at every step, and so are these"
+        return "trustworthy", "every step was trained at a fresh draw, as these are"
     if math.comb(len(training) + len(new), len(new)) < 1 / LEVEL:
         return "unchecked", f"unchecked at new inputs: {len(new)} are too few to tell"
     one, other = training.mean().item(), new.mean().item()
@@ -210,6 +210,8 @@ def _verdict(training: Tensor, new: Tensor, noise: float, seed: int) -> tuple[st
     if worse and _chance(training, new, excess, seed) <= LEVEL:
         words = "the student is clearly farther from the average at new inputs"
         return "doubtful", f"{words}: KL {other:.2g}, and {one:.2g} where it was trained"
+    if len(new) < FEWEST[1]:
+        return "unchecked", f"unchecked at new inputs: {len(new)} are too few to tell"
     return "trustworthy", "not clearly farther from the average than at training inputs"
 
 
