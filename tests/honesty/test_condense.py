@@ -17,8 +17,6 @@ import torch
 import limbeck as lb
 from limbeck import results
 from limbeck.errors import ArgumentError
-from limbeck.predictive.held_out import split_rows
-from limbeck.predictive.new_inputs import NewInputs, judge
 from limbeck.report import page
 from limbeck.results.condense import condensed
 
@@ -64,6 +62,8 @@ def test_a_bag_that_fits_its_rows_and_no_others_is_warned_of_once(overfit):
 
 
 def test_the_numbers_are_of_the_returned_student_at_rows_it_was_not_trained_on(overfit):
+    from limbeck.predictive.held_out import split_rows
+
     result, _ = overfit
     train, held = split_rows(ROWS, None, 0)
     for index, measured in (
@@ -124,6 +124,8 @@ def test_few_rows_are_all_trained_on_and_the_result_says_so():
 
 
 def test_equal_rows_are_never_on_both_sides():
+    from limbeck.predictive.held_out import split_rows
+
     x = torch.randn(50, 3, generator=GENERATOR).repeat(4, 1)
     for fraction in (None, 0.1, 0.5):
         train, held = split_rows({"a": x[:, 0], "b": x[:, 1:]}, fraction, 3)
@@ -135,6 +137,8 @@ def test_equal_rows_are_never_on_both_sides():
 
 
 def test_a_row_that_most_rows_equal_is_trained_on():
+    from limbeck.predictive.held_out import split_rows
+
     x = torch.cat([torch.zeros(500, 2), torch.randn(40, 2, generator=GENERATOR)])
     for seed in range(20):
         _, held = split_rows(x, None, seed)
@@ -240,6 +244,8 @@ def test_a_failure_of_the_check_does_not_lose_the_student():
 
 
 def test_the_rule_needs_a_gap_that_is_large_and_no_chance():
+    from limbeck.predictive.new_inputs import NewInputs, judge
+
     values = torch.rand(200, generator=GENERATOR).double()
 
     def state(training, new, noise=0.0):
@@ -258,6 +264,8 @@ def test_the_rule_needs_a_gap_that_is_large_and_no_chance():
 
 
 def test_false_alarms_are_rare():
+    from limbeck.predictive.new_inputs import judge
+
     # Heavy tails, as divergences have them: rows of one kind, divided at random.
     alarms = 0
     for seed in range(200):
@@ -310,7 +318,8 @@ def test_what_limbeck_does_itself_warns_of_nothing(tmp_path):
     result.report(PLANE)
     condensed(result, x=PLANE)
     result.export(tmp_path / "numpy")
-    assert "posterior's own draws" in (tmp_path / "numpy" / "README.md").read_text("utf-8")
+    cards = [path.read_text("utf-8") for path in tmp_path.rglob("*.md")]
+    assert any("posterior's own draws" in card for card in cards)
 
 
 def test_distributions_of_a_bag_are_what_they_were():
