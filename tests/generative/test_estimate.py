@@ -60,6 +60,24 @@ def test_a_verdict_is_its_reasons():
     assert not verdict.trustworthy
     assert not verdict
     assert str(verdict) == "doubtful: too few; too far"
+    assert verdict.state == "doubtful"
+
+
+def test_a_check_that_did_not_run_is_not_one_that_passed():
+    verdict = Verdict((), ("no second start",))
+    assert verdict.state == "unchecked"
+    assert not verdict.trustworthy
+    assert not verdict
+    assert verdict.reasons == ("no second start",)
+    assert str(verdict) == "unchecked: no second start"
+    both = Verdict(("chains drift",), ("no second start",))
+    assert both.state == "doubtful"
+    assert both.reasons == ("chains drift", "no second start")
+    z = estimate(verdict=verdict)
+    assert str(z).endswith(
+        "log Z = 451.270 ± 0.015, by bridge sampling, is unchecked: no second start."
+    )
+    assert (z.to_dict()["state"], z.to_dict()["trustworthy"]) == ("unchecked", False)
 
 
 def test_it_prints_as_a_table_that_ends_with_a_sentence():

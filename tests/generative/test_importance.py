@@ -177,18 +177,21 @@ def test_no_mass_where_the_target_has_some_is_said():
     assert "the proposal has no mass at" in str(z.verdict)
 
 
-def test_a_target_without_sweeps_or_with_inexact_ones_goes_by_its_weights():
+def test_a_target_without_sweeps_or_with_inexact_ones_is_unchecked():
     class Bare:
         def __init__(self, rbm):
             self.support, self.log_unnormalized = rbm.support, rbm.log_unnormalized
 
     rbm = random_rbm()
     z = estimated(Bare(rbm), student(rbm))
-    assert z.verdict.trustworthy
+    assert z.verdict.state == "unchecked"
+    assert "it has no advance" in str(z.verdict)
     assert z.sweeps == 0
     assert "far_z" not in z.diagnostics
     rbm.exact = False
-    assert estimated(rbm, student(rbm)).verdict.trustworthy  # it needs no samples of the target
+    z = estimated(rbm, student(rbm))  # it needs no samples of the target, but its check does
+    assert z.verdict.state == "unchecked"
+    assert "not exact" in str(z.verdict)
 
 
 def test_zero_samples_and_other_supports_are_refused():

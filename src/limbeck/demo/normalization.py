@@ -93,7 +93,7 @@ def show(
         table.add_row(
             z.method, f"{z.value:.3f}", f"{z.std_error:.3f}" if z.std_error else "",
             f"{low:.3f} … {high:.3f}" if z.std_error else "",
-            "trustworthy" if z.verdict else "doubtful", f"{z.seconds:.1f}",
+            z.verdict.state, f"{z.seconds:.1f}",
         )  # fmt: skip
     console.print(table)
     console.print(finding(found, test, seconds), soft_wrap=True)

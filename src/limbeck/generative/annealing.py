@@ -110,6 +110,7 @@ def ais(
         "temperatures": len(betas),
     }
     sweeps, upper = samples * (len(betas) - 1), None
+    unchecked = []
     if reverse:
         steps = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
         origin = as_start(start, "start")
@@ -118,6 +119,11 @@ def ais(
         both = fit_bridge(backward[:, None], forward)
         diagnostics |= {"both_ways": both.log_z, "both_ways_error": both.std_error}
         found += doubts
+        if steps == 0:
+            unchecked.append(
+                "the upper bound is of chains that were never moved (burn_in=0): whether they are "
+                "draws of the target was not checked"
+            )
         gap = abs(both.log_z - value)
         if gap > SIGNIFICANT * math.hypot(error, both.std_error):
             found.append(f"the two ways disagree by {gap:.3g} nats")
@@ -128,7 +134,7 @@ def ais(
         value,
         error,
         "ais",
-        Verdict(tuple(found)),
+        Verdict(tuple(found), tuple(unchecked)),
         mean_bound(forward),
         upper,
         diagnostics,

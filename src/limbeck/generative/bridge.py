@@ -11,15 +11,18 @@ from torch import Tensor
 from limbeck.generative.bounds import mean_bound
 from limbeck.generative.estimate import LogPartition, Verdict
 from limbeck.generative.evaluating import Densities, Logs
-from limbeck.generative.mixing import SIGNIFICANT, difference, drift, memory
+from limbeck.generative.mixing import MIN_CHAINS, SIGNIFICANT, difference, drift, memory
 from limbeck.generative.optimal_bridge import Bridge, fit_bridge
-from limbeck.generative.sampling import Draws, Start, draws_of, plan
+from limbeck.generative.sampling import Draws, Plan, Start, draws_of, plan
 from limbeck.samplers.diagnostics import effective_size, r_hat
 
 __all__ = ["bridge"]
 
 FEWEST = 100
 r"""Effective draws below which an error is not to be relied on."""
+
+MIN_DRAWS_FOR_R_HAT = 10
+r"""Draws of a chain from which R-hat is meaningful."""
 
 OVERLAPPING = 50
 r"""Draws of each side that must lie in the overlap."""
@@ -73,8 +76,9 @@ def bridge(
         apart = max(abs(fit_bridge(each, logs.ratio).log_z - fit.log_z) for each in others)
         error = math.hypot(error, apart)
     found += _doubts(fit, target, logs, densities)
+    unchecked = _unchecked(how, first, second)
     spread = r_hat(fit.f_target)
-    if how.per_chain >= 10 and how.chains < FEWEST and spread > 1.05:
+    if how.per_chain >= MIN_DRAWS_FOR_R_HAT and how.chains < FEWEST and spread > 1.05:
         found.append(f"chains differ from one another (R-hat {spread:.2f})")
     runs = [run for run in (first, second) if run is not None]
     tried = [run.acceptance for run in runs if not math.isnan(run.acceptance)]
@@ -83,7 +87,7 @@ def bridge(
         fit.log_z,
         error,
         "bridge",
-        Verdict(tuple(found)),
+        Verdict(tuple(found), tuple(unchecked)),
         mean_bound(logs.ratio),
         mean_bound(target.ratio, effective_size(target.ratio) if finite else None),
         {
@@ -146,6 +150,27 @@ def _disagreement(fit: Bridge, one: Logs, other: Logs) -> tuple[list[str], float
     if not found and abs(apart) > SIGNIFICANT and abs(gap) > APART * float(one.target.std()):
         found.append(f"chains from two starts disagree in log p̃, by {gap:.3g} on average")
     return found, z
+
+
+def _unchecked(how: Plan, first: Draws, second: Draws | None) -> list[str]:
+    r"""The checks of the chains that did not run."""
+    found = []
+    if first.steps < 2:
+        found.append(
+            f"whether chains still drift was not checked (burn_in={first.steps}); use burn_in=2 or "
+            "more, or 'auto'"
+        )
+    elif not first.moved:
+        found.append("all chains stayed where they started: nothing says that they are draws")
+    elif how.chains < MIN_CHAINS and how.per_chain < MIN_DRAWS_FOR_R_HAT:
+        found.append(
+            f"whether chains have mixed was not checked: {how.chains} chains with {how.per_chain} "
+            f"draws are too few; use {MIN_CHAINS} chains, or {MIN_DRAWS_FOR_R_HAT} draws of each"
+        )
+    if second is None:
+        why = "second_start=None" if how.second_start is None else f"{how.chains} chains"
+        found.append(f"chains from a second start were not compared ({why})")
+    return found
 
 
 def _doubts(fit: Bridge, target: Logs, proposal: Logs, densities: Densities) -> list[str]:

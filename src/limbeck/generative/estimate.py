@@ -53,20 +53,35 @@ class Verdict:
     r"""Whether an estimate can be trusted.
 
     Attributes:
-        reasons: What speaks against it, in words; nothing, if it is trustworthy.
+        doubts: What checks have found against it, in words.
+        unchecked: The checks that did not run, in words: such a check is not one that passed.
+
+    >>> Verdict().state, Verdict(("chains drift",)).state, Verdict((), ("no second start",)).state
+    ('trustworthy', 'doubtful', 'unchecked')
     """
 
-    reasons: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> str:
+        r""" "doubtful" if a check failed, "unchecked" if one did not run, else "trustworthy"."""
+        return "doubtful" if self.doubts else "unchecked" if self.unchecked else "trustworthy"
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        r"""Why it is not trustworthy, in words: doubts first, then what was not checked."""
+        return self.doubts + self.unchecked
 
     @property
     def trustworthy(self) -> bool:
-        return not self.reasons
+        return self.state == "trustworthy"
 
     def __bool__(self) -> bool:
         return self.trustworthy
 
     def __str__(self) -> str:
-        return "trustworthy" if self else "doubtful: " + "; ".join(self.reasons)
+        return ": ".join([self.state, *(["; ".join(self.reasons)] if self.reasons else [])])
 
 
 @dataclass(repr=False)
@@ -131,6 +146,7 @@ class LogPartition:
             "interval_95": list(self.interval()),
             "method": self.method,
             "trustworthy": self.verdict.trustworthy,
+            "state": self.verdict.state,
             "reasons": list(self.verdict.reasons),
             "bounds": bounds,
             "diagnostics": dict(self.diagnostics),
@@ -156,7 +172,7 @@ class LogPartition:
             "samples": f"{self.samples:,}",
             "sweeps": f"{self.sweeps:,}",
             "seconds": f"{self.seconds:.2f}",
-            "verdict": "trustworthy" if self.verdict else "doubtful",
+            "verdict": self.verdict.state,
         }
         title = f"log Z by {NAMES.get(self.method, self.method)}"
         table = Table(title=title, title_justify="left", show_header=False)
@@ -175,6 +191,8 @@ class LogPartition:
             return f"By {how}, log Z is {found} (95%: {low} to {high}); no check speaks against it."
         *others, last = self.verdict.reasons
         reasons = f"{'; '.join(others)}; and {last}" if others else last
+        if self.verdict.state == "unchecked":
+            return f"log Z = {found}, by {how}, is unchecked: {reasons}."
         return f"Do not rely on log Z = {found}, by {how}: {reasons}."
 
     def __str__(self) -> str:

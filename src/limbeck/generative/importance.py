@@ -44,7 +44,7 @@ def importance(
     found = weight_doubts(logs.ratio, "weights")
     diagnostics: dict[str, float] = {}
     sampling_error, seen = error, logs.target
-    sweeps = 0
+    sweeps, unchecked = 0, []
     if callable(getattr(densities.target, "advance", None)) and densities.exact:
         swept, sweeps = _swept(densities, x, logs.ratio, start, progress)
         reasons, diagnostics = _probe(swept, logs, value, error)
@@ -53,6 +53,11 @@ def importance(
             error = math.hypot(error, max(abs(other - value) for other in bridges))
         found += reasons
         seen = torch.cat([seen, *(each.target for each in swept)])
+    else:
+        why = "its advance is not exact" if not densities.exact else "it has no advance"
+        unchecked.append(
+            f"whether the proposal covers the target was not checked by sweeps of the target: {why}"
+        )
     largest = float(seen.max())
     if densities.support.discrete and largest > value + SIGNIFICANT * error:
         found.append(f"log Z is above {largest:.6g}, log p̃ of one of the events seen")
@@ -60,7 +65,7 @@ def importance(
         value,
         error,
         "importance",
-        Verdict(tuple(found)),
+        Verdict(tuple(found), tuple(unchecked)),
         mean_bound(logs.ratio),
         None,
         {

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from limbeck.samplers.diagnostics import effective_size
 
-__all__ = ["SIGNIFICANT", "difference", "drift", "memory"]
+__all__ = ["MIN_CHAINS", "SIGNIFICANT", "difference", "drift", "memory"]
 
 SIGNIFICANT = 3.7
 r"""A z-score that chance gives in 1 of 5,000 tests."""
 
-FEWEST = 20
+MIN_CHAINS = 20
 r"""Chains below which only their own series can say something."""
 
 FEW_WEIGHTS = 10
@@ -32,7 +32,7 @@ def difference(one: Tensor, other: Tensor) -> float:
 
 def drift(before: Tensor, after: Tensor) -> float:
     r"""The mean change of chains (chains,) between two times, over its error."""
-    if len(before) < FEWEST:
+    if len(before) < MIN_CHAINS:
         return 0.0
     change = after - before
     error = float(change.std()) / math.sqrt(len(change))
@@ -47,7 +47,7 @@ def memory(log_weights: Tensor, now: Tensor) -> float:
     start. It is given over its error were all forgotten; with less than ten weights that count,
     nothing can be said.
     """
-    if len(now) < FEWEST or not log_weights.isfinite().any():
+    if len(now) < MIN_CHAINS or not log_weights.isfinite().any():
         return 0.0
     share = torch.softmax(log_weights, 0)
     if float(1 / share.square().sum()) < FEW_WEIGHTS:

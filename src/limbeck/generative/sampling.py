@@ -48,6 +48,7 @@ class Draws(NamedTuple):
         steps: Steps of each chain before its first draw.
         sweeps: Sweeps of single chains in all.
         acceptance: The fraction of the proposal's events that were accepted; NaN if none was tried.
+        moved: Whether any chain is elsewhere than where it started.
     """
 
     logs: Logs
@@ -56,6 +57,7 @@ class Draws(NamedTuple):
     steps: int
     sweeps: int
     acceptance: float
+    moved: bool
 
 
 class Plan(NamedTuple):
@@ -170,7 +172,7 @@ def draw(
         thin: Steps between two draws.
         forgotten: The judge, which sees log densities (chains,).
     """
-    start = walk.logs().cpu()
+    start, origin = walk.logs().cpu(), walk.x.clone()
     if burn_in is None:
         steps, early = _until_forgotten(walk, kernel, start, forgotten)
     else:
@@ -186,7 +188,8 @@ def draw(
         walk.go(kernel, thin)
         found.append(walk.logs().cpu())
     logs = Logs(*(torch.stack(part, 1) for part in zip(*found, strict=True)))
-    return Draws(logs, start, early, steps, walk.sweeps, walk.acceptance)
+    moved = bool((walk.x != origin).any())
+    return Draws(logs, start, early, steps, walk.sweeps, walk.acceptance, moved)
 
 
 def _until_forgotten(walk: Walk, kernel: str, start: Logs, forgotten: Judge) -> tuple[int, Logs]:

@@ -110,12 +110,12 @@ def intervals(
 ) -> str:
     r"""Estimates of log Z below one another, with three standard errors on either side.
 
-    Doubtful ones are drawn hollow and dashed.
+    Doubtful and unchecked ones are drawn hollow and dashed.
 
     Arguments:
         axes: Where to draw.
         estimates: By name, what `LogPartition.to_dict` gives: value, std_error, trustworthy,
-            bounds.
+            state, bounds.
         reference: Name, value, and ends of an interval to compare with, drawn as a band.
         bounds: Whether to mark lower and upper bounds too, which may be far away.
     """
@@ -130,7 +130,7 @@ def intervals(
         colour = COLOURS[0] if trusted else COLOURS[1]
         line = "-" if trusted else (0, (2, 2))
         axes.hlines(place, value - half, value + half, color=colour, linestyle=line, linewidth=2)
-        kind = "trustworthy" if trusted else "doubtful"
+        kind = estimate.get("state", "trustworthy" if trusted else "doubtful")
         label = None if kind in seen else kind
         seen.add(kind)
         axes.plot(
@@ -142,7 +142,7 @@ def intervals(
                 found = (estimate.get("bounds") or {}).get(bound)
                 if found is not None:
                     axes.plot(found[0], place, mark, color=MUTED, markersize=5)
-        said.append(f"{name} {value:.3f} ± {half:.3f}{'' if trusted else ' (doubtful)'}")
+        said.append(f"{name} {value:.3f} ± {half:.3f}{'' if trusted else f' ({kind})'}")
     axes.set_yticks(range(len(estimates)), list(estimates))
     axes.set_ylim(len(estimates) - 0.5, -0.5)
     axes.grid(False, axis="y")

@@ -29,7 +29,7 @@ def stats(content: dict[str, Any]) -> list[Stat]:
     if kl := content.get("divergence"):
         found.append(_stat(kl, "nats of KL(teacher ‖ student)"))
     for z in (content.get("log_z") or [])[:2]:
-        trust = "" if z["trustworthy"] else ", doubtful"
+        trust = "" if z["trustworthy"] else f", {_state(z)}"
         found.append(_stat(z, f"log Z, {z['name']}{trust}"))
     if content.get("exact") is not None:
         found.append(Stat(f"{content['exact']:.4f}", "log Z, exact"))
@@ -116,7 +116,7 @@ def _log_z(drawing: Drawing) -> list[Block]:
         bounds = each.get("bounds") or {}
         rows.append([
             each["name"],
-            "trustworthy" if each["trustworthy"] else "doubtful",
+            _state(each),
             _error(each["value"], each["std_error"]),
             f"{_number(each['low'])} … {_number(each['high'])}",
             *("–" if not bounds.get(b) else _error(*bounds[b]) for b in BOUNDS.values()),
@@ -127,7 +127,7 @@ def _log_z(drawing: Drawing) -> list[Block]:
     for each in entries:
         if each["reasons"]:
             how, why = NAMES.get(each["method"], each["method"]), "; ".join(each["reasons"])
-            blocks.append(Prose(f"{each['name']} ({how}) is doubtful: {why}."))
+            blocks.append(Prose(f"{each['name']} ({how}) is {_state(each)}: {why}."))
     known = [each.get("diagnostics") or {} for each in entries]
     names = list(dict.fromkeys(name for each in known for name in each))
     rows = [
@@ -138,6 +138,12 @@ def _log_z(drawing: Drawing) -> list[Block]:
         columns = ["diagnostic", *(each["name"] for each in entries)]
         blocks.append(TableBlock("Diagnostics", columns, rows, sortable=False))
     return blocks
+
+
+def _state(estimate: dict[str, Any]) -> str:
+    r"""The verdict's state; results saved by earlier versions hold only whether it is trusted."""
+    trusted = "trustworthy" if estimate["trustworthy"] else "doubtful"
+    return str(estimate.get("state", trusted))
 
 
 def _error(number: float | None, error: float | None) -> str:

@@ -59,7 +59,9 @@ def estimates(found: Mapping[str, LogPartition]) -> tuple[list[Any], list[Any]]:
         entries.append({"name": name, "low": low, "high": high, **known})
         reasons = "; ".join(z.verdict.reasons)
         how = NAMES.get(z.method, z.method)
-        words = f"No check speaks against log Z by {how}." if z.verdict else f"Doubtful: {reasons}."
+        words = f"No check speaks against log Z by {how}."
+        if not z.verdict:
+            words = f"{z.verdict.state.capitalize()}: {reasons}."
         verdicts.append(verdict(f"log Z, {name}", z.verdict.trustworthy, words))
     return entries, verdicts
 

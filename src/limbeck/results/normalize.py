@@ -172,6 +172,7 @@ def _summary(own: dict[str, Any], name: str, target: Any, result: Result) -> str
     for z in [each for each in own.get("log_z", []) if each["value"] is not None][:1]:
         width = (z["high"] - z["low"]) / 2 if z["high"] is not None else math.inf
         trust = "" if z["trustworthy"] else ", which should not be relied on"
+        trust = ", which is unchecked" if z["state"] == "unchecked" else trust
         said += f"; with it, log Z is {z['value']:.3f} ± {width:.3f} (95%, by {z['method']}){trust}"
     return said + "."
 
