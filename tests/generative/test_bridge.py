@@ -179,11 +179,10 @@ def test_what_nobody_has_come_near_cannot_be_seen():
 
 def test_events_and_a_student_of_one_mode_do_not_vouch_for_each_other():
     start = torch.zeros(1, MODES)
-    alone = bridged(two_modes(), one_mode_student(), start=start, second_start="proposal")
-    assert alone.verdict.trustworthy  # wrongly
-    z = bridged(two_modes(), one_mode_student(), start=start)
-    assert not z.verdict.trustworthy
-    assert "two starts disagree" in z.verdict.reasons[0]
+    for second in ("auto", "proposal", start):
+        z = bridged(two_modes(), one_mode_student(), start=start, second_start=second)
+        assert not z.verdict.trustworthy
+        assert "two starts disagree" in z.verdict.reasons[0]
 
 
 def test_a_student_of_both_modes_is_right_although_chains_do_not_cross():

@@ -58,12 +58,12 @@ def test_metropolis_ends_with_sweeps_that_must_change_nothing():
 
 def test_a_quarter_of_the_chains_is_from_the_second_start():
     how = plan(100, "target", "proposal", "auto", None, 1, 5)
-    assert how.second_start == "target"
+    assert how.second_start == ("target",)
     first, second = draws_of(DENSITIES, how, torch.zeros(50), None, False)
     assert (len(first.start.ratio), len(second.start.ratio)) == (75, 25)
     few = plan(100, "target", torch.zeros(1, 12), "auto", 5, 1, 5)
-    assert few.second_start == "both"
-    assert plan(100, "target", "target", "auto", 5, 1, 5).second_start == "proposal"
+    assert few.second_start == ("proposal", "target")
+    assert plan(100, "target", "target", "auto", 5, 1, 5).second_start == ("proposal",)
     first, second = draws_of(DENSITIES, few, torch.zeros(50), None, False)
     assert first.logs.ratio.shape == (5, 20)
     assert second.logs.ratio.shape == (sampling.SECOND, 1)

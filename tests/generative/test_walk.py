@@ -115,10 +115,10 @@ def test_starts_are_what_they_are_called():
     densities = Densities(rbm, one_value(1.0))
     assert (starts(densities, "proposal", 6, generator()) == 1).all()
     assert starts(densities, "target", 500, generator()).mean() == pytest.approx(0.5, abs=0.03)
-    both = starts(densities, "both", 501, generator())
+    both = starts(densities, ("proposal", "target"), 501, generator())
     assert (both[:251] == 1).all()
     assert both[251:].mean() == pytest.approx(0.5, abs=0.04)
-    assert len(starts(densities, "both", 1, generator())) == 1
+    assert len(starts(densities, ("proposal", "target"), 1, generator())) == 1
     data = torch.eye(12)
     chosen = starts(densities, data, 30, generator())
     assert chosen.dtype == torch.float64

@@ -6,25 +6,30 @@ of a check, warnings of a sampler, and densities whose integral diverges: all we
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import sys
+import warnings
 
 import pytest
 import torch
 from tests.generative.small import (
     HALF,
+    MODES,
     one_mode_student,
     random_rbm,
     student,
     two_modes,
 )
-from torch.distributions import Normal
+from torch.distributions import Independent, Normal, StudentT, Uniform
 
 import limbeck as lb
+import limbeck.models.energy
 from limbeck import cli, results
 from limbeck.report.drawing import Drawing
 from limbeck.report.sections_generative import sections
+from limbeck.samplers.slice import Slice
 
 
 def normal(x):
@@ -132,3 +137,182 @@ def test_the_command_exits_with_three_where_log_z_is_unchecked(tmp_path, monkeyp
         shown = json.loads(capsys.readouterr().out)
         assert (ended.value.code or 0) == code
         assert shown["log_z"][0]["state"] == ("unchecked" if code else "trustworthy")
+
+
+# Starts that add to those of a check
+
+
+@pytest.mark.parametrize("start", [torch.zeros(3, MODES), "proposal"])
+def test_a_start_does_not_replace_the_probes_of_importance_sampling(start):
+    z = log_z(two_modes(), one_mode_student(), method="importance", start=start)
+    assert z.value == pytest.approx(HALF, abs=0.01)  # of two modes, one
+    assert z.verdict.state == "doubtful"
+    assert any("from far lead away" in reason for reason in z.verdict.reasons)
+
+
+@pytest.mark.parametrize("start", ["proposal", torch.zeros(3, MODES)])
+@pytest.mark.parametrize("second", ["proposal", torch.zeros(3, MODES)])
+def test_a_second_start_does_not_replace_that_of_the_bridge(start, second):
+    z = log_z(two_modes(), one_mode_student(), start=start, second_start=second)
+    assert z.verdict.state == "doubtful"
+    assert any("two starts disagree" in reason for reason in z.verdict.reasons)
+
+
+def test_a_start_does_not_replace_that_of_the_way_back():
+    # A path that never leaves the zeros, and a way back that is told to begin there.
+    class Coins:
+        support, log_z = two_modes().support, MODES * math.log1p(math.exp(-4))
+
+        def sample(self, n, generator=None):
+            return (
+                torch.rand(n, MODES, generator=generator).double() < torch.tensor(-4.0).sigmoid()
+            ).double()
+
+        def log_unnormalized(self, x, beta):
+            return (1 - beta) * -4 * x.sum(1) + beta * two_modes().log_unnormalized(x)
+
+        def advance(self, x, beta, generator=None, *, reverse=False):
+            return x
+
+        def climb(self, x, before, after, generator=None):
+            return self.log_unnormalized(x, after) - self.log_unnormalized(x, before), x
+
+    settings = {"method": "ais", "path": Coins(), "schedule": 5, "reverse": True, "samples": 1000}
+    z = log_z(two_modes(), None, start=torch.zeros(3, MODES), **settings)
+    assert z.value == pytest.approx(HALF, abs=0.01)
+    assert not z.verdict.trustworthy
+
+
+def test_a_start_is_the_way_out_where_the_targets_own_have_no_mass():
+    # A normal distribution beyond 20: none of the support's own starts is there.
+    def beyond(x):
+        return torch.where((x > 20).all(1), (x - 25).square().sum(1) / 2, math.inf)
+
+    target, proposal = lb.Energy(beyond, lb.Real(2)), Normal(torch.full((2,), 25.0), 1.0)
+    for settings in ({"method": "importance", "start": torch.full((1, 2), 25.0)},
+                     {"second_start": torch.full((1, 2), 25.0)}):  # fmt: skip
+        z = log_z(target, proposal, samples=500, **settings)
+        assert z.value == pytest.approx(math.log(2 * math.pi), abs=0.1)
+        assert any("no mass there" in reason for reason in z.verdict.unchecked)
+
+
+# Warnings, and integrals that are infinite
+
+
+def warned(**settings):
+    with pytest.warns(UserWarning, match="chain"):
+        return log_z(**settings)
+
+
+@pytest.mark.parametrize("method", ["bridge", "importance"])
+def test_a_warning_of_the_users_sampler_counts_against_the_estimate(method):
+    rbm = random_rbm(scale=0.3)
+
+    def advance(x, sweeps, generator):
+        warnings.warn("some chains were not moved", stacklevel=2)
+        return rbm.advance(x, sweeps, generator)
+
+    target = lb.Energy(lambda x: -rbm.log_unnormalized(x), rbm.support, advance=advance)
+    settings = {"target": target, "proposal": student(rbm, faith=1.0), "method": method}
+    for _ in range(2):  # a filter that shows a warning once must not hide it from the second
+        z = warned(**settings)
+        assert z.verdict.state == "doubtful"
+        assert [r for r in z.verdict.reasons if "some chains were not moved" in r]
+        assert len(z.verdict.reasons) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert log_z(**settings).verdict.state == "doubtful"
+
+
+def test_a_deprecation_says_nothing_about_the_numbers():
+    rbm = random_rbm(scale=0.3)
+
+    def advance(x, sweeps, generator):
+        warnings.warn("use sweep", DeprecationWarning, stacklevel=2)
+        return rbm.advance(x, sweeps, generator)
+
+    target = lb.Energy(lambda x: -rbm.log_unnormalized(x), rbm.support, advance=advance)
+    with pytest.warns(DeprecationWarning, match="use sweep"):
+        assert log_z(target, student(rbm, faith=1.0)).verdict.trustworthy
+
+
+def walk_of(energy):
+    r"""Random-walk Metropolis, which costs little where slices have no end."""
+
+    def advance(x, sweeps, generator):
+        for _ in range(sweeps):
+            y = x + 2 * torch.randn(x.shape, generator=generator)
+            log_u = torch.rand(len(x), generator=generator).log()
+            x = torch.where((log_u < energy(x) - energy(y))[:, None], y, x)
+        return x
+
+    return advance
+
+
+def heavy(power, size=1):
+    r"""The energy of 1 / (1 + r²)^(power / 2): its integral is finite for powers above the size."""
+
+    def energy(x):
+        return power / 2 * torch.log1p(x.square().sum(1))
+
+    return lb.Energy(energy, lb.Real(size), advance=walk_of(energy))
+
+
+def student_t(size=1, freedom=2.0):
+    return Independent(StudentT(freedom, torch.zeros(size), torch.full((size,), 2.0)), 1)
+
+
+def test_a_warning_of_limbecks_own_sampler_counts_against_the_estimate(monkeypatch):
+    # Slices of 1/√(1 + x²) have no end; steps out are few here, since they cost time.
+    monkeypatch.setattr(limbeck.models.energy, "Slice", functools.partial(Slice, max_steps_out=20))
+    settings = {"method": "importance", "samples": 200}
+    target = lb.Energy(lambda x: torch.log1p(x[:, 0].square()) / 2, lb.Real(1))
+    with pytest.warns(UserWarning, match="stepping out"):
+        z = log_z(target, student_t(), **settings)
+    assert any("stepping out took more than half" in reason for reason in z.verdict.doubts)
+    z = log_z(lb.Energy(normal, lb.Real(1)), Normal(torch.zeros(1), 1.2), **settings)
+    assert z.verdict.trustworthy, z.verdict
+
+
+@pytest.mark.parametrize("method", ["bridge", "importance"])
+@pytest.mark.parametrize(("power", "size"), [(1.0, 1), (0.5, 1), (2.0, 2), (0.0, 1)])
+def test_a_density_whose_integral_is_infinite_has_no_trusted_log_z(power, size, method):
+    settings = {"method": method, "samples": 500, "burn_in": 20}
+    z = log_z(heavy(power, size), student_t(size), **settings)
+    assert z.verdict.state == "doubtful"
+    assert any("infinite" in reason for reason in z.verdict.reasons)
+
+
+def test_a_flat_half_line_has_no_trusted_log_z():
+    target = lb.Energy(lambda x: x[:, 0].clamp_min(0), lb.Real(1), advance=lambda x, s, g: x)
+    z = log_z(target, student_t(), method="importance")
+    assert any("infinite" in reason for reason in z.verdict.reasons)
+
+
+def proper(name, x):
+    return {
+        "Cauchy": torch.log1p(x[:, 0].square()),
+        "Student t, 3 degrees": 2 * torch.log1p(x[:, 0].square() / 3),
+        "normal, far and narrow": (x[:, 0] - 100).square() / 0.02,
+        "uniform": torch.where((x[:, 0] > 0) & (x[:, 0] < 1), 0.0, math.inf),
+    }[name]
+
+
+PROPOSALS = {
+    "Cauchy": (student_t(1, 1.0), math.log(math.pi)),
+    "Student t, 3 degrees": (student_t(), math.log(math.sqrt(3) * math.pi / 2)),
+    "normal, far and narrow": (Normal(torch.tensor([100.0]), 0.12), math.log(0.1 * 2.5066283)),
+    "uniform": (Independent(Uniform(torch.zeros(1), torch.ones(1)), 1), 0.0),
+}
+
+
+@pytest.mark.parametrize("method", ["bridge", "importance"])
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_a_proper_density_stays_trusted_however_heavy_its_tails(name, method):
+    proposal, truth = PROPOSALS[name]
+    target = lb.Energy(lambda x: proper(name, x), lb.Real(1))
+    target.start = lambda n, generator: proposal.sample((n,))
+    few = {"samples": 400, "burn_in": 10} if name == "Cauchy" else {}  # its slices are long
+    z = log_z(target, proposal, method=method, **few)
+    assert z.verdict.trustworthy, z.verdict
+    assert z.value == pytest.approx(truth, abs=4.5 * z.std_error)

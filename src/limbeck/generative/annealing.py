@@ -18,8 +18,10 @@ from limbeck.generative.evaluating import Densities
 from limbeck.generative.importance import log_mean, weight_doubts
 from limbeck.generative.mixing import SIGNIFICANT, drift
 from limbeck.generative.optimal_bridge import fit_bridge
-from limbeck.generative.sampling import Start, as_start
-from limbeck.generative.walk import Walk, starts
+from limbeck.generative.path_check import check_path
+from limbeck.generative.sampling import Starts, as_start
+from limbeck.generative.tails import tail_doubts
+from limbeck.generative.walk import Walk, starts, target_starts_have_mass
 from limbeck.models.rbm import RBM
 from limbeck.models.rbm_path import base_biases
 from limbeck.progress import tracked
@@ -100,10 +102,11 @@ def ais(
     """
     betas = temperatures(schedule, spacing)
     path = _path(densities.target if path is None else path, densities)
+    check_path(path, densities, reverse)
     x = path.sample(samples, densities.generator("path"))
     forward = path.log_z + _up(path, x, betas, densities.generator("annealing"), progress)
     value, error = log_mean(forward)
-    found = weight_doubts(forward, "weights of the runs")
+    found = weight_doubts(forward, "weights of the runs") + tail_doubts(densities, x)
     diagnostics: dict[str, Any] = {
         "ess": weights_effective_size(forward),
         "pareto_k": pareto_k(forward),
@@ -113,7 +116,9 @@ def ais(
     unchecked = []
     if reverse:
         steps = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
-        origin = as_start(start, "start")
+        origin: Starts = (as_start(start, "start"),)
+        if not isinstance(origin[0], str) and target_starts_have_mass(densities):
+            origin = (*origin, "target")  # events add to the starts of this check
         backward, more, doubts = _backward(densities, path, betas, samples, origin, steps, progress)
         upper, sweeps = mean_bound(backward), sweeps + more
         both = fit_bridge(backward[:, None], forward)
@@ -175,7 +180,7 @@ def _backward(
     path: Any,
     betas: list[float],
     samples: int,
-    origin: Start,
+    origin: Starts,
     burn_in: int,
     progress: bool,
 ) -> tuple[Tensor, int, list[str]]:

@@ -14,6 +14,8 @@ from limbeck.generative.evaluating import Densities, Logs
 from limbeck.generative.mixing import MIN_CHAINS, SIGNIFICANT, difference, drift, memory
 from limbeck.generative.optimal_bridge import Bridge, fit_bridge
 from limbeck.generative.sampling import Draws, Plan, Start, draws_of, plan
+from limbeck.generative.tails import tail_doubts
+from limbeck.generative.walk import NO_OWN_STARTS, target_starts_have_mass
 from limbeck.samplers.diagnostics import effective_size, r_hat
 
 __all__ = ["bridge"]
@@ -54,7 +56,13 @@ def bridge(
     starts, or between early and late, is counted in with the error.
     """
     how = plan(samples, kernel, start, second_start, chains, thin, burn_in)
-    _, logs = densities.drawn(samples, "proposal")
+    unchecked = []
+    others = how.second_start or ()
+    if len(others) > 1 and not target_starts_have_mass(densities):  # "target" is one of several
+        rest = tuple(each for each in others if not isinstance(each, str) or each != "target")
+        how = how._replace(second_start=rest)
+        unchecked += [NO_OWN_STARTS] * (len(rest) < len(others))
+    x, logs = densities.drawn(samples, "proposal")
 
     def forgotten(start: Logs, early: Logs, now: Logs) -> bool:
         fit = fit_bridge(now.ratio[:, None], logs.ratio)
@@ -75,8 +83,8 @@ def bridge(
         others = [first.early.ratio[:, None], *([] if second is None else [second.logs.ratio])]
         apart = max(abs(fit_bridge(each, logs.ratio).log_z - fit.log_z) for each in others)
         error = math.hypot(error, apart)
-    found += _doubts(fit, target, logs, densities)
-    unchecked = _unchecked(how, first, second)
+    found += _doubts(fit, target, logs, densities) + tail_doubts(densities, x)
+    unchecked += _unchecked(how, first, second)
     spread = r_hat(fit.f_target)
     if how.per_chain >= MIN_DRAWS_FOR_R_HAT and how.chains < FEWEST and spread > 1.05:
         found.append(f"chains differ from one another (R-hat {spread:.2f})")

@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limbeck.core.checks import whole_number
+from limbeck.core.modes import evaluating
 from limbeck.errors import ArgumentError
+from limbeck.generative.repeatability import EVENTS, check_repeatable, compare
 from limbeck.models.rbm import RBM, softplus
 from limbeck.models.supports import Discrete, Support
 from limbeck.progress import tracked
@@ -43,7 +45,7 @@ def exact_log_z(
     if block is not None:
         block = whole_number("block", block, "a whole number from 1", least=1)
     parts = _rbm_parts if isinstance(target, RBM) else _event_parts
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(target):
         log_z = torch.stack(list(parts(target, limit, block, progress))).logsumexp(0).item()
     if not math.isfinite(log_z):
         accepted = "finite log densities, or −∞ at some of the events"
@@ -69,9 +71,12 @@ def _event_parts(target: Any, limit: int, block: int | None, progress: bool) -> 
         raise ArgumentError("target", received, f"at most {limit:,}, or an estimate of log Z")
     device, dtype = place_of(target)
     block = block or max(1, 2**22 // support.size)  # numbers that fit anywhere
+    some = support.start(EVENTS, torch.Generator().manual_seed(0)).to(device, dtype)
+    before = check_repeatable(target.log_unnormalized, some, "target")
     for start in _shown(range(0, count, block), progress):
         x = support.enumerate(start, min(start + block, count), device, dtype)
         yield target.log_unnormalized(x).double().logsumexp(0)
+    compare(before, target.log_unnormalized(some), "target")
 
 
 def _rbm_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Iterator[Tensor]:

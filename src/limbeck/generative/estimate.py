@@ -65,7 +65,7 @@ class Verdict:
 
     @property
     def state(self) -> str:
-        r""" "doubtful" if a check failed, "unchecked" if one did not run, else "trustworthy"."""
+        r"""One of "trustworthy", "doubtful" (a check failed), "unchecked" (one did not run)."""
         return "doubtful" if self.doubts else "unchecked" if self.unchecked else "trustworthy"
 
     @property

@@ -9,22 +9,21 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from limbeck.core.checks import whole_number
+from limbeck.core.modes import evaluating
 from limbeck.engine.precision import full_precision
 from limbeck.errors import ArgumentError
 from limbeck.generative.enumeration import place_of
 from limbeck.generative.proposal import Proposal, as_proposal
+from limbeck.generative.repeatability import EVENTS, check_repeatable, compare
 from limbeck.models.supports import Support
 
 __all__ = ["Densities", "Logs"]
 
 BLOCK = 2**23
 r"""Numbers of events that are evaluated together."""
-
-LOOK = 8
-r"""Samples of a proposal that are looked at before anything runs."""
 
 
 class Logs(NamedTuple):
@@ -105,6 +104,7 @@ class Densities:
     def drawn(self, n: int, stream: str) -> tuple[Tensor, Logs]:
         r"""Samples of the proposal (n, *shape) and their log densities, on the CPU."""
         x = self.sample(n, self.generator(stream))
+        check_repeatable(self.target.log_unnormalized, x, "target")
         logs = self.logs(x).cpu()
         nowhere = int((logs.ratio == math.inf).sum())
         if nowhere or (logs.ratio == -math.inf).all():
@@ -115,17 +115,25 @@ class Densities:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        r"""No gradients, no dropout, full precision; afterwards all is as it was."""
-        models = [self.target, *([] if self._proposal is None else [self._proposal.model])]
-        modules = [m for model in models if isinstance(model, nn.Module) for m in model.modules()]
-        training = [module for module in modules if module.training]
+        r"""No gradients, no dropout, full precision; afterwards all is as it was.
+
+        The target must have the same values at the end as at the beginning.
+        """
+        with self._modes():
+            x = self.support.start(EVENTS, self.generator("repeated"), self.device, self.dtype)
+            before = check_repeatable(self.target.log_unnormalized, x, "target")
+            yield
+            compare(before, self.target.log_unnormalized(x), "target")
+
+    @contextmanager
+    def _modes(self) -> Iterator[None]:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(torch.autocast(self.device.type, enabled=False))
             stack.enter_context(full_precision())
-            for module in training:
-                module.training = False
-                stack.callback(setattr, module, "training", True)
+            stack.enter_context(evaluating(self.target))
+            if self._proposal is not None:
+                stack.enter_context(evaluating(self._proposal.model))
             yield
 
     @torch.no_grad()
@@ -143,8 +151,10 @@ class Densities:
         own = proposal.support
         if own is not None and own != self.support:
             raise ArgumentError("proposal", f"one over {own!r}", f"one over {self.support!r}")
-        with self.at_work():
-            self.logs(self.sample(LOOK, self.generator("look")))
+        with self._modes():
+            x = self.sample(EVENTS, self.generator("look"))
+            self.logs(x)
+            check_repeatable(proposal.log_prob, x, "proposal")
 
 
 def _refuse(bad: Tensor, log: Tensor, argument: str) -> None:

@@ -14,7 +14,8 @@ from limbeck.generative.evaluating import Densities, Logs
 from limbeck.generative.mixing import SIGNIFICANT
 from limbeck.generative.optimal_bridge import fit_bridge
 from limbeck.generative.sampling import Start, as_start
-from limbeck.generative.walk import Walk, settle, starts
+from limbeck.generative.tails import tail_doubts
+from limbeck.generative.walk import NO_OWN_STARTS, Walk, settle, starts, target_starts_have_mass
 from limbeck.samplers.diagnostics import pareto_k, weights_effective_size
 
 __all__ = ["importance", "log_mean", "weight_doubts"]
@@ -36,23 +37,31 @@ def importance(
 
     Where q misses some of the target's mass the weights do not show it. So some of the samples,
     chosen by weight, are swept by the target's own kernel, which must leave their distribution as
-    it is; and chains from elsewhere must arrive at it. Events that q misses come up in them.
+    it is; and chains from elsewhere must arrive at it: from the target's own starts, and from
+    `start` as well if that is something else. Events that q misses come up in them.
     """
     start = as_start(start, "start")
     x, logs = densities.drawn(samples, "proposal")
     value, error = log_mean(logs.ratio)
-    found = weight_doubts(logs.ratio, "weights")
+    found = weight_doubts(logs.ratio, "weights") + tail_doubts(densities, x)
     diagnostics: dict[str, float] = {}
     sampling_error, seen = error, logs.target
     sweeps, unchecked = 0, []
     if callable(getattr(densities.target, "advance", None)) and densities.exact:
-        swept, sweeps = _swept(densities, x, logs.ratio, start, progress)
+        origins: dict[str, Start] = {"far": "target"}
+        if not isinstance(start, str) or start != "target":
+            origins["start"] = start  # on top of the target's own: a check keeps its probes
+            if not target_starts_have_mass(densities):
+                del origins["far"]
+                unchecked.append(NO_OWN_STARTS)
+        swept, sweeps = _swept(densities, x, logs.ratio, origins, progress)
         reasons, diagnostics = _probe(swept, logs, value, error)
         if reasons:  # what bridges to the swept ones say is counted in with the error
-            bridges = [fit_bridge(each.ratio[:, None], logs.ratio).log_z for each in swept]
+            ratios = [each.ratio for each in swept.values()]
+            bridges = [fit_bridge(ratio[:, None], logs.ratio).log_z for ratio in ratios]
             error = math.hypot(error, max(abs(other - value) for other in bridges))
         found += reasons
-        seen = torch.cat([seen, *(each.target for each in swept)])
+        seen = torch.cat([seen, *(each.target for each in swept.values())])
     else:
         why = "its advance is not exact" if not densities.exact else "it has no advance"
         unchecked.append(
@@ -110,26 +119,29 @@ def weight_doubts(log_weights: Tensor, what: str) -> list[str]:
 
 
 def _swept(
-    densities: Densities, x: Tensor, log_ratio: Tensor, start: Start, progress: bool
-) -> tuple[list[Logs], int]:
+    densities: Densities, x: Tensor, log_ratio: Tensor, origins: dict[str, Start], progress: bool
+) -> tuple[dict[str, Logs], int]:
     r"""Log densities where sweeps lead: from samples chosen by weight, and from elsewhere."""
     generator = densities.generator("probes")
     count = min(len(x), PROBES)
     share = torch.softmax(log_ratio, 0).to(x.device)
     chosen = torch.multinomial(share, count, True, generator=generator)
-    near = Walk(densities, x[chosen], generator, progress)
-    near.sweep(PROBE_SWEEPS)
-    far = Walk(densities, starts(densities, start, min(len(x), FAR), generator), generator)
-    settle(far, log_ratio)
-    return [walk.logs().cpu() for walk in (near, far)], near.sweeps + far.sweeps
+    walks = {"near": Walk(densities, x[chosen], generator, progress)}
+    walks["near"].sweep(PROBE_SWEEPS)
+    for name, origin in origins.items():
+        begin = starts(densities, origin, min(len(x), FAR), generator)
+        walks[name] = Walk(densities, begin, generator)
+        settle(walks[name], log_ratio)
+    swept = {name: walk.logs().cpu() for name, walk in walks.items()}
+    return swept, sum(walk.sweeps for walk in walks.values())
 
 
 def _probe(
-    swept: list[Logs], logs: Logs, value: float, error: float
+    swept: dict[str, Logs], logs: Logs, value: float, error: float
 ) -> tuple[list[str], dict[str, float]]:
     r"""Whether swept samples are where the weighted ones say that the target is."""
     found = []
-    outside = max(float((each.ratio == math.inf).double().mean()) for each in swept)
+    outside = max(float((each.ratio == math.inf).double().mean()) for each in swept.values())
     if outside:
         found.append(f"the proposal has no mass at {outside:.1%} of the target's draws")
     share = torch.softmax(logs.ratio, 0)
@@ -137,7 +149,7 @@ def _probe(
     mean = float(share @ tilt)
     own = float(share.square() @ (tilt - mean).square())
     scores = {}
-    for name, each in zip(("near", "far"), swept, strict=True):
+    for name, each in swept.items():
         now = torch.sigmoid(each.ratio - value)
         variance = float(now.var(correction=0)) / len(now) + own
         gap = float(now.mean()) - mean

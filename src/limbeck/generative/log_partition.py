@@ -18,6 +18,7 @@ from limbeck.generative.estimate import Bound, LogPartition, Verdict
 from limbeck.generative.evaluating import Densities
 from limbeck.generative.importance import importance
 from limbeck.generative.pairing import check_target
+from limbeck.generative.sampler_warnings import recorded_warnings
 from limbeck.models.rbm import RBM
 from limbeck.models.supports import Discrete
 
@@ -110,7 +111,7 @@ def log_partition(
         if proposal is None and method != "ais":
             proposal = _distilled(target, seed, progress)
         densities = Densities(target, None if method == "ais" else proposal, seed)
-        with densities.at_work():
+        with recorded_warnings() as texts, densities.at_work():
             if method == "bridge":
                 z = bridge(
                     densities, samples, kernel=kernel, start="proposal" if start is None else start,
@@ -127,6 +128,8 @@ def log_partition(
                     start="target" if start is None else start,
                     burn_in=2000 if burn_in is None else burn_in, progress=progress,
                 )  # fmt: skip
+        verdict = z.verdict
+        z.verdict = Verdict((*verdict.doubts, *texts), verdict.unchecked)
     z.seed, z.seconds = seed, time.perf_counter() - began
     return z
 

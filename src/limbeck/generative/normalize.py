@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from limbeck.core.checks import whole_number
 from limbeck.core.inputs import Inputs
 from limbeck.core.loss import Loss
+from limbeck.core.modes import evaluating
 from limbeck.core.result import Result
 from limbeck.distillation import distill
 from limbeck.errors import ArgumentError
@@ -129,25 +130,30 @@ def normalize(
     for model in (student, target):
         if isinstance(model, nn.Module):
             model.to(place)
-    able = made and preset != "thesis" and can_warm_start(student, target)
-    warm = init == "teacher" or (init == "auto" and able)
-    if warm:
-        warm_start(student, target, torch.Generator().manual_seed(seed))
-    constant = find_constant(c, loss, target, student, seed)
-    size = _batch_size(batch_size, preset, None if on_policy else chains)
-    if on_policy:
-        source = _own_samples(student, options)
-    else:
-        advance = _scheme(scheme, sweeps, preset, place, chains // size)
-        source = Chains(target, chains, **advance, burn_in=burn_in, start=start, progress=progress)
-    options |= {"batch_size": size, "preset": preset, "seed": seed}
-    options |= {"device": device, "progress": progress, "checkpoint": checkpoint}
-    if loss == "square_error_then_kl" and constant is not None:
-        result = square_error_then_kl(
-            target, student, source, constant.value, steps=steps, switch=switch, **options
-        )
-    else:
-        result = distill(target, student, source, objective(loss, constant), steps=steps, **options)
+    with evaluating(target):  # dropout would make another target of it at every call
+        able = made and preset != "thesis" and can_warm_start(student, target)
+        warm = init == "teacher" or (init == "auto" and able)
+        if warm:
+            warm_start(student, target, torch.Generator().manual_seed(seed))
+        constant = find_constant(c, loss, target, student, seed)
+        size = _batch_size(batch_size, preset, None if on_policy else chains)
+        if on_policy:
+            source = _own_samples(student, options)
+        else:
+            advance = _scheme(scheme, sweeps, preset, place, chains // size)
+            source = Chains(
+                target, chains, **advance, burn_in=burn_in, start=start, progress=progress
+            )
+        options |= {"batch_size": size, "preset": preset, "seed": seed}
+        options |= {"device": device, "progress": progress, "checkpoint": checkpoint}
+        if loss == "square_error_then_kl" and constant is not None:
+            result = square_error_then_kl(
+                target, student, source, constant.value, steps=steps, switch=switch, **options
+            )
+        else:
+            result = distill(
+                target, student, source, objective(loss, constant), steps=steps, **options
+            )
     about: dict[str, Any] = {"init": "teacher" if warm else "none"}
     if constant is not None:
         about |= {"c": constant.value, "c_origin": constant.origin}

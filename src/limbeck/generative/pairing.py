@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from limbeck.core.modes import evaluating
 from limbeck.errors import ArgumentError
+from limbeck.generative.repeatability import EVENTS, check_repeatable
 from limbeck.models.nade import NADE
 from limbeck.models.supports import Support
 
@@ -22,6 +24,8 @@ r"""The fewest and the most hidden units of a student by default."""
 
 def check_target(target: Any, chains: bool = True) -> None:
     r"""Refuse a target that lacks something, or whose log density is no number at its starts.
+
+    Nor may it have another value at the same event when it is evaluated again, in eval mode.
 
     Arguments:
         target: What should follow `limbeck.models.target.Target`.
@@ -38,14 +42,17 @@ def check_target(target: Any, chains: bool = True) -> None:
             accepted = "lb.RBM(m.components_.T, m.intercept_visible_, m.intercept_hidden_) of it"
         received = f"an object of type {type(target).__name__} without {' and '.join(missing)}"
         raise ArgumentError("target", received, accepted)
-    with torch.no_grad():
-        found = target.log_unnormalized(_events(target))
+    x = _events(target)
+    with torch.no_grad(), evaluating(target):
+        found = target.log_unnormalized(x[:LOOK])
     if not isinstance(found, Tensor) or found.shape != (LOOK,):
         kind = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         received = f"log densities {kind} of {LOOK} events"
         raise ArgumentError("target", received, f"a tensor of shape ({LOOK},)")
     if found.isnan().any():
         raise ArgumentError("target", "log densities that are NaN", "numbers, or −∞")
+    with evaluating(target):
+        check_repeatable(target.log_unnormalized, x, "target")
 
 
 def check_student(student: Any, target: Any, samples: bool = False) -> None:
@@ -72,7 +79,7 @@ def _events(target: Any) -> Tensor:
     r"""A few events of the support, where the target expects them."""
     held = [*target.parameters(), *target.buffers()] if isinstance(target, nn.Module) else []
     like = next((t for t in held if t.is_floating_point()), torch.empty(0))
-    x: Tensor = target.support.start(LOOK, torch.Generator().manual_seed(0))
+    x: Tensor = target.support.start(EVENTS, torch.Generator().manual_seed(0))
     return x.to(like.device, like.dtype)
 
 

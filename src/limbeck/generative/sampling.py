@@ -15,10 +15,13 @@ from limbeck.generative.evaluating import Densities, Logs
 from limbeck.generative.walk import KERNELS, Walk, settle, starts
 from limbeck.inputs.parts import as_part
 
-__all__ = ["Draws", "Plan", "Start", "as_start", "draws_of", "plan"]
+__all__ = ["Draws", "Plan", "Start", "Starts", "as_start", "draws_of", "plan"]
 
 Start = str | Tensor
 r"""Where chains begin: "proposal", "target", or events (m, *shape)."""
+
+Starts = tuple[Start, ...]
+r"""Several of them, each for an equal part of the chains."""
 
 Judge = Callable[[Logs, Logs, Logs], bool]
 r"""Says whether chains have forgotten their start, from log densities at the start, early, now."""
@@ -65,7 +68,7 @@ class Plan(NamedTuple):
 
     kernel: str
     start: Start
-    second_start: Start | None
+    second_start: Starts | None
     chains: int
     per_chain: int
     thin: int
@@ -94,12 +97,16 @@ def plan(
     accepted = "a whole number from 0, or 'auto'"
     steps = None if burn_in == "auto" else whole_number("burn_in", burn_in, accepted, least=0)
     start = as_start(start, "start")
-    if isinstance(second_start, str) and second_start == "auto":
-        others = {"proposal": "target", "target": "proposal"}
-        second_start = others[start] if isinstance(start, str) else "both"
-    elif second_start is not None:
-        second_start = as_start(second_start, "second_start")
-    return Plan(kernel, start, second_start, chains, math.ceil(samples / chains), thin, steps)
+    # The starts that limbeck compares with; events that the user gives come on top of them.
+    others: Starts = STARTS
+    if isinstance(start, str):
+        others = tuple(name for name in STARTS if name != start)
+    if second_start is None:
+        others = ()
+    elif not isinstance(second_start, str) or second_start != "auto":
+        given = as_start(second_start, "second_start")
+        others = others if isinstance(given, str) else (*others, given)
+    return Plan(kernel, start, others or None, chains, math.ceil(samples / chains), thin, steps)
 
 
 def as_start(start: Any, argument: str) -> Start:

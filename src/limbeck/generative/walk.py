@@ -11,7 +11,15 @@ from limbeck.errors import ArgumentError
 from limbeck.generative.evaluating import Densities, Logs
 from limbeck.progress import tracked
 
-__all__ = ["KERNELS", "Walk", "acceptance_rate", "settle", "starts"]
+__all__ = [
+    "KERNELS",
+    "NO_OWN_STARTS",
+    "Walk",
+    "acceptance_rate",
+    "settle",
+    "starts",
+    "target_starts_have_mass",
+]
 
 KERNELS = ("target", "metropolis", "mixed")
 
@@ -23,6 +31,8 @@ r"""Samples that a proposal is asked for at once, where so many will be needed."
 
 JUMPS, MOST_JUMPS = 5, 300
 r"""Accepted jumps that a chain should have had to settle, and jumps tried at most."""
+
+NO_OWN_STARTS = "chains from the target's own starts were not compared: it has no mass there"
 
 SETTLE = 50
 r"""Sweeps before the first of them, at least."""
@@ -124,17 +134,26 @@ def settle(walk: Walk, log_ratio: Tensor, sweeps: int = 0) -> None:
         walk.advance(each)
 
 
-def starts(densities: Densities, start: str | Tensor, n: int, generator: torch.Generator) -> Tensor:
+def starts(
+    densities: Densities,
+    start: str | Tensor | tuple[str | Tensor, ...],
+    n: int,
+    generator: torch.Generator,
+) -> Tensor:
     r"""Events (n, *shape) that chains begin at.
 
     Arguments:
         densities: The target and the proposal.
         start: "proposal" for samples of it, "target" for what the target (or its support) gives
-            chains to start from, "both" for one half of each, or events (m, *shape) to choose from
-            at random.
+            chains to start from, or events (m, *shape) to choose from at random; several of these
+            for an equal part of the chains each.
         n: How many.
         generator: The source of randomness.
     """
+    if isinstance(start, tuple):
+        sizes = [(n + place) // len(start) for place in reversed(range(len(start)))]
+        parts = zip(start, sizes, strict=True)
+        return torch.cat([starts(densities, each, k, generator) for each, k in parts if k])
     support, target = densities.support, densities.target
     device, dtype = densities.device, densities.dtype
     if isinstance(start, Tensor):
@@ -144,19 +163,34 @@ def starts(densities: Densities, start: str | Tensor, n: int, generator: torch.G
             raise ArgumentError("start", "no events", "one or more")
         chosen = torch.randint(len(rows), (n,), generator=generator, device=generator.device)
         return rows.to(device, dtype)[chosen]
-    if start == "both":
-        halves = (("proposal", n - n // 2), ("target", n // 2))
-        return torch.cat([starts(densities, name, k, generator) for name, k in halves if k])
     if start == "proposal":
         return densities.sample(n, generator)
     if start != "target":
         raise ArgumentError("start", repr(start), "'proposal', 'target' or events (m, *shape)")
     if not callable(getattr(target, "start", None)):
-        return support.start(n, generator, device, dtype)
+        return _within_mass(densities, support.start(n, generator, device, dtype))
     x = support.check(target.start(n, generator), "target.start")
     if len(x) != n:
         raise ArgumentError("target", f"{len(x)} events from start({n})", f"{n} events")
-    return x.to(device, dtype)
+    return _within_mass(densities, x.to(device, dtype))
+
+
+def _within_mass(densities: Densities, x: Tensor) -> Tensor:
+    r"""Starts over real numbers without those of density zero, where no slice can be taken."""
+    if densities.support.discrete:
+        return x
+    inside = (densities.log_target(x) > -math.inf).nonzero()[:, 0]
+    if len(inside) in (0, len(x)):
+        return x
+    return x[inside[torch.arange(len(x), device=x.device) % len(inside)]]
+
+
+def target_starts_have_mass(densities: Densities) -> bool:
+    r"""Whether chains can begin at the target's own starts: the density is above zero at some."""
+    if densities.support.discrete:
+        return True
+    x = starts(densities, "target", SETTLE, densities.generator("look at the starts"))
+    return bool((densities.log_target(x) > -math.inf).any())
 
 
 def acceptance_rate(log_ratio: Tensor) -> float:

@@ -29,8 +29,10 @@ class Energy(nn.Module):
         advance: `advance(x, sweeps, generator)` gives the chains after so many sweeps, each of
             which leaves the density invariant. Without it discrete supports have Gibbs sampling
             site by site, and real numbers slice sampling, one at a time. If it has a parameter
-            `beta` it is asked for sweeps at exp(−β fn / temperature) too when annealing; if not,
-            annealing uses the site-wise ones.
+            `beta`, annealing asks it for sweeps that leave exp(−β fn / temperature) invariant, for
+            β from 0 to 1, and checks that it does: β is a multiplier of fn / temperature, not a
+            physical inverse temperature. Without such a parameter annealing uses the site-wise
+            sweeps.
         exact: Whether `advance` leaves the density invariant exactly; if not, say so, and what
             needs samples of the target is marked as doubtful.
 
@@ -62,7 +64,7 @@ class Energy(nn.Module):
         )
         self.exact = bool(exact)
         self.sampler = advance
-        self._tempers = advance is not None and "beta" in _parameters(advance)
+        self.tempers = advance is not None and "beta" in _parameters(advance)
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
         r"""log p̃(x) = −fn(x) / temperature, (n,)."""
@@ -143,10 +145,24 @@ class Energy(nn.Module):
         known: Tensor | None = None,
     ) -> Tensor:
         r"""One sweep that leaves p̃(x)^β invariant: the user's own, if it can, or site by site."""
-        if self.sampler is None or not self._tempers:
+        if not self.tempers:
             return self.sites(x, 1, generator, beta=beta, reverse=reverse, known=known)
+        return self.advance_at(x, 1, generator, beta=beta, reverse=reverse)
+
+    def advance_at(
+        self,
+        x: Tensor,
+        sweeps: int,
+        generator: torch.Generator | None,
+        *,
+        beta: float,
+        reverse: bool = False,
+    ) -> Tensor:
+        r"""Sweeps of the user's own `advance` with its argument `beta`, which it must have."""
+        if self.sampler is None or not self.tempers:
+            raise ArgumentError("advance", "one without beta", "a function with an argument beta")
         back = {"reverse": reverse} if "reverse" in _parameters(self.sampler) else {}
-        return self._checked(self.sampler(x, 1, generator, beta=beta, **back), x)
+        return self._checked(self.sampler(x, sweeps, generator, beta=beta, **back), x)
 
     def path(self) -> EnergyPath:
         r"""The powers p̃(x)^β from the uniform distribution, β = 0, to the target, β = 1."""

@@ -1,0 +1,277 @@
+r"""Targets of the user's own that are not what they seem.
+
+An argument called `beta` that is a physical inverse temperature, taken for limbeck's multiplier; an
+energy with dropout, noise or batch statistics, which is another one at every call. Each gave a
+trusted number that was wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Bernoulli
+
+import limbeck as lb
+
+SIDE, TEMPERATURE = 4, 2.269
+BLACK = ((torch.arange(SIDE)[:, None] + torch.arange(SIDE)) % 2).bool()
+
+
+def lattice(x):
+    return -(x * x.roll(1, 1) + x * x.roll(1, 2)).sum((1, 2))
+
+
+def heat_bath(x, sweeps, generator, inverse):
+    r"""Sweeps of a checkerboard, which leave exp(−inverse · lattice) invariant."""
+    for _ in range(sweeps):
+        for half in (BLACK, ~BLACK):
+            field = x.roll(1, 1) + x.roll(-1, 1) + x.roll(1, 2) + x.roll(-1, 2)
+            up = torch.rand(x.shape, generator=generator) < torch.sigmoid(2 * inverse * field)
+            x = torch.where(half, 2.0 * up - 1, x)
+    return x
+
+
+def ising(advance=None, **settings):
+    support = lb.Spins(SIDE, SIDE)
+    return lb.Energy(lattice, support, temperature=TEMPERATURE, advance=advance, **settings)
+
+
+def annealed(target, **settings):
+    settings = {"samples": 300, "schedule": 100, "progress": False} | settings
+    return lb.log_partition(target, method="ais", **settings)
+
+
+def physical(x, sweeps, generator, beta=1 / TEMPERATURE):
+    return heat_bath(x, sweeps, generator, beta)
+
+
+def physical_by_default_one(x, sweeps, generator, beta=1.0):
+    return heat_bath(x, sweeps, generator, beta)
+
+
+def physical_without_the_generator(x, sweeps, generator, beta=1 / TEMPERATURE):
+    return heat_bath(x, sweeps, None, beta)
+
+
+def without_effect(x, sweeps, generator, beta=1.0):
+    return heat_bath(x, sweeps, generator, 1 / TEMPERATURE)
+
+
+def a_temperature(x, sweeps, generator, beta=1.0):
+    return heat_bath(x, sweeps, generator, 1 / beta / TEMPERATURE)
+
+
+def another_path(x, sweeps, generator, beta=1.0):
+    return heat_bath(x, sweeps, generator, beta**2 / TEMPERATURE)
+
+
+def one_site_at_a_time(x, sweeps, generator, beta=1.0, unit=1 / TEMPERATURE):
+    r"""A slow kernel: a sweep is one site of each chain."""
+    x, rows = x.clone(), torch.arange(len(x))
+    for _ in range(sweeps):
+        i, j = torch.randint(SIDE, (2, len(x)), generator=generator)
+        field = x[rows, (i + 1) % SIDE, j] + x[rows, i - 1, j]
+        field += x[rows, i, (j + 1) % SIDE] + x[rows, i, j - 1]
+        up = torch.rand(len(x), generator=generator) < torch.sigmoid(2 * unit * beta * field)
+        x[rows, i, j] = 2.0 * up - 1
+    return x
+
+
+def physical_one_site_at_a_time(x, sweeps, generator, beta=1 / TEMPERATURE):
+    return one_site_at_a_time(x, sweeps, generator, beta, unit=1.0)
+
+
+WRONG = [
+    physical,
+    functools.partial(physical, beta=1 / TEMPERATURE),
+    physical_by_default_one,
+    physical_without_the_generator,
+    physical_one_site_at_a_time,
+    without_effect,
+    a_temperature,
+    another_path,
+]
+
+
+@pytest.mark.parametrize("advance", WRONG)
+def test_a_beta_that_is_not_limbecks_multiplier_is_refused(advance):
+    with pytest.raises(lb.ArgumentError, match=r"advance: .*rename that argument"):
+        annealed(ising(advance))
+
+
+def test_the_way_back_is_refused_too():
+    def advance(x, sweeps, generator, beta=1.0, reverse=False):
+        return heat_bath(x, sweeps, generator, (2.0 if reverse else 1.0) * beta / TEMPERATURE)
+
+    assert math.isfinite(annealed(ising(advance)).value)
+    with pytest.raises(lb.ArgumentError, match="advance: "):
+        annealed(ising(advance), reverse=True, burn_in=10)
+
+
+def right(x, sweeps, generator, beta=1.0):
+    return heat_bath(x, sweeps, generator, beta / TEMPERATURE)
+
+
+def right_without_the_generator(x, sweeps, generator, beta=1.0):
+    return heat_bath(x, sweeps, None, beta / TEMPERATURE)
+
+
+def right_with_other_random_numbers(x, sweeps, generator, beta=None):
+    if beta is not None:
+        torch.rand(1, generator=generator)
+    return heat_bath(x, sweeps, generator, (1.0 if beta is None else beta) / TEMPERATURE)
+
+
+def renamed(x, sweeps, generator, inverse=1 / TEMPERATURE):
+    return heat_bath(x, sweeps, generator, inverse)
+
+
+@pytest.mark.parametrize(
+    "advance",
+    [None, right, right_without_the_generator, right_with_other_random_numbers, renamed],
+)
+def test_a_right_advance_stays_right(advance):
+    torch.manual_seed(0)  # for the one that uses no generator
+    exact = lb.exact_log_z(ising(), progress=False)
+    z = annealed(ising(advance), samples=500)
+    assert z.verdict.trustworthy, z.verdict
+    assert z.value == pytest.approx(exact, abs=4.5 * z.std_error)
+
+
+def test_right_kernels_are_never_refused_by_chance():
+    for seed in range(12):
+        for advance in (right, one_site_at_a_time):
+            annealed(ising(advance), schedule=2, samples=20, seed=seed)
+
+
+def test_a_path_that_does_not_end_at_the_target_is_refused():
+    one, other = (lb.RBM.random(6, 4, 1.0, torch.Generator().manual_seed(k)) for k in (0, 1))
+    with pytest.raises(lb.ArgumentError, match=r"path: .*not that of the target"):
+        annealed(one, path=other.path())
+    assert annealed(one, path=one.path()).value == pytest.approx(lb.exact_log_z(one), abs=0.3)
+
+
+# Energies that are another one at every call
+
+
+class Net(nn.Module):
+    r"""An energy of eight bits with one layer in the middle that depends on the mode."""
+
+    def __init__(self, layer):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(8, 16), layer, nn.Tanh(), nn.Linear(16, 1))
+
+    def forward(self, x):
+        return 2 * self.layers(x)[:, 0]
+
+
+LAYERS = {"dropout": lambda: nn.Dropout(0.3), "batch norm": lambda: nn.BatchNorm1d(16)}
+COINS = Bernoulli(torch.full((8,), 0.5))
+
+
+def estimated(target, method):
+    settings = {"samples": 1000, "burn_in": 20, "schedule": 50, "progress": False}
+    return lb.log_partition(target, COINS, method=method, **settings)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_module_is_in_eval_mode_for_the_time_of_the_estimate(layer):
+    net = Net(LAYERS[layer]())
+    target = lb.Energy(net, lb.Binary(8))
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    exact = [estimated(target, "exact").value for _ in range(2)]
+    assert exact[0] == exact[1]
+    events = lb.Binary(8).enumerate(0, 256)
+    net.eval()
+    with torch.no_grad():
+        assert exact[0] == pytest.approx(float((-net(events)).logsumexp(0)), abs=1e-4)
+    net.train()
+    for method in ("bridge", "importance", "ais"):
+        z = estimated(target, method)
+        assert z.verdict.trustworthy, z.verdict
+        assert z.value == pytest.approx(exact[0], abs=4.5 * z.std_error)
+    lb.normalize(target, steps=3, chains=20, batch_size=10, burn_in=2, progress=False)
+    assert all(module.training for module in net.modules())
+    for name, value in net.state_dict().items():  # nor have batch statistics changed
+        assert torch.equal(value, state[name]), name
+
+
+def noisy(x):
+    return x.sum(1) + 0.1 * torch.randn(len(x))
+
+
+def rarely_noisy(x):
+    return x.sum(1) + (torch.rand(len(x)) < 0.05)
+
+
+def of_the_batch(x):
+    return x.sum(1) - x.mean()
+
+
+class Counting:
+    r"""An energy that grows a little at every call."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return x.sum(1) + 0.01 * self.calls
+
+
+def functions():
+    net, norm = Net(nn.Dropout(0.3)), Net(nn.BatchNorm1d(16))
+    return [lambda x: net(x), lambda x: norm(x), noisy, rarely_noisy, of_the_batch, Counting()]
+
+
+@pytest.mark.parametrize("method", ["exact", "bridge", "importance", "ais"])
+@pytest.mark.parametrize("which", range(6))
+def test_an_energy_that_changes_from_call_to_call_is_refused(which, method):
+    torch.manual_seed(1)
+    target = lb.Energy(functions()[which], lb.Binary(8))
+    with pytest.raises(lb.ArgumentError, match=r"target: got log densities that d(iffer|epend)"):
+        estimated(target, method)
+
+
+@pytest.mark.parametrize("which", range(6))
+def test_neither_is_it_normalized_or_summed(which):
+    torch.manual_seed(1)
+    target = lb.Energy(functions()[which], lb.Binary(8))
+    for verb in (lb.exact_log_z, lambda target: lb.normalize(target, steps=2, progress=False)):
+        with pytest.raises(lb.ArgumentError, match="target: got log densities that d"):
+            verb(target)
+
+
+def test_an_energy_that_its_own_sampler_changes_is_refused():
+    heat = [1.0]
+
+    def advance(x, sweeps, generator):
+        heat[0] *= 1.01
+        return (torch.rand(x.shape, generator=generator) < 0.5).to(x)
+
+    target = lb.Energy(lambda x: 0.1 * heat[0] * x.sum(1), lb.Binary(8), advance=advance)
+    with pytest.raises(lb.ArgumentError, match="target: got log densities that differ"):
+        estimated(target, "bridge")
+
+
+def test_a_proposal_with_dropout_that_nobody_can_switch_off_is_refused():
+    class Student:
+        r"""Coins whose log probabilities are noisy."""
+
+        def sample(self, n, generator=None):
+            return (torch.rand(n, 8, generator=generator) < 0.5).float()
+
+        def log_prob(self, x):
+            return COINS.log_prob(x).sum(1) + 0.1 * torch.randn(len(x))
+
+    with pytest.raises(lb.ArgumentError, match="proposal: got log densities that differ"):
+        lb.log_partition(ising_of_bits(), Student(), method="importance", progress=False)
+
+
+def ising_of_bits():
+    return lb.Energy(lambda x: -(x[:, 1:] * x[:, :-1]).sum(1), lb.Binary(8))
