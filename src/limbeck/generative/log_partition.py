@@ -58,7 +58,8 @@ def log_partition(
     * "exact": the sum over all events, where they can be counted.
     * "auto": exact up to 2²⁰ events, or else bridge.
 
-    The result says whether it can be trusted (`z.verdict`). What no method can tell is mass that
+    The result says whether it can be trusted (`z.verdict`): its state is "trustworthy", "doubtful"
+    where a check failed, or "unchecked" where one could not run. What no method can tell is mass that
     neither the proposal nor any chain has come near: give `start` or `second_start` events from
     wherever the target might have some, such as data.
 
@@ -78,10 +79,12 @@ def log_partition(
             in turn.
         start: Bridge: where chains begin: "proposal" (by default) for samples of it, made for that;
             "target" for what the target gives; or events (m, *shape), such as data. For "ais" with
-            `reverse`, and for the chains that check "importance", "target" by default.
+            `reverse`, and for the chains that check "importance", events come on top of the
+            target's own starts.
         second_start: Bridge: where a quarter of the chains begin, which must agree with the others:
-            as `start`; "auto" is "target", or "proposal" if chains start at the target's, or one
-            half of each if they start at events; None makes no such check.
+            "auto" is "target", or "proposal" if chains start at the target's, or one half of each
+            if they start at events. Events that are given come on top of these; None makes no such
+            check, and the estimate is "unchecked".
         chains: Bridge: the number of chains; one for each sample by default.
         thin: Bridge: steps between two draws of a chain, where there are fewer chains.
         schedule: AIS: "2008" for 14,500 temperatures, their number, or the numbers themselves.

@@ -85,11 +85,11 @@ def check_path(path: Any, densities: Densities, reverse: bool) -> None:
             mean = weight @ before
             spread = (weight @ (before - mean).square()).sqrt()
             # The two errors are not independent where chains mix slowly: they add, at most.
-            error = (weight.square() @ (before - mean).square()).sqrt() + after.std(0) / CHAINS**0.5
+            noise = (weight.square() @ (before - mean).square()).sqrt() + after.std(0) / CHAINS**0.5
             gap = (after.mean(0) - mean).abs()
             if not densities.exact:
                 gap = torch.where(gap > INEXACT * spread, gap, 0.0)
-            if (z := _largest(gap, error)) > LIMIT:
+            if (z := _largest(gap, noise)) > LIMIT:
                 received = (
                     f"sweeps at beta={beta:.3g} that lead away from the density they should leave "
                     f"as it is (z = {z:.1f})"
