@@ -57,15 +57,11 @@ def bridge(
     """
     how = plan(samples, kernel, start, second_start, chains, thin, burn_in)
     unchecked = []
-    second_starts = how.second_start or ()
-    if len(second_starts) > 1 and not target_starts_have_mass(
-        densities
-    ):  # "target" is one of several
-        rest = tuple(
-            each for each in second_starts if not isinstance(each, str) or each != "target"
-        )
+    seconds = how.second_start or ()
+    if len(seconds) > 1 and not target_starts_have_mass(densities):  # the others can do without
+        rest = tuple(each for each in seconds if not isinstance(each, str) or each != "target")
         how = how._replace(second_start=rest)
-        unchecked += [NO_OWN_STARTS] * (len(rest) < len(second_starts))
+        unchecked += [NO_OWN_STARTS] * (len(rest) < len(seconds))
     x, logs = densities.drawn(samples, "proposal")
 
     def forgotten(start: Logs, early: Logs, now: Logs) -> bool:

@@ -26,6 +26,10 @@ BLOCK = 2**23
 r"""Numbers of events that are evaluated together."""
 
 
+LOOK = 8
+r"""Samples of a proposal that are looked at before anything runs."""
+
+
 class Logs(NamedTuple):
     r"""log p̃(x) and log p̃(x) − log q(x) at events, of any one shape, in float64.
 
@@ -152,8 +156,8 @@ class Densities:
         if own is not None and own != self.support:
             raise ArgumentError("proposal", f"one over {own!r}", f"one over {self.support!r}")
         with self._modes():
-            x = self.sample(EVENTS, self.generator("look"))
-            self.logs(x)
+            self.logs(self.sample(LOOK, self.generator("look")))
+            x = self.sample(EVENTS, self.generator("repeated"))
             check_repeatable(proposal.log_prob, x, "proposal")
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.generative.evaluating import Densities
+from limbeck.generative.repeatability import EVENTS
 from limbeck.models.energy import Energy, EnergyPath
-from limbeck.models.rbm_path import RBMPath
 
 __all__ = ["check_path"]
 
@@ -39,31 +39,21 @@ MULTIPLIER = (
 def check_path(path: Any, densities: Densities, reverse: bool) -> None:
     r"""Refuse a path that does not end at the target, or whose kernels lead elsewhere.
 
-    Kernels that are not limbeck's own must leave their density invariant. At β = 0 the path gives
-    exact draws; at a small β these are weighted. Sweeps may change no mean of them, however slowly
-    or quickly they mix. An `advance` with an argument `beta` must also do at beta=1.0 what it does
-    without.
+    An `advance` of the user's with an argument `beta` must do at beta=1.0 what it does without, and
+    leave the densities of the path invariant. At β = 0 the path gives exact draws; at a small β
+    these are weighted. Sweeps may change no mean of them, however slowly or quickly they mix.
 
     Arguments:
         path: The path.
         densities: The target.
         reverse: Whether the reversed kernels will be used too.
     """
-    x = path.sample(BASE, densities.generator("path, to check it"))
-    end = torch.as_tensor(path.log_unnormalized(x[:CHAINS], 1.0)).double()
-    own = densities.log_target(x[:CHAINS])
-    both = end.isfinite() & own.isfinite()
-    scale = max(1.0, float(own[both].abs().max())) if both.any() else 1.0
-    if ((end - own)[both].abs() > 1e-3 * scale).any() or (end.isfinite() != own.isfinite()).any():
-        received = "a path whose log density at beta=1.0 is not that of the target"
-        raise ArgumentError("path", received, "log_unnormalized(x, 1.0) equal to the target's")
-    energy = path.energy if isinstance(path, EnergyPath) else None
-    if isinstance(path, RBMPath) or (energy is not None and not energy.tempers):
+    if callable(path.log_unnormalized):
+        _check_end(path, densities)
+    if not isinstance(path, EnergyPath) or not path.energy.tempers:
         return
-    argument, accepted = "path", "kernels advance(x, beta, generator) that leave p_β invariant"
-    if energy is not None:
-        argument, accepted = "advance", MULTIPLIER
-        _check_default(energy, x, densities)
+    x = path.sample(BASE, densities.generator("path, to check it"))
+    _check_default(path.energy, x, densities)
     for beta in (0.0, _small_beta(path, x)):
         log_w = (path.log_unnormalized(x, beta) - path.log_unnormalized(x, 0.0)).double()
         for back in (False, True) if reverse else (False,):
@@ -75,12 +65,12 @@ def check_path(path: Any, densities: Densities, reverse: bool) -> None:
             try:
                 for _ in range(SWEEPS):
                     moved = path.advance(moved, beta, generator, reverse=back)
-                after = features(densities.support.check(moved, argument))
+                after = features(densities.support.check(moved, "advance"))
             except LimbeckError as error:
-                raise ArgumentError(argument, f"{error} (at beta={beta:g})", accepted) from error
+                raise ArgumentError("advance", f"{error} (at beta={beta:g})", MULTIPLIER) from error
             except ArithmeticError as error:
                 received = f"{type(error).__name__}: {error} at beta={beta:g}"
-                raise ArgumentError(argument, received, accepted) from error
+                raise ArgumentError("advance", received, MULTIPLIER) from error
             before = features(x)
             mean = weight @ before
             spread = (weight @ (before - mean).square()).sqrt()
@@ -94,7 +84,19 @@ def check_path(path: Any, densities: Densities, reverse: bool) -> None:
                     f"sweeps at beta={beta:.3g} that lead away from the density they should leave "
                     f"as it is (z = {z:.1f})"
                 )
-                raise ArgumentError(argument, received, accepted)
+                raise ArgumentError("advance", received, MULTIPLIER)
+
+
+def _check_end(path: Any, densities: Densities) -> None:
+    r"""Refuse a path to something else than the target."""
+    x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
+    end = path.log_unnormalized(x, 1.0).double()
+    own = densities.log_target(x)
+    both = end.isfinite() & own.isfinite()
+    scale = max(1.0, float(own[both].abs().max())) if both.any() else 1.0
+    if ((end - own)[both].abs() > 1e-3 * scale).any() or (end.isfinite() != own.isfinite()).any():
+        received = "a path whose log density at beta=1.0 is not that of the target"
+        raise ArgumentError("path", received, "log_unnormalized(x, 1.0) equal to the target's")
 
 
 def _check_default(energy: Energy, x: Tensor, densities: Densities) -> None:
