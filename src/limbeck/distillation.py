@@ -122,6 +122,8 @@ def distill(
         run.engine.name,
         described,
         run.failure,
+        run.engine.processes,
+        run.engine.compile_seconds,
     )
 
 

@@ -27,7 +27,7 @@ from limbeck.core.settings import HeldOut, Settings
 from limbeck.core.stored import Stored, precompute, stored_bytes
 from limbeck.core.teacher import Teacher, as_teacher, output_form
 from limbeck.core.update import GradientUpdate, Update
-from limbeck.engine.distributed import APART, processes
+from limbeck.engine.distributed import APART, launched_processes, processes, refuse_wrapped
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, as_inputs
 from limbeck.progress import tracked
@@ -65,6 +65,7 @@ def prepare(ask: SimpleNamespace) -> Run:
     if ask.student is ask.teacher:
         accepted = "another module; a copy.deepcopy of the teacher will do"
         raise ArgumentError("student", "the teacher itself, which would move with it", accepted)
+    refuse_wrapped(ask.student)
     ask.steps = whole("steps", ask.steps)
     ask.seed = whole_number("seed", ask.seed, "a whole number")
     if not _auto(ask.batch_size):
@@ -76,6 +77,13 @@ def prepare(ask: SimpleNamespace) -> Run:
     place, seed = choose_device(ask.device), ask.seed
     if ask.engine == "accelerate":
         place, seed = _share(ask)
+    elif (count := launched_processes()) > 1:
+        warnings.warn(
+            f"engine: this is one of {count} processes, and with engine={ask.engine!r} each of "
+            "them trains a student of its own and writes its own files; engine='accelerate' "
+            "trains one student in all of them",
+            stacklevel=3,
+        )
     ask.student.to(place)
     floating = (p.dtype for p in ask.student.parameters() if p.is_floating_point())
     dtype = next(floating, torch.get_default_dtype())
@@ -123,6 +131,19 @@ def batch_size_of(given: int | str, source: Inputs, preset: str = "auto") -> int
 def _share(ask: SimpleNamespace) -> tuple[torch.device, int]:
     r"""This process's device and seed, and refusals of what several could not agree about."""
     state = processes(cpu=ask.device == "cpu" or not torch.cuda.is_available())
+    if (count := launched_processes()) > state.num_processes:
+        raise ArgumentError(
+            "engine",
+            f"'accelerate' in one of {count} processes, where Accelerate knows of "
+            f"{state.num_processes}",
+            "a launch by `accelerate launch` or `torchrun`, without an Accelerate state made before",
+        )
+    if state.num_processes == 1:
+        warnings.warn(
+            "engine: 'accelerate' runs in a single process here; start the script by `accelerate "
+            "launch --num_processes 2` or `torchrun --nproc-per-node 2` for two",
+            stacklevel=4,
+        )
     for name in ("checkpoint", "seconds"):
         if state.num_processes > 1 and getattr(ask, name) is not None:
             raise ArgumentError(name, getattr(ask, name), "None with several processes")
@@ -175,18 +196,8 @@ def _bound(
         callbacks=as_callbacks(ask.callbacks),
         identity=_identity(objective, update, size or source.batch_size, ask.seed),
     )
-    engine = engines.make(_engine(ask.engine, source), objective, update, ask.steps)
+    engine = engines.make(ask.engine, objective, update, ask.steps, ask.seconds)
     return Run(objective, update, engine, settings)
-
-
-def _engine(name: str, source: Inputs) -> str:
-    r"""The engine by name, unless batches change their shapes, of which a compiled step has one."""
-    if not source.own_batches or source.same_shapes or name not in ("auto", "compiled"):
-        return name
-    if name == "compiled":
-        reason = "the batches of this loader may differ in size or shape"
-        warnings.warn(f"engine: {reason}; running eagerly", stacklevel=2)
-    return "eager"
 
 
 def _gradient_update(ask: SimpleNamespace, defaults: dict[str, Any]) -> GradientUpdate:

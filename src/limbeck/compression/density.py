@@ -3,6 +3,7 @@ r"""Densities fitted to the user's rows, to draw new ones from."""
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import torch
@@ -198,11 +199,13 @@ def fit_flow(
     order = torch.randperm(len(x), generator=generator)
     held, learnt = order[: max(2, len(x) // 10)], order[max(2, len(x) // 10) :]
     flow = Flow(len(found.columns), generator=generator)
-    distill(
-        None, flow, found.rows[learnt], kl(), steps=steps or FLOW_STEPS, every=FLOW_LOOK,
-        patience=10, held_out=found.rows[held], lr=FLOW_RATE, clip=10.0, seed=seed,
-        engine="eager", device="cpu", progress=progress,
-    )  # fmt: skip
+    with warnings.catch_warnings():  # of several processes: all fit the same flow
+        warnings.filterwarnings("ignore", "engine: this is one of")
+        distill(
+            None, flow, found.rows[learnt], kl(), steps=steps or FLOW_STEPS, every=FLOW_LOOK,
+            patience=10, held_out=found.rows[held], lr=FLOW_RATE, clip=10.0, seed=seed,
+            engine="eager", device="cpu", progress=progress,
+        )  # fmt: skip
     found.model = flow
     return found
 

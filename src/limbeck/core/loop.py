@@ -179,7 +179,9 @@ class Run:
                 self.stop_reason = f"all {self.settings.steps:,} steps done"
             elif self._late:
                 seconds = f"{self.settings.seconds:g}"
-                self.stop_reason = f"time: {seconds} s were up at step {self.done:,}"
+                compiling = self.engine.compile_seconds
+                of_it = f", after {compiling:.1f} s of compilation" if compiling else ""
+                self.stop_reason = f"time: {seconds} s were up at step {self.done:,}{of_it}"
                 self._for_now = True
             elif self._asked is not None:
                 self.stop_reason, self._for_now = self._asked[0], True
@@ -242,6 +244,7 @@ class Run:
             "steps": self.settings.steps,
             "looked": self._looked,
             "seconds": self.spent,
+            "engine": self.engine.state(),
             "stop_reason": None if self._for_now else self.stop_reason,
             "history": dict(self.history),
             "plateau": None if self.plateau is None else [self.plateau.best, self.plateau.since],
@@ -267,6 +270,7 @@ class Run:
         self.best = {
             k: v.to(self.objective.device) for k, v in files.under("best.", tensors).items()
         }
+        self.engine.load(about.get("engine", {}))
         self.history = History(about["history"])
         self.done, self._looked, self.spent = about["done"], about["looked"], about["seconds"]
         if self.plateau is not None and about["plateau"] is not None:

@@ -37,6 +37,8 @@ class Result:
         engine: Which engine ran the steps.
         settings: What was asked for, in words and numbers.
         failure: Where a loss was not finite, if one was.
+        processes: How many processes took each step together.
+        compile_seconds: How many of the seconds went into compilation.
     """
 
     student: nn.Module
@@ -47,6 +49,8 @@ class Result:
     engine: str = "eager"
     settings: dict[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
+    processes: int = 1
+    compile_seconds: float = 0.0
 
     def save(self, folder: str | Path) -> Path:
         r"""Write the student (safetensors) and its story (JSON) into a folder."""
@@ -58,6 +62,8 @@ class Result:
             "stop_reason": self.stop_reason,
             "seconds": self.seconds,
             "engine": self.engine,
+            "processes": self.processes,
+            "compile_seconds": self.compile_seconds,
             "settings": self.settings,
             "history": dict(self.history),
         }
@@ -82,6 +88,17 @@ class Result:
 
         return of_result(self)
 
+    @property
+    def ran_by(self) -> str:
+        r"""The engine in words, with the number of processes of one that is for several."""
+        if self.engine != "accelerate":
+            return self.engine
+        return f"{self.engine}, {self.processes} process{'es' if self.processes > 1 else ''}"
+
+    @property
+    def _compilation(self) -> str:
+        return f" ({self.compile_seconds:.1f} of them compilation)" if self.compile_seconds else ""
+
     def table(self) -> Table:
         r"""The result as a table."""
         table = Table(title="distillation", title_justify="left", show_header=False)
@@ -89,8 +106,8 @@ class Result:
         rows = {
             "student": f"{type(self.student).__name__}, {count:,} parameters",
             "objective": str(self.settings.get("loss", "")),
-            "steps": f"{self.steps:,} ({self.engine})",
-            "seconds": f"{self.seconds:.1f}",
+            "steps": f"{self.steps:,} ({self.ran_by})",
+            "seconds": f"{self.seconds:.1f}{self._compilation}",
             "stopped": self.stop_reason,
         }
         for name, values in self.history.items():

@@ -109,8 +109,8 @@ class GradientUpdate:
         ):
             raise ArgumentError("lr", repr(rate), "a finite number above zero")
         self.given, self.options, self.clip = optimizer, options, clip
-        # over processes, if there are several: from (gradients, means) to their averages
-        self.reduce: Callable[[Any], Any] | None = None
+        # over processes, if there are several: from gradients, means, buffers to their averages
+        self.reduce: Callable[[Any, Any, Any], Any] | None = None
         self.schedule = as_schedule(schedule)
 
     def bind(self, objective: Objective, steps: int) -> None:
@@ -159,7 +159,7 @@ class GradientUpdate:
         progress = self.progress
         gradients, means, buffers = self._gradient(plan)
         if self.reduce is not None:
-            gradients, means = self.reduce((gradients, means))
+            gradients, means, buffers = self.reduce(gradients, means, buffers)
         norm = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()
         good = progress.alive & norm.isfinite() & means.isfinite().all()
         progress.last.copy_(means)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from functools import partial
 
 import torch
 
 from limbeck.core.objective import Objective
 from limbeck.core.update import Update
+from limbeck.engine.automatic import CPU, CUDA, Automatic
 from limbeck.engine.base import Engine
 from limbeck.engine.compiled import Compiled
 from limbeck.engine.distributed import Distributed
@@ -16,34 +18,31 @@ from limbeck.engine.eager import Eager
 from limbeck.engine.graph import Graph
 from limbeck.errors import ArgumentError
 
-__all__ = ["Compiled", "Distributed", "Eager", "Engine", "Graph", "make"]
+__all__ = ["Automatic", "Compiled", "Distributed", "Eager", "Engine", "Graph", "make"]
 
 NAMES = ("auto", "eager", "compiled", "accelerate")
 
-WORTH_COMPILING = {False: 8_000, True: 2_000}
-r"""Steps from which compilation pays, without and with derivative losses, on a CPU."""
 
-
-def make(name: str, objective: Objective, update: Update, steps: int) -> Engine:
-    r"""The engine by name; "auto" chooses by the number of steps, never by the clock, so that
-    equal calls run equally.
-    """
+def make(
+    name: str, objective: Objective, update: Update, steps: int, seconds: float | None = None
+) -> Engine:
+    r"""The engine by name; "auto" chooses after a few steps, as `Automatic` tells."""
     if name not in NAMES:
         raise ArgumentError.unknown("engine", name, NAMES)
     cuda = objective.device.type == "cuda"
-    if name == "auto":
-        long = steps >= (500 if cuda else WORTH_COMPILING["derivatives" in objective.asks])
-        compiler = cuda or shutil.which("g++") or shutil.which("clang++")
-        possible = compiler and _obstacle(objective, update) is None
-        name = "compiled" if long and possible else "eager"
-    elif name == "compiled" and (reason := _obstacle(objective, update)):
-        warnings.warn(f"engine: {reason}; running eagerly", stacklevel=2)
-        name = "eager"
+    compiled = partial(Graph if cuda else Compiled, update)
     if name == "accelerate":
-        return Distributed(update)
-    if name == "eager":
-        return Eager(update)
-    return Graph(update) if cuda else Compiled(update)
+        return Distributed(update, objective)
+    if name == "auto":
+        compiler = cuda or shutil.which("g++") or shutil.which("clang++")
+        if not compiler or _obstacle(objective, update) is not None:
+            return Eager(update)
+        return Automatic(update, compiled, CUDA if cuda else CPU, steps, seconds)
+    if name == "compiled":
+        if (reason := _obstacle(objective, update)) is None:
+            return compiled()
+        warnings.warn(f"engine: {reason}; running eagerly", stacklevel=2)
+    return Eager(update)
 
 
 def _obstacle(objective: Objective, update: Update) -> str | None:

@@ -2,6 +2,7 @@ r"""The compiled engine: inputs, teacher, loss, gradient and optimizer as one co
 
 from __future__ import annotations
 
+import time
 import types
 import warnings
 from collections.abc import Callable
@@ -16,51 +17,78 @@ from limbeck.core.update import Update
 from limbeck.engine.eager import Eager
 from limbeck.engine.functions import functions_of
 
-__all__ = ["Compiled"]
+__all__ = ["Compiled", "shapes_of"]
+
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-class Compiled:
+class Compiled(Eager):
     r"""Traces the step once and calls the compiled graph directly from then on.
 
-    A step changes tensors in place that never move (parameters, optimizer state, progress), and
-    a plan has the same shapes at every step. So nothing needs to be looked up or guarded at each
-    call: the graph's arguments are those of the first call, with the plan's tensors replaced.
-    At a batch of twenty that look-up would cost as much as the arithmetic.
+    A step changes tensors in place that never move (parameters, optimizer state, progress). So
+    nothing needs to be looked up at each call: the graph's arguments are those of the first call,
+    with the plan's tensors replaced. At a batch of twenty that look-up would cost as much as the
+    arithmetic.
+
+    The graph is made for the shapes of one plan, the first. A plan of other shapes (the short last
+    batch of a pass, batches padded to their longest row) runs eagerly, on the same tensors. Which
+    steps are compiled is therefore a function of the plans alone: a checkpoint holds the shapes,
+    so that a resumed run compiles for the same ones.
+
+    Arguments:
+        update: How the student changes.
+        layout: The shapes to compile for, as `shapes_of` gives them, in writing; None takes those of the
+            first plan.
     """
 
     name = "compiled"
 
-    def __init__(self, update: Update) -> None:
-        self.update = update
+    def __init__(self, update: Update, layout: str | None = None) -> None:
+        super().__init__(update)
+        self._layout = layout
+        self._shapes: Any = None  # the same, as it is compared at each step
         self._graph: Callable[..., Any] | None = None
-        self._fallback: Eager | None = None
+        self._after_other = self._warned = False
 
     def step(self, plan: Plan) -> None:
-        if self._graph is not None:
-            tensors = leaves(plan)
-            for slot, leaf in self._slots:
-                self._arguments[slot] = tensors[leaf].contiguous()
-            self._graph(*self._arguments)
-        elif self._fallback is not None:
-            self._fallback.step(plan)
-        else:
-            self._first(map_tensors(Tensor.contiguous, plan))  # what the graph counts on from now
+        if self.name == "eager":  # it could not be compiled
+            return self._eagerly(plan)
+        shapes = shapes_of(plan)
+        if self._shapes is None and self._layout in (None, str(shapes)):
+            self._shapes, self._layout = shapes, str(shapes)
+        if shapes != self._shapes:
+            self._tell_of_shapes(shapes)
+            return self._eagerly(plan)
+        self._after_other = False
+        return self._fitting(plan)
+
+    def _fitting(self, plan: Plan) -> None:
+        r"""A step on a plan of the graph's shapes."""
+        if self._graph is None:
+            return self._first(map_tensors(Tensor.contiguous, plan))  # the graph counts on it
+        tensors = leaves(plan)
+        for slot, leaf in self._slots:
+            self._arguments[slot] = tensors[leaf].contiguous()
+        self._graph(*self._arguments)
+        return None
+
+    def _eagerly(self, plan: Plan) -> None:
+        super().step(plan)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"layout": self._layout}
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        self._layout = state.get("layout")
 
     def _first(self, plan: Plan) -> None:
-        calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
-        if names := functions_of(self.update, plan):
-            reason = f"the compiler would not see the backward of {', '.join(names)}"
-            return self._eagerly(plan, reason)
-        try:
-            with warnings.catch_warnings():  # what compilers say of themselves
-                warnings.simplefilter("ignore")
-                self._trace(plan, calls)
-        except Exception as error:
-            if calls:  # it compiled, and then failed in running: not the compiler's fault
-                raise
-            return self._eagerly(plan, (str(error).strip() or type(error).__name__).splitlines()[0])
-        if len(calls) != 1:
-            raise AssertionError(f"one graph expected, {len(calls)} were called")
+        began = time.monotonic()
+        calls: list[Call] = []
+        reason = self._compile(plan, calls)
+        self.compile_seconds += time.monotonic() - began
+        if reason is not None:
+            return self._give_up(plan, f"the step cannot be compiled ({reason})")
         self._graph, arguments = calls[0]
         self._arguments = list(arguments)
         where = {id(argument): slot for slot, argument in enumerate(arguments)}
@@ -71,14 +99,56 @@ class Compiled:
         ]
         return None
 
-    def _eagerly(self, plan: Plan, reason: str) -> None:
-        warnings.warn(
-            f"engine: the step cannot be compiled ({reason}); running eagerly", stacklevel=3
-        )
-        self._fallback, self.name = Eager(self.update), "eager"
-        self._fallback.step(plan)
+    def _compile(self, plan: Plan, calls: list[Call]) -> str | None:
+        r"""Compile the step and run it once; why not, if it fails, with everything as before."""
+        if names := functions_of(self.update, plan):
+            return f"the compiler would not see the backward of {', '.join(names)}"
+        before = map_tensors(torch.clone, self._changing())
+        try:
+            with warnings.catch_warnings():  # what compilers say of themselves
+                warnings.simplefilter("ignore")
+                self._trace(plan, calls)
+            if len(calls) != 1:
+                raise AssertionError(f"one graph expected, {len(calls)} were called")
+        except Exception as error:  # one that is not the compiler's comes again in the eager step
+            now = self._changing()
+            with torch.no_grad():
+                for name, value in before.items():
+                    now[name].copy_(value)
+            return (str(error).strip() or type(error).__name__).splitlines()[0]
+        return None
 
-    def _trace(self, plan: Plan, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
+    def _changing(self) -> dict[str, Tensor]:
+        r"""Everything that a step changes."""
+        objective: Any = getattr(self.update, "objective", None)
+        own = [] if objective is None else [*objective.named_parameters(), *objective.named_buffers()]
+        held = (*own, *((f"update {name}", t) for name, t in self.update.tensors().items()))
+        return {name: tensor.detach() for name, tensor in held}
+
+    def _give_up(self, plan: Plan, reason: str) -> None:
+        r"""Run this step and all that follow eagerly, and say so."""
+        warnings.warn(f"engine: {reason}; running eagerly", stacklevel=3)
+        self.name, self._graph = "eager", None
+        self._eagerly(plan)
+
+    def _tell_of_shapes(self, shapes: Any) -> None:
+        r"""Warn once of batches whose shapes change.
+
+        One batch of fewer rows among full ones is the last of a pass, and as it should be.
+        """
+        short = not self._after_other and _fewer_rows(self._shapes, shapes)
+        self._after_other = True
+        if short or self._warned or self._shapes is None:
+            return
+        self._warned = True
+        warnings.warn(
+            "engine: the shapes of the batches change, and a step is compiled for one shape; steps "
+            "on batches of other shapes run eagerly (pad all batches to one length, or choose "
+            "engine='eager')",
+            stacklevel=3,
+        )
+
+    def _trace(self, plan: Plan, calls: list[Call]) -> None:
         # torch.compile's own, which has no public name; without it steps run eagerly
         from torch._inductor.compile_fx import compile_fx
 
@@ -103,3 +173,34 @@ class Compiled:
     def _options(self) -> dict[str, Any]:
         # no threads for loops that end before a second one has woken up
         return {"cpp_wrapper": True, "cpp.min_chunk_size": 4096}
+
+
+def shapes_of(tree: Any) -> Any:
+    r"""What a graph takes for granted of a plan, beside the numbers in its tensors."""
+    if isinstance(tree, Tensor):
+        return tree.shape, tree.dtype
+    if isinstance(tree, dict):
+        return tuple((key, shapes_of(value)) for key, value in tree.items())
+    if isinstance(tree, tuple | list):
+        return tuple(map(shapes_of, tree))
+    constant = tree is None or isinstance(tree, int | float | str)  # traced as they are
+    return tree if constant else type(tree)
+
+
+def _fewer_rows(full: Any, other: Any) -> bool:
+    r"""Whether shapes differ in nothing but the number of rows, of which the other has fewer."""
+    pairs: set[tuple[int, int]] = set()
+    first = False
+
+    def compare(a: Any, b: Any) -> bool:
+        nonlocal first
+        if isinstance(a, torch.Size) and isinstance(b, torch.Size) and len(a) == len(b):
+            changed = [i for i, (old, new) in enumerate(zip(a, b, strict=True)) if old != new]
+            first = first or 0 in changed
+            pairs.update((a[i], b[i]) for i in changed)
+            return len(changed) <= 1
+        if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
+            return all(map(compare, a, b))
+        return bool(a == b)
+
+    return compare(full, other) and first and len(pairs) == 1 and all(b < a for a, b in pairs)

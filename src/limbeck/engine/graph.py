@@ -26,23 +26,32 @@ class Graph(Compiled):
     the steps themselves is touched by it.
     """
 
-    def __init__(self, update: Update) -> None:
-        super().__init__(update)
+    def __init__(self, update: Update, layout: str | None = None) -> None:
+        super().__init__(update, layout)
         self._captured: torch.cuda.CUDAGraph | None = None
         self._calls = 0
 
-    def step(self, plan: Plan) -> None:
+    def _fitting(self, plan: Plan) -> None:
         if self._captured is not None:
             self._refill(plan)
             self._captured.replay()
-        elif self._calls < WARM_UP or self._fallback is not None:
+        elif self._calls < WARM_UP:
             self._calls += 1
             with tensor_float():
-                super().step(plan)
+                super()._fitting(plan)
         else:
             with tensor_float():
-                self._capture(plan)
-            self.step(plan)
+                try:
+                    self._capture(plan)
+                except Exception as error:
+                    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                    return self._give_up(plan, f"the step cannot be captured ({reason})")
+            self._fitting(plan)
+        return None
+
+    def _eagerly(self, plan: Plan) -> None:
+        with tensor_float():
+            super()._eagerly(plan)
 
     def _capture(self, plan: Plan) -> None:
         r"""Capturing records the step without running it."""

@@ -197,7 +197,7 @@ def of_result(
         "doubts": list(doubts),
         **{name: settings[name] for name in TOLD if settings.get(name) not in (None, "")},
         "steps": f"{result.steps:,}; {result.stop_reason}",
-        "seconds": f"{result.seconds:.1f} ({result.engine})",
+        "seconds": f"{result.seconds:.1f} ({result.ran_by})",
         **more.pop("about", {}),
     }
     if doubt := (settings.get("normalization") or {}).get("doubt"):

@@ -158,4 +158,6 @@ def joined(results: Sequence[Result], final: str) -> Result:
         last.engine,
         dict(last.settings),
         failure,
+        last.processes,
+        sum(result.compile_seconds for result in results),
     )

@@ -86,6 +86,8 @@ def story(run: Run) -> dict[str, Any]:
         "stop_reason": str(run.stop_reason),
         "seconds": run.seconds,
         "engine": run.engine.name,
+        "processes": run.engine.processes,
+        "compile_seconds": run.engine.compile_seconds,
         "settings": {**(run.settings.identity or {}), "steps": run.settings.steps, **about},
         "failure": run.failure,
     }

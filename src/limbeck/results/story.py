@@ -29,7 +29,7 @@ def story(result: Result) -> dict[str, Any]:
             named |= value
         elif name not in HIDDEN and value is not None:
             named[name] = value
-    named |= {"steps done": result.steps, "stopped": result.stop_reason, "engine": result.engine}
+    named |= {"steps done": result.steps, "stopped": result.stop_reason, "engine": result.ran_by}
     found = []
     if result.failure is not None:
         found.append(verdict("training", False, str(result.failure)))
