@@ -136,7 +136,7 @@ def _share(ask: SimpleNamespace) -> tuple[torch.device, int]:
             "engine",
             f"'accelerate' in one of {count} processes, where Accelerate knows of "
             f"{state.num_processes}",
-            "a launch by `accelerate launch` or `torchrun`, without an Accelerate state made before",
+            "a launch by `accelerate launch` or `torchrun`, with no Accelerate state made before",
         )
     if state.num_processes == 1:
         warnings.warn(

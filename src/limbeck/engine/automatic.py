@@ -55,7 +55,7 @@ class Costs(NamedTuple):
 
 
 CPU = Costs(start=8.0, per_operation=0.05, saved=10e-6)
-CUDA = Costs(start=8.0, per_operation=0.035, saved=10e-6)
+CUDA = Costs(start=5.0, per_operation=0.03, saved=20e-6)
 
 
 class Automatic:
@@ -147,8 +147,6 @@ class _Operations(TorchDispatchMode):
         super().__init__()
         self.number = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.number += 1
         return func(*args, **(kwargs or {}))

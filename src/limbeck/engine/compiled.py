@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from limbeck.core.batch import leaves, map_tensors
 from limbeck.core.objective import Plan
@@ -37,8 +37,8 @@ class Compiled(Eager):
 
     Arguments:
         update: How the student changes.
-        layout: The shapes to compile for, as `shapes_of` gives them, in writing; None takes those of the
-            first plan.
+        layout: The shapes to compile for, as text of what `shapes_of` gives; None takes those of
+            the first plan.
     """
 
     name = "compiled"
@@ -120,10 +120,10 @@ class Compiled(Eager):
 
     def _changing(self) -> dict[str, Tensor]:
         r"""Everything that a step changes."""
-        objective: Any = getattr(self.update, "objective", None)
-        own = [] if objective is None else [*objective.named_parameters(), *objective.named_buffers()]
-        held = (*own, *((f"update {name}", t) for name, t in self.update.tensors().items()))
-        return {name: tensor.detach() for name, tensor in held}
+        objective: Any = getattr(self.update, "objective", nn.Module())
+        held = dict(objective.named_parameters()) | dict(objective.named_buffers())
+        held |= {f"update {name}": tensor for name, tensor in self.update.tensors().items()}
+        return {name: tensor.detach() for name, tensor in held.items()}
 
     def _give_up(self, plan: Plan, reason: str) -> None:
         r"""Run this step and all that follow eagerly, and say so."""

@@ -188,5 +188,7 @@ def _digest(x: Any) -> str:
     found = hashlib.sha256()
     for tensor in leaves(x):
         found.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        found.update(tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy())
+        found.update(
+            tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()
+        )
     return found.hexdigest()
