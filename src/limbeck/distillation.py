@@ -77,8 +77,9 @@ def distill(
         preset: "thesis" for the source text's settings: ADADELTA, batches of 20, no decay.
         seed: Seeds everything that has no seed of its own.
         device: Where to run; "auto" is a GPU if there is one.
-        engine: "eager", "compiled", or "auto": compiled where the run is long enough to pay;
-            "accelerate" in each process of an `accelerate launch`, on batches of its own.
+        engine: "eager", "compiled", or "auto": compiled where a forecast from the operations of a
+            step and the number of steps says that it pays; "accelerate" in each process of an
+            `accelerate launch`, on batches of its own.
         teacher_output: The form of the teacher's outputs: "logits", "probabilities",
             "log_probabilities", "values"; "auto" asks the model or looks at its outputs, and
             refuses to guess.
@@ -88,7 +89,7 @@ def distill(
         metrics: Functions of the student, by name, recorded in the history at each look.
         held_out: Inputs on which the loss is recorded at each look.
         patience: Stop after so many looks without a better held-out loss, and keep the best.
-        seconds: Stop after so many seconds.
+        seconds: Stop after so many seconds, compilation included.
         every: Steps between looks; by default a fiftieth of all.
         checkpoint: A folder to write checkpoints to, and to resume from if it holds one. Another
             number of steps is refused if the schedule depends on it, as "cosine" does.

@@ -12,6 +12,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck import engine as engines
+from limbeck.engine.automatic import CPU
 from limbeck.inputs import Dataset
 
 DOUBLE = torch.float64
@@ -248,29 +249,42 @@ def test_a_number_that_a_compiled_step_would_leave_as_it_is_is_trained_eagerly()
     assert run.objective.student.scale != 1.0
 
 
-def made(name="auto", *, steps, asks=("values",), whole=True):
-    objective = SimpleNamespace(device=torch.device("cpu"), asks=frozenset(asks))
+def made(name="auto", *, whole=True):
+    objective = SimpleNamespace(device=torch.device("cpu"))
     objective.named_parameters = objective.named_buffers = list
-    return engines.make(name, objective, SimpleNamespace(whole=whole), steps).name
+    return type(engines.make(name, objective, SimpleNamespace(whole=whole), 10**6))
 
 
 @pytest.mark.parametrize(
-    ("steps", "asks", "whole", "compiler", "expected"),
+    ("whole", "compiler", "expected"),
     [
-        (7_999, ("values",), True, True, "eager"),
-        (8_000, ("values",), True, True, "compiled"),
-        (1_999, ("values", "derivatives"), True, True, "eager"),
-        (2_000, ("derivatives",), True, True, "compiled"),
-        (10**6, ("values",), False, True, "eager"),
-        (10**6, ("derivatives",), True, False, "eager"),
+        (True, True, engines.Automatic),
+        (False, True, engines.Eager),
+        (True, False, engines.Eager),
     ],
 )
-def test_auto_goes_by_steps_loss_and_compiler_alone(
-    monkeypatch, steps, asks, whole, compiler, expected
+def test_auto_needs_a_compiler_and_an_update_that_can_be_compiled(
+    monkeypatch, whole, compiler, expected
 ):
     monkeypatch.setattr(shutil, "which", lambda name: "/bin/" + name if compiler else None)
-    found = {made(steps=steps, asks=asks, whole=whole) for _ in range(3)}
-    assert found == {expected}
+    assert made(whole=whole) is expected
+
+
+@pytest.mark.parametrize(
+    ("operations", "steps", "seconds", "expected"),
+    [
+        (170, 5_000, None, False),  # the thesis' student and cross entropy
+        (170, 20_000, None, True),
+        (300, 2_000, None, False),  # with derivatives
+        (300, 10_000, None, True),
+        (1_600, 2_000, None, False),  # six layers of a transformer
+        (1_600, 20_000, None, True),
+        (1_600, 20_000, 100.0, False),
+        (1_600, 20_000, 1_000.0, True),
+    ],
+)
+def test_compilation_pays_by_operations_steps_and_seconds(operations, steps, seconds, expected):
+    assert CPU.pay(operations, steps, seconds) is expected
 
 
 def test_a_short_run_is_eager_by_default():

@@ -21,6 +21,9 @@ __all__ = ["Compiled", "shapes_of"]
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
+CONSTANTS, SEQUENCES = (int, float, str), (tuple, list)
+r"""Made once: the shapes of plans are compared at each step."""
+
 
 class Compiled(Eager):
     r"""Traces the step once and calls the compiled graph directly from then on.
@@ -177,14 +180,15 @@ class Compiled(Eager):
 
 def shapes_of(tree: Any) -> Any:
     r"""What a graph takes for granted of a plan, beside the numbers in its tensors."""
+    if tree is None or isinstance(tree, CONSTANTS):  # a compiler takes them as they are
+        return tree
     if isinstance(tree, Tensor):
         return tree.shape, tree.dtype
     if isinstance(tree, dict):
-        return tuple((key, shapes_of(value)) for key, value in tree.items())
-    if isinstance(tree, tuple | list):
-        return tuple(map(shapes_of, tree))
-    constant = tree is None or isinstance(tree, int | float | str)  # traced as they are
-    return tree if constant else type(tree)
+        return tuple([(key, shapes_of(value)) for key, value in tree.items()])
+    if isinstance(tree, SEQUENCES):
+        return tuple([shapes_of(value) for value in tree])
+    return type(tree)
 
 
 def _fewer_rows(full: Any, other: Any) -> bool:
