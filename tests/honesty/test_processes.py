@@ -102,7 +102,8 @@ def attempt(inputs, student=None, **more):
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            result = lb.distill(teacher, student, inputs, **OPTIONS | {"engine": "accelerate"} | more)
+            options = OPTIONS | {"engine": "accelerate"} | more
+            result = lb.distill(teacher, student, inputs, **options)
     except lb.ArgumentError as error:
         return {"refused": str(error)}
     state = student.state_dict() | {"unsaved": getattr(student, "unsaved", X)}
@@ -164,7 +165,7 @@ def test_processes_that_draw_rows_of_their_own_train_one_student(told):
 
 
 def test_buffers_are_those_of_one_student_in_all_processes(told):
-    r"""Running statistics are averaged; what nothing changes is the first process's, bit for bit."""
+    r"""Running statistics are averaged; what nothing changes is as in the first process."""
     ends = [process["other students"]["state"] for process in told]
     assert ends[0] == ends[1]
     first = Own(seed=5)
@@ -200,11 +201,10 @@ def test_launched_processes_that_each_train_a_student_are_told(told):
 def test_a_launch_of_several_without_accelerate_is_told(monkeypatch, engine):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    options = OPTIONS | {"steps": 1, "engine": engine}
+    # it is told before anything is compiled
+    monkeypatch.setattr("limbeck.engine.compiled.Compiled.step", lambda *_: None)
+    steps = lb.steps(teacher, lb.MLP(4, 3), X, engine=engine, **OPTIONS)
     with pytest.warns(UserWarning, match=f"one of 2 processes.*engine='{engine}'.*'accelerate'"):
-        steps = lb.steps(teacher, lb.MLP(4, 3), X, **options)
-        if engine == "compiled":  # it is told before anything is compiled
-            monkeypatch.setattr("limbeck.engine.compiled.Compiled.step", lambda *_: None)
         next(steps)
 
 
