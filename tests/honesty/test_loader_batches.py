@@ -14,7 +14,6 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     IterableDataset,
-    Subset,
     TensorDataset,
 )
 
@@ -134,24 +133,6 @@ def test_a_run_with_a_loader_continues_exactly(tmp_path, steps):
             lambda x: 2 * x, Sizes(), loader_of(batch_size=5), "square_error", steps=9, seed=1,
             schedule="constant", device="cpu", checkpoint=tmp_path, progress=False,
         )  # fmt: skip
-
-
-def test_a_compiled_step_is_not_given_batches_of_another_size():
-    options = dict(engine="compiled", device="cpu", steps=5, progress=False)
-    short, even = DataLoader(TensorDataset(X), 8), DataLoader(TensorDataset(X), 5)
-    with pytest.warns(UserWarning, match="batches of this loader may differ.*running eagerly"):
-        result = lb.distill(lambda x: 2 * x, lb.MLP(1, 1), short, "square_error", **options)
-    assert (result.engine, result.steps) == ("eager", 5)
-    assert Loader(even).same_shapes
-    assert Loader(DataLoader(Subset(TensorDataset(X), range(19)), 8, drop_last=True)).same_shapes
-    for other in (short, DataLoader(list(X), 5), loader_of(batch_sampler=[[0], [1, 2]])):
-        assert not Loader(other).same_shapes
-
-
-def test_auto_runs_eagerly_where_batches_change(monkeypatch):
-    monkeypatch.setattr("limbeck.engine.WORTH_COMPILING", {False: 1, True: 1})
-    result = trained(loader_of(batch_size=8))[1]
-    assert result.engine == "eager"
 
 
 @pytest.mark.parametrize("family", ["classes", "numbers"])

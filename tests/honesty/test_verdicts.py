@@ -14,14 +14,6 @@ import warnings
 
 import pytest
 import torch
-from tests.generative.small import (
-    HALF,
-    MODES,
-    one_mode_student,
-    random_rbm,
-    student,
-    two_modes,
-)
 from torch.distributions import Independent, Normal, StudentT, Uniform
 
 import limbeck as lb
@@ -30,6 +22,14 @@ from limbeck import cli, results
 from limbeck.report.drawing import Drawing
 from limbeck.report.sections_generative import sections
 from limbeck.samplers.slice import Slice
+from tests.generative.small import (
+    HALF,
+    MODES,
+    one_mode_student,
+    random_rbm,
+    student,
+    two_modes,
+)
 
 
 def normal(x):

@@ -136,7 +136,7 @@ def _exported(done: Done, path: Path) -> Done:
     report = done.evidence.get("report", done.evidence.get("agreement"))
     exported(done.saved, path, report=report)
     files = getattr(done.saved, "exported", ())
-    if not files or not hasattr(report, "shipped"):
+    if not files or report is None or not hasattr(report, "shipped"):
         return done
     report = report.shipped(files)
     return done._replace(evidence=done.evidence | {"report": report}, shown=str(report))

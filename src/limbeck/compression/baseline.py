@@ -201,7 +201,9 @@ def _network(
 def _start_small(student: Preprocessed) -> None:
     r"""Let the outputs start near 0: on few rows, what is random at the start stays in the end."""
     if isinstance(student.network, MLP):
-        student.network.layers[-1].weight.mul_(START)
+        last = student.network.layers[-1]
+        assert isinstance(last, nn.Linear)
+        last.weight.mul_(START)
 
 
 class _Watch:

@@ -34,12 +34,10 @@ class Inputs(ABC):
             takes these, by `own_batch`, and not n inputs at a time.
         batch_size: The size of these batches, but for a shorter last one; None if they differ or
             nobody can say.
-        same_shapes: Whether all of them surely have the same shapes, as a compiled step needs.
     """
 
     own_batches = False
     batch_size: int | None = None
-    same_shapes = True
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = None if seed is None else whole_number("seed", seed, "a whole number, or None")

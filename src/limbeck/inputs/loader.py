@@ -57,7 +57,6 @@ class Loader(Eager):
         if self.own_batches:
             sampler = getattr(loader, "batch_sampler", None)
             self.batch_size = loader.batch_size or getattr(sampler, "batch_size", None)
-            self.same_shapes = _same_shapes(loader)
         self.start: Tensor | None = None  # the generator's state before the first item
         self.ahead: deque[Batch] = deque()  # what was read of the loader and not used yet
         self.iterator: Iterator[Any] | None = None
@@ -141,18 +140,6 @@ class Loader(Eager):
                 return self.checked(Batch(*split_item(item, "loader")), None, "loader")
             self.iterator = None
         raise ArgumentError("loader", "no items in a pass", "a loader that gives items every time")
-
-
-def _same_shapes(loader: data.DataLoader[Any]) -> bool:
-    r"""Whether every batch surely has the same shapes: known of tensors alone."""
-    dataset: Any = loader.dataset
-    while isinstance(dataset, data.Subset):
-        dataset = dataset.dataset
-    plain = isinstance(dataset, data.TensorDataset) and loader.collate_fn is data.default_collate
-    if not plain or loader.batch_size is None:
-        return False
-    counted = type(loader.sampler) in (data.SequentialSampler, data.RandomSampler)
-    return loader.drop_last or (counted and len(loader.sampler) % loader.batch_size == 0)  # type: ignore[arg-type]
 
 
 def _cut(batch: Batch, start: int, stop: int | None) -> Batch:

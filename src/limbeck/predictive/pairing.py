@@ -78,7 +78,6 @@ class Pairs(Nested):
         super().__init__([inputs])
         self.outcomes, self.state = outcomes, state
         self.own_batches, self.batch_size = inputs.own_batches, inputs.batch_size
-        self.same_shapes = inputs.same_shapes
 
     def draw(self, n: int) -> Batch:
         source = self.sources[0]
