@@ -7,7 +7,10 @@ off its pseudo-draws are warned of, once for each bag.
 """
 
 import json
+import os
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -166,6 +169,25 @@ def test_the_user_chooses_the_fraction_or_gives_inputs():
 
 def test_rows_that_decide_when_to_stop_are_told():
     assert "decided when to stop" in small(patience=5).new_inputs.reason
+
+
+def test_the_split_is_the_same_in_every_process():
+    script = """
+import torch
+from limbeck.predictive.held_out import split_rows
+print(split_rows(torch.arange(80.0).reshape(40, 2), None, 0)[1].tolist())
+"""
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert told[0] == told[1]
 
 
 def test_a_batch_of_all_rows_becomes_one_of_all_training_rows():

@@ -3,6 +3,7 @@ r"""Inputs that a student is not trained on: rows held out, inputs given, or a f
 from __future__ import annotations
 
 from copy import copy
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -262,11 +263,12 @@ def _keys(x: X) -> np.ndarray:
     parts = [x] if isinstance(x, Tensor) else [x[name] for name in sorted(x)]
     count = rows(x)
     size = max(1, BLOCK // max(1, sum(8 * part[0].numel() for part in parts)))
-    found: list[int] = []
+    found: list[bytes] = []
     for start in range(0, count, size):
         some = [_as_bytes(part[start : start + size]) for part in parts]
-        found += [hash(row.tobytes()) for row in np.concatenate(some, 1)]
-    return np.array(found, np.int64)
+        found += [blake2b(row, digest_size=8).digest() for row in np.concatenate(some, 1)]
+    # not Python's hash, whose seed changes from process to process
+    return np.frombuffer(b"".join(found), np.int64)
 
 
 def _as_bytes(part: Tensor) -> np.ndarray:
