@@ -58,6 +58,10 @@ def warmed(t, total, warmup):
     return torch.clamp((t + 1) / warmup, max=1)
 
 
+def name_of(schedule):
+    return getattr(schedule, "__name__", str(schedule) if isinstance(schedule, str) else "object")
+
+
 DEPENDENT = ["cosine", "linear", "logarithmic", lb.Cosine(warmup=0.2), falling, stepped]
 INDEPENDENT = [
     "constant", "robbins-monro", None, lb.RobbinsMonro(5.0), decayed, switched,
@@ -66,7 +70,7 @@ INDEPENDENT = [
 
 
 @pytest.mark.parametrize("steps", [40, 12])
-@pytest.mark.parametrize("schedule", DEPENDENT, ids=str)
+@pytest.mark.parametrize("schedule", DEPENDENT, ids=name_of)
 def test_a_schedule_that_knows_its_end_is_not_given_another(tmp_path, schedule, steps):
     run(tmp_path, 20, schedule=schedule)
     student = net(7)
@@ -77,7 +81,7 @@ def test_a_schedule_that_knows_its_end_is_not_given_another(tmp_path, schedule, 
     assert run(tmp_path, 20, schedule=schedule).steps == 20
 
 
-@pytest.mark.parametrize("schedule", INDEPENDENT, ids=str)
+@pytest.mark.parametrize("schedule", INDEPENDENT, ids=name_of)
 def test_a_schedule_without_an_end_is_continued_exactly(tmp_path, schedule):
     run(tmp_path, 20, schedule=schedule)
     longer = run(tmp_path, 40, net(7), schedule=schedule)

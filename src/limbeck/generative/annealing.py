@@ -17,6 +17,7 @@ from limbeck.generative.estimate import LogPartition, Verdict
 from limbeck.generative.evaluating import Densities
 from limbeck.generative.importance import log_mean, weight_doubts
 from limbeck.generative.mixing import SIGNIFICANT, drift
+from limbeck.generative.modes import check_modes
 from limbeck.generative.optimal_bridge import fit_bridge
 from limbeck.generative.path_check import check_path
 from limbeck.generative.sampling import Starts, as_start
@@ -104,7 +105,8 @@ def ais(
     path = _path(densities.target if path is None else path, densities)
     check_path(path, densities, reverse)
     x = path.sample(samples, densities.generator("path"))
-    forward = path.log_z + _up(path, x, betas, densities.generator("annealing"), progress)
+    total, x = _up(path, x, betas, densities.generator("annealing"), progress)
+    forward = path.log_z + total
     value, error = log_mean(forward)
     found = weight_doubts(forward, "weights of the runs") + tail_doubts(densities, x)
     diagnostics: dict[str, Any] = {
@@ -135,6 +137,9 @@ def ais(
             error = math.hypot(error, gap)
         if float(upper) < float(mean_bound(forward)):
             found.append("the upper bound is below the lower one")
+    modes = check_modes(densities, x[:, None], value, error, forward)
+    found, error = found + modes.reasons, math.hypot(error, modes.lacking)
+    diagnostics |= modes.diagnostics
     return LogPartition(
         value,
         error,
@@ -206,14 +211,14 @@ def _backward(
 
 def _up(
     path: Any, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
-) -> Tensor:
-    r"""The log weights (n,) of runs from β = 0 to 1."""
+) -> tuple[Tensor, Tensor]:
+    r"""The log weights (n,) of runs from β = 0 to 1, and where they end."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     pairs = list(itertools.pairwise(betas))
     for before, after in tracked(pairs, "annealing", progress):
         gain, x = path.climb(x, before, after, generator)
         total += gain
-    return _finite(total)
+    return _finite(total), x
 
 
 def _down(

@@ -12,6 +12,7 @@ from limbeck.generative.bounds import mean_bound
 from limbeck.generative.estimate import LogPartition, Verdict
 from limbeck.generative.evaluating import Densities, Logs
 from limbeck.generative.mixing import MIN_CHAINS, SIGNIFICANT, difference, drift, memory
+from limbeck.generative.modes import check_modes
 from limbeck.generative.optimal_bridge import Bridge, fit_bridge
 from limbeck.generative.sampling import Draws, Plan, Start, draws_of, plan
 from limbeck.generative.tails import tail_doubts
@@ -70,14 +71,14 @@ def bridge(
         return all(abs(score) < FORGOTTEN for score in scores.values())
 
     first, second = draws_of(densities, how, logs.ratio, forgotten, progress)
-    fit, target = fit_bridge(first.logs.ratio, logs.ratio), first.logs
+    fit, target, x = fit_bridge(first.logs.ratio, logs.ratio), first.logs, first.x
     found, scores = _unmixed(fit, first, how.start)
     if second is not None:
         reasons, scores["starts_z"] = _disagreement(fit, first.logs, second.logs)
         found += reasons
         if not reasons and how.per_chain == 1:
             target = Logs(*(torch.cat(both) for both in zip(first.logs, second.logs, strict=True)))
-            fit = fit_bridge(target.ratio, logs.ratio)
+            fit, x = fit_bridge(target.ratio, logs.ratio), torch.cat([first.x, second.x])
     error = fit.std_error
     if found:
         others = [first.early.ratio[:, None], *([] if second is None else [second.logs.ratio])]
@@ -88,6 +89,8 @@ def bridge(
     spread = r_hat(fit.f_target)
     if how.per_chain >= MIN_DRAWS_FOR_R_HAT and how.chains < FEWEST and spread > 1.05:
         found.append(f"chains differ from one another (R-hat {spread:.2f})")
+    modes = check_modes(densities, x, fit.log_z, error)
+    found, error = found + modes.reasons, math.hypot(error, modes.lacking)
     runs = [run for run in (first, second) if run is not None]
     tried = [run.acceptance for run in runs if not math.isnan(run.acceptance)]
     finite = bool(target.ratio.isfinite().all())
@@ -109,6 +112,7 @@ def bridge(
             "acceptance": tried[0] if tried else None,
             "r_hat": None if math.isnan(spread) else spread,
             **scores,
+            **modes.diagnostics,
         },
         samples=samples,
         sweeps=sum(run.sweeps for run in runs),

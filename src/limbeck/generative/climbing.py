@@ -15,7 +15,7 @@ from limbeck.generative.enumeration import place_of
 from limbeck.models.rbm import RBM, softplus
 from limbeck.models.supports import Discrete, Support
 
-__all__ = ["Peak", "climb"]
+__all__ = ["Peak", "climb", "tops"]
 
 ROUNDS = 1000  # more than any climb takes
 
@@ -74,7 +74,7 @@ def climb(
         own = getattr(target, "start", None)
         chains = own(tries, generator) if own else support.start(tries, generator, device, dtype)
         x = torch.cat([x, target.advance(chains, sweeps, generator).to(x)])
-    value, x = (_climb_rbm if isinstance(target, RBM) else _climb_any)(target, x)
+    value, x = tops(target, x)
     top = int(value.nan_to_num(-math.inf, math.inf).argmax())
     if not math.isfinite(found := value[top].item()):
         accepted = "a target with a finite log p̃ near some event to start from"
@@ -82,8 +82,19 @@ def climb(
     return Peak(found, x[top].clone())
 
 
-def _climb_any(target: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    r"""log p̃ (n,) of the tries (n, *shape) at the top, and these."""
+@torch.no_grad()
+def tops(target: Any, x: Tensor, rounds: int = ROUNDS) -> tuple[Tensor, Tensor]:
+    r"""log p̃ (n,) where climbs from events (n, *shape) end, and the events there.
+
+    Arguments:
+        target: An RBM, or any target with a discrete support.
+        x: Where the climbs start.
+        rounds: Rounds over all variables, at most.
+    """
+    return (_climb_rbm if isinstance(target, RBM) else _climb_any)(target, x, rounds)
+
+
+def _climb_any(target: Any, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
     support = target.support
 
     def log_p(codes: Tensor) -> Tensor:
@@ -101,11 +112,11 @@ def _climb_any(target: Any, x: Tensor) -> tuple[Tensor, Tensor]:
                 codes = torch.where(better[:, None], other, codes)
         return codes
 
-    codes = _until_still(turn_each, support.encode(x).flatten(1))
+    codes = _until_still(turn_each, support.encode(x).flatten(1), rounds)
     return log_p(codes).double(), support.decode(codes).reshape(x.shape)
 
 
-def _climb_rbm(rbm: RBM, x: Tensor) -> tuple[Tensor, Tensor]:
+def _climb_rbm(rbm: RBM, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
     W, a, b = (p.detach().double() for p in (rbm.W, rbm.a, rbm.b))
 
     def turn_all(x: Tensor) -> Tensor:
@@ -127,14 +138,14 @@ def _climb_rbm(rbm: RBM, x: Tensor) -> tuple[Tensor, Tensor]:
             x[:, i] += better * change
         return x
 
-    x = _until_still(turn_each, _until_still(turn_all, x.double()))
+    x = _until_still(turn_each, _until_still(turn_all, x.double(), rounds), rounds)
     return x @ a + softplus(x @ W + b).sum(1), x.to(rbm.W.dtype)
 
 
-def _until_still(round_of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def _until_still(round_of: Callable[[Tensor], Tensor], x: Tensor, rounds: int) -> Tensor:
     r"""Rounds of the rows that still move."""
     x, rows = x.clone(), torch.arange(len(x), device=x.device)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         if not len(rows):
             break
         before = x[rows]

@@ -12,6 +12,7 @@ from limbeck.generative.bounds import mean_bound
 from limbeck.generative.estimate import LogPartition, Verdict
 from limbeck.generative.evaluating import Densities, Logs
 from limbeck.generative.mixing import SIGNIFICANT
+from limbeck.generative.modes import check_modes
 from limbeck.generative.optimal_bridge import fit_bridge
 from limbeck.generative.sampling import Start, as_start
 from limbeck.generative.tails import tail_doubts
@@ -70,6 +71,8 @@ def importance(
     largest = float(seen.max())
     if densities.support.discrete and largest > value + SIGNIFICANT * error:
         found.append(f"log Z is above {largest:.6g}, log p̃ of one of the events seen")
+    modes = check_modes(densities, x[:, None], value, error, logs.ratio)
+    found, error = found + modes.reasons, math.hypot(error, modes.lacking)
     return LogPartition(
         value,
         error,
@@ -82,6 +85,7 @@ def importance(
             "sampling_error": sampling_error,
             "pareto_k": pareto_k(logs.ratio),
             **diagnostics,
+            **modes.diagnostics,
         },
         samples=samples,
         sweeps=sweeps,

@@ -45,6 +45,7 @@ class Draws(NamedTuple):
     r"""What chains have given.
 
     Attributes:
+        x: The draws, (chains, draws, *shape).
         logs: At the draws, (chains, draws).
         start: Where the chains began, (chains,).
         early: Where they were after a quarter of the burn-in (before the polish, for Metropolis).
@@ -54,6 +55,7 @@ class Draws(NamedTuple):
         moved: Whether any chain is elsewhere than where it started.
     """
 
+    x: Tensor
     logs: Logs
     start: Logs
     early: Logs
@@ -190,13 +192,14 @@ def draw(
     if kernel == "metropolis":
         early = walk.logs().cpu()
         walk.sweep(POLISH)
-    found = [walk.logs().cpu()]
+    found, x = [walk.logs().cpu()], [walk.x]
     for _ in range(per_chain - 1):
         walk.go(kernel, thin)
         found.append(walk.logs().cpu())
+        x.append(walk.x)
     logs = Logs(*(torch.stack(part, 1) for part in zip(*found, strict=True)))
     moved = bool((walk.x != origin).any())
-    return Draws(logs, start, early, steps, walk.sweeps, walk.acceptance, moved)
+    return Draws(torch.stack(x, 1), logs, start, early, steps, walk.sweeps, walk.acceptance, moved)
 
 
 def _until_forgotten(walk: Walk, kernel: str, start: Logs, forgotten: Judge) -> tuple[int, Logs]:
