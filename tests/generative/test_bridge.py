@@ -168,11 +168,24 @@ def test_a_student_of_one_mode_is_found_out_by_chains_from_elsewhere():
 
 
 def test_what_nobody_has_come_near_cannot_be_seen():
-    # The limits of any verdict: with no chain started outside the mode that the student covers,
-    # nothing in the draws tells that there is another. Events from there as a start do.
-    alone = bridged(two_modes(), one_mode_student(), second_start=None)
-    assert alone.verdict.state == "unchecked"
-    assert alone.value == pytest.approx(HALF, abs=0.01)
+    # The limits of any verdict: nothing leads to this one event, which has half of the mass.
+    place = torch.randint(2, (MODES,), generator=generator(), dtype=torch.float64)
+    height = math.log(2**MODES - 1)
+    hole = Energy(lambda x: torch.where((x == place).all(1), -height, 0.0), Binary(MODES))
+    coins = Bernoulli(torch.full((MODES,), 0.5, dtype=torch.float64))
+    alone = bridged(hole, coins, samples=200, burn_in=2)
+    assert alone.verdict.trustworthy, alone.verdict
+    assert alone.value == pytest.approx(MODES * math.log(2), abs=0.01)
+    seen = bridged(hole, coins, samples=200, burn_in=2, second_start=place[None])
+    assert not seen.verdict.trustworthy
+
+
+def test_a_mode_at_constant_events_is_found_without_chains_from_there():
+    start = torch.zeros(1, MODES)
+    for settings in ({"second_start": None}, {"start": start, "second_start": "proposal"}):
+        alone = bridged(two_modes(), one_mode_student(), **settings)
+        assert alone.value == pytest.approx(HALF, abs=0.01)
+        assert "the event of all 1" in alone.verdict.reasons[0]
     for settings in ({"second_start": torch.ones(1, MODES)}, {"start": torch.ones(1, MODES)}):
         assert not bridged(two_modes(), one_mode_student(), **settings).verdict.trustworthy
 

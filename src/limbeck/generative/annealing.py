@@ -108,9 +108,11 @@ def ais(
     total, x = _up(path, x, betas, densities.generator("annealing"), progress)
     forward = path.log_z + total
     value, error = log_mean(forward)
+    modes = check_modes(densities, x[:, None], value, error, forward)
     found = weight_doubts(forward, "weights of the runs") + tail_doubts(densities, x)
     diagnostics: dict[str, Any] = {
         "ess": weights_effective_size(forward),
+        "sampling_error": error,
         "pareto_k": pareto_k(forward),
         "temperatures": len(betas),
     }
@@ -137,7 +139,6 @@ def ais(
             error = math.hypot(error, gap)
         if float(upper) < float(mean_bound(forward)):
             found.append("the upper bound is below the lower one")
-    modes = check_modes(densities, x[:, None], value, error, forward)
     found, error = found + modes.reasons, math.hypot(error, modes.lacking)
     diagnostics |= modes.diagnostics
     return LogPartition(

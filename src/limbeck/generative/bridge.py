@@ -63,7 +63,7 @@ def bridge(
         rest = tuple(each for each in seconds if not isinstance(each, str) or each != "target")
         how = how._replace(second_start=rest)
         unchecked += [NO_OWN_STARTS] * (len(rest) < len(seconds))
-    x, logs = densities.drawn(samples, "proposal")
+    proposed, logs = densities.drawn(samples, "proposal")
 
     def forgotten(start: Logs, early: Logs, now: Logs) -> bool:
         fit = fit_bridge(now.ratio[:, None], logs.ratio)
@@ -84,12 +84,12 @@ def bridge(
         others = [first.early.ratio[:, None], *([] if second is None else [second.logs.ratio])]
         apart = max(abs(fit_bridge(each, logs.ratio).log_z - fit.log_z) for each in others)
         error = math.hypot(error, apart)
-    found += _doubts(fit, target, logs, densities) + tail_doubts(densities, x)
+    found += _doubts(fit, target, logs, densities) + tail_doubts(densities, proposed)
     unchecked += _unchecked(how, first, second)
     spread = r_hat(fit.f_target)
     if how.per_chain >= MIN_DRAWS_FOR_R_HAT and how.chains < FEWEST and spread > 1.05:
         found.append(f"chains differ from one another (R-hat {spread:.2f})")
-    modes = check_modes(densities, x, fit.log_z, error)
+    modes = check_modes(densities, x, fit.log_z, fit.std_error)
     found, error = found + modes.reasons, math.hypot(error, modes.lacking)
     runs = [run for run in (first, second) if run is not None]
     tried = [run.acceptance for run in runs if not math.isnan(run.acceptance)]

@@ -71,7 +71,7 @@ def importance(
     largest = float(seen.max())
     if densities.support.discrete and largest > value + SIGNIFICANT * error:
         found.append(f"log Z is above {largest:.6g}, log p̃ of one of the events seen")
-    modes = check_modes(densities, x[:, None], value, error, logs.ratio)
+    modes = check_modes(densities, x[:, None], value, sampling_error, logs.ratio)
     found, error = found + modes.reasons, math.hypot(error, modes.lacking)
     return LogPartition(
         value,

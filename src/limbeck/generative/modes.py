@@ -10,7 +10,7 @@ from torch import Tensor
 
 from limbeck.errors import ArgumentError
 from limbeck.generative.climbing import tops
-from limbeck.generative.evaluating import Densities
+from limbeck.generative.evaluating import BLOCK, Densities
 from limbeck.generative.mixing import SIGNIFICANT
 from limbeck.generative.walk import starts
 from limbeck.models.rbm import RBM
@@ -28,7 +28,7 @@ r"""Climbs from random events, and as many from draws of the estimate."""
 MAX_ROUNDS = 20
 r"""Rounds of a climb over all variables."""
 
-LOCAL_CHAINS, LOCAL_SWEEPS = 100, 10
+LOCAL_CHAINS, LOCAL_SWEEPS = 64, 10
 r"""Chains around each event, and their sweeps."""
 
 LOCAL_SAMPLES = 500
@@ -67,12 +67,14 @@ class Region(NamedTuple):
         log_mass: The logarithm of Σ p̃(x) over the set, estimated without bias or exact.
         error: The relative standard error of the mass.
         inside: Whether each draw lies in it, (n,).
+        several: Whether it is made of several of the others.
     """
 
     name: str
     log_mass: float
     error: float
     inside: Tensor
+    several: bool = False
 
 
 class Finding(NamedTuple):
@@ -119,10 +121,10 @@ def check_modes(
     if not isinstance(support, Discrete) or not math.isfinite(log_z):
         return ModeCheck([], 0.0, {})
     chains, generator = x.shape[:2], densities.generator("modes")
-    draws = x.flatten(0, 1)
+    draws = x.flatten(0, 1).to(densities.device, densities.dtype)
     target = CountedTarget(densities)
     names, events, log_p = _likely_events(densities, target, draws, generator)
-    states = _states(support, names, events, log_p, draws)
+    states = _states(names, events, log_p, draws)
     around = _neighbourhoods(densities, target, names, events, log_p, draws, generator)
     series = target.log_unnormalized(draws).cpu().reshape(chains)
     findings, lacking = [], 0.0
@@ -142,7 +144,7 @@ def check_modes(
     diagnostics = {"modes_checked": len(events), "modes_evaluations": target.evaluations}
     if not findings:
         return ModeCheck([], lacking, diagnostics)
-    worst = max(findings, key=lambda each: each.region.log_mass)
+    worst = max(findings, key=lambda each: (not each.region.several, each.region.log_mass))
     return ModeCheck([_reason(worst)], lacking, diagnostics)
 
 
@@ -166,22 +168,21 @@ def _likely_events(
     densities: Densities, target: CountedTarget, draws: Tensor, generator: torch.Generator
 ) -> tuple[list[str], Tensor, Tensor]:
     r"""Constant events and those that climbs lead to: names, events (m, *shape) and log p̃ (m,)."""
-    support = target.support
-    assert isinstance(support, Discrete)
+    support = _discrete(densities)
     device, dtype = densities.device, densities.dtype
     values = torch.tensor(support.values, device=device, dtype=dtype)
-    if len(values) > MAX_CONSTANT_EVENTS:
-        chosen = torch.linspace(0, len(values) - 1, MAX_CONSTANT_EVENTS, device=device)
-        values = values[chosen.round().long()]
     shape = (-1,) + (1,) * len(support.shape)
     constant = values.view(shape).expand(-1, *support.shape)
-    names = [f"the event of all {value:g}" for value in values.tolist()]
     log_p = target.log_unnormalized(constant)
+    if len(values) > MAX_CONSTANT_EVENTS:
+        log_p, chosen = log_p.topk(MAX_CONSTANT_EVENTS)
+        values, constant = values[chosen], constant[chosen]
+    names = [f"the event of all {value:g}" for value in values.tolist()]
     climbed = constant[:0]
     if isinstance(densities.target, RBM) or support.size * (support.count - 1) <= MAX_CALLS:
         some = torch.randint(len(draws), (CLIMBS,), generator=generator, device=device)
         random = support.start(CLIMBS, generator, device, dtype)
-        x = torch.cat([constant, random, draws.to(device, dtype)[some]])
+        x = torch.cat([constant, random, draws[some]])
         climber = densities.target if isinstance(densities.target, RBM) else target
         climbed = _distinct(*tops(climber, x, MAX_ROUNDS), constant)
     names += [_shown(event) for event in climbed]
@@ -205,9 +206,7 @@ def _distinct(log_p: Tensor, x: Tensor, known: Tensor) -> Tensor:
     return torch.stack(chosen)[count:].reshape(-1, *known.shape[1:])
 
 
-def _states(
-    support: Discrete, names: list[str], events: Tensor, log_p: Tensor, draws: Tensor
-) -> list[Region]:
+def _states(names: list[str], events: Tensor, log_p: Tensor, draws: Tensor) -> list[Region]:
     r"""Single events, and all of them together."""
     found = []
     for name, event, log in zip(names, events, log_p.tolist(), strict=True):
@@ -215,9 +214,38 @@ def _states(
         found.append(Region(name, log, 0.0, inside))
     if len(found) > 1:
         inside = torch.stack([region.inside for region in found]).any(0)
-        together = f"{len(found)} events together, such as {names[int(log_p.argmax())]},"
-        found.append(Region(together, float(log_p.logsumexp(0)), 0.0, inside))
+        together = f"{len(found)} events together (one is {names[int(log_p.argmax())]})"
+        found.append(Region(together, float(log_p.logsumexp(0)), 0.0, inside, True))
     return found
+
+
+class Neighbourhood(NamedTuple):
+    r"""An event, if there is one, and the events that a product of independent sites makes likely.
+
+    Attributes:
+        log_q: Log probabilities (size, count) of the sites' values.
+        floor: The smallest log probability of an event inside.
+        centre: The codes (size,) of the event.
+    """
+
+    log_q: Tensor
+    floor: float
+    centre: Tensor | None
+
+    def log_prob(self, codes: Tensor) -> Tensor:
+        r"""The product's log probabilities (n,) of codes (n, size)."""
+        rows = max(1, BLOCK // len(self.log_q))
+        sites = torch.arange(len(self.log_q), device=codes.device)
+        return torch.cat([self.log_q[sites, part.long()].sum(1) for part in codes.split(rows)])
+
+    def contains(self, codes: Tensor) -> Tensor:
+        r"""Whether codes (n, size) are inside, (n,)."""
+        return (self.log_prob(codes) >= self.floor) | self.at_centre(codes)
+
+    def at_centre(self, codes: Tensor) -> Tensor:
+        if self.centre is None:
+            return torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
+        return (codes == self.centre).all(1)
 
 
 def _neighbourhoods(
@@ -230,46 +258,52 @@ def _neighbourhoods(
     generator: torch.Generator,
 ) -> list[Region]:
     r"""What lies around events, and around short chains from random events; and all of it."""
-    support = target.support
-    assert isinstance(support, Discrete)
-    local = torch.cat(
-        [
-            events.repeat_interleave(LOCAL_CHAINS, 0),
-            starts(densities, "target", LOCAL_CHAINS, generator),
-        ]
-    )
-    local = _moved(densities, target, local, generator)
-    groups = len(local) // LOCAL_CHAINS
-    codes = support.encode(local).reshape(groups, LOCAL_CHAINS, -1).round().long()
-    log_q = _fitted(codes, support.count)
-    floor = torch.stack([_product(log_q[g], codes[g]).min() for g in range(groups)]) - 1e-9
-    seen = support.encode(draws).flatten(1).round().long()
-    centres = support.encode(events).flatten(1).round().long()
+    support = _discrete(densities)
+    elsewhere = starts(densities, "target", LOCAL_CHAINS, generator)
+    x = torch.cat([events.repeat_interleave(LOCAL_CHAINS, 0), elsewhere])
+    codes = _codes(support, _moved(densities, target, x, generator)).split(LOCAL_CHAINS)
+    names = [f"{name} and the events around it" for name in names]
+    names.append("the events that short chains from random starts reach")
+    seen = _codes(support, draws)
     found: list[Region] = []
-    covered = torch.zeros(len(draws), dtype=torch.bool)
-    total, variance = [], []
-    for g in range(groups):
-        picked = torch.multinomial(
-            log_q[g].exp().float(), LOCAL_SAMPLES, True, generator=generator
-        ).T  # (samples, size)
-        log = _product(log_q[g], picked)
-        weights = target.log_unnormalized(
-            support.decode(picked.to(densities.dtype)).reshape(-1, *support.shape)
-        ) - log
-        near = log >= floor[g]
-        inside = _product(log_q[g], seen) >= floor[g]
-        exact = -math.inf
-        if g < len(events):  # the mass of the event itself is known
-            near &= (picked != centres[g]).any(1)
-            inside |= (seen == centres[g]).all(1)
-            exact = float(log_p[g])
-        weights = torch.where(near, weights, -math.inf).cpu()
-        mass, error = _mass(weights, exact)
-        what = f"{names[g]} with the events around it" if g < len(events) else (
-            "the events that short chains from random starts reach"
-        )
-        found.append(Region(what, mass, error, inside.cpu()))
+    fresh: list[tuple[float, float]] = []  # masses of what no neighbourhood before has, and errors
+    before: list[Neighbourhood] = []
+    for centre, local in zip([*_codes(support, events), None], codes, strict=True):
+        around = _fitted(local, support.count, centre)
+        picked = torch.multinomial(around.log_q.exp(), LOCAL_SAMPLES, True, generator=generator).T
+        log = around.log_prob(picked)
+        inside = (log >= around.floor) & ~around.at_centre(picked)
+        other = support.decode(picked.to(densities.dtype)).reshape(-1, *support.shape)
+        weights = (target.log_unnormalized(other) - log).masked_fill(~inside, -math.inf)
+        exact = -math.inf if centre is None else float(log_p[len(found)])
+        mass = _mass(weights.cpu(), exact)
+        found.append(Region(names[len(found)], *mass, around.contains(seen).cpu()))
+        for each in before:
+            weights = weights.masked_fill(each.contains(picked), -math.inf)
+            if centre is not None and bool(each.contains(centre[None])):
+                exact = -math.inf
+        fresh.append(_mass(weights.cpu(), exact))
+        before.append(around)
+    scale = max(mass for mass, _ in fresh)
+    if len(fresh) > 1 and scale > -math.inf:
+        shares = [math.exp(mass - scale) for mass, _ in fresh]
+        error = math.hypot(*(s * e for s, (_, e) in zip(shares, fresh, strict=True))) / sum(shares)
+        inside = torch.stack([region.inside for region in found]).any(0)
+        top = max(found, key=lambda region: region.log_mass).name
+        together = f"{len(found)} sets of events together (one is {top})"
+        found.append(Region(together, scale + math.log(sum(shares)), error, inside, True))
     return found
+
+
+def _discrete(densities: Densities) -> Discrete:
+    assert isinstance(densities.support, Discrete)
+    return densities.support
+
+
+def _codes(support: Discrete, x: Tensor) -> Tensor:
+    r"""Whole numbers (n, size) of events (n, *shape)."""
+    dtype = torch.uint8 if support.count <= 256 else torch.int64
+    return support.encode(x).flatten(1).round().to(dtype)
 
 
 def _mass(log_weights: Tensor, exact: float) -> tuple[float, float]:
@@ -291,8 +325,7 @@ def _moved(
     Sweeps go site by site where that is quick enough, so that chains stay around their start and a
     sampler of the user's that jumps between modes does not take them away.
     """
-    support = target.support
-    assert isinstance(support, Discrete)
+    support = _discrete(densities)
     if isinstance(densities.target, RBM):
         return densities.target.advance(x, LOCAL_SWEEPS, generator)
     if support.size * (support.count - 1) <= MAX_CALLS:
@@ -304,23 +337,21 @@ def _moved(
     return advance(x, LOCAL_SWEEPS, generator) if callable(advance) else x
 
 
-def _fitted(codes: Tensor, count: int) -> Tensor:
-    r"""Log probabilities (groups, size, count) of independent sites, from codes (groups, n, size).
+def _fitted(codes: Tensor, count: int, centre: Tensor | None) -> Neighbourhood:
+    r"""The neighbourhood where chains are, from their codes (n, size).
 
     A site's rare values are as rare as those of all sites together where the chains are too few to
     tell.
     """
-    n, size = codes.shape[1:]
-    seen = torch.stack([(codes == value).sum(1) for value in range(count)], 2).double()
-    usual = seen.argmax(2, keepdim=True)
-    rare = 1 - (seen.gather(2, usual).sum((1, 2), keepdim=True) - 0.5) / (n * size)
-    prior = (rare / (count - 1)).expand_as(seen).scatter(2, usual, (1 - rare).expand_as(usual))
-    return ((seen + PRIOR_CHAINS * prior) / (n + PRIOR_CHAINS)).log()
-
-
-def _product(log_q: Tensor, codes: Tensor) -> Tensor:
-    r"""log q (n,) of codes (n, size), with log probabilities (size, count)."""
-    return log_q.expand(len(codes), *log_q.shape).gather(2, codes[:, :, None])[:, :, 0].sum(1)
+    n, size = codes.shape
+    seen = torch.stack([(codes == value).sum(0) for value in range(count)], 1).double()
+    usual = seen.argmax(1, keepdim=True)
+    rare = 1 - (float(seen.gather(1, usual).sum()) - 0.5) / (n * size)
+    prior = torch.full_like(seen, rare / (count - 1)).scatter(1, usual, 1 - rare)
+    log_q = ((seen + PRIOR_CHAINS * prior) / (n + PRIOR_CHAINS)).log()
+    around = Neighbourhood(log_q, -math.inf, centre)
+    floor = float(around.log_prob(codes).min())
+    return around._replace(floor=floor - 1e-9 * abs(floor))  # rounding must not exclude it
 
 
 def _visits(inside: Tensor, log_weights: Tensor | None, series: Tensor) -> tuple[float, float]:
