@@ -59,9 +59,11 @@ def log_partition(
     * "auto": exact up to 2²⁰ events, or else bridge.
 
     The result says whether it can be trusted (`z.verdict`): its state is "trustworthy", "doubtful"
-    where a check failed, or "unchecked" where one could not run. What no method can tell is mass
-    that neither the proposal nor any chain has come near: give `start` or `second_start` events
-    from wherever the target might have some, such as data.
+    where a check failed, or "unchecked" where one could not run. Over a discrete support the
+    estimate is also compared with likely events, the constant ones and those that climbing finds:
+    draws must visit them as often as the estimate implies. What no method can tell is mass that
+    neither the proposal, nor any chain, nor any climb has come near: give `start` or
+    `second_start` events from wherever the target might have some, such as data.
 
     Arguments:
         target: An RBM, an Energy, or anything that follows `limbeck.models.target.Target`.

@@ -37,8 +37,8 @@ r"""Samples that measure the mass around each event."""
 PRIOR_CHAINS = 2.0
 r"""Chains that the average over all sites counts for in the distribution of one site."""
 
-MAX_CALLS = 20_000
-r"""Calls of log p̃ in one round over all sites, above which none is made."""
+MAX_CALLS = 2000
+r"""Calls of log p̃ in a round over all sites; with more, nothing climbs or moves site by site."""
 
 SMALLEST_GAP = 1e-3
 r"""A probability whose absence changes log Z too little to matter."""
@@ -118,7 +118,7 @@ def check_modes(
         log_weights: Logarithms of the draws' weights (chains · draws,); None for equal ones.
     """
     support = densities.support
-    if not isinstance(support, Discrete) or not math.isfinite(log_z):
+    if not isinstance(support, Discrete) or not math.isfinite(log_z + std_error):
         return ModeCheck([], 0.0, {})
     chains, generator = x.shape[:2], densities.generator("modes")
     draws = x.flatten(0, 1).to(densities.device, densities.dtype)
@@ -126,10 +126,10 @@ def check_modes(
     names, events, log_p = _likely_events(densities, target, draws, generator)
     states = _states(names, events, log_p, draws)
     around = _neighbourhoods(densities, target, names, events, log_p, draws, generator)
-    series = target.log_unnormalized(draws).cpu().reshape(chains)
+    series = densities.log_target(draws).cpu().reshape(chains) if log_weights is None else None
     findings, lacking = [], 0.0
     for region in [*states, *around]:
-        share, size = _visits(region.inside, log_weights, series)
+        share, size = _visits(region.inside, series, log_weights)
         log_implied = region.log_mass - log_z
         gap = math.exp(min(log_implied, 700.0)) - share
         needed = max(SMALLEST_GAP, 2 * std_error)
@@ -141,7 +141,10 @@ def check_modes(
         elif share or gap <= needed:
             continue
         lacking = max(lacking, math.log1p(gap))
-    diagnostics = {"modes_checked": len(events), "modes_evaluations": target.evaluations}
+    diagnostics: dict[str, float] = {
+        "modes_checked": len(events),
+        "modes_evaluations": target.evaluations,
+    }
     if not findings:
         return ModeCheck([], lacking, diagnostics)
     worst = max(findings, key=lambda each: (not each.region.several, each.region.log_mass))
@@ -354,9 +357,18 @@ def _fitted(codes: Tensor, count: int, centre: Tensor | None) -> Neighbourhood:
     return around._replace(floor=floor - 1e-9 * abs(floor))  # rounding must not exclude it
 
 
-def _visits(inside: Tensor, log_weights: Tensor | None, series: Tensor) -> tuple[float, float]:
-    r"""The share of draws in a set, and how many independent draws it is of."""
-    if log_weights is not None:
+def _visits(
+    inside: Tensor, series: Tensor | None, log_weights: Tensor | None
+) -> tuple[float, float]:
+    r"""The share of draws in a set, and how many independent draws it is of.
+
+    Arguments:
+        inside: Whether each draw is in the set, (n,).
+        series: log p̃ of the draws, (chains, draws), where they have equal weights.
+        log_weights: Logarithms of their weights (n,), where they do not.
+    """
+    if series is None:
+        assert log_weights is not None
         share = torch.softmax(log_weights.double().cpu(), 0)
         return float(share @ inside.double()), weights_effective_size(log_weights)
     size = min(effective_size(series), effective_size(inside.double().reshape(series.shape)))
