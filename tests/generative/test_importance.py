@@ -156,6 +156,11 @@ def test_a_start_adds_to_the_chains_from_elsewhere():
         assert {"near_z", "far_z", "start_z"} <= z.diagnostics.keys()
 
 
+def test_a_mode_at_constant_events_is_found_without_chains_from_there():
+    alone = estimated(two_modes(), one_mode_student())
+    assert any("the event of all 1" in reason for reason in alone.verdict.reasons)
+
+
 def test_mass_next_to_the_samples_is_found_by_sweeps_from_them():
     # The proposal has almost nothing where the first bit is one; the target has a good part there.
     rbm = random_rbm(scale=0.3)
