@@ -138,7 +138,7 @@ def check_modes(
         missed = math.exp(min(lowest, 700.0)) - share
         if missed > max(needed, SIGNIFICANT * math.sqrt(p * (1 - p) / size)):
             findings.append(Finding(region, log_implied, share, size))
-        elif share or gap <= 2 * std_error:
+        elif share or gap <= needed:
             continue
         lacking = max(lacking, math.log1p(gap))
     diagnostics: dict[str, float] = {
