@@ -14,7 +14,7 @@ from torch import nn
 
 from limbeck import engine as engines
 from limbeck import losses
-from limbeck.core.batch import as_batch, rows
+from limbeck.core.batch import as_batch, input_dtype, rows
 from limbeck.core.callback import as_callbacks
 from limbeck.core.checks import whole_number
 from limbeck.core.forms import check_class_axis, recognise
@@ -85,8 +85,7 @@ def prepare(ask: SimpleNamespace) -> Run:
             stacklevel=3,
         )
     ask.student.to(place)
-    floating = (p.dtype for p in ask.student.parameters() if p.is_floating_point())
-    dtype = next(floating, torch.get_default_dtype())
+    dtype = input_dtype(ask.student) or torch.get_default_dtype()
     source = as_inputs(ask.inputs)
     source.to(place, dtype, seed)
     size = batch_size_of(ask.batch_size, source, ask.preset)

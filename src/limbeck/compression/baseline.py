@@ -6,7 +6,6 @@ rows are held out, the loss on them says when to stop, and the best weights are 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,19 +14,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from limbeck.compression.asked import divisor
 from limbeck.compression.asking.folds import as_labels, mix, unlabelled
 from limbeck.compression.problem import MOST_HELD_OUT, Problem, default_loss, take
-from limbeck.compression.students import Fitted, build_student
+from limbeck.compression.students import Fitted
 from limbeck.compression.training import (
     RATE,
     Recipe,
     default_steps,
     distill_options,
+    finish_student,
     fit_trees,
+    make_student,
+    narrowed,
     predictions,
+    student_inputs,
 )
 from limbeck.core.batch import part_of, rows
 from limbeck.core.result import Result
@@ -76,13 +79,10 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: Any) -> tuple[Resu
     told = ("callbacks", "checkpoint", "held_out", "patience", "every", "seconds", "teacher_output")
     options = {name: value for name, value in recipe.options.items() if name not in told}
     recipe = replace(recipe, inputs="data", options=options)
-    predictor = problem.predictor
-    student = build_student(
-        copy.deepcopy(recipe.student), x, predictor.outputs, predictor.task,
-        encoder=problem.kind.encoder(), seed=recipe.seed,
-    )  # fmt: skip
+    student, origin = make_student(own, recipe)
     if isinstance(student, Fitted):
-        return fit_trees(own, _best_size(own, student, recipe.seed), recipe), own
+        chosen = _best_size(own, student, recipe.seed, origin)
+        return fit_trees(own, chosen, recipe, origin), own
     return _best_network(own, recipe), own
 
 
@@ -169,10 +169,8 @@ def _network(
     r"""A network at its lowest held-out loss, or after so many steps; and the losses on the way."""
     predictor = problem.predictor
     learn = np.setdiff1d(np.arange(rows(problem.x)), held)
-    student: Any = build_student(
-        copy.deepcopy(recipe.student), problem.x, predictor.outputs, predictor.task,
-        encoder=problem.kind.encoder(), seed=recipe.seed,
-    )  # fmt: skip
+    student, _ = make_student(problem, recipe)
+    x = student_inputs(student, problem.x)
     shift, scale = problem.unit()
     if isinstance(student, Preprocessed):
         _start_small(student)
@@ -184,16 +182,15 @@ def _network(
     steps = max(recipe.steps or 0, default_steps(len(learn), options.get("batch_size", "auto")))
     watch = _Watch(student)
     if len(held):
-        source = Dataset(take(problem.x, torch.as_tensor(held)), y=values[held].numpy())
+        source = Dataset(take(x, torch.as_tensor(held)), y=values[held].numpy())
         every = max(1, steps // EVALUATIONS)
         options |= {"held_out": source, "patience": PATIENCE, "every": every, "callbacks": watch}
     result = distill(
-        Stored(values[learn], form), student, Dataset(take(problem.x, torch.as_tensor(learn))),
+        Stored(values[learn], form), student, Dataset(take(x, torch.as_tensor(learn))),
         problem.loss, steps=stop or steps, **options,
     )  # fmt: skip
     watch.restore()
-    if isinstance(student, Preprocessed):
-        student.set_outputs(shift, scale)
+    finish_student(student, shift, scale)
     return watch, result
 
 
@@ -226,20 +223,20 @@ class _Watch:
             self.student.load_state_dict(self.state)
 
 
-def _best_size(problem: Problem, student: Fitted, seed: int) -> Fitted:
+def _best_size(problem: Problem, student: Fitted, seed: int, origin: Tensor | None) -> Fitted:
     r"""Trees of the size, up to the student's, that has the least square error on rows held out."""
     sizes = list(_sizes(student, rows(problem.x)))
     if len(sizes) < 2 or rows(problem.x) < 2 * FOLDS:
         return student
     task, targets = problem.predictor.task, problem.targets()
     encoder = problem.kind.encoder("one_hot")
-    every = np.arange(len(targets))
+    every, inputs = np.arange(len(targets)), narrowed(problem.x, origin)
     few = len(targets) <= FEW_ROWS
     folds = _folds(targets, task, seed) if few else [_held_out(targets, task, seed)]
     errors = np.zeros(len(sizes))
     for held in folds:
         learn = np.setdiff1d(every, held)
-        x, other = (take(problem.x, torch.as_tensor(part)) for part in (learn, held))
+        x, other = (take(inputs, torch.as_tensor(part)) for part in (learn, held))
         for place, size in enumerate(sizes):
             model = replace(size, encoder=encoder).fit(x, targets[learn])
             errors[place] += ((predictions(model, other, task) - targets[held]) ** 2).sum()

@@ -13,17 +13,17 @@ import torch
 
 from limbeck.compression.asking.cache import TeacherCache, as_cache
 from limbeck.compression.asking.folds import mix, out_of_fold
-from limbeck.compression.asking.keys import count
+from limbeck.compression.asking.keys import as_rows, count, select
 from limbeck.compression.asking.labelling import TeacherError, label
 from limbeck.compression.compressed import Compressed
-from limbeck.compression.data import Kind, Rows, read
+from limbeck.compression.data import Rows, TableKind, read
 from limbeck.compression.generators import candidates, fresh
 from limbeck.compression.problem import Problem, default_loss, split, take
 from limbeck.compression.search import best_inputs, grown
+from limbeck.compression.tables.codes import code_note
 from limbeck.compression.teachers.dispatch import Predictor, as_predictor
 from limbeck.compression.training import Recipe, train
-from limbeck.core.batch import X as Inputs
-from limbeck.core.batch import part_of, rows
+from limbeck.core.batch import rows
 from limbeck.core.checks import number, whole_number
 from limbeck.core.loss import Loss
 from limbeck.core.teacher import Opaque
@@ -131,7 +131,7 @@ def compress(
         options["batch_size"] = whole("batch_size", options["batch_size"])
     data = read(X, table)
     labels = data.labels if labels is None else labels
-    some = data.kind.decode(part_of(data.x, 0, LOOKED_AT))
+    some = select(as_rows(data.given), np.arange(min(LOOKED_AT, rows(data.x))))
     predictor = _looked_at(
         teacher, some, task=task, output=output, weights=weights, stack=stack, classes=classes
     )
@@ -167,7 +167,15 @@ def compress(
         tried += grew
     else:
         result = train(problem, recipe)
-    return Compressed.of(result, problem, recipe, labels, tried)
+    return Compressed.of(result, problem, recipe, labels, tried, _notes(problem))
+
+
+def _notes(problem: Problem) -> list[str]:
+    r"""What a user should know of the rows, beside the student."""
+    if not isinstance(problem.kind, TableKind) or not isinstance(problem.x, dict):
+        return []
+    note = code_note(problem.kind.table, problem.x, problem.targets())
+    return [] if note is None else [note]
 
 
 def _size(many: int, inputs: Any) -> int:
@@ -201,28 +209,29 @@ def _problem(
     r"""The rows split, and how the teacher's word on those to learn from is had."""
     weight = number("label_weight", weight, "a number from 0 to 1", lambda w: 0 <= w <= 1)
     ours, theirs = split(rows(data.x), fraction, seed)
-    x = take(data.x, ours)
+    x, given = take(data.x, ours), data.given
     own: Callable[[], np.ndarray] | None = None
+    if theirs is not None:
+        given = select(as_rows(data.given), ours.numpy())
     if labels is not None:
         labels = _labels(labels, rows(data.x))
     if refit is not None:
         if labels is None:
             raise ArgumentError("labels", None, "the labels of the rows, beside teacher_folds")
-        own = partial(refit, data.kind.decode(x), labels[ours.numpy()])
+        own = partial(refit, given, labels[ours.numpy()])
     if labels is not None and weight > 0:
         # looked at before the teacher is asked
         mix(np.zeros((len(labels), predictor.outputs)), labels, weight, predictor.classes)
-        before = own or partial(_decoded, ask, data.kind, x)
+        before = own or partial(ask, given)
         own = partial(_mixed, before, labels[ours.numpy()], weight, predictor.classes)
-    held = None
+    held, held_given = None, None
     if theirs is not None:
-        held = take(data.x, theirs)
+        held, held_given = take(data.x, theirs), select(as_rows(data.given), theirs.numpy())
         held = join([held, fresh("munge", data.kind, held, rows(held), seed)])
-    return Problem(predictor, data.kind, x, ours, held, ask, own, default_loss(predictor.task))
-
-
-def _decoded(ask: Any, kind: Kind, x: Inputs) -> Any:
-    return ask(kind.decode(x))
+    loss = default_loss(predictor.task)
+    return Problem(
+        predictor, data.kind, x, ours, held, ask, own, loss, given=given, held_given=held_given
+    )
 
 
 def _mixed(before: Any, labels: np.ndarray, weight: float, classes: Any) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,6 +48,7 @@ class Compressed(Result):
         problem: The teacher and its rows; None in a result that was read back.
         recipe: How the student was trained; likewise.
         labels: The labels that were given.
+        notes: What a user should know of the rows, such as columns that look like codes.
         exported: The files that `export` wrote last.
     """
 
@@ -59,12 +60,19 @@ class Compressed(Result):
     problem: Problem | None = None
     recipe: Recipe | None = None
     labels: Any = None
+    notes: list[str] = field(default_factory=list)
     exported: tuple[Path, ...] = field(default=(), compare=False)
     _few: FewRows | None = field(default=None, init=False, compare=False)
 
     @classmethod
     def of(
-        cls, result: Result, problem: Problem, recipe: Recipe, labels: Any, tried: list[Any]
+        cls,
+        result: Result,
+        problem: Problem,
+        recipe: Recipe,
+        labels: Any,
+        tried: list[Any],
+        notes: Sequence[str] = (),
     ) -> Compressed:
         r"""The result of a problem's training."""
         given = {each.name: getattr(result, each.name) for each in fields(Result)}
@@ -73,6 +81,7 @@ class Compressed(Result):
         return cls(
             **given, task=predictor.task, classes=predictor.classes, kind=problem.kind,
             inputs=inputs, tried=tried, problem=problem, recipe=recipe, labels=labels,
+            notes=list(notes),
         )  # fmt: skip
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -119,13 +128,14 @@ class Compressed(Result):
             raise ArgumentError("report", "a result without its teacher", "one made by compress")
         predictor = self.problem.predictor
         groups = _groups(groups, X)
+        given = self.kind.as_given(X)
         labels = self.labels if labels is None else labels
         direct = None if labels is None else self.on_labels(labels)
         calls = {"teacher": predictor, "student": self._predictions}
-        timed = latencies(calls, X) if time else {"teacher": {}, "student": {}}
+        timed = latencies(calls, given) if time else {"teacher": {}, "student": {}}
         return fidelity(
             self.task,
-            predictor(X),
+            predictor(given),
             self._predictions(X),
             y,
             baseline=None if direct is None else direct._predictions(X),
@@ -134,6 +144,7 @@ class Compressed(Result):
             teacher_cost=teacher_cost(predictor, timed["teacher"]),
             student_cost=self.cost(timed["student"]),
             names={"teacher": predictor.name},
+            notes=self.notes,
         )
 
     def cost(self, latency: Mapping[int, float] | None = None) -> Cost:
@@ -193,8 +204,9 @@ class Compressed(Result):
         ratio = compared(before, size, "smaller", "larger", "as large as its teacher", " times")
         small = f", {ratio}" if ratio else ""
         shown = "unknown size" if size is None else f"{size:,} bytes"
+        notes = "".join(f"{note}\n" for note in self.notes)
         return (
-            f"{console.export_text()}A student of {shown}{small}; what it has kept, "
+            f"{console.export_text()}{notes}A student of {shown}{small}; what it has kept, "
             "report(X, y) tells."
         )
 
@@ -206,7 +218,7 @@ class Compressed(Result):
         folder = super().save(folder)
         names = None if self.classes is None else np.asarray(self.classes).tolist()
         about = {"task": self.task, "classes": names, "kind": self.kind.spec()}
-        about |= {"inputs": self.inputs, "tried": self.tried}
+        about |= {"inputs": self.inputs, "tried": self.tried, "notes": self.notes}
         files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
         return folder
 
@@ -226,8 +238,9 @@ class Compressed(Result):
             assert isinstance(self.kind, ArrayKind)
             rows = {"shape": self.kind.shape}
         return of_result(
-            self, whole, form, verb="compress", task=self.task, classes=names, about=about, **rows
-        )
+            self, whole, form, verb="compress", task=self.task, classes=names, about=about,
+            doubts=tuple(self.notes), **rows,
+        )  # fmt: skip
 
     @classmethod
     def load(cls, folder: str | Path, student: nn.Module | None = None) -> Compressed:

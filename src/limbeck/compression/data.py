@@ -27,11 +27,27 @@ class Kind(ABC):
 
     @abstractmethod
     def encode(self, given: Any, argument: str = "X") -> X:
-        r"""Rows of this kind as tensors; an error names what does not fit."""
+        r"""Rows of this kind as tensors, in a type that holds them; errors name what does not fit.
+
+        Numbers are float64, unless they come in a type that float32 holds.
+        """
 
     @abstractmethod
     def decode(self, x: X) -> Any:
-        r"""What the teacher eats, of tensors."""
+        r"""Generated tensors as rows for the teacher, in the types of the user's own rows."""
+
+    def as_given(self, given: Any) -> Any:
+        r"""The user's own rows as the teacher gets them: as they came."""
+        return given
+
+    @property
+    def whole(self) -> bool:
+        r"""Whether some numbers are whole, so that generated ones have to be rounded."""
+        return False
+
+    def rounded(self, x: X) -> X:
+        r"""Generated tensors as `decode` will give them to the teacher: whole numbers are whole."""
+        return x
 
     def encoder(self, embed: str = "auto") -> nn.Module | None:
         r"""From tensors to a matrix (n, features), where they are none; see `Table.encoder`."""
@@ -43,10 +59,18 @@ class Kind(ABC):
 
 
 class Rows(NamedTuple):
-    r"""The user's rows as tensors, their kind, and labels if they came with some."""
+    r"""The user's rows.
+
+    Attributes:
+        kind: What they are.
+        x: The rows as tensors.
+        given: The rows as the teacher gets them.
+        labels: Labels, if the rows came with some.
+    """
 
     kind: Kind
     x: X
+    given: Any
     labels: Any = None
 
 
@@ -55,7 +79,7 @@ class ArrayKind(Kind):
 
     Arguments:
         shape: The shape of a row.
-        dtype: The floating type of the arrays that the teacher gets.
+        dtype: The type of the arrays that the teacher gets: the user's own.
         sparse: Whether it gets sparse matrices.
     """
 
@@ -73,12 +97,23 @@ class ArrayKind(Kind):
 
     def decode(self, x: X) -> Any:
         assert isinstance(x, Tensor)
-        array = x.detach().cpu().numpy().astype(self.dtype)
+        array = self.rounded(x.detach().cpu()).numpy().astype(self.dtype)
         if not self.sparse:
             return array
         from scipy import sparse
 
         return sparse.csr_matrix(array)
+
+    @property
+    def whole(self) -> bool:
+        return self.dtype.kind in "biu"
+
+    def rounded(self, x: X) -> X:
+        if not self.whole:
+            return x
+        assert isinstance(x, Tensor)
+        held = (0, 1) if self.dtype.kind == "b" else _limits(self.dtype)
+        return x.round().clamp(*held)
 
     def spec(self) -> dict[str, Any]:
         return {
@@ -94,11 +129,14 @@ class TableKind(Kind):
 
     Arguments:
         table: The schema.
-        array: Whether the teacher gets arrays: rows of numbers with gaps are taken as a table.
+        array: The type of the arrays that the teacher gets, where it gets arrays: rows of numbers
+            with gaps are taken as a table. None gives it frames.
+        dtypes: The types of the user's columns by name; None takes those of the table.
     """
 
-    def __init__(self, table: Any, array: bool = False) -> None:
+    def __init__(self, table: Any, array: str | None = None, dtypes: Any = None) -> None:
         self.table, self.array = table, array
+        self.dtypes = {} if dtypes is None else dict(dtypes)
 
     def encode(self, given: Any, argument: str = "X") -> X:
         if self.array and not hasattr(given, "columns"):
@@ -109,12 +147,32 @@ class TableKind(Kind):
         if not len(given):
             raise ArgumentError(argument, "a data frame without rows", "one row or more")
         with called("df", argument):
-            found: X = self.table.encode(given)
+            found: X = self.table.encode_exactly(given)
         return found
 
     def decode(self, x: X) -> Any:
         frame = self.table.to_frame(x)
-        return frame.to_numpy(np.float64) if self.array else frame
+        if self.array:
+            return frame.to_numpy(self.array)
+        own = {name: self.dtypes.get(name, dtype) for name, dtype in frame.dtypes.items()}
+        return frame.astype({n: dtype for n, dtype in own.items() if frame[n].dtype != dtype})
+
+    def as_given(self, given: Any) -> Any:
+        if self.array or not hasattr(given, "columns"):
+            return given
+        frame = given.to_pandas() if not hasattr(given, "iloc") else given
+        names = [column.name for column in self.table.columns]
+        if not set(names) <= set(frame.columns):  # constant columns may be left out
+            return self.decode(self.encode(frame))
+        return frame if names == list(frame.columns) else frame[names]
+
+    @property
+    def whole(self) -> bool:
+        return any(getattr(column, "step", 0) for column in self.table.varying)
+
+    def rounded(self, x: X) -> X:
+        found: X = self.table.rounded(x)
+        return found
 
     def encoder(self, embed: str = "auto") -> nn.Module:
         encoder: nn.Module = self.table.encoder(embed)
@@ -137,16 +195,15 @@ def read(given: Any, table: Any = None) -> Rows:
         x, labels = materialise(given, "X")
         return read(x)._replace(labels=labels)
     if hasattr(given, "columns") and hasattr(given, "dtypes"):
-        return _table(given, table, array=False)
+        return _table(given, table)
     if table is not None:
         raise ArgumentError("X", f"a {type(given).__name__}", "a data frame, beside a table")
     if _has_gaps(given):
-        return _table(_framed(given), None, array=True)
+        return _gaps(given)
     x = _tensor(given, "X")
-    dtype = getattr(given, "dtype", None)
-    floating = isinstance(dtype, np.dtype) and dtype.kind == "f"
-    name = str(dtype) if floating else "float64" if dtype is None else "float32"
-    return Rows(ArrayKind(tuple(x.shape[1:]), name, hasattr(given, "toarray")), x)
+    given = _as_array(given)
+    kind = ArrayKind(tuple(x.shape[1:]), _dtype_name(given), hasattr(given, "toarray"))
+    return Rows(kind, x, given)
 
 
 def kind_from_spec(spec: dict[str, Any]) -> Kind:
@@ -156,15 +213,49 @@ def kind_from_spec(spec: dict[str, Any]) -> Kind:
         return ArrayKind(**fields)
     from limbeck.compression.tables.table import Table
 
-    return TableKind(Table.from_spec(fields["table"]), fields["array"])
+    array = fields["array"]  # True in results of versions that gave all arrays as float64
+    array = "float64" if array is True else array or None
+    return TableKind(Table.from_spec(fields["table"]), array)
 
 
-def _table(frame: Any, table: Any, array: bool) -> Rows:
-    from limbeck.compression.tables.table import Table
+def _table(frame: Any, table: Any) -> Rows:
+    from limbeck.compression.tables.table import Table, as_frame
 
     with called("df", "X"):
-        kind = TableKind(Table(frame) if table is None else table, array)
-    return Rows(kind, kind.encode(frame))
+        found = Table(frame) if table is None else table
+        kind = TableKind(found, dtypes=as_frame(frame).dtypes)
+    return Rows(kind, kind.encode(frame), kind.as_given(frame))
+
+
+def _gaps(given: Any) -> Rows:
+    r"""An array of numbers of which some are missing, as a table."""
+    from limbeck.compression.tables.table import Table
+
+    frame, given = _framed(given), _as_array(given)
+    with called("df", "X"):
+        kind = TableKind(Table(frame), _dtype_name(given))
+    return Rows(kind, kind.encode(frame), given)
+
+
+def _as_array(given: Any) -> Any:
+    r"""Arrays, tensors and sparse matrices as they are; of lists, the array."""
+    if isinstance(given, list | tuple) and given and isinstance(given[0], Tensor):
+        return torch.stack(list(given))
+    return given if hasattr(given, "dtype") else np.asarray(given)
+
+
+def _dtype_name(array: Any) -> str:
+    r"""The NumPy type of the arrays that a teacher gets for rows such as these."""
+    if not isinstance(array, Tensor):
+        return str(np.dtype(array.dtype))
+    name = str(array.dtype).removeprefix("torch.")
+    return "float32" if name == "bfloat16" else name  # which NumPy does not have
+
+
+def _limits(dtype: np.dtype) -> tuple[float, float]:
+    r"""What an integer type holds, as far as float64 can count."""
+    held = np.iinfo(dtype)
+    return max(float(held.min), -(2.0**62)), min(float(held.max), 2.0**62)
 
 
 def _tensor(given: Any, argument: str) -> Tensor:
@@ -178,8 +269,10 @@ def _tensor(given: Any, argument: str) -> Tensor:
     if x.ndim == 1:
         accepted = "rows and columns (n, D); one column is X[:, None]"
         raise ArgumentError(argument, f"shape {tuple(x.shape)}", accepted)
-    x = x.detach().cpu().to(torch.float32)
-    if not bool(x.isfinite().all()):
+    short = not x.is_floating_point() and x.element_size() <= 2  # which float32 counts exactly
+    floating = x.is_floating_point() and x.dtype != torch.float64
+    x = x.detach().cpu().to(torch.float32 if short or floating else torch.float64)
+    if bool((x.abs() > torch.finfo(torch.float32).max).any()):
         raise ArgumentError(argument, "numbers beyond float32", "numbers below 3e38 in size")
     return x
 
@@ -196,5 +289,7 @@ def _has_gaps(given: Any) -> bool:
 def _framed(given: Any) -> Any:
     import pandas
 
-    array = np.asarray(given.detach().cpu() if isinstance(given, Tensor) else given)
+    if isinstance(given, Tensor):
+        given = given.detach().cpu().double() if given.dtype == torch.bfloat16 else given.cpu()
+    array = np.asarray(given.detach() if isinstance(given, Tensor) else given)
     return pandas.DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])

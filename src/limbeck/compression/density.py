@@ -78,12 +78,19 @@ class NadeRows:
         shape: The shape of a row.
         bins: For numbers: how states become values.
         shades: Whether rows are the conditional probabilities met while sampling.
+        dtype: The floating type of the rows.
     """
 
     def __init__(
-        self, nade: NADE, shape: torch.Size, bins: Bins | None = None, shades: bool = False
+        self,
+        nade: NADE,
+        shape: torch.Size,
+        bins: Bins | None = None,
+        shades: bool = False,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.nade, self.shape, self.bins, self.shades = nade, shape, bins, shades
+        self.dtype = dtype
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         r"""New rows (n, *shape)."""
@@ -93,7 +100,7 @@ class NadeRows:
             x = self.nade.sample(n, generator)
         if self.bins is not None:
             x = self.bins.draw(x, generator)
-        return x.reshape(n, *self.shape).to(torch.float32)
+        return x.reshape(n, *self.shape).to(self.dtype)
 
 
 def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> NadeRows:
@@ -109,7 +116,7 @@ def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> NadeRows:
     bits = bool(((flat == 0) | (flat == 1)).all())
     shades = not bits and _like_shades(flat)
     bins = None if bits or shades else Bins(flat)
-    events = flat.round() if bits or shades else bins.codes(flat).float()  # type: ignore[union-attr]
+    events = flat.round().float() if bits or shades else bins.codes(flat).float()  # type: ignore[union-attr]
     support = Binary(inputs) if bins is None else States(bins.count, inputs)
     nade = NADE(
         inputs, min(500, max(20, inputs)), support=support,
@@ -117,7 +124,7 @@ def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> NadeRows:
     )  # fmt: skip
     steps, size = max(FEWEST, math.ceil(PASSES * len(flat) / 100)), min(100, len(flat))
     nade.fit(events, steps, batch_size=size, lr=RATE, seed=seed, progress=progress)
-    return NadeRows(nade.cpu(), x.shape[1:], bins, shades)
+    return NadeRows(nade.cpu(), x.shape[1:], bins, shades, x.dtype)
 
 
 class Varying:
@@ -131,7 +138,7 @@ class Varying:
 
     def __init__(self, x: Tensor) -> None:
         flat = x.flatten(1).double()
-        self.first, self.shape = flat[0], x.shape[1:]
+        self.first, self.shape, self.dtype = flat[0], x.shape[1:], x.dtype
         self.columns = (flat != flat[0]).any(0).nonzero()[:, 0]
         chosen = flat[:, self.columns]
         self.mean = chosen.mean(0)
@@ -144,7 +151,7 @@ class Varying:
         if len(self.columns):
             drawn = self.model.sample(n, generator).cpu().double()
             found[:, self.columns] = drawn * self.deviation + self.mean
-        return found.reshape(n, *self.shape).to(torch.float32)
+        return found.reshape(n, *self.shape).to(self.dtype)
 
 
 def fit_mixture(

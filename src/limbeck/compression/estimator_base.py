@@ -164,7 +164,7 @@ class Distilled(BaseEstimator):
         result = state.get("result_")
         if result is not None and result.problem is not None:
             # what the teacher said is not needed again, and what says it may be a local function
-            bare = replace(result.problem, own=None, _kept={})
+            bare = replace(result.problem, own=None, given=None, held_given=None, _kept={})
             state = state | {"result_": replace(result, problem=bare)}
         return state
 

@@ -70,6 +70,8 @@ class FewRows:
         if task == "classification" and self.form not in ("logits", "probabilities"):
             made = None
         self.most, self.raw = made or (0, _nothing)
+        origin = getattr(student, "origin", None)
+        self.origin = None if origin is None else origin.cpu().numpy()
         parts = [] if made is None else list(student.modules())
         self.held = list(_held(parts))
         self.hooks = [
@@ -98,6 +100,8 @@ class FewRows:
         ):
             return None
         with np.errstate(all="ignore"):  # as torch does
+            if self.origin is not None:
+                X = X - self.origin  # in float64
             y = self.raw(X.astype(np.float32).reshape(len(X), -1)).astype(np.float64)
             if self.task == "classification":
                 return _softmax(y) if self.form == "logits" else np.maximum(y, TINY)

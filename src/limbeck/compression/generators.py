@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from limbeck.compression.data import Kind, TableKind
-from limbeck.core.batch import X, map_tensors, rows
+from limbeck.core.batch import Batch, X, floats, map_tensors, rows
 from limbeck.core.inputs import Inputs
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Augment, Dataset, Munge, Samples
 from limbeck.inputs.join import join
+from limbeck.inputs.nested import Nested
 
-__all__ = ["GENERATORS", "candidates", "fresh", "generator"]
+__all__ = ["GENERATORS", "Rounded", "candidates", "float_type", "fresh", "generator"]
 
 FLOW_ROWS, FLOW_COLUMNS, FLOW_DISTINCT = 500, 32, 100
 r"""When "auto" tries a flow: rows at least, columns at most, different numbers in each at least."""
@@ -48,15 +49,49 @@ def generator(name: str, kind: Kind, x: X, *, seed: int, progress: bool = True) 
     """
     if name not in GENERATORS:
         raise ArgumentError.unknown("inputs", name, ["auto", *GENERATORS])
-    return GENERATORS[name](kind, x, seed, progress)
+    source = GENERATORS[name](kind, x, seed, progress)
+    return Rounded(source, kind) if kind.whole and name != "data" else source
+
+
+class Rounded(Nested):
+    r"""Inputs of a generator as the teacher gets them: whole numbers are whole.
+
+    Arguments:
+        source: The generator.
+        kind: What the rows are.
+    """
+
+    def __init__(self, source: Inputs, kind: Kind) -> None:
+        super().__init__([source])
+        self.kind = kind
+
+    def draw(self, n: int) -> Any:
+        return self.sources[0].draw(n)
+
+    def build(self, drawn: Any) -> Batch:
+        batch = self.sources[0].build(drawn)
+        return batch._replace(x=self.kind.rounded(batch.x))
+
+
+def float_type(source: Inputs, seed: int) -> torch.dtype:
+    r"""The widest type that a source of the user's own gives numbers in: its tensors have one."""
+    try:
+        source.to(torch.device("cpu"), torch.float64, seed)
+        source.probe(1)
+    except ArgumentError:
+        return torch.float32
+    return torch.float64
 
 
 def fresh(name: str | Inputs, kind: Kind, x: X, count: int, seed: int, progress: bool = False) -> X:
     r"""So many inputs of a generator, of the same types as the rows."""
     source = name
+    dtype = next((part.dtype for part in floats(x).values()), torch.float32)
     if isinstance(source, str):
         source = generator(source, kind, x, seed=seed, progress=progress)
-    source.to(torch.device("cpu"), torch.float32, seed)
+    elif dtype == torch.float64:
+        dtype = float_type(source, seed)
+    source.to(torch.device("cpu"), dtype, seed)
     found, left = [], count
     while left:
         found.append(source(min(left, rows(x))).x)

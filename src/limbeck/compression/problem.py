@@ -13,9 +13,10 @@ from torch import Tensor
 from limbeck import losses
 from limbeck.compression.asked import divisor
 from limbeck.compression.asking.derivatives import Derivatives
+from limbeck.compression.asking.keys import count
 from limbeck.compression.data import Kind
 from limbeck.compression.generators import fresh
-from limbeck.core.batch import X, map_tensors, rows
+from limbeck.core.batch import X, map_tensors, part_of, rows
 from limbeck.core.loss import Loss
 from limbeck.core.stored import Stored
 from limbeck.inputs.join import join
@@ -60,6 +61,9 @@ class Problem:
         loss: What students are trained by.
         progress: Whether to show bars.
         kept: Whether answers are kept on disk, so that even a torch teacher is asked beforehand.
+        given: The rows to learn from as the user has them, which is what the teacher is asked
+            about; None where it is not asked about them any more.
+        held_given: The same of the rows held out.
     """
 
     predictor: Any
@@ -72,6 +76,8 @@ class Problem:
     loss: Loss
     progress: bool = True
     kept: bool = False
+    given: Any = None
+    held_given: Any = None
     _kept: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -83,22 +89,29 @@ class Problem:
     def differentiable(self) -> bool:
         r"""Whether the targets have derivatives with respect to inputs: those of a torch module.
 
-        It takes rows of numbers as they are, and nothing else is mixed in.
+        It takes rows of numbers as they are, and nothing else is mixed in. A module that looks
+        whole numbers up has none.
         """
-        return self.predictor.module is not None and self.own is None and isinstance(self.x, Tensor)
+        codes = self.kind.whole and getattr(self.predictor, "looks_up", False)
+        taken = isinstance(self.x, Tensor) and not codes
+        return self.predictor.module is not None and self.own is None and taken
 
     def targets(self) -> np.ndarray:
         r"""The teacher's word on the rows to learn from, (n, K)."""
         if "own" not in self._kept:
-            asked = self.own or (lambda: self.ask(self.kind.decode(self.x)))
-            self._kept["own"] = asked()
+            given = self.kind.decode(self.x) if self.given is None else self.given
+            self._kept["own"] = self.ask(given) if self.own is None else self.own()
         found: np.ndarray = self._kept["own"]
         return found
 
     def held_out_targets(self) -> np.ndarray:
         r"""The same of the rows held out."""
         if "held out" not in self._kept:
-            self._kept["held out"] = self.ask(self.kind.decode(self.held_out))  # type: ignore[arg-type]
+            assert self.held_out is not None
+            own = count(self.held_given)
+            made = part_of(self.held_out, own, rows(self.held_out) - own)
+            answers = [self.ask(self.held_given), self.ask(self.kind.decode(made))]
+            self._kept["held out"] = np.concatenate(answers)
         found: np.ndarray = self._kept["held out"]
         return found
 

@@ -44,7 +44,16 @@ def rules_of(student: nn.Module, kind: Kind | None, classes: Any, names: Any = N
         for name in names:  # indicators are 0 or 1
             text = text.replace(f"if {name} <= 0.5:", f"if {name.replace(' is ', ' is not ', 1)}:")
         return text
-    return tree.text(names, classes)
+    origin = getattr(student, "origin", None)
+    if origin is None:
+        return tree.text(names, classes)
+    own = [partial(_from_origin, float(zero)) for zero in origin.flatten()]
+    return tree.text(names, classes, own)
+
+
+def _from_origin(origin: float, threshold: float) -> str:
+    r"""A threshold of a column that is far from zero, with all of its digits."""
+    return f"{origin + threshold:.6g}" if not origin else f"{origin + threshold:.15g}"
 
 
 def _in_own_units(encoder: TableEncoder, table: Any) -> tuple[list[str], list[Written]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.compression.asked import Asked, divisor
-from limbeck.compression.generators import generator
+from limbeck.compression.generators import float_type, generator
 from limbeck.compression.problem import Problem
 from limbeck.compression.students import Fitted, build_student
 from limbeck.core import forms
-from limbeck.core.batch import X, floats, map_tensors, part_of, rows
+from limbeck.core.batch import X, floats, input_dtype, map_tensors, part_of, rows
 from limbeck.core.history import History
 from limbeck.core.inputs import Inputs
 from limbeck.core.modes import evaluating
@@ -24,9 +25,10 @@ from limbeck.core.result import Result
 from limbeck.core.teacher import Opaque
 from limbeck.distillation import distill
 from limbeck.errors import ArgumentError
-from limbeck.inputs import Dataset, Mix
+from limbeck.inputs import Dataset, Mix, as_inputs
 from limbeck.models import Preprocessed
 from limbeck.models.feedforward import is_count
+from limbeck.models.preprocessed import origin_of
 from limbeck.preparation import PRESETS
 
 __all__ = [
@@ -34,8 +36,13 @@ __all__ = [
     "Recipe",
     "default_steps",
     "distill_options",
+    "finish_student",
     "fit_trees",
+    "make_student",
+    "narrowed",
+    "only_finite",
     "predictions",
+    "student_inputs",
     "train",
 ]
 
@@ -76,31 +83,76 @@ class Recipe:
 def train(problem: Problem, recipe: Recipe) -> Result:
     r"""A student of the problem; its outputs are in the teacher's units."""
     predictor = problem.predictor
-    student = build_student(
-        copy.deepcopy(recipe.student), problem.x, predictor.outputs, predictor.task,
-        encoder=problem.kind.encoder(), seed=recipe.seed,
-    )  # fmt: skip
+    student, origin = make_student(problem, recipe)
     if isinstance(student, Fitted):
-        return fit_trees(problem, student, recipe)
+        return fit_trees(problem, student, recipe, origin)
     ours = isinstance(student, Preprocessed)
     shift, scale = problem.unit()
     if not ours:  # a module of the user's own speaks in the teacher's units
         shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
-    if problem.live or not isinstance(recipe.inputs, str):
-        teacher, source = _live(problem, recipe, shift, scale)
+    live = problem.live and (ours or not _wide(problem))
+    if live or not isinstance(recipe.inputs, str):
+        teacher, source = _live(problem, recipe, student, shift, scale)
         count = max(rows(problem.x), recipe.size)
     else:
         pool = problem.pool(recipe.inputs, recipe.size, recipe.seed)
-        teacher, source = problem.stored(pool, shift, scale), Dataset(pool.x)
+        inputs = student_inputs(student, pool.x)
+        teacher, source = problem.stored(pool, shift, scale), Dataset(inputs)
         count = rows(pool.x)
     options = distill_options(recipe, predictor.task, student, problem.x)
     steps = recipe.steps or default_steps(count, options.get("batch_size", "auto"))
     if isinstance(recipe.inputs, str) and isinstance(source, Mix):
         options["batch_size"] = _batch_size(options, rows(problem.x))
     result = distill(teacher, student, source, problem.loss, steps=steps, **options)
+    finish_student(student, shift, scale)
+    return result
+
+
+def make_student(problem: Problem, recipe: Recipe) -> tuple[Any, Tensor | None]:
+    r"""A recipe's student, not trained yet, and what is subtracted from its inputs in float64."""
+    origin = None
+    if isinstance(problem.x, Tensor) and not isinstance(recipe.student, nn.Module):
+        origin = origin_of(problem.x)
+    predictor = problem.predictor
+    student = build_student(
+        copy.deepcopy(recipe.student), narrowed(problem.x, origin), predictor.outputs,
+        predictor.task, encoder=problem.kind.encoder(), seed=recipe.seed,
+    )  # fmt: skip
+    if isinstance(student, Preprocessed) and origin is not None:
+        student.set_origin(origin)
+    return student, origin
+
+
+def finish_student(student: nn.Module, shift: Tensor, scale: Tensor) -> None:
+    r"""Let a trained student of limbeck's own give outputs in the teacher's units."""
     if isinstance(student, Preprocessed):
         student.set_outputs(shift, scale)  # a scale of 0 gives what a constant teacher says
-    return result
+        student.input_dtype = None if student.origin is None else torch.float64
+
+
+def _wide(problem: Problem) -> bool:
+    r"""Whether a torch teacher computes with more digits than float32 has, and the rows have them.
+
+    Then the loop draws float64, of which a student of limbeck's own takes what it needs.
+    """
+    module, x = problem.predictor.module, problem.x
+    if module is None or not isinstance(x, Tensor) or x.dtype != torch.float64:
+        return False
+    return any(t.dtype == torch.float64 for t in chain(module.parameters(), module.buffers()))
+
+
+def narrowed(x: X, origin: Tensor | None, dtype: torch.dtype = torch.float32) -> X:
+    r"""Rows in a student's own precision, less what is subtracted in theirs."""
+    if origin is not None:
+        assert isinstance(x, Tensor)
+        x = x - origin
+    narrow: X = map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, x)
+    return narrow
+
+
+def student_inputs(student: nn.Module, x: X) -> X:
+    r"""Rows as a student takes them: raw, in its own precision or, if it says so, in float64."""
+    return narrowed(x, None, input_dtype(student) or torch.float32)
 
 
 def distill_options(recipe: Recipe, task: str, student: nn.Module, x: X) -> dict[str, Any]:
@@ -111,7 +163,8 @@ def distill_options(recipe: Recipe, task: str, student: nn.Module, x: X) -> dict
         settled["student_output"] = "values"
     elif getattr(student, "output_form", None) is None:  # a module of the user's own
         with torch.no_grad():
-            settled["student_output"] = forms.recognise(student(part_of(x, 0, FEW))) or "logits"
+            outputs = student(student_inputs(student, part_of(x, 0, FEW)))
+            settled["student_output"] = forms.recognise(outputs) or "logits"
     if ours and not recipe.options.keys() & {"optimizer", "preset", "update"}:
         settled["lr"] = RATE
     return settled | recipe.options
@@ -134,14 +187,22 @@ def default_steps(count: int, batch_size: int | str) -> int:
     return min(MOST, max(FEWEST, PASSES * count // each))
 
 
-def _live(problem: Problem, recipe: Recipe, shift: Tensor, scale: Tensor) -> tuple[Any, Inputs]:
+def _live(
+    problem: Problem, recipe: Recipe, student: nn.Module, shift: Tensor, scale: Tensor
+) -> tuple[Any, Inputs]:
     r"""The teacher itself, and fresh inputs at each step."""
     source = recipe.inputs
-    if isinstance(source, str):
-        new = generator(
-            source, problem.kind, problem.x, seed=recipe.seed, progress=problem.progress
-        )
-        source = new if source == "data" else Mix([Dataset(problem.x), new])
+    exact = isinstance(problem.x, Tensor) and problem.x.dtype == torch.float64
+    if not isinstance(source, str):
+        source = as_inputs(source)
+        if exact and isinstance(student, Preprocessed):
+            student.input_dtype = float_type(source, recipe.seed)
+    else:
+        if isinstance(student, Preprocessed) and (student.origin is not None or _wide(problem)):
+            student.input_dtype = torch.float64
+        x = student_inputs(student, problem.x)
+        new = generator(source, problem.kind, x, seed=recipe.seed, progress=problem.progress)
+        source = new if source == "data" else Mix([Dataset(x), new])
     if problem.live:
         module = Asked(problem.predictor, shift, scale)
         recipe.options.setdefault("teacher_output", module.output_form)
@@ -157,12 +218,16 @@ def _live(problem: Problem, recipe: Recipe, shift: Tensor, scale: Tensor) -> tup
     return Opaque(asked, form), source
 
 
-def fit_trees(problem: Problem, student: Fitted, recipe: Recipe) -> Result:
+def fit_trees(
+    problem: Problem, student: Fitted, recipe: Recipe, origin: Tensor | None = None
+) -> Result:
     r"""Trees, fitted at once."""
     began = time.perf_counter()
     pool = problem.pool(recipe.inputs, recipe.size, recipe.seed)
     plain = problem.kind.encoder("one_hot")  # rules about indicators can be read
-    model = replace(student, encoder=plain).fit(pool.x, pool.targets)
+    model = replace(student, encoder=plain).fit(narrowed(pool.x, origin), pool.targets)
+    if origin is not None:
+        model = Preprocessed(model, origin=origin)
     seconds = time.perf_counter() - began
     settings = {
         "loss": f"{student.kind} fitted to {rows(pool.x):,} answers of the teacher",
@@ -173,6 +238,9 @@ def fit_trees(problem: Problem, student: Fitted, recipe: Recipe) -> Result:
 
 class Answering(nn.Module):
     r"""A student that answers in the teacher's way: probabilities, or values (n, K).
+
+    A row with a number that is NaN or infinite has NaN for an answer: files cannot refuse it, as
+    `Compressed.predict` does.
 
     Arguments:
         student: The student.
@@ -186,7 +254,24 @@ class Answering(nn.Module):
         self.form = form or getattr(student, "output_form", None) or "logits"
 
     def forward(self, x: X) -> Tensor:
-        return _answers(self.student(x), self.task, self.form)
+        return only_finite(self.student, x, _answers(self.student(x), self.task, self.form))
+
+
+def only_finite(student: nn.Module, x: X, answers: Tensor) -> Tensor:
+    r"""Answers (n, K), but NaN for rows with NaN or infinity where no number is marked missing."""
+    if isinstance(x, Tensor):
+        finite = x.flatten(1).isfinite().all(1)
+    else:
+        encoder = getattr(student, "encoder", None)
+        masks = {n.key: n.mask for n in getattr(encoder, "numbers", ()) if n.mask is not None}
+        parts = [
+            part.isfinite() | x[masks[name]] if name in masks else part.isfinite()
+            for name, part in floats(x).items()
+        ]
+        if not parts:
+            return answers
+        finite = torch.stack(parts, 1).all(1)
+    return torch.where(finite.unsqueeze(1), answers, torch.nan)
 
 
 def _answers(outputs: Tensor, task: str, form: str) -> Tensor:
@@ -207,6 +292,7 @@ def predictions(student: nn.Module, x: X, task: str, form: str | None = None) ->
     found = []
     with evaluating(student):
         for start in range(0, rows(x), BLOCK):
-            part = map_tensors(lambda t: t.to(device), part_of(x, start, BLOCK))
+            part = student_inputs(student, part_of(x, start, BLOCK))
+            part = map_tensors(lambda t: t.to(device), part)
             found.append(_answers(student(part), task, form).double().cpu().numpy())
     return found[0] if len(found) == 1 else np.concatenate(found)

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from limbeck.errors import ArgumentError
 
-__all__ = ["Batch", "X", "as_batch", "floats", "leaves", "map_tensors", "part_of", "rows"]
+__all__ = [
+    "Batch",
+    "X",
+    "as_batch",
+    "floats",
+    "input_dtype",
+    "leaves",
+    "map_tensors",
+    "part_of",
+    "rows",
+]
 
 X: TypeAlias = Tensor | dict[str, Tensor]
 r"""Inputs: a tensor (n, ...), or a dict of such tensors (a table, a structured input)."""
@@ -58,6 +69,16 @@ def floats(x: X) -> dict[str, Tensor]:
     r"""The parts of x that can be differentiated, by name ('' for a bare tensor)."""
     parts = {"": x} if isinstance(x, Tensor) else x
     return {name: part for name, part in parts.items() if part.is_floating_point()}
+
+
+def input_dtype(module: nn.Module) -> torch.dtype | None:
+    r"""The floating type that a module takes inputs in; None where it does not tell.
+
+    It is that of its parameters, or its `input_dtype` where it takes more digits and narrows them
+    itself.
+    """
+    floating = (p.dtype for p in module.parameters() if p.is_floating_point())
+    return getattr(module, "input_dtype", None) or next(floating, None)
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.core import forms
-from limbeck.core.batch import Batch, X, as_batch, floats, rows
+from limbeck.core.batch import Batch, X, as_batch, floats, input_dtype, rows
 from limbeck.core.checkpoint import under
 from limbeck.core.evaluation import Evaluated
 from limbeck.core.hidden import close_taps
@@ -110,7 +110,7 @@ class Objective(nn.Module):
         self.randomness = own if draws else None
 
     def _student_raw(self, x: X, need: str) -> Any:
-        dtype = next((p.dtype for p in self.student.parameters() if p.is_floating_point()), None)
+        dtype = input_dtype(self.student)
         for name, part in floats(x).items():
             if dtype is not None and part.dtype != dtype:
                 raise ArgumentError(

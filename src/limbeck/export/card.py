@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from limbeck.export.numpy_predictor import NUMPY_TOLERANCE, places
 from limbeck.export.placing import MARK, in_place
 from limbeck.export.portable import Portable, portable
@@ -153,10 +155,13 @@ def _use(leaving: Portable, path: Path, format: str) -> str:
 
 def _inputs(leaving: Portable, format: str) -> str:
     if leaving.table is None:
-        kind = str(leaving.like().dtype).removeprefix("torch.")
+        kind = str(leaving.dtype).removeprefix("torch.")
         kind = "numbers" if format == "numpy" else kind
         shape = ", ".join(["n", *map(str, leaving.shape or ("?",))])
-        return _rows(("name", "shape", "type"), [("x", f"({shape})", f"{kind}; as they come")])
+        text = _rows(("name", "shape", "type"), [("x", f"({shape})", f"{kind}; as they come")])
+        if leaving.dtype == torch.float64 and format != "numpy":
+            text += "\n\nfloat32 could not tell some of its numbers apart: do not round them."
+        return f"{text}\n\n{_gaps(leaving, format)}".rstrip()
     from limbeck.compression.tables.graph import port
 
     found = []
@@ -168,12 +173,43 @@ def _inputs(leaving: Portable, format: str) -> str:
         if format == "onnx":
             takes = port(column)
             kind = "string" if takes.dtype is object else takes.dtype.__name__
-            found.append((column.key, f"(n, 1) {kind}", f"{values}; missing: {takes.missing!r}"))
+            gone = "no missing values" if takes.missing is None else f"missing: {takes.missing!r}"
+            found.append((column.key, f"(n, 1) {kind}", f"{values}; {gone}"))
         elif format == "pt2":
-            found += [(key, "(n,)", f"{values}; as Table.encode gives it") for key in column.keys]
+            found += _tensors(column)
         else:
-            found.append((column.name, "n values", f"{values}; missing: None or NaN"))
-    return _rows(("name", "shape", "values"), found)
+            gone = "missing: None or NaN" if column.missing else "no missing values"
+            found.append((column.name, "n values", f"{values}; {gone}"))
+    text = _rows(("name", "shape", "values"), found)
+    if format == "pt2":
+        before = "The program does not take raw columns: it takes one dict of these tensors"
+        text = f"{before}, which `limbeck.Table.encode` makes of a data frame.\n\n{text}"
+    return f"{text}\n\n{_gaps(leaving, format)}"
+
+
+def _tensors(column: Any) -> list[tuple[str, str, str]]:
+    r"""What a program takes for a column of a table: its tensors, and what they hold."""
+    if categories := getattr(column, "categories", ()):
+        some = ", ".join(f"{code} is {value!r}" for code, value in enumerate(categories[:5]))
+        some += ", …" if len(categories) > 5 else ""
+        gone = f", {len(categories) + 1} is missing" if column.missing else ""
+        codes = f"the number of the category: {some}; {len(categories)} is any other{gone}"
+        return [(column.key, "(n,) int64", codes)]
+    unit = "seconds since 1970 in UTC" if column.kind == "date" else "the number"
+    less = f" less {column.origin!r}, subtracted in float64" if column.origin else ""
+    found = [(column.key, "(n,) float32", unit + less)]
+    if column.mask:
+        found.append((column.mask, "(n,) bool", f"whether `{column.key}` is missing"))
+    return found
+
+
+def _gaps(leaving: Portable, format: str) -> str:
+    r"""What happens to a missing value, or an infinite one, where the data had none."""
+    if leaving.task is None:
+        return ""
+    where = "" if leaving.table is None else " in a column where the data had no missing values"
+    what = "is refused" if format == "numpy" else "makes the answer to its row NaN"
+    return f"NaN or infinity{where} {what}; `result.predict` refuses it."
 
 
 def _outputs(leaving: Portable, format: str) -> str:

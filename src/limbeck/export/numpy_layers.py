@@ -56,6 +56,8 @@ def _linear(script: Script, layer: Any, prefix: str, kind: str = "linear") -> No
 
 
 def _preprocessed(script: Script, module: Preprocessed, prefix: str) -> None:
+    if module.origin is not None:
+        script.add(f"h = h - {script.array(f'{prefix}origin', module.origin)}")
     if module.encoder is not None:
         script.module(module.encoder, f"{prefix}encoder.")
     if module.shift is not None and module.scale is not None:

@@ -116,6 +116,9 @@ def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
         script.add(f"if h.shape[1:] != {shape}:")
         wanted = f"({', '.join(['n', *map(str, shape)])})"
         script.add(f'    raise ValueError(f"x: got shape {{h.shape}}; accepted: {wanted}")')
+        if leaving.task is not None:  # as `predict` of a compressed teacher does
+            script.add("if not np.isfinite(h).all():")
+            script.add('    raise ValueError("x: got NaN or infinity; accepted: finite numbers")')
     script.module(leaving.module)
     script.add("return h")
     gives, of = GIVES[leaving.form], "frame" if leaving.table is not None else "x"

@@ -23,7 +23,9 @@ def read(given, column):
             gone = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
             if not gone and isinstance(value, str) != text:
                 raise ValueError(f"{column['name']}: got {value!r}, of another kind than before")
-            found.append(column["absent"] if gone else codes.get(value, len(codes)))
+            if gone and not column["gaps"]:
+                raise ValueError(f"{column['name']}: got a missing value; the data had none")
+            found.append(len(codes) + 1 if gone else codes.get(value, len(codes)))
         return np.array(found, int), None
     if column["date"]:
         dates = np.asarray(given, "datetime64[us]")  # in UTC
@@ -47,8 +49,7 @@ def described(table: Any) -> list[dict[str, Any]]:
     for column in table.varying:
         own = {"name": column.name, "key": column.key}
         if isinstance(column, Category):
-            absent = column.gone if column.missing else column.unknown
-            own |= {"categories": list(column.categories), "absent": absent}
+            own |= {"categories": list(column.categories), "gaps": bool(column.missing)}
         else:
             assert isinstance(column, Number)
             own |= {"date": column.kind == "date", "mask": column.mask}

@@ -58,6 +58,12 @@ class Portable:
         held = [*self.module.parameters(), *self.module.buffers()]
         return next((each for each in held if each.is_floating_point()), torch.empty(0))
 
+    @property
+    def dtype(self) -> torch.dtype:
+        r"""The floating type of its inputs: float64 where float32 could not tell rows apart."""
+        wanted = (getattr(module, "input_dtype", None) for module in self.module.modules())
+        return next(filter(None, wanted), self.like().dtype)
+
     def rows(self, n: int) -> Any:
         r"""Random inputs as the student may meet them, always the same: (n, *shape), or a dict."""
         if self.table is not None:
@@ -82,7 +88,10 @@ class Portable:
             elif isinstance(module, Trees):
                 x = _around_thresholds(module, x)
                 break
-        return x.to(like.device, like.dtype)
+        for module in self.module.modules():
+            if isinstance(module, Preprocessed) and module.origin is not None:
+                x = x.double() + module.origin.cpu()
+        return x.to(like.device, self.dtype)
 
 
 def _around_thresholds(trees: Trees, x: Tensor) -> Tensor:

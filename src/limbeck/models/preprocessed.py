@@ -15,10 +15,13 @@ from limbeck.core.result import from_spec, spec_of
 from limbeck.errors import ArgumentError
 from limbeck.models.feedforward import OUTPUT_FORMS
 
-__all__ = ["Preprocessed", "standardising"]
+__all__ = ["Preprocessed", "origin_of", "standardising"]
 
 CONSTANT = torch.finfo(torch.float32).eps
 r"""Relative to its largest number, the spread up to which a column is taken to be constant."""
+
+NARROW = 1000
+r"""How many times its range a column may be away from zero before float32 lacks digits."""
 
 FARTHEST = 20.0
 r"""Deviations from the mean that the farthest row may have, once scaled."""
@@ -41,6 +44,9 @@ class Preprocessed(nn.Module):
             features.
         output_form: What the outputs are, as of `MLP`; None asks the network. Outputs with a
             shift or scale are "values".
+        origin: What is subtracted from raw inputs in float64, before anything else: for columns
+            that are so far from zero that float32 cannot tell their numbers apart, such as time
+            stamps. It stays float64 when the module is cast. None subtracts nothing.
 
     >>> net = Preprocessed(nn.Linear(2, 1), torch.tensor([50.0, 0.0]), torch.tensor([0.1, 0.0]))
     >>> net(torch.tensor([[50.0, torch.inf]])).shape
@@ -51,6 +57,7 @@ class Preprocessed(nn.Module):
     scale: Tensor | None
     out_shift: Tensor | None
     out_scale: Tensor | None
+    origin: Tensor | None
 
     def __init__(
         self,
@@ -61,9 +68,13 @@ class Preprocessed(nn.Module):
         out_scale: Any = None,
         encoder: nn.Module | None = None,
         output_form: str | None = None,
+        origin: Any = None,
     ) -> None:
         super().__init__()
         self.network, self.encoder = network, encoder
+        self.input_dtype: torch.dtype | None  # None takes inputs in the network's own
+        self.register_buffer("origin", None)
+        self.set_origin(origin)
         scaled = out_shift is not None or out_scale is not None
         natural = "values" if scaled else getattr(network, "output_form", None)
         self.output_form = output_form or natural
@@ -91,8 +102,27 @@ class Preprocessed(nn.Module):
         for name, value in found.items():
             self.register_buffer(name, value)
 
+    def set_origin(self, origin: Any) -> None:
+        r"""Subtract this from raw inputs from now on, in float64; None subtracts nothing."""
+        if origin is not None:
+            like = next(self.network.parameters(), torch.empty(0))
+            origin = torch.as_tensor(origin, dtype=torch.float64, device=like.device).clone()
+        self.origin = origin
+        self.input_dtype = None if origin is None else torch.float64
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        exact = self.origin
+        super()._apply(fn, recurse)
+        if exact is not None and self.origin is not None:  # a cast would lose its digits
+            self.origin = exact.to(self.origin.device)
+        return self
+
     def features(self, x: X) -> Tensor:
         r"""What the network sees of raw inputs."""
+        if isinstance(x, Tensor) and (self.origin is not None or self.input_dtype is not None):
+            like = next((p for p in self.network.parameters() if p.is_floating_point()), None)
+            x = x if self.origin is None else x.double() - self.origin
+            x = x.to(torch.float32 if like is None else like.dtype)
         h: Any = x if self.encoder is None else self.encoder(x)
         if self.shift is None or self.scale is None:
             return h
@@ -136,13 +166,14 @@ class Preprocessed(nn.Module):
             "inputs": None if self.shift is None else list(self.shift.shape),
             "outputs": None if self.out_shift is None else list(self.out_shift.shape),
             "output_form": self.output_form,
+            **({} if self.origin is None else {"origin": list(self.origin.shape)}),
         }
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         r"""A model of the same shape, freshly initialised."""
         names = {"type", "network", "encoder", "inputs", "outputs", "output_form"}
-        if set(spec) != names or spec["type"] != cls.__name__:
+        if set(spec) - {"origin"} != names or spec["type"] != cls.__name__:
             raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives")
         encoder = None if spec["encoder"] is None else from_spec(spec["encoder"], Path("spec"))
         inputs, outputs = (
@@ -150,8 +181,9 @@ class Preprocessed(nn.Module):
             for name in ("inputs", "outputs")
         )
         network = from_spec(spec["network"], Path("spec"))
-        form = spec["output_form"]
-        return cls(network, inputs, inputs, outputs, outputs, encoder, form)
+        form, far = spec["output_form"], spec.get("origin")
+        origin = None if far is None else torch.zeros(far)
+        return cls(network, inputs, inputs, outputs, outputs, encoder, form, origin)
 
     def extra_repr(self) -> str:
         return f"output_form={self.output_form!r}"
@@ -207,3 +239,24 @@ def standardising(x: Tensor) -> tuple[Tensor, Tensor]:
     spread = torch.maximum(spread, apart.abs().amax(0) / FARTHEST)
     scale = torch.where(constant, 0.0, 1 / torch.where(constant, 1.0, spread))
     return shift.to(torch.float32), scale.to(torch.float32)
+
+
+def origin_of(x: Tensor) -> Tensor | None:
+    r"""What to subtract from float64 columns for float32 to tell their numbers apart.
+
+    It is the middle of each column that is farther from zero than 1,000 times its range, or that
+    holds whole numbers beyond 2**24, and 0 for all others; None where no column needs it.
+
+    >>> origin_of(torch.tensor([[1.7e9, 0.5], [1.7e9 + 60, 2.5]], dtype=torch.float64))
+    tensor([1.7000e+09, 0.0000e+00], dtype=torch.float64)
+    """
+    if x.dtype != torch.float64:
+        return None
+    low, high = x.amin(0), x.amax(0)
+    top = torch.maximum(-low, high)
+    far = (top > NARROW * (high - low)) & (high > low)
+    whole = (x == x.round()).all(0)
+    far |= (top > 2**24) & whole
+    middle = low + (high - low) / 2
+    middle = torch.where(whole, middle.round(), middle)
+    return torch.where(far, middle, 0.0) if bool(far.any()) else None

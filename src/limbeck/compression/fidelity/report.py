@@ -66,6 +66,7 @@ class Fidelity(Comparison):
         calibration: By model, columns "confidence", "frequency", "std_error" and "count" by bin.
         disagreements: The rows on which both differ most: "row", "size", predictions, "label".
         pairs: What both predict together: counts of classes, shares of labels, or values.
+        notes: What else is known of the student, a sentence each.
     """
 
     task: str = ""
@@ -84,6 +85,7 @@ class Fidelity(Comparison):
     calibration: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     disagreements: list[dict[str, Any]] = field(default_factory=list)
     pairs: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def labelled(self) -> bool:
@@ -103,7 +105,7 @@ class Fidelity(Comparison):
         console.print(self.table())
         if self.by_group:
             console.print(group_table(self))
-        said = [*size_remarks(self), *remarks(self), self.sentence()]
+        said = [*size_remarks(self), *remarks(self), *self.notes, self.sentence()]
         return "\n".join([console.export_text().rstrip(), *said])
 
     __repr__ = __str__
@@ -133,6 +135,7 @@ class Fidelity(Comparison):
             raise ArgumentError("saved", received, f"{FORMAT!r}, as Fidelity.to_dict gives it")
         known = dict(saved)
         whole = Comparison.from_dict(known)
+        known.setdefault("notes", [])  # reports of earlier versions have none
         own = {name: known[name] for name in PLAIN if name not in NEW or name in known}
         own["kept_by"] = {
             name: Figure(*(math.nan if part is None else part for part in figure))
@@ -181,7 +184,7 @@ r"""Fields that older files lack."""
 
 PLAIN = (
     "task", "classes", "names", "main", "kept", "kept_error", *NEW, "worse", "calibration",
-    "disagreements", "pairs",
+    "disagreements", "pairs", "notes",
 )  # fmt: skip
 
 
@@ -198,6 +201,7 @@ def fidelity(
     student_cost: Cost | Mapping[str, Any] | None = None,
     baseline_cost: Cost | Mapping[str, Any] | None = None,
     names: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
     seed: int = 0,
 ) -> Fidelity:
     r"""Compare the predictions of a student with its teacher's, and both with labels if there are.
@@ -217,6 +221,7 @@ def fidelity(
         student_cost: The student's.
         baseline_cost: The baseline's.
         names: What tables call "teacher", "student" and "baseline".
+        notes: Sentences to print with the report.
         seed: Of the bootstrap, and of the choice of points for pictures.
 
     >>> taught = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]]
@@ -260,6 +265,7 @@ def fidelity(
         calibration=curves,
         disagreements=disagreements(found),
         pairs=pairs(found, seed),
+        notes=list(notes),
     )
 
 

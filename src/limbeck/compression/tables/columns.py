@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -63,6 +62,13 @@ class Column:
         r"""All of it, as JSON can hold it."""
         return {"type": type(self).__name__} | dataclasses.asdict(self)
 
+    def _refuse_gaps(self, gone: np.ndarray[Any, Any]) -> NoReturn:
+        r"""A missing value says something only where the student has seen some."""
+        first = int(gone.argmax())
+        received = f"{int(gone.sum())} missing values, the first in row {first}"
+        accepted = "none, as in the data that the student was made with: fill them in first"
+        raise ArgumentError(self.argument, received, accepted)
+
     def _series(self, values: np.ndarray[Any, Any], gone: np.ndarray[Any, Any]) -> Any:
         r"""A series of the column's dtype, with missing values in its own way."""
         pd = pandas()
@@ -76,9 +82,9 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Number(Column):
-    r"""Numbers, whole numbers or dates: float32 (n,), with a mask if some were missing.
+    r"""Numbers, whole numbers or dates: float64 (n,), with a mask if some were missing.
 
-    The tensor holds the value less `origin`, which is zero where float32 has digits enough; for
+    The array holds the value less `origin`, which is zero where float32 has digits enough; for
     dates these are seconds. Missing values are `fill`, and marked in the mask.
 
     Arguments:
@@ -103,18 +109,19 @@ class Number(Column):
     def keys(self) -> tuple[str, ...]:
         return (*super().keys, self.mask) if self.mask else super().keys
 
+    @property
+    def counts(self) -> bool:
+        r"""Whether values are whole numbers, if only as floats, as pandas keeps those with gaps."""
+        return self.step > 0 and self.kind != "date"
+
     def encode(self, series: Any) -> dict[str, np.ndarray[Any, Any]]:
         raw = measured(series, self.kind == "date", self.argument)
         if self.kind == "date" and (", " in str(series.dtype)) != (", " in self.dtype):
             raise ArgumentError(self.argument, f"dates of {series.dtype}", f"{self.dtype}")
         gone = np.isnan(raw)
         if self.mask is None and gone.any():
-            warnings.warn(
-                f"{self.argument}: {int(gone.sum())} missing values become the median, since "
-                "the data that the table was made of had none here",
-                stacklevel=3,
-            )
-        value = np.where(gone, self.fill, raw - self.origin).astype(np.float32)
+            self._refuse_gaps(gone)
+        value = np.where(gone, self.fill, raw - self.origin)
         return {self.key: value} | ({self.mask: gone} if self.mask else {})
 
     def decode(self, parts: Mapping[str, np.ndarray[Any, Any]], n: int) -> Any:
@@ -130,7 +137,7 @@ class Number(Column):
         steps = np.rint(value / self.step).astype(np.int64)
         whole = int(self.origin) * ticks + steps * round(self.step * ticks)
         if self.kind != "date":
-            return self._series(whole, gone)
+            return self._series(whole if self.kind == "whole number" else whole + 0.0, gone)
         dates = pandas().Series(whole.view(f"datetime64[{unit}]"))
         if zone := re.findall(r", (.+)\]", self.dtype):
             dates = dates.dt.tz_localize("UTC").dt.tz_convert(zone[0])
@@ -141,7 +148,7 @@ class Number(Column):
 class Category(Column):
     r"""One of K categories: int64 codes (n,) from 0 to K − 1; K is unknown, K + 1 is missing.
 
-    A missing value is unknown where the data had none. In frames, unknown is the most frequent
+    A missing value where the data had none is refused. In frames, unknown is the most frequent
     category, which any teacher can eat.
 
     Arguments:
@@ -179,7 +186,9 @@ class Category(Column):
                 kind = "strings" if text else f"values such as {self.categories[0]!r}"
                 raise ArgumentError(self.argument, f"the value {value!r}", f"{kind}, as before")
             codes.append(known.get(value, self.unknown))
-        codes.append(self.gone if self.missing else self.unknown)
+        if not self.missing and (found < 0).any():
+            self._refuse_gaps(found < 0)
+        codes.append(self.gone)
         return {self.key: np.asarray(codes, np.int64)[found]}
 
     def decode(self, parts: Mapping[str, np.ndarray[Any, Any]], n: int) -> Any:

@@ -17,6 +17,7 @@ from limbeck import export
 from limbeck.compression.tables.columns import Category, Number
 from limbeck.compression.tables.graph import Nodes, feed, nodes, port
 from limbeck.compression.tables.table import Table
+from limbeck.compression.training import only_finite
 from limbeck.core import forms
 from limbeck.errors import ArgumentError, LimbeckError
 
@@ -45,8 +46,10 @@ def to_onnx(
       its number; in multilabel tasks (n, K) zeros and ones; in regression the values (n, K);
     * "probabilities": (n, K), but for regression.
 
-    A number that is missing where the data had none is taken as the median, a category that the
-    data did not have as unknown.
+    A row with NaN or infinity in a column where the data had no gaps has NaN for probabilities and
+    values, since a file cannot refuse it; its label is the empty string, −1 (or the least number,
+    if −1 is a class), NaN or, of booleans, False. A category that the data did not have is taken
+    as unknown.
 
     Arguments:
         student: A module from a dict of tensors, as `table.encode` gives it, to outputs (n, K).
@@ -97,7 +100,10 @@ class _Whole(nn.Module):
             raise ArgumentError.unknown("output", form, forms.FORMS[:3])
 
     def forward(self, parts: tuple[Tensor, ...]) -> Tensor:
-        y = forms.values(self.student(dict(zip(self.keys, parts, strict=True))))
+        x = dict(zip(self.keys, parts, strict=True))
+        return only_finite(self.student, x, self._answers(forms.values(self.student(x))))
+
+    def _answers(self, y: Tensor) -> Tensor:
         if self.task == "regression":
             return y
         if self.task == "multilabel":
@@ -165,11 +171,12 @@ def _assembled(core: Any, table: Table, task: str, labels: np.ndarray[Any, Any] 
     for k, column in enumerate(table.varying):
         takes = port(column)
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(takes.dtype))
-        about = f"{column.kind}; missing: {takes.missing!r}"
+        about = f"{column.kind}; missing: {takes.missing!r}"  # None: there is no such thing
         inputs.append(helper.make_tensor_value_info(column.key, kind, ["batch", 1], about))
         before += nodes(column, column.key, [next(given) for _ in column.keys], f"column/{k}")
-    behind, outputs = _answers(task, labels, answer.name)
-    shape = ["batch", answer.type.tensor_type.shape.dim[1].dim_value]
+    columns = answer.type.tensor_type.shape.dim[1].dim_value
+    behind, outputs = _answers(task, labels, answer.name, columns)
+    shape = ["batch", columns]
     graph = helper.make_graph(
         [*before, *core.graph.node, *behind],
         "student",
@@ -196,7 +203,7 @@ def _assembled(core: Any, table: Table, task: str, labels: np.ndarray[Any, Any] 
 
 
 def _answers(
-    task: str, labels: np.ndarray[Any, Any] | None, answer: str
+    task: str, labels: np.ndarray[Any, Any] | None, answer: str, columns: int
 ) -> tuple[list[Any], list[tuple[str, int, bool]]]:
     r"""Nodes from torch's answer to outputs; of these name, type and whether they are (n, K)."""
     from onnx import TensorProto, helper
@@ -209,15 +216,31 @@ def _answers(
     kind = TensorProto.INT64
     if task == "multilabel":
         likely = made("Greater", answer, made.constant(np.array(0.5, np.float32)))
-        made("Cast", likely, to=kind, output="label")
+        label, none = made("Cast", likely, to=kind), np.array(-1)
+        made("Where", made("IsNaN", answer), made.constant(none), label, output="label")
     else:
-        number = made(
-            "ArgMax", answer, axis=1, keepdims=0, output=None if labels is not None else "label"
+        names = np.arange(columns) if labels is None else labels
+        # a row without an answer has a label of its own, in the last place
+        gone = made("IsNaN", made("ReduceSum", answer, made.constant(np.array([1])), keepdims=0))
+        place = made(
+            "Where",
+            gone,
+            made.constant(np.array(columns)),
+            made("ArgMax", answer, axis=1, keepdims=0),
         )
-        if labels is not None:
-            made("Gather", made.constant(labels), number, output="label")
-            kind = helper.np_dtype_to_tensor_dtype(labels.dtype)
+        made("Gather", made.constant(np.append(names, _no_label(names))), place, output="label")
+        kind = helper.np_dtype_to_tensor_dtype(names.dtype)
     return made.nodes, [("label", kind, task == "multilabel"), ("probabilities", 1, True)]
+
+
+def _no_label(names: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    r"""What stands for no label among labels of a type, as an array (1,) of it."""
+    if names.dtype == object:
+        return np.array([""], object)
+    if names.dtype.kind in "iu":
+        free = -1 if -1 not in names else np.iinfo(np.int64).min
+        return np.array([free], names.dtype)
+    return np.array([np.nan if names.dtype.kind == "f" else False], names.dtype)
 
 
 def _feeds(table: Table, batch: dict[str, Tensor]) -> dict[str, np.ndarray[Any, Any]]:

@@ -19,7 +19,8 @@ class Port(NamedTuple):
 
     Attributes:
         dtype: The NumPy type of its array (n, 1); object stands for strings.
-        missing: What stands for a missing value; None where there is no such thing.
+        missing: What stands for a missing value; None where there is no such thing, since the
+            data had none.
         unknown: Something that is none of the categories; None for numbers and booleans.
     """
 
@@ -34,20 +35,25 @@ def port(column: Column) -> Port:
     Numbers are float32, or float64 where float32 lacks digits; dates are seconds since 1970, in
     UTC, as float64; a missing one is NaN. Categories are strings (a missing one is the empty
     string), int64 (the least one), float64 (NaN) or booleans; booleans of which some are missing
-    are float32 (NaN).
+    are float32 (NaN). Where the data had no gaps, nothing stands for a missing value: a number or
+    category that is NaN makes the answer NaN.
     """
     if isinstance(column, Number):
-        return Port(np.float64 if column.origin or column.kind == "date" else np.float32, np.nan)
+        kind = np.float64 if column.origin or column.kind == "date" else np.float32
+        return Port(kind, np.nan if column.mask else None)
     assert isinstance(column, Category)
     kind = type(column.categories[0])
     if kind is bool:
         return Port(np.float32, np.nan, 0.5) if column.missing else Port(np.bool_, None)
+    gaps = column.missing > 0
     if kind is float:
-        return Port(np.float64, np.nan, _free(column, 0.5, lambda value: value + 1))
+        unknown = _free(column, 0.5, lambda value: value + 1)
+        return Port(np.float64, np.nan if gaps else None, unknown)
     if kind is int:
         least = _free(column, -(2**63), lambda value: value + 1)
-        return Port(np.int64, least, _free(column, least + 1, lambda value: value + 1))
-    gone = _free(column, "", lambda text: text + "<missing>")
+        unknown = _free(column, least + 1, lambda value: value + 1)
+        return Port(np.int64, least if gaps else None, unknown)
+    gone = _free(column, "", lambda text: text + "<missing>") if gaps else None
     return Port(object, gone, _free(column, "<unknown>", lambda text: text + "_"))
 
 
@@ -93,23 +99,26 @@ def nodes(column: Column, name: str, outputs: list[str], inside: str) -> list[An
         if takes.dtype is np.float64:
             row = made("Sub", row, made.constant(np.array(column.origin)))
             row = made("Cast", row, to=1)  # to float32
+        if not column.mask:  # the answer to NaN is NaN, where the data had no gaps
+            made("Identity", row, output=outputs[0])
+            return made.nodes
         gone = made("IsNaN", row)
-        filled = made("Where", gone, made.constant(np.array(column.fill, np.float32)), row)
-        made("Identity", filled, output=outputs[0])
-        if column.mask:
-            made("Identity", gone, output=outputs[1])
+        made(
+            "Where", gone, made.constant(np.array(column.fill, np.float32)), row, output=outputs[0]
+        )
+        made("Identity", gone, output=outputs[1])
         return made.nodes
     assert isinstance(column, Category)
     if takes.dtype is np.bool_:
         made("Cast", row, to=7, output=outputs[0])  # to int64
         return made.nodes
-    absent = column.gone if column.missing else column.unknown
     known = dict(zip(column.categories, range(column.unknown), strict=True))
     if takes.dtype in (object, np.int64):
-        codes = made.lookup(row, known | {takes.missing: absent}, takes.dtype, column.unknown)
-    else:
+        gaps = {takes.missing: column.gone} if column.missing else {}
+        codes = made.lookup(row, known | gaps, takes.dtype, column.unknown)
+    else:  # floats without gaps have the code of a missing value all the same: the answer is NaN
         codes = made.lookup(row, known, takes.dtype, column.unknown)
-        codes = made("Where", made("IsNaN", row), made.constant(np.array(absent)), codes)
+        codes = made("Where", made("IsNaN", row), made.constant(np.array(column.gone)), codes)
     made("Identity", codes, output=outputs[0])
     return made.nodes
 

@@ -185,6 +185,10 @@ def _number(series: Any, argument: str, about: dict[str, Any], kind: str, mask: 
         step = _step(series, ticks := TICKS[series.dt.unit])
         grid = {"low": -(2.0**62) / ticks, "high": 2.0**62 / ticks, "step": step}
         origin = low + step * np.rint(spread / 2 / step) if step >= 1 else np.floor(low)
+    elif top <= 2**53 and not constant and (values == np.rint(values)).all():
+        # pandas keeps whole numbers with gaps as floats
+        grid = {"low": -(2.0**53), "high": 2.0**53, "step": 1.0}
+        origin = float(np.rint((low + high) / 2)) if top > 2**24 else 0.0
     elif constant or (top > NARROW * spread and _numpy(series.dtype, kind).itemsize > 4):
         origin = low + spread / 2
     step = grid.get("step", 0.0)

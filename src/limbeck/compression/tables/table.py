@@ -23,7 +23,7 @@ from limbeck.models.table_encoder import TableEncoder
 if TYPE_CHECKING:
     from limbeck.compression.tables.inputs import TableMunge
 
-__all__ = ["Table"]
+__all__ = ["Table", "as_frame"]
 
 SHOWN = 30
 r"""How many columns `repr` shows."""
@@ -53,7 +53,7 @@ class Table:
     def __init__(
         self, df: Any, *, categories: Iterable[Any] = (), drop: Iterable[Any] = ()
     ) -> None:
-        frame = _frame(df)
+        frame = as_frame(df)
         _check_names(frame)
         wanted, left_out = _listed(categories), _listed(drop)
         for argument, names in (("categories", wanted), ("drop", left_out)):
@@ -89,11 +89,15 @@ class Table:
     def encode(self, df: Any) -> dict[str, Tensor]:
         r"""The tensors (n,) of a frame, by column; further columns of the frame are ignored.
 
-        A missing number where the data had none becomes the median, with a warning. A category
-        that the data did not have becomes the unknown code, also a missing one where the data
-        had none.
+        A missing value in a column where the data had none is refused. A category that the data
+        did not have becomes the unknown code.
         """
-        frame = _frame(df)
+        parts = self.encode_exactly(df)
+        return {k: t.float() if t.is_floating_point() else t for k, t in parts.items()}
+
+    def encode_exactly(self, df: Any) -> dict[str, Tensor]:
+        r"""The same with numbers in float64, which holds them as they are in the frame."""
+        frame = as_frame(df)
         times = Counter(frame.columns)
         parts: dict[str, Tensor] = {}
         if absent := [column.name for column in self.varying if not times[column.name]]:
@@ -201,7 +205,8 @@ class Table:
             )
         for column in self.columns[:SHOWN]:
             codes = f"{len(column.categories):,}" if isinstance(column, Category) else ""
-            kind = f"{column.kind}, constant" if column.constant else column.kind
+            kind = "whole number" if getattr(column, "counts", False) else column.kind
+            kind = f"{kind}, constant" if column.constant else kind
             cells = (str(column.name), kind, column.dtype, f"{column.missing:,}", codes)
             table.add_row(*map(Text, cells))
         if len(self.columns) > SHOWN:
@@ -211,7 +216,8 @@ class Table:
         return console.export_text().rstrip()
 
 
-def _frame(df: Any) -> Any:
+def as_frame(df: Any) -> Any:
+    r"""A frame of pandas; one of Polars is converted."""
     pd = pandas()
     if not isinstance(df, pd.DataFrame) and hasattr(df, "to_pandas"):
         df = df.to_pandas()

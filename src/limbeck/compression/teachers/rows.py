@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from limbeck.compression.asking.keys import as_rows
@@ -17,7 +18,10 @@ def as_given(X: Any) -> Any:
     r"""Tensors and lists as arrays; frames, sparse matrices and arrays as they came."""
     if isinstance(X, dict):
         return {name: as_given(part) for name, part in X.items()}
-    return X.detach().cpu().numpy() if isinstance(X, Tensor) else as_rows(X)
+    if not isinstance(X, Tensor):
+        return as_rows(X)
+    X = X.detach().cpu()
+    return (X.float() if X.dtype == torch.bfloat16 else X).numpy()  # which NumPy does not have
 
 
 def dense(X: Any) -> np.ndarray:
