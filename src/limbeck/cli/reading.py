@@ -140,7 +140,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 
 def numbers(x: Any, argument: str, dtype: Any = np.float32) -> np.ndarray:
-    r"""Rows as an array of numbers; columns of words are named in the error."""
+    r"""Rows as an array of numbers, of their own type if none is given; errors name words."""
     if hasattr(x, "select_dtypes"):
         words = x.select_dtypes(exclude=["number", "bool"]).columns
         if len(words):
@@ -150,7 +150,7 @@ def numbers(x: Any, argument: str, dtype: Any = np.float32) -> np.ndarray:
     found = np.asarray(x)
     if found.dtype.kind not in "biuf":
         raise ArgumentError(argument, f"an array of {found.dtype}", "numbers")
-    return found.astype(dtype)
+    return found if dtype is None else found.astype(dtype)
 
 
 def array(path: Path, argument: str) -> np.ndarray:

@@ -122,7 +122,7 @@ def as_rows(x: Any, teacher: Any, way: str) -> Any:
     if way == "array" or (way == "auto" and _wants_numbers(teacher)):
         from limbeck.cli.reading import numbers
 
-        return numbers(x, "data", "float32" if _is_module(teacher) else "float64")
+        return numbers(x, "data", None)
     return x
 
 

@@ -29,6 +29,7 @@ from limbeck.inputs import Dataset, Mix, as_inputs
 from limbeck.models import Preprocessed
 from limbeck.models.feedforward import is_count
 from limbeck.models.preprocessed import origin_of
+from limbeck.models.table_encoder import TableEncoder
 from limbeck.preparation import PRESETS
 
 __all__ = [
@@ -258,20 +259,22 @@ class Answering(nn.Module):
 
 
 def only_finite(student: nn.Module, x: X, answers: Tensor) -> Tensor:
-    r"""Answers (n, K), but NaN for rows with NaN or infinity where no number is marked missing."""
-    if isinstance(x, Tensor):
-        finite = x.flatten(1).isfinite().all(1)
-    else:
-        encoder = getattr(student, "encoder", None)
-        masks = {n.key: n.mask for n in getattr(encoder, "numbers", ()) if n.mask is not None}
-        parts = [
-            part.isfinite() | x[masks[name]] if name in masks else part.isfinite()
-            for name, part in floats(x).items()
-        ]
-        if not parts:
-            return answers
-        finite = torch.stack(parts, 1).all(1)
-    return torch.where(finite.unsqueeze(1), answers, torch.nan)
+    r"""Answers (n, K), but NaN for rows with NaN or infinity, or missing where nothing was.
+
+    Numbers of a table that are marked missing may be anything.
+    """
+    encoder = next((m for m in student.modules() if isinstance(m, TableEncoder)), None)
+    marked = {} if encoder is None else {n.key: n.mask for n in encoder.numbers if n.mask}
+    good = []
+    for name, part in floats(x).items():
+        finite = part.reshape(part.shape[0], -1).isfinite().all(1)
+        good.append(finite | x[marked[name]] if name in marked else finite)  # type: ignore[index]
+    for coded in () if encoder is None else encoder.categories:
+        if not coded.missing:
+            good.append(x[coded.key] != coded.size + 1)  # type: ignore[index]
+    if not good:
+        return answers
+    return torch.where(torch.stack(good, 1).all(1).unsqueeze(1), answers, torch.nan)
 
 
 def _answers(outputs: Tensor, task: str, form: str) -> Tensor:

@@ -55,7 +55,7 @@ def test_one_named_input_a_column_and_labels_out(tmp_path):
     assert Table.from_spec(about["table"]).spec() == TABLE.spec()
     # a frame with rows that the table has never seen, written down by hand
     given = {
-        "age": np.array([[30], [np.nan]], np.float32),
+        "age": np.array([[30], [41]], np.float32),
         "pay in €": np.array([[np.nan], [2e4]], np.float32),
         "town": np.array([["<missing>"], [""]], object),
         "street": np.array([["3. Straße"], ["elsewhere"]], object),
@@ -66,10 +66,9 @@ def test_one_named_input_a_column_and_labels_out(tmp_path):
         "day": np.array([[1577923200], [1577923200]], np.float64),
         "3": np.array([[0.5], [-2]], np.float32),
     }
-    median = np.rint(np.median(frame()["age"]))  # a whole number, as ages are
     df = pd.DataFrame(
         {
-            "age": [30, median],
+            "age": [30, 41],
             "pay in €": [np.nan, 2e4],
             "town": [None, ""],
             "street": ["3. Straße", "elsewhere"],
@@ -85,6 +84,11 @@ def test_one_named_input_a_column_and_labels_out(tmp_path):
     label, probabilities = file.run(["label", "probabilities"], given)
     np.testing.assert_allclose(probabilities, expected, atol=1e-6)
     assert label.tolist() == [["rot", "grün", "blau"][k] for k in probabilities.argmax(1)]
+    given["age"][1] = np.nan  # where the data had no gaps
+    none, answers = file.run(["label", "probabilities"], given)
+    assert none.tolist() == [label[0], ""]
+    np.testing.assert_allclose(answers[0], expected[0], atol=1e-6)
+    assert np.isnan(answers[1]).all()
     # and what `feeds` makes of a frame
     other = frame(7, seed=1)
     found = file.run(["probabilities"], feeds(TABLE, other))[0]
@@ -218,5 +222,5 @@ def test_labels_and_forms_must_fit(tmp_path):
 def test_a_boolean_that_cannot_be_missing_is_not_invented():
     df = pd.DataFrame({"flag": [True, False, True]})
     table = Table(df)
-    with pytest.raises(lb.ArgumentError, match=r"df\['flag'\]: got missing values"):
+    with pytest.raises(lb.ArgumentError, match=r"df\['flag'\]: got 1 missing values"):
         feeds(table, pd.DataFrame({"flag": pd.array([True, None], dtype="boolean")}))

@@ -218,9 +218,11 @@ def test_the_median_fills_gaps():
 
 def test_codes_for_unknown_and_missing():
     table = Table(pd.DataFrame({"a": ["x", "y", "x", None], "b": ["u", "v", "u", "u"]}))
-    batch = table.encode(pd.DataFrame({"a": ["y", "new", None], "b": ["v", "new", None]}))
+    batch = table.encode(pd.DataFrame({"a": ["y", "new", None], "b": ["v", "new", "new"]}))
     assert batch["a"].tolist() == [1, 2, 3]
-    assert batch["b"].tolist() == [1, 2, 2]  # nothing was missing there
+    assert batch["b"].tolist() == [1, 2, 2]
+    with pytest.raises(lb.ArgumentError, match=r"df\['b'\]: got 1 missing values, the first in row 1"):
+        table.encode(pd.DataFrame({"a": ["y", "x"], "b": ["v", None]}))
     back = table.to_frame(batch)
     assert back["a"].fillna("gone").tolist() == ["y", "x", "gone"]  # the most frequent one
     assert back["b"].tolist() == ["v", "u", "u"]
@@ -230,16 +232,14 @@ def test_codes_for_unknown_and_missing():
     assert table.to_frame(batch).astype(str).values.tolist() == [["z", "b"], ["a", "a"]]
 
 
-def test_a_number_missing_where_none_was_is_filled_with_a_warning():
+def test_a_number_missing_where_none_was_is_refused():
     table = Table(pd.DataFrame({"x": [1.0, 2.0, 9.0]}))
-    with pytest.warns(UserWarning, match=r"df\['x'\]: 1 missing values become the median"):
-        batch = table.encode(pd.DataFrame({"x": [5.0, np.nan]}))
-    assert batch["x"].tolist() == [5, 2]
-    assert set(batch) == {"x"}
+    with pytest.raises(lb.ArgumentError, match=r"df\['x'\]: got 1 missing values"):
+        table.encode(pd.DataFrame({"x": [5.0, np.nan]}))
 
 
 def test_generated_numbers_that_are_missing_are_filled():
-    df = pd.DataFrame({"x": [1.0, 2.0, np.nan, 9.0], "n": pd.array([1, None, 5, 9], "Int64")})
+    df = pd.DataFrame({"x": [1.5, 2.0, np.nan, 9.0], "n": pd.array([1, None, 5, 9], "Int64")})
     table = Table(df)
     gone = torch.tensor([True, False])
     batch = {"x": torch.tensor([7.5, 7.5]), "x__missing": gone}

@@ -20,7 +20,7 @@ r"""Rows for each value on average: counts and amounts mostly have fewer."""
 MOST_COLUMNS = 100
 r"""Columns of whole numbers above which none is named: such tables hold pixels or counts."""
 
-NOISE, STEEP = 4.0, 0.25
+NOISE, STEEP = 3.0, 0.15
 r"""What counts as a jump: so many standard errors, and such a share of the whole range."""
 
 TURNS_PER_VALUE = 0.2
