@@ -1,8 +1,8 @@
 r"""The teacher is asked about rows as the user has them, and code-like columns are named.
 
-Rows used to go through float32 on their way to the teacher: a thousand time stamps were asked about
-as eight, integers came as floats. Whole numbers with gaps, which pandas stores as floats, were asked
-about as 3.27; and columns of codes were taken as continuous without a word.
+Rows used to go through float32 on their way to the teacher: a thousand time stamps were asked
+about as eight, integers came as floats. Whole numbers with gaps, which pandas stores as floats,
+were asked about as 3.27; and columns of codes were taken as continuous without a word.
 """
 
 import warnings
@@ -66,9 +66,7 @@ def test_a_student_resolves_time_stamps_in_predict_and_in_every_export(tmp_path)
     one_by_one = np.concatenate([result.predict(X[k : k + 1]) for k in range(20)])
     np.testing.assert_allclose(one_by_one, values[:20], atol=1e-5)
     result.save(tmp_path / "saved")
-    np.testing.assert_allclose(
-        lb.Compressed.load(tmp_path / "saved").predict(X), values, atol=1e-6
-    )
+    np.testing.assert_allclose(lb.Compressed.load(tmp_path / "saved").predict(X), values, atol=1e-6)
     program = torch.export.load(result.export(tmp_path / "s.pt2")).module()
     np.testing.assert_allclose(program(torch.tensor(X)).detach()[:, 0], values, atol=1e-4)
     folder = result.export(tmp_path / "numpy")
@@ -86,9 +84,7 @@ def test_the_onnx_file_of_such_a_student_takes_doubles(tmp_path):
     result = lb.compress(wave, X, inputs="data", task="regression", **QUICK)
     session = runtime.InferenceSession(result.export(tmp_path / "s.onnx"))
     assert session.get_inputs()[0].type == "tensor(double)"
-    np.testing.assert_allclose(
-        session.run(None, {"x": X})[0][:, 0], result.predict(X), atol=1e-4
-    )
+    np.testing.assert_allclose(session.run(None, {"x": X})[0][:, 0], result.predict(X), atol=1e-4)
 
 
 @pytest.mark.parametrize("student", ["tree", "boosted"])

@@ -76,7 +76,8 @@ def compress(
 ) -> Compressed:
     r"""Train one small model to predict like a cumbersome one; no labels are needed.
 
-    The teacher is asked about the rows of X and about further inputs made of them. A teacher that
+    The teacher is asked about the rows of X, as they are, and about further inputs made of them, in
+    the same types. A teacher that
     is not of torch is asked beforehand, once for each input; a torch teacher is asked by the loop,
     at fresh inputs each step.
 
