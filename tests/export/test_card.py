@@ -83,7 +83,7 @@ def test_columns_of_a_table_are_told_for_each_format(tmp_path):
         steps=2, size=4, task="regression", device="cpu", progress=False,
     )  # fmt: skip
     assert r"| a\|b | (n, 1) float32 |" in card(result, "s.onnx", "onnx")
-    assert r"| a\|b__missing | (n,) |" in card(result, "s.pt2", "pt2")
+    assert r"| a\|b__missing | (n,) bool |" in card(result, "s.pt2", "pt2")
     text = card(result, "s.npz", "numpy")
     assert "| town | n values | category: 'x', 'y'" in text
     assert "values, in the units of the teacher" in text

@@ -35,10 +35,10 @@ class Table:
     Numbers, whole numbers and dates become float32, with a boolean mask beside them if some are
     missing. Floats of which all are whole count as whole numbers, since pandas keeps whole numbers
     with gaps so. Strings, booleans and categorical columns become int64 codes, with codes for
-    unknown and for missing values. Constant columns (and those that are all missing) go back into frames,
-    and have no tensors. `to_frame(encode(df))` is df, up to the rounding of numbers to float32
-    (relative to the column's middle, where it is far from zero, as dates are): rows within one
-    part in 10⁷ of a teacher's threshold may fall on its other side.
+    unknown and for missing values. Constant columns (and those that are all missing) go back into
+    frames, and have no tensors. `to_frame(encode(df))` is df, up to the rounding of numbers to
+    float32 (relative to the column's middle, where it is far from zero, as dates are); `compress`
+    keeps them in float64 on their way to the teacher.
 
     Arguments:
         df: A pandas data frame; a Polars one is converted, and frames come back as pandas.
