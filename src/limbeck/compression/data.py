@@ -97,7 +97,7 @@ class ArrayKind(Kind):
 
     def decode(self, x: X) -> Any:
         assert isinstance(x, Tensor)
-        array = self.rounded(x.detach().cpu()).numpy().astype(self.dtype)
+        array = self.rounded(x.detach().cpu()).numpy().astype(self.dtype)  # type: ignore[union-attr]
         if not self.sparse:
             return array
         from scipy import sparse
@@ -154,8 +154,10 @@ class TableKind(Kind):
         frame = self.table.to_frame(x)
         if self.array:
             return frame.to_numpy(self.array)
-        own = {name: self.dtypes.get(name, dtype) for name, dtype in frame.dtypes.items()}
-        return frame.astype({n: dtype for n, dtype in own.items() if frame[n].dtype != dtype})
+        for name, dtype in self.dtypes.items():
+            if name in frame and frame[name].dtype != dtype:
+                frame[name] = _cast(frame[name], dtype)
+        return frame
 
     def as_given(self, given: Any) -> Any:
         if self.array or not hasattr(given, "columns"):
@@ -250,6 +252,15 @@ def _dtype_name(array: Any) -> str:
         return str(np.dtype(array.dtype))
     name = str(array.dtype).removeprefix("torch.")
     return "float32" if name == "bfloat16" else name  # which NumPy does not have
+
+
+def _cast(column: Any, dtype: Any) -> Any:
+    r"""A column in another type, if that holds all of its values: a schema may be of other rows."""
+    found = column.astype(dtype)
+    held = (found.isna() == column.isna()).all()
+    if getattr(dtype, "kind", "") in "iu":
+        held &= (found == column).all()
+    return found if held else column
 
 
 def _limits(dtype: np.dtype) -> tuple[float, float]:

@@ -72,6 +72,7 @@ def compressed(
         own["notes"] = _notes(report)
         if X is not None:
             own |= _examples(X, report, image, arrays)
+    own["notes"] = [*own.get("notes", ()), *result.notes]
     own["title"] = f"{heading(own['models'][0]['name'])}, compressed"
     return own, arrays
 
