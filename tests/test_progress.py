@@ -108,9 +108,10 @@ def test_the_bar_changes_nothing(look):
 
 def test_a_resumed_run_starts_its_bar_where_it_stopped(look, tmp_path):
     screen = look()
-    lb.distill(net(2), net(1), X, **SETTINGS, checkpoint=tmp_path, progress=False)
-    longer = SETTINGS | {"steps": 20}
-    steps = lb.steps(net(2), net(1), X, **longer, checkpoint=tmp_path, progress=True)
+    settings = SETTINGS | {"schedule": "constant", "checkpoint": tmp_path}
+    lb.distill(net(2), net(1), X, **settings, progress=False)
+    longer = settings | {"steps": 20}
+    steps = lb.steps(net(2), net(1), X, **longer, progress=True)
     assert next(steps).number == 11
     steps.close()
     shown = screen.getvalue()

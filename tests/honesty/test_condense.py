@@ -211,8 +211,8 @@ def test_sources_that_do_not_end_are_measured_at_a_fresh_draw(predict):
 def test_sources_that_give_the_same_rows_again_are_not_taken_for_new(options):
     table = lambda n: PLANE[torch.randint(len(PLANE), (n,))]  # noqa: E731
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(PLANE), batch_size=16)
-    for source in (table, loader):
-        found = small(inputs=source, batch_size=10, **options).new_inputs
+    for source, own in ((table, {"batch_size": 10}), (loader, {})):
+        found = small(inputs=source, **own, **options).new_inputs
         assert found.state == "unchecked"
 
 

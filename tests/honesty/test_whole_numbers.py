@@ -134,7 +134,8 @@ def test_a_whole_number_in_a_tensor_is_taken_throughout(name):
 
 def test_other_numbers_of_things_are_not_cut_off_either(tmp_path):
     draws = lb.condense(
-        torch.zeros(9, 3) + torch.arange(9)[:, None], lambda w, x: lb.Bernoulli(logits=x @ w), X,
+        torch.randn(200, 3, generator=torch.Generator().manual_seed(0)),
+        lambda w, x: lb.Bernoulli(logits=x @ w), X,
         components=2, steps=2, device="cpu", progress=False,
     ).posterior  # fmt: skip
     with pytest.raises(lb.ArgumentError, match=r"index: got numbers of torch\.float32"):

@@ -176,7 +176,7 @@ def _hits(task: str, c: _Class, p: np.ndarray) -> np.ndarray:
 def recall(hits: np.ndarray, positive: np.ndarray) -> np.ndarray:
     r"""The share of a class that is found, plus the influence of each example, (n,).
 
-    >>> recall(np.array([1.0, 0, 1, 1]), np.array([True, True, False, False])).mean()
+    >>> float(recall(np.array([1.0, 0, 1, 1]), np.array([True, True, False, False])).mean())
     0.5
     """
     share = positive.mean()
@@ -193,7 +193,8 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
     on it is ([positive] (P + G − value) − H)/π: G and H at its score are the means over all rows of
     the class that score no more of 1/B and P/B, and π is the share of the class.
 
-    >>> average_precision(np.array([0.9, 0.8, 0.7]), np.array([True, False, True])).mean().round(4)
+    >>> found = average_precision(np.array([0.9, 0.8, 0.7]), np.array([True, False, True]))
+    >>> round(float(found.mean()), 4)
     0.8333
     """
     n = len(scores)
