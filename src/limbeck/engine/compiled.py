@@ -118,7 +118,8 @@ class Compiled(Eager):
             with torch.no_grad():
                 for name, value in before.items():
                     now[name].copy_(value)
-            return (str(error).strip() or type(error).__name__).splitlines()[0]
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            return " ".join(lines[:2]) or type(error).__name__  # the first may only name a backend
         return None
 
     def _changing(self) -> dict[str, Tensor]:

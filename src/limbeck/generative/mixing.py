@@ -22,6 +22,7 @@ FEW_WEIGHTS = 10
 
 def difference(one: Tensor, other: Tensor) -> float:
     r"""The difference between the means of two groups of chains (chains, draws), over its error."""
+    one, other = one.double(), other.double()  # rounding of single precision is not a difference
     gap, variance = float(one.mean() - other.mean()), 0.0
     for group in (one, other):
         if group.numel() < 2:
@@ -34,7 +35,7 @@ def drift(before: Tensor, after: Tensor) -> float:
     r"""The mean change of chains (chains,) between two times, over its error."""
     if len(before) < MIN_CHAINS:
         return 0.0
-    change = after - before
+    change = after.double() - before.double()
     error = float(change.std()) / math.sqrt(len(change))
     return _over(float(change.mean()), error, float(after.abs().max()))
 
@@ -49,7 +50,8 @@ def memory(log_weights: Tensor, now: Tensor) -> float:
     """
     if len(now) < MIN_CHAINS or not log_weights.isfinite().any():
         return 0.0
-    share = torch.softmax(log_weights, 0)
+    now = now.double()  # rounding of single precision is not a difference
+    share = torch.softmax(log_weights.double(), 0)
     if float(1 / share.square().sum()) < FEW_WEIGHTS:
         return 0.0
     left = float(share @ now - now.mean())
