@@ -198,7 +198,7 @@ def test_a_module_is_in_eval_mode_for_the_time_of_the_estimate(layer):
     lb.normalize(target, steps=3, chains=20, batch_size=10, burn_in=2, progress=False)
     assert all(module.training for module in net.modules())
     for name, value in net.state_dict().items():  # nor have batch statistics changed
-        assert torch.equal(value, state[name]), name
+        assert torch.equal(value.cpu(), state[name].cpu()), name
 
 
 def noisy(x):
