@@ -42,9 +42,8 @@ from timing import machine, report
 
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
-from limbeck.compression.fidelity.cost import bytes_on_disk
-from limbeck.compression.fidelity.timing import latencies
-from limbeck.compression.teachers.dispatch import as_predictor
+from limbeck.compression.dispatch import as_predictor
+from limbeck.compression.fidelity.cost import bytes_on_disk, latencies
 from limbeck.models import Preprocessed
 
 OPTIONS = {

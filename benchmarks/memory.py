@@ -27,8 +27,8 @@ from timing import machine, report
 from torch import Tensor
 
 import limbeck as lb
-from limbeck.demo.logistic import points, sampler
-from limbeck.predictive.models import MLPRegression, Regression, mlp, softmax
+from limbeck.condensation.models import MLPRegression, Regression, mlp, softmax
+from limbeck.demo.condensation import points, sampler
 
 CHAINS, BURN_IN = 100, 50
 FEATURES, HIDDEN, CLASSES = 784, 64, 10

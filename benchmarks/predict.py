@@ -22,10 +22,9 @@ import torch
 from timing import machine, report, side_by_side
 from torch import Tensor
 
-from limbeck.demo.logistic import PRIOR_VARIANCE, points, sampler
-from limbeck.predictive.ep import ep_logistic
-from limbeck.predictive.gaussian_logistic import mackay_mean, sigmoid_mean
-from limbeck.predictive.sample_bag import SampleBag
+from limbeck.condensation.logistic import ep_logistic, mackay_mean, sigmoid_mean
+from limbeck.condensation.sample_bag import SampleBag
+from limbeck.demo.condensation import PRIOR_VARIANCE, points, sampler
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
 from reproduction.chapter3_logistic import best_bag, exact_surface

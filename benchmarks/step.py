@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import limbeck as lb
-from limbeck.core.loss import Loss
+from limbeck.losses.base import Loss
 from limbeck.models.bootstrap import Resamples, members_cross_entropy
 
 ROWS, FEATURES, CLASSES, BATCH = 2000, 784, 10, 20

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import limbeck as lb
-from limbeck.predictive.models import mlp
+from limbeck.condensation.models import mlp
 
 SIZES = (2, 10, 2)
 KINDS = {"sgld": (2000, 5), "nuts": (300, 1), "slice": (50, 1)}  # burn-in and steps between draws

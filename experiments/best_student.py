@@ -29,13 +29,13 @@ from pathlib import Path
 
 import torch
 
-from limbeck.core.stored import precompute
-from limbeck.core.teacher import as_teacher
-from limbeck.distillation import steps as steps_of
 from limbeck.environment import environment
 from limbeck.inputs import Dataset, Mix
-from limbeck.models.batched import BatchedMLP
-from limbeck.preparation import choose_device
+from limbeck.models.bootstrap import BatchedMLP
+from limbeck.teachers.base import as_teacher
+from limbeck.teachers.stored import precompute
+from limbeck.training.distill import steps as steps_of
+from limbeck.training.preparation import choose_device
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
 from reproduction import data, keeping

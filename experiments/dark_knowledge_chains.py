@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import limbeck as lb
-from limbeck.predictive.models import MLPRegression, mlp
+from limbeck.condensation.models import MLPRegression, mlp
 from limbeck.progress import tracked
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))

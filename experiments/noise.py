@@ -18,14 +18,13 @@ from pathlib import Path
 import torch
 
 from limbeck import losses
-from limbeck.distillation import distill
 from limbeck.environment import environment
 from limbeck.inputs import Noise
-from limbeck.models.batched import BatchedMLP
-from limbeck.models.bootstrap import Resamples, members_cross_entropy
+from limbeck.models.bootstrap import BatchedMLP, Resamples, members_cross_entropy
 from limbeck.models.ensemble import Ensemble
 from limbeck.models.mlp import MLP
-from limbeck.preparation import choose_device
+from limbeck.training.distill import distill
+from limbeck.training.preparation import choose_device
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
 from reproduction import data

@@ -22,20 +22,19 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.core.batch import Batch
-from limbeck.core.inputs import Inputs
-from limbeck.distillation import steps
-from limbeck.engine.precision import full_precision
+from limbeck.arrays import Batch, full_precision
 from limbeck.environment import environment
-from limbeck.generative.bounds import mean_bound
-from limbeck.generative.chains import Chains
-from limbeck.generative.log_partition import log_partition
+from limbeck.inputs.base import Inputs
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.kernels import nade_op
 from limbeck.models.made import MADE
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.preparation import choose_device
+from limbeck.normalization.bounds import mean_bound
+from limbeck.normalization.chains import Chains
+from limbeck.normalization.log_partition import log_partition
+from limbeck.training.distill import steps
+from limbeck.training.preparation import choose_device
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
 from reproduction import data

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from limbeck.core.batch import Batch
-from limbeck.core.checks import whole_number
-from limbeck.core.inputs import Inputs
+from limbeck.arguments import whole_number
+from limbeck.arrays import Batch
+from limbeck.inputs.base import Inputs
 
 __all__ = ["Ahead"]
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from limbeck.core.checkpoint import differences
-from limbeck.core.checks import number
+from limbeck.arguments import number
 from limbeck.environment import environment
 from limbeck.errors import ArgumentError
-from limbeck.models.feedforward import INITS
-from limbeck.preparation import choose_device
+from limbeck.models.mlp import INITS
+from limbeck.storage.files import differences
+from limbeck.training.preparation import choose_device
 from reproduction import data
 from reproduction.record import write
 

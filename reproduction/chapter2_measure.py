@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from limbeck.engine.precision import full_precision
+from limbeck.arrays import full_precision
 from limbeck.models.nade import NADE
 
 __all__ = [

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from limbeck import losses
-from limbeck.core.inputs import Inputs
-from limbeck.core.loss import Loss
-from limbeck.core.stored import Stored, precompute
-from limbeck.core.teacher import as_teacher
-from limbeck.distillation import steps as steps_of
-from limbeck.engine.precision import full_precision
+from limbeck.arrays import full_precision
 from limbeck.errors import LimbeckError
 from limbeck.inputs import Dataset, Noise
+from limbeck.inputs.base import Inputs
+from limbeck.losses.base import Loss
 from limbeck.models.ensemble import Ensemble
 from limbeck.models.mlp import MLP
 from limbeck.models.nade import NADE
+from limbeck.teachers.base import as_teacher
+from limbeck.teachers.stored import Stored, precompute
+from limbeck.training.distill import steps as steps_of
 from reproduction import keeping
 from reproduction.ahead import Ahead
 from reproduction.chapter2 import LABELS, Cell, Settings

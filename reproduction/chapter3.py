@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from limbeck.core.checks import whole_number
+from limbeck.arguments import whole_number
 from limbeck.environment import environment
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked

@@ -9,7 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from limbeck.demo.logistic import (
+from limbeck.condensation.logistic import ep_logistic
+from limbeck.condensation.logistic import predict as gaussian
+from limbeck.condensation.sample_bag import SampleBag
+from limbeck.demo.condensation import (
     GRID,
     PRIOR_VARIANCE,
     MonteCarlo,
@@ -18,9 +21,6 @@ from limbeck.demo.logistic import (
     points,
     sampler,
 )
-from limbeck.predictive.ep import ep_logistic
-from limbeck.predictive.gaussian_logistic import predict as gaussian
-from limbeck.predictive.sample_bag import SampleBag
 from reproduction.chapter3_density import packed
 from reproduction.chapter3_findings import INDEPENDENT, SHARED
 from reproduction.chapter3_logistic import LOSSES, best_bag, exact_surface, independent, text_bag

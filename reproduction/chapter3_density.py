@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from limbeck.condensation.stepwise_em import StepwiseEM
 from limbeck.models.mixture import GaussianMixture
-from limbeck.predictive.stepwise_em import StepwiseEM
 from limbeck.samplers.diagnostics import r_hat
 from reproduction.chapter3_exact import exact_log_density, marginals
 from reproduction.chapter3_mixtures import (

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.core.loss import Loss
-from limbeck.demo.logistic import GRID, MonteCarlo, log_posterior, sampler
-from limbeck.distillation import distill
+from limbeck.condensation.condense import condense
+from limbeck.condensation.outcomes import ClassLogs
+from limbeck.condensation.sample_bag import SampleBag
+from limbeck.demo.condensation import GRID, MonteCarlo, log_posterior, sampler
+from limbeck.distributions.discrete import Bernoulli
 from limbeck.inputs import Dataset, Noise
 from limbeck.losses import cross_entropy, derivative_error
-from limbeck.predictive.condense import condense
-from limbeck.predictive.discrete import Bernoulli
-from limbeck.predictive.heads import ClassLogs
-from limbeck.predictive.sample_bag import SampleBag
+from limbeck.losses.base import Loss
+from limbeck.training.distill import distill
 
 __all__ = [
     "LOSSES",

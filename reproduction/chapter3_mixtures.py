@@ -13,15 +13,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from limbeck.core.batch import Batch
-from limbeck.core.checkpoint import under
-from limbeck.core.inputs import Inputs
-from limbeck.distillation import distill
+from limbeck.arrays import Batch
+from limbeck.condensation.stepwise_em import StepwiseEM
+from limbeck.inputs.base import Inputs
 from limbeck.losses import kl
 from limbeck.models.mixture import GaussianMixture
-from limbeck.predictive.stepwise_em import StepwiseEM
 from limbeck.progress import tracked
 from limbeck.samplers.slice import Slice
+from limbeck.storage.files import under
+from limbeck.training.distill import distill
 
 __all__ = [
     "COMPONENTS",
@@ -110,7 +110,7 @@ def divergence(log_p: Tensor, log_q: Tensor) -> float:
 
 
 class Rows(Protocol):
-    r"""Whatever hands draws out: a `limbeck.draws.stream.Stream`, or `Recorded`."""
+    r"""Whatever hands draws out: a `limbeck.posteriors.stream.Stream`, or `Recorded`."""
 
     def next(self, n: int) -> Any: ...
     def state_dict(self) -> dict[str, Tensor]: ...

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from limbeck.predictive.stepwise_em import StepSize, StepwiseEM
+from limbeck.condensation.stepwise_em import StepSize, StepwiseEM
 from reproduction.chapter3_density import RESTARTS, START, curve, limbecks, texts
 from reproduction.chapter3_exact import exact_log_density
 from reproduction.chapter3_mixtures import (

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from limbeck.environment import environment
-from limbeck.generative.log_partition import log_partition
-from limbeck.generative.normalize import normalize
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.preparation import choose_device
+from limbeck.normalization.log_partition import log_partition
+from limbeck.normalization.normalize import normalize
+from limbeck.training.preparation import choose_device
 from reproduction import data
 from reproduction.record import write
 from reproduction.thesis import LOG_Z

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from limbeck.core.batch import Batch
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
-from limbeck.inputs.nested import Nested
+from limbeck.inputs.base import Nested
 
 __all__ = ["Change", "Copies"]
 

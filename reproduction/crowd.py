@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limbeck.core.batch import Batch
-from limbeck.core.loss import Draws, Loss, Probe
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
+from limbeck.losses.base import Draws, Loss, Probe
 
 __all__ = ["Average", "crowd_error"]
 

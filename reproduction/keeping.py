@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from limbeck.core import checkpoint as files
-from limbeck.core.result import FORMAT, from_spec, spec_of
 from limbeck.errors import CheckpointError
+from limbeck.storage import files
+from limbeck.training.result import FORMAT, from_spec, spec_of
 
 __all__ = ["digest", "kept_or_made", "read", "write"]
 

@@ -66,7 +66,13 @@ def test_the_tests_that_it_names_are_there(page):
 
 @pytest.mark.parametrize(
     "module",
-    ["limbeck", "limbeck.inputs", "limbeck.losses", "limbeck.samplers", "limbeck.callbacks"],
+    [
+        "limbeck",
+        "limbeck.inputs",
+        "limbeck.losses",
+        "limbeck.samplers",
+        "limbeck.training.callbacks",
+    ],
 )
 def test_every_public_name_is_in_the_reference(module):
     home = importlib.import_module(module)

@@ -7,24 +7,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from limbeck import callbacks, inputs, losses, samplers
-    from limbeck.compression.asking.cache import TeacherCache
-    from limbeck.compression.asking.labelling import TeacherError
+    from limbeck import inputs, losses, samplers
+    from limbeck.arrays import Batch
     from limbeck.compression.compress import compress
     from limbeck.compression.compressed import Compressed
     from limbeck.compression.estimators import DistilledClassifier, DistilledRegressor
     from limbeck.compression.fidelity.report import Fidelity
-    from limbeck.compression.tables.table import Table
-    from limbeck.core.batch import Batch
-    from limbeck.core.evaluation import evaluate
-    from limbeck.core.result import Result
-    from limbeck.core.schedule import Constant, Cosine, Linear, Logarithmic, RobbinsMonro
-    from limbeck.core.stored import Stored
-    from limbeck.core.teacher import Opaque, Teacher
-    from limbeck.core.update import GradientUpdate
-    from limbeck.distillation import distill, steps
-    from limbeck.draws.read import as_draws
-    from limbeck.draws.stream import StreamEnded
+    from limbeck.condensation.condense import condense
+    from limbeck.condensation.logistic import ep_logistic
+    from limbeck.condensation.sample_bag import SampleBag
+    from limbeck.condensation.stepwise_em import StepwiseEM
+    from limbeck.distributions import (
+        Bernoulli,
+        Categorical,
+        Mixture,
+        MultivariateNormal,
+        Normal,
+        Poisson,
+    )
     from limbeck.errors import (
         ArgumentError,
         CheckpointError,
@@ -35,13 +35,7 @@ if TYPE_CHECKING:
         NotDifferentiableError,
         PseudoDrawWarning,
     )
-    from limbeck.generative.chains import Chains
-    from limbeck.generative.enumeration import exact_log_z
-    from limbeck.generative.estimate import LogPartition
-    from limbeck.generative.expectations import expected_statistics
-    from limbeck.generative.free_energy import free_energy
-    from limbeck.generative.log_partition import log_partition
-    from limbeck.generative.normalize import normalize
+    from limbeck.evaluation import evaluate
     from limbeck.loading import load
     from limbeck.models import MLP, BatchedMLP, Ensemble, GaussianMixture, Preprocessed, Trees
     from limbeck.models.deep_nade import DeepNADE
@@ -49,19 +43,26 @@ if TYPE_CHECKING:
     from limbeck.models.made import MADE
     from limbeck.models.nade import NADE
     from limbeck.models.rbm import RBM
-    from limbeck.models.supports import Binary, Real, Spins, States
-    from limbeck.predictive.condense import condense
-    from limbeck.predictive.distributions import (
-        Bernoulli,
-        Categorical,
-        Mixture,
-        MultivariateNormal,
-        Normal,
-        Poisson,
-    )
-    from limbeck.predictive.ep import ep_logistic
-    from limbeck.predictive.sample_bag import SampleBag
-    from limbeck.predictive.stepwise_em import StepwiseEM
+    from limbeck.normalization.bounds import free_energy
+    from limbeck.normalization.chains import Chains
+    from limbeck.normalization.estimate import LogPartition
+    from limbeck.normalization.exact import exact_log_z
+    from limbeck.normalization.expectations import expected_statistics
+    from limbeck.normalization.log_partition import log_partition
+    from limbeck.normalization.normalize import normalize
+    from limbeck.posteriors.read import as_draws
+    from limbeck.posteriors.stream import StreamEnded
+    from limbeck.supports import Binary, Real, Spins, States
+    from limbeck.tables.table import Table
+    from limbeck.teachers.base import Opaque, Teacher
+    from limbeck.teachers.cache import TeacherCache
+    from limbeck.teachers.query import TeacherError
+    from limbeck.teachers.stored import Stored
+    from limbeck.training import callbacks
+    from limbeck.training.distill import distill, steps
+    from limbeck.training.result import Result
+    from limbeck.training.schedules import Constant, Cosine, Linear, Logarithmic, RobbinsMonro
+    from limbeck.training.update import GradientUpdate
 
 __version__ = "0.1.0.dev0"
 
@@ -139,16 +140,16 @@ __all__ = [
 
 _HOMES = {  # modules are imported when something of theirs is used, so that `--help` need not wait
     "ArgumentError": "limbeck.errors",
-    "Batch": "limbeck.core.batch",
+    "Batch": "limbeck.arrays",
     "BatchedMLP": "limbeck.models",
-    "Bernoulli": "limbeck.predictive.distributions",
-    "Binary": "limbeck.models.supports",
-    "Categorical": "limbeck.predictive.distributions",
-    "Chains": "limbeck.generative.chains",
+    "Bernoulli": "limbeck.distributions",
+    "Binary": "limbeck.supports",
+    "Categorical": "limbeck.distributions",
+    "Chains": "limbeck.normalization.chains",
     "CheckpointError": "limbeck.errors",
     "Compressed": "limbeck.compression.compressed",
-    "Constant": "limbeck.core.schedule",
-    "Cosine": "limbeck.core.schedule",
+    "Constant": "limbeck.training.schedules",
+    "Cosine": "limbeck.training.schedules",
     "DeepNADE": "limbeck.models.deep_nade",
     "DistilledClassifier": "limbeck.compression.estimators",
     "DistilledRegressor": "limbeck.compression.estimators",
@@ -156,65 +157,67 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "Ensemble": "limbeck.models",
     "Fidelity": "limbeck.compression.fidelity.report",
     "GaussianMixture": "limbeck.models",
-    "GradientUpdate": "limbeck.core.update",
+    "GradientUpdate": "limbeck.training.update",
     "HeldOutWarning": "limbeck.errors",
     "InexactTeacherError": "limbeck.errors",
     "LimbeckError": "limbeck.errors",
     "LimbeckWarning": "limbeck.errors",
-    "Linear": "limbeck.core.schedule",
-    "LogPartition": "limbeck.generative.estimate",
-    "Logarithmic": "limbeck.core.schedule",
+    "Linear": "limbeck.training.schedules",
+    "LogPartition": "limbeck.normalization.estimate",
+    "Logarithmic": "limbeck.training.schedules",
     "MADE": "limbeck.models.made",
     "MLP": "limbeck.models",
-    "Mixture": "limbeck.predictive.distributions",
-    "MultivariateNormal": "limbeck.predictive.distributions",
+    "Mixture": "limbeck.distributions",
+    "MultivariateNormal": "limbeck.distributions",
     "NADE": "limbeck.models.nade",
-    "Normal": "limbeck.predictive.distributions",
+    "Normal": "limbeck.distributions",
     "NotDifferentiableError": "limbeck.errors",
-    "Opaque": "limbeck.core.teacher",
-    "Poisson": "limbeck.predictive.distributions",
+    "Opaque": "limbeck.teachers.base",
+    "Poisson": "limbeck.distributions",
     "Preprocessed": "limbeck.models",
     "PseudoDrawWarning": "limbeck.errors",
     "RBM": "limbeck.models.rbm",
-    "Real": "limbeck.models.supports",
-    "Result": "limbeck.core.result",
-    "RobbinsMonro": "limbeck.core.schedule",
-    "SampleBag": "limbeck.predictive.sample_bag",
-    "Spins": "limbeck.models.supports",
-    "States": "limbeck.models.supports",
-    "StepwiseEM": "limbeck.predictive.stepwise_em",
-    "Stored": "limbeck.core.stored",
-    "StreamEnded": "limbeck.draws.stream",
-    "Table": "limbeck.compression.tables.table",
-    "Teacher": "limbeck.core.teacher",
-    "TeacherCache": "limbeck.compression.asking.cache",
-    "TeacherError": "limbeck.compression.asking.labelling",
+    "Real": "limbeck.supports",
+    "Result": "limbeck.training.result",
+    "RobbinsMonro": "limbeck.training.schedules",
+    "SampleBag": "limbeck.condensation.sample_bag",
+    "Spins": "limbeck.supports",
+    "States": "limbeck.supports",
+    "StepwiseEM": "limbeck.condensation.stepwise_em",
+    "Stored": "limbeck.teachers.stored",
+    "StreamEnded": "limbeck.posteriors.stream",
+    "Table": "limbeck.tables.table",
+    "Teacher": "limbeck.teachers.base",
+    "TeacherCache": "limbeck.teachers.cache",
+    "TeacherError": "limbeck.teachers.query",
     "Trees": "limbeck.models",
-    "as_draws": "limbeck.draws.read",
-    "callbacks": "limbeck.callbacks",
+    "as_draws": "limbeck.posteriors.read",
+    "callbacks": "limbeck.training.callbacks",
     "compress": "limbeck.compression.compress",
-    "condense": "limbeck.predictive.condense",
-    "distill": "limbeck.distillation",
-    "ep_logistic": "limbeck.predictive.ep",
-    "evaluate": "limbeck.core.evaluation",
-    "exact_log_z": "limbeck.generative.enumeration",
-    "expected_statistics": "limbeck.generative.expectations",
-    "free_energy": "limbeck.generative.free_energy",
+    "condense": "limbeck.condensation.condense",
+    "distill": "limbeck.training.distill",
+    "ep_logistic": "limbeck.condensation.logistic",
+    "evaluate": "limbeck.evaluation",
+    "exact_log_z": "limbeck.normalization.exact",
+    "expected_statistics": "limbeck.normalization.expectations",
+    "free_energy": "limbeck.normalization.bounds",
     "inputs": "limbeck.inputs",
     "load": "limbeck.loading",
-    "log_partition": "limbeck.generative.log_partition",
+    "log_partition": "limbeck.normalization.log_partition",
     "losses": "limbeck.losses",
-    "normalize": "limbeck.generative.normalize",
+    "normalize": "limbeck.normalization.normalize",
     "samplers": "limbeck.samplers",
-    "steps": "limbeck.distillation",
+    "steps": "limbeck.training.distill",
 }
+
+_MODULES = {"callbacks", "inputs", "losses", "samplers"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'limbeck' has no attribute {name!r}")
     home = import_module(_HOMES[name])
-    return home if _HOMES[name] == f"limbeck.{name}" else getattr(home, name)
+    return home if name in _MODULES else getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from limbeck.core import result
-from limbeck.core.result import Result
 from limbeck.errors import ArgumentError
+from limbeck.training import result
+from limbeck.training.result import Result
 
 __all__ = ["load"]
 
@@ -30,8 +30,8 @@ def load(
     """
     from limbeck.compression.compressed import ABOUT as COMPRESSED
     from limbeck.compression.compressed import Compressed
-    from limbeck.predictive.condensed import ABOUT as CONDENSED
-    from limbeck.predictive.condensed import Condensed
+    from limbeck.condensation.condensed import ABOUT as CONDENSED
+    from limbeck.condensation.condensed import Condensed
 
     if (Path(folder) / CONDENSED).exists():
         return Condensed.load(folder, student, predict=predict)

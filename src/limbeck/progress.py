@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 if TYPE_CHECKING:
-    from limbeck.core.loop import Run, Step
+    from limbeck.training.loop import Run, Step
 
 __all__ = ["tracked", "watched"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from limbeck import results
+from limbeck import storage
 from limbeck.report import page
-from tests.results import making
+from tests.report import making
 
 EXECUTABLES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 FINDINGS = [
@@ -49,7 +49,7 @@ def pages(tmp_path_factory):
     folders = {name: root / name for name in making.NAMES}
     found = {}
     for name, folder in folders.items():
-        found[name] = page.write(results.write(folder, *making.described(name)))
+        found[name] = page.write(storage.write(folder, *making.described(name)))
     parts = [folders[name] for name in ("compress", "condense", "normalize")]
     found["tour"] = page.write_tour(parts, root / "tour", FINDINGS, commands=["limbeck info"])
     return found

@@ -2,7 +2,7 @@ r"""Reports in a real browser: from disk, on a phone, in the dark, sorted, and r
 
 import pytest
 
-from tests.results import making
+from tests.report import making
 
 pytestmark = pytest.mark.browser
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.cli import references
-from limbeck.cli.interruption import at_a_whole_step
-from limbeck.core.checkpoint import read, read_tensors
+from limbeck.cli import reading as references
+from limbeck.cli.running import at_a_whole_step
+from limbeck.storage.files import read, read_tensors
 
 SOURCE = str(Path(lb.__file__).parents[1])
 STUDENT = "student/student.safetensors"

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.cli.lock import LOCK, alone
-from limbeck.core.checkpoint import read_tensors
+from limbeck.cli.folder import LOCK, alone
 from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.storage.files import read_tensors
 
 SOURCE = str(Path(lb.__file__).parents[1])
 WORDS = ("normalize", "rbm.npz", "--chains", "50", "--burn-in", "20", "--engine", "eager")

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from limbeck.cli.paths import state
+from limbeck.cli.errors import state
 
 MISSING = {
     "compress": (("compress", "models:teacher", "trian.csv"), "train.csv"),

@@ -2,7 +2,7 @@ r"""`--require`: what it means, for figures of either kind."""
 
 import pytest
 
-from limbeck.cli.requirements import Requirement, figures, held, parsed
+from limbeck.cli.running import Requirement, figures, held, parsed
 from limbeck.errors import ArgumentError
 
 

@@ -12,8 +12,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 import limbeck as lb
-from limbeck.compression.asking.labelling import TeacherError
 from limbeck.compression.compress import compress
+from limbeck.teachers.query import TeacherError
 
 QUICK = {
     "progress": False, "device": "cpu", "engine": "eager", "steps": 100, "size": 400,

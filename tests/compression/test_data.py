@@ -9,7 +9,7 @@ from scipy import sparse
 from torch.utils.data import TensorDataset
 
 import limbeck as lb
-from limbeck.compression.data import ArrayKind, TableKind, kind_from_spec, read
+from limbeck.compression.rows import ArrayKind, TableKind, kind_from_spec, read
 
 X = np.arange(12.0).reshape(4, 3)
 

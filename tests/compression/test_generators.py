@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.compression.data import ArrayKind, read
 from limbeck.compression.density import Bins, fit_nade
 from limbeck.compression.generators import GENERATORS, candidates, fresh, generator
+from limbeck.compression.rows import ArrayKind, read
 
 CPU = torch.device("cpu")
 

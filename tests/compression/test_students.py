@@ -12,10 +12,10 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.compression.students import GROWING, Fitted, Size, build_student, sizes
-from limbeck.core.history import History
-from limbeck.core.result import Result
 from limbeck.errors import ArgumentError
 from limbeck.models import MLP, Preprocessed, Trees
+from limbeck.training.result import Result
+from limbeck.training.settings import History
 
 N, D = 240, 4
 GENERATOR = torch.Generator().manual_seed(3)

@@ -70,7 +70,7 @@ def test_it_is_read_back_and_exported(result, tmp_path):
     again = Compressed.load(student.save(tmp_path))
     np.testing.assert_array_equal(again.predict_proba(frame), student.predict_proba(frame))
     session = onnxruntime.InferenceSession(str(again.export(tmp_path / "student.onnx")))
-    from limbeck.compression.tables.export import feeds
+    from limbeck.export.table_onnx import feeds
 
     label, probabilities = session.run(["label", "probabilities"], feeds(again.kind.table, frame))
     p = student.predict_proba(frame)

@@ -14,7 +14,7 @@ import torch
 
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
-from limbeck.models.supports import Spins
+from limbeck.supports import Spins
 
 PATH = Path(__file__).parents[2] / "examples" / "ising.py"
 ising = runpy.run_path(str(PATH), run_name="ising")

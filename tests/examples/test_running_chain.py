@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from limbeck.condensation.models import mlp
 from limbeck.errors import ArgumentError
-from limbeck.predictive.models import mlp
 
 PATH = Path(__file__).parents[2] / "examples" / "running_chain.py"
 example = runpy.run_path(str(PATH), run_name="running_chain")

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.predictive import models
-from limbeck.predictive.heads import Head, Means
+from limbeck.condensation import models
+from limbeck.condensation.outcomes import Head, Means
 
 
 def seeded(seed=0):

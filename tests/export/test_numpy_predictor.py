@@ -12,10 +12,10 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.compression.training import Answering
+from limbeck.condensation.outcomes import Head, Means
 from limbeck.export import numpy_predictor, to_numpy
-from limbeck.export.numpy_tables import READER, described
+from limbeck.export.numpy_layers import READER, described
 from limbeck.models.tree import Trees
-from limbeck.predictive.heads import Head, Means
 from tests.compression.tables import frames
 from tests.export.students import NUMPY, OTHERS, named_bag, net, rows
 

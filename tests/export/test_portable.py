@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import limbeck as lb
+from limbeck.condensation import models
 from limbeck.export import Portable, export, portable
-from limbeck.predictive import models
 from tests.export.students import EVERY, classes_tree, net, scaled, seeded
 
 

@@ -20,10 +20,10 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 
 import limbeck as lb
-from limbeck.cli.requirements import held, parsed
+from limbeck.cli.running import held, parsed
 from limbeck.compression.fidelity.cost import bytes_on_disk, parameters
 from limbeck.compression.fidelity.report import Fidelity, fidelity
-from limbeck.results import described
+from limbeck.report.records import described
 
 N, RARE = 5000, 45
 

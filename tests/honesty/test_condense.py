@@ -18,10 +18,10 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck import results
+from limbeck import storage
 from limbeck.errors import ArgumentError
 from limbeck.report import page
-from limbeck.results.condense import condensed
+from limbeck.report.record_condense import condensed
 
 GENERATOR = torch.Generator().manual_seed(0)
 WIDE = torch.randn(300, 12, generator=GENERATOR)
@@ -65,7 +65,7 @@ def test_a_bag_that_fits_its_rows_and_no_others_is_warned_of_once(overfit):
 
 
 def test_the_numbers_are_of_the_returned_student_at_rows_it_was_not_trained_on(overfit):
-    from limbeck.predictive.held_out import split_rows
+    from limbeck.condensation.held_out import split_rows
 
     result, _ = overfit
     train, held = split_rows(ROWS, None, 0)
@@ -84,13 +84,13 @@ def test_both_divergences_are_in_everything_that_tells_of_the_result(overfit, tm
     assert again.new_inputs == result.new_inputs
     content, arrays = condensed(result, x=ROWS)
     assert not next(v for v in content["verdicts"] if v["name"] == "new inputs")["held"]
-    folder = results.write(tmp_path / "result", {"verb": "condense", **content}, arrays)
+    folder = storage.write(tmp_path / "result", {"verb": "condense", **content}, arrays)
     saved = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     assert saved["new_inputs"]["held_out"]["mean"] == result.new_inputs.held_out.mean
     page.write(folder)
     shown += [str(again), (folder / "report.md").read_text("utf-8")]
     shown.append((folder / "report.html").read_text("utf-8"))
-    from limbeck.cli.identifying import identified
+    from limbeck.cli.info import identified
 
     for path in (tmp_path / "student", folder):
         shown.append("\n".join(map(str, identified(path).values())))
@@ -127,7 +127,7 @@ def test_few_rows_are_all_trained_on_and_the_result_says_so():
 
 
 def test_equal_rows_are_never_on_both_sides():
-    from limbeck.predictive.held_out import split_rows
+    from limbeck.condensation.held_out import split_rows
 
     x = torch.randn(50, 3, generator=GENERATOR).repeat(4, 1)
     for fraction in (None, 0.1, 0.5):
@@ -140,7 +140,7 @@ def test_equal_rows_are_never_on_both_sides():
 
 
 def test_a_row_that_most_rows_equal_is_trained_on():
-    from limbeck.predictive.held_out import split_rows
+    from limbeck.condensation.held_out import split_rows
 
     x = torch.cat([torch.zeros(500, 2), torch.randn(40, 2, generator=GENERATOR)])
     for seed in range(20):
@@ -174,7 +174,7 @@ def test_rows_that_decide_when_to_stop_are_told():
 def test_the_split_is_the_same_in_every_process():
     script = """
 import torch
-from limbeck.predictive.held_out import split_rows
+from limbeck.condensation.held_out import split_rows
 print(split_rows(torch.arange(80.0).reshape(40, 2), None, 0)[1].tolist())
 """
     told = [
@@ -266,7 +266,7 @@ def test_a_failure_of_the_check_does_not_lose_the_student():
 
 
 def test_the_rule_needs_a_gap_that_is_large_and_no_chance():
-    from limbeck.predictive.new_inputs import NewInputs, judge
+    from limbeck.condensation.new_inputs import NewInputs, judge
 
     values = torch.rand(200, generator=GENERATOR).double()
 
@@ -286,7 +286,7 @@ def test_the_rule_needs_a_gap_that_is_large_and_no_chance():
 
 
 def test_false_alarms_are_rare():
-    from limbeck.predictive.new_inputs import judge
+    from limbeck.condensation.new_inputs import judge
 
     # Heavy tails, as divergences have them: rows of one kind, divided at random.
     alarms = 0
@@ -366,9 +366,9 @@ def test_the_command_line_holds_rows_out_and_says_so(tmp_path, monkeypatch, caps
             main()
         assert not end.value.code
         capsys.readouterr()
-    content = results.read(tmp_path / "held").content
+    content = storage.read(tmp_path / "held").content
     assert content["new_inputs"]["held_out"]["inputs"] == 24
     assert content["agreement"]["inputs"] == 24
-    content = results.read(tmp_path / "all").content
+    content = storage.read(tmp_path / "all").content
     assert content["new_inputs"]["state"] == "unchecked"
     assert not content.get("agreement")

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.core.batch import Batch
-from limbeck.core.inputs import Inputs
+from limbeck.arrays import Batch
+from limbeck.inputs.base import Inputs
 
 DOUBLE = torch.float64
 compiles = pytest.mark.skipif(
@@ -99,7 +99,7 @@ def taken(count, **more):
 @pytest.fixture
 def compiler(monkeypatch):
     r"""A compiler that takes no time: its graph is the eager step, and notes which plans it got."""
-    from limbeck.engine.compiled import Compiled
+    from limbeck.training.engines import Compiled
 
     seen = []
 
@@ -137,7 +137,7 @@ def test_a_number_in_a_plan_is_not_compiled_in():
         def build(self, drawn):
             return Batch(drawn["x"] * drawn["scale"])
 
-    from limbeck.engine.compiled import shapes_of
+    from limbeck.training.engines import shapes_of
 
     source = Numbered((9, 5))
     one, two, three = (shapes_of({"inputs": source.draw(9)}) for _ in range(3))
@@ -182,7 +182,7 @@ def test_auto_counts_the_operations_of_a_step(compiler):
                 x = x + 1e-3 * torch.tanh(x)
             return self.net(x)
 
-    from limbeck.engine.automatic import CPU
+    from limbeck.training.engines import CPU
 
     run = taken(12, **options((9, 5), engine="auto", steps=4_000, student=Deep()))
     operations = run.engine._operations
@@ -205,7 +205,7 @@ def test_auto_does_not_spend_a_time_limit_on_compilation(compiler):
 @pytest.mark.parametrize("when", ["in compiling", "in running"])
 def test_a_compiler_that_fails_leaves_an_eager_run(monkeypatch, engine, when):
     r"""Whatever fails, also after the compiled step has changed the student half."""
-    from limbeck.engine.compiled import Compiled
+    from limbeck.training.engines import Compiled
 
     def broken(self, plan, calls):
         if when == "in running":
@@ -229,7 +229,7 @@ def test_a_compiler_that_fails_leaves_an_eager_run(monkeypatch, engine, when):
 
 
 def test_seconds_count_compilation_and_the_result_says_how_many(monkeypatch, tmp_path):
-    from limbeck.engine.compiled import Compiled
+    from limbeck.training.engines import Compiled
 
     def slow(self, plan, calls):
         time.sleep(0.3)
@@ -269,7 +269,7 @@ def test_a_resumed_run_compiles_the_steps_that_an_uninterrupted_one_compiles(
 
 def test_a_checkpoint_of_an_earlier_version_is_taken_up(compiler, tmp_path):
     r"""It says nothing of the engine."""
-    from limbeck.core import checkpoint as files
+    from limbeck.storage import files
 
     settings = options((9, 5), engine="auto", steps=MANY, checkpoint=tmp_path)
     taken(3, **settings)

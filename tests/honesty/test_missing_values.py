@@ -117,7 +117,7 @@ def test_an_onnx_file_of_arrays_answers_nan_for_that_row_alone(of_arrays, tmp_pa
 def test_an_onnx_file_of_a_table_answers_nan_for_that_row_alone(of_tables, tmp_path):
     import onnxruntime
 
-    from limbeck.compression.tables.export import feeds
+    from limbeck.export.table_onnx import feeds
 
     session = onnxruntime.InferenceSession(of_tables.export(tmp_path / "s.onnx"))
     df = frame().head(6)
@@ -194,7 +194,7 @@ def test_an_estimator_refuses_it_too():
 def test_a_row_without_an_answer_has_a_label_of_its_own(classes, tmp_path):
     import onnxruntime
 
-    from limbeck.compression.tables.export import to_onnx
+    from limbeck.export.table_onnx import to_onnx
 
     df = pd.DataFrame({"x": [0.5, 1.5, 2.5, 4.0]})
     table = lb.Table(df)

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from limbeck.errors import ArgumentError
-from limbeck.generative.enumeration import exact_log_z
-from limbeck.generative.log_partition import log_partition
 from limbeck.models.energy import Energy
-from limbeck.models.supports import Binary, Real, Spins, States
-from tests.generative.small import generator
+from limbeck.normalization.exact import exact_log_z
+from limbeck.normalization.log_partition import log_partition
+from limbeck.supports import Binary, Real, Spins, States
+from tests.normalization.small import generator
 
 WAYS = {
     "bridge": {"method": "bridge", "burn_in": 5},

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 import limbeck as lb
 from limbeck import losses
-from limbeck.core.evaluation import evaluate
-from limbeck.core.stored import Stored
+from limbeck.evaluation import evaluate
+from limbeck.teachers.stored import Stored
 
 SHAPES = [(3, 4), (2, 3, 3), (3, 1), (1, 3), (4, 1, 1)]
 CLASS_LOSSES = {

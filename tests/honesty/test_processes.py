@@ -202,7 +202,7 @@ def test_a_launch_of_several_without_accelerate_is_told(monkeypatch, engine):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     # it is told before anything is compiled
-    monkeypatch.setattr("limbeck.engine.compiled.Compiled.step", lambda *_: None)
+    monkeypatch.setattr("limbeck.training.engines.Compiled.step", lambda *_: None)
     steps = lb.steps(teacher, lb.MLP(4, 3), X, engine=engine, **OPTIONS)
     with pytest.warns(UserWarning, match=f"one of 2 processes.*engine='{engine}'.*'accelerate'"):
         next(steps)

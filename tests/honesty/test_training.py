@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import limbeck as lb
 from limbeck.cli import app
-from limbeck.core.update import GradientUpdate
+from limbeck.condensation.stepwise_em import StepwiseEM
 from limbeck.inputs import Dataset
-from limbeck.predictive.stepwise_em import StepwiseEM
+from limbeck.training.update import GradientUpdate
 
 X = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
 

@@ -18,11 +18,12 @@ from torch.distributions import Independent, Normal, StudentT, Uniform
 
 import limbeck as lb
 import limbeck.models.energy
-from limbeck import cli, results
+from limbeck import cli
+from limbeck import storage as results
 from limbeck.report.drawing import Drawing
 from limbeck.report.sections_generative import sections
 from limbeck.samplers.slice import Slice
-from tests.generative.small import (
+from tests.normalization.small import (
     HALF,
     MODES,
     one_mode_student,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from limbeck.errors import ArgumentError
-from limbeck.inputs.calls import SeededCall, parameters_of
+from limbeck.inputs.generated import SeededCall, parameters_of
 
 
 def generator(seed=0):

@@ -6,7 +6,7 @@ import torch
 from torch import distributions
 from torch.utils import data
 
-from limbeck.core.batch import Batch, leaves, rows
+from limbeck.arrays import Batch, leaves, rows
 from limbeck.inputs import Augment, Dataset, Function, Loader, Mix, Munge, Noise, Samples, Seek
 
 N, SIZE = 23, 7  # batches straddle the passes over the data

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from limbeck.errors import CheckpointError
-from limbeck.inputs.epochs import Epochs
+from limbeck.inputs.dataset import Epochs
 
 
 @settings(deadline=None)

@@ -3,7 +3,7 @@ r"""Inputs from a user's function."""
 import pytest
 import torch
 
-from limbeck.core.batch import Batch
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Function
 

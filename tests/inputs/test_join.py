@@ -3,8 +3,8 @@ r"""Inputs one after another."""
 import pytest
 import torch
 
+from limbeck.arrays import check_alike, join
 from limbeck.errors import ArgumentError
-from limbeck.inputs.join import check_alike, join
 
 
 def test_parts_are_joined_by_name():

@@ -6,7 +6,7 @@ import torch
 from torch.utils import data
 
 from limbeck.errors import ArgumentError
-from limbeck.inputs.materialise import materialise
+from limbeck.inputs.dataset import materialise
 
 
 class Items(data.Dataset):

@@ -6,7 +6,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from limbeck.core.batch import Batch
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, Function, Mix, Noise, Seek
 

@@ -3,7 +3,7 @@ r"""Sources made of other sources."""
 import torch
 
 from limbeck.inputs import Dataset, Mix, Noise, Seek
-from limbeck.inputs.nested import spread
+from limbeck.inputs.base import spread
 
 
 def test_sources_get_different_seeds_at_every_depth():

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from limbeck.arrays import as_part, as_parts, cast
 from limbeck.errors import ArgumentError
-from limbeck.inputs.parts import as_part, as_parts, cast
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,7 @@ import torch
 from sklearn.neighbors import KernelDensity
 from torch import distributions, nn
 
-from limbeck.core.batch import Batch
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Samples
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from limbeck.core.batch import Batch
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, Function, Noise, Seek
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import losses
-from limbeck.core.objective import Objective
-from limbeck.core.teacher import Teacher
-from limbeck.core.update import GradientUpdate
 from limbeck.errors import InexactTeacherError
 from limbeck.inputs import Dataset, Function
 from limbeck.models import MLP, Ensemble
+from limbeck.teachers.base import Teacher
+from limbeck.training.objective import Objective
+from limbeck.training.update import GradientUpdate
 
 N, D, CLASSES, DRAWS = 3, 2, 3, 4
 X = torch.randn(N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

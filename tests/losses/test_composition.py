@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from limbeck import losses
-from limbeck.core.objective import Objective
-from limbeck.core.teacher import as_teacher
-from limbeck.core.update import GradientUpdate
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from limbeck.models import MLP
+from limbeck.teachers.base import as_teacher
+from limbeck.training.objective import Objective
+from limbeck.training.update import GradientUpdate
 
 X = torch.randn(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 1, 2, 1, 0, 2])

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, distributions, nn
 
 from limbeck import losses
-from limbeck.core.batch import Batch
-from limbeck.core.evaluation import Evaluated
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
+from limbeck.evaluation import Evaluated
 
 N, D = 5, 2
 RNG = np.random.default_rng(2)

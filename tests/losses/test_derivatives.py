@@ -11,12 +11,12 @@ from torch import nn
 from torch.func import functional_call, grad
 
 from limbeck import losses
-from limbeck.core.batch import Batch
-from limbeck.core.evaluation import Evaluated
-from limbeck.core.loss import Draws, Probe
-from limbeck.core.teacher import Teacher
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
+from limbeck.evaluation import Evaluated
+from limbeck.losses.base import Draws, Probe
 from limbeck.models import MLP
+from limbeck.teachers.base import Teacher
 
 N, D, CLASSES = 4, 2, 3
 RNG = np.random.default_rng(1)

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import losses
-from limbeck.core.objective import Objective
-from limbeck.core.teacher import as_teacher
-from limbeck.core.update import GradientUpdate
 from limbeck.inputs import Dataset
 from limbeck.models import MLP
+from limbeck.teachers.base import as_teacher
+from limbeck.training.objective import Objective
+from limbeck.training.update import GradientUpdate
 
 N, D = 4, 2
 STEP = 1e-5

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from limbeck import losses
-from limbeck.core.batch import Batch
-from limbeck.core.objective import Objective
-from limbeck.core.teacher import as_teacher
-from limbeck.core.update import GradientUpdate
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from limbeck.models import MLP
+from limbeck.teachers.base import as_teacher
+from limbeck.training.objective import Objective
+from limbeck.training.update import GradientUpdate
 
 X = torch.randn(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 PATH = {"teacher_layer": "layers.0", "student_layer": "layers.1"}

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 import limbeck as lb
 from limbeck import losses
-from limbeck.core.batch import Batch
-from limbeck.core.evaluation import Evaluated
-from limbeck.core.objective import Objective
-from limbeck.core.teacher import Teacher
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
+from limbeck.evaluation import Evaluated
 from limbeck.inputs import Dataset
+from limbeck.teachers.base import Teacher
+from limbeck.training.objective import Objective
 from tests.losses.test_gradients import agree, net
 
 LOSS = losses.multilabel_cross_entropy()

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 import limbeck as lb
-from limbeck.core.batch import Batch
-from limbeck.core.evaluation import Evaluated
-from limbeck.core.objective import Objective
-from limbeck.core.teacher import Teacher
-from limbeck.core.update import GradientUpdate
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
+from limbeck.evaluation import Evaluated
 from limbeck.inputs import Dataset, Function, Samples
+from limbeck.teachers.base import Teacher
+from limbeck.training.objective import Objective
+from limbeck.training.update import GradientUpdate
 
 STATES = 5
 LOG_P = torch.tensor([9.0, 10.5, 8.0, 11.0, 7.0], dtype=torch.float64)  # far from normalised

@@ -13,10 +13,10 @@ from hypothesis.extra.numpy import arrays
 from torch import nn
 
 from limbeck import losses
-from limbeck.core.batch import Batch
-from limbeck.core.evaluation import Evaluated
-from limbeck.core.loss import Probe
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
+from limbeck.evaluation import Evaluated
+from limbeck.losses.base import Probe
 
 N, CLASSES = 5, 3
 RNG = np.random.default_rng(0)

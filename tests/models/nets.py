@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from limbeck.models.feedforward import LAYER_KINDS
+from limbeck.models.mlp import LAYER_KINDS
 
 DOUBLE = torch.float64
 KINDS = sorted(LAYER_KINDS)

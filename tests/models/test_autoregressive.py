@@ -11,7 +11,7 @@ from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.made import MADE
 from limbeck.models.rbm import RBM
-from limbeck.models.supports import Binary, Real, Spins, States
+from limbeck.supports import Binary, Real, Spins, States
 
 SUPPORTS = [Binary(1), Binary(2, 3), Spins(7), States(3, 4), States(2, 5), States(4, 2, 2)]
 

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 import limbeck as lb
-from limbeck.core.loss import Probe
+from limbeck.losses.base import Probe
 from limbeck.models.bootstrap import Resamples, members_cross_entropy
 
 DOUBLE, CPU = torch.float64, torch.device("cpu")

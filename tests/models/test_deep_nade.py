@@ -8,7 +8,7 @@ from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.models.supports import Binary, Spins, States
+from limbeck.supports import Binary, Spins, States
 
 
 def generator(seed=0):

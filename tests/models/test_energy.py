@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 import limbeck as lb
 from limbeck.errors import ArgumentError
-from limbeck.models.energy import Energy
-from limbeck.models.supports import Binary, Real, Spins, States
-from limbeck.models.target import Target
+from limbeck.models.energy import Energy, Target
+from limbeck.supports import Binary, Real, Spins, States
 
 DOUBLE = torch.float64
 

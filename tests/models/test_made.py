@@ -7,7 +7,7 @@ import torch
 
 from limbeck.errors import ArgumentError
 from limbeck.models.made import MADE
-from limbeck.models.supports import Binary, States
+from limbeck.supports import Binary, States
 
 
 def generator(seed=0):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import limbeck as lb
-from limbeck.models.gaussians import KINDS
+from limbeck.distributions.gaussians import KINDS
 from limbeck.models.mixture import GaussianMixture
 
 DOUBLE = torch.float64

@@ -9,8 +9,8 @@ import torch
 from sklearn import mixture as sklearn_mixture
 
 import limbeck as lb
+from limbeck.distributions.gaussians import KINDS
 from limbeck.models import mixture_em
-from limbeck.models.gaussians import KINDS
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mixture_em import fit_em
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import functional_call, jacrev, vmap
 
-from limbeck.core.forms import log_probabilities, probabilities
 from limbeck.errors import ArgumentError
 from limbeck.models import MLP, BatchedMLP
-from limbeck.models.feedforward import LAYER_KINDS
+from limbeck.models.mlp import LAYER_KINDS
+from limbeck.outputs import log_probabilities, probabilities
 from tests.models.nets import DOUBLE, KINDS, generator, normal
 
 

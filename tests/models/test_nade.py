@@ -11,12 +11,12 @@ from scipy.stats import chisquare
 from torch.func import grad, jvp
 
 import limbeck as lb
-from limbeck.core.result import Result
 from limbeck.errors import ArgumentError, CheckpointError, NotDifferentiableError
 from limbeck.models import nade as nade_module
 from limbeck.models.kernels import nade_reference as reference
 from limbeck.models.nade import NADE
-from limbeck.models.supports import Binary, Real, Spins, States
+from limbeck.supports import Binary, Real, Spins, States
+from limbeck.training.result import Result
 
 SUPPORTS = [Binary(6), Binary(2, 3), Spins(5), States(3, 4), States(2, 4), States(4, 2, 2)]
 ORDERS = [None, "random", "reversed"]

@@ -11,11 +11,11 @@ from torch.func import functional_call, grad, jvp
 
 import limbeck as lb
 from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.models import rbm_start
+from limbeck.models import rbm_path as rbm_start
 from limbeck.models.kernels import nade_reference as reference
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.models.supports import Binary, Spins, States
+from limbeck.supports import Binary, Spins, States
 
 SUPPORTS = [Binary(6), Binary(2, 3), Spins(5), States(2, 4)]
 ORDERS = [None, "random"]

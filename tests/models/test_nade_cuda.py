@@ -8,7 +8,7 @@ import limbeck as lb
 from limbeck.models.kernels import nade_backends, nade_op
 from limbeck.models.kernels import nade_reference as reference
 from limbeck.models.nade import NADE
-from limbeck.models.supports import Binary, Spins, States
+from limbeck.supports import Binary, Spins, States
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 

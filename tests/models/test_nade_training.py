@@ -5,7 +5,7 @@ import torch
 
 import limbeck as lb
 from limbeck.models.nade import NADE
-from limbeck.models.supports import Binary, States
+from limbeck.supports import Binary, States
 
 
 def generator(seed=0):

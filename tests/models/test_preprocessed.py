@@ -16,8 +16,8 @@ from torch import nn
 from torch.func import functional_call, jacrev, jvp, vmap
 
 import limbeck as lb
-from limbeck.core.evaluation import evaluate
 from limbeck.errors import ArgumentError
+from limbeck.evaluation import evaluate
 from limbeck.export import to_onnx
 from limbeck.models import MLP, Preprocessed, Trees
 from limbeck.models.preprocessed import standardising

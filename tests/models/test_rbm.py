@@ -13,11 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limbeck.core.evaluation import Evaluated
 from limbeck.errors import ArgumentError
+from limbeck.evaluation import Evaluated
+from limbeck.models.energy import Target
 from limbeck.models.rbm import RBM
-from limbeck.models.supports import Binary
-from limbeck.models.target import Target
+from limbeck.supports import Binary
 from tests.models.nets import DOUBLE, generator, normal
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from limbeck.generative.climbing import climb
-from limbeck.generative.enumeration import exact_log_z
-from limbeck.generative.expectations import expected_statistics
 from limbeck.models.rbm import RBM
 from limbeck.models.rbm_training import train_rbm
+from limbeck.normalization.exact import exact_log_z
+from limbeck.normalization.expectations import expected_statistics
+from limbeck.normalization.mode_search import climb
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -12,7 +12,7 @@ import torch
 from limbeck.errors import ArgumentError
 from limbeck.models.rbm import RBM
 from limbeck.models.rbm_path import RBMPath, base_biases
-from limbeck.models.supports import Binary
+from limbeck.supports import Binary
 from tests.models.nets import DOUBLE, generator, normal
 
 X = Binary(4).enumerate(0, 16, dtype=DOUBLE)

@@ -14,7 +14,7 @@ from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.models import rbm_training
 from limbeck.models.rbm import RBM
 from limbeck.models.rbm_training import contrast, train_rbm
-from limbeck.models.supports import Binary
+from limbeck.supports import Binary
 from tests.models.nets import DOUBLE, generator
 
 SETTINGS = dict(device="cpu", progress=False)

@@ -14,13 +14,13 @@ from sklearn import ensemble, linear_model, tree
 from torch import nn
 
 import limbeck as lb
-from limbeck.core.history import History
-from limbeck.core.result import Result
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.export import to_onnx
 from limbeck.models import Trees
 from limbeck.models.tree import Grown
 from limbeck.models.tree_fit import fit_boosted, fit_tree
+from limbeck.training.result import Result
+from limbeck.training.settings import History
 
 RNG = np.random.default_rng(0)
 N, D = 300, 5

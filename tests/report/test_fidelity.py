@@ -7,7 +7,7 @@ import pytest
 
 from limbeck.compression.fidelity.report import fidelity
 from limbeck.errors import ArgumentError, LimbeckError
-from limbeck.report import fidelity as draw
+from limbeck.report import fidelity_plots as draw
 from limbeck.report.canvas import canvas
 
 matplotlib = pytest.importorskip("matplotlib")

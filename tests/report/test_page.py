@@ -7,11 +7,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from limbeck import results
+from limbeck import storage
 from limbeck.errors import ArgumentError
 from limbeck.report import page
-from limbeck.report.html import counted, minus, sort_value
-from tests.results import making
+from limbeck.report.render import counted, minus, sort_value
+from tests.report import making
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
@@ -59,7 +59,7 @@ class Checked(HTMLParser):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("results")
-    return {name: results.write(root / name, *making.described(name)) for name in making.NAMES}
+    return {name: storage.write(root / name, *making.described(name)) for name in making.NAMES}
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_a_page_is_whole_and_needs_nothing_else(name, pages):
 
 @pytest.mark.parametrize("name", making.NAMES)
 def test_it_tells_what_the_result_says(name, pages, folders):
-    content = results.read(folders[name]).content
+    content = storage.read(folders[name]).content
     said = Checked(pages[name]).said
     assert content["title"] in said
     assert minus(content["summary"]) in said
@@ -110,7 +110,7 @@ def test_it_tells_what_the_result_says(name, pages, folders):
 
 @pytest.mark.parametrize("name", making.NAMES)
 def test_the_same_is_there_for_programs_and_as_text(name, pages, folders):
-    content = results.read(folders[name]).content
+    content = storage.read(folders[name]).content
     found = json.loads((folders[name] / "report.json").read_text(encoding="utf-8"))
     (only,) = found["results"]
     assert {key: only[key] for key in content} == content
@@ -155,7 +155,7 @@ def test_several_results_on_one_page(tour, folders):
     said = found.said
     order = ["Three findings", "A forest became <small>.", "limbeck report x-1 & y"]
     order += [
-        minus(results.read(folders[n]).content["summary"])
+        minus(storage.read(folders[n]).content["summary"])
         for n in ("compress", "condense", "normalize")
     ]
     places = [said.index(each) for each in order]
@@ -186,7 +186,7 @@ def test_a_result_that_lacks_something_is_named(tmp_path):
     content, arrays = making.described("compress")
     broken = {**content, "fidelity": {**content["fidelity"]}}
     del broken["fidelity"]["measures"]
-    results.write(tmp_path, broken, arrays)
+    storage.write(tmp_path, broken, arrays)
     with pytest.raises(
         ArgumentError, match=r"compress that lacks something \(KeyError\('measures'\)"
     ):
@@ -195,14 +195,14 @@ def test_a_result_that_lacks_something_is_named(tmp_path):
 
 
 def test_the_least_that_is_a_result_has_a_page(tmp_path):
-    for verb in results.VERBS:
-        results.write(tmp_path, {"verb": verb})
+    for verb in storage.VERBS:
+        storage.write(tmp_path, {"verb": verb})
         found = Checked(page.write(tmp_path).read_text(encoding="utf-8"))
         assert f"A result of limbeck {verb}" in found.said
 
 
 def test_without_matplotlib_it_has_no_pictures_and_says_so(folders, tmp_path, monkeypatch):
-    results.write(tmp_path, *making.described("normalize"))
+    storage.write(tmp_path, *making.described("normalize"))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     found = Checked(page.write(tmp_path).read_text(encoding="utf-8"))
     assert found.pictures == 0

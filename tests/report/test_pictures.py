@@ -3,11 +3,11 @@ r"""Pictures of saved results: the artists' data are the arrays'."""
 import numpy as np
 import pytest
 
-from limbeck import results
+from limbeck import storage
 from limbeck.errors import ArgumentError
 from limbeck.report import pictures
 from limbeck.report.canvas import canvas
-from tests.results import making
+from tests.report import making
 
 pytest.importorskip("matplotlib")
 
@@ -43,7 +43,7 @@ def test_each_draws_on_given_axes_or_its_own_and_says_what_it_shows(name, draw, 
 
 
 def test_a_folder_will_do(tmp_path):
-    results.write(tmp_path, *making.described("logz"))
+    storage.write(tmp_path, *making.described("logz"))
     axes = pictures.log_z(tmp_path)
     assert axes.get_label() == pictures.log_z(making.saved("logz")).get_label()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from limbeck.report.canvas import COLOURS, INK, canvas
-from limbeck.report.svg import inline, pixels
+from limbeck.report.drawing import inline, pixels
 
 pytest.importorskip("matplotlib")
 

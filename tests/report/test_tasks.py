@@ -3,7 +3,7 @@ r"""Pages of every task, and of sizes that are not usual."""
 import numpy as np
 import pytest
 
-from limbeck import results
+from limbeck import storage
 from limbeck.compression.fidelity.report import fidelity
 from limbeck.report import page, pictures
 from tests.report.test_page import Checked
@@ -16,7 +16,7 @@ LONG = "a class with a very long name " * 6
 
 def written(report, tmp_path, **more):
     content = {"verb": "compress", "fidelity": report.to_dict(), "summary": report.sentence()}
-    results.write(tmp_path, {**content, **more})
+    storage.write(tmp_path, {**content, **more})
     return Checked(page.write(tmp_path).read_text(encoding="utf-8"))
 
 
@@ -67,7 +67,7 @@ def test_long_names_of_groups_stay_apart(tmp_path):
     groups = {LONG: [f"{LONG}{place % 3}" for place in range(90)]}
     report = fidelity("classification", p, s, groups=groups)
     written(report, tmp_path)
-    drawn = pictures.subgroups(results.read(tmp_path))
+    drawn = pictures.subgroups(storage.read(tmp_path))
     labels = [tick.get_text() for tick in drawn.get_yticklabels()]
     assert len(set(labels)) == 3
     assert max(map(len, labels)) < 40

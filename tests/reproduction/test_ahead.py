@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.core.batch import Batch
+from limbeck.arrays import Batch
 from limbeck.errors import LimbeckError
 from reproduction.ahead import Ahead
 

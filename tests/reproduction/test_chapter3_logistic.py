@@ -3,7 +3,7 @@ r"""Chapter 3's logistic regression in small: posterior, exact predictions, bags
 import pytest
 import torch
 
-from limbeck.demo.logistic import GRID, NEAR, MonteCarlo, errors, log_posterior, points, sampler
+from limbeck.demo.condensation import GRID, NEAR, MonteCarlo, errors, log_posterior, points, sampler
 from reproduction.chapter3_logistic import LOSSES, best_bag, exact_surface, independent, text_bag
 
 X, Y = points(0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from limbeck.predictive.stepwise_em import StepwiseEM
+from limbeck.condensation.stepwise_em import StepwiseEM
 from reproduction import chapter3_exact, chapter3_remarks
 from reproduction.chapter3_exact import exact_log_density, marginals, span
 from reproduction.chapter3_mixtures import (

@@ -6,9 +6,9 @@ import json
 import pytest
 import torch
 
-from limbeck.generative.enumeration import exact_log_z
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
+from limbeck.normalization.exact import exact_log_z
 from reproduction import chapter4, data, output
 from reproduction.page import page
 from reproduction.thesis import CHAPTER_4

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.core.batch import Batch
-from limbeck.core.evaluation import Evaluated
-from limbeck.core.teacher import as_teacher
+from limbeck.arrays import Batch
 from limbeck.errors import LimbeckError
-from limbeck.models.batched import BatchedMLP
+from limbeck.evaluation import Evaluated
+from limbeck.models.bootstrap import BatchedMLP
+from limbeck.teachers.base import as_teacher
 from reproduction.crowd import Average, crowd_error
 
 N, SIZES = 6, (5, 7, 4)

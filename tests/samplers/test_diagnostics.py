@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from limbeck.errors import ArgumentError
-from limbeck.samplers.diagnostics import (
-    effective_size,
-    pareto_k,
-    r_hat,
-    weights_effective_size,
-)
+from limbeck.samplers.diagnostics import effective_size, pareto_k, r_hat, weights_effective_size
 
 
 def autoregressive(phi: float, chains: int, draws: int, seed: int = 0) -> Tensor:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from limbeck.errors import ArgumentError
-from limbeck.models.supports import Binary, Spins, States
 from limbeck.samplers import gibbs
 from limbeck.samplers.gibbs import choose, sweep
+from limbeck.supports import Binary, Spins, States
 
 DOUBLE = torch.float64
 SUPPORTS = [Binary(3), Spins(3), States(3, 2), States(4, 1, 2)]

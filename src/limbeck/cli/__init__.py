@@ -7,16 +7,10 @@ from typing import Annotated
 
 import typer
 
-from limbeck.cli import (
-    compress,
-    condense,
-    demo,
-    export,
-    info,
-    logz,
-    normalize,
-    report,
-)
+from limbeck.cli import compress, condense, export, info, normalize
+from limbeck.cli import export as demo
+from limbeck.cli import export as report
+from limbeck.cli import normalize as logz
 from limbeck.cli.errors import guarded
 from limbeck.cli.options import Common, Training, command
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from limbeck.cli.paths import state
+from limbeck.cli.errors import state
 from limbeck.errors import ArgumentError
 
 __all__ = ["Config", "asked", "line", "read", "written"]

@@ -2,6 +2,7 @@ r"""How a command fails: one line and an exit code; a traceback only if one is a
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 import traceback
@@ -13,7 +14,42 @@ from typing import Any
 
 import typer
 
-__all__ = ["FAULT", "INTERRUPTED", "UNMET", "USER", "Debug", "guarded", "noted", "say"]
+from limbeck.errors import ArgumentError
+
+__all__ = [
+    "FAULT",
+    "INTERRUPTED",
+    "UNMET",
+    "USER",
+    "Debug",
+    "guarded",
+    "is_there",
+    "noted",
+    "say",
+    "state",
+]
+
+
+def state(path: Path, wanted: str = "file") -> str:
+    r"""Why a path is no file, or no folder, as it is wanted: it is the other one, or not there.
+
+    What has nearly the same name is suggested.
+    """
+    if path.exists():
+        return "a folder" if wanted == "file" else "a file"
+    try:
+        known = [each.name for each in path.parent.iterdir()]
+    except OSError:
+        known = []
+    near = difflib.get_close_matches(path.name, known, n=1, cutoff=0.7)
+    return "which is not there" + (f" (did you mean {path.with_name(near[0])}?)" if near else "")
+
+
+def is_there(path: Path, argument: str, accepted: str) -> None:
+    r"""Refuse a path at which there is nothing."""
+    if not path.exists():
+        raise ArgumentError(argument, f"{path}, {state(path)}", accepted)
+
 
 FAULT, USER, UNMET, INTERRUPTED = 1, 2, 3, 130
 r"""Exit codes: limbeck's own fault, the user's error, a requirement that is not met, Ctrl-C."""
@@ -95,7 +131,7 @@ def _usage(said: str, error: Any) -> str:
 
 def _own_code(error: BaseException) -> str | None:
     r"""Where the user's own code raised an error, if it did."""
-    from limbeck.cli.references import LOADED
+    from limbeck.cli.reading import LOADED
 
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):

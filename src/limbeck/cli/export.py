@@ -1,4 +1,4 @@
-r"""`limbeck export`: a result's student, for elsewhere."""
+r"""`limbeck export`, `limbeck report` and `limbeck demo`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from limbeck.cli.errors import Debug
 
-__all__ = ["export", "restored"]
+__all__ = ["demo", "export", "report", "restored"]
 
 
 def export(
@@ -41,11 +41,11 @@ def export(
 
 def _measured(folder: Path) -> Any:
     r"""The saved report on a student, for its model card."""
-    from limbeck import results
+    from limbeck import storage
     from limbeck.compression.fidelity.report import Fidelity
-    from limbeck.predictive.agreement import Agreement
+    from limbeck.condensation.agreement import Agreement
 
-    content = results.read(folder).content
+    content = storage.read(folder).content
     if (fidelity := content.get("fidelity")) is not None:
         return Fidelity.from_dict(fidelity)
     return Agreement(**content["agreement"]) if content.get("agreement") else None
@@ -60,9 +60,10 @@ def restored(folder: Path, predict: str | None = None) -> Any:
             is as the result was made.
     """
     import limbeck as lb
-    from limbeck.cli import config, references
+    from limbeck.cli import config
+    from limbeck.cli import reading as references
+    from limbeck.cli.condense import predict_of
     from limbeck.cli.folder import CONFIG, STUDENT
-    from limbeck.cli.posteriors import predict_of
     from limbeck.errors import ArgumentError
 
     if not (folder / STUDENT).is_dir():
@@ -88,7 +89,7 @@ def restored(folder: Path, predict: str | None = None) -> Any:
 
 def _found(name: Any, folder: Path) -> Any:
     r"""The function that a bag was condensed with, by the name that it had then."""
-    from limbeck.cli import references
+    from limbeck.cli import reading as references
     from limbeck.errors import ArgumentError, LimbeckError
 
     try:
@@ -101,3 +102,40 @@ def _found(name: Any, folder: Path) -> Any:
         f"--predict: the student in {folder} calls your own function of (draw, x), which is not "
         f"saved with it, {why}; accepted: --predict module:name"
     )
+
+
+def report(
+    result: Annotated[Path, typer.Argument(help="A folder that one of limbeck's commands wrote.")],
+    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    debug: Annotated[bool, Debug] = False,
+) -> None:
+    r"""Make one page of a result: report.html, with report.md and report.json beside it."""
+    from limbeck.cli.folder import result_folder
+
+    folder = result_folder(result)
+    from limbeck.report.page import write
+
+    page = write(folder)
+    typer.echo(str(page))
+    if show:
+        typer.launch(page.resolve().as_uri())
+
+
+def demo(
+    part: Annotated[
+        str, typer.Argument(help="What to show: all, compress, condense or normalize.")
+    ] = "all",
+    members: Annotated[int, typer.Option(help="Nets in the teacher ensemble.", min=1)] = 10,
+    steps: Annotated[int, typer.Option(help="Steps of each distillation.", min=1)] = 3000,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
+    out: Annotated[Path, typer.Option(help="Where pictures and pages go.")] = Path("limbeck-demo"),
+    debug: Annotated[bool, Debug] = False,
+) -> None:
+    r"""See all of it on scikit-learn's digits, in a few minutes."""
+    from limbeck.cli.folder import alone
+    from limbeck.demo import run
+
+    with alone(out):
+        run(part, members, steps, seed, as_json=json, progress=not quiet, folder=out)

@@ -7,25 +7,66 @@ import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from limbeck.cli import config
-from limbeck.cli.lock import LOCK
-from limbeck.cli.paths import state
+from limbeck.cli.errors import state
 from limbeck.errors import ArgumentError, LimbeckError
 
 __all__ = [
     "CHECKPOINT",
     "CONFIG",
+    "LOCK",
     "STUDENT",
     "UNFINISHED",
     "Folder",
+    "alone",
     "free",
     "refuse_foreign",
     "result_folder",
 ]
+
+LOCK = ".lock"
+r"""The file that is locked, as long as a run works in its folder.
+
+The system holds the lock for the process, so that one which was killed leaves none behind.
+"""
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    r"""Within, no other run may work in the folder, which is made if it is not there.
+
+    Whoever comes second is refused. A folder that is empty at the end is taken away again.
+    """
+    from filelock import FileLock, Timeout
+
+    if folder.exists() and not folder.is_dir():
+        raise ArgumentError("--out", f"{folder}, which is a file", "a folder, new or empty")
+    lock = FileLock(folder / LOCK, thread_local=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise LimbeckError(
+            f"--out: another run is at work in {folder}; wait for it, stop it, or name another "
+            "folder with --out"
+        ) from None
+    except OSError as error:
+        received = f"{folder}, which cannot be written to ({error})"
+        raise ArgumentError("--out", received, "a folder that can be made here") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # where open files cannot be removed
+            (folder / LOCK).unlink()
+        lock.release()
+        with suppress(OSError):  # it holds a result
+            folder.rmdir()
+
 
 CONFIG, STUDENT, CHECKPOINT, RESULT = "config.toml", "student", "checkpoint", "result.json"
 UNFINISHED = "UNFINISHED"
@@ -74,7 +115,7 @@ class Folder:
     @property
     def saved_steps(self) -> int:
         r"""How many steps checkpoints hold."""
-        from limbeck.core import checkpoint as files
+        from limbeck.storage import files
 
         return sum(files.read(each)[1]["done"] for each in self.checkpoint.rglob(files.FILE))
 
@@ -108,7 +149,7 @@ class Folder:
                 self.work.rmdir()  # a lock in it is taken away by its owner
 
     def _begin(self) -> None:
-        from limbeck.core.checkpoint import write_text
+        from limbeck.storage.files import write_text
 
         refuse_foreign(self.work)
         try:
@@ -174,7 +215,7 @@ def free(command: str, options: Mapping[str, Any]) -> Path:
 
 def _differences(place: Path, command: str, options: Mapping[str, Any]) -> list[str]:
     r"""What is different about the settings of a folder, in words."""
-    from limbeck.core.checkpoint import differences
+    from limbeck.storage.files import differences
 
     saved = config.read(place / CONFIG)
     if (other := saved.pop(config.COMMAND, None)) != command:

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.compression.asked import divisor
-from limbeck.compression.asking.folds import as_labels, mix, unlabelled
+from limbeck.arrays import join, part_of, rows
 from limbeck.compression.problem import MOST_HELD_OUT, Problem, default_loss, take
 from limbeck.compression.students import Fitted
 from limbeck.compression.training import (
@@ -32,14 +31,14 @@ from limbeck.compression.training import (
     predictions,
     student_inputs,
 )
-from limbeck.core.batch import part_of, rows
-from limbeck.core.result import Result
-from limbeck.core.stored import Stored
-from limbeck.distillation import distill
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
-from limbeck.inputs.join import join
 from limbeck.models import MLP, Preprocessed
+from limbeck.teachers.folds import as_labels, mix, unlabelled
+from limbeck.teachers.query import divisor
+from limbeck.teachers.stored import Stored
+from limbeck.training.distill import distill
+from limbeck.training.result import Result
 
 __all__ = ["train_on_labels"]
 

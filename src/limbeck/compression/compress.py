@@ -11,26 +11,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from limbeck.compression.asking.cache import TeacherCache, as_cache
-from limbeck.compression.asking.folds import mix, out_of_fold
-from limbeck.compression.asking.keys import as_rows, count, select
-from limbeck.compression.asking.labelling import TeacherError, label
+from limbeck.arguments import number, whole_number
+from limbeck.arrays import join, rows
 from limbeck.compression.compressed import Compressed
-from limbeck.compression.data import Rows, TableKind, read
+from limbeck.compression.dispatch import Predictor, as_predictor
 from limbeck.compression.generators import candidates, fresh
 from limbeck.compression.problem import Problem, default_loss, split, take
+from limbeck.compression.rows import Rows, TableKind, read
 from limbeck.compression.search import best_inputs, grown
-from limbeck.compression.tables.codes import code_note
-from limbeck.compression.teachers.dispatch import Predictor, as_predictor
 from limbeck.compression.training import Recipe, train
-from limbeck.core.batch import rows
-from limbeck.core.checks import number, whole_number
-from limbeck.core.loss import Loss
-from limbeck.core.teacher import Opaque
-from limbeck.distillation import distill
 from limbeck.errors import ArgumentError, LimbeckError
-from limbeck.inputs.join import join
-from limbeck.preparation import as_loss, whole
+from limbeck.losses.base import Loss
+from limbeck.tables.codes import code_note
+from limbeck.teachers.base import Opaque
+from limbeck.teachers.cache import TeacherCache, as_cache
+from limbeck.teachers.folds import mix, out_of_fold
+from limbeck.teachers.keys import as_rows, count, select
+from limbeck.teachers.query import TeacherError, label
+from limbeck.training.distill import distill
+from limbeck.training.preparation import as_loss, whole
 
 __all__ = ["compress"]
 

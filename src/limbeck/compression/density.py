@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limbeck.errors import ArgumentError
 from limbeck.models.nade import NADE
-from limbeck.models.supports import Binary, States
+from limbeck.supports import Binary, States
 
 __all__ = ["Bins", "NadeRows", "Varying", "fit_flow", "fit_mixture", "fit_nade"]
 
@@ -191,9 +191,9 @@ def fit_flow(
         seed: Seeds the first weights, and which rows are held out.
         progress: Whether to show a bar.
     """
-    from limbeck.distillation import distill
     from limbeck.losses import kl
     from limbeck.models.flow import Flow, zuko
+    from limbeck.training.distill import distill
 
     zuko()
     if len(x) < FEWEST_ROWS:

@@ -3,34 +3,205 @@ r"""What estimators that learn from a teacher share: arguments, fitting, clones,
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from limbeck.compression import estimator_files
-from limbeck.compression.asking.keys import count
+from limbeck.arrays import X, map_tensors
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
-from limbeck.compression.estimator_teachers import (
-    all_floats,
-    carried,
-    is_fitted,
-    is_frame,
-    settled,
-)
-from limbeck.compression.teachers.predictors import Predictor
-from limbeck.core.batch import X, map_tensors
-from limbeck.core.result import spec_of
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.storage import files
+from limbeck.tables.columns import measured
+from limbeck.teachers.keys import count
+from limbeck.teachers.predictor import Predictor
+from limbeck.training.result import spec_of
 
-__all__ = ["Distilled"]
+__all__ = [
+    "Distilled",
+    "all_floats",
+    "carried",
+    "forest",
+    "is_fitted",
+    "is_frame",
+    "load",
+    "save",
+    "settled",
+]
+
+TREES = 100
+r"""Trees of the forest that is fitted where no teacher is given."""
+
+
+def is_frame(X: Any) -> bool:
+    r"""Whether rows come as a data frame, whose columns have types of their own."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def all_floats(X: Any) -> bool:
+    r"""Whether all columns of a data frame are of floating-point numbers."""
+    return not _other(X, "f")
+
+
+def is_fitted(teacher: Any) -> bool:
+    r"""Whether a teacher predicts as it is; of a list, whether all do."""
+    if teacher is None:
+        return False
+    if isinstance(teacher, list | tuple):
+        return all(map(is_fitted, teacher))
+    if callable(own := getattr(teacher, "is_fitted", None)):  # CatBoost has its own word for it
+        return bool(own())
+    if not isinstance(teacher, BaseEstimator):
+        return True
+    try:
+        check_is_fitted(teacher)
+    except NotFittedError:
+        return False
+    return True
+
+
+def carried(teacher: Any) -> Any:
+    r"""The teacher that a clone gets: the same one if it is fitted, else an unfitted copy."""
+    if teacher is None or is_fitted(teacher):
+        return teacher
+    if isinstance(teacher, list | tuple):
+        return type(teacher)(map(carried, teacher))
+    return clone(teacher)
+
+
+def settled(teacher: Any, X: Any, y: Any, regression: bool, seed: int) -> Any:
+    r"""A fitted teacher. What is not fitted is cloned and fitted to the labels.
+
+    Arguments:
+        teacher: Of any kind, or None for a forest.
+        X: The rows.
+        y: Their labels, or None.
+        regression: Whether labels are values.
+        seed: Seeds the forest.
+    """
+    if is_fitted(teacher):
+        return teacher
+    if y is None:
+        name = "None" if teacher is None else f"an unfitted {type(teacher).__name__}"
+        accepted = "fit(X, y), or a fitted teacher"
+        received = f"None, with {name} for a teacher, which requires y to be passed, but the target"
+        raise ArgumentError("y", f"{received} y is None", accepted)
+    if isinstance(teacher, list | tuple):
+        return [settled(each, X, y, regression, seed) for each in teacher]
+    made = forest(X, regression, seed) if teacher is None else clone(teacher)
+    return made.fit(X, y)
+
+
+def forest(X: Any, regression: bool, seed: int) -> Any:
+    r"""A random forest for rows of this kind; all columns of a frame become numbers first."""
+    kind = RandomForestRegressor if regression else RandomForestClassifier
+    trees = kind(TREES, random_state=seed)
+    if not is_frame(X):
+        return trees
+    words = _other(X, "biufM")
+    # pandas' own numbers and flags have gaps of another kind than NaN
+    own = [name for name in X.columns if name not in words and not _plain(X[name].dtype)]
+    if not words and not own:
+        return trees
+    from sklearn.compose import make_column_transformer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
+
+    codes = OrdinalEncoder(
+        handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2
+    )
+    columns = make_column_transformer(
+        (codes, words), (FunctionTransformer(in_numbers), own), remainder="passthrough"
+    )
+    return make_pipeline(columns, trees)
+
+
+def in_numbers(frame: Any) -> np.ndarray:
+    r"""Columns of numbers, flags and dates as numbers (n, D); NaN where values are missing."""
+    found = [measured(frame[name], frame[name].dtype.kind == "M", f"X[{name!r}]") for name in frame]
+    return np.stack(found, axis=1)
+
+
+def _plain(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype) and dtype.kind != "M"
+
+
+def _other(X: Any, kinds: str) -> list[Any]:
+    r"""Names of a frame's columns whose types are none of NumPy's kinds, such as "f"."""
+    return [name for name in X.columns if getattr(X[name].dtype, "kind", "O") not in kinds]
+
+
+ABOUT = "estimator.json"
+E = TypeVar("E")
+
+
+def save(estimator: Any, folder: str | Path) -> Path:
+    r"""Write a fitted estimator: its result, and those of its arguments that JSON can hold."""
+    folder = Path(estimator.result_.save(folder))
+    names = getattr(estimator, "feature_names_in_", None)
+    about = {
+        "type": type(estimator).__name__,
+        "arguments": {
+            name: value
+            for name, value in estimator.get_params(deep=False).items()
+            if _is_plain(value)
+        },
+        "features": estimator.n_features_in_,
+        "names": None if names is None else names.tolist(),
+        "framed": estimator._framed,
+    }
+    files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
+    return folder
+
+
+def load(kind: type[E], folder: str | Path, student: Any = None) -> E:
+    r"""Read an estimator back; it predicts, and has forgotten its teacher.
+
+    Arguments:
+        kind: The estimator's class.
+        folder: What `save` wrote.
+        student: An empty copy of a module of the user's own.
+    """
+    folder = Path(folder)
+    if not (folder / ABOUT).exists():
+        raise ArgumentError("folder", str(folder), f"a folder with {ABOUT}, as save writes it")
+    result = Compressed.load(folder, student)
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        if about["type"] != kind.__name__:
+            raise ArgumentError("folder", f"a {about['type']}", f"a saved {kind.__name__}")
+        made: Any = kind(**{name: _tuple(value) for name, value in about["arguments"].items()})
+        made.n_features_in_, made._framed = int(about["features"]), bool(about["framed"])
+        if about["names"] is not None:
+            made.feature_names_in_ = np.array(about["names"], dtype=object)
+    except ArgumentError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"folder: {folder / ABOUT} cannot be read ({error!r})") from error
+    made._settle(result)
+    return made
+
+
+def _is_plain(value: Any) -> bool:
+    r"""Whether JSON holds a value; sizes are tuples, which it has as lists."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
 
 FEW = 1000
 r"""Rows below which a fit is quick: inputs are not chosen by trying, and are fewer."""
@@ -126,7 +297,7 @@ class Distilled(BaseEstimator):
     def save(self, folder: str | Path) -> Path:
         r"""Write the student (safetensors) and the rest (JSON) into a folder; no teacher."""
         check_is_fitted(self)
-        return estimator_files.save(self, folder)
+        return save(self, folder)
 
     @classmethod
     def load(cls, folder: str | Path, student: Any = None) -> Self:
@@ -136,7 +307,7 @@ class Distilled(BaseEstimator):
             folder: What `save` wrote.
             student: An empty copy of a module of the user's own; limbeck's models need none.
         """
-        return estimator_files.load(cls, folder, student)
+        return load(cls, folder, student)
 
     def set_params(self, **params: Any) -> Self:
         inside = [name for name in params if name.startswith("teacher__")]

@@ -10,11 +10,10 @@ from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 
-from limbeck.compression.estimator_base import Distilled
-from limbeck.compression.estimator_teachers import is_fitted
-from limbeck.compression.teachers.dispatch import as_predictor
-from limbeck.compression.teachers.predictors import Predictor, look
+from limbeck.compression.dispatch import as_predictor
+from limbeck.compression.estimator_base import Distilled, is_fitted
 from limbeck.errors import ArgumentError
+from limbeck.teachers.predictor import Predictor, look
 
 __all__ = ["DistilledClassifier", "DistilledRegressor"]
 

@@ -9,13 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.compression.data import Kind, TableKind
-from limbeck.core.batch import Batch, X, floats, map_tensors, rows
-from limbeck.core.inputs import Inputs
+from limbeck.arrays import Batch, X, floats, join, map_tensors, rows
+from limbeck.compression.rows import Kind, TableKind
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Augment, Dataset, Munge, Samples
-from limbeck.inputs.join import join
-from limbeck.inputs.nested import Nested
+from limbeck.inputs.base import Inputs, Nested
 
 __all__ = ["GENERATORS", "Rounded", "candidates", "float_type", "fresh", "generator"]
 

@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from limbeck import losses
-from limbeck.compression.asked import divisor
-from limbeck.compression.asking.derivatives import Derivatives
-from limbeck.compression.asking.keys import count
-from limbeck.compression.data import Kind
+from limbeck.arrays import X, join, map_tensors, part_of, rows
 from limbeck.compression.generators import fresh
-from limbeck.core.batch import X, map_tensors, part_of, rows
-from limbeck.core.loss import Loss
-from limbeck.core.stored import Stored
-from limbeck.inputs.join import join
+from limbeck.compression.rows import Kind
+from limbeck.losses.base import Loss
+from limbeck.teachers.keys import count
+from limbeck.teachers.query import Derivatives, divisor
+from limbeck.teachers.stored import Stored
 
 __all__ = ["Pool", "Problem", "default_loss", "split", "take"]
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from limbeck.arrays import rows
 from limbeck.compression.fidelity.cost import bytes_on_disk
 from limbeck.compression.fidelity.measures import agreement, kl, label_agreement, label_kl
 from limbeck.compression.problem import FEWEST_HELD_OUT, Problem
 from limbeck.compression.students import sizes
 from limbeck.compression.training import Recipe, predictions, train
-from limbeck.core.batch import rows
-from limbeck.core.result import Result
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
+from limbeck.training.result import Result
 
 __all__ = ["best_inputs", "closeness", "grown", "kept"]
 

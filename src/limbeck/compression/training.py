@@ -12,25 +12,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.compression.asked import Asked, divisor
+from limbeck import outputs as forms
+from limbeck.arrays import X, floats, input_dtype, map_tensors, part_of, rows
 from limbeck.compression.generators import float_type, generator
 from limbeck.compression.problem import Problem
 from limbeck.compression.students import Fitted, build_student
-from limbeck.core import forms
-from limbeck.core.batch import X, floats, input_dtype, map_tensors, part_of, rows
-from limbeck.core.history import History
-from limbeck.core.inputs import Inputs
-from limbeck.core.modes import evaluating
-from limbeck.core.result import Result
-from limbeck.core.teacher import Opaque
-from limbeck.distillation import distill
 from limbeck.errors import ArgumentError
+from limbeck.evaluation import evaluating
 from limbeck.inputs import Dataset, Mix, as_inputs
+from limbeck.inputs.base import Inputs
 from limbeck.models import Preprocessed
-from limbeck.models.feedforward import is_count
+from limbeck.models.mlp import is_count
 from limbeck.models.preprocessed import origin_of
 from limbeck.models.table_encoder import TableEncoder
-from limbeck.preparation import PRESETS
+from limbeck.teachers.base import Opaque
+from limbeck.teachers.query import Asked, divisor
+from limbeck.training.distill import distill
+from limbeck.training.preparation import PRESETS
+from limbeck.training.result import Result
+from limbeck.training.settings import History
 
 __all__ = [
     "Answering",

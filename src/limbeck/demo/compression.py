@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from limbeck import losses
 from limbeck.compression.compress import compress
-from limbeck.core.evaluation import evaluate
-from limbeck.core.loss import Loss
 from limbeck.demo.tour import Tour
-from limbeck.distillation import distill
+from limbeck.evaluation import evaluate
 from limbeck.inputs import Dataset
+from limbeck.losses.base import Loss
 from limbeck.models import MLP, Ensemble
+from limbeck.training.distill import distill
 
 __all__ = ["Row", "digits", "run"]
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from limbeck.demo.compression import digits
 from limbeck.demo.tour import Tour
-from limbeck.generative.estimate import LogPartition
-from limbeck.generative.log_partition import log_partition
-from limbeck.generative.normalize import normalize
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
+from limbeck.normalization.estimate import LogPartition
+from limbeck.normalization.log_partition import log_partition
+from limbeck.normalization.normalize import normalize
 
 __all__ = ["picture", "run"]
 

@@ -6,7 +6,8 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from limbeck import results
+from limbeck import storage
+from limbeck.report import records as summary
 
 __all__ = ["NEXT", "Tour"]
 
@@ -39,12 +40,12 @@ class Tour:
             verb: The verb.
             result: What it gave back.
             finding: The sentence to tell a colleague.
-            described: Further arguments of `limbeck.results.described`.
+            described: Further arguments of `limbeck.report.records.described`.
         """
         command = f"limbeck demo {verb}"
-        content, arrays = results.described(result, verb=verb, command=command, **described)
+        content, arrays = summary.described(result, verb=verb, command=command, **described)
         folder = self.folder / verb
-        results.write(folder, content, arrays)
+        storage.write(folder, content, arrays)
         self.folders.append(folder)
         self.findings.append(finding)
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from limbeck.export.numpy_predictor import NUMPY_TOLERANCE, places
-from limbeck.export.placing import MARK, in_place
-from limbeck.export.portable import Portable, portable
+from limbeck.export.portable import MARK, Portable, in_place, portable
 from limbeck.models.preprocessed import Preprocessed
 
 __all__ = ["card", "card_path", "write_card"]
@@ -162,7 +161,7 @@ def _inputs(leaving: Portable, format: str) -> str:
         if leaving.dtype == torch.float64 and format != "numpy":
             text += "\n\nfloat32 could not tell some of its numbers apart: do not round them."
         return f"{text}\n\n{_gaps(leaving, format)}".rstrip()
-    from limbeck.compression.tables.graph import port
+    from limbeck.export.table_onnx import port
 
     found = []
     for column in leaving.table.varying:

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
+from limbeck.condensation.models import MLPRegression, Regression
+from limbeck.condensation.outcomes import Means
+from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import LimbeckError
-from limbeck.export.densities import whitened
 from limbeck.export.numpy_layers import FLAT, class_probabilities
-from limbeck.export.numpy_script import KINDS, Script
+from limbeck.export.numpy_predictor import KINDS, Script
+from limbeck.export.onnx_file import whitened
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.nade import NADE
-from limbeck.predictive.heads import Means
-from limbeck.predictive.models import MLPRegression, Regression
-from limbeck.predictive.sample_bag import SampleBag
 
 __all__ = ["DENSITIES"]
 
@@ -89,7 +89,7 @@ def _bag(script: Script, module: SampleBag, prefix: str) -> None:
     else:
         raise LimbeckError(
             "export: a SampleBag of the user's own function has no NumPy form; accepted: the "
-            "models of limbeck.predictive.models, or .onnx and .pt2"
+            "models of limbeck.condensation.models, or .onnx and .pt2"
         )
     script.add(f"h = np.tensordot({mix}, h, 1)  # the average over components")
 

@@ -5,24 +5,108 @@ from __future__ import annotations
 import copy
 import importlib.util
 import math
+import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import limbeck
-from limbeck.core.batch import map_tensors
-from limbeck.core.modes import evaluating
+from limbeck.arrays import map_tensors
 from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.evaluation import evaluating
 from limbeck.export.onnx_file import CHECKED
-from limbeck.export.placing import MARK, apart, in_place, not_foreign
-from limbeck.export.portable import Portable, portable
+from limbeck.export.portable import MARK, Portable, apart, in_place, not_foreign, portable
 from limbeck.models.tree import Trees
 
-__all__ = ["NUMPY_TOLERANCE", "WEIGHTS", "numpy_files", "places", "to_numpy"]
+__all__ = [
+    "FUNCTIONS",
+    "KINDS",
+    "NUMPY_TOLERANCE",
+    "WEIGHTS",
+    "Script",
+    "numpy_files",
+    "places",
+    "to_numpy",
+]
+
+FUNCTIONS = {
+    "relu": "def relu(z):\n    return np.maximum(z, 0)",
+    "sigmoid": "def sigmoid(z):\n    return np.exp(-np.logaddexp(0, -z))",
+    "log_softmax": (
+        "def log_softmax(z):\n    return z - np.logaddexp.reduce(z, axis=-1, keepdims=True)"
+    ),
+    "softmax": (
+        "def softmax(z):\n    return np.exp(z - np.logaddexp.reduce(z, axis=-1, keepdims=True))"
+    ),
+    "normal_cdf": "def normal_cdf(z):\n    return np.vectorize(math.erfc)(-z / 2**0.5) / 2",
+}
+r"""What scripts define where they need it."""
+
+KINDS = {
+    "linear": "{}",
+    "relu": "relu({})",
+    "tanh": "np.tanh({})",
+    "logistic": "sigmoid({})",
+    "probit": "normal_cdf({})",
+    "softmax": "softmax({})",
+    "log_softmax": "log_softmax({})",
+}
+r"""The layer kinds of `MLP`, as expressions."""
+
+Writer = Callable[["Script", Any, str], None]
+
+
+class Script:
+    r"""The body of a function: each line changes `h`, which begins as the input.
+
+    Arguments:
+        name: What errors call the student.
+        writers: By type of module, what writes its lines, given the prefix of its arrays' names.
+        features: How many numbers a row has; 0 for a table.
+        single: Whether features are numbers of 32 bits, as trees compare them.
+    """
+
+    def __init__(
+        self, name: str, writers: dict[type, Writer], features: int = 0, single: bool = False
+    ) -> None:
+        self.name, self.writers, self.features, self.single = name, writers, features, single
+        self.lines: list[str] = []
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self.uses: set[str] = set()
+
+    def add(self, line: str) -> None:
+        r"""One more line; of the functions that it calls, the definitions come along."""
+        self.lines.append(line)
+        self.uses |= set(re.findall(r"\b\w+(?=\()", line)) & FUNCTIONS.keys()
+
+    def array(self, name: str, value: Tensor | np.ndarray[Any, Any]) -> str:
+        r"""Keep an array; the expression that stands for it."""
+        plain = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        self.arrays[name] = plain
+        return f'W["{name}"]'
+
+    def module(self, module: nn.Module, prefix: str = "") -> None:
+        r"""The lines of a module."""
+        for kind in type(module).__mro__:
+            if kind in self.writers:
+                self.writers[kind](self, module, prefix)
+                return
+        raise LimbeckError(
+            f"export: {type(module).__name__} in {self.name} has no NumPy form; accepted: MLP, "
+            "Preprocessed, Trees, Ensemble, GaussianMixture, a NADE of two states, a SampleBag of "
+            "a ready-made model, simple torch layers; .onnx and .pt2 take other modules"
+        )
+
+    def dense(self, weight: str, bias: str | None, kind: str) -> None:
+        r"""A linear layer and its nonlinearity."""
+        z = f"h @ {weight}.T" + (f" + {bias}" if bias else "")
+        self.add(f"h = {KINDS[kind].format(z)}")
+
 
 NUMPY_TOLERANCE = 1e-6
 r"""How far a predictor may be from torch in double precision, relative to the largest answer."""
@@ -94,9 +178,7 @@ def _save(path: Path, arrays: dict[str, Any]) -> None:
 def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     r"""The script, and the arrays that it reads."""
     from limbeck.export.numpy_densities import DENSITIES
-    from limbeck.export.numpy_layers import LAYERS
-    from limbeck.export.numpy_script import FUNCTIONS, Script
-    from limbeck.export.numpy_tables import READER, TABLES, beginning
+    from limbeck.export.numpy_layers import LAYERS, READER, TABLES, beginning
 
     if leaving.shape is None and leaving.table is None:
         received = f"a {leaving.name} of unknown inputs"
@@ -155,7 +237,6 @@ def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
 
 
 def _joined(script: Any, reader: str, of: str) -> str:
-    from limbeck.export.numpy_script import FUNCTIONS
 
     own = [FUNCTIONS[name] for name in script.uses]
     return "\n".join([*script.lines, *own, reader if of == "frame" else ""])

@@ -4,22 +4,136 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from limbeck.core.modes import evaluating
+from limbeck.arrays import map_tensors
+from limbeck.condensation.outcomes import Means
+from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError, LimbeckError
-from limbeck.export.densities import plain
-from limbeck.export.placing import apart, in_place, suffixed
-from limbeck.export.portable import Portable
+from limbeck.evaluation import evaluating
+from limbeck.export.portable import Portable, apart, in_place, suffixed
+from limbeck.models.deep_nade import DeepNADE
+from limbeck.models.kernels import nade_reference, segments
+from limbeck.models.mixture import GaussianMixture
+from limbeck.models.nade import NADE
 
-__all__ = ["CHECKED", "TOLERANCE", "onnx_file", "quietly", "refused", "to_onnx"]
+__all__ = [
+    "CHECKED",
+    "TOLERANCE",
+    "onnx_file",
+    "plain",
+    "quietly",
+    "refused",
+    "to_onnx",
+    "whitened",
+]
+
+
+def plain(module: nn.Module) -> nn.Module:
+    r"""The same function without operations of limbeck's own; any other module as it is."""
+    if isinstance(module, GaussianMixture):
+        return _Mixture(module)
+    if isinstance(module, Means) and isinstance(module.student, SampleBag):
+        return _Bag(module.student)
+    return _Ordered(module) if isinstance(module, NADE | DeepNADE) else module
+
+
+def whitened(mixture: GaussianMixture) -> tuple[Tensor, Tensor, Tensor]:
+    r"""A_k (K, D, D), m_k (K, D), c_k (K,) with log p(x) = log Σ_k exp(c_k − ½|A_k (x − m_k)|²)."""
+    scale = mixture.scale.detach().double()
+    factors = scale if mixture.matrices else torch.diag_embed(scale)
+    if not mixture.matrices and scale.shape[1] < mixture.dim:  # spherical
+        factors = torch.diag_embed(scale.expand(-1, mixture.dim))
+    eye = torch.eye(mixture.dim, dtype=torch.float64, device=scale.device)
+    inverse = torch.linalg.solve_triangular(factors, eye.expand_as(factors), upper=False)
+    logs = factors.diagonal(dim1=1, dim2=2).log().sum(1)
+    constant = mixture.logits.detach().double().log_softmax(0) - logs
+    constant = constant - mixture.dim * math.log(2 * math.pi) / 2
+    return inverse, mixture.means.detach().double(), constant
+
+
+class _Mixture(nn.Module):
+    r"""A mixture of Gaussians by products only: triangular systems are not in ONNX."""
+
+    inverse: Tensor
+    means: Tensor
+    constant: Tensor
+
+    def __init__(self, mixture: GaussianMixture) -> None:
+        super().__init__()
+        names = ("inverse", "means", "constant")
+        for name, value in zip(names, whitened(mixture), strict=True):
+            self.register_buffer(name, value.to(mixture.means.dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        apart = x.unsqueeze(0) - self.means.unsqueeze(1)  # (K, n, D)
+        z = apart @ self.inverse.mT
+        return (self.constant.unsqueeze(1) - z.square().sum(2) / 2).logsumexp(0)
+
+
+class _Bag(nn.Module):
+    r"""The means of a bag, one component after the other: tracers do not follow every vmap."""
+
+    def __init__(self, bag: SampleBag) -> None:
+        super().__init__()
+        self.bag = bag
+
+    def forward(self, x: Tensor) -> Tensor:
+        bag = self.bag
+        draws, x = bag._draws, x.to(bag.free.dtype)
+        each = [map_tensors(itemgetter(k), draws) for k in range(bag.components)]
+        means = torch.stack([bag.predict(draw, x).mean for draw in each])  # (components, n, ...)
+        return torch.tensordot(bag.weights, means, 1)
+
+
+class _Ordered(nn.Module):
+    r"""A NADE, deep or not, by its formula."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        model, count = self.model, self.model.support.count
+        codes = model._codes(x, False)
+        if isinstance(model, NADE) and count == 2:
+            found: Tensor = nade_reference.log_prob(codes, *model.parts, model.mean)
+            return found
+        every = torch.arange(count, dtype=codes.dtype, device=codes.device)
+        chosen = (codes.unsqueeze(2) == every).to(codes.dtype)  # (n, I, q)
+        if isinstance(model, NADE):
+            w, c, u, b = model.parts
+            parts = (w.flatten(0, 1), c, u.flatten(0, 1))
+            z = nade_reference.logits(chosen.flatten(1), *parts, period=count) + b.flatten()
+            z = z.unflatten(1, (-1, count))
+        else:
+            z = _deep_logits(model, codes.unsqueeze(2) if count == 2 else chosen)
+        if count == 2:
+            return (codes * z.squeeze(2) - F.softplus(z.squeeze(2))).sum(1)
+        return (z.log_softmax(2) * chosen).sum((1, 2))
+
+
+def _deep_logits(model: Any, features: Tensor) -> Tensor:
+    r"""Logits (n, I, o) of a deep NADE at features (n, I, f)."""
+    inputs, hidden = model.inputs, model.hidden
+    w, v, u = (part.reshape(inputs, -1, hidden) for part in (model.w, model.v, model.u))
+    y = features - model.mean.reshape(inputs, -1)
+    ends = [k * model.run for k in range(1, model.runs)]
+    sums = [y[:, :end].flatten(1) @ w[:end].flatten(0, 1) for end in ends]
+    sums = [0 * (y[:, 0] @ w[0]), *sums]  # nothing is before the first run
+    starts = model._deep(torch.stack(sums))  # (runs, n, J)
+    return segments.formula(y, starts, v, u, model.b.reshape(inputs, -1), model.run)
+
 
 TOLERANCE = 1e-5
 r"""How far a file may be from torch, relative to the largest answer and one."""
@@ -50,7 +164,7 @@ def onnx_file(leaving: Portable, path: Path) -> float | None:
     r"""Write a student as an ONNX file; how far it is from torch, None if that is not known."""
     suffixed(path, ".onnx")
     if leaving.table is not None:
-        from limbeck.compression.tables.export import to_onnx as table_to_onnx
+        from limbeck.export.table_onnx import to_onnx as table_to_onnx
 
         assert leaving.student is not None
         assert leaving.task is not None

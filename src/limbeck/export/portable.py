@@ -2,6 +2,8 @@ r"""What leaves: a module from raw inputs to answers, and what others must know 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,64 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from limbeck.core.batch import map_tensors
-from limbeck.core.checks import whole_number
-from limbeck.errors import ArgumentError
+from limbeck.arguments import whole_number
+from limbeck.arrays import map_tensors
+from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import Trees
+from limbeck.storage.files import replacing
 
-__all__ = ["Portable", "of_result", "portable", "shape_of"]
+__all__ = [
+    "MARK",
+    "Portable",
+    "apart",
+    "in_place",
+    "not_foreign",
+    "of_result",
+    "portable",
+    "shape_of",
+    "suffixed",
+]
+
+MARK = "limbeck wrote this file"
+r"""By which text files that may be written anew are known."""
+
+
+@contextmanager
+def in_place(path: Path) -> Iterator[str]:
+    r"""A name to write to; the file takes its place once it is whole."""
+    try:
+        with replacing(path) as temporary:
+            yield temporary
+    except CheckpointError as error:
+        reason = error.__cause__ or error
+        raise LimbeckError(f"export: {path} cannot be written ({reason})") from error
+
+
+def suffixed(path: Path, suffix: str) -> None:
+    r"""Refuse a path that is not a file of a kind."""
+    if path.suffix != suffix:
+        raise ArgumentError("path", str(path), f"a name that ends in {suffix}")
+    if path.is_dir():
+        raise ArgumentError("path", f"{path}, which is a folder", "a file, new or to be replaced")
+
+
+def not_foreign(path: Path) -> None:
+    r"""Refuse to write over a text file that is not limbeck's."""
+    if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
+        received = f"a place where {path} is, which limbeck did not write"
+        raise ArgumentError("path", received, "another folder or name")
+
+
+def apart(found: Tensor, expected: Tensor) -> float:
+    r"""The largest difference, relative to the largest answer and one; infinite if not alike."""
+    if found.shape != expected.shape:
+        return float("inf")
+    if not found.numel():
+        return 0.0
+    worst = (found.double() - expected.double()).abs().max().item()
+    return worst / (1 + expected.abs().max().item())
+
 
 TOLD = ("loss", "update", "schedule", "batch_size", "inputs", "seed", "device")
 r"""Settings of a run that cards tell."""
@@ -28,7 +81,7 @@ class Portable:
     Attributes:
         module: From raw inputs to answers: of rows (n, *shape), or of a dict of a table's tensors.
         shape: The shape of one row; None for a table, or where nobody knows.
-        form: What the answers are, one of `limbeck.core.forms.FORMS`, "means", or "outputs" of any
+        form: What the answers are, one of `limbeck.outputs.FORMS`, "means", or "outputs" of any
             kind.
         classes: Names of the classes or labels, if there are any.
         task: "classification", "multilabel" or "regression", where that is known.
@@ -67,7 +120,7 @@ class Portable:
     def rows(self, n: int) -> Any:
         r"""Random inputs as the student may meet them, always the same: (n, *shape), or a dict."""
         if self.table is not None:
-            from limbeck.compression.tables.export import random_rows
+            from limbeck.export.table_onnx import random_rows
 
             place = self.like().device
             return map_tensors(lambda part: part.to(place), random_rows(self.table, n))
@@ -136,8 +189,8 @@ def portable(thing: Any, input_shape: Any = None, predict: Any = None) -> Portab
 
 def _tensors(student: nn.Module, form: str | None) -> tuple[nn.Module, str | None]:
     r"""A student that gives tensors: of a bag, which gives distributions, their means."""
-    from limbeck.predictive.heads import Head, Means
-    from limbeck.predictive.sample_bag import SampleBag
+    from limbeck.condensation.outcomes import Head, Means
+    from limbeck.condensation.sample_bag import SampleBag
 
     if not isinstance(student, SampleBag):
         return student, form

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from limbeck.core.batch import map_tensors, part_of
-from limbeck.core.modes import evaluating
+from limbeck.arrays import map_tensors, part_of
 from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.evaluation import evaluating
 from limbeck.export import onnx_file
-from limbeck.export.densities import plain
-from limbeck.export.placing import apart, in_place, suffixed
-from limbeck.export.portable import Portable, portable
+from limbeck.export.onnx_file import plain
+from limbeck.export.portable import Portable, apart, in_place, portable, suffixed
 
 __all__ = ["program_file", "to_pt2"]
 

@@ -10,8 +10,7 @@ from limbeck.errors import ArgumentError
 from limbeck.export.card import card_path, write_card
 from limbeck.export.numpy_predictor import numpy_files, places
 from limbeck.export.onnx_file import onnx_file
-from limbeck.export.placing import not_foreign
-from limbeck.export.portable import portable
+from limbeck.export.portable import not_foreign, portable
 from limbeck.export.program import program_file
 
 __all__ = ["FORMATS", "export", "kind_of"]

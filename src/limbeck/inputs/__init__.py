@@ -1,15 +1,12 @@
 r"""Where inputs come from: data, noise, neighbours, transformations, samples and their mixtures."""
 
-from limbeck.core.inputs import Inputs
-from limbeck.inputs.augment import Augment
+from limbeck.inputs.base import Inputs
 from limbeck.inputs.convert import as_inputs
 from limbeck.inputs.dataset import Dataset
-from limbeck.inputs.function import Function
+from limbeck.inputs.generated import Augment, Function, Noise, Samples
 from limbeck.inputs.loader import Loader
 from limbeck.inputs.mix import Mix
 from limbeck.inputs.munge import Munge
-from limbeck.inputs.noise import Noise
-from limbeck.inputs.samples import Samples
 from limbeck.inputs.seek import Seek
 
 __all__ = [

@@ -8,12 +8,11 @@ import numpy as np
 from torch import Tensor, nn
 from torch.utils import data
 
-from limbeck.core.inputs import Inputs
 from limbeck.errors import ArgumentError
+from limbeck.inputs.base import Inputs
 from limbeck.inputs.dataset import Dataset
-from limbeck.inputs.function import Function
+from limbeck.inputs.generated import Function, Samples
 from limbeck.inputs.loader import Loader
-from limbeck.inputs.samples import Samples
 
 __all__ = ["as_inputs"]
 

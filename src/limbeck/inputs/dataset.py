@@ -5,18 +5,97 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import data
 
-from limbeck.core.batch import Batch
-from limbeck.core.inputs import Inputs
-from limbeck.errors import ArgumentError
-from limbeck.inputs.epochs import Epochs
-from limbeck.inputs.materialise import materialise
-from limbeck.inputs.parts import Part, as_part, as_parts, cast, cast_parts, check_rows
+from limbeck.arrays import Batch, Part, as_part, as_parts, cast, cast_parts, check_rows
+from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.inputs.base import Inputs
 
-__all__ = ["Dataset"]
+__all__ = ["Dataset", "Epochs", "materialise", "split_item"]
+
+
+def materialise(dataset: data.Dataset[Any], argument: str) -> tuple[Any, Any]:
+    r"""X and y (None if there are no labels) of a data set whose items are x or (x, y)."""
+    if isinstance(dataset, data.TensorDataset):
+        return split_item(dataset.tensors, argument)
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise ArgumentError(
+            argument, f"a {type(dataset).__name__} without a length", "a map-style data set"
+        )
+    items = [split_item(dataset[i], argument) for i in range(len(dataset))]
+    if not items:
+        raise ArgumentError(argument, "no data (a data set of length 0)", "one item or more")
+    labelled = [y is not None for _, y in items]
+    if any(labelled) and not all(labelled):
+        raise ArgumentError(argument, "items with and without labels", "x, or (x, y), throughout")
+    y = _stack([y for _, y in items], argument) if all(labelled) else None
+    return _stack([x for x, _ in items], argument), y
+
+
+def split_item(item: Any, argument: str) -> tuple[Any, Any]:
+    r"""Inputs and labels of an item x, (x,) or (x, y); y is None without labels."""
+    if not isinstance(item, tuple | list):
+        return item, None
+    if not 1 <= len(item) <= 2:
+        raise ArgumentError(argument, f"items of {len(item)} things", "items x or (x, y)")
+    return item[0], item[1] if len(item) == 2 else None
+
+
+def _stack(values: list[Any], argument: str) -> Any:
+    if isinstance(values[0], dict):
+        return {key: _stack([value[key] for value in values], argument) for key in values[0]}
+    try:
+        if all(isinstance(value, Tensor) for value in values):
+            return torch.stack(values)
+        return np.stack([np.asarray(value) for value in values])
+    except (RuntimeError, ValueError, TypeError) as reason:
+        received = f"items that cannot be stacked ({reason})"
+        raise ArgumentError(argument, received, "items of one shape") from None
+
+
+class Epochs:
+    r"""Passes over N rows, each in a new random order.
+
+    >>> epochs = Epochs(3)
+    >>> sorted(epochs.draw(6, torch.Generator()).tolist())
+    [0, 0, 1, 1, 2, 2]
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.order = torch.empty(0, dtype=torch.int64)
+        self.position = 0
+
+    def draw(self, n: int, generator: torch.Generator) -> Tensor:
+        r"""The next n row numbers (n,), over as many passes as that takes."""
+        end = self.position + n
+        if end <= len(self.order):  # by far the most common case, and the loop is in a hurry
+            piece, self.position = self.order[self.position : end], end
+            return piece
+        pieces = []
+        while n > 0:
+            if self.position == len(self.order):
+                self.order = torch.randperm(self.rows, generator=generator, device=generator.device)
+                self.position = 0
+            piece = self.order[self.position : self.position + n]
+            self.position += len(piece)
+            n -= len(piece)
+            pieces.append(piece)
+        return torch.cat(pieces)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"order": self.order.clone(), "position": torch.tensor(self.position)}
+
+    def load_state_dict(self, state: dict[str, Tensor], device: torch.device) -> None:
+        if len(state["order"]) not in (0, self.rows):
+            raise CheckpointError(
+                f"The checkpoint is of a data set of {len(state['order'])} rows, not {self.rows}."
+            )
+        self.order = state["order"].to(device, copy=True)
+        self.position = int(state["position"])
 
 
 class Dataset(Inputs):

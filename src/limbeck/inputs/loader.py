@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils import data
 
-from limbeck.core.batch import Batch, map_tensors, rows
+from limbeck.arrays import Batch, check_alike, join, map_tensors, rows
 from limbeck.errors import ArgumentError
-from limbeck.inputs.calls import seeded
-from limbeck.inputs.eager import Eager
-from limbeck.inputs.join import check_alike, join
-from limbeck.inputs.materialise import split_item
+from limbeck.inputs.base import Eager
+from limbeck.inputs.dataset import split_item
+from limbeck.inputs.generated import seeded
 
 __all__ = ["Loader"]
 

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.core.batch import Batch, rows
-from limbeck.core.checks import number
+from limbeck.arguments import number
+from limbeck.arrays import Batch, check_alike, join, rows
 from limbeck.errors import ArgumentError
+from limbeck.inputs.base import Nested
 from limbeck.inputs.convert import as_inputs
-from limbeck.inputs.join import check_alike, join
-from limbeck.inputs.nested import Nested
 
 __all__ = ["Mix"]
 
@@ -33,7 +32,7 @@ class Mix(Nested):
         seed: The generator's seed, from which each source gets a different one; None takes the
             seed of the distillation.
 
-    >>> from limbeck.inputs.noise import Noise
+    >>> from limbeck.inputs.generated import Noise
     >>> Mix([Noise(2), Noise(2, mean=5.0)], weights=[0.9, 0.1])(100).x.shape
     torch.Size([100, 2])
     """

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.core.batch import Batch, map_tensors, rows
-from limbeck.core.checks import number, whole_number
+from limbeck.arguments import number, whole_number
+from limbeck.arrays import Batch, map_tensors, rows
 from limbeck.errors import ArgumentError
+from limbeck.inputs.base import Nested
 from limbeck.inputs.convert import as_inputs
-from limbeck.inputs.neighbours import widest_float
-from limbeck.inputs.nested import Nested
+from limbeck.inputs.munge import widest_float
 
 __all__ = ["Seek"]
 

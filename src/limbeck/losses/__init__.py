@@ -3,12 +3,12 @@ r"""Losses: (n,)-valued, composable with + and *."""
 from limbeck.losses.densities import kl, log_density_error, reverse_kl, score_matching
 from limbeck.losses.derivatives import derivative_error, directional_error
 from limbeck.losses.hidden import hints
-from limbeck.losses.labels import multilabel_cross_entropy
 from limbeck.losses.values import (
     cross_entropy,
     label_cross_entropy,
     label_square_error,
     logit_error,
+    multilabel_cross_entropy,
     square_error,
 )
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from limbeck.core.batch import Batch
-from limbeck.core.evaluation import View
-from limbeck.core.loss import Loss, Probe
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
+from limbeck.evaluation import View
+from limbeck.losses.base import Loss, Probe
 
 __all__ = ["kl", "log_density_error", "reverse_kl", "score_matching"]
 

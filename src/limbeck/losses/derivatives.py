@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from limbeck.core.batch import Batch, X, floats
-from limbeck.core.checks import whole_number
-from limbeck.core.evaluation import View
-from limbeck.core.loss import Draws, Loss, Probe
+from limbeck.arguments import whole_number
+from limbeck.arrays import Batch, X, floats
 from limbeck.errors import ArgumentError
+from limbeck.evaluation import View
+from limbeck.losses.base import Draws, Loss, Probe
 from limbeck.losses.values import check_same_outputs, check_same_values
 
 __all__ = ["derivative_error", "directional_error"]

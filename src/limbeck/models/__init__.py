@@ -1,6 +1,6 @@
 r"""Students and teachers of limbeck's own."""
 
-from limbeck.models.batched import BatchedMLP
+from limbeck.models.bootstrap import BatchedMLP
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.ensemble import Ensemble
 from limbeck.models.flow import Flow

@@ -1,15 +1,211 @@
-r"""Densities given by the logits of their conditionals, whatever network these come from."""
+r"""Models that factorise into one conditional for each variable."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.ordered import Ordered
+from limbeck.storage import files
+from limbeck.supports import Binary, Discrete, Spins, States
+from limbeck.training.result import FORMAT, Result
 
-__all__ = ["Autoregressive", "choose"]
+__all__ = ["Autoregressive", "Order", "Ordered", "choose", "floating"]
+
+Order = Sequence[int] | Tensor | str | None
+r"""None as they come, "random", or a permutation of the variables' numbers."""
+
+SUPPORTS: dict[str, type[Discrete]] = {"Binary": Binary, "Spins": Spins, "States": States}
+
+
+class Ordered(nn.Module):
+    r"""A density over discrete events whose variables are taken in an order.
+
+    Inside, events are codes 0 … q−1, (n, I), in this order.
+
+    Arguments:
+        inputs: The number of variables I.
+        order: Their order.
+        support: What x may be; None for zeros and ones.
+        device: Where everything lives.
+        generator: Where a random order is drawn from.
+
+    Attributes:
+        order: The number of the variable at each position, (I,).
+    """
+
+    output_form = "log_density"
+    order: Tensor
+
+    def __init__(
+        self,
+        inputs: int,
+        order: Order,
+        support: Discrete | None,
+        device: torch.device | str | None,
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__()
+        self.inputs = whole_number("inputs", inputs, "a whole number from 1", least=1)
+        self.support = Binary(self.inputs) if support is None else support
+        if type(self.support) not in SUPPORTS.values() or self.support.size != self.inputs:
+            accepted = f"Binary, Spins or States of {self.inputs:,} variables"
+            raise ArgumentError("support", repr(support), accepted)
+        device = torch.get_default_device() if device is None else torch.device(device)
+        self.register_buffer("order", _permutation(self.inputs, order, generator).to(device))
+
+    def log_prob(self, x: Tensor, check: bool = True) -> Tensor:
+        r"""log p(x), (n,), of events x (n, *shape).
+
+        Arguments:
+            x: Events of the support.
+            check: Whether values outside the support are refused. Without, they are put into the
+                formula, as if x were continuous. Compiled, they are never looked at.
+        """
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        r"""log p(x), (n,)."""
+        return self.log_prob(x)
+
+    def fit(self, data: Any, steps: int = 10_000, **options: Any) -> Result:
+        r"""Maximum likelihood: the mean of −log p over the data, minimised in place.
+
+        Arguments:
+            data: Events (n, *shape) as a tensor or an array, or any inputs of `limbeck.distill`.
+            steps: The number of steps.
+            options: Whatever `limbeck.distill` takes.
+        """
+        from limbeck import losses
+        from limbeck.training.distill import distill
+
+        if hasattr(data, "__array__"):
+            found = data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
+            data = self.support.check(found.to(self._like().dtype), "data")
+        return distill(None, self, data, losses.kl(), steps=steps, **options)
+
+    def spec(self) -> dict[str, Any]:
+        r"""All but the weights, as JSON can hold it."""
+        natural = torch.equal(self.order.cpu(), torch.arange(self.inputs))
+        return {
+            "type": type(self).__name__,
+            "inputs": self.inputs,
+            "order": None if natural else self.order.tolist(),
+            "support": [type(self.support).__name__, self.support.count, *self.support.shape],
+            "dtype": str(self._like().dtype).removeprefix("torch."),
+        }
+
+    @classmethod
+    def from_spec(
+        cls,
+        spec: Mapping[str, Any],
+        *,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        r"""A model of the same shape, freshly initialised."""
+        fields = dict(spec)
+        try:
+            if fields.pop("type") != cls.__name__:
+                raise LookupError
+            kind, count, *shape = fields.pop("support")
+            support = States(count, *shape) if kind == "States" else SUPPORTS[kind](*shape)
+            dtype = getattr(torch, fields.pop("dtype"))
+            build: Any = cls
+            return build(**fields, support=support, dtype=dtype, device=device, generator=generator)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives") from None
+
+    def save(self, path: str | Path) -> Path:
+        r"""Write parameters and spec as one safetensors file."""
+        files.write(Path(path), self.state_dict(), {"spec": self.spec()}, FORMAT)
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path, device: torch.device | str | None = None) -> Self:
+        r"""Read what `save` wrote."""
+        tensors, about = files.read(Path(path), FORMAT)
+        model = cls.from_spec(about.get("spec") or {}, device=device)
+        files.load_weights(model, tensors, Path(path))
+        return model
+
+    def _like(self) -> Tensor:
+        r"""A tensor of the parameters' type and device."""
+        return next(self.parameters())
+
+    def _codes(self, x: Tensor, check: bool) -> Tensor:
+        r"""Events as codes (n, I) in order; `check` looks at their values, if that can be done."""
+        codes = self.support.encode(self._flat(x))
+        if check and not torch.compiler.is_compiling() and not _capturing(x):
+            with contextlib.suppress(RuntimeError):  # under vmap there are no values to look at
+                if self.support.count > 2 or not torch.equal(codes * codes, codes):
+                    self.support.check(x)
+        return codes
+
+    def _flat(self, x: Tensor, argument: str = "x") -> Tensor:
+        r"""(n, *shape) as (n, I) in order: shape and type are checked."""
+        dtype, shape = self._like().dtype, self.support.shape
+        accepted = f"{dtype} of shape (n, {', '.join(map(str, shape))})"
+        if not isinstance(x, Tensor):
+            raise ArgumentError(argument, f"a {type(x).__name__}", accepted)
+        if x.dtype != dtype or x.shape[1:] != shape:
+            raise ArgumentError(argument, f"{x.dtype} of shape {tuple(x.shape)}", accepted)
+        return x.flatten(1).index_select(1, self.order)
+
+    def _events(self, values: Tensor) -> Tensor:
+        r"""(n, I, …) in order as (n, *shape, …)."""
+        back = torch.empty_like(values).index_copy(1, self.order, values)
+        return back.unflatten(1, self.support.shape)
+
+    def _uniforms(self, n: int, generator: torch.Generator | None) -> Tensor:
+        r"""Random numbers (n, I), drawn where the generator lives."""
+        count, like = whole_number("n", n, "a whole number from 1", least=1), self._like()
+        device = like.device if generator is None else generator.device
+        shape = (count, self.inputs)
+        drawn = torch.rand(shape, generator=generator, device=device, dtype=like.dtype)
+        return drawn.to(like.device)
+
+
+def floating(dtype: torch.dtype | None) -> torch.dtype:
+    r"""The floating type of a model: torch's default, or the one that is asked for."""
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if dtype not in (torch.float32, torch.float64):
+        raise ArgumentError("dtype", dtype, "torch.float32 or torch.float64")
+    return dtype
+
+
+def _capturing(x: Tensor) -> bool:
+    r"""Whether a CUDA graph is being recorded, in which no value can be looked at."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _permutation(inputs: int, order: Order, generator: torch.Generator | None) -> Tensor:
+    if order is None:
+        return torch.arange(inputs)
+    accepted = f"None, 'random' or a permutation of 0 … {inputs - 1}"
+    if isinstance(order, str):
+        if order != "random":
+            raise ArgumentError("order", repr(order), accepted)
+        device = None if generator is None else generator.device
+        return torch.randperm(inputs, generator=generator, device=device)
+    try:
+        found = torch.as_tensor(order).cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError("order", f"a {type(order).__name__}", accepted) from None
+    whole = found.ndim == 1 and not (found.is_floating_point() or found.dtype == torch.bool)
+    if not whole or not torch.equal(found.long().sort().values, torch.arange(inputs)):
+        shape = f"numbers of shape {tuple(found.shape)} that are not one"
+        raise ArgumentError("order", shape, accepted)
+    return found.long().clone()
+
 
 NUMBERS = {"cpu": 2**20, "cuda": 2**26}
 r"""Hidden units of all rows together while sampling."""

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limbeck.core.checks import whole_number
+from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.autoregressive import Autoregressive, choose
+from limbeck.models.autoregressive import Autoregressive, Order, choose, floating
 from limbeck.models.kernels import segments
 from limbeck.models.nade import NADE
-from limbeck.models.ordered import Order, floating
-from limbeck.models.supports import Discrete
+from limbeck.supports import Discrete
 
 __all__ = ["DeepNADE"]
 
@@ -49,7 +48,7 @@ class DeepNADE(Autoregressive):
         run: The number of variables B in a run; None is about the square root of I.
         order: The variables in the order in which they are conditioned on: None as they come,
             "random" drawn from the generator, or the variables' numbers.
-        support: What x may be, from `limbeck.models.supports`; zeros and ones by default.
+        support: What x may be, from `limbeck.supports`; zeros and ones by default.
         dtype: The parameters' type, float32 or float64.
         device: Where the parameters live.
         generator: Where the parameters are drawn from; None is torch's global one.

@@ -9,12 +9,11 @@ from typing import Any, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from limbeck.core.batch import X
-from limbeck.core.forms import check_class_axis, log_probabilities, probabilities
+from limbeck.arrays import X
 from limbeck.errors import ArgumentError
-from limbeck.models.batched import BatchedMLP
-from limbeck.models.feedforward import OUTPUT_FORMS
-from limbeck.models.mlp import MLP
+from limbeck.models.bootstrap import BatchedMLP
+from limbeck.models.mlp import MLP, OUTPUT_FORMS
+from limbeck.outputs import check_class_axis, log_probabilities, probabilities
 
 __all__ = ["Ensemble"]
 

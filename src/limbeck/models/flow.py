@@ -9,10 +9,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from limbeck.core.checks import whole_number
+from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.feedforward import is_count
-from limbeck.models.supports import Real
+from limbeck.models.mlp import is_count
+from limbeck.supports import Real
 
 __all__ = ["Flow", "zuko"]
 

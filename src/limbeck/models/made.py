@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limbeck.core.checks import whole_number
+from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.autoregressive import Autoregressive, choose
-from limbeck.models.ordered import Order, floating
-from limbeck.models.supports import Discrete
+from limbeck.models.autoregressive import Autoregressive, Order, choose, floating
+from limbeck.supports import Discrete
 
 __all__ = ["MADE"]
 
@@ -38,7 +37,7 @@ class MADE(Autoregressive):
         hidden: The numbers of units of the hidden layers.
         order: The variables in the order in which they are conditioned on: None as they come,
             "random" drawn from the generator, or the variables' numbers.
-        support: What x may be, from `limbeck.models.supports`; zeros and ones by default.
+        support: What x may be, from `limbeck.supports`; zeros and ones by default.
         skip: Whether there are weights from the inputs straight to the outputs.
         dtype: The parameters' type, float32 or float64.
         device: Where the parameters live.

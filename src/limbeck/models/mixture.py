@@ -8,14 +8,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from limbeck.core.checks import whole_number
+from limbeck.arguments import whole_number
+from limbeck.distributions import gaussians
+from limbeck.distributions.base import end_of, tail_of
+from limbeck.distributions.gaussians import KINDS, Moments
 from limbeck.errors import ArgumentError
-from limbeck.models import gaussians
-from limbeck.models.gaussians import KINDS, Moments
-from limbeck.models.mixture_moments import checked_moments, parameters_of, scale_of
-from limbeck.models.ordered import floating
-from limbeck.models.quantiles import end_of, tail_of
-from limbeck.models.supports import Real
+from limbeck.models.autoregressive import floating
+from limbeck.models.mixture_em import checked_moments, parameters_of, scale_of
+from limbeck.supports import Real
 
 __all__ = ["GaussianMixture"]
 
@@ -218,7 +218,7 @@ class GaussianMixture(nn.Module):
             weight: How much each counts, (n,).
             generator: Where centres are drawn from; None is torch's global one.
         """
-        from limbeck.models.mixture_start import Samples, started
+        from limbeck.models.mixture_em import Samples, started
 
         samples = Samples.of(self, x, weight)
         moments = started(samples, self.components, self.covariance, generator)

@@ -1,31 +1,257 @@
-r"""Batch EM: the maximum likelihood of a mixture of Gaussians on samples."""
+r"""EM for Gaussian mixtures: moments, starts, iterations."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.core.checks import number, whole_number
-from limbeck.models.gaussians import (
+from limbeck.arguments import number, whole_number
+from limbeck.distributions.gaussians import (
+    TINY,
     Moments,
     Statistics,
     expectations,
+    expected_statistics,
+    factor,
     has_matrices,
     least_variances,
     maximised,
     smallest_variances,
 )
-from limbeck.models.mixture_start import Samples, started
+from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
 
 if TYPE_CHECKING:
     from limbeck.models.mixture import GaussianMixture
 
-__all__ = ["Ascent", "EMResult", "fit_em", "troubles"]
+__all__ = [
+    "Ascent",
+    "EMResult",
+    "Samples",
+    "checked_moments",
+    "fit_em",
+    "numbers",
+    "parameters_of",
+    "scale_of",
+    "started",
+    "troubles",
+]
+
+ROUNDING = 1e-3
+r"""How far weights may be from summing to one, and matrices from being what they should be."""
+
+
+def scale_of(log_scale: Tensor, below: Tensor | None, dim: int) -> Tensor:
+    r"""Deviations (K, D), or triangular factors (K, D, D) if something is below the diagonal.
+
+    Arguments:
+        log_scale: Logarithms of the diagonal, (K, D), or (K, 1) for all variables.
+        below: What is below it, row by row, (K, D(D − 1)/2).
+        dim: The number of variables D.
+    """
+    deviations = log_scale.exp().expand(-1, dim)
+    if below is None:
+        return deviations
+    flat = below.new_zeros(len(below), dim * dim).index_copy(1, _places(dim, below.device), below)
+    return flat.unflatten(1, (dim, dim)) + torch.diag_embed(deviations)
+
+
+def parameters_of(moments: Moments, kind: str) -> dict[str, Tensor]:
+    r"""The parameters of a mixture by name: the inverse of `scale_of`, and of a softmax."""
+    dim = moments.means.shape[-1]
+    matrices = has_matrices(kind, dim)
+    scale = factor(moments.covariances, matrices)
+    deviations = scale.diagonal(dim1=1, dim2=2) if matrices else scale
+    found = {
+        "logits": moments.weights.clamp_min(TINY).log(),
+        "means": moments.means,
+        "log_scale": (deviations[:, :1] if kind == "spherical" else deviations).log(),
+    }
+    if matrices:
+        found["below"] = scale.flatten(1).index_select(1, _places(dim, scale.device))
+    return found
+
+
+def _places(dim: int, device: torch.device) -> Tensor:
+    rows, columns = torch.tril_indices(dim, dim, -1, device=device)
+    return rows * dim + columns
+
+
+def checked_moments(kind: str, like: Tensor, weights: Any, means: Any, covariances: Any) -> Moments:
+    r"""Moments of the user's, in float64, or an error that says what is wrong with them.
+
+    Arguments:
+        kind: The kind of covariances.
+        like: The means that are there, (K, D), for shape and device.
+        weights: (K,).
+        means: (K, D), or (K,) of one variable.
+        covariances: (K, D, D), (K, D) or (K,).
+    """
+    count, dim = like.shape
+    pi = numbers("weights", weights, like.device)
+    m = numbers("means", means, like.device)
+    s = numbers("covariances", covariances, like.device)
+    m = m.unsqueeze(1) if dim == 1 and m.ndim == 1 else m
+    for name, found, shape in (("weights", pi, (count,)), ("means", m, (count, dim))):
+        if found.shape != shape:
+            raise ArgumentError(name, f"shape {tuple(found.shape)}", f"shape {shape}")
+    if bool((pi < 0).any()) or abs(pi.sum().item() - 1) > ROUNDING:
+        accepted = "nonnegative numbers with the sum 1"
+        raise ArgumentError("weights", f"{pi.tolist()} with the sum {pi.sum():g}", accepted)
+    return Moments(pi / pi.sum(), m, _covariances(s, kind, count, dim))
+
+
+def numbers(argument: str, value: Any, device: torch.device) -> Tensor:
+    r"""Finite float64 numbers of a tensor, an array or a list."""
+    accepted = "a tensor or an array of finite numbers"
+    try:
+        given = value.detach() if isinstance(value, Tensor) else np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        raise ArgumentError(argument, f"a {type(value).__name__}", accepted) from None
+    found = torch.as_tensor(given).to(device, torch.float64)
+    if not bool(found.isfinite().all()):
+        raise ArgumentError(argument, "NaN or infinity", accepted)
+    return found
+
+
+def _covariances(s: Tensor, kind: str, count: int, dim: int) -> Tensor:
+    r"""In the form that the kind wants: matrices (K, D, D) or variances (K, D)."""
+    if s.shape == (count,):
+        s = s.unsqueeze(1).expand(count, dim)
+    if s.shape == (count, dim):
+        s = torch.diag_embed(s)
+    if s.shape != (count, dim, dim):
+        accepted = f"shape {(count, dim, dim)}, {(count, dim)} or {(count,)}"
+        raise ArgumentError("covariances", f"shape {tuple(s.shape)}", accepted)
+    broken = torch.linalg.cholesky_ex(s)[1] != 0
+    size = s.diagonal(dim1=1, dim2=2).amax(1)
+    broken |= (s - s.mT).abs().amax((1, 2)) > ROUNDING * size
+    if bool(broken.any()):
+        which = int(broken.nonzero()[0])
+        received = f"no symmetric positive definite matrix for component {which}"
+        raise ArgumentError("covariances", received, "variances above zero, or such matrices")
+    if has_matrices(kind, dim):
+        return (s + s.mT) / 2
+    variances = s.diagonal(dim1=1, dim2=2)
+    simple = torch.diag_embed(variances.mean(1, keepdim=True).expand(-1, dim))
+    simple = torch.diag_embed(variances) if kind != "spherical" else simple
+    if bool(((s - simple).abs().amax((1, 2)) > ROUNDING * size).any()):
+        accepted = f"{kind} ones, or a mixture of another kind"
+        raise ArgumentError("covariances", f"matrices that are not {kind}", accepted)
+    return simple.diagonal(dim1=1, dim2=2)
+
+
+LEAST = 1e-3
+r"""The least variance that a component starts with, in units of the samples'."""
+
+
+class Samples(NamedTuple):
+    r"""Samples in float64 about their mean, so that squares lose no digits.
+
+    Attributes:
+        x: Samples less their mean, (n, D).
+        weight: How much each counts, (n,), above zero and with the sum n.
+        centre: Their mean, (D,).
+        variance: The variance of each variable, (D,).
+    """
+
+    x: Tensor
+    weight: Tensor
+    centre: Tensor
+    variance: Tensor
+
+    @classmethod
+    def of(
+        cls, mixture: GaussianMixture, x: Any, weight: Any = None, argument: str = "x"
+    ) -> Samples:
+        r"""Samples of the user's for a mixture; what no density can be fitted to is refused."""
+        device = mixture.means.device
+        rows = mixture.rows(numbers(argument, x, device), argument)
+        share = rows.new_ones(len(rows))
+        if weight is not None:
+            share = numbers("weights", weight, device)
+            if share.shape != (len(rows),) or bool((share < 0).any()):
+                received = f"shape {tuple(share.shape)}, with {int((share < 0).sum())} below zero"
+                raise ArgumentError("weights", received, f"{len(rows)} nonnegative numbers")
+            rows, share = rows[share > 0], share[share > 0]
+        if len(rows) < mixture.components:
+            accepted = f"at least as many as the {mixture.components} components"
+            raise ArgumentError(argument, f"{len(rows)} samples", accepted)
+        share = share / share.sum()
+        centre = share @ rows
+        variance = share @ (rows - centre).square()
+        # of equal numbers the mean may be off by a rounding error
+        constant = variance <= (1e-14 * centre).square()
+        if bool(constant.any()):
+            which = int(constant.nonzero()[0])
+            received = f"samples whose variable {which} never changes"
+            raise ArgumentError(argument, received, "samples of a density")
+        return cls(rows - centre, share * len(rows), centre, variance)
+
+    def placed(self, moments: Moments) -> Moments:
+        r"""Moments of these samples as moments of the user's."""
+        return moments._replace(means=moments.means + self.centre)
+
+    def centred(self, moments: Moments) -> Moments:
+        r"""The inverse."""
+        return moments._replace(means=moments.means - self.centre)
+
+
+def started(
+    samples: Samples, components: int, kind: str, generator: torch.Generator | None
+) -> Moments:
+    r"""A mixture spread over samples: centres by k-means++, each with the samples nearest to it.
+
+    Covariances are those of the samples of each centre, drawn to what all centres have in
+    common: a centre with few samples does not start collapsed.
+
+    Arguments:
+        samples: Samples, about their mean.
+        components: The number of components K.
+        kind: The kind of covariances.
+        generator: Where centres are drawn from; None is torch's global one.
+    """
+    x, weight, _, variance = samples
+    dim = x.shape[1]
+    matrices = has_matrices(kind, dim)
+    nearest = _spread(samples, components, generator)
+    z = torch.nn.functional.one_hot(nearest, components).to(x).mT * weight  # (K, n)
+    counts = z.sum(1)
+    means = z @ x / counts.unsqueeze(1)
+    apart = x - means[nearest]
+    own = (z.unsqueeze(-1) * apart).mT @ apart if matrices else z @ apart.square()
+    common = (dim + 2) * own.sum(0) / len(x)  # that many samples' worth of what all have in common
+    size = (counts + dim + 2).reshape(-1, *[1] * common.ndim)
+    moments = Moments(counts, means, (own + common) / size)
+    statistics = expected_statistics(moments, matrices)
+    return maximised(statistics, moments, kind, least_variances(variance, LEAST, kind))
+
+
+def _spread(samples: Samples, components: int, generator: torch.Generator | None) -> Tensor:
+    r"""For each sample, the number of the nearest of K different centres: k-means++."""
+    x, weight, _, variance = samples
+    lives = x.device if generator is None else generator.device
+    scaled = x / variance.sqrt()
+    distance = torch.ones_like(weight)
+    nearest = torch.zeros(len(x), dtype=torch.long, device=x.device)
+    for k in range(components):
+        chances = weight * distance
+        if not chances.sum() > 0:
+            accepted = f"at least {components} different ones"
+            raise ArgumentError("x", f"{k} different samples", accepted)
+        uniform = torch.rand(1, generator=generator, device=lives, dtype=x.dtype).to(x.device)
+        ends = chances.cumsum(0)
+        which = torch.searchsorted(ends, uniform * ends[-1], right=True).clamp_max(len(x) - 1)
+        new = (scaled - scaled[which]).square().sum(1)
+        closer = new < distance if k else torch.ones_like(nearest, dtype=torch.bool)
+        distance, nearest = torch.where(closer, new, distance), nearest.where(~closer, k)
+    return nearest
+
 
 BLOCK = 2**22
 r"""Numbers of all components together that an E step holds at once."""

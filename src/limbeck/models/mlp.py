@@ -2,15 +2,240 @@ r"""The multi-layer perceptron."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
+from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limbeck.errors import ArgumentError
-from limbeck.models.feedforward import LAYER_KINDS, Feedforward, flat, initialise, shapes
+from limbeck.outputs import FORMS, columns, log_probabilities
 
-__all__ = ["MLP"]
+__all__ = [
+    "INITS",
+    "LAYER_KINDS",
+    "MLP",
+    "OUTPUT_FORMS",
+    "Feedforward",
+    "flat",
+    "initialise",
+    "is_count",
+    "shapes",
+]
+
+LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda z: z,
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "logistic": torch.sigmoid,
+    # torch.special.ndtr is (1 + erf)/2, which is 0 from z = -5.5 on in float32
+    "probit": lambda z: torch.erfc(-z * math.sqrt(0.5)) / 2,
+    "softmax": lambda z: F.softmax(z, dim=-1),
+    "log_softmax": lambda z: F.log_softmax(z, dim=-1),
+}
+
+OUTPUT_FORMS = FORMS[:4]
+
+INITS = ("he", "lecun")
+r"""How first weights are drawn; `initialise` says it."""
+
+
+def _log_ndtr(z: Tensor) -> Tensor:
+    # as torch.special.log_ndtr, which has no batching rule for vmap, and whose derivative
+    # exp(-z²/2 - log_ndtr(z)) cancels in the left tail: in float32 it is 4% off at z = -1e3
+    left, right = z.clamp_max(-1.0), z.clamp_min(-1.0)
+    tail = (torch.special.erfcx(-left * math.sqrt(0.5)) / 2).log() - left.square() / 2
+    return torch.where(z < -1, tail, torch.log1p(-torch.erfc(right * math.sqrt(0.5)) / 2))
+
+
+class Feedforward(nn.Module):
+    r"""What one net and a batch of nets share: layer kinds, output kind, spec."""
+
+    _more: frozenset[str] = frozenset()  # what a spec holds beside what all specs hold
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        hidden: str | Sequence[str],
+        output: str,
+        bias: bool,
+        output_form: str | None,
+        dtype: torch.dtype | None,
+        init: str,
+    ) -> None:
+        super().__init__()
+        if init not in INITS:
+            raise ArgumentError.unknown("init", init, INITS)
+        if len(sizes) < 2 or not all(map(is_count, sizes)):
+            accepted = "at least two ints of 1 or more, as in (784, 50, 30, 10)"
+            raise ArgumentError("sizes", tuple(sizes), accepted)
+        count = len(sizes) - 2
+        names = [hidden] * count if isinstance(hidden, str) else list(hidden)
+        for name in [hidden] if isinstance(hidden, str) else names:
+            if name not in LAYER_KINDS:
+                raise ArgumentError.unknown("hidden", name, LAYER_KINDS)
+        if len(names) != count:
+            raise ArgumentError("hidden", f"{len(names)} names", f"one name, or {count}")
+        if output not in LAYER_KINDS:
+            raise ArgumentError.unknown("output", output, LAYER_KINDS)
+        if "softmax" in output and sizes[-1] == 1:
+            accepted = "'logistic' or 'linear' with one output, where softmax is constant"
+            raise ArgumentError("output", repr(output), accepted)
+        if output_form is not None and output_form not in OUTPUT_FORMS:
+            raise ArgumentError.unknown("output_form", output_form, OUTPUT_FORMS)
+        if dtype is not None and not dtype.is_floating_point:
+            raise ArgumentError("dtype", dtype, "a floating-point type")
+        self.sizes, self.hidden = tuple(map(int, sizes)), tuple(names)
+        self.output = output
+        self.bias = bool(bias)
+        self._output_form = output_form or self._natural_kind()
+
+    def _natural_kind(self) -> str:
+        if self.output in ("logistic", "probit"):
+            return "probabilities" if self.sizes[-1] == 1 else "values"
+        kinds = {
+            "linear": "logits",
+            "softmax": "probabilities",
+            "log_softmax": "log_probabilities",
+        }
+        return kinds.get(self.output, "values")
+
+    @property
+    def output_form(self) -> str:
+        r"""What the outputs are: one of `OUTPUT_FORMS`."""
+        return self._output_form
+
+    @property
+    def parameters_count(self) -> int:
+        r"""The number of adjustable parameters."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def preactivation(self, x: Tensor) -> Tensor:
+        r"""The last layer's outputs before its nonlinearity."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return LAYER_KINDS[self.output](self.preactivation(x))
+
+    def log_probabilities(self, x: Tensor) -> Tensor:
+        r"""Log probabilities (..., classes), two classes where there is one output.
+
+        They come from the last layer's linear phase, so they stay finite where probabilities
+        underflow.
+        """
+        if self.output_form == "values":
+            accepted = "a net that gives logits, probabilities or log_probabilities"
+            raise ArgumentError("output_form", "'values'", accepted)
+        z = self.preactivation(x)
+        if self.output_form == self._natural_kind():
+            if self.output == "probit":
+                return columns(_log_ndtr(-z), _log_ndtr(z))
+            return log_probabilities(z, "logits")
+        return log_probabilities(LAYER_KINDS[self.output](z), self.output_form)
+
+    def spec(self) -> dict[str, Any]:
+        r"""All but the weights, as JSON can hold it."""
+        return {
+            "type": type(self).__name__,
+            "sizes": list(self.sizes),
+            "hidden": list(self.hidden),
+            "output": self.output,
+            "bias": self.bias,
+            "output_form": self.output_form,
+            "dtype": str(next(self.parameters()).dtype).removeprefix("torch."),
+        }
+
+    @classmethod
+    def from_spec(
+        cls,
+        spec: Mapping[str, Any],
+        *,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        r"""A net of the same shape, freshly initialised."""
+        fields = dict(spec)
+        wanted = {"type", "sizes", "hidden", "output", "bias", "output_form", "dtype"}
+        wanted |= cls._more
+        if set(fields) != wanted or fields.pop("type") != cls.__name__:
+            raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives")
+        dtype = getattr(torch, fields.pop("dtype"))
+        first = [fields.pop("members")] if "members" in fields else []
+        build: Any = cls
+        sizes = (*first, *fields.pop("sizes"))
+        return build(*sizes, **fields, dtype=dtype, device=device, generator=generator)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{', '.join(map(str, self.sizes))}, hidden={self.hidden}, output={self.output!r}, "
+            f"output_form={self.output_form!r}, parameters={self.parameters_count:,}"
+        )
+
+
+def shapes(net: Feedforward) -> list[tuple[int, int, str]]:
+    r"""Inputs, outputs and kind of each layer."""
+    return list(zip(net.sizes[:-1], net.sizes[1:], (*net.hidden, net.output), strict=True))
+
+
+def initialise(
+    weight: Tensor,
+    bias: Tensor | None,
+    kind: str,
+    generator: torch.Generator | None,
+    init: str = "he",
+) -> None:
+    r"""Draw a layer's first weights (out, in), and its biases (out,).
+
+    "he" is for He's normal weights before relus, Glorot's uniform ones before the others, and
+    biases of zero; "lecun" for normal weights and biases of variance 1 / (in + 1).
+
+    They are drawn where the generator lives, so that a CPU generator gives equal nets everywhere.
+    """
+    deviation = (weight.shape[1] + 1) ** -0.5
+
+    def draw(drawn: Tensor) -> None:
+        if init == "lecun":
+            nn.init.normal_(drawn, std=deviation, generator=generator)
+        elif kind == "relu":
+            nn.init.kaiming_normal_(drawn, nonlinearity="relu", generator=generator)
+        else:
+            nn.init.xavier_uniform_(drawn, generator=generator)
+
+    _drawn_into(weight, draw, generator)
+    if bias is None:
+        return
+    if init == "lecun":
+        _drawn_into(bias, draw, generator)
+    else:
+        nn.init.zeros_(bias)
+
+
+def _drawn_into(
+    place: Tensor, draw: Callable[[Tensor], None], generator: torch.Generator | None
+) -> None:
+    device = place.device if generator is None else generator.device
+    drawn = place if device == place.device else torch.empty_like(place, device=device)
+    draw(drawn)
+    if drawn is not place:
+        place.detach().copy_(drawn)
+
+
+def is_count(size: object) -> bool:
+    r"""Whether something is a whole number from 1."""
+    return isinstance(size, Integral) and not isinstance(size, bool) and int(size) >= 1
+
+
+def flat(x: Tensor) -> Tensor:
+    r"""(n, ...) as (n, features): plain Python on static shapes, so that tracers follow it."""
+    if not isinstance(x, Tensor):
+        raise ArgumentError("x", f"a {type(x).__name__}", "a tensor (n, ...)")
+    if x.dim() == 0 or not x.is_floating_point():
+        received = f"{x.dtype} of shape {tuple(x.shape)}"
+        raise ArgumentError("x", received, "floating-point values (n, ...)")
+    return x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
 
 
 class MLP(Feedforward):

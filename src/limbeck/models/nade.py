@@ -7,16 +7,69 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from limbeck.core.checkpoint import under
-from limbeck.core.checks import whole_number
+from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError, NotDifferentiableError
-from limbeck.models import nade_states, rbm_start
+from limbeck.models import rbm_path as rbm_start
+from limbeck.models.autoregressive import Order, Ordered, floating
 from limbeck.models.kernels import nade_op
+from limbeck.models.kernels.nade_op import logits
 from limbeck.models.kernels.nade_second import Direction, Products, r_products
-from limbeck.models.ordered import Order, Ordered, floating
-from limbeck.models.supports import Binary, Discrete
+from limbeck.storage.files import under
+from limbeck.supports import Binary, Discrete
 
-__all__ = ["NADE"]
+__all__ = ["NADE", "log_conditionals", "log_prob", "sample"]
+
+NUMBERS = 2**20
+r"""Activations at a time while sampling."""
+
+
+def log_conditionals(codes: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> Tensor:
+    r"""log p(x_i = k | x_<i) for every state k, (n, I, q).
+
+    Arguments:
+        codes: States 0 … q−1, (n, I), in NADE's order.
+        w: What each state of each variable adds to the activations, (I, q, J).
+        c: The hidden units' biases, (J,).
+        u: Weights out of the hidden units, (I, q, J).
+        b: The states' biases, (I, q).
+    """
+    states = b.shape[1]
+    x = _one_hot(codes, states).flatten(1)  # (n, I · q)
+    z = logits(x, w.flatten(0, 1), c, u.flatten(0, 1), b.flatten(), states)
+    return z.unflatten(1, b.shape).log_softmax(2)
+
+
+def log_prob(codes: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> Tensor:
+    r"""log p(x), (n,), of codes (n, I)."""
+    terms = log_conditionals(codes, w, c, u, b) * _one_hot(codes, b.shape[1])
+    return terms.sum((1, 2), dtype=torch.float64).to(terms.dtype)
+
+
+@torch.no_grad()
+def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Codes (n, I), each where its uniform number falls, and all probabilities met, (n, I, q)."""
+    found = [_sample(some, w, c, u, b) for some in uniforms.split(max(1, NUMBERS // len(c)))]
+    codes, probabilities = zip(*found, strict=True)
+    return torch.cat(codes), torch.cat(probabilities)
+
+
+def _sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    a = c.repeat(len(uniforms), 1)
+    codes, probabilities = [], []
+    for i, uniform in enumerate(uniforms.T):
+        p = torch.addmm(b[i], a.sigmoid(), u[i].T).softmax(1)
+        passed = uniform.unsqueeze(1) >= p.cumsum(1)
+        code = passed.sum(1).clamp_max(b.shape[1] - 1)  # rounded sums may stay below one
+        a += w[i][code]
+        codes.append(code)
+        probabilities.append(p)
+    return torch.stack(codes, 1).to(uniforms.dtype), torch.stack(probabilities, 1)
+
+
+def _one_hot(codes: Tensor, states: int) -> Tensor:
+    every = torch.arange(states, dtype=codes.dtype, device=codes.device)
+    return (codes.unsqueeze(2) == every).to(codes.dtype)
+
 
 SMALL = 0.01
 r"""The standard deviation of the weights of hidden units that are added to an RBM's."""
@@ -40,7 +93,7 @@ class NADE(Ordered):
         hidden: The number of hidden units J.
         order: The variables in the order in which they are conditioned on: None as they come,
             "random" drawn from the generator, or the variables' numbers.
-        support: What x may be, from `limbeck.models.supports`; zeros and ones by default. Events
+        support: What x may be, from `limbeck.supports`; zeros and ones by default. Events
             may have any shape of `inputs` variables: they are taken row by row.
         dtype: The parameters' type, float32 or float64.
         device: Where the parameters live.
@@ -153,7 +206,7 @@ class NADE(Ordered):
         codes = self._codes(x, check)
         if self.support.count == 2:
             return nade_op.log_prob(codes, *self.parts, self.mean)
-        return nade_states.log_prob(codes, *self.parts)
+        return log_prob(codes, *self.parts)
 
     def conditionals(self, x: Tensor) -> Tensor:
         r"""p(x_i = 1 | x_<i), (n, *shape), for the larger of two states; of q states (…, q).
@@ -164,7 +217,7 @@ class NADE(Ordered):
         if self.support.count == 2:
             entering = codes if self.mean is None else codes - self.mean
             return self._events(nade_op.logits(entering, *self.parts).sigmoid())
-        return self._events(nade_states.log_conditionals(codes, *self.parts).exp())
+        return self._events(log_conditionals(codes, *self.parts).exp())
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         r"""Independent events (n, *shape), exactly from p."""
@@ -240,7 +293,7 @@ class NADE(Ordered):
         if self.support.count == 2:
             codes, met = nade_op.sample(uniforms, w, c, u, b, self.mean)
         else:
-            codes, met = nade_states.sample(uniforms, w, c, u, b)
+            codes, met = sample(uniforms, w, c, u, b)
         return self._events(codes), self._events(met)
 
     def _refuse_many(self, what: str) -> None:

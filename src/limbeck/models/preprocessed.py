@@ -9,11 +9,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from limbeck.core import forms
-from limbeck.core.batch import X
-from limbeck.core.result import from_spec, spec_of
+from limbeck import outputs as forms
+from limbeck.arrays import X
 from limbeck.errors import ArgumentError
-from limbeck.models.feedforward import OUTPUT_FORMS
+from limbeck.models.mlp import OUTPUT_FORMS
+from limbeck.training.result import from_spec, spec_of
 
 __all__ = ["Preprocessed", "origin_of", "standardising"]
 

@@ -9,12 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from limbeck.core.checks import number, whole_number
+from limbeck.arguments import number, whole_number
+from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError
-from limbeck.inputs.parts import as_part
-from limbeck.models.kernels.bit_products import BitProducts
-from limbeck.models.kernels.bits import Bits
-from limbeck.models.supports import Binary
+from limbeck.models.kernels.bits import BitProducts, Bits
+from limbeck.supports import Binary
 
 if TYPE_CHECKING:
     from limbeck.models.rbm_path import RBMPath
@@ -41,7 +40,7 @@ class RBM(nn.Module):
     r"""A restricted Boltzmann machine: log p̃(x) = a·x + Σ_j softplus(b_j + x·W_j).
 
     It is p̃(x) = Σ_h exp(xᵀWh + a·x + b·h) over I visible units x and J hidden units h that are
-    zero or one. It is a target (`limbeck.models.target.Target`) whose sweeps are block Gibbs,
+    zero or one. It is a target (`limbeck.models.energy.Target`) whose sweeps are block Gibbs,
     x → h → x.
 
     Arguments:
@@ -138,13 +137,13 @@ class RBM(nn.Module):
         r"""One from a file: .npz or .safetensors with W, a and b, or .mat with vishid,
         visbiases and hidbiases (either names are taken in each).
         """
-        from limbeck.models.rbm_files import build, read
+        from limbeck.models.rbm_training import build, read
 
         return build(cls, Path(path), read(Path(path)), dtype=dtype, device=device)
 
     def save(self, path: str | Path) -> Path:
         r"""Write W, a and b as .npz or .safetensors, whole or not at all."""
-        from limbeck.models.rbm_files import write
+        from limbeck.models.rbm_training import write
 
         return write(Path(path), {"W": self.W, "a": self.a, "b": self.b})
 

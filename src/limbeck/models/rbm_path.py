@@ -1,4 +1,4 @@
-r"""The annealing path of an RBM: from independent bits to the model (Salakhutdinov & Murray)."""
+r"""From independent bits to an RBM, and from an RBM to a NADE."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.core.checks import number, whole_number
+from limbeck.arguments import number, whole_number
+from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError
-from limbeck.inputs.parts import as_part
 from limbeck.models.kernels.bits import Bits
 from limbeck.models.rbm import RBM, softplus
 
-__all__ = ["RBMPath", "base_biases", "binary"]
+__all__ = ["RBMPath", "base_biases", "binary", "means", "weights"]
 
 
 class RBMPath:
@@ -140,3 +140,45 @@ def _checked(argument: str, beta: float | Tensor) -> float | Tensor:
     if isinstance(beta, Tensor):  # whose value is not looked at: a GPU would have to be waited for
         return beta
     return number(argument, beta, "a number from 0 to 1", lambda value: 0 <= value <= 1)
+
+
+CHAINS, BURN_IN, LOOKS, APART, SEED = 100, 500, 50, 10, 0
+r"""Chains, their sweeps before the first look, looks, sweeps between them, and their seed.
+
+Few chains for long find better means than many for a short time: chains start far away.
+"""
+
+RARE = 0.05
+r"""Means below this count as zero: the centre is as good, and most inputs of such variables stay
+zero, which saves kernels on a CPU a third of their time on images."""
+
+
+def weights(rbm: Any) -> tuple[Tensor, Tensor, Tensor]:
+    r"""W, a and b of an RBM, if they fit together."""
+    accepted = "an RBM with W (I, J), a (I,) and b (J,), all finite"
+    try:
+        W, a, b = (torch.as_tensor(getattr(rbm, name)).detach() for name in ("W", "a", "b"))
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        raise ArgumentError("rbm", f"a {type(rbm).__name__}", accepted) from None
+    shapes = [tuple(each.shape) for each in (W, a, b)]
+    if W.ndim != 2 or shapes[1:] != [(W.shape[0],), (W.shape[1],)]:
+        raise ArgumentError("rbm", f"W, a, b of shapes {shapes}", accepted)
+    if not all(each.isfinite().all() for each in (W, a, b)):
+        raise ArgumentError("rbm", "weights that are not finite", accepted)
+    return W, a.to(W), b.to(W)
+
+
+@torch.no_grad()
+def means(rbm: Any) -> Tensor | None:
+    r"""The means of an RBM's bits by short chains, alike each time; None if it has no chains."""
+    if not (hasattr(rbm, "advance") and hasattr(rbm, "start")):
+        return None
+    device = torch.as_tensor(rbm.W).device
+    generator = torch.Generator(device).manual_seed(SEED)
+    x: Tensor = rbm.advance(rbm.start(CHAINS, generator), BURN_IN, generator)
+    total = x.mean(0)
+    for _ in range(LOOKS - 1):
+        x = rbm.advance(x, APART, generator)
+        total = total + x.mean(0)
+    found = total / LOOKS
+    return found.where((found >= RARE) | (found < 0), 0)

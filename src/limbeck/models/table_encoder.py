@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from limbeck.core.checks import whole_number
+from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 
 __all__ = ["Coded", "Numeric", "TableEncoder"]

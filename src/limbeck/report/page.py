@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from limbeck.core import checkpoint as files
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.report import sections_compress, sections_condense, sections_generative
 from limbeck.report.blocks import Document, Gallery, TableBlock
 from limbeck.report.drawing import Drawing
-from limbeck.report.html import render
-from limbeck.report.markdown import markdown
+from limbeck.report.render import markdown, render
 from limbeck.report.sections import checks, closing, distilled, learned, notes_of
-from limbeck.results.folder import Saved, read
+from limbeck.storage import files
+from limbeck.storage.folder import Saved, read
 
 __all__ = ["document", "write", "write_tour"]
 
@@ -35,7 +34,7 @@ def write(folder: str | Path) -> Path:
     r"""Write report.html, report.json and report.md into a result folder.
 
     Arguments:
-        folder: A result folder, as limbeck's commands and `limbeck.results.write` leave it.
+        folder: A result folder, as limbeck's commands and `limbeck.storage.write` leave it.
 
     Returns:
         Where the page is.

@@ -1,6 +1,6 @@
 r"""Pictures of saved results.
 
-Each function takes a saved result (what `limbeck.results.read` gives, or its folder) and draws on
+Each function takes a saved result (what `limbeck.storage.read` gives, or its folder) and draws on
 one of matplotlib's axes, its own if none are given; it gives the axes back. Their label,
 `axes.get_label()`, says what is to be seen, for those who cannot see it.
 """

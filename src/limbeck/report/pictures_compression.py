@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from limbeck.errors import ArgumentError
-from limbeck.report import fidelity as reports
+from limbeck.report import fidelity_plots as reports
 from limbeck.report.canvas import drawn_on
 from limbeck.report.plots import falls, progress
-from limbeck.results.folder import as_saved
+from limbeck.storage.folder import as_saved
 
 __all__ = ["calibration", "disagreement", "learning", "measures", "subgroups"]
 

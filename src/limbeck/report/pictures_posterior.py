@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from limbeck.core.checks import whole_number
+from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import COLOURS, INK, MUTED, drawn_on
 from limbeck.report.surfaces import classes
-from limbeck.results.folder import Saved, as_saved
+from limbeck.storage.folder import Saved, as_saved
 
 __all__ = ["curve", "difference", "numbers_of", "surface", "weights"]
 

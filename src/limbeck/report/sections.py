@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from limbeck.compression.fidelity import wording
+from limbeck.compression.fidelity import tables as wording
 from limbeck.report import pictures
 from limbeck.report.blocks import Block, Code, Prose, Section, Stat, TableBlock, Verdicts
 from limbeck.report.drawing import Drawing
@@ -75,7 +75,7 @@ def distilled(content: Mapping[str, Any]) -> Section:
     models = content["models"]
     rows = [
         [each["role"], str(each["name"]), value(each.get("parameters")),
-         wording.size(each["bytes"]) if each.get("bytes")
+         wording.size_in_words(each["bytes"]) if each.get("bytes")
          else "unknown" if each["role"] == "teacher" else "–"]
         for each in models
     ]  # fmt: skip

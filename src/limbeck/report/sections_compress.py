@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from limbeck.compression.fidelity import wording
+from limbeck.compression.fidelity import tables as wording
 from limbeck.compression.fidelity.report import Fidelity
-from limbeck.compression.fidelity.tables import group_table, table
-from limbeck.compression.fidelity.text import kept_noun
-from limbeck.core.ratios import compared
+from limbeck.compression.fidelity.tables import group_table, kept_noun, table
 from limbeck.report import pictures
 from limbeck.report.blocks import Block, Gallery, Prose, Section, Stat, TableBlock, from_rich
 from limbeck.report.drawing import Drawing
 from limbeck.report.sections import ratio, value
+from limbeck.text import compared
 
 __all__ = ["sections", "stats"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from limbeck.core.ratios import compared
-from limbeck.predictive.agreement import Agreement
-from limbeck.predictive.new_inputs import NewInputs
+from limbeck.condensation.agreement import Agreement
+from limbeck.condensation.new_inputs import NewInputs
 from limbeck.report import pictures
 from limbeck.report.blocks import Block, Prose, Section, Stat, TableBlock, from_rich
 from limbeck.report.drawing import Drawing
 from limbeck.report.pictures_posterior import MODELS, numbers_of
 from limbeck.report.sections import ratio, value
+from limbeck.text import compared
 
 __all__ = ["sections", "stats"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from limbeck.generative.estimate import NAMES, _with_error
+from limbeck.normalization.estimate import NAMES, _with_error
 from limbeck.report import pictures
 from limbeck.report.blocks import Block, Prose, Section, Stat, TableBlock
 from limbeck.report.drawing import Drawing

@@ -12,7 +12,7 @@ from torch import Tensor
 from limbeck.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from limbeck.models.supports import Discrete
+    from limbeck.supports import Discrete
 
 __all__ = ["ORDERS", "choose", "sweep"]
 

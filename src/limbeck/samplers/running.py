@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.core.checks import number, whole_number
+from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError, CheckpointError
 
 __all__ = ["Running"]

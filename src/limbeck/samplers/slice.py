@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.core.checks import whole_number
+from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.progress import tracked
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import limbeck as lb
-from limbeck.compression.asking.cache import META, TeacherCache, as_cache
-from limbeck.compression.asking.keys import row_keys
+from limbeck.teachers.cache import META, TeacherCache, as_cache
+from limbeck.teachers.keys import row_keys
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((6, 2))

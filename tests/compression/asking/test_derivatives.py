@@ -9,12 +9,11 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 import limbeck as lb
-from limbeck.compression.asking import derivatives
-from limbeck.compression.asking.cache import TeacherCache
-from limbeck.compression.asking.derivatives import Derivatives
-from limbeck.compression.asking.labelling import label
 from limbeck.compression.compress import compress
-from limbeck.compression.teachers.dispatch import as_predictor
+from limbeck.compression.dispatch import as_predictor
+from limbeck.teachers import query as derivatives
+from limbeck.teachers.cache import TeacherCache
+from limbeck.teachers.query import Derivatives, label
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 QUICK = {

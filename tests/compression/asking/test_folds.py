@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
 
 import limbeck as lb
-from limbeck.compression.asking.folds import mix, out_of_fold
+from limbeck.teachers.folds import mix, out_of_fold
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((60, 3))

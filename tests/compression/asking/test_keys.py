@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import limbeck as lb
-from limbeck.compression.asking.keys import as_rows, count, distinct, row_keys, select
+from limbeck.teachers.keys import as_rows, count, distinct, row_keys, select
 
 pandas = pytest.importorskip("pandas")
 RNG = np.random.default_rng(0)

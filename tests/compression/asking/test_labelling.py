@@ -12,9 +12,9 @@ import torch
 from scipy import sparse
 
 import limbeck as lb
-from limbeck.compression.asking import labelling
-from limbeck.compression.asking.cache import TeacherCache
-from limbeck.compression.asking.labelling import TeacherError, label
+from limbeck.teachers import query as labelling
+from limbeck.teachers.cache import TeacherCache
+from limbeck.teachers.query import TeacherError, label
 from tests.compression.asking.stand_in import StandIn, probabilities
 
 X = np.random.default_rng(0).standard_normal((200, 2))
@@ -266,7 +266,7 @@ def test_interrupted_it_keeps_what_was_said(tmp_path):
 KILLED = """
 import os, signal, sys
 import numpy as np
-from limbeck.compression.asking import labelling
+from limbeck.teachers import labelling
 from tests.compression.asking.stand_in import StandIn
 from tests.compression.asking.test_labelling import X
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import limbeck as lb
-from limbeck.compression.asking import segments as files
-from limbeck.compression.asking.keys import row_keys
-from limbeck.compression.asking.segments import KEYS, VALUES, Segments
+from limbeck.teachers import cache_store as files
+from limbeck.teachers.cache_store import KEYS, VALUES, Segments
+from limbeck.teachers.keys import row_keys
 
 FLOAT = np.dtype(np.float32)
 
@@ -301,8 +301,8 @@ WRITER = """
 import sys
 import numpy as np
 from pathlib import Path
-from limbeck.compression.asking import segments
-from limbeck.compression.asking.keys import row_keys
+from limbeck.teachers import segments
+from limbeck.teachers.keys import row_keys
 
 segments.MOST = 6
 folder, start = Path(sys.argv[1]), int(sys.argv[2])

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from limbeck.compression.fidelity.aligned import aligned
+from limbeck.compression.fidelity.calibration import aligned
 from limbeck.errors import ArgumentError
 
 P = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])

@@ -23,8 +23,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from torch import nn
 
-from limbeck.compression.fidelity.cost import Cost, as_cost, bytes_on_disk, cost, parameters
-from limbeck.compression.fidelity.timing import latencies
+from limbeck.compression.fidelity.cost import (
+    Cost,
+    as_cost,
+    bytes_on_disk,
+    cost,
+    latencies,
+    parameters,
+)
 from limbeck.errors import ArgumentError
 from limbeck.models import MLP
 

@@ -88,7 +88,7 @@ def test_what_is_kept_is_a_ratio_with_an_error_that_covers():
 
 
 def _kept(teacher, student, baseline, y):
-    from limbeck.compression.fidelity.aligned import aligned
+    from limbeck.compression.fidelity.calibration import aligned
     from limbeck.compression.fidelity.rare_classes import RareClasses
     from limbeck.compression.fidelity.report import kept
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limbeck.compression.fidelity.subgroups import SMALL, subgroups
+from limbeck.compression.fidelity.comparison import SMALL, subgroups
 from limbeck.errors import ArgumentError
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from limbeck.compression.fidelity import wording
+from limbeck.compression.fidelity import tables as wording
 from limbeck.compression.fidelity.measures import Figure
 
 
@@ -24,20 +24,23 @@ from limbeck.compression.fidelity.measures import Figure
     ],
 )
 def test_figures_have_the_places_that_their_errors_allow(name, value, error, text):
-    assert wording.figure(name, Figure(value, error)) == text
+    assert wording.figure_in_words(name, Figure(value, error)) == text
 
 
 def test_differences_have_a_sign_and_may_have_points():
-    assert wording.figure("accuracy", Figure(-0.008, 0.003), signed=True) == "-0.80 ± 0.30"
-    said = wording.figure("accuracy", Figure(0.008, 0.003), signed=True, points=" points")
+    assert wording.figure_in_words("accuracy", Figure(-0.008, 0.003), signed=True) == "-0.80 ± 0.30"
+    said = wording.figure_in_words("accuracy", Figure(0.008, 0.003), signed=True, points=" points")
     assert said == "+0.80 ± 0.30 points"
-    assert wording.figure("rmse", Figure(0.5, 0.1), signed=True, points=" points") == "+0.50 ± 0.10"
-    assert wording.figure("rmse", None) == ""
-    assert wording.figure("rmse", Figure(math.nan, 1.0), signed=True) == ""
+    assert (
+        wording.figure_in_words("rmse", Figure(0.5, 0.1), signed=True, points=" points")
+        == "+0.50 ± 0.10"
+    )
+    assert wording.figure_in_words("rmse", None) == ""
+    assert wording.figure_in_words("rmse", Figure(math.nan, 1.0), signed=True) == ""
 
 
 def test_units_fit_the_number():
-    assert [wording.size(n) for n in (12, 999, 1000, 56_700, 4.06e6, 2.5e11)] == [
+    assert [wording.size_in_words(n) for n in (12, 999, 1000, 56_700, 4.06e6, 2.5e11)] == [
         "12 bytes", "999 bytes", "1 kB", "56.7 kB", "4.06 MB", "250 GB",
     ]  # fmt: skip
     assert [wording.span(s) for s in (2e-7, 4e-5, 0.0123, 0.5, 72)] == [

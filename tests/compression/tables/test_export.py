@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.compression.tables import export as table_export
-from limbeck.compression.tables.export import feeds, to_onnx
-from limbeck.compression.tables.table import Table
+from limbeck.export import table_onnx as table_export
+from limbeck.export.table_onnx import feeds, to_onnx
+from limbeck.tables.table import Table
 from tests.compression.tables.frames import frame
 
 pd = pytest.importorskip("pandas")

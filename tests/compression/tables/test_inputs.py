@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.compression.tables.table import Table
+from limbeck.tables.table import Table
 
 pd = pytest.importorskip("pandas")
 

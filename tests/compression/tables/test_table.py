@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import limbeck as lb
-from limbeck.compression.tables.columns import Category, Number
-from limbeck.compression.tables.table import Table
+from limbeck.tables.columns import Category, Number
+from limbeck.tables.table import Table
 
 pd = pytest.importorskip("pandas")
 N = 40

@@ -11,7 +11,7 @@ from sklearn.preprocessing import OneHotEncoder
 from torch import nn
 
 import limbeck as lb
-from limbeck.compression.tables.table import Table
+from limbeck.tables.table import Table
 
 pd = pytest.importorskip("pandas")
 

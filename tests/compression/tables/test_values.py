@@ -3,7 +3,7 @@ r"""Values of series, looked at one by one where they are few: the same as all a
 import numpy as np
 import pytest
 
-from limbeck.compression.tables import values
+from limbeck.tables import columns as values
 
 pd = pytest.importorskip("pandas")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from limbeck.compression.teachers.dispatch import as_predictor
+from limbeck.compression.dispatch import as_predictor
 from limbeck.errors import ArgumentError
 
 rng = np.random.default_rng(0)

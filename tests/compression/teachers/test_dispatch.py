@@ -8,7 +8,7 @@ import torch
 from scipy import sparse
 from sklearn.ensemble import RandomForestClassifier
 
-from limbeck.compression.teachers.dispatch import Predictor, as_predictor
+from limbeck.compression.dispatch import Predictor, as_predictor
 from limbeck.errors import ArgumentError
 
 X = np.random.default_rng(0).normal(size=(40, 3))

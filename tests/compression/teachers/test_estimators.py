@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
-from limbeck.compression.teachers.dispatch import as_predictor
+from limbeck.compression.dispatch import as_predictor
 from limbeck.errors import ArgumentError
 
 rng = np.random.default_rng(0)

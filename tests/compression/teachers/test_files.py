@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from limbeck.compression.teachers import files as model_files
-from limbeck.compression.teachers.dispatch import as_predictor
+from limbeck.compression.dispatch import as_predictor
 from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.teachers import files as model_files
 
 X = np.zeros((3, 2))
 

@@ -13,15 +13,15 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.preprocessing import FunctionTransformer
 from torch import nn
 
-from limbeck.compression.teachers.fingerprints import (
-    digest,
-    module_bytes,
-    object_bytes,
-    of_files,
-    of_module,
-    of_object,
-)  # fmt: skip
 from limbeck.models import MLP, Ensemble
+from limbeck.teachers.fingerprints import (
+    digest,  # fmt: skip
+    module_bytes,  # fmt: skip
+    object_bytes,  # fmt: skip
+    of_files,  # fmt: skip
+    of_module,  # fmt: skip
+    of_object,  # fmt: skip
+)
 
 FOREST = """
 import numpy as np
@@ -41,8 +41,7 @@ def test_a_forest_is_the_same_in_another_process_and_after_it_was_written_and_re
     here: dict = {}
     exec(FOREST, here)
     script = FOREST + (
-        "from limbeck.compression.teachers.fingerprints import of_object\n"
-        "print(of_object(forest(0)))"
+        "from limbeck.teachers.fingerprints import of_object\nprint(of_object(forest(0)))"
     )
     there = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

@@ -8,10 +8,10 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
-from limbeck.compression.teachers import networks as network_teacher
-from limbeck.compression.teachers.dispatch import as_predictor
+from limbeck.compression.dispatch import as_predictor
 from limbeck.errors import ArgumentError
 from limbeck.models import MLP, Ensemble
+from limbeck.teachers import networks as network_teacher
 
 X = np.random.default_rng(0).normal(size=(40, 3))
 

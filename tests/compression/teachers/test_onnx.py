@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from limbeck.compression.teachers.dispatch import as_predictor
+from limbeck.compression.dispatch import as_predictor
 from limbeck.errors import ArgumentError
 from limbeck.export import to_onnx
 from limbeck.models import MLP

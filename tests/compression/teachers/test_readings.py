@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limbeck.compression.teachers.readings import Reading, Said, as_outputs, check, read, settle
 from limbeck.errors import ArgumentError
+from limbeck.teachers.readings import Reading, Said, as_outputs, check, read, settle
 
 ONE = np.array([0.2, 0.9])
 WIDE = np.array([-3.0, 7.0])

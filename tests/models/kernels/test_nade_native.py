@@ -5,7 +5,8 @@ import stat
 import pytest
 import torch
 
-from limbeck.models.kernels import nade_backends, nade_blocks, nade_native, native
+from limbeck.models.kernels import nade_backends, nade_blocks, nade_native
+from limbeck.models.kernels import nade_native as native
 
 
 @pytest.fixture

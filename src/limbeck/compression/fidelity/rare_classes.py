@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limbeck.compression.fidelity.aligned import Aligned
+from limbeck.compression.fidelity.calibration import Aligned
 from limbeck.compression.fidelity.measures import Figure, mean, measured
 
 __all__ = [

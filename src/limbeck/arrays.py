@@ -1,0 +1,328 @@
+r"""Arrays, tensors and nests of them: a batch of inputs, its parts, and joining batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from limbeck.errors import ArgumentError
+
+__all__ = [
+    "Batch",
+    "Part",
+    "X",
+    "as_batch",
+    "as_part",
+    "as_parts",
+    "cast",
+    "cast_parts",
+    "check_alike",
+    "check_rows",
+    "floats",
+    "full_precision",
+    "input_dtype",
+    "join",
+    "label",
+    "leaves",
+    "map_tensors",
+    "part_of",
+    "rows",
+    "tensor_float",
+]
+
+X: TypeAlias = Tensor | dict[str, Tensor]
+r"""Inputs: a tensor (n, ...), or a dict of such tensors (a table, a structured input)."""
+
+
+class Batch(NamedTuple):
+    r"""A batch of inputs and what belongs to each of them.
+
+    Attributes:
+        x: Inputs, a tensor (n, ...) or a dict of tensors (n, ...).
+        y: Labels (n, ...), if the user has any.
+        weight: Importance weights (n,); the objective is the mean of weight times loss.
+        index: Rows (n,) of the data set that x came from, by which stored targets are found.
+    """
+
+    x: X
+    y: Tensor | None = None
+    weight: Tensor | None = None
+    index: Tensor | None = None  # type: ignore[assignment]  # tuple.index is not missed here
+
+
+def as_batch(value: Any) -> Batch:
+    r"""A batch of what an input source gave: a Batch, or bare x."""
+    if isinstance(value, Batch):
+        return value
+    if isinstance(value, Tensor) or (
+        isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values())
+    ):
+        return Batch(value)
+    received = f"a draw of type {type(value).__name__}"
+    raise ArgumentError("inputs", received, "a Batch, a tensor or a dict of tensors")
+
+
+def rows(x: X) -> int:
+    r"""The number of examples in x.
+
+    >>> import torch
+    >>> rows({"age": torch.zeros(3), "pixels": torch.zeros(3, 8, 8)})
+    3
+    """
+    first = x if isinstance(x, Tensor) else next(iter(x.values()))
+    return first.shape[0]
+
+
+def floats(x: X) -> dict[str, Tensor]:
+    r"""The parts of x that can be differentiated, by name ('' for a bare tensor)."""
+    parts = {"": x} if isinstance(x, Tensor) else x
+    return {name: part for name, part in parts.items() if part.is_floating_point()}
+
+
+def input_dtype(module: nn.Module) -> torch.dtype | None:
+    r"""The floating type that a module takes inputs in; None where it does not tell.
+
+    It is that of its parameters, or its `input_dtype` where it takes more digits and narrows them
+    itself.
+    """
+    floating = (p.dtype for p in module.parameters() if p.is_floating_point())
+    return getattr(module, "input_dtype", None) or next(floating, None)
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    r"""Apply a function to every tensor of nested dicts, tuples and lists; keep everything else."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, dict):
+        return {key: map_tensors(function, value) for key, value in tree.items()}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(map_tensors(function, value) for value in tree))
+    if isinstance(tree, tuple | list):
+        return type(tree)(map_tensors(function, value) for value in tree)
+    return tree
+
+
+def part_of(tree: Any, start: int, size: int) -> Any:
+    r"""The examples from `start` on, at most `size` of them, of every tensor."""
+    return map_tensors(lambda tensor: tensor[start : start + size], tree)
+
+
+def leaves(tree: Any) -> list[Tensor]:
+    r"""The tensors of nested dicts, tuples and lists, in a fixed order."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        return [leaf for value in tree.values() for leaf in leaves(value)]
+    if isinstance(tree, tuple | list):
+        return [leaf for value in tree for leaf in leaves(value)]
+    return []
+
+
+ACCEPTED = "an array of integers, booleans or finite floating-point numbers with one row or more"
+KINDS = "biuf"  # NumPy's codes of bool, signed, unsigned, floating
+
+
+class Part(NamedTuple):
+    r"""One array of the user's data.
+
+    Attributes:
+        values: The array (N, ...).
+        typed: Whether it came as a tensor, whose floating type is the user's own choice.
+    """
+
+    values: Tensor
+    typed: bool
+
+
+def label(argument: str, name: str) -> str:
+    r"""How an error names one part of an argument; the name '' stands for a bare tensor."""
+    return f"{argument}[{name!r}]" if name else argument
+
+
+def as_parts(value: Any, argument: str) -> dict[str, Part]:
+    r"""All parts of x by name, with equal numbers of rows; a bare tensor has the name ''."""
+    if not isinstance(value, dict):
+        return {"": as_part(value, argument)}
+    if not value or not all(isinstance(name, str) and name for name in value):
+        keys = "an empty dict" if not value else f"a dict with the keys {list(value)!r}"
+        raise ArgumentError(argument, keys, "a dict of arrays, with names for keys")
+    parts = {name: as_part(array, label(argument, name)) for name, array in value.items()}
+    first = next(iter(parts))
+    rows = len(parts[first].values)
+    for name, part in parts.items():
+        check_rows(part.values, rows, label(argument, name), label(argument, first))
+    return parts
+
+
+def as_part(value: Any, argument: str) -> Part:
+    r"""A checked tensor of one array: a tensor, NumPy array, list, numeric data frame."""
+    if isinstance(value, list | tuple) and value and all(isinstance(v, Tensor) for v in value):
+        if len({v.shape for v in value}) > 1:
+            raise ArgumentError(argument, "tensors of different shapes", ACCEPTED)
+        value = torch.stack(list(value))
+    if isinstance(value, Tensor):
+        part = Part(value.detach(), typed=True)
+    else:
+        part = Part(_from_array(value, argument), typed=False)
+    _check(part.values, argument)
+    return part
+
+
+def cast_parts(
+    parts: dict[str, Part], device: torch.device, dtype: torch.dtype | None, argument: str
+) -> X:
+    r"""Inputs on the device in the student's floating type: a tensor, or a dict if it was one."""
+    tensors = {n: cast(part, device, dtype, label(argument, n)) for n, part in parts.items()}
+    return tensors.get("", tensors)
+
+
+def cast(part: Part, device: torch.device, dtype: torch.dtype | None, argument: str) -> Tensor:
+    r"""The part on the device; floating arrays become `dtype`, floating tensors must be it."""
+    values = part.values
+    if dtype is None or not values.is_floating_point() or values.dtype == dtype:
+        return values.to(device)
+    if part.typed:
+        raise ArgumentError(
+            argument,
+            f"a tensor of {values.dtype}",
+            f"{dtype}, the student's floating type: convert the tensor or the student with .to()",
+        )
+    result = values.to(dtype)
+    if not bool(torch.isfinite(result).all()):
+        largest = float(values.abs().max())
+        raise ArgumentError(
+            argument, f"values of up to {largest:g}", f"values within the range of {dtype}"
+        )
+    return result.to(device)
+
+
+def check_rows(values: Tensor, rows: int, argument: str, of: str) -> None:
+    r"""Refuse a tensor that has not as many rows as something else."""
+    if values.ndim == 0 or len(values) != rows:
+        received = f"{len(values)} rows" if values.ndim else "a single number"
+        raise ArgumentError(argument, received, f"as many rows as {of}: {rows}")
+
+
+def _check(values: Tensor, argument: str) -> None:
+    if values.layout != torch.strided:
+        raise ArgumentError(argument, f"a tensor of layout {values.layout}", "a dense tensor")
+    if values.is_complex():
+        raise ArgumentError(argument, f"complex numbers ({values.dtype})", ACCEPTED)
+    if values.ndim == 0:
+        raise ArgumentError(argument, "a single number", ACCEPTED)
+    if values.numel() == 0:
+        raise ArgumentError(argument, f"no data (shape {tuple(values.shape)})", ACCEPTED)
+    if values.is_floating_point() and not bool((finite := torch.isfinite(values)).all()):
+        bad = ~finite.reshape(len(values), -1)
+        first = int(bad.any(1).nonzero()[0])
+        raise ArgumentError(
+            argument,
+            f"{int(bad.sum())} NaN or infinite values, the first in row {first}",
+            "finite numbers: drop or fill in the others",
+        )
+
+
+def _from_array(value: Any, argument: str) -> Tensor:
+    if hasattr(value, "toarray"):
+        raise ArgumentError(
+            argument, f"a sparse {type(value).__name__}", "a dense array: call .toarray()"
+        )
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ArgumentError(argument, "an array with masked values", ACCEPTED)
+    if hasattr(value, "to_numpy") and hasattr(value, "columns"):
+        array = _from_table(value, argument)
+    else:
+        try:
+            array = np.asarray(value)
+        except (ValueError, TypeError, RuntimeError) as reason:
+            received = f"a {type(value).__name__} that is no array ({reason})"
+            raise ArgumentError(argument, received, ACCEPTED) from None
+    if array.dtype.kind == "c":
+        raise ArgumentError(argument, f"complex numbers ({array.dtype})", ACCEPTED)
+    if array.dtype.kind not in KINDS:
+        what = "strings" if array.dtype.kind in "SU" else f"values of dtype {array.dtype}"
+        received = what if array.ndim else f"a {type(value).__name__}"
+        raise ArgumentError(argument, received, f"{ACCEPTED}; encode categories as integers")
+    # Torch can neither take foreign byte orders, negative strides and long doubles, nor warn-free
+    # read-only memory, and computes little with wide unsigned integers.
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise ArgumentError(argument, "integers above 2**63 - 1", "integers that int64 holds")
+    narrow = {"u2": np.int32, "u4": np.int64, "u8": np.int64, "f12": np.float64, "f16": np.float64}
+    dtype = narrow.get(array.dtype.str[1:], array.dtype.newbyteorder("="))
+    return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
+
+
+def _from_table(table: Any, argument: str) -> np.ndarray[Any, Any]:
+    array = np.asarray(table.to_numpy())
+    if array.dtype.kind in KINDS:
+        return array
+    kinds = [getattr(dtype, "kind", "O") for dtype in getattr(table, "dtypes", [])]
+    other = [name for name, kind in zip(table.columns, kinds, strict=False) if kind not in KINDS]
+    if kinds and not other:  # numbers and booleans, or numbers with missing values
+        return np.asarray(table.to_numpy(dtype=np.float64, na_value=np.nan))
+    raise ArgumentError(
+        argument,
+        f"a table with columns that are not numbers: {', '.join(map(repr, other)) or 'unknown'}",
+        "numeric columns only; a mixed table needs encoding first, as limbeck.Table does",
+    )
+
+
+def join(values: Sequence[X]) -> X:
+    r"""The rows of all values, in order.
+
+    >>> join([torch.zeros(2, 3), torch.ones(1, 3)]).shape
+    torch.Size([3, 3])
+    """
+    first = values[0]
+    if len(values) == 1:
+        return first
+    if isinstance(first, Tensor):
+        return torch.cat([value for value in values if isinstance(value, Tensor)])
+    tables = [value for value in values if isinstance(value, dict)]
+    return {name: torch.cat([table[name] for table in tables]) for name in first}
+
+
+def check_alike(values: Sequence[X | None], names: Sequence[str], argument: str) -> None:
+    r"""Refuse values whose parts, trailing shapes or types differ from those of the first."""
+    kinds = [_kind(value) for value in values]
+    for name, kind in zip(names, kinds, strict=True):
+        if kind != kinds[0]:
+            raise ArgumentError(
+                argument,
+                f"{names[0]} of {kinds[0]} and {name} of {kind}",
+                "sources that give the same parts, shapes and types",
+            )
+
+
+def _kind(value: X | None) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_kind(value[name])}" for name in sorted(value)) + "}"
+    sizes = ", ".join(map(str, ("n", *value.shape[1:])))
+    return f"({sizes}) {str(value.dtype).removeprefix('torch.')}"
+
+
+def tensor_float() -> AbstractContextManager[None]:
+    r"""Tensor cores (TF32) for float32 matrix products, for as long as it lasts."""
+    return _rounded(True)
+
+
+def full_precision() -> AbstractContextManager[None]:
+    r"""Matrix products of float32 without TF32, for as long as it lasts."""
+    return _rounded(False)
+
+
+@contextmanager
+def _rounded(allowed: bool) -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

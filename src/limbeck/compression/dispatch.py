@@ -1,0 +1,294 @@
+r"""Any teacher as a predictor on arrays and frames."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from limbeck.errors import ArgumentError
+from limbeck.models.ensemble import Ensemble
+from limbeck.teachers.boosters import Booster, is_booster
+from limbeck.teachers.estimators import Estimator, is_estimator
+from limbeck.teachers.files import open_model
+from limbeck.teachers.fingerprints import digest
+from limbeck.teachers.networks import Network, Onnx
+from limbeck.teachers.predictor import Function, Predictor, called, look
+from limbeck.teachers.readings import Said
+
+__all__ = ["Average", "Predictor", "Stack", "agreed", "as_predictor", "averaged", "side_by_side"]
+
+
+class Average(Predictor):
+    r"""The mean of what its members say, over classes that all of them have.
+
+    Arguments:
+        members: Predictors of the same task and the same classes (see `agreed`).
+        weights: One positive number for each member; None weighs all equally.
+    """
+
+    def __init__(self, members: Sequence[Predictor], weights: Any = None) -> None:
+        self.members = list(members)
+        self.weights = _normalised(weights, len(self.members))
+        one = self.members[0]
+        own = one.classes if any(member.named for member in self.members) else None
+        super().__init__(f"ensemble of {len(self.members)}", one.task, one.outputs, own)
+
+    def answers(self, X: Any) -> np.ndarray:
+        total = 0.0
+        for member, weight in zip(self.members, self.weights, strict=True):
+            total = total + weight * member(X)
+        return np.asarray(total)
+
+    def content(self) -> str | None:
+        return _content(self.members, self.weights.tobytes())
+
+    def bytes(self) -> int | None:
+        return super().bytes() or _bytes(self.members)
+
+    def refit(self, X: Any, y: Any) -> Predictor:
+        fitted = copy.copy(self)
+        fitted.members = [member.refit(X, y) for member in self.members]
+        return fitted
+
+
+class Stack(Predictor):
+    r"""A further model on what the members say, side by side.
+
+    Arguments:
+        members: Predictors of any task.
+        final: The predictor that maps all their answers (n, M·K) to the final one.
+    """
+
+    def __init__(self, members: Sequence[Predictor], final: Predictor) -> None:
+        self.members, self.final = list(members), final
+        name = f"stack of {len(self.members)}"
+        own = final.classes if final.named else None
+        super().__init__(name, final.task, final.outputs, own)
+
+    def answers(self, X: Any) -> np.ndarray:
+        return self.final(side_by_side(self.members, X))
+
+    def content(self) -> str | None:
+        return _content([*self.members, self.final], b"stack")
+
+    def bytes(self) -> int | None:
+        return super().bytes() or _bytes([*self.members, self.final])
+
+
+def side_by_side(members: Sequence[Predictor], X: Any) -> np.ndarray:
+    r"""The answers (n, M·K) of several predictors."""
+    return np.concatenate([member(X) for member in members], axis=1)
+
+
+def agreed(members: Sequence[Predictor]) -> list[Predictor]:
+    r"""The same members over the same classes; those that have not seen a class give it 0."""
+    tasks = sorted({member.task for member in members})
+    if len(tasks) > 1:
+        received = f"members for {' and '.join(tasks)}"
+        raise ArgumentError("teacher", received, "members of one task, or task= to say which")
+    named = [member.classes for member in members if member.named and member.classes is not None]
+    classes = _union(named)
+    if classes is not None:
+        return [member.onto(classes) for member in members]
+    outputs = {member.outputs for member in members}
+    if len(outputs) > 1:
+        received = f"members with {' and '.join(map(str, sorted(outputs)))} outputs"
+        accepted = "members with as many outputs, or with names for their classes"
+        raise ArgumentError("teacher", received, accepted)
+    return list(members)
+
+
+def averaged(members: Sequence[Predictor], weights: Any, X: Any) -> Predictor:
+    r"""The average; of torch modules alone, as one module that the loop can differentiate.
+
+    Arguments:
+        members: As of `agreed`.
+        weights: As of `Average`.
+        X: A few rows; None if there are none at hand.
+    """
+    average = Average(members, weights)
+    nets = [member for member in members if isinstance(member, Network)]
+    if X is None or len(nets) < len(members) or not _alike(nets):
+        return average
+    forms = [net.reading.form for net in nets]
+    shares = None if weights is None else average.weights.tolist()
+    whole = Ensemble([net.module for net in nets], shares, forms)
+    classes = average.classes if average.named else None
+    return Network(whole, X, Said(average.task, classes=classes), name=average.name)
+
+
+def _alike(nets: Sequence[Network]) -> bool:
+    r"""Whether torch can average the modules: equal shapes, places and types, forms it knows."""
+    if len({net.raw_columns for net in nets}) > 1:
+        return False
+    if len({(p.device, p.dtype) for net in nets for p in net.module.parameters()}) > 1:
+        return False
+    for net in nets:
+        form = net.reading.form
+        if getattr(net.module, "output_form", None) not in (None, form):
+            return False  # the user knows better than the module
+        if net.task == "multilabel" and form != "probabilities":
+            return False  # an ensemble's logits are those of classes
+    return True
+
+
+def _union(named: Sequence[np.ndarray]) -> np.ndarray | None:
+    if not named:
+        return None
+    if all(classes.tolist() == named[0].tolist() for classes in named):
+        return named[0]
+    every = {label for classes in named for label in classes.tolist()}
+    if len({isinstance(label, str) for label in every}) > 1:
+        received = " and ".join(str(classes.tolist()) for classes in named[:3])
+        accepted = "members with the same names for classes, or classes= with all of them"
+        raise ArgumentError("teacher", f"members with the classes {received}", accepted)
+    return np.array(sorted(every))
+
+
+def _normalised(weights: Any, count: int) -> np.ndarray:
+    if weights is None:
+        return np.full(count, 1 / count)
+    accepted = f"{count} positive finite numbers, one for each member"
+    try:
+        found = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ArgumentError("weights", repr(weights), accepted) from None
+    if found.shape != (count,) or not (np.isfinite(found) & (found > 0)).all():
+        raise ArgumentError("weights", found.tolist(), accepted)
+    return found / found.sum()
+
+
+def _content(members: Sequence[Predictor], rest: bytes) -> str | None:
+    parts = [member.fingerprint() for member in members]
+    known = [part for part in parts if part is not None]
+    return digest(rest, *known) if len(known) == len(parts) else None
+
+
+def _bytes(members: Sequence[Predictor]) -> int | None:
+    sizes = [member.bytes() for member in members]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+ACCEPTED = (
+    "a torch module, a fitted scikit-learn estimator, a model of XGBoost, LightGBM or CatBoost or "
+    "the file of one, an ONNX file, a callable on arrays, or a list of these"
+)
+LISTS = (list, tuple, nn.ModuleList)
+
+
+def as_predictor(
+    teacher: Any,
+    X: Any = None,
+    *,
+    task: str = "auto",
+    output: str = "auto",
+    weights: Any = None,
+    stack: Any = None,
+    classes: Any = None,
+) -> Predictor:
+    r"""A teacher of any kind, as a function from rows to probabilities or values (n, K).
+
+    Arguments:
+        teacher: A torch module; a fitted scikit-learn classifier with `predict_proba`, regressor
+            or Pipeline; XGBoost, LightGBM or CatBoost, as estimators, as their own models or
+            as model files (.json, .ubj, .txt, .cbm); the name of an .onnx file; any callable on
+            arrays; or a list of these, which is averaged.
+        X: A few rows, where the teacher has to be asked what it gives.
+        task: "classification", "multilabel" (each label is there or not) or "regression"; "auto"
+            finds out, or says what it needs to know.
+        output: What a module, a callable or an ONNX file gives: "logits", "probabilities",
+            "log_probabilities" or "values"; "auto" finds out likewise.
+        weights: For a list, one positive number for each member.
+        stack: For a list, a fitted model or a callable on all members' answers side by side,
+            (n, M·K), that gives the final answer. `output` is then that of the members, `classes`
+            are those of the answer.
+        classes: Names of the classes in the order of the outputs. For teachers whose classes have
+            names, all of them in the order wanted.
+
+    >>> import numpy as np
+    >>> thirds = as_predictor(lambda x: np.full((len(x), 3), 1 / 3), np.zeros((4, 2)))
+    >>> thirds.task, thirds(np.zeros((1, 2))).round(2)
+    ('classification', array([[0.33, 0.33, 0.33]]))
+
+    Members that know other classes are matched by name:
+
+    >>> from sklearn.dummy import DummyClassifier
+    >>> X = np.zeros((4, 1))
+    >>> two = DummyClassifier().fit(X, ["cat", "cat", "dog", "dog"])
+    >>> three = DummyClassifier().fit(X, ["ant", "cat", "dog", "dog"])
+    >>> both = as_predictor([two, three])
+    >>> both.classes.tolist(), both(X[:1])
+    (['ant', 'cat', 'dog'], array([[0.125, 0.375, 0.5  ]]))
+    """
+    said = Said(task, output, classes).checked()
+    if isinstance(teacher, LISTS):
+        found = _several(list(teacher), X, said, weights, stack)
+    elif weights is not None or stack is not None:
+        argument = "stack" if weights is None else "weights"
+        raise ArgumentError(argument, "one for a single teacher", "None, or a list of teachers")
+    else:
+        found = _single(teacher, X, said)
+    if found.task == "classification" and found.outputs < 2:
+        raise ArgumentError("teacher", "a classifier of one class", "two classes or more")
+    return found
+
+
+def _single(teacher: Any, X: Any, said: Said) -> Predictor:
+    if isinstance(teacher, Predictor):
+        return teacher if said.classes is None else teacher.onto(said.classes)
+    if isinstance(teacher, type):
+        raise ArgumentError("teacher", f"the class {teacher.__name__}", "an object of the class")
+    if isinstance(teacher, str | Path):
+        model, file = open_model(teacher)
+        if not is_booster(model):
+            return Onnx(model, file, X, said)
+        found = Booster(model, X, said)
+        found.file, found.name = file, file.path.name
+        return found
+    if isinstance(teacher, nn.Module):
+        return Network(teacher, X, said)
+    if is_booster(teacher):
+        return Booster(teacher, X, said)
+    if is_estimator(teacher):
+        return Estimator(teacher, X, said)
+    if callable(getattr(teacher, "predict", None)):
+        return Function(teacher.predict, X, said, name=type(teacher).__name__)
+    if callable(teacher):
+        return Function(teacher, X, said)
+    raise ArgumentError("teacher", f"an object of type {type(teacher).__name__}", ACCEPTED)
+
+
+def _several(teachers: list[Any], X: Any, said: Said, weights: Any, stack: Any) -> Predictor:
+    if not teachers:
+        raise ArgumentError("teacher", "an empty list", ACCEPTED)
+    members = []
+    for number, teacher in enumerate(teachers):
+        own = said if stack is None else _below(teacher, said)
+        several = isinstance(teacher, LISTS)
+        with called("teacher", f"teacher[{number}]"):
+            members.append(
+                _several(list(teacher), X, own, None, None) if several else _single(teacher, X, own)
+            )
+    if stack is None:
+        return averaged(agreed(members), weights, X)
+    if weights is not None:
+        raise ArgumentError("weights", "weights beside a stack", "one of the two")
+    width = sum(member.outputs for member in members)
+    if getattr(stack, "n_features_in_", width) != width:
+        received = f"a model of {stack.n_features_in_} columns"
+        raise ArgumentError("stack", received, f"one of {width}, all outputs of the members")
+    rows = None if X is None else side_by_side(members, look(X, "what members give"))
+    with called("teacher", "stack"):
+        return Stack(members, _single(stack, rows, said._replace(output="auto")))
+
+
+def _below(member: Any, said: Said) -> Said:
+    r"""What is said of a member of a stack: its classes stay in the order that the stack knows."""
+    knows = isinstance(member, LISTS) or is_estimator(member) or is_booster(member)
+    return Said("auto" if knows else said.task, said.output if not knows else "auto")

@@ -1,0 +1,305 @@
+r"""The user's rows: tensors for generators and students, and back into what the teacher eats."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import data as torch_data
+
+from limbeck.arrays import X, as_part
+from limbeck.errors import ArgumentError
+from limbeck.inputs.dataset import materialise
+from limbeck.teachers.predictor import called
+
+__all__ = ["ArrayKind", "Kind", "Rows", "TableKind", "kind_from_spec", "read"]
+
+DENSE_AT_MOST = 2**28
+r"""Numbers up to which sparse rows are made dense, as students need them."""
+
+
+class Kind(ABC):
+    r"""What the user's rows are: how they become tensors, and how tensors become rows again."""
+
+    @abstractmethod
+    def encode(self, given: Any, argument: str = "X") -> X:
+        r"""Rows of this kind as tensors, in a type that holds them; errors name what does not fit.
+
+        Numbers are float64, unless they come in a type that float32 holds.
+        """
+
+    @abstractmethod
+    def decode(self, x: X) -> Any:
+        r"""Generated tensors as rows for the teacher, in the types of the user's own rows."""
+
+    def as_given(self, given: Any) -> Any:
+        r"""The user's own rows as the teacher gets them: as they came."""
+        return given
+
+    @property
+    def whole(self) -> bool:
+        r"""Whether some numbers are whole, so that generated ones have to be rounded."""
+        return False
+
+    def rounded(self, x: X) -> X:
+        r"""Generated tensors as `decode` will give them to the teacher: whole numbers are whole."""
+        return x
+
+    def encoder(self, embed: str = "auto") -> nn.Module | None:
+        r"""From tensors to a matrix (n, features), where they are none; see `Table.encoder`."""
+        return None
+
+    @abstractmethod
+    def spec(self) -> dict[str, Any]:
+        r"""All of it, as JSON can hold it."""
+
+
+class Rows(NamedTuple):
+    r"""The user's rows.
+
+    Attributes:
+        kind: What they are.
+        x: The rows as tensors.
+        given: The rows as the teacher gets them.
+        labels: Labels, if the rows came with some.
+    """
+
+    kind: Kind
+    x: X
+    given: Any
+    labels: Any = None
+
+
+class ArrayKind(Kind):
+    r"""Rows of numbers (n, ...).
+
+    Arguments:
+        shape: The shape of a row.
+        dtype: The type of the arrays that the teacher gets: the user's own.
+        sparse: Whether it gets sparse matrices.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: str = "float64", sparse: bool = False
+    ) -> None:
+        self.shape, self.dtype, self.sparse = tuple(shape), np.dtype(dtype), sparse
+
+    def encode(self, given: Any, argument: str = "X") -> Tensor:
+        x = _tensor(given, argument)
+        if tuple(x.shape[1:]) != self.shape:
+            expected = f"rows of shape {self.shape}, as the student was made for"
+            raise ArgumentError(argument, f"rows of shape {tuple(x.shape[1:])}", expected)
+        return x
+
+    def decode(self, x: X) -> Any:
+        assert isinstance(x, Tensor)
+        array = self.rounded(x.detach().cpu()).numpy().astype(self.dtype)  # type: ignore[union-attr]
+        if not self.sparse:
+            return array
+        from scipy import sparse
+
+        return sparse.csr_matrix(array)
+
+    @property
+    def whole(self) -> bool:
+        return self.dtype.kind in "biu"
+
+    def rounded(self, x: X) -> X:
+        if not self.whole:
+            return x
+        assert isinstance(x, Tensor)
+        held = (0, 1) if self.dtype.kind == "b" else _limits(self.dtype)
+        return x.round().clamp(*held)
+
+    def spec(self) -> dict[str, Any]:
+        return {
+            "kind": "array",
+            "shape": list(self.shape),
+            "dtype": str(self.dtype),
+            "sparse": self.sparse,
+        }
+
+
+class TableKind(Kind):
+    r"""Rows of a data frame, by the schema of a `Table`.
+
+    Arguments:
+        table: The schema.
+        array: The type of the arrays that the teacher gets, where it gets arrays: rows of numbers
+            with gaps are taken as a table. None gives it frames.
+        dtypes: The types of the user's columns by name; None takes those of the table.
+    """
+
+    def __init__(self, table: Any, array: str | None = None, dtypes: Any = None) -> None:
+        self.table, self.array = table, array
+        self.dtypes = {} if dtypes is None else dict(dtypes)
+
+    def encode(self, given: Any, argument: str = "X") -> X:
+        if self.array and not hasattr(given, "columns"):
+            given = _framed(given)
+        if not hasattr(given, "columns"):
+            received = f"a {type(given).__name__}"
+            raise ArgumentError(argument, received, "a data frame with the columns of the data")
+        if not len(given):
+            raise ArgumentError(argument, "a data frame without rows", "one row or more")
+        with called("df", argument):
+            found: X = self.table.encode_exactly(given)
+        return found
+
+    def decode(self, x: X) -> Any:
+        frame = self.table.to_frame(x)
+        if self.array:
+            return frame.to_numpy(self.array)
+        for name, dtype in self.dtypes.items():
+            if name in frame and frame[name].dtype != dtype:
+                frame[name] = _cast(frame[name], dtype)
+        return frame
+
+    def as_given(self, given: Any) -> Any:
+        if self.array or not hasattr(given, "columns"):
+            return given
+        frame = given.to_pandas() if not hasattr(given, "iloc") else given
+        names = [column.name for column in self.table.columns]
+        if not set(names) <= set(frame.columns):  # constant columns may be left out
+            return self.decode(self.encode(frame))
+        return frame if names == list(frame.columns) else frame[names]
+
+    @property
+    def whole(self) -> bool:
+        return any(getattr(column, "step", 0) for column in self.table.varying)
+
+    def rounded(self, x: X) -> X:
+        found: X = self.table.rounded(x)
+        return found
+
+    def encoder(self, embed: str = "auto") -> nn.Module:
+        encoder: nn.Module = self.table.encoder(embed)
+        return encoder
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "table", "table": self.table.spec(), "array": self.array}
+
+
+def read(given: Any, table: Any = None) -> Rows:
+    r"""The user's rows: a frame, a sparse matrix, a torch Dataset, or numbers.
+
+    Numbers with gaps (NaN) are taken as a table, whose students see what is missing.
+
+    Arguments:
+        given: The rows.
+        table: The schema of a data frame; None reads it off.
+    """
+    if isinstance(given, torch_data.Dataset):
+        x, labels = materialise(given, "X")
+        return read(x)._replace(labels=labels)
+    if hasattr(given, "columns") and hasattr(given, "dtypes"):
+        return _table(given, table)
+    if table is not None:
+        raise ArgumentError("X", f"a {type(given).__name__}", "a data frame, beside a table")
+    if _has_gaps(given):
+        return _gaps(given)
+    x = _tensor(given, "X")
+    given = _as_array(given)
+    kind = ArrayKind(tuple(x.shape[1:]), _dtype_name(given), hasattr(given, "toarray"))
+    return Rows(kind, x, given)
+
+
+def kind_from_spec(spec: dict[str, Any]) -> Kind:
+    r"""What `Kind.spec` described."""
+    fields = dict(spec)
+    if fields.pop("kind") == "array":
+        return ArrayKind(**fields)
+    from limbeck.tables.table import Table
+
+    array = fields["array"]  # True in results of versions that gave all arrays as float64
+    array = "float64" if array is True else array or None
+    return TableKind(Table.from_spec(fields["table"]), array)
+
+
+def _table(frame: Any, table: Any) -> Rows:
+    from limbeck.tables.table import Table, as_frame
+
+    with called("df", "X"):
+        found = Table(frame) if table is None else table
+        kind = TableKind(found, dtypes=as_frame(frame).dtypes)
+    return Rows(kind, kind.encode(frame), kind.as_given(frame))
+
+
+def _gaps(given: Any) -> Rows:
+    r"""An array of numbers of which some are missing, as a table."""
+    from limbeck.tables.table import Table
+
+    frame, given = _framed(given), _as_array(given)
+    with called("df", "X"):
+        kind = TableKind(Table(frame), _dtype_name(given))
+    return Rows(kind, kind.encode(frame), given)
+
+
+def _as_array(given: Any) -> Any:
+    r"""Arrays, tensors and sparse matrices as they are; of lists, the array."""
+    if isinstance(given, list | tuple) and given and isinstance(given[0], Tensor):
+        return torch.stack(list(given))
+    return given if hasattr(given, "dtype") else np.asarray(given)
+
+
+def _dtype_name(array: Any) -> str:
+    r"""The NumPy type of the arrays that a teacher gets for rows such as these."""
+    if not isinstance(array, Tensor):
+        return str(np.dtype(array.dtype))
+    name = str(array.dtype).removeprefix("torch.")
+    return "float32" if name == "bfloat16" else name  # which NumPy does not have
+
+
+def _cast(column: Any, dtype: Any) -> Any:
+    r"""A column in another type, if that holds all of its values: a schema may be of other rows."""
+    found = column.astype(dtype)
+    held = (found.isna() == column.isna()).all()
+    if getattr(dtype, "kind", "") in "iu":
+        held &= (found == column).all()
+    return found if held else column
+
+
+def _limits(dtype: np.dtype) -> tuple[float, float]:
+    r"""What an integer type holds, as far as float64 can count."""
+    held = np.iinfo(dtype)
+    return max(float(held.min), -(2.0**62)), min(float(held.max), 2.0**62)
+
+
+def _tensor(given: Any, argument: str) -> Tensor:
+    if hasattr(given, "toarray"):
+        if given.shape[0] * given.shape[1] > DENSE_AT_MOST:
+            received = f"a sparse matrix of {given.shape[0]:,} × {given.shape[1]:,}"
+            accepted = f"at most {DENSE_AT_MOST:,} numbers once dense: fewer rows or columns"
+            raise ArgumentError(argument, received, accepted)
+        given = given.toarray()
+    x = as_part(given, argument).values
+    if x.ndim == 1:
+        accepted = "rows and columns (n, D); one column is X[:, None]"
+        raise ArgumentError(argument, f"shape {tuple(x.shape)}", accepted)
+    short = not x.is_floating_point() and x.element_size() <= 2  # which float32 counts exactly
+    floating = x.is_floating_point() and x.dtype != torch.float64
+    x = x.detach().cpu().to(torch.float32 if short or floating else torch.float64)
+    if bool((x.abs() > torch.finfo(torch.float32).max).any()):
+        raise ArgumentError(argument, "numbers beyond float32", "numbers below 3e38 in size")
+    return x
+
+
+def _has_gaps(given: Any) -> bool:
+    if isinstance(given, Tensor):
+        return given.ndim == 2 and given.is_floating_point() and bool(given.isnan().any())
+    if not isinstance(given, list | np.ndarray):
+        return False
+    array = np.asarray(given)
+    return array.ndim == 2 and array.dtype.kind == "f" and bool(np.isnan(array).any())
+
+
+def _framed(given: Any) -> Any:
+    import pandas
+
+    if isinstance(given, Tensor):
+        given = given.detach().cpu().double() if given.dtype == torch.bfloat16 else given.cpu()
+    array = np.asarray(given.detach() if isinstance(given, Tensor) else given)
+    return pandas.DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])

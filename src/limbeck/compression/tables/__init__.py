@@ -1,1 +1,0 @@
-r"""Mixed tables: frames for teachers, tensors for students."""

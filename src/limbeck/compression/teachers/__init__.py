@@ -1,1 +1,0 @@
-r"""Teachers of every kind, as predictors on arrays or frames."""

@@ -1,0 +1,255 @@
+r"""What `condense` gives back: a small student, how far its draws can be trusted, its report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+
+from limbeck.arguments import whole_number
+from limbeck.arrays import X, as_parts, map_tensors
+from limbeck.condensation.agreement import Agreement, agreement, density_agreement
+from limbeck.condensation.marginal import WarnOnce, marginal
+from limbeck.condensation.new_inputs import NewInputs
+from limbeck.condensation.outcomes import Head, Means
+from limbeck.condensation.predict_function import Predict
+from limbeck.condensation.sample_bag import SampleBag
+from limbeck.condensation.serialization import (
+    bag_of,
+    check_bag,
+    diagnostics_of,
+    remembered,
+    told_bag,
+    told_diagnostics,
+)
+from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.posteriors.diagnostics import Diagnostics
+from limbeck.posteriors.draws import Draws
+from limbeck.posteriors.read import as_draws
+from limbeck.posteriors.stream import Stream, StreamEnded
+from limbeck.posteriors.structure import as_parts as parts_of
+from limbeck.storage import files
+from limbeck.training.result import FORMAT, STUDENT, Result, load
+
+__all__ = ["ABOUT", "Condensed"]
+
+ABOUT = "condensed.json"
+
+KEPT = ("notes", "used", "draw_bytes")
+r"""Attributes that are saved as they are."""
+
+
+@dataclass(repr=False)
+class Condensed(Result):
+    r"""A condensed posterior.
+
+    Attributes:
+        diagnostics: R̂ and effective sizes of the draws, with reasons to distrust them; None where
+            they cannot be told.
+        notes: What there is to know beside.
+        used: How many draws were used; those of a stored posterior count once.
+        draw_bytes: The bytes of the draws that were in memory at once.
+        head: How the student's outputs are read; None of a density without inputs.
+        calling: The user's function; None where predictions were given.
+        posterior: The draws; None likewise.
+        new_inputs: How near the student is to the average at inputs that it was not trained on;
+            None of a density without inputs.
+    """
+
+    diagnostics: Diagnostics | None = None
+    notes: list[str] = field(default_factory=list)
+    used: int = 0
+    draw_bytes: int = 0
+    head: Head | None = None
+    calling: Predict | None = None
+    posterior: Draws | Stream | None = None
+    new_inputs: NewInputs | None = None
+
+    @property
+    def bytes(self) -> int:
+        r"""The bytes of the student."""
+        state = self.student.state_dict().values()
+        return sum(tensor.numel() * tensor.element_size() for tensor in state)
+
+    @torch.no_grad()
+    def predict(self, x: Any = None) -> Any:
+        r"""The distribution of y at inputs x, an array, a tensor or a dict of such.
+
+        It is right at each single input; samples at several are independent of each other, as
+        `limbeck.PseudoDrawWarning` says once. Of a density without inputs it is the density itself.
+        """
+        if self.head is None:
+            return self.student
+        once = self.__dict__.setdefault("_once", WarnOnce())
+        return marginal(self.head.read(self.student(self._placed(x))), once)
+
+    def report(
+        self, x: Any = None, y: Any = None, *, posterior: Any = None, draws: int = 10_000
+    ) -> Agreement:
+        r"""The student beside the average over all draws: errors, divergence, bytes, time.
+
+        Arguments:
+            x: Inputs, best such as the student has not seen; None for a density without inputs,
+                which is compared at samples of the average.
+            y: Outcomes there, if known, whose log probabilities are compared.
+            posterior: Draws to average over; None takes those that were condensed, which a result
+                that was read back has forgotten. Of a stream, further ones are taken.
+            draws: How many draws to take of a stream.
+        """
+        if self.calling is None and not isinstance(self.student, SampleBag):
+            accepted = (
+                "a result of draws and predict; of this one, compare result.predict(x) with them"
+            )
+            raise ArgumentError("report", "a result of predictions=, without a model", accepted)
+        given = self.posterior if posterior is None else as_draws(posterior)
+        if given is None:
+            raise ArgumentError("posterior", None, "the draws, which are not saved with a result")
+        if isinstance(given, Stream):
+            some = parts_of(_further(given, whole_number("draws", draws, "a whole number", 2)))
+            given = Draws({name: part[None] for name, part in some.items()})
+        like = next(self.student.parameters())
+        stored = given.to(like.device, like.dtype)
+        size = stored.count * stored.structure.dim * like.element_size()
+        outcomes = None if y is None else torch.as_tensor(y).to(like.device)
+        if self.head is None:
+            assert self.calling is not None
+            return density_agreement(
+                self.calling, stored, self.student, outcomes, (size, self.bytes)
+            )
+        placed, calling = self._placed(x), self.calling
+        if calling is None:
+            assert isinstance(self.student, SampleBag)
+            calling = Predict(self.student.predict, stored.take([0, 1]), placed)
+        found = agreement(calling, stored, self.predict, placed, outcomes, (size, self.bytes))
+        return replace(found, new_inputs=self.new_inputs)
+
+    def save(self, folder: str | Path) -> Path:
+        r"""Write the student and its story into a folder, and how its answers are read.
+
+        A ready-made model of `limbeck.condensation.models` is remembered by its name and settings;
+        a function of your own is not saved, and `load` asks for it. Draws are not saved either.
+        """
+        folder = super().save(folder)
+        about = {
+            "head": None if self.head is None else asdict(self.head),
+            "bag": told_bag(self.student),
+            "diagnostics": told_diagnostics(self.diagnostics),
+            "new_inputs": None if self.new_inputs is None else self.new_inputs.record(),
+            **{name: getattr(self, name) for name in KEPT},
+        }
+        files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
+        return folder
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        student: nn.Module | None = None,
+        *,
+        predict: Callable[..., Any] | None = None,
+    ) -> Condensed:
+        r"""Read a result back; it predicts and is exported as before, and has forgotten its draws.
+
+        Arguments:
+            folder: What `save` wrote.
+            student: An empty copy of a module of the user's own; bags need none.
+            predict: The function of (draw, x) that a bag was condensed with, if it is your own.
+        """
+        folder = Path(folder)
+        path = folder / ABOUT
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            bag, head = about["bag"], about["head"]
+            kept: dict[str, Any] = {name: about[name] for name in KEPT}
+            kept["head"] = None if head is None else Head(**head)
+            kept["diagnostics"] = diagnostics_of(about["diagnostics"])
+            if head is not None:
+                kept["new_inputs"] = NewInputs.from_record(about.get("new_inputs"))
+            known = None if bag is None else remembered(bag["predict"])
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
+        function = known if predict is None else predict
+        if bag is not None and student is None:
+            if function is None:
+                received = f"None, and {folder} is a bag of the user's own function"
+                raise ArgumentError("predict", received, "predict=, the function of (draw, x)")
+            student = bag_of(bag, files.read(folder / STUDENT, FORMAT)[0], function)
+        elif predict is not None:
+            received = f"a function for {folder}, whose student calls none"
+            raise ArgumentError("predict", received, "None")
+        result = load(folder, student)
+        if predict is not None and isinstance(result.student, SampleBag):
+            check_bag(result.student, kept["head"], result.settings.get("input_shape") or {})
+        return cls(**{each.name: getattr(result, each.name) for each in fields(Result)}, **kept)
+
+    def portable(self) -> Any:
+        r"""What leaves when it is exported: means of y, of classes their probabilities.
+
+        Of a density without inputs it is its logarithm.
+        """
+        from limbeck.export.portable import of_result
+
+        doubts = () if self.diagnostics is None else tuple(self.diagnostics.reasons)
+        if self.new_inputs is not None and self.new_inputs.state != "trustworthy":
+            doubts += (_sentence(self.new_inputs.reason),)
+        told: dict[str, Any] = {"draws": f"{self.used:,}"} if self.used else {}
+        told |= {} if self.new_inputs is None else dict(self.new_inputs.lines())
+        if self.head is None:
+            return of_result(self, verb="condense", doubts=doubts, about=told)
+        form = "probabilities" if self.head.classes else "means"
+        means = Means(self.student, self.head)
+        return of_result(self, means, form, verb="condense", doubts=doubts, about=told)
+
+    def table(self) -> Table:
+        r"""The result as a table."""
+        table = super().table()
+        table.title = "condensation"
+        if self.draw_bytes:
+            table.add_row("draws", f"{self.used:,}, {self.draw_bytes:,} bytes of them at once")
+        table.add_row("bytes", f"{self.bytes:,}")
+        if self.diagnostics is not None and len(self.diagnostics.r_hat):
+            table.add_row("R̂, effective size", _worth(self.diagnostics))
+            for reason in self.diagnostics.reasons:
+                table.add_row("doubt", reason)
+        for line in () if self.new_inputs is None else self.new_inputs.lines():
+            table.add_row(*line)
+        for note in self.notes:
+            table.add_row("note", note)
+        return table
+
+    def _placed(self, x: Any) -> X:
+        r"""Inputs of any kind on the student's device and of its floating type."""
+        like = next(self.student.parameters())
+        parts = {name: part.values for name, part in as_parts(x, "x").items()}
+
+        def placed(part: Tensor) -> Tensor:
+            return part.to(like.device, like.dtype if part.is_floating_point() else part.dtype)
+
+        return map_tensors(placed, parts.get("", parts))
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
+
+
+def _worth(found: Diagnostics) -> str:
+    r"""The largest R̂ and the smallest effective size of those that can be told."""
+    r_hat, ess = (each[each.isfinite()].tolist() for each in (found.r_hat, found.ess))
+    most = f"at most {max(r_hat):.3f}" if r_hat else "not known"
+    return f"{most}, " + (f"at least {min(ess):,.0f}" if ess else "not known: too few draws")
+
+
+def _further(stream: Stream, n: int) -> Any:
+    r"""The next draws of a stream that has not ended."""
+    try:
+        return stream.next(n)
+    except StreamEnded as end:
+        received = f"a stream without {n:,} further draws ({end})"
+        accepted = "posterior=, draws to compare with; or fewer draws= of a stream that goes on"
+        raise ArgumentError("posterior", received, accepted) from end

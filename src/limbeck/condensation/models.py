@@ -1,0 +1,205 @@
+r"""Ready-made functions of one draw and all inputs: regressions, and a Bayesian network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from limbeck.arguments import whole_number
+from limbeck.arrays import X
+from limbeck.distributions.continuous import Normal
+from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
+from limbeck.errors import ArgumentError
+from limbeck.models.mlp import MLP
+from limbeck.models.mlp import _log_ndtr as log_ndtr
+from limbeck.posteriors.structure import Structure
+
+__all__ = [
+    "MLPRegression",
+    "Regression",
+    "linear",
+    "logistic",
+    "mlp",
+    "poisson",
+    "probit",
+    "softmax",
+]
+
+FAMILIES: dict[str, Callable[[Tensor, Any], Any]] = {
+    "linear": lambda z, scale: _normal(z, scale),
+    "logistic": lambda z, scale: Bernoulli(logits=z),
+    "probit": lambda z, scale: Bernoulli(logits=log_ndtr(z) - log_ndtr(-z)),
+    "poisson": lambda z, scale: Poisson(log_rate=z),
+    "softmax": lambda z, scale: Categorical(logits=z),
+}
+
+
+@dataclass(frozen=True)
+class Regression:
+    r"""A generalised linear model: y at x has a distribution in z = x·weights + bias.
+
+    A draw may be a dict, whose variables are named here, or a vector: the weights, then the bias,
+    if there is a number for it, then the scale, if it is not a known number.
+
+    Arguments:
+        family: "linear", "logistic", "probit", "poisson" or "softmax".
+        weights: The name of the weights: (D,), or (D, K) for K classes.
+        bias: The name of the bias: a number, or (K,); a model may have none.
+        scale: Of a linear model, the name of the deviation of y, or its value.
+        classes: Of softmax, the number of classes, which a vector does not tell.
+    """
+
+    family: str
+    weights: str = "beta"
+    bias: str = "alpha"
+    scale: str | float = "sigma"
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ArgumentError.unknown("family", self.family, FAMILIES)
+
+    def __call__(self, draw: X, x: Tensor) -> Any:
+        r"""The distribution of y at each of the inputs x (n, D); of one variable, (n,) will do."""
+        if not isinstance(x, Tensor):
+            raise ArgumentError("inputs", f"a {type(x).__name__}", f"a tensor, for {self.family}")
+        x = x.unsqueeze(1) if x.ndim == 1 else x.flatten(1)
+        if isinstance(draw, Tensor):
+            weights, bias, scale = self._cut(draw, x.shape[1])
+        else:
+            weights, bias, scale = self._named(draw)
+        wanted = (x.shape[1],) if self.family != "softmax" else (x.shape[1], *weights.shape[1:])
+        if tuple(weights.shape) != wanted or (self.family == "softmax" and weights.ndim != 2):
+            received = f"weights of shape {tuple(weights.shape)} for inputs of {x.shape[1]} numbers"
+            shape = "(D, classes)" if self.family == "softmax" else "(D,)"
+            raise ArgumentError("posterior", received, f"weights {shape}, for {self.family}")
+        return FAMILIES[self.family](x @ weights + bias, scale)
+
+    def _named(self, draw: dict[str, Tensor]) -> tuple[Tensor, Any, Any]:
+        named = [self.weights] if self.family != "linear" else [self.weights, self.scale]
+        _check_names([name for name in named if isinstance(name, str)], draw)
+        scale: Any = self.scale
+        if isinstance(scale, str):
+            scale = draw.get(scale)
+        return draw[self.weights], draw.get(self.bias, 0.0), scale
+
+    def _cut(self, draw: Tensor, size: int) -> tuple[Tensor, Any, Any]:
+        r"""The parts of a vector, by their number."""
+        columns = 1 if self.family != "softmax" else self.classes
+        if columns is None:
+            raise ArgumentError(
+                "classes", None, "the number of classes, for draws that are vectors"
+            )
+        scaled = int(self.family == "linear" and isinstance(self.scale, str))
+        left = draw.shape[0] - size * columns - scaled
+        if left not in (0, columns):
+            received = f"draws of {draw.shape[0]} numbers"
+            counts = f"{size * columns + scaled} or {size * columns + scaled + columns}"
+            raise ArgumentError("posterior", received, f"{counts}, for inputs of {size} numbers")
+        weights, bias, scale = draw.split([size * columns, left, scaled])
+        if columns > 1:
+            weights = weights.reshape(size, columns)
+        else:
+            bias = bias[0] if left else bias
+        return weights, bias if left else 0.0, scale[0] if scaled else self.scale
+
+
+def _normal(z: Tensor, scale: Any) -> Normal:
+    return Normal(z, scale if isinstance(scale, Tensor) else z.new_full((), scale))
+
+
+def linear(weights: str = "beta", bias: str = "alpha", scale: str | float = "sigma") -> Regression:
+    r"""Linear regression, y ~ N(x·weights + bias, scale²); see `Regression`.
+
+    >>> linear()(torch.tensor([1.0, 10.0, 0.5]), torch.tensor([[2.0]])).interval(0.95)
+    (tensor([11.0200]), tensor([12.9800]))
+    """
+    return Regression("linear", weights, bias, scale)
+
+
+def logistic(weights: str = "beta", bias: str = "alpha") -> Regression:
+    r"""Logistic regression, p(y = 1) = σ(x·weights + bias); see `Regression`."""
+    return Regression("logistic", weights, bias)
+
+
+def probit(weights: str = "beta", bias: str = "alpha") -> Regression:
+    r"""Probit regression, p(y = 1) = Φ(x·weights + bias); see `Regression`."""
+    return Regression("probit", weights, bias)
+
+
+def poisson(weights: str = "beta", bias: str = "alpha") -> Regression:
+    r"""Poisson regression, y ~ Poisson(exp(x·weights + bias)); see `Regression`."""
+    return Regression("poisson", weights, bias)
+
+
+def softmax(
+    weights: str = "beta", bias: str = "alpha", *, classes: int | None = None
+) -> Regression:
+    r"""Softmax regression, p(y = k) ∝ exp(x·weights_k + bias_k); see `Regression`."""
+    if classes is not None:
+        classes = whole_number("classes", classes, "a whole number from 2", least=2)
+    return Regression("softmax", weights, bias, classes=classes)
+
+
+class MLPRegression:
+    r"""A network whose weights are drawn.
+
+    A draw is a vector of all weights, in the order of `lb.MLP(*sizes).parameters()`, or a dict of
+    them by their names there, such as "layers.0.weight". With one output y is 0 or 1, with more a
+    class; with a scale, y is a real number about the only output.
+
+    Arguments:
+        sizes: Numbers of inputs, of units in each hidden layer, and of outputs.
+        hidden: The kind of the hidden layers.
+        scale: For real numbers, the deviation of y, or the name of its variable in a dict; in a
+            vector it comes last.
+
+    Attributes:
+        structure: Names and shapes of the weights.
+
+    >>> mlp(2, 3, 1).structure.dim
+    13
+    """
+
+    def __init__(self, sizes: tuple[int, ...], hidden: str, scale: str | float | None) -> None:
+        self._net = MLP(*sizes, hidden=hidden, generator=torch.Generator()).requires_grad_(False)
+        if scale is not None and sizes[-1] != 1:
+            raise ArgumentError("sizes", sizes, "one output, where there is a scale")
+        self.scale = scale
+        self.structure = Structure.of(dict(self._net.named_parameters()), leading=0)
+
+    def __call__(self, draw: X, x: Tensor) -> Any:
+        scale: Any = self.scale
+        named = isinstance(scale, str)
+        if isinstance(draw, Tensor):
+            size = self.structure.dim + named
+            if draw.shape[0] != size:
+                received = f"draws of {draw.shape[0]} numbers"
+                raise ArgumentError("posterior", received, f"{size}, the weights of {self._net}")
+            scale = draw[-1] if named else scale
+            weights: Any = self.structure.unflatten(draw[: self.structure.dim])
+        else:
+            _check_names([*self.structure.names, *([scale] if named else [])], draw)
+            scale = draw[scale] if named else scale
+            weights = {name: draw[name] for name in self.structure.names}
+        z = functional_call(self._net, weights, (x,))
+        if scale is not None:
+            return _normal(z[:, 0], scale)
+        return Bernoulli(logits=z[:, 0]) if z.shape[1] == 1 else Categorical(logits=z)
+
+
+def _check_names(wanted: Iterable[str], draw: Mapping[str, Tensor]) -> None:
+    for name in wanted:
+        if name not in draw:
+            received = f"no variable {name!r} among {', '.join(map(repr, draw))}"
+            raise ArgumentError("posterior", received, f"draws that have {name!r}")
+
+
+def mlp(*sizes: int, hidden: str = "tanh", scale: str | float | None = None) -> MLPRegression:
+    r"""A Bayesian network; see `MLPRegression`."""
+    return MLPRegression(sizes, hidden, scale)

@@ -1,0 +1,268 @@
+r"""Stepwise EM: a mixture of Gaussians fitted to a stream, minibatch by minibatch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limbeck.arguments import number, whole_number
+from limbeck.arrays import as_batch
+from limbeck.distributions.gaussians import (
+    Moments,
+    Statistics,
+    expectations,
+    expected_statistics,
+    least_variances,
+    maximised,
+)
+from limbeck.errors import ArgumentError
+from limbeck.models.mixture import GaussianMixture
+from limbeck.models.mixture_em import Ascent, Samples, parameters_of, started, troubles
+from limbeck.storage.files import copy_into
+from limbeck.training.objective import Objective, Plan
+from limbeck.training.schedules import Schedule, as_schedule, same_until
+from limbeck.training.update import Progress
+
+__all__ = ["StepSize", "StepwiseEM"]
+
+FIRST_ITERATIONS = 10
+r"""Iterations of batch EM on the inputs that each mixture starts from."""
+
+DEAD = 1e-6
+r"""The weight below which a component is said to have died out."""
+
+INPUTS_EACH = 10
+r"""Inputs that a step must stand for, for each component and variable, to weigh 1."""
+
+
+@dataclass(frozen=True)
+class StepSize:
+    r"""(t0 + t)^−β after t steps; for ½ < β ≤ 1 it satisfies Robbins and Monro.
+
+    >>> StepSize(t0=1.0, beta=1.0)(torch.tensor(3.0), 10)
+    tensor(0.2500)
+    """
+
+    t0: float = 1.0
+    beta: float = 0.6
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.t0 < math.inf or not 0 < self.beta <= 1:
+            received = f"t0={self.t0}, beta={self.beta}"
+            raise ArgumentError("schedule", received, "t0 ≥ 1, 0 < beta ≤ 1")
+
+    def __call__(self, t: Tensor, total: int) -> Tensor:
+        return (self.t0 + t) ** (-self.beta)
+
+
+class StepwiseEM:
+    r"""Online EM (Cappé and Moulines, 2009) as an update of the loop.
+
+    At each step the statistics of the E step on the minibatch are mixed into a running average
+    with weight γ_t, and the M step follows from that average. With γ = 1 and all data in the
+    batch it is batch EM. It descends `limbeck.losses.kl`, and nothing else.
+
+    Several mixtures start from some inputs that are looked at before the first step. All run
+    side by side, and the student is the one that has explained fresh inputs best so far, each
+    minibatch being judged before it is learnt from. Everything is computed in float64.
+
+    Arguments:
+        schedule: γ as a function of (steps done, total): "linear" from 1 to 0, "robbins-monro"
+            for `StepSize()`, a `StepSize`, or any other schedule.
+        floor: The least variance of a component, in units of the inputs' variance.
+        restarts: How many mixtures start by k-means++; 0 goes on from where the student is.
+        start: How many inputs are looked at before the first step; "auto" is 100, or more for
+            many components.
+        average: The part of the steps, at the end, over which statistics are averaged once more,
+            which takes noise away; 0 for none.
+        window: γ is at most a minibatch's size over this number, so that minibatches too small
+            to know all components by do not replace what was known; "auto" is ten inputs a
+            component and variable, 0 lets γ be what the schedule says.
+        interpolate: "statistics", or "parameters" for the update that the source text also
+            names: θ ← (1 − γ)θ + γθ', where θ' is fitted to the minibatch.
+        iterations: Iterations of EM on the minibatch that θ' takes, from θ.
+
+    Attributes:
+        param_groups: The settings, as checkpoints compare them.
+    """
+
+    whole = True
+
+    def __init__(
+        self,
+        schedule: str | Schedule = "linear",
+        *,
+        floor: float = 1e-4,
+        restarts: int = 4,
+        start: int | str = "auto",
+        average: float = 0.5,
+        window: float | str = "auto",
+        interpolate: str = "statistics",
+        iterations: int = 1,
+    ) -> None:
+        self.schedule = StepSize() if schedule == "robbins-monro" else as_schedule(schedule)
+        self.floor = number("floor", floor, "a number between 0 and 1", lambda v: 0 < v < 1)
+        self.restarts = whole_number("restarts", restarts, "a whole number from 0", least=0)
+        self.average = number("average", average, "a number from 0 to 1", lambda v: 0 <= v <= 1)
+        self.start: Any = start
+        if start != "auto":
+            self.start = whole_number("start", start, "'auto' or a whole number from 1", least=1)
+        self.window: Any = window
+        if window != "auto":
+            self.window = number("window", window, "'auto' or a number from 0", lambda v: v >= 0)
+        if interpolate not in ("statistics", "parameters"):
+            known = ("statistics", "parameters")
+            raise ArgumentError.unknown("interpolate", interpolate, known)
+        self.interpolate = interpolate
+        self.iterations = whole_number("iterations", iterations, "a whole number from 1", least=1)
+        names = ("floor", "restarts", "start", "average", "window", "interpolate", "iterations")
+        self.param_groups: list[dict[str, Any]] = [{name: getattr(self, name) for name in names}]
+
+    def bind(self, objective: Objective, steps: int) -> None:
+        student = objective.student
+        if not isinstance(student, GaussianMixture):
+            received = f"a {type(student).__name__}, for {type(self).__name__}"
+            raise ArgumentError("student", received, "a GaussianMixture")
+        if [term.name for term in objective.terms] != ["kl"]:
+            raise ArgumentError("loss", repr(objective.loss), "limbeck.losses.kl(), alone, for EM")
+        self.objective, self.student, self.steps = objective, student, steps
+        self.kind, self.matrices = student.covariance, student.matrices
+        # on a GPU, eigenvalues make the CPU wait, which a CUDA graph cannot hold
+        self.whole = not (self.matrices and objective.device.type == "cuda")
+        self.progress = Progress(1, objective.device, student.means.dtype)
+        self._leaves = {name: p.detach() for name, p in student.named_parameters()}
+        known = INPUTS_EACH * student.components * (student.dim + 1)
+        self._window = known if self.window == "auto" else self.window
+        self._begin(max(100, known) if self.start == "auto" else self.start)
+
+    @torch.no_grad()
+    def _begin(self, n: int) -> None:
+        r"""All that the steps change, from some inputs that are looked at without moving on."""
+        batch = as_batch(self.objective.inputs.probe(n))
+        samples = Samples.of(self.student, batch.x, batch.weight, "inputs")
+        least = least_variances(samples.variance, self.floor, self.kind)
+        seed = self.objective.generator.initial_seed()
+        generator = torch.Generator().manual_seed(seed)
+        found = [samples.centred(self.student.moments())] if not self.restarts else []
+        for _ in range(self.restarts):
+            first = started(samples, self.student.components, self.kind, generator)
+            ascent = Ascent(samples, first, self.kind, least)
+            ascent.run(FIRST_ITERATIONS, 0.0)
+            found.append(ascent.moments)
+        self._moments = Moments(*(torch.stack(each) for each in zip(*found, strict=True)))
+        self._state: Statistics | Moments = self._moments
+        if self.interpolate == "statistics":
+            self._state = expected_statistics(self._moments, self.matrices)
+        self._state = _each(torch.clone, self._state)
+        self._average = _each(torch.clone, self._state)
+        self._score = torch.zeros_like(self._moments.weights[:, 0])
+        self._found = _each(lambda tensor: tensor[:1].clone(), self._moments)
+        self._fixed = {"centre": samples.centre, "least": least}
+        self._write(torch.ones_like(self.progress.alive))
+
+    @torch.no_grad()
+    def step(self, plan: Plan, traced: bool) -> None:
+        progress, batch = self.progress, self.objective.batch(plan)
+        x = self.student.rows(batch.x).double() - self._fixed["centre"]
+        weight = None if batch.weight is None else batch.weight.double()
+        losses, fresh = self._expect(x, weight)  # of all mixtures, the student's at the end
+        good = progress.alive & losses.isfinite().all()
+        t = progress.done[0]
+        rate = self.schedule(t, self.steps).clamp(0, 1)
+        if self._window:
+            rate = rate.clamp_max(len(x) / self._window)
+        goal = fresh if self.interpolate == "statistics" else self._fitted(x, weight, fresh)
+        state = _each(lambda old, new: (1 - rate) * old + rate * new, self._state, goal)
+        moments = self._moments_of(state, self._moments)
+        late = t - self._averaged_from(self.steps)
+        part = torch.where(late > 0, 1 / (late + 1), 1.0)
+        average = _each(lambda old, new: (1 - part) * old + part * new, self._average, state)
+        score = self._score + (losses[:-1] - self._score) * 2 / (t + 2)  # later ones count more
+        best = score.argmin().reshape(1)
+        chosen = [_each(lambda each: each.index_select(0, best), of) for of in (average, moments)]
+        changed = _each(lambda old, new: (new - old).square().sum().reshape(1), self._state, goal)
+        mean = losses[-1:]
+        means = torch.cat([mean, self.objective.coefficients[0] * mean])
+        progress.last.copy_(means)
+        progress.norm.copy_(torch.cat(changed).sum().sqrt().reshape(1))
+        _put(good, self._state, state)
+        _put(good, self._moments, moments)
+        _put(good, self._average, average)
+        _put(good, [self._score], [score])
+        _put(good, self._found, self._moments_of(*chosen))
+        self._write(good)
+        progress.sums.add_(torch.where(good, means, 0.0))
+        progress.done.add_(good.to(torch.float64))
+        progress.alive.copy_(good)
+
+    def same_until(self, done: int, total: int) -> bool:
+        starts = {self._averaged_from(each) for each in (self.steps, total)}
+        averaged_alike = len(starts) == 1 or done <= min(starts) + 1
+        return averaged_alike and same_until(self.schedule, done, self.steps, total)
+
+    def _averaged_from(self, steps: int) -> int:
+        r"""The last step, from 0, before the average over steps begins."""
+        return math.floor(steps * (1 - self.average))
+
+    def _expect(self, x: Tensor, weight: Tensor | None) -> tuple[Tensor, Statistics]:
+        r"""The mean loss (R + 1,) of each mixture and of the student, and the former's statistics
+        of one input on average.
+        """
+        every = _each(lambda *two: torch.cat(two), self._moments, self._found)
+        log_density, sums = expectations(x, weight, every, self.matrices)
+        lost = -log_density if weight is None else -log_density * weight
+        return lost.mean(-1), _each(lambda each: each[:-1] / len(x), sums)
+
+    def _fitted(self, x: Tensor, weight: Tensor | None, fresh: Statistics) -> Moments:
+        r"""Mixtures fitted to a minibatch, from where they are."""
+        least = self._fixed["least"]
+        found = maximised(fresh, self._moments, self.kind, least)
+        for _ in range(self.iterations - 1):
+            _, sums = expectations(x, weight, found, self.matrices)
+            found = maximised(sums, found, self.kind, least)
+        return found
+
+    def _moments_of(self, state: Statistics | Moments, before: Moments) -> Moments:
+        if isinstance(state, Moments):
+            return state
+        return maximised(state, before, self.kind, self._fixed["least"])
+
+    def _write(self, good: Tensor) -> None:
+        weights, means, covariances = _each(lambda each: each[0], self._found)
+        placed = Moments(weights, means + self._fixed["centre"], covariances)
+        for name, value in parameters_of(placed, self.kind).items():
+            leaf = self._leaves[name]
+            leaf.copy_(torch.where(good, value.to(leaf.dtype), leaf))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        r"""What is wrong with the student's components, in words; nothing, if all is well."""
+        moments = _each(lambda each: each[0], self._found)
+        return troubles(moments, self._fixed["least"], self.matrices, moments.weights / DEAD)
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = {f"progress.{name}": t for name, t in self.progress.tensors().items()}
+        found |= {f"fixed.{name}": t for name, t in self._fixed.items()} | {"score": self._score}
+        for name in ("moments", "state", "average", "found"):
+            held = getattr(self, f"_{name}")
+            found |= {f"{name}.{field}": getattr(held, field) for field in held._fields}
+        return found
+
+    def load(self, tensors: dict[str, Tensor], path: Path) -> None:
+        copy_into(self.tensors(), tensors, path)
+
+
+def _each(function: Callable[..., Tensor], *tuples: Any) -> Any:
+    r"""A function of each field of one or more tuples of the same kind."""
+    return type(tuples[0])(*(function(*fields) for fields in zip(*tuples, strict=True)))
+
+
+def _put(good: Tensor, places: Any, values: Any) -> None:
+    for place, value in zip(places, values, strict=True):
+        place.copy_(torch.where(good, value, place))

@@ -1,0 +1,424 @@
+r"""Teachers made of draws: averages over all, or one draw at a time."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.arrays import Batch, X, leaves, map_tensors, rows
+from limbeck.condensation.outcomes import unpaired
+from limbeck.condensation.predict_function import Predict, class_logs, mean_logs
+from limbeck.distributions.base import random
+from limbeck.errors import ArgumentError, NotDifferentiableError
+from limbeck.evaluation import Evaluated
+from limbeck.inputs import Dataset
+from limbeck.posteriors.diagnostics import Diagnostics
+from limbeck.posteriors.draws import Draws
+from limbeck.posteriors.stream import Stream
+from limbeck.posteriors.structure import Structure
+from limbeck.teachers.base import Opaque, Teacher
+
+__all__ = [
+    "AT_ONCE",
+    "Average",
+    "DrawSource",
+    "OneDraw",
+    "Picked",
+    "Recorded",
+    "average_teacher",
+    "bytes_of",
+    "diagnosed",
+    "few",
+    "floating_type",
+    "is_online",
+    "one_draw",
+    "outside",
+    "placed",
+    "refuse_derivatives",
+    "strata",
+]
+
+FEW = 8
+r"""Draws that a function is tried at."""
+
+IN_MEMORY = 2**30
+r"""Bytes of stored draws from which on they are used one by one and not averaged over."""
+
+
+RECORDED = (1000, 2**26)
+r"""Draws of a stream that are kept to compare with, at most; and their bytes, at most."""
+
+
+class DrawSource(Protocol):
+    r"""Where fresh draws come from: a `Stream`, or stored draws that are picked at random.
+
+    Attributes:
+        used: Draws that were handed out.
+    """
+
+    used: int
+
+    @property
+    def structure(self) -> Structure:
+        r"""What one draw looks like."""
+
+    def next(self, n: int) -> X:
+        r"""The next n draws, (n, ...) each."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        r"""All that is needed to go on as if never interrupted."""
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        r"""Go on from where `state_dict` was taken."""
+
+
+class Picked:
+    r"""Stored draws at random, so that their mean is the average over all of them.
+
+    Arguments:
+        draws: The draws, which stay where they are: those that are picked are converted.
+        seed: The generator's seed.
+    """
+
+    def __init__(self, draws: Draws, seed: int = 0) -> None:
+        self.draws, self.structure = draws, draws.structure
+        self.generator = torch.Generator().manual_seed(seed)
+        self.used = 0
+
+    def next(self, n: int) -> X:
+        self.used += n
+        return self.draws.take(torch.randint(self.draws.count, (n,), generator=self.generator))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"generator": self.generator.get_state(), "used": torch.tensor(self.used)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.generator.set_state(state["generator"].cpu())
+        self.used = int(state["used"])
+
+
+class Recorded:
+    r"""A stream of which some draws are kept, all with the same chance, in constant memory.
+
+    By these a student is compared after training, without further draws of the chain.
+
+    Arguments:
+        stream: The stream.
+        seed: Of the choice.
+    """
+
+    def __init__(self, stream: Stream, seed: int = 0) -> None:
+        self.stream, self.used = stream, stream.used
+        self.generator = torch.Generator().manual_seed(seed)
+        self.rows: Tensor | None = None  # (kept, dim)
+        self.seen = 0
+
+    @property
+    def structure(self) -> Structure:
+        return self.stream.structure
+
+    def next(self, n: int) -> X:
+        draws = self.stream.next(n)
+        self.used = self.stream.used
+        self._record(self.structure.flatten(draws))
+        return draws
+
+    def stored(self) -> Draws | None:
+        r"""The draws that were kept; None if there were none."""
+        if self.rows is None:
+            return None
+        parts = self.structure.unflatten(self.rows[: self.seen])
+        named = {"": parts} if isinstance(parts, Tensor) else parts
+        return Draws({name: part[None] for name, part in named.items()})
+
+    def state_dict(self) -> dict[str, Tensor]:
+        state = self.stream.state_dict() | {"record.generator": self.generator.get_state()}
+        if self.rows is not None:
+            state |= {"record.rows": self.rows.clone(), "record.seen": torch.tensor(self.seen)}
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.stream.load_state_dict(state)
+        self.used = self.stream.used
+        if "record.generator" in state:
+            self.generator.set_state(state["record.generator"].cpu())
+        if "record.rows" in state:
+            self.rows, self.seen = state["record.rows"].clone(), int(state["record.seen"])
+
+    def _record(self, flat: Tensor) -> None:
+        r"""Reservoir sampling: the i-th draw takes a random one of i places, if there is such."""
+        n = len(flat)
+        if self.rows is None:
+            most, size = RECORDED
+            count = max(2, min(most, size // max(1, flat[0].numel() * flat.element_size())))
+            self.rows = flat.new_empty(count, flat.shape[1])
+        number = torch.arange(self.seen, self.seen + n)
+        place = torch.rand(n, dtype=torch.float64, generator=self.generator) * (number + 1)
+        place = torch.where(number < len(self.rows), number, place.long())
+        self.seen += n
+        chosen = {int(place[i]): int(i) for i in (place < len(self.rows)).nonzero()[:, 0]}
+        if chosen:
+            self.rows[[*chosen]] = flat[[*chosen.values()]].detach()
+
+
+def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:
+    r"""One number of each of `parts` even pieces of 0 … count − 1, at random.
+
+    >>> strata(4, 8, torch.Generator().manual_seed(0)).tolist()
+    [0, 0, 1, 1, 2, 2, 3, 3]
+    """
+    places = torch.arange(parts, dtype=torch.float64)
+    places += random(torch.rand, (parts,), places, generator)
+    return (places * (count / parts)).long().clamp_max(count - 1)
+
+
+def is_online(online: bool | str, draws: Draws | Stream) -> bool:
+    r"""Whether to use one draw an input: said by the user, or by what the draws are."""
+    if online not in (True, False, "auto"):
+        raise ArgumentError.unknown("online", online, ("auto", "True", "False"))
+    if isinstance(draws, Stream):
+        if online is False:
+            raise ArgumentError("online", False, "True or 'auto' for a stream, which is not kept")
+        return True
+    if online == "auto":
+        return bytes_of(draws.count, draws.structure, draws.dtype) > IN_MEMORY
+    return bool(online)
+
+
+def bytes_of(count: int, structure: Structure, dtype: torch.dtype) -> int:
+    r"""The bytes of so many draws."""
+    return count * structure.dim * torch.empty(0, dtype=dtype).element_size()
+
+
+def floating_type(inputs: Any, draws: Draws | Stream | None, student: Any) -> torch.dtype:
+    r"""The student's floating type, or that of tensors that were given, or torch's default."""
+    held: list[Any] = list(student.parameters()) if isinstance(student, nn.Module) else []
+    given = inputs.x if isinstance(inputs, Dataset) else inputs
+    held += list(given.values()) if isinstance(given, dict) else [given]
+    held += list(draws.parts.values()) if isinstance(draws, Draws) else []
+    tensors = (each for each in held if isinstance(each, Tensor) and each.is_floating_point())
+    return next((tensor.dtype for tensor in tensors), torch.get_default_dtype())
+
+
+def placed(draws: Draws | Stream, place: torch.device, dtype: torch.dtype) -> Draws | Stream:
+    r"""Draws that are given on a device and of a floating type, without taking any."""
+    if isinstance(draws, Stream):
+        return draws.to(place, dtype)
+    return Draws(draws.parts, dtype, place, draws.notes)
+
+
+def few(draws: Draws | Stream) -> X:
+    r"""A few draws to try a function at; those of a stream do not come again."""
+    if isinstance(draws, Stream):
+        return draws.next(FEW)
+    return draws.take(torch.linspace(0, draws.count - 1, min(FEW, draws.count)).long())
+
+
+def diagnosed(draws: Draws | Stream) -> Diagnostics | None:
+    r"""R̂ and effective sizes of draws; reasons to distrust them are warned of."""
+    found = draws.diagnostics()
+    if found is not None and found.warning is not None:
+        warnings.warn(found.warning, stacklevel=outside())
+    return found
+
+
+def outside() -> int:
+    r"""How far up the user's own line is, as `warnings.warn` counts from whoever calls this."""
+    level, frame = 1, inspect.currentframe()
+    frame = None if frame is None else frame.f_back
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "limbeck":
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+AT_ONCE = 2**26
+r"""Bytes that predictions of a block of draws may take, 64 MiB."""
+
+
+class Average(nn.Module):
+    r"""log ⟨p(y|x, w)⟩ over stored draws w: of all classes y, (n, K), or at given y, (n,).
+
+    Draws are gone through in blocks, so that memory stays bounded for any number of them.
+
+    Arguments:
+        predict: The user's function.
+        draws: The draws, all of which are kept in memory.
+        pairs: Whether inputs are pairs of x and y, as `limbeck.condensation.outcomes` has them.
+    """
+
+    flat: Tensor
+
+    def __init__(self, predict: Predict, draws: Draws, pairs: bool = False) -> None:
+        super().__init__()
+        self.predict, self.structure, self.pairs = predict, draws.structure, pairs
+        self.register_buffer("flat", draws.flat, persistent=False)
+
+    def forward(self, x: X) -> Tensor:
+        blocks = [self.logs(x, block) + math.log(share) for block, share in self.blocks(rows(x))]
+        return blocks[0] if len(blocks) == 1 else torch.stack(blocks).logsumexp(0)
+
+    def blocks(self, n: int) -> Iterator[tuple[Tensor, float]]:
+        r"""Rows of draws (size, dim), with the share of all draws that they are."""
+        each = n * self.predict.numbers * self.flat.element_size()
+        count = len(self.flat)
+        pieces = max(1, math.ceil(count * each / AT_ONCE))
+        for block in self.flat.split(math.ceil(count / pieces)):
+            yield block, len(block) / count
+
+    def logs(self, x: X, block: Tensor) -> Tensor:
+        r"""The logarithm of the average over a block of draws."""
+        draws = self.structure.unflatten(block)
+        if not self.pairs:
+            return mean_logs(self.predict.stacked(draws, x))
+        pair = unpaired(x)
+        logs = self.predict.stacked(draws, pair.x).log_prob(pair.y)
+        return logs.logsumexp(0) - math.log(len(block))
+
+
+class BlockView(Evaluated):
+    r"""An `Average` at a batch, whose derivatives are taken block by block too.
+
+    ∂log t = Σ_b w_b ∂log t_b with w_b the share of block b in t: so each block is pulled back by
+    itself, and no more than one is kept for derivatives.
+    """
+
+    model: Average
+
+    def _linear(self, domain: str) -> Any:
+        blocks = list(self.model.blocks(rows(self.x)))
+        if len(blocks) == 1:
+            return super()._linear(domain)
+        outputs = self.outputs(domain)
+
+        def pull(cotangent: Tensor) -> Any:
+            total: dict[str, Tensor] = {}
+            for block, share in blocks:
+                own = Evaluated(lambda x, block=block: self.model.logs(x, block), self.x, self.form)
+                values, back = own._linear(domain)
+                weight = share if domain == "plain" else share * (values - outputs).exp()
+                parts = back(cotangent * weight)[0]
+                total = {name: total.get(name, 0) + part for name, part in parts.items()}
+            return (total,)
+
+        return outputs, pull
+
+
+class AverageTeacher(Teacher):
+    r"""The posterior predictive distribution as a teacher, exact on the draws that are stored."""
+
+    source: Average
+
+    def view(self, batch: Batch, drawn: Any = None) -> BlockView:
+        return BlockView(self.source, batch.x, self.form)
+
+    def __repr__(self) -> str:
+        return f"the average over {len(self.source.flat):,} draws"
+
+
+def average_teacher(predict: Predict, draws: Draws, pairs: bool = False) -> Teacher:
+    r"""A teacher that averages predictions over all stored draws.
+
+    Arguments:
+        predict: The user's function.
+        draws: The draws.
+        pairs: Whether to teach the density of pairs of x and y in place of all classes.
+    """
+    source, form = Average(predict, draws, pairs), "log_density" if pairs else "log_probabilities"
+    if predict.mapped:
+        return AverageTeacher(source, form)
+    return Outside(predict, source, form)
+
+
+class OneDraw:
+    r"""log p(y|x, w) of all classes y, (n, K), with one draw w an input, or the mean of a few.
+
+    Arguments:
+        predict: The user's function.
+        source: Where draws come from.
+        share: How many of the n draws each input is predicted by. The mean is the same for any
+            number; a larger one takes noise away, for predictions and not for draws.
+    """
+
+    def __init__(self, predict: Predict, source: DrawSource, share: int = 1) -> None:
+        self.predict, self.source, self.share = predict, source, share
+
+    def draw(self, n: int) -> X:
+        r"""The next n draws."""
+        return self.source.next(n)
+
+    def __call__(self, x: X, drawn: X) -> Tensor:
+        n = rows(x)
+        share = min(self.share, n)
+        if share == 1:
+            return class_logs(self.predict.paired(drawn, x))
+        places = torch.arange(n, device=leaves(x)[0].device)
+        turned = ((places + places[:share, None]) % n).flatten()  # (share · n,)
+        draws = map_tensors(lambda part: part[turned], drawn)
+        again = map_tensors(lambda part: part.repeat(share, *[1] * (part.ndim - 1)), x)
+        logs = class_logs(self.predict.paired(draws, again)).unflatten(0, (share, n))
+        return logs.logsumexp(0) - math.log(share)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.source.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.source.load_state_dict(state)
+
+
+def one_draw(predict: Predict, source: DrawSource, share: int = 1) -> Teacher:
+    r"""A teacher that answers with one fresh draw an input, or a few, in memory for a minibatch.
+
+    Its answers are those of the average in the mean alone: losses whose gradients are not affine
+    in the targets are refused.
+
+    Arguments:
+        predict: The user's function.
+        source: Where draws come from.
+        share: How many of a minibatch's draws each input is predicted by; see `OneDraw`.
+    """
+    answer = OneDraw(predict, source, share)
+    if predict.mapped:
+        return Teacher(answer, "log_probabilities", exact=False, draw=answer.draw)
+    function = lambda x: answer(x, source.next(rows(x)))  # noqa: E731
+    return Outside(predict, function, "log_probabilities", source)
+
+
+def refuse_derivatives(predict: Predict, loss: str) -> None:
+    r"""Say that a derivative loss cannot be used, if so, and why."""
+    if not predict.mapped:
+        raise NotDifferentiableError(
+            f"{predict.argument}: {loss} asks for input derivatives, and this function has none, "
+            f"since torch cannot map it over draws ({predict.reason}). Use a loss on values, or "
+            "write the function in torch."
+        )
+
+
+class Outside(Opaque):
+    r"""A teacher whose function torch cannot map: it is called outside the step."""
+
+    def __init__(
+        self, predict: Predict, function: Any, form: str, source: DrawSource | None = None
+    ) -> None:
+        super().__init__(function, form, exact=source is None)
+        self.predict, self.draws = predict, source
+
+    def _call(self, x: X) -> Tensor:
+        with torch.no_grad():
+            found: Tensor = self.function(x)
+        return found
+
+    def refuse_derivatives(self, loss: str) -> None:
+        refuse_derivatives(self.predict, loss)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {} if self.draws is None else self.draws.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        if self.draws is not None and state:
+            self.draws.load_state_dict(state)

@@ -1,1 +1,0 @@
-r"""The core: batch, evaluation, loss, update, loop, stopping, checkpoint."""

@@ -1,0 +1,139 @@
+r"""Distributions that came from the user's own function, looked at before they are relied on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limbeck.distributions.base import Distribution, given, with_tensors
+from limbeck.distributions.discrete import Bernoulli
+from limbeck.distributions.mixtures import Mixture
+from limbeck.errors import ArgumentError
+from limbeck.outputs import TOLERANCE
+
+__all__ = ["as_distribution", "check"]
+
+ACCEPTED = "a Bernoulli, Categorical, Normal, MultivariateNormal, Poisson or Mixture of limbeck's"
+
+
+def as_distribution(value: Any, argument: str = "predict", like: Tensor | None = None) -> Any:
+    r"""One of limbeck's distributions, with tensors for parameters; anything else is refused.
+
+    Arguments:
+        value: What the user's function gave; numbers and arrays become tensors.
+        argument: The function's name.
+        like: Of which type and device to make them.
+    """
+    if not isinstance(value, Distribution):
+        kind = type(value)
+        foreign = kind.__module__.startswith("torch.distributions")
+        name = f"a {kind.__module__}.{kind.__name__}" if foreign else f"a {kind.__name__}"
+        raise ArgumentError(argument, f"{name} as its result", ACCEPTED)
+    _refuse_incomplete(value, argument)
+    try:
+        return with_tensors(value, like)
+    except (TypeError, ValueError, RuntimeError) as error:
+        received = f"a {type(value).__name__} whose parameters are no numbers ({error})"
+        raise ArgumentError(argument, received, "tensors, arrays or numbers") from None
+
+
+def _refuse_incomplete(value: Any, argument: str) -> None:
+    names = [name for name, each in value._asdict().items() if given(each)]
+    always = [name for name in value._fields if name not in value.either]
+    chosen = [name for name in value.either if name in names]
+    if not set(always) <= set(names) or (value.either and len(chosen) != 1):
+        either = [f"either {' or '.join(value.either)}"] if value.either else []
+        received = f"a {type(value).__name__} with {' and '.join(names) or 'nothing'}"
+        raise ArgumentError(argument, received, ", and ".join([*either, *always]))
+    if isinstance(value, Mixture):
+        if not isinstance(value.components, Distribution):
+            received = f"a Mixture of a {type(value.components).__name__}"
+            raise ArgumentError(argument, received, ACCEPTED)
+        _refuse_incomplete(value.components, argument)
+
+
+def check(
+    distribution: Any, n: int | None, argument: str = "predict", like: Tensor | None = None
+) -> Any:
+    r"""A distribution as it should be for n inputs, with tensors for parameters; or an error.
+
+    Arguments:
+        distribution: What the user's function gave for one draw.
+        n: The number of inputs; None where there are none, and one distribution is expected.
+        argument: The function's name.
+        like: Of which type and device numbers and arrays become tensors.
+    """
+    found = as_distribution(distribution, argument, like)
+    name = type(found).__name__
+    expected = "()" if n is None else f"({n},)"
+    try:
+        shape = tuple(found.batch_shape)
+    except RuntimeError:
+        shapes = ", ".join(f"{key} {_described(each)}" for key, each in found._asdict().items())
+        received = f"a {name} of {shapes}, which do not fit each other"
+        raise ArgumentError(argument, received, f"parameters of one shape {expected}") from None
+    if shape[:1] != (() if n is None else (n,)) or len(shape) > (2 if n is not None else 0):
+        whose = "of no inputs" if n is None else f"for {n} inputs"
+        received = f"a {name} of the batch shape {shape} {whose}"
+        raise ArgumentError(argument, received, f"the shape {expected}")
+    _check_shapes(found, shape, argument)
+    _check_values(found, argument)
+    return found
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Distribution):
+        return f"of the batch shape {tuple(value.batch_shape)}"
+    return str(tuple(value.shape)) if given(value) else "not given"
+
+
+def _check_shapes(found: Any, shape: tuple[int, ...], argument: str) -> None:
+    r"""Refuse (n, 1) beside (n,), which would make n² distributions."""
+    own = []
+    for value, dims in zip(found, found.trailing, strict=True):
+        if isinstance(value, Distribution):
+            own.append(tuple(value.batch_shape)[:-1])
+        elif given(value):
+            own.append(tuple(value.shape[: value.ndim - dims]))
+    if shape not in own:
+        received = f"parameters of the shapes {' and '.join(map(str, own))}"
+        raise ArgumentError(argument, received, "parameters of one shape")
+
+
+def _check_values(found: Any, argument: str) -> None:
+    for name, value in found._asdict().items():
+        if isinstance(value, Distribution):
+            _check_values(value, argument)
+        elif given(value):
+            fault = _fault(name, value, isinstance(found, Bernoulli))
+            if fault:
+                received = f"{name} of a {type(found).__name__} {fault[0]}"
+                raise ArgumentError(argument, received, fault[1])
+
+
+def _fault(name: str, value: Tensor, alone: bool) -> tuple[str, str] | None:
+    r"""What is wrong with the values of a parameter, and what would be right."""
+    absent = name == "logits" and not alone  # a class may be impossible
+    finite = value.isfinite() | (value == -torch.inf) if absent else value.isfinite()
+    if not bool(finite.all()):
+        return f"with {int((~finite).sum())} that are NaN or infinite", "finite numbers"
+    if not value.numel():
+        return "without any number", "numbers"
+    low, high = value.min().item(), value.max().item()
+    between = f"between {low:.4g} and {high:.4g}"
+    if name in ("probs", "weights"):
+        if low < -TOLERANCE or high > 1 + TOLERANCE:
+            return between, "probabilities, between 0 and 1"
+        if not alone and bool(((value.sum(-1) - 1).abs() > TOLERANCE).any()):
+            return f"with the sum {value.sum(-1).flatten()[0].item():.4g}", "numbers with the sum 1"
+    if name == "scale" and low <= 0:
+        return between, "numbers above zero"
+    if name == "rate" and low < 0:
+        return between, "numbers from zero"
+    if name == "scale_tril" and bool((value.diagonal(dim1=-2, dim2=-1) <= 0).any()):
+        return "with a diagonal that is not positive", "a lower triangular Cholesky factor"
+    if name == "scale_tril" and bool((value.triu(1) != 0).any()):
+        return "with numbers above the diagonal", "a lower triangular Cholesky factor"
+    return None

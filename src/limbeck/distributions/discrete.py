@@ -1,0 +1,232 @@
+r"""Distributions of discrete outcomes: yes or no, classes, counts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from limbeck import outputs as forms
+from limbeck.distributions.averages import log_means, log_odds, seen
+from limbeck.distributions.base import (
+    ABSENT,
+    Distribution,
+    Shape,
+    as_events,
+    as_shape,
+    end_of,
+    given,
+    random,
+    readable,
+)
+
+__all__ = ["Bernoulli", "Categorical", "Poisson"]
+
+
+class _Chances(NamedTuple):
+    probs: Tensor = ABSENT
+    logits: Tensor = ABSENT
+
+
+class _Classes(Distribution, _Chances):
+    r"""What outcomes with probabilities of their own share."""
+
+    __slots__ = ()
+    either = ("probs", "logits")
+
+    @property
+    def discrete(self) -> bool:
+        return True
+
+    @property
+    def form(self) -> str:
+        r"""The form of `outputs`: "logits" or "probabilities"."""
+        return "logits" if given(self.logits) else "probabilities"
+
+    @property
+    def outputs(self) -> Tensor:
+        r"""What a model of this form would give."""
+        return self.logits if given(self.logits) else self.probs
+
+    @property
+    def log_probabilities(self) -> Tensor:
+        r"""Log probabilities of all outcomes, (..., K)."""
+        raise NotImplementedError
+
+    def log_prob(self, y: Any) -> Tensor:
+        logs = self.log_probabilities
+        y = as_events(y, logs)
+        shape, last = torch.broadcast_shapes(y.shape, logs.shape[:-1]), logs.shape[-1] - 1
+        code = y.clamp(0, last).long()
+        found = logs.expand(*shape, -1).gather(-1, code.expand(shape).unsqueeze(-1)).squeeze(-1)
+        return torch.where(y == code, found, -math.inf)
+
+    def tail(self, y: Tensor, upper: bool) -> Tensor:
+        p = self.log_probabilities.exp()
+        below = torch.arange(p.shape[-1], device=p.device) <= y.unsqueeze(-1)
+        return torch.where(below ^ upper, p, 0.0).sum(-1)
+
+    def end(self, mass: float, upper: bool) -> Tensor:
+        p = self.log_probabilities.exp()
+        if upper:
+            after = p.flip(-1).cumsum(-1).flip(-1)[..., 1:]  # P(Y > k), but for the last class
+            return (after > mass).sum(-1).to(p.dtype)
+        return (p.cumsum(-1)[..., :-1] < mass).sum(-1).to(p.dtype)
+
+    def cdf(self, y: Any) -> Tensor:
+        return self.tail(as_events(y, self.outputs), False)
+
+
+class Bernoulli(_Classes):
+    r"""Outcomes 0 and 1, by `probs=`, the probability of 1, or `logits=`, its log odds.
+
+    >>> Bernoulli(logits=torch.tensor([0.0, 100.0])).mean
+    tensor([0.5000, 1.0000])
+    """
+
+    __slots__ = ()
+    trailing = (0, 0)
+
+    @property
+    def log_probabilities(self) -> Tensor:
+        r"""[log(1 − p), log p], (..., 2)."""
+        y = self.outputs
+        return forms.log_probabilities(y.reshape(-1, 1), self.form).reshape(*y.shape, 2)
+
+    @property
+    def mean(self) -> Tensor:
+        r"""The probability of 1."""
+        return self.logits.sigmoid() if given(self.logits) else self.probs
+
+    @property
+    def variance(self) -> Tensor:
+        other = (-self.logits).sigmoid() if given(self.logits) else 1 - self.probs
+        return self.mean * other
+
+    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+        r"""Independent outcomes (*shape, ...), as floating-point numbers."""
+        p = self.mean
+        uniform = random(torch.rand, (*as_shape(shape), *p.shape), p, generator)
+        return (uniform < p).to(p.dtype)
+
+    def mixed(self, log_weights: Tensor) -> Bernoulli:
+        if not given(self.logits):
+            return Bernoulli(probs=(log_weights.exp() * self.probs).sum(-1))
+        weights = log_weights.exp()
+        if weights.ndim == 1 and readable(self.logits):
+            return Bernoulli(logits=log_odds(self.logits, weights))
+        one, zero = log_means(self.logits, weights)
+        return Bernoulli(logits=one - zero)
+
+
+class Categorical(_Classes):
+    r"""Classes 0 … K−1, by `probs=` or `logits=`, (..., K). Its mean is the probabilities.
+
+    Intervals and the cumulative distribution take the classes in their order.
+    """
+
+    __slots__ = ()
+    trailing = (1, 1)
+
+    @property
+    def mean_dims(self) -> int:
+        return 1
+
+    @property
+    def log_probabilities(self) -> Tensor:
+        r"""Log probabilities (..., K)."""
+        if given(self.logits):
+            return self.logits.log_softmax(-1)
+        return self.probs.clamp_min(torch.finfo(self.probs.dtype).tiny).log()
+
+    @property
+    def mean(self) -> Tensor:
+        r"""Probabilities (..., K)."""
+        return self.logits.softmax(-1) if given(self.logits) else self.probs
+
+    @property
+    def variance(self) -> Tensor:
+        r"""The variance of each class's indicator, (..., K)."""
+        return self.mean * (1 - self.mean)
+
+    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+        r"""Independent classes (*shape, ...), as integers."""
+        p, size = self.mean, as_shape(shape)
+        lives = p.device if generator is None else generator.device
+        wanted = math.prod(size)
+        if not wanted or not p.numel():
+            return torch.zeros((*size, *p.shape[:-1]), dtype=torch.long, device=p.device)
+        flat = p.reshape(-1, p.shape[-1]).to(lives, torch.float64)
+        found = torch.multinomial(flat, wanted, replacement=True, generator=generator)
+        return found.mT.reshape((*size, *p.shape[:-1])).to(p.device)
+
+    def mixed(self, log_weights: Tensor) -> Categorical:
+        if not given(self.logits):
+            return Categorical(probs=(log_weights.exp().unsqueeze(-1) * self.probs).sum(-2))
+        across = self.logits.movedim(
+            -1, 0
+        )  # (classes, ..., K): torch is slow over a short last one
+        if log_weights.ndim == 1 and readable(across):
+            p = across.softmax(0) @ log_weights.exp()
+            if p.numel() and p.min().item() > seen(p.dtype):
+                return Categorical(logits=p.log_().movedim(0, -1))
+        both = across.log_softmax(0) + log_weights
+        return Categorical(logits=both.logsumexp(-1).movedim(0, -1))
+
+
+class _Rates(NamedTuple):
+    rate: Tensor = ABSENT
+    log_rate: Tensor = ABSENT
+
+
+class Poisson(Distribution, _Rates):
+    r"""Counts 0, 1, 2 …, by `rate=` or `log_rate=`.
+
+    >>> Poisson(rate=torch.tensor(4.0)).interval(0.9)
+    (tensor(1.), tensor(8.))
+    """
+
+    __slots__ = ()
+    trailing = (0, 0)
+    either = ("rate", "log_rate")
+
+    @property
+    def discrete(self) -> bool:
+        return True
+
+    @property
+    def mean(self) -> Tensor:
+        return self.log_rate.exp() if given(self.log_rate) else self.rate
+
+    @property
+    def variance(self) -> Tensor:
+        return self.mean
+
+    def log_prob(self, y: Any) -> Tensor:
+        rate = self.mean
+        y = as_events(y, rate)
+        known = (y >= 0) & (y == y.floor())
+        y = torch.where(known, y, 0.0)
+        times = y * self.log_rate if given(self.log_rate) else torch.xlogy(y, rate)
+        return torch.where(known, times - rate - torch.lgamma(y + 1), -math.inf)
+
+    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+        r"""Independent counts (*shape, ...), as floating-point numbers."""
+        rate = self.mean
+        lives = rate.device if generator is None else generator.device
+        rates = rate.expand((*as_shape(shape), *rate.shape)).to(lives)
+        return torch.poisson(rates, generator=generator).to(rate.device)
+
+    def tail(self, y: Tensor, upper: bool) -> Tensor:
+        rate, known = self.mean, y >= 0
+        number = torch.where(known, y.floor() + 1, 1.0)
+        function = torch.special.gammainc if upper else torch.special.gammaincc
+        return torch.where(known, function(number, rate), float(upper))
+
+    def end(self, mass: float, upper: bool) -> Tensor:
+        rate, t = self.mean, -math.log(mass)
+        beyond = t / 3 + (t**2 / 9 + 2 * t * rate).sqrt()  # Bernstein's bound on the tail
+        high = (rate + beyond).ceil() + 1
+        return end_of(self.tail, mass, upper, torch.full_like(rate, -1.0), high, whole=True)

@@ -1,1 +1,0 @@
-r"""Posteriors: draws that are stored somewhere, or come from a chain that still runs."""

@@ -1,0 +1,311 @@
+r"""Values and input derivatives of any model, each computed once and only if a loss asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import jvp, vjp, vmap
+from torch.nn import functional as F
+
+from limbeck import outputs as forms
+from limbeck.arrays import X, floats, rows
+from limbeck.errors import ArgumentError, NotDifferentiableError
+
+__all__ = [
+    "Evaluated",
+    "Evaluation",
+    "View",
+    "close_taps",
+    "depends_on_inputs",
+    "evaluate",
+    "evaluating",
+    "hidden",
+]
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    r"""A module in evaluation mode, and every layer of it back in its own mode afterwards.
+
+    Modes are set directly: a module's own `train` or `eval` may do what cannot be undone.
+
+    Arguments:
+        model: A module; anything else has no mode, and is left as it is.
+    """
+    layers = list(model.modules()) if isinstance(model, nn.Module) else []
+    modes = [layer.training for layer in layers]
+    try:
+        for layer in layers:
+            layer.training = False
+        yield
+    finally:
+        for layer, mode in zip(layers, modes, strict=True):
+            layer.training = mode
+
+
+TAPS = "_limbeck_taps"
+
+
+def hidden(model: Callable[[X], Tensor], x: X, name: str) -> Tensor:
+    r"""The output of a torch module's submodule at x; `close_taps` takes the hooks off again."""
+    if not isinstance(model, nn.Module):
+        raise ArgumentError("hints", f"a model of type {type(model).__name__}", "torch modules")
+    taps = model.__dict__.setdefault(TAPS, {})
+    if name not in taps:  # once: compilers see through a hook that is there, not through adding one
+        named = dict(model.named_modules())
+        if name not in named:
+            raise ArgumentError.unknown("hints", name, [known for known in named if known])
+        seen: list[Tensor] = []
+        taps[name] = seen, named[name].register_forward_hook(lambda m, given, out: seen.append(out))
+    seen = taps[name][0]
+    seen.clear()
+    model(x)
+    return seen.pop()
+
+
+def close_taps(model: object) -> None:
+    r"""Take off the hooks by which hidden layers were read."""
+    if isinstance(model, nn.Module):
+        for _, hook in model.__dict__.pop(TAPS, {}).values():
+            hook.remove()
+
+
+class View(Protocol):
+    r"""What a loss sees of a model at a batch of n inputs: I outputs, D differentiable inputs.
+
+    The domain of a derivative is "log" (of log probabilities), "plain" or "density".
+    """
+
+    def values(self) -> Tensor:
+        r"""Outputs (n, I): probabilities where the model gives any form of them, or values."""
+
+    def probabilities(self, temperature: float = 1.0) -> Tensor:
+        r"""Probabilities (n, I)."""
+
+    def log_probabilities(self, temperature: float = 1.0) -> Tensor:
+        r"""Log probabilities (n, I)."""
+
+    def log_density(self) -> Tensor:
+        r"""Log density (n,), normalised or not."""
+
+    def derivatives(self, domain: str) -> Tensor:
+        r"""Derivatives of every output with respect to every input, (n, I, D)."""
+
+    def projected(self, domain: str, cotangents: Tensor) -> Tensor:
+        r"""Derivatives of k combinations of the outputs, cotangents (k, n, I), as (n, k, D)."""
+
+    def projection(self, domain: str, weight: str, signs: Tensor) -> tuple[Tensor, Tensor]:
+        r"""As a target: cotangents (k, n, I) made of signs (k, n, I) in {0, 1}, and `projected`."""
+
+    def directional(self, domain: str, directions: X) -> Tensor:
+        r"""Derivatives of every output along one direction an input, (n, I)."""
+
+    def hidden(self, name: str) -> Tensor:
+        r"""The output of the submodule of that name."""
+
+
+class Evaluated:
+    r"""A model at x, evaluated lazily by `torch.func`.
+
+    Examples must be independent: output n may depend on input n alone, as in any model in
+    evaluation mode. Then one pull-back of the whole batch gives each example's own derivatives.
+
+    Arguments:
+        model: A callable on x, already frozen or functional. If it has `log_probabilities(x)`,
+            `log_prob(x)` or `log_unnormalized(x)`, these are used where logarithms are asked.
+        x: A batch of inputs.
+        form: The form of the model's outputs, one of `forms.FORMS`.
+    """
+
+    who = "model"  # what errors call it
+
+    def __init__(self, model: Callable[..., Tensor], x: X, form: str) -> None:
+        self.model, self.x, self.form = model, x, form
+        self._known: dict[Any, Any] = {}
+
+    def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]
+
+    def raw(self) -> Tensor:
+        r"""What the model gives, as it gives it; a density, its log density."""
+        return self._once("raw", lambda: self._call(self.x))
+
+    def outputs(self, domain: str) -> Tensor:
+        r"""Outputs (n, I) in the domain of a derivative."""
+        return self._once(domain, lambda: self._in_domain(domain, self.x, self.raw))
+
+    def values(self) -> Tensor:
+        return self.outputs("plain")
+
+    def log_density(self) -> Tensor:
+        return self.outputs("density")[:, 0]
+
+    def probabilities(self, temperature: float = 1.0) -> Tensor:
+        if temperature != 1.0:
+            return self.log_probabilities(temperature).exp()
+        if self.form == "values":
+            return self.log_probabilities()  # which refuses
+        return self.outputs("plain")
+
+    def log_probabilities(self, temperature: float = 1.0) -> Tensor:
+        logs = self.outputs("log")
+        return logs if temperature == 1.0 else F.log_softmax(logs / temperature, dim=1)
+
+    def derivatives(self, domain: str) -> Tensor:
+        def jacobian() -> Tensor:
+            outputs, _ = self._linear(domain)
+            count, size = outputs.shape
+            basis = torch.eye(size, dtype=outputs.dtype, device=outputs.device)
+            return self.projected(domain, basis[:, None, :].expand(size, count, size))
+
+        return self._once(("derivatives", domain), jacobian)
+
+    def projected(self, domain: str, cotangents: Tensor) -> Tensor:
+        _, pull = self._linear(domain)
+        if cotangents.shape[0] == 1:
+            parts = pull(cotangents[0])[0]
+            flat = [part.unsqueeze(-1).flatten(1).unsqueeze(1) for part in parts.values()]
+        else:
+            parts = vmap(pull, out_dims=1)(cotangents)[0]
+            flat = [part.unsqueeze(-1).flatten(2) for part in parts.values()]  # (n,) is (n, 1)
+        return flat[0] if len(flat) == 1 else torch.cat(flat, dim=2)
+
+    def projection(self, domain: str, weight: str, signs: Tensor) -> tuple[Tensor, Tensor]:
+        if weight == "teacher":
+            scale = self.probabilities().clamp_min(0).sqrt()  # rounded ones may be below zero
+        else:
+            scale = torch.full_like(self.outputs(domain), signs.shape[-1] ** -0.5)
+        cotangents = (2 * signs.to(scale.dtype) - 1) * scale
+        return cotangents, self.projected(domain, cotangents)
+
+    def directional(self, domain: str, directions: X) -> Tensor:
+        parts, function = self._function(domain)
+        given = {"": directions} if isinstance(directions, Tensor) else directions
+        tangents = {
+            name: given[name].expand_as(part) if name in given else torch.zeros_like(part)
+            for name, part in parts.items()
+        }
+        return jvp(function, (parts,), (tangents,))[1]
+
+    def hidden(self, name: str) -> Tensor:
+        return self._once(("hidden", name), lambda: hidden(self.model, self.x, name))
+
+    def _linear(self, domain: str) -> tuple[Tensor, Callable[[Tensor], Any]]:
+        def linearise() -> tuple[Tensor, Callable[[Tensor], Any]]:
+            parts, function = self._function(domain)
+            outputs, pull = vjp(function, parts)[:2]
+            self._known.setdefault(domain, outputs)  # so that values need no second pass
+            return outputs, pull
+
+        return self._once(("linear", domain), linearise)
+
+    def _function(
+        self, domain: str
+    ) -> tuple[dict[str, Tensor], Callable[[dict[str, Tensor]], Tensor]]:
+        parts, x = floats(self.x), self.x
+        if not parts:
+            raise NotDifferentiableError(
+                "inputs: no floating-point part, so nothing to differentiate with respect to"
+            )
+
+        def function(parts: dict[str, Tensor]) -> Tensor:
+            joined: X = parts[""] if isinstance(x, Tensor) else {**x, **parts}
+            return self._in_domain(domain, joined, lambda: self._call(joined))
+
+        return parts, function
+
+    def _call(self, x: X) -> Tensor:
+        return (_density_of(self.model) if self.form == "log_density" else self.model)(x)
+
+    def _in_domain(self, domain: str, x: X, raw: Callable[[], Tensor]) -> Tensor:
+        if domain == "log":
+            own = getattr(self.model, "log_probabilities", None)
+            if own is not None and self.form != "logits":
+                return forms.check_class_axis(own(x), self.who)
+            y = forms.check_class_axis(raw(), self.who)
+            return forms.log_probabilities(forms.values(y), self.form)
+        if domain == "density":
+            own = _density_of(self.model)
+            return (raw() if own is self.model else own(x)).reshape(rows(x), 1)
+        if self.form not in forms.FORMS[:3]:
+            return forms.values(raw())
+        y = forms.values(forms.check_class_axis(raw(), self.who))
+        y = forms.probabilities(y, self.form)
+        return forms.columns(1 - y, y) if y.shape[1] == 1 else y
+
+
+def _density_of(model: Any) -> Callable[[X], Tensor]:
+    named = (getattr(model, name, None) for name in ("log_prob", "log_unnormalized"))
+    return next((method for method in named if method is not None), model)
+
+
+class Evaluation(NamedTuple):
+    r"""Values (n, I) and, if asked, derivatives (n, I, D) of a model at n inputs."""
+
+    values: Tensor
+    derivatives: Tensor | None = None
+
+
+def evaluate(
+    model: Callable[[X], Tensor],
+    x: X,
+    asks: Iterable[str] = ("values",),
+    *,
+    output: str = "values",
+    domain: str = "plain",
+) -> Evaluation:
+    r"""Values of a model and, if asked, the exact derivatives of every output with respect to x.
+
+    Arguments:
+        model: Any `nn.Module` or callable on tensors; it is used frozen, in evaluation mode.
+        x: Inputs (n, ...), or a dict of such; derivatives are taken of its floating parts,
+            flattened and side by side.
+        asks: "values", "derivatives", or both.
+        output: The form of the model's outputs, one of `forms.FORMS`.
+        domain: "plain", or "log" for log probabilities and their derivatives.
+
+    >>> evaluate(lambda x: x**2, torch.tensor([[3.0]]), ("values", "derivatives")).derivatives
+    tensor([[[6.]]])
+    """
+    asks = {asks} if isinstance(asks, str) else set(asks)
+    for ask in asks - {"values", "derivatives"}:
+        raise ArgumentError.unknown("asks", ask, ("values", "derivatives"))
+    if domain not in ("plain", "log"):
+        raise ArgumentError.unknown("domain", domain, ("plain", "log"))
+    if output not in forms.FORMS:
+        raise ArgumentError.unknown("output", output, forms.FORMS)
+    with evaluating(model):
+        if "derivatives" in asks and not depends_on_inputs(model, x):
+            raise NotDifferentiableError(
+                "model: its outputs carry no derivatives with respect to x (a forest, a remote "
+                "model or detached tensors); ask for values alone"
+            )
+        with torch.no_grad():
+            seen = Evaluated(model, x, output)
+            derivatives = seen.derivatives(domain) if "derivatives" in asks else None
+            return Evaluation(seen.outputs(domain), derivatives)
+
+
+def depends_on_inputs(model: Callable[[X], Tensor], x: X) -> bool:
+    r"""Whether autograd can see from the model's outputs to its inputs."""
+    parts = {name: part.detach().requires_grad_() for name, part in floats(x).items()}
+    if not parts:
+        return False
+    joined: X = parts[""] if isinstance(x, Tensor) else {**x, **parts}
+    try:
+        with torch.enable_grad():
+            outputs = model(joined)
+            if not (isinstance(outputs, Tensor) and outputs.requires_grad):
+                return False
+            found = torch.autograd.grad(outputs.sum(), list(parts.values()), allow_unused=True)
+    except (RuntimeError, TypeError):  # e.g. `.numpy()` on a tensor that requires grad
+        with torch.no_grad():
+            model(x)  # which says itself what is wrong, if it is something else
+        return False
+    return any(part is not None for part in found)

@@ -1,1 +1,0 @@
-r"""Intractable generative models: distilled into tractable ones, and their log Z estimated."""

@@ -1,0 +1,195 @@
+r"""What every source of inputs has, and sources made of other sources."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limbeck.arguments import whole_number
+from limbeck.arrays import Batch, Part, as_part, as_parts, cast, cast_parts, check_rows, label
+from limbeck.errors import ArgumentError
+from limbeck.storage.files import under
+
+__all__ = ["Eager", "Inputs", "Nested", "spread"]
+
+
+class Inputs(ABC):
+    r"""A source of inputs: `inputs(n)` gives a Batch of n.
+
+    A draw has two halves, so that as much as possible is compiled with the step:
+
+    * `draw(n)` does everything random and everything that changes state, and returns a few
+      tensors (row numbers, noise) in dicts, tuples or lists;
+    * `build(drawn)` is a pure function of those tensors and of constants, and gives the Batch.
+
+    A source draws from its own generator on its own device, so equal seeds give equal batches.
+
+    Arguments:
+        seed: The generator's seed; None takes the seed of the distillation.
+
+    Attributes:
+        own_batches: Whether the data come in batches already, as those of a loader. The loop then
+            takes these, by `own_batch`, and not n inputs at a time.
+        batch_size: The size of these batches, but for a shorter last one; None if they differ or
+            nobody can say.
+    """
+
+    own_batches = False
+    batch_size: int | None = None
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = None if seed is None else whole_number("seed", seed, "a whole number, or None")
+        self.device = torch.device("cpu")
+        self.generator = torch.Generator().manual_seed(self.seed or 0)
+
+    @abstractmethod
+    def draw(self, n: int) -> Any:
+        r"""Everything random of n inputs, as tensors."""
+
+    @abstractmethod
+    def build(self, drawn: Any) -> Batch:
+        r"""The batch that a draw stands for: a pure function of tensors."""
+
+    def own_batch(self) -> Any:
+        r"""The next of the batches that the data come in, as `draw` gives it."""
+        raise NotImplementedError
+
+    def __call__(self, n: int) -> Batch:
+        return self.build(self.draw(n))
+
+    def probe(self, n: int) -> Batch:
+        r"""At most n inputs to look at before the first step, without moving on."""
+        state = {name: tensor.clone() for name, tensor in self.state_dict().items()}
+        batch = self(min(n, len(self)) if hasattr(self, "__len__") else n)
+        self.load_state_dict(state)
+        return batch
+
+    def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:  # noqa: B027 - most need nothing
+        r"""Take notice of the present loss (n,) of any batch, for sources that seek it."""
+
+    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
+        r"""Move to the student's device and floating type, and start the generator.
+
+        Sources that hold data override this, call `super().to(...)` and move it;
+        those that hold other sources pass the call on with different seeds.
+        """
+        self.device = torch.device(device)
+        self.generator = torch.Generator(self.device)
+        self.generator.manual_seed(seed if self.seed is None else self.seed)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        r"""All that is needed to go on drawing as if never interrupted: tensors only."""
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        r"""Go on from where `state_dict` was taken."""
+        self.generator.set_state(state["generator"].cpu())
+
+
+class Eager(Inputs):
+    r"""A source that gives whole batches in `draw`, so that `build` has nothing left to do."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__(seed)
+        self.dtype: torch.dtype | None = None  # the student's floating type, once it is known
+        self.converts = False
+
+    def convert(self) -> None:
+        r"""From now on convert tensors of another floating type, which are refused otherwise."""
+        self.converts = True
+
+    def build(self, drawn: Any) -> Batch:
+        batch: Batch = drawn
+        return batch
+
+    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
+        super().to(device, dtype, seed)
+        self.dtype = dtype
+
+    def checked(self, value: Any, n: int | None, argument: str) -> Batch:
+        r"""A batch of what foreign code gave: n finite rows on the student's device and type.
+
+        Arguments:
+            value: A Batch, or x: a tensor, a NumPy array, or a dict of these.
+            n: The number of rows there must be; None takes any number.
+            argument: What an error calls the giver.
+        """
+        batch = value if isinstance(value, Batch) else Batch(value)
+        if isinstance(batch.x, tuple | list) or not hasattr(batch.x, "__len__"):
+            received = f"a draw of type {type(batch.x).__name__}"
+            raise ArgumentError(argument, received, "a Batch, a tensor or a dict of tensors")
+        parts = {name: self._loose(part) for name, part in as_parts(batch.x, argument).items()}
+        first = next(iter(parts.values())).values
+        rows = len(first) if n is None else n
+        for name, part in parts.items():
+            check_rows(part.values, rows, label(argument, name), "were asked for")
+        x = cast_parts(parts, self.device, self.dtype, argument)
+        beside = {}
+        for field in ("y", "weight", "index"):
+            given = getattr(batch, field)
+            if given is not None:
+                part = self._loose(as_part(given, f"{argument}.{field}"))
+                check_rows(part.values, rows, f"{argument}.{field}", "x")
+                beside[field] = cast(part, self.device, self.dtype, f"{argument}.{field}")
+        return Batch(x, **beside)
+
+    def _loose(self, part: Part) -> Part:
+        return part._replace(typed=part.typed and not self.converts)
+
+
+class Nested(Eager):
+    r"""A source that draws from others, each with a seed of its own.
+
+    Arguments:
+        sources: The sources drawn from; their states are saved under '0.', '1.', ...
+        seed: The generator's seed; None takes the seed of the distillation.
+    """
+
+    def __init__(self, sources: Sequence[Inputs], seed: int | None = None) -> None:
+        super().__init__(seed)
+        self.sources = list(sources)
+        self._seed_sources(self.seed or 0)
+
+    def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:
+        for source in self.sources:
+            source.bind(loss_of)
+
+    def convert(self) -> None:
+        super().convert()
+        for source in self.sources:
+            if isinstance(source, Eager):
+                source.convert()
+
+    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
+        super().to(device, dtype, seed)
+        own = seed if self.seed is None else self.seed
+        for source, other in zip(self.sources, spread(own, len(self.sources)), strict=True):
+            source.to(device, dtype, other)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        state = super().state_dict()
+        for i, source in enumerate(self.sources):
+            state |= {f"{i}.{key}": value for key, value in source.state_dict().items()}
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        for i, source in enumerate(self.sources):
+            source.load_state_dict(under(f"{i}.", state))
+
+    def _seed_sources(self, seed: int) -> None:
+        for source, other in zip(self.sources, spread(seed, len(self.sources)), strict=True):
+            if source.seed is None:
+                source.generator.manual_seed(other)
+                if isinstance(source, Nested):
+                    source._seed_sources(other)
+
+
+def spread(seed: int, count: int) -> list[int]:
+    r"""Different seeds that follow from one."""
+    generator = torch.Generator().manual_seed(seed)
+    return [int(s) for s in torch.randint(2**32, (count,), generator=generator)]

@@ -1,0 +1,234 @@
+r"""Inputs that are made: noise, functions, samples of a model, transformed data."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.random import mtrand
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from limbeck.arguments import number, whole_number
+from limbeck.arrays import Batch
+from limbeck.errors import ArgumentError
+from limbeck.inputs.base import Eager, Inputs, Nested
+from limbeck.inputs.dataset import Dataset
+
+__all__ = [
+    "Augment",
+    "Function",
+    "Noise",
+    "Samples",
+    "SeededCall",
+    "fresh_seed",
+    "parameters_of",
+    "seeded",
+]
+
+SPARE = np.random.MT19937(0)
+r"""Stands in for NumPy's global generator, whose own state is slow to copy."""
+
+
+class SeededCall:
+    r"""A function without gradients whose randomness comes from a given generator.
+
+    A function with a parameter `generator` is handed one; any other runs with the global
+    generators of torch, NumPy and Python seeded for the call and restored after it.
+
+    Arguments:
+        function: The user's function.
+        argument: The name of the argument that it came as.
+    """
+
+    def __init__(self, function: Callable[..., Any], argument: str) -> None:
+        if not callable(function):
+            raise ArgumentError(argument, f"a {type(function).__name__}", "a callable")
+        self.function = function
+        self.takes_generator = "generator" in parameters_of(function)
+
+    def __call__(self, generator: torch.Generator, *arguments: Any) -> Any:
+        with torch.no_grad():
+            if self.takes_generator:
+                return self.function(*arguments, generator=self._near(generator))
+            with seeded(generator):
+                return self.function(*arguments)
+
+    def _near(self, generator: torch.Generator) -> torch.Generator:
+        # A module can only draw on its own device, which need not be the student's.
+        owner = getattr(self.function, "__self__", self.function)
+        if isinstance(owner, nn.Module):
+            tensors = [*owner.parameters(), *owner.buffers()][:1]
+            if tensors and tensors[0].device.type != generator.device.type:
+                near = torch.Generator(tensors[0].device)
+                return near.manual_seed(fresh_seed(generator))
+        return generator
+
+
+@contextmanager
+def seeded(generator: torch.Generator) -> Iterator[None]:
+    r"""The global generators of torch, NumPy and Python, seeded here and restored afterwards."""
+    seed = fresh_seed(generator)
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    python, numpy = random.getstate(), mtrand.get_bit_generator()
+    with torch.random.fork_rng(devices=devices):
+        try:
+            # torch.manual_seed would put a call aside for every kind of device that is not in use.
+            torch.default_generator.manual_seed(seed)
+            if devices:
+                torch.cuda.manual_seed_all(seed)
+            random.seed(seed)
+            mtrand.set_bit_generator(SPARE)
+            np.random.seed(seed)
+            yield
+        finally:
+            random.setstate(python)
+            mtrand.set_bit_generator(numpy)
+
+
+def fresh_seed(generator: torch.Generator) -> int:
+    r"""A seed below 2³² drawn from a generator."""
+    return int(torch.randint(2**32, (), generator=generator, device=generator.device))
+
+
+def parameters_of(function: Callable[..., Any]) -> list[str]:
+    r"""The names of the parameters that can be given by name; none where Python cannot say."""
+    if isinstance(function, nn.Module):
+        function = function.forward
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [parameter.name for parameter in parameters if parameter.kind in named]
+
+
+class Noise(Inputs):
+    r"""Independent draws from a normal distribution.
+
+    Arguments:
+        shape: The shape of one input, or its length.
+        scale: The standard deviation.
+        mean: The mean.
+        seed: The generator's seed; None takes the seed of the distillation.
+
+    >>> Noise((2, 3), scale=0.1)(5).x.shape
+    torch.Size([5, 2, 3])
+    """
+
+    def __init__(
+        self,
+        shape: int | tuple[int, ...],
+        scale: float = 1.0,
+        mean: float = 0.0,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(seed)
+        accepted = "a positive integer, or a tuple of them"
+        sizes = (shape,) if hasattr(shape, "__index__") else shape
+        if not isinstance(sizes, tuple | list):
+            raise ArgumentError("shape", repr(shape), accepted)
+        self.shape = tuple(whole_number("shape", size, accepted, least=1) for size in sizes)
+        self.scale = number("scale", scale, "a finite number above zero", lambda v: v > 0)
+        self.mean = number("mean", mean, "a finite number", lambda v: True)
+        self.dtype = torch.get_default_dtype()
+
+    def draw(self, n: int) -> Tensor:
+        return torch.randn(
+            n, *self.shape, generator=self.generator, device=self.device, dtype=self.dtype
+        )
+
+    def build(self, drawn: Tensor) -> Batch:
+        return Batch(self.mean + self.scale * drawn)
+
+    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
+        super().to(device, dtype, seed)
+        self.dtype = dtype
+
+
+class Function(Eager):
+    r"""What a function of n gives.
+
+    Arguments:
+        fn: A function of n, or of n and `generator` (on the student's device), that gives a Batch,
+            a tensor (n, ...) or a dict of such, all finite. One that draws from the global
+            generators is reproducible all the same.
+        seed: The generator's seed; None takes the seed of the distillation.
+
+    >>> import torch
+    >>> Function(lambda n: 10 * torch.rand(n, 2))(5).x.shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(self, fn: Callable[..., Any], seed: int | None = None) -> None:
+        super().__init__(seed)
+        self.fn = SeededCall(fn, "fn")
+
+    def draw(self, n: int) -> Batch:
+        return self.checked(self.fn(self.generator, n), n, "fn")
+
+
+class Samples(Eager):
+    r"""What a model's sampling method gives, without gradients.
+
+    Arguments:
+        model: Anything with a method that takes n and gives x with n rows, a tensor or a dict;
+            a torch.distributions object is asked for the shape (n,).
+        method: The method's name. It is handed `generator` if it has such a parameter.
+        seed: The generator's seed; None takes the seed of the distillation.
+
+    >>> import torch
+    >>> Samples(torch.distributions.Poisson(torch.tensor([1.0, 9.0])))(5).x.shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(self, model: Any, method: str = "sample", seed: int | None = None) -> None:
+        super().__init__(seed)
+        function = getattr(model, method, None)
+        if not callable(function):
+            received = f"{method!r} of a {type(model).__name__}"
+            raise ArgumentError("method", received, "a method that takes the number of samples")
+        self.model = model
+        self.sample = SeededCall(function, "model")
+        self.takes_shape = isinstance(model, Distribution) or (
+            parameters_of(function)[:1] in (["sample_shape"], ["shape"])
+        )
+
+    def draw(self, n: int) -> Batch:
+        x = self.sample(self.generator, (n,) if self.takes_shape else n)
+        if isinstance(x, Batch):
+            raise ArgumentError("model", "a Batch of samples", "a tensor or a dict of tensors")
+        return self.checked(x, n, "model")
+
+
+class Augment(Nested):
+    r"""Transformed rows; labels go with them, row numbers do not.
+
+    Arguments:
+        X: The data, anything that Dataset takes; rows are drawn in shuffled passes.
+        transform: A function of x (n, ...), or of x and `generator`, that gives as many rows.
+            One that draws from the global generators is reproducible all the same.
+        y: Labels (N, ...).
+        seed: The generator's seed; None takes the seed of the distillation.
+
+    >>> import torch
+    >>> Augment([[1.0], [2.0]], lambda x: x + torch.rand_like(x))(4).x.shape
+    torch.Size([4, 1])
+    """
+
+    def __init__(
+        self, X: Any, transform: Callable[..., Any], y: Any = None, seed: int | None = None
+    ) -> None:
+        self.data = Dataset(X, y)
+        self.transform = SeededCall(transform, "transform")
+        super().__init__([self.data], seed)
+
+    def draw(self, n: int) -> Batch:
+        batch = self.data.build(self.data.next_rows(n))
+        x = self.checked(self.transform(self.generator, batch.x), n, "transform").x
+        return Batch(x, batch.y)

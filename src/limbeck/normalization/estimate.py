@@ -1,0 +1,232 @@
+r"""What an estimate of log Z gives back: a value, its error, bounds, and whether to believe it."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from rich.console import Console
+from rich.table import Table
+
+from limbeck.arguments import number
+
+__all__ = ["Bound", "LogPartition", "Verdict"]
+
+NAMES = {
+    "ais": "annealed importance sampling",
+    "bridge": "bridge sampling",
+    "exact": "enumeration",
+    "importance": "importance sampling",
+}
+
+
+class Bound(float):
+    r"""A bound on log Z: a number with the standard error of its estimate.
+
+    It bounds log Z in expectation; the number itself may be on the wrong side by some errors.
+
+    >>> Bound(459.01, 0.067), Bound(459.01, 0.067) < 460
+    (459.010 ± 0.067, True)
+    """
+
+    std_error: float
+
+    def __new__(cls, value: float, std_error: float) -> Self:
+        bound = super().__new__(cls, value)
+        bound.std_error = float(std_error)
+        return bound
+
+    def __getnewargs__(self) -> tuple[float, float]:  # type: ignore[override]
+        return float(self), self.std_error
+
+    def __repr__(self) -> str:
+        return _with_error(float(self), self.std_error)
+
+    __str__ = __repr__
+
+
+@dataclass(frozen=True)
+class Verdict:
+    r"""Whether an estimate can be trusted.
+
+    Attributes:
+        doubts: What checks have found against it, in words.
+        unchecked: The checks that did not run, in words: such a check is not one that passed.
+
+    >>> Verdict().state, Verdict(("chains drift",)).state, Verdict((), ("no second start",)).state
+    ('trustworthy', 'doubtful', 'unchecked')
+    """
+
+    doubts: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> str:
+        r"""One of "trustworthy", "doubtful" (a check failed), "unchecked" (one did not run)."""
+        return "doubtful" if self.doubts else "unchecked" if self.unchecked else "trustworthy"
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        r"""Why it is not trustworthy, in words: doubts first, then what was not checked."""
+        return self.doubts + self.unchecked
+
+    @property
+    def trustworthy(self) -> bool:
+        return self.state == "trustworthy"
+
+    def __bool__(self) -> bool:
+        return self.trustworthy
+
+    def __str__(self) -> str:
+        return ": ".join([self.state, *(["; ".join(self.reasons)] if self.reasons else [])])
+
+
+@dataclass(repr=False)
+class LogPartition:
+    r"""An estimate of log Z.
+
+    Attributes:
+        value: The estimate.
+        std_error: Its standard error; differences that the checks have found are counted in.
+        method: "bridge", "importance", "ais" or "exact".
+        verdict: Whether to trust it, and why not.
+        lower_bound: An estimate of a lower bound on log Z, with its own error, if there is one.
+        upper_bound: The same for an upper bound.
+        diagnostics: Numbers by name: "ess", "pareto_k", "overlap", "iterations", "acceptance", …;
+            "sampling_error" is the standard error without such differences.
+        samples: The number of samples of each kind that was asked for.
+        sweeps: Sweeps of single chains that were made.
+        seed: What everything was seeded with.
+        seconds: Wall-clock seconds.
+        degrees: Degrees of freedom of the error; intervals take Student's quantiles.
+    """
+
+    value: float
+    std_error: float
+    method: str
+    verdict: Verdict
+    lower_bound: Bound | None = None
+    upper_bound: Bound | None = None
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    samples: int = 0
+    sweeps: int = 0
+    seed: int = 0
+    seconds: float = 0.0
+    degrees: float = math.inf
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        r"""An interval that covers log Z with this probability, if the verdict holds.
+
+        >>> z = LogPartition(451.27, 0.04, "bridge", Verdict())
+        >>> z.interval(0.997)
+        (451.15..., 451.38...)
+        """
+        level = number("level", level, "a number between 0 and 1", lambda p: 0 < p < 1)
+        if self.std_error == 0:
+            return self.value, self.value
+        if not math.isfinite(self.std_error):
+            return -math.inf, math.inf
+        from scipy.special import stdtrit
+
+        width = self.std_error * float(stdtrit(min(self.degrees, 1e9), (1 + level) / 2))
+        return self.value - width, self.value + width
+
+    def to_dict(self) -> dict[str, Any]:
+        r"""Everything in plain numbers, words and lists, as JSON takes it; None for no number."""
+        bounds = {
+            name: None if bound is None else [float(bound), bound.std_error]
+            for name, bound in (("lower", self.lower_bound), ("upper", self.upper_bound))
+        }
+        known = {
+            "value": self.value,
+            "std_error": self.std_error,
+            "interval_95": list(self.interval()),
+            "method": self.method,
+            "trustworthy": self.verdict.trustworthy,
+            "state": self.verdict.state,
+            "reasons": list(self.verdict.reasons),
+            "bounds": bounds,
+            "diagnostics": dict(self.diagnostics),
+            "samples": self.samples,
+            "sweeps": self.sweeps,
+            "seed": self.seed,
+            "seconds": self.seconds,
+        }
+        return {name: _plain(value) for name, value in known.items()}
+
+    def table(self) -> Table:
+        r"""The estimate as a table."""
+        low, high = (f"{end:.{_decimals(self.std_error)}f}" for end in self.interval())
+        rows = {
+            "log Z": _with_error(self.value, self.std_error),
+            "95% interval": f"{low} … {high}",
+            "lower bound": "–" if self.lower_bound is None else str(self.lower_bound),
+            "upper bound": "–" if self.upper_bound is None else str(self.upper_bound),
+        }
+        for name, value in self.diagnostics.items():
+            rows[name.replace("_", " ")] = _shown(value)
+        rows |= {
+            "samples": f"{self.samples:,}",
+            "sweeps": f"{self.sweeps:,}",
+            "seconds": f"{self.seconds:.2f}",
+            "verdict": self.verdict.state,
+        }
+        title = f"log Z by {NAMES.get(self.method, self.method)}"
+        table = Table(title=title, title_justify="left", show_header=False)
+        for name, value in rows.items():
+            table.add_row(name, value)
+        return table
+
+    def sentence(self) -> str:
+        r"""What a user would tell a colleague."""
+        how = NAMES.get(self.method, self.method)
+        if self.method == "exact":
+            return f"log Z is {self.value:.6f}, exactly: by {how}."
+        found = _with_error(self.value, self.std_error)
+        if self.verdict:
+            low, high = (f"{end:.{_decimals(self.std_error)}f}" for end in self.interval())
+            return f"By {how}, log Z is {found} (95%: {low} to {high}); no check speaks against it."
+        *others, last = self.verdict.reasons
+        reasons = f"{'; '.join(others)}; and {last}" if others else last
+        if self.verdict.state == "unchecked":
+            return f"log Z = {found}, by {how}, is unchecked: {reasons}."
+        return f"Do not rely on log Z = {found}, by {how}: {reasons}."
+
+    def __str__(self) -> str:
+        console = Console(width=100, record=True, file=io.StringIO())
+        console.print(self.table())
+        return console.export_text() + self.sentence()
+
+    __repr__ = __str__
+
+
+def _plain(value: Any) -> Any:
+    r"""None for NaN and infinite numbers, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1000 <= abs(value) < math.inf else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _decimals(error: float) -> int:
+    r"""Enough for two figures of the error."""
+    if not 0 < error < math.inf:
+        return 6 if error == 0 else 2
+    return min(max(1 - math.floor(math.log10(error)), 0), 12)
+
+
+def _with_error(value: float, error: float) -> str:
+    places = _decimals(error)
+    return f"{value:.{places}f} ± {error:.{places}f}" if error else f"{value:.{places}f}"

@@ -1,0 +1,177 @@
+r"""Importance sampling: log Z from samples of a proposal and their weights p̃/q."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limbeck.normalization.bounds import mean_bound
+from limbeck.normalization.bridge import fit_bridge
+from limbeck.normalization.densities import Densities, Logs
+from limbeck.normalization.estimate import LogPartition, Verdict
+from limbeck.normalization.modes import check_modes
+from limbeck.normalization.sampling import Start, as_start
+from limbeck.normalization.tails import tail_doubts
+from limbeck.normalization.walk import (
+    NO_OWN_STARTS,
+    SIGNIFICANT,
+    Walk,
+    settle,
+    starts,
+    target_starts_have_mass,
+)
+from limbeck.samplers.diagnostics import pareto_k, weights_effective_size
+
+__all__ = ["importance", "log_mean", "weight_doubts"]
+
+FEWEST = 100
+r"""Equal weights, at least, that weights must be worth."""
+
+PROBES, PROBE_SWEEPS = 4000, 20
+r"""Samples that are swept, at most, and how often."""
+
+FAR = 500
+r"""Chains from elsewhere, at most."""
+
+
+def importance(
+    densities: Densities, samples: int, *, start: Any = "target", progress: bool = True
+) -> LogPartition:
+    r"""log Z = log ⟨p̃/q⟩ over samples of q.
+
+    Where q misses some of the target's mass the weights do not show it. So some of the samples,
+    chosen by weight, are swept by the target's own kernel, which must leave their distribution as
+    it is; and chains from elsewhere must arrive at it: from the target's own starts, and from
+    `start` as well if that is something else. Events that q misses come up in them.
+    """
+    start = as_start(start, "start")
+    x, logs = densities.drawn(samples, "proposal")
+    value, error = log_mean(logs.ratio)
+    found = weight_doubts(logs.ratio, "weights") + tail_doubts(densities, x)
+    diagnostics: dict[str, float] = {}
+    sampling_error, seen = error, logs.target
+    sweeps, unchecked = 0, []
+    if callable(getattr(densities.target, "advance", None)) and densities.exact:
+        origins: dict[str, Start] = {"far": "target"}
+        if not isinstance(start, str) or start != "target":
+            origins["start"] = start  # on top of the target's own: a check keeps its probes
+            if not target_starts_have_mass(densities):
+                del origins["far"]
+                unchecked.append(NO_OWN_STARTS)
+        swept, sweeps = _swept(densities, x, logs.ratio, origins, progress)
+        reasons, diagnostics = _probe(swept, logs, value, error)
+        if reasons:  # what bridges to the swept ones say is counted in with the error
+            ratios = [each.ratio for each in swept.values()]
+            bridges = [fit_bridge(ratio[:, None], logs.ratio).log_z for ratio in ratios]
+            error = math.hypot(error, max(abs(other - value) for other in bridges))
+        found += reasons
+        seen = torch.cat([seen, *(each.target for each in swept.values())])
+    else:
+        why = "its advance is not exact" if not densities.exact else "it has no advance"
+        unchecked.append(
+            f"whether the proposal covers the target was not checked by sweeps of the target: {why}"
+        )
+    largest = float(seen.max())
+    if densities.support.discrete and largest > value + SIGNIFICANT * error:
+        found.append(f"log Z is above {largest:.6g}, log p̃ of one of the events seen")
+    modes = check_modes(densities, x[:, None], value, sampling_error, logs.ratio)
+    found, error = found + modes.reasons, math.hypot(error, modes.lacking)
+    return LogPartition(
+        value,
+        error,
+        "importance",
+        Verdict(tuple(found), tuple(unchecked)),
+        mean_bound(logs.ratio),
+        None,
+        {
+            "ess": weights_effective_size(logs.ratio),
+            "sampling_error": sampling_error,
+            "pareto_k": pareto_k(logs.ratio),
+            **diagnostics,
+            **modes.diagnostics,
+        },
+        samples=samples,
+        sweeps=sweeps,
+        degrees=max(samples - 1, 1),
+    )
+
+
+def log_mean(log_weights: Tensor) -> tuple[float, float]:
+    r"""The logarithm of the mean of weights, and its standard error.
+
+    >>> [round(each, 9) for each in log_mean(torch.tensor([2.0, 2.0]))]
+    [2.0, 0.0]
+    """
+    log_w = log_weights.double().flatten()
+    n = len(log_w)
+    value = float(log_w.logsumexp(0)) - math.log(n)
+    if n < 2:
+        return value, math.inf
+    return value, float((log_w - value).exp().std()) / math.sqrt(n)
+
+
+def weight_doubts(log_weights: Tensor, what: str) -> list[str]:
+    r"""What speaks against the mean of weights: a heavy tail, or few that count."""
+    n, found = len(log_weights), []
+    size, k = weights_effective_size(log_weights), pareto_k(log_weights)
+    if size < FEWEST:
+        found.append(f"the {what} are worth {size:.3g} equal ones, too few to know the error")
+    limit = min(1 - 1 / math.log10(n), 0.7) if n > 10 else 0.0
+    if k > limit:
+        found.append(
+            f"the {what} have a heavy tail (Pareto k̂ = {k:.2f} > {limit:.2g}): such means are "
+            "mostly too low, and their errors too"
+        )
+    return found
+
+
+def _swept(
+    densities: Densities, x: Tensor, log_ratio: Tensor, origins: dict[str, Start], progress: bool
+) -> tuple[dict[str, Logs], int]:
+    r"""Log densities where sweeps lead: from samples chosen by weight, and from elsewhere."""
+    generator = densities.generator("probes")
+    count = min(len(x), PROBES)
+    share = torch.softmax(log_ratio, 0).to(x.device)
+    chosen = torch.multinomial(share, count, True, generator=generator)
+    walks = {"near": Walk(densities, x[chosen], generator, progress)}
+    walks["near"].sweep(PROBE_SWEEPS)
+    for name, origin in origins.items():
+        begin = starts(densities, origin, min(len(x), FAR), generator)
+        walks[name] = Walk(densities, begin, generator)
+        settle(walks[name], log_ratio)
+    swept = {name: walk.logs().cpu() for name, walk in walks.items()}
+    return swept, sum(walk.sweeps for walk in walks.values())
+
+
+def _probe(
+    swept: dict[str, Logs], logs: Logs, value: float, error: float
+) -> tuple[list[str], dict[str, float]]:
+    r"""Whether swept samples are where the weighted ones say that the target is."""
+    found = []
+    outside = max(float((each.ratio == math.inf).double().mean()) for each in swept.values())
+    if outside:
+        found.append(f"the proposal has no mass at {outside:.1%} of the target's draws")
+    share = torch.softmax(logs.ratio, 0)
+    tilt = torch.sigmoid(logs.ratio - value)
+    mean = float(share @ tilt)
+    own = float(share.square() @ (tilt - mean).square())
+    scores = {}
+    for name, each in swept.items():
+        now = torch.sigmoid(each.ratio - value)
+        variance = float(now.var(correction=0)) / len(now) + own
+        gap = float(now.mean()) - mean
+        z = gap / math.sqrt(variance) if abs(gap) > 1e-12 and variance > 0 else 0.0
+        # Mass beyond the largest weight is mass that the mean lacks, less what the proposal has
+        # of it: p(beyond) − q(beyond), with q = p Z / weight.
+        above = each.ratio[each.ratio > logs.ratio.max()]
+        beyond, lack = len(above) / len(now), float(-(value - above).expm1().sum()) / len(now)
+        if abs(z) > SIGNIFICANT or (lack > 2 * error and beyond * len(now) > 5):
+            found.append(
+                f"sweeps of the target from {name} lead away from the proposal's samples (z = "
+                f"{z:.1f}, and {beyond:.1%} beyond the largest weight): it misses some of the mass"
+            )
+        scores[f"{name}_z"] = z
+    return found, scores

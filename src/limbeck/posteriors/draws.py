@@ -1,0 +1,199 @@
+r"""What cannot be a posterior: nothing, one draw, numbers that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from limbeck.arguments import number, whole_number
+from limbeck.arrays import X
+from limbeck.errors import ArgumentError
+from limbeck.posteriors.arrays import Array, as_tensor, common_dtype, is_whole, part_name
+from limbeck.posteriors.diagnostics import Diagnostics, diagnose
+from limbeck.posteriors.structure import Structure, as_parts
+
+__all__ = ["Draws", "bad_rows", "check", "whole_notes"]
+
+
+class Draws:
+    r"""Draws by chain, kept where they came from and converted when they are taken.
+
+    A draw's number is that of its chain times `per_chain` plus that within the chain.
+
+    Arguments:
+        parts: Arrays (chain, draw, ...) by name, or one (chain, draw, dim) under ''.
+        dtype: The floating type of what is taken; None is the widest that the parts have.
+        device: Where it is taken to; None is where the parts are.
+        notes: What a reader has to tell the user.
+
+    Attributes:
+        structure: What one draw looks like.
+        chains: How many chains there are.
+        per_chain: Draws of each chain.
+        count: All draws.
+
+    >>> draws = Draws({"alpha": torch.zeros(4, 100, 3), "sigma": torch.ones(4, 100)})
+    >>> draws.count, draws.take([0, 399])["alpha"].shape, draws.take(7)["sigma"]
+    (400, torch.Size([2, 3]), tensor(1.))
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Array],
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.parts = dict(parts)
+        arrays = list(self.parts.values())
+        self.structure = Structure.of(self.parts, leading=2)
+        self.chains, self.per_chain = map(int, arrays[0].shape[:2])
+        self.count = self.chains * self.per_chain
+        self.dtype = dtype or common_dtype(arrays)
+        places = (array.device for array in arrays if isinstance(array, Tensor))
+        self.device = device or next(places, torch.device("cpu"))
+        self.notes = tuple(notes)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def take(self, index: Any) -> X:
+        r"""Draws by number, in the structure: (m, ...) each, or one draw for a single number."""
+        index = torch.as_tensor(index)
+        if index.is_floating_point() and index.numel():
+            raise ArgumentError("index", f"numbers of {index.dtype}", "whole numbers, or booleans")
+        index = index.nonzero()[:, 0] if index.dtype == torch.bool else index.long()
+        chain, draw = index // self.per_chain, index % self.per_chain
+        found = {}
+        for name, part in self.parts.items():
+            if isinstance(part, Tensor):
+                rows: Array = part[chain.to(part.device), draw.to(part.device)]
+            else:
+                rows = np.asarray(part[chain.cpu().numpy(), draw.cpu().numpy()])
+            found[name] = as_tensor(rows, self.dtype, self.device)
+        return self.structure.pack(found)
+
+    def blocks(self, size: int) -> Iterator[X]:
+        r"""All draws in order, at most so many at once."""
+        size = whole_number("size", size, "a whole number from 1", least=1)
+        for start in range(0, self.count, size):
+            yield self.take(torch.arange(start, min(start + size, self.count)))
+
+    def series(self, index: int) -> Tensor:
+        r"""One number of all draws, (chains, per_chain)."""
+        name, place = self.structure.place(index)
+        at: Any = (slice(None), slice(None), *place)
+        return as_tensor(self.parts[name][at], self.dtype, self.device)
+
+    @property
+    def flat(self) -> Tensor:
+        r"""All draws as rows of numbers, (count, dim).
+
+        It is a view where there is one variable, whose chains follow each other in memory that
+        torch can use; else it is a copy, each time.
+        """
+        rows = [
+            as_tensor(part, self.dtype, self.device).reshape(self.count, size)
+            for part, size in zip(self.parts.values(), self.structure.sizes, strict=True)
+        ]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
+
+    def split(self, fraction: float = 0.5) -> tuple[Draws, Draws]:
+        r"""The first part of every chain, and the rest: neighbours in time stay together.
+
+        Chains of a single draw are divided as they are.
+
+        Arguments:
+            fraction: The share of the first part; both have at least one draw of each chain.
+        """
+        share = number("fraction", fraction, "a number between 0 and 1", lambda f: 0 < f < 1)
+        in_time = self.per_chain > 1
+        whole = self.per_chain if in_time else self.chains
+        if whole < 2:
+            raise ArgumentError("fraction", f"{fraction} of a single draw", "two draws or more")
+        cut = max(1, min(round(share * whole), whole - 1))
+        both = {
+            name: (part[:, :cut], part[:, cut:]) if in_time else (part[:cut], part[cut:])
+            for name, part in self.parts.items()
+        }
+        first, second = ({name: pair[k] for name, pair in both.items()} for k in (0, 1))
+        kept = (self.dtype, self.device, self.notes)
+        return Draws(first, *kept), Draws(second, *kept)
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Draws:
+        r"""The same draws in memory, on a device and of a floating type."""
+        device, dtype = torch.device(device or self.device), dtype or self.dtype
+        parts = {name: as_tensor(part, dtype, device) for name, part in self.parts.items()}
+        return Draws(parts, dtype, device, self.notes)
+
+    def diagnostics(self, most: int = 1000) -> Diagnostics:
+        r"""R̂ and effective sizes, and what there is to distrust.
+
+        Arguments:
+            most: How many coordinates to look at; of more, these are evenly spread.
+        """
+        return diagnose(self, whole_number("most", most, "a whole number from 1", least=1))
+
+    def __repr__(self) -> str:
+        return f"Draws({self.chains:,} chains of {self.per_chain:,}: {self.structure})"
+
+
+AT_ONCE = 2**20
+r"""About how many numbers are looked at together."""
+
+
+def check(draws: Draws, burn_in: int = 0) -> Draws:
+    r"""The same draws, unless they are too few or not finite."""
+    if draws.structure.dim == 0:
+        raise ArgumentError("posterior", f"draws of no numbers: {draws.structure}", "numbers")
+    if draws.count == 0:
+        after = f" after burn_in={burn_in}" if burn_in else ""
+        raise ArgumentError("posterior", f"no draws{after}", "two draws or more")
+    if draws.count == 1:
+        accepted = "two or more: a posterior of one draw has nothing to condense"
+        raise ArgumentError("posterior", "a single draw", accepted)
+    _check_finite(draws)
+    return draws
+
+
+def bad_rows(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    r"""Of each variable (m, ...), which of the m draws are not finite, on the CPU."""
+    return {
+        name: (~part.isfinite()).reshape(len(part), part[0].numel()).any(1).cpu()
+        for name, part in parts.items()
+    }
+
+
+def whole_notes(parts: Mapping[str, Array], dtype: torch.dtype) -> list[str]:
+    r"""What to tell about variables of whole numbers."""
+    whole = [name or "the posterior" for name, array in parts.items() if is_whole(array)]
+    kind = str(dtype).removeprefix("torch.")
+    return [f"{name} is of whole numbers, which become {kind}" for name in whole]
+
+
+def _check_finite(draws: Draws) -> None:
+    counts: dict[str, int] = {}
+    first: dict[str, int] = {}
+    size = max(1, AT_ONCE // draws.structure.dim)
+    for block, draw in zip(draws.blocks(size), range(0, draws.count, size), strict=True):
+        for name, bad in bad_rows(as_parts(block)).items():
+            if bad.any():
+                first.setdefault(name, draw + int(bad.nonzero()[0]))
+                counts[name] = counts.get(name, 0) + int(bad.sum())
+    for name, count in counts.items():
+        kind, accepted = "NaN or infinite numbers", "finite draws"
+        as_it_came = Draws({name: draws.parts[name]}, torch.float64).take([first[name]])
+        if as_parts(as_it_came)[name].isfinite().all():
+            kind, accepted = f"numbers beyond {draws.dtype}", "another dtype"
+        accepted += f"; var_names=['~{name}'] leaves the variable out" if name else ""
+        chain, draw = divmod(first[name], draws.per_chain)
+        received = (
+            f"{kind} in {count:,} of {draws.count:,} draws, the first is {draw} of chain {chain}"
+        )
+        raise ArgumentError(part_name(name), received, accepted)

@@ -1,0 +1,286 @@
+r"""Posteriors in files: netCDF, Zarr, NumPy, Stan CSV."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import importlib
+import itertools
+import math
+import os
+import re
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.posteriors.structure import Found, group
+
+__all__ = ["CHAIN", "from_columns", "is_path", "opened", "places", "read_csv"]
+
+INDEXED = (
+    re.compile(r"(?P<name>.+?)\[(?P<index>\d+(?:,\s*\d+)*)\]"),  # alpha[1,2]
+    re.compile(r"(?P<name>.+?)\.(?P<index>\d+(?:\.\d+)*)"),  # alpha.1.2
+)
+CHAIN = ("chain__", ".chain")
+OTHER = (".iteration", ".draw", "")  # a nameless column is a table's index
+
+Array = np.ndarray[Any, Any]
+
+
+def places(header: Sequence[Any]) -> dict[str, Array]:
+    r"""The columns of each variable, as an array of column numbers of the variable's shape.
+
+    Columns of the sampler's own (lp__, .draw) are left out. Indices start at one, or at zero if
+    a zero is among them. Columns that are called by numbers from zero on are one vector.
+
+    >>> places(["lp__", "theta.1.1", "theta.2.1", "mu"])
+    {'theta': array([[1],
+           [2]]), 'mu': array(3)}
+    """
+    names = [str(name).strip() for name in header]
+    own = [column for column, name in enumerate(names) if name]
+    if [names[column] for column in own] == [str(number) for number in range(len(own))]:
+        return {"": np.array(own)}
+    found: dict[str, dict[tuple[int, ...], int]] = {}
+    for column, text in enumerate(names):
+        if text.endswith("__") or text in (*CHAIN, *OTHER):
+            continue
+        matches = (pattern.fullmatch(text) for pattern in INDEXED)
+        match = next((match for match in matches if match), None)
+        name, index = (match["name"], re.split(r"[.,]", match["index"])) if match else (text, [])
+        place = tuple(map(int, index))
+        if place in found.setdefault(name, {}):
+            raise ArgumentError("posterior", f"two columns {text!r}", "a name for each column")
+        found[name][place] = column
+    if not found:
+        received = f"the columns {', '.join(names[:8])}"
+        raise ArgumentError("posterior", received, "columns of parameters")
+    return {name: _filled(name, columns) for name, columns in found.items()}
+
+
+def from_columns(
+    header: Sequence[Any],
+    tables: Sequence[Array],
+    choose: Callable[[Sequence[str]], list[str]],
+    notes: Sequence[str] = (),
+) -> Found:
+    r"""Variables (chain, draw, ...) of tables (draw, column) of one length.
+
+    Each table is a chain, or several if it has a column that says of which chain a row is.
+    """
+    whole = np.concatenate([_by_chain(header, table) for table in tables])
+    found = places(header)
+    return Found({name: whole[..., found[name]] for name in choose(list(found))}, "chains", notes)
+
+
+def _by_chain(header: Sequence[Any], table: Array) -> Array:
+    column = next((place for place, name in enumerate(header) if name in CHAIN), None)
+    if column is None:
+        return table[None]
+    chains = [table[table[:, column] == chain] for chain in np.unique(table[:, column])]
+    if len({len(chain) for chain in chains}) > 1:
+        received = f"chains of {', '.join(str(len(chain)) for chain in chains)} draws"
+        raise ArgumentError("posterior", received, "chains of equal length")
+    return np.stack(chains)
+
+
+def _filled(name: str, columns: dict[tuple[int, ...], int]) -> Array:
+    axes = {len(place) for place in columns}
+    base = 0 if any(0 in place for place in columns) else 1
+    shape = tuple(max(indices) - base + 1 for indices in zip(*columns, strict=False))
+    if len(axes) > 1 or math.prod(shape) != len(columns):
+        received = f"{len(columns)} columns of {name}, as {list(columns)[-1]}"
+        raise ArgumentError("posterior", received, "one for each index, all with as many indices")
+    filled = np.empty(shape, int)
+    for place, column in columns.items():
+        filled[tuple(index - base for index in place)] = column
+    return filled
+
+
+SETTING = re.compile(r"#\s*(\w+)\s*=\s*(\S+)")
+
+
+class Head(NamedTuple):
+    r"""What a file says before its numbers.
+
+    Attributes:
+        names: The columns.
+        lines: How many lines there are before the first draw.
+        warmup: How many of the draws are Stan's warmup, which is there if the user asked for it.
+    """
+
+    names: list[str]
+    lines: int
+    warmup: int
+
+
+def read_csv(paths: Sequence[Path], choose: Callable[[Sequence[str]], list[str]]) -> Found:
+    r"""Arrays (chain, draw, ...) of the variables that are chosen."""
+    heads = [_head(path) for path in paths]
+    header, warmup = heads[0].names, heads[0].warmup
+    for path, head in zip(paths, heads, strict=True):
+        if head.names != header:
+            received = f"{path}, with other columns than {paths[0]}"
+            raise ArgumentError("posterior", received, "chains of one model")
+    found = places(header)
+    wanted = [found[name] for name in choose(list(found))]
+    used = sorted({int(column) for columns in wanted for column in columns.flat})
+    used += [column for column, name in enumerate(header) if name in CHAIN]
+    tables = [_table(path, head, used) for path, head in zip(paths, heads, strict=True)]
+    lengths = [len(table) for table in tables]
+    if len(set(lengths)) > 1:
+        received = f"files of {', '.join(map(str, lengths))} draws"
+        raise ArgumentError("posterior", received, "chains of equal length")
+    notes = [f"{warmup} warmup draws of each chain are left out"] if warmup else []
+    return from_columns([header[column] for column in used], tables, choose, notes)
+
+
+def _head(path: Path) -> Head:
+    comments, names, lines = [], [""], 0
+    with open(path, encoding="utf-8-sig") as file:
+        for lines, line in enumerate(file, start=1):  # noqa: B007 - used after the loop
+            if line.startswith("#"):
+                comments.append(line)
+            elif line.strip():
+                names = [name.strip() for name in next(csv.reader([line]))]
+                break
+    if not any(names):
+        raise ArgumentError("posterior", f"{path}, without a line of names", "draws by column")
+    settings = {match[1]: match[2] for match in map(SETTING.match, comments) if match}
+    if names != _counted(names) and _numbers(names):
+        return Head(_counted(names), lines - 1, 0)
+    saved = settings.get("save_warmup", "0").lower() in ("1", "true")
+    warmup = math.ceil(int(settings.get("num_warmup", 0)) / int(settings.get("thin", 1)))
+    return Head(names, lines, warmup if saved else 0)
+
+
+def _counted(names: Sequence[str]) -> list[str]:
+    return [str(column) for column in range(len(names))]
+
+
+def _numbers(words: Sequence[str]) -> bool:
+    try:
+        return bool([float(word) for word in words])
+    except ValueError:
+        return False
+
+
+def _table(path: Path, head: Head, used: Sequence[int]) -> np.ndarray[Any, Any]:
+    with open(path, encoding="utf-8-sig") as file:
+        rows = (line for line in itertools.islice(file, head.lines, None) if line.strip("\n\r, "))
+        lines = (line for line in rows if not line.startswith("#"))
+        first = next(lines, None)
+        if first is None:
+            return np.empty((0, len(used)))
+        text = itertools.chain([first], lines)
+        table = np.loadtxt(text, delimiter=",", quotechar='"', usecols=used, ndmin=2)
+    return table[head.warmup :]
+
+
+NETCDF = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5")
+KINDS = (*NETCDF, ".zarr", ".npy", ".npz", ".csv")
+POSITIONAL = "arr_0"  # numpy.savez's name for an array that came without one
+
+Choose: TypeAlias = Callable[[Sequence[str]], list[str]]
+
+
+def is_path(value: Any) -> bool:
+    r"""Whether a value names a file, or several do."""
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(is_path, value))
+    return isinstance(value, str | os.PathLike)
+
+
+@contextlib.contextmanager
+def opened(files: Any, choose: Choose, layout: str) -> Iterator[Found]:
+    r"""What a file holds, as long as it is open.
+
+    Large arrays are left in the file where it allows that: npy, npz that is not compressed.
+
+    Arguments:
+        files: A path; several of CSV files, which are chains.
+        choose: Picks among the names that there are.
+        layout: How axes are read where the file does not say.
+    """
+    paths = [Path(path) for path in (files if isinstance(files, list | tuple) else [files])]
+    kinds = {path.suffix.lower() for path in paths}
+    kind = kinds.pop()
+    if kinds or kind not in KINDS or (len(paths) > 1 and kind != ".csv"):
+        received = ", ".join(map(str, paths))
+        accepted = f"a file that ends in {', '.join(KINDS)}, or several that end in .csv"
+        raise ArgumentError("posterior", received, accepted)
+    for path in paths:
+        if not path.exists():
+            raise ArgumentError(
+                "posterior", f"{path}, which does not exist", "a file that is there"
+            )
+    with contextlib.ExitStack() as stack:
+        try:
+            if kind == ".csv":
+                found = read_csv(paths, choose)
+            elif kind in (".npy", ".npz"):
+                found = Found(_numpy(paths[0], choose), layout)
+            else:
+                found = Found(_xarray(paths[0], choose, stack), layout)
+        except LimbeckError:
+            raise
+        except Exception as error:  # of the readers' many kinds
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            received = f"{paths[0]}, which cannot be read ({reason})"
+            raise ArgumentError("posterior", received, f"draws in a {kind} file") from error
+        yield found
+
+
+def _xarray(path: Path, choose: Choose, stack: contextlib.ExitStack) -> dict[str, Any]:
+    try:
+        xarray = importlib.import_module("xarray")
+    except ImportError as error:
+        install = "pip install 'limbeck[posteriors]', or read it and hand over the object"
+        raise LimbeckError(f"posterior: {path.name} needs xarray: {install}") from error
+    options: dict[str, Any] = (
+        {"engine": "zarr", "consolidated": False} if path.suffix.lower() == ".zarr" else {}
+    )
+    try:
+        data = xarray.open_dataset(path, group="posterior", **options)
+    except (OSError, KeyError, ValueError):  # no such group, or no file of this kind at all
+        data = xarray.open_dataset(path, **options)
+    variables = group(stack.enter_context(data))
+    assert variables is not None
+    # A Zarr's order is that of a folder, which may be any.
+    names = sorted(variables) if options else list(variables)
+    return {name: variables[name] for name in choose(names)}
+
+
+def _numpy(path: Path, choose: Choose) -> dict[str, Any]:
+    if path.suffix.lower() == ".npy":
+        choose([""])
+        return {"": np.load(path, mmap_mode="c", allow_pickle=False)}
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+    if list(members) == [POSITIONAL]:
+        members = {"": members[POSITIONAL]}
+    return {name: _member(path, members[name]) for name in choose(list(members))}
+
+
+def _member(path: Path, info: zipfile.ZipInfo) -> Any:
+    r"""An array of an npz file, mapped into memory if it is there byte by byte."""
+    with open(path, "rb") as file:
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size == 0:
+            return np.load(file, allow_pickle=False)[info.filename.removesuffix(".npy")]
+        file.seek(info.header_offset + 26)
+        name, extra = struct.unpack("<HH", file.read(4))
+        file.seek(name + extra, os.SEEK_CUR)
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0
+        if version != (1, 0):
+            read = np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+        if dtype.hasobject:
+            raise ArgumentError("posterior", f"{path}, with Python objects", "arrays of numbers")
+        order: Any = "F" if fortran else "C"
+        return np.memmap(path, dtype, "c", file.tell(), shape, order)

@@ -1,0 +1,186 @@
+r"""Supports: the sets that densities live on, with their event shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from limbeck.arguments import whole_number
+from limbeck.errors import ArgumentError
+
+__all__ = ["Binary", "Discrete", "Real", "Spins", "States", "Support"]
+
+
+class Support:
+    r"""A set of events x of one shape; a batch of n of them has the shape (n, *shape).
+
+    Arguments:
+        shape: The shape of one event, as numbers or as one tuple.
+
+    Attributes:
+        discrete: Whether it is finite.
+        size: The number of variables of an event.
+    """
+
+    discrete = False
+
+    def __init__(self, *shape: int | Sequence[int]) -> None:
+        given = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        accepted = "whole numbers from 1, such as 784 or (28, 28)"
+        if not given:
+            raise ArgumentError("shape", "nothing", accepted)
+        self.shape = tuple(whole_number("shape", each, accepted, least=1) for each in given)
+        self.size = math.prod(self.shape)
+
+    def check(self, x: Tensor, argument: str = "x") -> Tensor:
+        r"""The same x, if it is a batch of events of this support; an error if not."""
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise ArgumentError(argument, str(kind), "a floating-point tensor")
+        if x.shape[1:] != self.shape:
+            accepted = f"shape (n, {', '.join(map(str, self.shape))})"
+            raise ArgumentError(argument, f"shape {tuple(x.shape)}", accepted)
+        outside = ~self.contains(x)
+        if outside.any():
+            raise ArgumentError(
+                argument,
+                f"{int(outside.sum()):,} values such as {x[outside][0].item():g}",
+                self.described,
+            )
+        return x
+
+    def contains(self, x: Tensor) -> Tensor:
+        r"""Whether each number of x may be one."""
+        return x.isfinite()
+
+    def start(
+        self,
+        n: int,
+        generator: torch.Generator | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        r"""Events (n, *shape) to start chains from: standard normal."""
+        return torch.randn(n, *self.shape, generator=generator, device=device, dtype=dtype)
+
+    @property
+    def described(self) -> str:
+        r"""What values are accepted, in words."""
+        return "finite numbers"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(str, self.shape))})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Support) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
+class Real(Support):
+    r"""Real numbers.
+
+    >>> Real(3).size
+    3
+    """
+
+
+class Discrete(Support):
+    r"""A finite number of values for each variable, evenly spaced: x = first + step · code.
+
+    Attributes:
+        count: The number of values q; their codes are 0 … q−1.
+        log_count: The logarithm of the number of events.
+    """
+
+    discrete = True
+    count = 2
+    first, step = 0.0, 1.0
+
+    @property
+    def log_count(self) -> float:
+        return self.size * math.log(self.count)
+
+    @property
+    def values(self) -> list[float]:
+        r"""The values that a variable can have."""
+        return [self.first + self.step * code for code in range(self.count)]
+
+    @property
+    def described(self) -> str:
+        few = [f"{value:g}" for value in self.values]
+        return " and ".join(few) if self.count == 2 else f"{few[0]}, {few[1]} … {few[-1]}"
+
+    def encode(self, x: Tensor) -> Tensor:
+        r"""Codes 0 … q−1 of the same shape and type."""
+        return (x - self.first) / self.step
+
+    def decode(self, codes: Tensor) -> Tensor:
+        r"""The values of codes, of the same shape and type."""
+        return codes * self.step + self.first
+
+    def contains(self, x: Tensor) -> Tensor:
+        codes = self.encode(x)
+        return (codes >= 0) & (codes < self.count) & (codes == codes.round())
+
+    def start(
+        self,
+        n: int,
+        generator: torch.Generator | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        r"""Events (n, *shape) to start chains from: uniform over the support."""
+        shape = (n, *self.shape)
+        codes = torch.randint(self.count, shape, generator=generator, device=device)
+        return self.decode(codes.to(dtype))
+
+    def enumerate(
+        self,
+        start: int,
+        stop: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        r"""The events number start … stop−1 of all q^size, (stop − start, *shape).
+
+        >>> Binary(2).enumerate(0, 4).tolist()
+        [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
+        """
+        number = torch.arange(start, stop, device=device)
+        places = [number // self.count**k % self.count for k in reversed(range(self.size))]
+        return self.decode(torch.stack(places, 1).to(dtype)).reshape(-1, *self.shape)
+
+
+class Binary(Discrete):
+    r"""Zeros and ones.
+
+    >>> Binary(28, 28).size
+    784
+    """
+
+
+class Spins(Discrete):
+    r"""Spins, −1 and +1."""
+
+    first, step = -1.0, 2.0
+
+
+class States(Discrete):
+    r"""The values 0 … q−1, as floating-point numbers.
+
+    Arguments:
+        q: The number of values, from 2.
+        shape: The shape of one event.
+    """
+
+    def __init__(self, q: int, *shape: int | Sequence[int]) -> None:
+        super().__init__(*shape)
+        self.count = whole_number("q", q, "a whole number from 2", least=2)
+
+    def __repr__(self) -> str:
+        return f"States({self.count}, {', '.join(map(str, self.shape))})"

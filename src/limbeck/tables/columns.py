@@ -1,0 +1,305 @@
+r"""Columns of a table: numbers, categories, dates, and their values."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from limbeck.errors import ArgumentError, LimbeckError
+
+__all__ = [
+    "LIMIT",
+    "TICKS",
+    "Category",
+    "Column",
+    "Number",
+    "column_of",
+    "factorized",
+    "measured",
+    "pandas",
+]
+
+TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+r"""Ticks a second of NumPy's units of time."""
+
+LIMIT = float(np.finfo(np.float32).max) / 4
+r"""The largest number that is taken, so that differences stay within float32."""
+
+ROWS = 32
+r"""Rows up to which values are looked at one by one."""
+
+NUMERIC = ("integer", "floating", "mixed-integer-float", "boolean", "empty")
+r"""What pandas calls objects that are numbers."""
+
+
+def pandas() -> Any:
+    r"""The module pandas, which nothing but tables needs."""
+    try:
+        import pandas as module
+    except ImportError:
+        raise LimbeckError("df: tables need pandas: pip install 'limbeck[tables]'") from None
+    return module
+
+
+def factorized(series: Any) -> tuple[np.ndarray[Any, Any], Any]:
+    r"""Places (n,) among the values that occur, −1 where they are missing; and these values.
+
+    Each stands there once, but for a few rows, where looking for equals takes longer than it
+    saves. Lists and the like are a TypeError.
+    """
+    pd = pandas()
+    if len(series) > ROWS:
+        found: tuple[np.ndarray[Any, Any], Any] = pd.factorize(series)
+        return found
+    places, values = list[int](), list[Any]()
+    for value in series.tolist():  # quicker, if they are few
+        hash(value)
+        gone = pd.isna(value) is True
+        places.append(-1 if gone else len(values))
+        values += [] if gone else [value]
+    return np.array(places, int), values
+
+
+def measured(series: Any, date: bool, argument: str) -> np.ndarray[Any, Any]:
+    r"""Float64 (n,) of a series of numbers, or seconds since 1970 of dates; NaN where missing."""
+    pd = pandas()
+    if date:
+        if not isinstance(series.dtype, np.dtype | pd.DatetimeTZDtype) or series.dtype.kind != "M":
+            received = f"values of dtype {series.dtype}"
+            raise ArgumentError(argument, received, "dates: pandas.to_datetime makes them")
+        if isinstance(series.dtype, pd.DatetimeTZDtype):
+            series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+        ticks = TICKS[series.dt.unit]
+        whole = series.to_numpy().view(np.int64)
+        return np.where(series.isna(), np.nan, whole // ticks + whole % ticks / ticks)
+    plain = isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf"
+    if not plain and (not pd.api.types.is_numeric_dtype(series.dtype) or series.dtype.kind == "c"):
+        found = pd.api.types.infer_dtype(series, skipna=True)  # NumPy would read strings as numbers
+        if found not in NUMERIC:
+            raise ArgumentError(argument, f"{found} values ({series.dtype})", "numbers")
+    gaps = {} if plain else {"na_value": np.nan}
+    values = np.asarray(series.to_numpy(dtype=np.float64, **gaps))
+    if np.isinf(values).any():
+        first = int(np.isinf(values).argmax())
+        received = f"infinity, the first in row {first}"
+        raise ArgumentError(argument, received, "finite numbers, or missing values")
+    if (np.abs(values) > LIMIT).any():
+        received = f"numbers of up to {np.nanmax(np.abs(values)):g}"
+        raise ArgumentError(argument, received, f"numbers within ±{LIMIT:.2g}, for float32")
+    return values
+
+
+MARKERS = {"None": lambda: None, "nan": lambda: np.nan, "NA": lambda: pandas().NA}
+r"""What a missing value may be in a column of Python objects."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column:
+    r"""One column of a table.
+
+    Arguments:
+        name: Its name in frames.
+        key: Its name among tensors.
+        kind: "number", "whole number", "date", "flag", "category"; "nothing" if all is missing.
+        dtype: Its pandas dtype, by name.
+        missing: How many values were missing in the data.
+        constant: Whether it never varies: then it has no tensors, and frames get its one value.
+        marker: What a missing value is in a column of Python objects: "None", "nan" or "NA".
+    """
+
+    name: str | int
+    key: str
+    kind: str
+    dtype: str
+    missing: int = 0
+    constant: bool = False
+    marker: str = "nan"
+
+    @property
+    def argument(self) -> str:
+        r"""How errors name it."""
+        return f"df[{self.name!r}]"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        r"""The names of its tensors."""
+        return () if self.constant else (self.key,)
+
+    def encode(self, series: Any) -> dict[str, np.ndarray[Any, Any]]:
+        r"""Arrays (n,) by key of a pandas series of such values."""
+        raise NotImplementedError
+
+    def decode(self, parts: Mapping[str, np.ndarray[Any, Any]], n: int) -> Any:
+        r"""The pandas series of n values, of arrays (n,) by key."""
+        raise NotImplementedError
+
+    def spec(self) -> dict[str, Any]:
+        r"""All of it, as JSON can hold it."""
+        return {"type": type(self).__name__} | dataclasses.asdict(self)
+
+    def _refuse_gaps(self, gone: np.ndarray[Any, Any]) -> NoReturn:
+        r"""A missing value says something only where the student has seen some."""
+        first = int(gone.argmax())
+        received = f"{int(gone.sum())} missing values, the first in row {first}"
+        accepted = "none, as in the data that the student was made with: fill them in first"
+        raise ArgumentError(self.argument, received, accepted)
+
+    def _series(self, values: np.ndarray[Any, Any], gone: np.ndarray[Any, Any]) -> Any:
+        r"""A series of the column's dtype, with missing values in its own way."""
+        pd = pandas()
+        if self.dtype == "object":
+            values = values.astype(object)
+            values[gone] = MARKERS[self.marker]()
+            return pd.Series(values, dtype=object)
+        series = pd.Series(values).astype(self.dtype)
+        return series.mask(gone) if gone.any() else series
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Number(Column):
+    r"""Numbers, whole numbers or dates: float64 (n,), with a mask if some were missing.
+
+    The array holds the value less `origin`, which is zero where float32 has digits enough; for
+    dates these are seconds. Missing values are `fill`, and marked in the mask.
+
+    Arguments:
+        origin: What is subtracted in float64.
+        step: What values are whole multiples of, from the origin on; 0 for real numbers.
+        low, high: What the dtype can hold, where there is a step.
+        fill: The median, less the origin.
+        mean, scale: Mean and standard deviation, less the origin; a scale of 0 is 1.
+        mask: The key of the mask; None if nothing was missing.
+    """
+
+    origin: float = 0.0
+    step: float = 0.0
+    low: float = -LIMIT
+    high: float = LIMIT
+    fill: float = 0.0
+    mean: float = 0.0
+    scale: float = 1.0
+    mask: str | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (*super().keys, self.mask) if self.mask else super().keys
+
+    @property
+    def counts(self) -> bool:
+        r"""Whether values are whole numbers, if only as floats, as pandas keeps those with gaps."""
+        return self.step > 0 and self.kind != "date"
+
+    def encode(self, series: Any) -> dict[str, np.ndarray[Any, Any]]:
+        raw = measured(series, self.kind == "date", self.argument)
+        if self.kind == "date" and (", " in str(series.dtype)) != (", " in self.dtype):
+            raise ArgumentError(self.argument, f"dates of {series.dtype}", f"{self.dtype}")
+        gone = np.isnan(raw)
+        if self.mask is None and gone.any():
+            self._refuse_gaps(gone)
+        value = np.where(gone, self.fill, raw - self.origin)
+        return {self.key: value} | ({self.mask: gone} if self.mask else {})
+
+    def decode(self, parts: Mapping[str, np.ndarray[Any, Any]], n: int) -> Any:
+        value = np.full(n, self.fill) if self.constant else parts[self.key].astype(np.float64)
+        if not np.isfinite(value).all():
+            raise ArgumentError(f"batch[{self.key!r}]", "NaN or infinity", "finite numbers")
+        gone = parts[self.mask].astype(bool) if self.mask else np.zeros(n, bool)
+        if not self.step:
+            return self._series(self.origin + value, gone)
+        value = np.clip(value, self.low - self.origin, self.high - self.origin)
+        unit = (re.findall(r"datetime64\[(\w+)", self.dtype) or [""])[0]
+        ticks = TICKS.get(unit, 1)
+        steps = np.rint(value / self.step).astype(np.int64)
+        whole = int(self.origin) * ticks + steps * round(self.step * ticks)
+        if self.kind != "date":
+            return self._series(whole if self.kind == "whole number" else whole + 0.0, gone)
+        dates = pandas().Series(whole.view(f"datetime64[{unit}]"))
+        if zone := re.findall(r", (.+)\]", self.dtype):
+            dates = dates.dt.tz_localize("UTC").dt.tz_convert(zone[0])
+        return dates.mask(gone)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Category(Column):
+    r"""One of K categories: int64 codes (n,) from 0 to K − 1; K is unknown, K + 1 is missing.
+
+    A missing value where the data had none is refused. In frames, unknown is the most frequent
+    category, which any teacher can eat.
+
+    Arguments:
+        categories: The values: all strings, all whole numbers, all floats or all booleans.
+        values: For a categorical dtype, the dtype of its categories.
+        ordered: Whether a categorical dtype is ordered.
+        frequent: The code of the most frequent category; K + 1 if all values were missing.
+    """
+
+    categories: tuple[Any, ...] = ()
+    values: str | None = None
+    ordered: bool = False
+    frequent: int = 0
+
+    @property
+    def unknown(self) -> int:
+        r"""The code of what is none of the categories."""
+        return len(self.categories)
+
+    @property
+    def gone(self) -> int:
+        r"""The code of a missing value."""
+        return len(self.categories) + 1
+
+    def encode(self, series: Any) -> dict[str, np.ndarray[Any, Any]]:
+        try:
+            found, distinct = factorized(series)
+        except TypeError:
+            raise ArgumentError(self.argument, "values that are no scalars", "categories") from None
+        text = any(isinstance(value, str) for value in self.categories)
+        known = {value: code for code, value in enumerate(self.categories)}
+        codes = []
+        for value in distinct:
+            if isinstance(value, str) != text:
+                kind = "strings" if text else f"values such as {self.categories[0]!r}"
+                raise ArgumentError(self.argument, f"the value {value!r}", f"{kind}, as before")
+            codes.append(known.get(value, self.unknown))
+        if not self.missing and (found < 0).any():
+            self._refuse_gaps(found < 0)
+        codes.append(self.gone)
+        return {self.key: np.asarray(codes, np.int64)[found]}
+
+    def decode(self, parts: Mapping[str, np.ndarray[Any, Any]], n: int) -> Any:
+        codes = np.full(n, self.frequent) if self.constant else parts[self.key]
+        if codes.dtype.kind not in "iu" or (n and not 0 <= codes.min() <= codes.max() <= self.gone):
+            accepted = f"whole numbers from 0 to {self.gone}"
+            raise ArgumentError(f"batch[{self.key!r}]", f"codes of {codes.dtype}", accepted)
+        codes = np.where(codes == self.unknown, self.frequent, codes)
+        gone = codes == self.gone
+        if gone.any() and not self.missing:
+            received = f"{self.gone}, the code of a missing value"
+            raise ArgumentError(f"batch[{self.key!r}]", received, "no missing values, as before")
+        pd = pandas()
+        if self.values is not None:
+            index = pd.Index(list(self.categories), dtype=self.values)
+            dtype = pd.CategoricalDtype(index, self.ordered)
+            return pd.Series(pd.Categorical.from_codes(np.where(gone, -1, codes), dtype=dtype))
+        choices = np.array([*self.categories, None, None], dtype=object)
+        if self.dtype == "object":
+            return self._series(choices[codes], gone)
+        return pd.Series(choices[codes], dtype=self.dtype)
+
+
+KINDS: dict[str, type[Column]] = {"Number": Number, "Category": Category}
+
+
+def column_of(spec: Mapping[str, Any]) -> Column:
+    r"""The column that a spec describes."""
+    fields = dict(spec)
+    kind = KINDS.get(fields.pop("type", ""))
+    if kind is None or set(fields) != {field.name for field in dataclasses.fields(kind)}:
+        raise ArgumentError("spec", dict(spec), "what Table.spec() gives")
+    if "categories" in fields:
+        fields["categories"] = tuple(fields["categories"])
+    return kind(**fields)

@@ -1,0 +1,226 @@
+r"""Which kind of column a pandas series is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from limbeck.errors import ArgumentError
+from limbeck.tables.columns import TICKS, Category, Column, Number, measured, pandas
+
+__all__ = ["read"]
+
+FEW = 20
+r"""So many different strings are categories, however few the rows."""
+
+SHARE = 0.5
+r"""Different strings, as a share of all, from which they look like ids or free text."""
+
+NARROW = 1000
+r"""How many times its range a number may be away from zero before float32 lacks digits."""
+
+FARTHEST = 20
+r"""Deviations from the mean that the farthest value may have, once scaled."""
+
+UNITS = (86400, 3600, 60, 1)
+r"""Seconds that dates may differ by whole multiples of."""
+
+OBJECTS = {
+    "string": "category", "boolean": "flag", "integer": "whole number", "floating": "number",
+    "mixed-integer-float": "number", "empty": "nothing",
+}  # fmt: skip
+r"""Kinds of columns of Python objects, by what pandas finds in them."""
+
+ACCEPTED = (
+    "numbers, booleans, strings, dates or categories of these: convert the column with "
+    ".astype(str), pandas.to_numeric or pandas.to_datetime, or leave it out with "
+    "limbeck.Table(df, drop=…)"
+)
+
+
+def read(series: Any, name: str | int, key: str, mask: str, category: bool) -> Column:
+    r"""The column that a series is.
+
+    Arguments:
+        series: The pandas series.
+        name: Its name in the frame.
+        key: Its name among tensors.
+        mask: The key of its mask, if it turns out to need one.
+        category: Whether the user wants its values as categories.
+    """
+    argument = f"df[{name!r}]"
+    kind = _kind(series, argument)
+    dtype = _name(series.dtype)
+    gone = series.isna().to_numpy()
+    about: dict[str, Any] = {"name": name, "key": key, "dtype": dtype, "missing": int(gone.sum())}
+    if dtype == "object" and gone.any():
+        about["marker"] = _marker(series.to_numpy()[gone][0])
+    if kind == "categorical":
+        return _categorical(series, argument, about)
+    if gone.all():
+        return Category(**about, kind="nothing", constant=True, frequent=1)
+    if kind in ("category", "flag") or category:
+        return _category(series, argument, about, kind, category)
+    return _number(series, argument, about, kind, mask)
+
+
+def _kind(series: Any, argument: str) -> str:
+    pd = pandas()
+    dtype, types = series.dtype, pd.api.types
+    if isinstance(dtype, pd.CategoricalDtype):
+        return "categorical"
+    if types.is_bool_dtype(dtype):
+        return "flag"
+    if types.is_integer_dtype(dtype):
+        return "whole number"
+    if types.is_float_dtype(dtype):
+        return "number"
+    if isinstance(dtype, np.dtype | pd.DatetimeTZDtype) and dtype.kind == "M":
+        return "date"
+    found = types.infer_dtype(series, skipna=True) if types.is_string_dtype(dtype) else str(dtype)
+    if found not in OBJECTS:
+        raise ArgumentError(argument, f"values of kind {found}", ACCEPTED)
+    return OBJECTS[found]
+
+
+def _name(dtype: Any) -> str:
+    r"""The dtype's name, by which pandas finds it again."""
+    name = str(dtype)
+    return f"string[{dtype.storage}]" if name == "string" else name
+
+
+def _marker(value: Any) -> str:
+    return "None" if value is None else "NA" if value is pandas().NA else "nan"
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _categorical(series: Any, argument: str, about: dict[str, Any]) -> Category:
+    r"""The column of a categorical dtype, whose categories are all kept, used or not."""
+    dtype = series.dtype
+    categories = tuple(map(_plain, dtype.categories))
+    _check(categories, argument)
+    codes = series.cat.codes.to_numpy()
+    used = np.bincount(codes[codes >= 0], minlength=len(categories))
+    varies = (used > 0).sum() + (about["missing"] > 0) > 1
+    return Category(
+        **about,
+        kind="category" if used.any() else "nothing",
+        constant=not varies,
+        categories=categories,
+        values=_name(dtype.categories.dtype),
+        ordered=bool(dtype.ordered),
+        frequent=int(used.argmax()) if used.any() else len(categories) + 1,
+    )
+
+
+def _category(
+    series: Any, argument: str, about: dict[str, Any], kind: str, wanted: bool
+) -> Category:
+    counts = series.value_counts()  # without missing ones, the most frequent first
+    values = [_plain(value) for value in counts.index]
+    _check(values, argument)
+    present = int(counts.sum())
+    if kind == "category" and not wanted and len(values) > max(FEW, SHARE * present):
+        name, dates = about["name"], _are_dates(values[:FEW])
+        like = "dates" if dates else "ids or free text"
+        way = f"dates of pandas.to_datetime({argument}), with a teacher that takes them, or "
+        raise ArgumentError(
+            argument,
+            f"{len(values):,} different strings in {present:,} rows, like {like}",
+            f"{way if dates else ''}limbeck.Table(df, drop=[{name!r}]), which leaves the column "
+            f"out, for the teacher too, or one with categories=[{name!r}], which takes them as "
+            "categories",
+        )
+    categories = (False, True) if kind == "flag" else tuple(sorted(values))
+    return Category(
+        **about,
+        kind=kind if kind == "flag" else "category",
+        constant=len(values) == 1 and not about["missing"],
+        categories=categories,
+        frequent=categories.index(values[0]),
+    )
+
+
+def _are_dates(values: list[str]) -> bool:
+    r"""Whether strings are dates as ISO 8601 writes them, such as 2020-02-29."""
+    found = pandas().to_datetime(pandas().Series(values), format="ISO8601", errors="coerce")
+    return bool(found.notna().all()) and all("-" in value for value in values)
+
+
+def _check(values: Any, argument: str) -> None:
+    kinds = {type(value) for value in values}
+    if not kinds <= {str, int, float, bool} or len(kinds) > 1:
+        received = "categories of type " + ", ".join(sorted(kind.__name__ for kind in kinds))
+        accepted = "strings, whole numbers, floats or booleans, of one type: .astype(str)"
+        raise ArgumentError(argument, received, accepted)
+
+
+def _number(series: Any, argument: str, about: dict[str, Any], kind: str, mask: str) -> Number:
+    values = measured(series, kind == "date", argument)
+    values = values[~np.isnan(values)]
+    constant = bool((values == values[0]).all()) and not about["missing"]
+    low, high = float(values.min()), float(values.max())
+    top, spread = max(-low, high), high - low
+    grid: dict[str, Any] = {}
+    origin = 0.0
+    if kind == "whole number":
+        if top > 2**53:
+            received = f"whole numbers of up to {top:.3g}, like ids"
+            name = f"[{about['name']!r}]"
+            accepted = (
+                f"numbers up to 2**53, or limbeck.Table(df, drop={name} or categories={name})"
+            )
+            raise ArgumentError(argument, received, accepted)
+        holds = np.iinfo(_numpy(series.dtype, kind))
+        grid = {"low": max(float(holds.min), -(2.0**62)), "high": min(float(holds.max), 2.0**62)}
+        grid["step"] = 1.0
+        if top > 2**24 or constant:
+            origin = float(np.rint((low + high) / 2))
+    elif kind == "date":
+        step = _step(series, ticks := TICKS[series.dt.unit])
+        grid = {"low": -(2.0**62) / ticks, "high": 2.0**62 / ticks, "step": step}
+        origin = low + step * np.rint(spread / 2 / step) if step >= 1 else np.floor(low)
+    elif top <= 2**53 and not constant and (values == np.rint(values)).all():
+        # pandas keeps whole numbers with gaps as floats
+        grid = {"low": -(2.0**53), "high": 2.0**53, "step": 1.0}
+        origin = float(np.rint((low + high) / 2)) if top > 2**24 else 0.0
+    elif constant or (top > NARROW * spread and _numpy(series.dtype, kind).itemsize > 4):
+        origin = low + spread / 2
+    step = grid.get("step", 0.0)
+    values = values - origin
+    if not constant:
+        values = values.astype(np.float32).astype(np.float64)
+    median, mean = float(np.median(values)), float(values.mean())
+    deviation = max(float(values.std()), float(np.abs(values - mean).max()) / FARTHEST)
+    return Number(
+        **about,
+        **grid,
+        constant=constant,
+        kind=kind,
+        origin=float(origin),
+        fill=step * float(np.rint(median / step)) if step else median,
+        mean=mean,
+        scale=deviation if deviation > np.finfo(np.float32).tiny else 1.0,
+        mask=mask if about["missing"] else None,
+    )
+
+
+def _numpy(dtype: Any, kind: str) -> np.dtype[Any]:
+    r"""The NumPy dtype of the numbers that a column of some dtype holds."""
+    if str(dtype) == "object":
+        return np.dtype(np.int64 if kind == "whole number" else np.float64)
+    return np.dtype(getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", dtype)))
+
+
+def _step(series: Any, ticks: int) -> float:
+    r"""The longest unit of time that dates differ by whole multiples of, in seconds."""
+    whole = series[series.notna()].astype(np.int64).to_numpy()
+    if not (whole % ticks).any():
+        apart = whole - whole[0]
+        return next(unit for unit in UNITS if not (apart % (unit * ticks)).any())
+    parts = (part for part in (10**3, 10**6, 10**9) if part <= ticks)
+    return 1 / next(part for part in parts if not (whole % (ticks // part)).any())

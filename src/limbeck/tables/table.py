@@ -1,0 +1,301 @@
+r"""The schema of a mixed table: frames for the teacher, tensors for generators and students."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import rich.table
+import torch
+from rich.console import Console
+from rich.text import Text
+from torch import Tensor
+
+from limbeck.arrays import Batch
+from limbeck.errors import ArgumentError
+from limbeck.inputs.munge import Munge
+from limbeck.models.table_encoder import TableEncoder
+from limbeck.tables.columns import Category, Column, Number, column_of, pandas
+from limbeck.tables.reading import read
+
+__all__ = ["Table", "TableMunge", "as_frame"]
+
+
+class TableMunge(Munge):
+    r"""Rows of a table, mixed with their nearest neighbours column by column.
+
+    As `Munge`, but for four things. A number and its mask are replaced together. Between a value
+    and a missing one there is no distance, hence no noise: the neighbour's is taken as it is.
+    Whole numbers and dates are rounded, as the teacher gets them. Numbers of which there are but
+    two, as 0 and 1, are categorical.
+
+    Arguments:
+        table: The table.
+        parts: The rows, as `table.encode` gives them.
+        swap: The probability that a column is replaced.
+        local_variance: The divisor of the standard deviation.
+        seed: The generator's seed; None takes the seed of the distillation.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        parts: dict[str, Tensor],
+        swap: float = 0.5,
+        local_variance: float = 1.0,
+        seed: int | None = None,
+    ) -> None:
+        numbers = [column for column in table.varying if isinstance(column, Number)]
+        two = [c.key for c in numbers if _distinct(parts, c) <= 2]
+        super().__init__(parts, swap, local_variance, two, seed)
+        self.table = table
+        self.masked = [(c.key, c.mask) for c in numbers if c.mask is not None]
+
+    def draw(self, n: int) -> dict[str, Any]:
+        drawn = super().draw(n)
+        held = self.data.x
+        assert isinstance(held, dict)
+        for key, mask in self.masked:
+            drawn["swap"][mask] = drawn["swap"][key]
+            gone = held[mask][drawn["row"]] | held[mask][drawn["neighbour"]]
+            drawn["noise"][key] = torch.where(gone, 0.0, drawn["noise"][key])
+        return drawn
+
+    def build(self, drawn: dict[str, Any]) -> Batch:
+        x = super().build(drawn).x
+        assert isinstance(x, dict)
+        return Batch(self.table.rounded(x))
+
+
+def _distinct(parts: dict[str, Tensor], column: Number) -> int:
+    values = parts[column.key]
+    return len((values if column.mask is None else values[~parts[column.mask]]).unique())
+
+
+SHOWN = 30
+r"""How many columns `repr` shows."""
+
+
+class Table:
+    r"""What the columns of a data frame are.
+
+    Numbers, whole numbers and dates become float32, with a boolean mask beside them if some are
+    missing. Floats of which all are whole count as whole numbers, since pandas keeps whole numbers
+    with gaps so. Strings, booleans and categorical columns become int64 codes, with codes for
+    unknown and for missing values. Constant columns (and those that are all missing) go back into
+    frames, and have no tensors. `to_frame(encode(df))` is df, up to the rounding of numbers to
+    float32 (relative to the column's middle, where it is far from zero, as dates are); `compress`
+    keeps them in float64 on their way to the teacher.
+
+    Arguments:
+        df: A pandas data frame; a Polars one is converted, and frames come back as pandas.
+        categories: Columns to take as categories: numbers that are codes, or strings of which
+            there are so many that they look like ids.
+        drop: Columns to leave out, of the frames for the teacher, too.
+
+    Attributes:
+        columns: The columns, in order.
+        rows: The number of rows of the frame.
+    """
+
+    def __init__(
+        self, df: Any, *, categories: Iterable[Any] = (), drop: Iterable[Any] = ()
+    ) -> None:
+        frame = as_frame(df)
+        _check_names(frame)
+        wanted, left_out = _listed(categories), _listed(drop)
+        for argument, names in (("categories", wanted), ("drop", left_out)):
+            if unknown := [name for name in names if name not in frame.columns]:
+                raise ArgumentError.unknown(argument, unknown[0], map(str, frame.columns))
+        kept = [name for name in frame.columns if name not in left_out]
+        if not kept or not len(frame):
+            received = f"a frame of {len(frame)} rows and {len(kept)} columns"
+            raise ArgumentError("df", received, "one row and one column or more")
+        taken = {str(name) for name in kept}
+        self.rows = len(frame)
+        self.columns: list[Column] = []
+        for name in kept:
+            plain = name.item() if isinstance(name, np.generic) else name
+            mask = f"{name}__missing"
+            while mask in taken:
+                mask += "_"
+            taken.add(mask)
+            column = read(frame[name], plain, str(name), mask, name in wanted)
+            self.columns.append(column)
+        if not self.varying:
+            raise ArgumentError("df", "columns that are all constant", "one that varies, or more")
+
+    @property
+    def varying(self) -> list[Column]:
+        r"""The columns that vary, which are those with tensors."""
+        return [column for column in self.columns if not column.constant]
+
+    def groups(self) -> dict[str, str]:
+        r"""For each tensor the column that it belongs to: a mask goes with its values."""
+        return {key: column.key for column in self.columns for key in column.keys}
+
+    def encode(self, df: Any) -> dict[str, Tensor]:
+        r"""The tensors (n,) of a frame, by column; further columns of the frame are ignored.
+
+        A missing value in a column where the data had none is refused. A category that the data
+        did not have becomes the unknown code.
+        """
+        parts = self.encode_exactly(df)
+        return {k: t.float() if t.is_floating_point() else t for k, t in parts.items()}
+
+    def encode_exactly(self, df: Any) -> dict[str, Tensor]:
+        r"""The same with numbers in float64, which holds them as they are in the frame."""
+        frame = as_frame(df)
+        times = Counter(frame.columns)
+        parts: dict[str, Tensor] = {}
+        if absent := [column.name for column in self.varying if not times[column.name]]:
+            received = f"no column {', '.join(map(repr, absent))}"
+            raise ArgumentError("df", received, "all columns of the table that vary")
+        for column in self.varying:
+            if times[column.name] > 1:
+                raise ArgumentError("df", f"{column.name!r} more than once", "different names")
+            found = column.encode(frame[column.name])
+            parts |= {key: torch.from_numpy(array) for key, array in found.items()}
+        return parts
+
+    def to_frame(self, batch: Mapping[str, Any]) -> Any:
+        r"""The frame of tensors or arrays (n,), with the dtypes and order of the columns.
+
+        Whole numbers and dates are rounded to what the column holds (whole numbers; days, if all
+        dates were days) and limited by nothing but its dtype. An unknown category becomes the
+        most frequent one, which any teacher can eat.
+        """
+        parts = {key: _array(batch, key) for key in self.groups()}
+        n = len(next(iter(parts.values())))
+        for key, part in parts.items():
+            if part.shape != (n,):
+                received = f"an array of shape {part.shape}"
+                raise ArgumentError(f"batch[{key!r}]", received, f"one of shape ({n},)")
+        pd = pandas()
+        series = {column.name: column.decode(parts, n) for column in self.columns}
+        return pd.DataFrame(series, columns=[column.name for column in self.columns])
+
+    def rounded(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        r"""What is left of tensors after a frame: whole numbers are whole, missing ones filled.
+
+        A pure function of tensors, for generators: so the student sees what the teacher saw.
+        """
+        parts = dict(batch)
+        for column in self.columns:
+            if not isinstance(column, Number) or column.constant:
+                continue
+            value = parts[column.key]
+            if column.step:
+                value = value.clamp(column.low - column.origin, column.high - column.origin)
+                value = (value / column.step).round() * column.step
+            if column.mask:
+                value = torch.where(parts[column.mask], column.fill, value)
+            parts[column.key] = value
+        return parts
+
+    def encoder(
+        self, embed: str | int = "auto", *, generator: torch.Generator | None = None
+    ) -> TableEncoder:
+        r"""A module from the tensors to features (n, width), to be trained with the student.
+
+        Arguments:
+            embed: "auto" has one indicator a category up to 16 of them, and else an embedding of
+                a size that grows with their number; a number is that size; "one_hot" embeds none.
+            generator: Where embeddings are drawn from; None draws the same ones each time.
+        """
+        numbers = [c for c in self.varying if isinstance(c, Number)]
+        categories = [c for c in self.varying if isinstance(c, Category)]
+        return TableEncoder(
+            [(c.key, c.mask, c.mean, c.scale, c.fill) for c in numbers],
+            [(c.key, len(c.categories), bool(c.missing)) for c in categories],
+            embed,
+            generator=generator,
+        )
+
+    def munge(
+        self,
+        data: Any,
+        swap: float = 0.5,
+        local_variance: float = 1.0,
+        seed: int | None = None,
+    ) -> TableMunge:
+        r"""MUNGE on the rows of a frame, or on its tensors: see `limbeck.inputs.Munge`.
+
+        Missing values go with their columns: where a number is taken from the neighbour, so is
+        whether it is missing.
+        """
+        tensors = isinstance(data, Mapping) and all(isinstance(v, Tensor) for v in data.values())
+        parts = dict(data) if tensors else self.encode(data)
+        return TableMunge(self, parts, swap, local_variance, seed)
+
+    def spec(self) -> dict[str, Any]:
+        r"""All of it, as JSON can hold it."""
+        columns = [column.spec() for column in self.columns]
+        return {"type": "Table", "rows": self.rows, "columns": columns}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Table:
+        r"""The table that a spec describes."""
+        if set(spec) != {"type", "rows", "columns"} or spec["type"] != "Table":
+            raise ArgumentError("spec", dict(spec), "what Table.spec() gives")
+        table = cls.__new__(cls)
+        table.rows, table.columns = int(spec["rows"]), [column_of(c) for c in spec["columns"]]
+        return table
+
+    def __repr__(self) -> str:
+        title = f"{len(self.columns)} columns of {self.rows:,} rows"
+        table = rich.table.Table(title=title, title_justify="left")
+        for heading in ("column", "kind", "dtype", "missing", "categories"):
+            table.add_column(
+                heading, justify="right" if heading in ("missing", "categories") else "left"
+            )
+        for column in self.columns[:SHOWN]:
+            codes = f"{len(column.categories):,}" if isinstance(column, Category) else ""
+            kind = "whole number" if getattr(column, "counts", False) else column.kind
+            kind = f"{kind}, constant" if column.constant else kind
+            cells = (str(column.name), kind, column.dtype, f"{column.missing:,}", codes)
+            table.add_row(*map(Text, cells))
+        if len(self.columns) > SHOWN:
+            table.add_row(f"and {len(self.columns) - SHOWN:,} more")
+        console = Console(width=100, record=True, file=io.StringIO())
+        console.print(table)
+        return console.export_text().rstrip()
+
+
+def as_frame(df: Any) -> Any:
+    r"""A frame of pandas; one of Polars is converted."""
+    pd = pandas()
+    if not isinstance(df, pd.DataFrame) and hasattr(df, "to_pandas"):
+        df = df.to_pandas()
+    if not isinstance(df, pd.DataFrame):
+        accepted = "a data frame of pandas or Polars: pandas.DataFrame makes one of much else"
+        raise ArgumentError("df", f"a {type(df).__name__}", accepted)
+    return df
+
+
+def _check_names(frame: Any) -> None:
+    if frame.columns.nlevels > 1:
+        accepted = "one name a column: df.columns = df.columns.map('_'.join)"
+        raise ArgumentError("df", f"columns of {frame.columns.nlevels} levels", accepted)
+    seen: set[str] = set()
+    for name in frame.columns:
+        if isinstance(name, bool) or not isinstance(name, str | int | np.integer) or name == "":
+            accepted = "strings or whole numbers: df.columns = df.columns.astype(str)"
+            raise ArgumentError("df", f"the column name {name!r}", accepted)
+        if str(name) in seen:
+            raise ArgumentError("df", f"the column name {str(name)!r} twice", "different names")
+        seen.add(str(name))
+
+
+def _listed(names: Iterable[Any]) -> list[Any]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _array(batch: Mapping[str, Any], key: str) -> np.ndarray[Any, Any]:
+    if key not in batch:
+        raise ArgumentError("batch", f"no part {key!r}", "all that `encode` gives")
+    part = batch[key]
+    return part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)

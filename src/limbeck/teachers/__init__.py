@@ -1,0 +1,3 @@
+r"""Teachers of every kind, and how they are queried."""
+
+from __future__ import annotations

@@ -1,0 +1,268 @@
+r"""Teachers: frozen sources of targets, live, opaque or stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from limbeck import outputs as forms
+from limbeck.arrays import Batch, X, rows
+from limbeck.errors import ArgumentError, NotDifferentiableError
+from limbeck.evaluation import Evaluated, View, close_taps, depends_on_inputs
+
+__all__ = ["Opaque", "Teacher", "as_teacher", "misfit", "output_form", "settle_form"]
+
+
+class Teacher:
+    r"""A callable on tensors as a frozen source of targets.
+
+    Arguments:
+        source: An `nn.Module` or a callable on x; None for losses that need no teacher.
+        output: The form of its outputs, one of `forms.FORMS`, or "auto".
+        exact: False where each call gives the targets of one random draw (a live chain), as is
+            taken for granted where there is a `draw`.
+        differentiable: Whether input derivatives can be taken; None finds out by trying.
+        draw: For live teachers, `draw(n)` gives tensors, and source is called as
+            `source(x, drawn)`; everything random or stateful belongs there.
+    """
+
+    opaque = False  # whether it must be called outside the compiled step
+
+    def __init__(
+        self,
+        source: Callable[..., Tensor] | None,
+        output: str = "auto",
+        *,
+        exact: bool | None = None,
+        differentiable: bool | None = None,
+        draw: Callable[[int], Any] | None = None,
+    ) -> None:
+        self.source, self._draw = source, draw
+        self.exact = draw is None if exact is None else exact
+        self.form = output_form("teacher_output", source, output)
+        self.differentiable = differentiable
+        self._training: list[nn.Module] = []
+
+    def settle(self, batch: Batch, needs: str) -> None:
+        r"""Find out, at a few inputs, what was left to be found out; refuse what does not fit."""
+        if self.source is None:
+            return
+        n = rows(batch.x)
+        try:
+            raw = self.view(batch, self.draw(n)).raw()
+        except (RuntimeError, ArgumentError) as error:
+            raise misfit("teacher", batch.x, error) from error
+        self.form = settle_form("teacher_output", "teacher", raw, self.form, needs, n)
+        if self.differentiable is None:
+            drawn = self.draw(n)
+            self.differentiable = depends_on_inputs(
+                lambda x: self.view(Batch(x), drawn).raw(), batch.x
+            )
+
+    @property
+    def draws_nothing(self) -> bool:
+        r"""Whether the same input always has the same targets."""
+        return self._draw is None
+
+    def draw(self, n: int) -> Any:
+        r"""What is random about the teacher at n inputs, if anything."""
+        return None if self._draw is None else self._draw(n)
+
+    def signs(self, k: int, n: int, outputs: int, generator: torch.Generator) -> Tensor:
+        r"""What k random projections need: signs (k, n, I) in {0, 1}."""
+        size = (k, n, outputs)
+        return torch.randint(
+            0, 2, size, generator=generator, device=generator.device, dtype=torch.float32
+        )
+
+    def prepare(self, batch: Batch) -> Any:
+        r"""For opaque teachers: the targets at a batch, computed outside the step."""
+        return None
+
+    def view(self, batch: Batch, drawn: Any = None) -> Any:
+        r"""The teacher at a batch, as losses see it."""
+        return Evaluated(self._at(drawn), batch.x, self.form)
+
+    def refuse_derivatives(self, loss: str) -> None:
+        r"""Say that a derivative loss cannot be used, if so."""
+        if not self.differentiable:
+            raise NotDifferentiableError(
+                f"teacher: {loss} asks for input derivatives, and {self} has none: its outputs do "
+                "not depend on x through torch. Use a loss on values, smooth it by noise on the "
+                "inputs, or distil it first into a differentiable surrogate."
+            )
+
+    def _at(self, drawn: Any) -> Callable[[X], Tensor]:
+        if drawn is None:
+            assert self.source is not None
+            return self.source
+        return lambda x: self.source(x, drawn)  # type: ignore[misc]
+
+    def to(self, device: torch.device) -> None:
+        r"""Move to the student's device, freeze, and switch to evaluation mode."""
+        if isinstance(self.source, nn.Module):
+            self.source.to(device)
+            self._training = [module for module in self.source.modules() if module.training]
+            for module in self._training:
+                module.training = False
+
+    def release(self) -> None:
+        r"""Give the teacher back as it came: in its mode, without our hooks."""
+        for module in self._training:
+            module.training = True
+        self._training = []
+        close_taps(self.source)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        own = getattr(self.source, "state_dict", None)
+        return own() if self._draw is not None and own is not None else {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        if state:
+            self.source.load_state_dict(state)  # type: ignore[union-attr]
+
+    def __repr__(self) -> str:
+        return f"the teacher ({type(self.source).__name__})"
+
+
+class Opaque(Teacher):
+    r"""A teacher on NumPy arrays: a forest, a boosted model, a remote call. It has no derivatives.
+
+    Arguments:
+        function: Maps an array (n, ...), or a dict of arrays, to an array (n,) or (n, I).
+        output: The form of its outputs.
+        exact: False for one that answers with a random draw of itself, right only on average.
+    """
+
+    opaque = True
+
+    def __init__(
+        self, function: Callable[..., Any], output: str = "auto", *, exact: bool = True
+    ) -> None:
+        super().__init__(self._call, "auto", exact=exact, differentiable=False)
+        self.function = function
+        self.form = output_form("teacher_output", function, output)
+
+    def _call(self, x: X) -> Tensor:
+        sample = x if isinstance(x, Tensor) else next(iter(x.values()))
+        arrays = (
+            x.detach().cpu().numpy()
+            if isinstance(x, Tensor)
+            else {name: part.detach().cpu().numpy() for name, part in x.items()}
+        )
+        found = np.asarray(self.function(arrays))
+        if found.shape[:1] != sample.shape[:1] or found.ndim > 2:
+            raise ArgumentError(
+                "teacher",
+                f"outputs of shape {found.shape} for {sample.shape[0]} inputs",
+                f"({sample.shape[0]},) or ({sample.shape[0]}, outputs)",
+            )
+        dtype = sample.dtype if sample.is_floating_point() else torch.get_default_dtype()
+        return torch.as_tensor(found).to(device=sample.device, dtype=dtype)
+
+    def prepare(self, batch: Batch) -> Tensor:
+        return self._call(batch.x)
+
+    def view(self, batch: Batch, drawn: Any = None) -> View:
+        return Evaluated(self._call if drawn is None else (lambda x: drawn), batch.x, self.form)
+
+    def __repr__(self) -> str:
+        owner = getattr(self.function, "__self__", None)
+        name = (
+            type(owner).__name__
+            if owner is not None
+            else getattr(self.function, "__name__", "callable")
+        )
+        return f"the teacher ({name})"
+
+
+def as_teacher(value: Any, output: str = "auto") -> Teacher:
+    r"""A teacher made of what the user has.
+
+    Torch modules and callables on tensors are live; objects with `predict_proba` or `predict`
+    (scikit-learn and its relatives) are opaque; None serves losses that need no teacher.
+    """
+    if isinstance(value, Teacher):
+        return value
+    if value is None:
+        return Teacher(None)
+    if not isinstance(value, nn.Module):
+        if hasattr(value, "predict_proba"):
+            return Opaque(value.predict_proba, "probabilities" if output == "auto" else output)
+        if hasattr(value, "predict"):
+            return Opaque(value.predict, "values" if output == "auto" else output)
+        if not callable(value) and output_form("teacher_output", value, output) == "log_density":
+            return Teacher(value, "log_density")
+    if callable(value):
+        return Teacher(value, output)
+    raise ArgumentError(
+        "teacher",
+        f"an object of type {type(value).__name__}",
+        "a torch module, a callable on tensors, an estimator with predict_proba or predict, a "
+        "density with log_prob or log_unnormalized, None; several of them as lb.Ensemble([...])",
+    )
+
+
+def misfit(who: str, x: X, error: Exception) -> ArgumentError:
+    r"""What to say where a model fails on inputs."""
+    parts = {"": x} if isinstance(x, Tensor) else x
+    about = ", ".join(
+        f"{name} {tuple(part.shape)} of {part.dtype}".strip() for name, part in parts.items()
+    )
+    return ArgumentError(who, f"inputs {about}, on which it fails: {error}", "inputs that fit it")
+
+
+def output_form(argument: str, model: Any, output: str) -> str:
+    r"""The form that a model's outputs are said to have: by the user, or by the model itself."""
+    if output == "auto":
+        output = getattr(model, "output_form", None) or "auto"
+        if output == "auto" and any(hasattr(model, m) for m in ("log_prob", "log_unnormalized")):
+            output = "log_density"
+    if output not in (*forms.FORMS, "auto"):
+        raise ArgumentError.unknown(argument, output, (*forms.FORMS, "auto"))
+    return output
+
+
+def settle_form(argument: str, who: str, raw: Any, form: str, needs: str, n: int) -> str:
+    r"""The form of outputs that were looked at; ambiguous ones are refused where it matters."""
+    if not isinstance(raw, Tensor):
+        raise ArgumentError(who, f"outputs of type {type(raw).__name__}", "one tensor (n, outputs)")
+    if raw.ndim == 0 or raw.shape[0] != n:
+        raise ArgumentError(
+            who, f"outputs of shape {tuple(raw.shape)} for {n} inputs", f"({n}, ...)"
+        )
+    if needs == "probabilities":
+        forms.check_class_axis(raw, who)
+    if form == "auto":
+        form = forms.recognise(raw) or "auto"
+    finite = raw.isfinite() | (raw == -math.inf if form == "log_probabilities" else False)
+    if not finite.all():
+        raise ArgumentError(
+            who, "outputs with NaN or infinity", "finite outputs at the inputs given"
+        )
+    if form == "auto" and needs == "probabilities":
+        raise ArgumentError(
+            argument,
+            "outputs that could be logits or plain values",
+            f'{argument}="logits", "probabilities" or "log_probabilities", since this loss needs '
+            "class probabilities",
+        )
+    if form == "auto":
+        form = "log_density" if needs == "density" else "values"
+    if needs == "probabilities" and form not in forms.FORMS[:3]:
+        raise ArgumentError(
+            argument,
+            repr(form),
+            "logits, probabilities or log probabilities, which this loss needs",
+        )
+    if needs == "density" and form in forms.FORMS[:3]:
+        raise ArgumentError(argument, repr(form), "log densities, which this loss needs")
+    # several axes are for losses that know which one are the classes
+    if form in ("probabilities", "log_probabilities") and raw.ndim <= 2:
+        forms.check_probabilities(forms.probabilities(raw, form), argument)
+    return form

@@ -1,0 +1,232 @@
+r"""A teacher's answers, kept on disk: each input is asked about once, over passes and runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from limbeck.arguments import whole_number
+from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.storage.files import differences, write_text
+from limbeck.teachers.cache_store import Segments
+from limbeck.teachers.keys import Array
+
+__all__ = ["Answers", "TeacherCache", "as_cache"]
+
+FORMAT = "limbeck-teacher-cache-1"
+META = "meta.json"
+TOTAL = 1e-3  # how far from 1 the total of probabilities may be
+
+
+class TeacherCache:
+    r"""A folder with the answers of any number of teachers, to any inputs.
+
+    Answers are found by content: of the teacher, by a string that stands for it, and of the input
+    row, by its key (`row_keys`). Several processes may use a folder at the same time.
+
+    With `top_k` the k largest probabilities of an answer are kept exactly, with their classes. When
+    read back, what is left of 1 is spread evenly over the other classes.
+
+    Arguments:
+        folder: The folder; it is made when the first answers come.
+        top_k: How many probabilities of an answer to keep; None keeps all of them.
+        dtype: What numbers are kept as, "float32" or "float64".
+
+    >>> import tempfile
+    >>> from limbeck.teachers.keys import row_keys
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     answers = TeacherCache(folder).answers("my teacher", (2,))
+    ...     answers.put(row_keys([[1.0], [2.0]]), np.array([[0.25, 0.75], [0.5, 0.5]]))
+    ...     answers.get(row_keys([[3.0], [1.0]]))
+    (array([False,  True]), array([[0.25, 0.75]], dtype=float32))
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], top_k: int | None = None, dtype: str = "float32"
+    ) -> None:
+        self.folder = Path(folder)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ArgumentError("cache", f"{self.folder}, which is a file", "a folder")
+        accepted = "None, or how many probabilities to keep: 1 or more"
+        self.top_k = None if top_k is None else whole_number("top_k", top_k, accepted, 1)
+        if dtype not in ("float32", "float64"):
+            raise ArgumentError.unknown("dtype", dtype, ("float32", "float64"))
+        self.dtype = dtype
+        self._open: dict[str, Answers] = {}
+
+    def answers(
+        self,
+        teacher: str,
+        shape: tuple[int, ...],
+        names: Sequence[str] = (),
+        kind: str = "values",
+    ) -> Answers:
+        r"""The answers of one teacher.
+
+        Arguments:
+            teacher: A string that stands for the teacher: its fingerprint, or the user's own.
+            shape: The shape of an answer: (outputs,), or (outputs, D) for derivatives.
+            names: What the outputs are called, if anything; they must not change.
+            kind: What is kept: "values", "derivatives", or any other name.
+        """
+        if not isinstance(teacher, str) or not teacher:
+            raise ArgumentError("cache_key", repr(teacher), "a string that stands for the teacher")
+        short = self.top_k is not None and kind == "values" and self.top_k < shape[0]
+        about = {
+            "format": FORMAT,
+            "teacher": teacher,
+            "kind": kind,
+            "shape": list(shape),
+            "names": list(map(str, names)),
+            "top_k": self.top_k if short else None,
+            "dtype": self.dtype,
+        }
+        told_apart = json.dumps([about[name] for name in ("teacher", "kind", "top_k", "dtype")])
+        digest = hashlib.blake2b(told_apart.encode(), digest_size=10).hexdigest()
+        legible = re.sub(r"[^\w.-]+", "-", teacher, flags=re.ASCII).strip(".-")[:40]
+        folder = self.folder / f"{legible}-{digest}".lstrip("-")
+        known = self._open.get(folder.name)
+        if known is None or known.about != about:
+            known = self._open[folder.name] = Answers(folder, about)
+        return known
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TeacherCache, (str(self.folder), self.top_k, self.dtype)  # not what is in memory
+
+    def __repr__(self) -> str:
+        return f"TeacherCache({str(self.folder)!r})"
+
+
+class Answers:
+    r"""What one teacher has answered; made by `TeacherCache.answers`."""
+
+    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
+        self.folder, self.about = folder, about
+        self.shape = tuple(about["shape"])
+        self._form = _form(self.shape, np.dtype(about["dtype"]), about["top_k"])
+        self._segments = Segments(folder, self._form.dtype, self._form.shape)
+        self._agreed = False
+
+    def __len__(self) -> int:
+        self._agree()
+        return len(self._segments)
+
+    def get(self, keys: Array) -> tuple[Array, Array]:
+        r"""Which rows, by keys (n, 2), have an answer, (n,), and these answers, in order."""
+        self._agree()
+        found, rows = self._segments.lookup(keys)
+        return found, self._form.decode(rows)
+
+    def put(self, keys: Array, values: Array) -> None:
+        r"""Keep the answers (n, *shape) to rows with keys (n, 2)."""
+        rows = self._encode(values)
+        if len(rows) != len(keys):
+            raise ArgumentError("values", f"{len(rows)} answers", f"{len(keys)}, one for each key")
+        if not len(rows):
+            return
+        self._agree()
+        if not (self.folder / META).exists():
+            write_text(self.folder / META, json.dumps(self.about, indent=1) + "\n")
+        self._segments.write(keys, rows)
+
+    def as_kept(self, values: Array) -> Array:
+        r"""The answers (n, *shape) as `get` would give them back."""
+        return self._form.decode(self._encode(values))
+
+    def _encode(self, values: Array) -> Array:
+        if np.shape(values)[1:] != self.shape:
+            received = f"answers of shape {np.shape(values)}"
+            raise ArgumentError("values", received, f"(n, {', '.join(map(str, self.shape))})")
+        return self._form.encode(np.asarray(values))
+
+    def _agree(self) -> None:
+        r"""Refuse a folder that was made for something else."""
+        if self._agreed:
+            return
+        filled = self.folder.is_dir() and any(self.folder.glob("*.npy"))  # looked at before meta
+        path = self.folder / META
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            if filled:
+                raise CheckpointError(f"cache: {path} is missing; remove its folder") from None
+            return
+        except (OSError, ValueError) as error:
+            message = f"cache: {path} cannot be read ({error}); remove its folder"
+            raise CheckpointError(message) from error
+        if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+            found = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
+            raise CheckpointError(f"cache: {path} has the format {found!r}; accepted: {FORMAT!r}")
+        if different := differences(saved, self.about):
+            raise CheckpointError(
+                f"cache: {self.folder} was made for another teacher: {'; '.join(different)}. "
+                "Give another cache_key, or remove the folder."
+            )
+        self._agreed = True
+
+
+def as_cache(value: Any) -> TeacherCache | None:
+    r"""A cache of a folder's path; None stays None."""
+    if value is None or isinstance(value, TeacherCache):
+        return value
+    if isinstance(value, str | os.PathLike) and str(value):
+        return TeacherCache(value)
+    raise ArgumentError("cache", repr(value), "a folder, a TeacherCache, or None")
+
+
+class _Form(NamedTuple):
+    r"""How answers are kept: dtype and shape of a row on disk, the way there and back."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    encode: Callable[[Array], Array]
+    decode: Callable[[Array], Array]
+
+
+def _form(shape: tuple[int, ...], dtype: np.dtype, top_k: int | None) -> _Form:
+    if top_k is None:
+        return _Form(dtype, shape, lambda values: _rounded(values, dtype), lambda rows: rows)
+    kept = np.dtype([("probability", dtype, (top_k,)), ("class", np.int32, (top_k,))])
+    return _Form(
+        kept,
+        (),
+        lambda values: _largest(_rounded(values, dtype), kept, top_k),
+        lambda rows: _spread(rows, shape[0]),
+    )
+
+
+def _rounded(values: Array, dtype: np.dtype) -> Array:
+    with np.errstate(over="ignore"):
+        rounded = values.astype(dtype)
+    if not np.isfinite(rounded).all():
+        accepted = "finite ones" + (', or dtype="float64"' if dtype.itemsize == 4 else "")
+        raise ArgumentError("values", f"numbers that are not finite as {dtype}", accepted)
+    return rounded
+
+
+def _largest(values: Array, kept: np.dtype, k: int) -> Array:
+    total = values.sum(1, dtype=np.float64)
+    if (values < 0).any() or (abs(total - 1) > TOTAL).any():
+        accepted = "probabilities of classes, which total 1; anything else is kept with top_k=None"
+        raise ArgumentError("top_k", "answers that do not total 1", accepted)
+    # of equal probabilities the lower class, whatever else is in the row
+    largest = np.argsort(-values, axis=1, kind="stable")[:, :k]
+    rows = np.empty(len(values), kept)
+    rows["class"] = largest
+    rows["probability"] = np.take_along_axis(values, largest, axis=1)
+    return rows
+
+
+def _spread(rows: Array, outputs: int) -> Array:
+    given = rows["probability"].astype(np.float64)
+    left = np.maximum(0.0, 1.0 - given.sum(1)) / (outputs - given.shape[1])
+    values = np.repeat(left[:, None], outputs, axis=1)
+    np.put_along_axis(values, rows["class"].astype(np.intp), given, axis=1)
+    return values

@@ -1,0 +1,183 @@
+r"""Labels out of fold, for teachers that have seen the rows; and true labels mixed in."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from limbeck.arguments import number, whole_number
+from limbeck.errors import ArgumentError
+from limbeck.progress import tracked
+from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
+from limbeck.teachers.query import label
+
+__all__ = ["as_labels", "mix", "out_of_fold", "unlabelled"]
+
+
+def out_of_fold(
+    predictor: Any, X: Any, labels: Any, folds: int = 5, seed: int = 0, progress: bool = True
+) -> Array:
+    r"""What clones of a teacher say, (n, K), each of the rows that it has not seen.
+
+    A teacher knows its own training rows too well. So the rows are cut into folds, each with
+    about the same share of every class, and each fold is labelled by a clone that was fitted to
+    the others. Equal rows are in the same fold. A class that a clone has never seen gets 0. Rows
+    without a label (see `mix`) have taught nobody anything, and the teacher itself labels them.
+
+    Arguments:
+        predictor: The teacher, as `as_predictor` makes it; it must be able to `refit`.
+        X: The rows that it was fitted to.
+        labels: Their labels or values.
+        folds: The number of folds, 2 or more.
+        seed: Decides which rows are together.
+        progress: Whether to show a bar.
+    """
+    X = as_rows(X)
+    n = count(X)
+    labels = as_labels(labels, n)
+    folds = whole_number("teacher_folds", folds, "a whole number, 2 or more", 2)
+    known = np.flatnonzero(~unlabelled(labels, predictor.classes).reshape(n, -1).any(1))
+    first, inverse = distinct(row_keys(select(X, known)))
+    if len(first) < folds:
+        received = f"{folds}, for {len(first)} distinct rows with labels"
+        raise ArgumentError(
+            "teacher_folds", received, "at most as many folds as there are such rows"
+        )
+    given, columns = np.array(labels[known].tolist()), None
+    if predictor.task == "classification":
+        columns = _columns(labels[known], predictor.classes)
+        given = np.asarray(predictor.classes)[columns]  # in the teacher's own type
+    fold = _folds(None if columns is None else columns[first], len(first), folds, seed)[inverse]
+    result = np.zeros((n, predictor.outputs))
+    for k in tracked(range(folds), "refitting the teacher", progress):
+        clone = predictor.refit(select(X, known[fold != k]), given[fold != k])
+        held = known[fold == k]
+        answers = label(clone, select(X, held), progress=False)
+        places = slice(None) if columns is None else _columns(clone.classes, predictor.classes)
+        result[held] = _placed(answers, places, predictor.outputs)
+    others = np.setdiff1d(np.arange(n), known)
+    if len(others):
+        result[others] = label(predictor, select(X, others), progress=False)
+    return result
+
+
+def mix(targets: Any, labels: Any, weight: float, classes: Any = None) -> Array:
+    r"""The teacher's word and the true labels together: (1 − weight) · teacher + weight · labels.
+
+    NaN and None say that there is no label, and −1 does where the labels are classes and it is none
+    of them; there the teacher's word stays as it is.
+
+    Arguments:
+        targets: The teacher's word (n, K).
+        labels: (n,), which become one-hot rows; or (n, K) in the form of the targets: values, or
+            zeros and ones where several labels hold at once.
+        weight: What the labels count, from 0 to 1.
+        classes: The K labels in the order of columns; None for values.
+
+    >>> mix([[0.5, 0.5], [0.25, 0.75]], ["b", None], 0.5, ["a", "b"])
+    array([[0.25, 0.75],
+           [0.25, 0.75]])
+    """
+    targets = np.asarray(targets, np.float64)
+    weight = number("weight", weight, "a number from 0 to 1", lambda w: 0 <= w <= 1)
+    labels = as_labels(labels, len(targets))
+    missing = unlabelled(labels, classes)
+    if labels.ndim == 1 and classes is not None and len(classes) > 1:
+        given = np.zeros_like(targets)
+        rows = np.flatnonzero(~missing)
+        given[rows, _columns(labels[rows], classes)] = 1.0
+        missing = np.repeat(missing[:, None], targets.shape[1], axis=1)
+    else:
+        given, missing = _as_values(labels, missing, targets.shape)
+    return np.where(missing, targets, (1 - weight) * targets + weight * given)
+
+
+def as_labels(labels: Any, n: int) -> Array:
+    r"""Labels of n rows as an array (n,) or (n, K)."""
+    array = labels.detach().cpu().numpy() if hasattr(labels, "detach") else np.asarray(labels)
+    if array.ndim == 0 or len(array) != n:
+        received = f"{len(array)} labels" if array.ndim else repr(labels)
+        raise ArgumentError("labels", received, f"as many as there are rows: {n}")
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+
+
+def unlabelled(labels: Array, classes: Any) -> Array:
+    r"""Where there is none, in the shape of the labels."""
+    flat = labels.reshape(-1)
+    minus = classes is not None and -1 not in np.asarray(classes).tolist()
+    if labels.dtype.kind in "biuf":
+        missing = np.isnan(flat) if labels.dtype.kind == "f" else np.zeros(len(flat), bool)
+        return (missing | (minus & (flat == -1))).reshape(labels.shape)
+    missing = np.array([_is_missing(v) or (minus and _is_minus_one(v)) for v in flat], bool)
+    return missing.reshape(labels.shape)
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float | np.floating) and bool(np.isnan(value))
+
+
+def _is_minus_one(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and value == -1
+
+
+def _columns(labels: Array, classes: Any) -> Array:
+    r"""The column (n,) of each label."""
+    known = {name: column for column, name in enumerate(np.asarray(classes).tolist())}
+    labels = np.asarray(labels)
+    found = np.array([known.get(value, -1) for value in labels.tolist()], np.intp)
+    if (found < 0).any():
+        unknown = sorted({repr(value) for value in labels[found < 0].tolist()})[:5]
+        names = ", ".join(map(repr, list(known)[:10])) + (", …" if len(known) > 10 else "")
+        raise ArgumentError("labels", f"{', '.join(unknown)}", f"the teacher's classes: {names}")
+    return found
+
+
+def _as_values(labels: Array, missing: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    if labels.ndim == 1 and shape[1:] == (1,):
+        labels, missing = labels[:, None], missing[:, None]
+    if labels.shape != shape:
+        raise ArgumentError("labels", f"shape {labels.shape}", f"labels (n,) or values {shape}")
+    values = np.zeros(shape)
+    try:
+        values[~missing] = labels[~missing].astype(np.float64)
+    except (TypeError, ValueError) as reason:
+        raise ArgumentError("labels", f"what is no number ({reason})", "numbers") from None
+    if not np.isfinite(values).all():
+        accepted = "finite numbers; NaN says that there is none"
+        raise ArgumentError("labels", "infinite values", accepted)
+    return values, missing
+
+
+def _placed(answers: Array, places: Any, outputs: int) -> Array:
+    r"""A clone's answers in the teacher's columns; zeros in those that it does not have."""
+    result = np.zeros((len(answers), outputs))
+    result[:, places] = answers
+    return result
+
+
+def _folds(classes: Array | None, n: int, folds: int, seed: int) -> Array:
+    r"""The fold (n,) of each row; classes, by number, are spread evenly over them."""
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    kind = KFold
+    if classes is not None:
+        sizes = np.bincount(classes)
+        few = np.flatnonzero((sizes > 0) & (sizes < folds))
+        kind = KFold if len(few) == (sizes > 0).sum() else StratifiedKFold
+        if len(few):
+            message = (
+                f"folds: {len(few)} classes have fewer distinct rows than there are folds, {folds};"
+                " clones that have not seen a class give it probability 0"
+            )
+            warnings.warn(message, stacklevel=3)
+    result = np.empty(n, np.intp)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the same, in other words
+        splits = kind(folds, shuffle=True, random_state=seed).split(np.zeros(n), classes)
+        for k, (_, inside) in enumerate(splits):
+            result[inside] = k
+    return result

@@ -1,0 +1,193 @@
+r"""Stored targets: what a teacher says of each row of a data set, computed once and looked up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limbeck.arrays import Batch, X, map_tensors, part_of, rows
+from limbeck.errors import ArgumentError, NotDifferentiableError
+from limbeck.evaluation import Evaluated
+from limbeck.losses.base import Loss
+from limbeck.teachers.base import Teacher
+
+__all__ = ["Stored", "precompute", "stored_bytes"]
+
+POOL = 4
+r"""Stored random projections a row, for each that a step uses; steps pick among them."""
+
+
+class Stored(Teacher):
+    r"""A teacher that looks its targets up by the batch's row numbers.
+
+    Arguments:
+        values: Outputs (N, I) or (N,) at the N rows of the data set.
+        output: Their form.
+        derivatives: Derivatives (N, I, D) by domain ("log" or "plain").
+        pools: By (domain, weight), random cotangents (N, r, I) and the derivatives (N, r, D)
+            of those combinations of the outputs.
+        hidden: Hidden layers (N, ...) by name.
+        of: The teacher that was asked, if it is to be given back with this one.
+    """
+
+    def __init__(
+        self,
+        values: Tensor,
+        output: str = "auto",
+        *,
+        derivatives: dict[str, Tensor] | None = None,
+        pools: dict[tuple[str, str], tuple[Tensor, Tensor]] | None = None,
+        hidden: dict[str, Tensor] | None = None,
+        of: Teacher | None = None,
+    ) -> None:
+        self.of = of
+        super().__init__(self._missing, output, differentiable=bool(derivatives or pools))
+        self.values, self.derivatives = values, derivatives or {}
+        self.pools, self.hidden = pools or {}, hidden or {}
+        # pools of any size pick evenly from numbers up to a multiple of all sizes
+        self.choices = math.lcm(*(cotangents.shape[1] for cotangents, _ in self.pools.values()))
+
+    def _missing(self, x: X) -> Tensor:
+        raise ArgumentError(
+            "inputs", "no row numbers", "a Dataset over the rows that targets are stored for"
+        )
+
+    def to(self, device: torch.device) -> None:
+        for name in ("values", "derivatives", "pools", "hidden"):
+            setattr(self, name, map_tensors(lambda t: t.to(device), getattr(self, name)))
+
+    def release(self) -> None:
+        if self.of is not None:
+            self.of.release()
+
+    def signs(self, k: int, n: int, outputs: int, generator: torch.Generator) -> Tensor:
+        if not self.pools:
+            return super().signs(k, n, outputs, generator)
+        size = (k, n)
+        return torch.randint(self.choices, size, generator=generator, device=generator.device)
+
+    def view(self, batch: Batch, drawn: Any = None) -> StoredView:
+        if batch.index is None:
+            self._missing(batch.x)
+        return StoredView(self, batch)
+
+    def __repr__(self) -> str:
+        return "the teacher (stored targets)"
+
+
+class StoredView(Evaluated):
+    r"""Stored targets at a batch, as losses see them."""
+
+    def __init__(self, stored: Stored, batch: Batch) -> None:
+        self.stored, self.index = stored, batch.index
+        super().__init__(lambda x: stored.values[self.index], batch.x, stored.form)
+
+    def derivatives(self, domain: str) -> Tensor:
+        if domain not in self.stored.derivatives:
+            raise NotDifferentiableError(
+                f"teacher: no derivatives in the {domain} domain are stored"
+            )
+        return self.stored.derivatives[domain][self.index]
+
+    def projected(self, domain: str, cotangents: Tensor) -> Tensor:
+        return torch.einsum("kni,nid->nkd", cotangents, self.derivatives(domain))
+
+    def projection(self, domain: str, weight: str, signs: Tensor) -> tuple[Tensor, Tensor]:
+        pool = self.stored.pools.get((domain, weight))
+        if pool is None:
+            return super().projection(domain, weight, signs)
+        cotangents, projected = pool
+        size = cotangents.shape[1]
+        picked = signs if size == self.stored.choices else signs % size
+        return cotangents[self.index, picked], projected[self.index, picked].transpose(0, 1)
+
+    def directional(self, domain: str, directions: X) -> Tensor:
+        raise NotDifferentiableError("teacher: derivatives along directions are not stored")
+
+    def hidden(self, name: str) -> Tensor:
+        if name not in self.stored.hidden:
+            raise ArgumentError.unknown("hints", name, self.stored.hidden)
+        return self.stored.hidden[name][self.index]
+
+
+def stored_bytes(teacher: Teacher, terms: Iterable[Loss], x: X, outputs: int, batch: Batch) -> int:
+    r"""About how many bytes the targets of a data set would take."""
+    parts = [x] if isinstance(x, Tensor) else [p for p in x.values() if p.is_floating_point()]
+    count, item = rows(x), parts[0].element_size() if parts else 4
+    size = sum(part[0].numel() for part in parts)
+    total = count * outputs * item
+    for term in terms:
+        if "derivatives" in term.asks:
+            kept = outputs if term.projections is None else POOL * term.projections
+            total += count * kept * size * item
+        if "hidden" in term.asks:
+            total += count * teacher.view(batch).hidden(term.teacher_layer)[0].numel() * item  # type: ignore[attr-defined]
+    return total
+
+
+@torch.no_grad()
+def precompute(
+    teacher: Teacher,
+    x: X,
+    terms: Iterable[Loss],
+    *,
+    seed: int = 0,
+    block: int = 1000,
+    watch: Callable[[list[Batch]], Iterable[Batch]] = iter,
+) -> Stored:
+    r"""Evaluate a teacher once at every row of x, as far as the losses ask.
+
+    The rows are gone through in blocks, which `watch` gives back one by one and may count.
+    """
+    device = (x if isinstance(x, Tensor) else next(iter(x.values()))).device
+    generator = torch.Generator(device).manual_seed(seed)
+    found: dict[Any, list[Any]] = {}
+    ordered = sorted(terms, key=lambda term: term.projections or 0)  # the largest pool stays
+    for batch in watch(list(_blocks(x, block))):
+        view = teacher.view(batch, teacher.prepare(batch) if teacher.opaque else None)
+        # a model's own logs are kept, since those of its probabilities would underflow
+        logs = teacher.form == "probabilities" and hasattr(view.model, "log_probabilities")
+        asked: dict[Any, Any] = {"values": view.log_probabilities() if logs else view.raw()}
+        for term in ordered:  # what two terms ask for is kept once
+            asked.update(_asked(view, term, teacher, generator))
+        for key, value in asked.items():
+            found.setdefault(key, []).append(value)
+    joined: dict[Any, Any] = {
+        key: torch.cat(parts)
+        if isinstance(parts[0], Tensor)
+        else tuple(map(torch.cat, zip(*parts, strict=True)))
+        for key, parts in found.items()
+    }
+    return Stored(
+        joined.pop("values"),
+        "log_probabilities" if logs else teacher.form,
+        derivatives={key[1]: value for key, value in joined.items() if key[0] == "derivatives"},
+        pools={key[1:]: value for key, value in joined.items() if key[0] == "pool"},
+        hidden={key[1]: value for key, value in joined.items() if key[0] == "hidden"},
+        of=teacher,
+    )
+
+
+def _blocks(x: X, size: int) -> Iterator[Batch]:
+    for start in range(0, rows(x), size):
+        yield Batch(part_of(x, start, size))
+
+
+def _asked(
+    view: Any, term: Loss, teacher: Teacher, generator: torch.Generator
+) -> Iterator[tuple[Any, Any]]:
+    if "hidden" in term.asks:
+        yield ("hidden", term.teacher_layer), view.hidden(term.teacher_layer)  # type: ignore[attr-defined]
+    if "derivatives" not in term.asks:
+        return
+    if term.projections is None:
+        yield ("derivatives", term.domain), view.derivatives(term.domain)
+        return
+    n, outputs = view.outputs(term.domain).shape
+    signs = Teacher.signs(teacher, POOL * term.projections, n, outputs, generator)
+    cotangents, projected = view.projection(term.domain, term.weight, signs)  # type: ignore[attr-defined]
+    yield ("pool", term.domain, term.weight), (cotangents.transpose(0, 1).contiguous(), projected)  # type: ignore[attr-defined]

@@ -1,0 +1,3 @@
+r"""Training a student: one loop, its settings, its engines and its result."""
+
+from __future__ import annotations

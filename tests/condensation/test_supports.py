@@ -1,0 +1,131 @@
+r"""Supports: free numbers reach them and nothing else, and come back."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from limbeck.condensation.supports import Interval, Simplex, Supports, as_support
+from limbeck.errors import ArgumentError
+from limbeck.posteriors.structure import Structure
+
+DOUBLE = torch.float64
+STRUCTURE = Structure(("beta", "sigma", "p", "mix"), ((2,), (), (3,), (2, 3)))
+GIVEN = {"sigma": "positive", "p": (-1, 2.5), "mix": "simplex"}
+
+
+def tensor(values):
+    return torch.tensor(values, dtype=DOUBLE)
+
+
+@pytest.mark.parametrize(
+    "support", [Interval(), Interval(2.0), Interval(-math.inf, -1.0), Interval(-3.0, 7.0)]
+)
+@given(free=st.lists(st.floats(-25, 25), min_size=1, max_size=5))
+@settings(deadline=None, max_examples=30)
+def test_free_numbers_are_held_within_and_come_back(support, free):
+    free = tensor(free)
+    held = support.held(free)
+    assert not support.outside(held).any()
+    torch.testing.assert_close(support.held(support.free(held)), held, rtol=1e-9, atol=1e-12)
+
+
+def test_a_simplex_sums_to_one_and_comes_back():
+    simplex, free = Simplex(3), torch.randn(5, 6, dtype=DOUBLE)
+    held = simplex.held(free)
+    torch.testing.assert_close(held.unflatten(-1, (2, 3)).sum(-1), torch.ones(5, 2, dtype=DOUBLE))
+    assert not simplex.outside(held).any()
+    torch.testing.assert_close(simplex.held(simplex.free(held)), held)
+
+
+def test_numbers_at_the_ends_become_finite_free_ones():
+    for support, ends in ((Interval(0.0), [0.0]), (Interval(0.0, 1.0), [0.0, 1.0])):
+        free = support.free(tensor(ends))
+        assert free.isfinite().all()
+        torch.testing.assert_close(support.held(free), tensor(ends), rtol=0, atol=1e-10)
+
+
+def test_each_variable_is_held_by_its_own_support():
+    supports = Supports.of(GIVEN, STRUCTURE)
+    free = torch.randn(50, STRUCTURE.dim, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    draws = STRUCTURE.unflatten(supports.held(5 * free))
+    assert torch.equal(draws["beta"], 5 * free[:, :2])
+    torch.testing.assert_close(draws["sigma"], (5 * free[:, 2]).exp(), rtol=1e-12, atol=0)
+    assert draws["p"].min() >= -1
+    assert draws["p"].max() <= 2.5
+    torch.testing.assert_close(draws["mix"].sum(-1), torch.ones(50, 2, dtype=DOUBLE))
+    back = supports.free(STRUCTURE.flatten(draws))
+    torch.testing.assert_close(supports.held(back), STRUCTURE.flatten(draws))
+    supports.check(STRUCTURE.flatten(draws), STRUCTURE)
+
+
+def test_real_numbers_stay_as_they_are():
+    supports = Supports.of(None, STRUCTURE)
+    rows = torch.randn(3, STRUCTURE.dim)
+    assert supports.plain
+    assert supports.held(rows) is rows
+
+
+def test_numbers_of_a_vector_have_supports_by_their_places():
+    vector = Structure(("",), ((3,),))
+    supports = Supports.of({2: "positive"}, vector)
+    assert torch.equal(supports.held(tensor([-1.0, -2.0, 0.0])), tensor([-1.0, -2.0, 1.0]))
+    assert (Supports.of("unit", vector).held(tensor([-1.0, 0.0, 9.0])) < 1).all()
+    assert Supports.of("simplex", vector).held(tensor([0.0, 0.0, 0.0])).sum() == 1
+
+
+def test_supports_survive_as_a_table_of_numbers():
+    supports = Supports.of(GIVEN, STRUCTURE)
+    again = Supports.decoded(supports.encoded())
+    assert again.segments == supports.segments
+
+
+def test_derivatives_pass_through_all_supports():
+    supports = Supports.of(GIVEN, STRUCTURE)
+    free = torch.randn(STRUCTURE.dim, dtype=DOUBLE, requires_grad=True)
+    assert torch.autograd.gradcheck(supports.held, (free,))
+
+
+@pytest.mark.parametrize(
+    ("support", "message"),
+    [
+        ({"tau": "positive"}, "support: got a support of 'tau'"),
+        ({"sigma": "positiv"}, r"support\['sigma'\]: got 'positiv'.*did you mean 'positive'"),
+        ({"sigma": (1, 1)}, r"got \(1, 1\); accepted: ends with low < high"),
+        ({"sigma": 3}, "got 3; accepted: 'real'"),
+        ({"sigma": "simplex"}, r"a simplex for a variable of shape \(\)"),
+        ("positive", "got 'positive'; accepted: a dict of supports by variable"),
+    ],
+)
+def test_what_is_no_support_is_refused(support, message):
+    with pytest.raises(ArgumentError, match=message):
+        Supports.of(support, STRUCTURE)
+
+
+def test_draws_outside_are_refused_by_name():
+    rows = torch.ones(10, STRUCTURE.dim)
+    rows[3:5, 2] = -1
+    supports = Supports.of({"sigma": "positive"}, STRUCTURE)
+    with pytest.raises(ArgumentError, match="2 of 10 draws of sigma are not"):
+        supports.check(rows, STRUCTURE)
+
+
+def test_what_is_outside_is_found_on_both_sides():
+    values = tensor([-3.1, -3.0, 0.0, 7.0, 7.1])
+    assert Interval(-3.0, 7.0).outside(values).tolist() == [True, False, False, False, True]
+    assert Interval(-3.0).outside(values).tolist() == [True, False, False, False, False]
+    assert Interval(-math.inf, 7.0).outside(values).tolist() == [False, False, False, False, True]
+    assert not Interval().outside(values).any()
+    rows = tensor([[0.2, 0.3, 0.5, 1.0, 0.0, 0.0], [0.2, 0.3, 0.6, 1.5, -0.5, 0.0]])
+    found = Simplex(3).outside(rows).tolist()
+    assert found[0] == [False] * 6  # up to rounding
+    assert found[1] == [True, True, True, False, True, False]  # a wrong sum, a negative number
+
+
+def test_supports_are_taken_as_they_are_too():
+    assert as_support(Interval(1.0, 2.0), (), "support") == Interval(1.0, 2.0)
+    assert as_support((None, 4), (), "support") == Interval(-math.inf, 4.0)
+    assert str(Interval(0.0)) == "numbers between 0 and inf"
+    assert str(Simplex(3)) == "3 nonnegative numbers with the sum 1"

@@ -1,0 +1,223 @@
+r"""Annealing: unbiased for Z, bounds on the right sides, schedules, paths that are not there."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from limbeck.errors import ArgumentError
+from limbeck.models.energy import Energy
+from limbeck.normalization.annealing import SPACINGS, temperatures
+from limbeck.normalization.exact import exact_log_z
+from limbeck.normalization.log_partition import log_partition
+from limbeck.supports import Real, Spins
+from tests.normalization.small import generator, random_rbm, table
+
+
+def annealed(target, **settings):
+    settings = {"samples": 500, "schedule": 100, "progress": False, "method": "ais"} | settings
+    return log_partition(target, **settings)
+
+
+def test_it_finds_log_z_of_small_models():
+    scores = []
+    for seed in range(12):
+        rbm = random_rbm(seed, scale=1.0)
+        z = annealed(rbm, seed=seed)
+        assert z.verdict.trustworthy, z.verdict
+        scores.append((z.value - table(rbm)[2]) / z.std_error)
+    assert max(map(abs, scores)) < 4
+    assert 1.5 < sum(s**2 for s in scores) < 33
+
+
+def test_z_itself_is_unbiased_even_with_few_temperatures():
+    rbm = random_rbm(scale=1.0, visible=6, hidden=4)
+    log_z = table(rbm)[2]
+    z = annealed(rbm, samples=100_000, schedule=3)
+    assert z.value == pytest.approx(log_z, abs=4 * z.std_error)
+    assert z.lower_bound < log_z - 20 * z.lower_bound.std_error  # while the mean log is far below
+
+
+def test_the_two_ways_hold_log_z_between_them_and_close_in_as_temperatures_grow():
+    rbm = random_rbm(scale=1.2)
+    log_z = table(rbm)[2]
+    gaps = []
+    for schedule in (5, 30, 200):
+        z = annealed(rbm, schedule=schedule, samples=2000, reverse=True, burn_in=200)
+        for bound, side in ((z.lower_bound, 1), (z.upper_bound, -1)):
+            assert side * (log_z - bound) > -4 * bound.std_error
+        gaps.append(z.upper_bound - z.lower_bound)
+        both, error = z.diagnostics["both_ways"], z.diagnostics["both_ways_error"]
+        assert both == pytest.approx(log_z, abs=4 * error)
+    assert gaps[0] > 3 * gaps[1] > 6 * gaps[2]
+
+
+def test_energies_have_the_reversed_kernel_they_need():
+    # Site-wise sweeps in a fixed order are not their own reversal.
+    couplings = torch.randn(8, 8, generator=generator(1), dtype=torch.float64) / 2
+    spins = Energy(lambda x: (x.double() @ couplings * x).sum(1), Spins(8))
+    log_z = float(spins.log_unnormalized(spins.support.enumerate(0, 256)).double().logsumexp(0))
+    z = annealed(spins, schedule=20, samples=4000, reverse=True, burn_in=50)
+    assert z.verdict.trustworthy, z.verdict
+    assert z.value == pytest.approx(log_z, abs=4 * z.std_error)
+    both, error = z.diagnostics["both_ways"], z.diagnostics["both_ways_error"]
+    assert both == pytest.approx(log_z, abs=4 * error)
+    assert z.lower_bound < log_z < z.upper_bound
+
+
+def test_the_way_back_takes_the_reversed_kernels_in_reversed_order():
+    rbm = random_rbm()
+    path, told = rbm.path(), []
+
+    class Told:
+        log_z, sample, climb = path.log_z, path.sample, path.climb
+        log_unnormalized = path.log_unnormalized
+
+        def advance(self, x, beta, generator=None, *, reverse=False):
+            told.append((beta, reverse))
+            return path.advance(x, beta, generator, reverse=reverse)
+
+    annealed(rbm, path=Told(), schedule=[0.0, 0.3, 0.7, 1.0], reverse=True, samples=20, burn_in=5)
+    assert told == [(1.0, True), (0.7, True), (0.3, True)]
+
+
+def test_bounds_the_wrong_way_round_are_said():
+    # Draws of the target that are none, and kernels that leave them where they are.
+    rbm = random_rbm(scale=1.0)
+    path = rbm.path()
+    x, log, _ = table(rbm)
+    path.advance = lambda x, beta, generator=None, *, reverse=False: x
+    worst = x[log.argmin()][None]
+    z = annealed(rbm, path=path, reverse=True, burn_in=0, start=worst)
+    assert z.upper_bound < z.lower_bound
+    assert "the upper bound is below the lower one" in str(z.verdict)
+
+
+def test_an_estimate_that_the_way_back_contradicts_has_an_error_that_says_so():
+    rbm = random_rbm(scale=4.0, visible=14)
+    z = annealed(rbm, schedule=2, path=rbm.path(), reverse=True, burn_in=300, samples=2000)
+    assert "the two ways disagree" in str(z.verdict)
+    assert z.std_error > abs(z.diagnostics["both_ways"] - z.value) > 3
+    assert z.value == pytest.approx(table(rbm)[2], abs=3 * z.std_error)
+
+
+def test_the_result_says_what_was_done():
+    rbm = random_rbm()
+    z = annealed(rbm, samples=50, schedule=11)
+    assert (z.method, z.samples, z.sweeps) == ("ais", 50, 500)
+    assert z.upper_bound is None
+    both = annealed(rbm, samples=50, schedule=11, reverse=True, burn_in=7)
+    assert both.sweeps == 500 + 500 + 350
+    assert both.value == z.value
+    assert annealed(rbm, samples=50, schedule=11, seed=1).value != z.value
+
+
+def test_hasty_annealing_is_not_trusted():
+    rbm = random_rbm(scale=4.0, visible=14)
+    z = annealed(rbm, schedule=2, path=rbm.path())
+    assert not z.verdict.trustworthy
+    assert abs(annealed(rbm, schedule=2).value - exact_log_z(rbm)) < abs(z.value - exact_log_z(rbm))
+
+
+def test_target_draws_that_are_none_are_said():
+    rbm = random_rbm(scale=2.0, seed=4)
+
+    def slowly(x, sweeps=1, generator=None):
+        moved = type(rbm).advance(rbm, x, 1, generator)
+        stay = torch.rand(len(x), 1, generator=generator) < 0.98**sweeps
+        return torch.where(stay, x, moved)
+
+    rbm.advance = slowly
+    z = annealed(rbm, reverse=True, burn_in=40)
+    assert "chains still drift" in str(z.verdict)
+    assert annealed(rbm, reverse=True, burn_in=6000).verdict.trustworthy
+    rbm.exact = False
+    z = annealed(rbm, reverse=True, burn_in=100)
+    assert "not exact" in str(z.verdict)
+    assert "not exact" not in str(annealed(rbm).verdict)  # forward needs no samples of the target
+
+
+def test_the_schedule_of_2008():
+    betas = temperatures("2008")
+    assert len(betas) == 14_500
+    assert (betas[0], betas[-1]) == (0.0, 1.0)
+    assert sum(b < 0.5 for b in betas) == 500
+    assert sum(0.5 <= b < 0.9 for b in betas) == 4000
+    assert sum(0.9 <= b <= 1.0 for b in betas) == 10_000
+    gaps = [b - a for a, b in itertools.pairwise(betas)]
+    for start, stop, gap in (
+        (0, 500, 0.5 / 500),
+        (500, 4500, 0.4 / 4000),
+        (4500, None, 0.1 / 9999),
+    ):
+        assert gaps[start:stop] == pytest.approx([gap] * len(gaps[start:stop]), rel=1e-6)
+    assert all(a < b for a, b in itertools.pairwise(betas))
+
+
+@pytest.mark.parametrize("spacing", SPACINGS)
+@pytest.mark.parametrize("count", [2, 3, 10, 1000])
+def test_spacings_rise_from_nought_to_one(spacing, count):
+    betas = temperatures(count, spacing)
+    assert len(betas) == count
+    assert (betas[0], betas[-1]) == (0.0, 1.0)
+    assert all(a < b for a, b in itertools.pairwise(betas))
+    gaps = [b - a for a, b in itertools.pairwise(betas)]
+    if count == 1000:
+        middle = gaps[500]
+        assert (gaps[1] < middle * 0.999) == (spacing != "linear")
+        assert (gaps[-1] < middle * 0.999) == (spacing == "sigmoid")
+
+
+def test_temperatures_may_be_given():
+    given = torch.tensor([0.0, 0.5, 1.0])
+    assert temperatures(given) == temperatures((0, 0.5, 1)) == [0.0, 0.5, 1.0]
+    assert annealed(random_rbm(), schedule=[0, 0.1, 1]).diagnostics["temperatures"] == 3
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    ["2009", 1, 0, -3, 2.5, True, None, [], [0.0], [0.1, 1.0], [0.0, 0.9], [0, 0.5, 0.5, 1],
+     [0, 0.6, 0.5, 1], [0, math.nan, 1], [0, 2, 1], ["a", "b"]],
+)  # fmt: skip
+def test_schedules_that_are_none_are_refused(schedule):
+    with pytest.raises(ArgumentError, match=r"schedule: got .*accepted: '2008', a number"):
+        temperatures(schedule)
+    with pytest.raises(ArgumentError, match="spacing: got 'log'"):
+        temperatures(5, "log")
+
+
+def test_a_target_without_a_path_is_refused_with_what_is_accepted():
+    class Bare:
+        def __init__(self, rbm):
+            self.support, self.log_unnormalized = rbm.support, rbm.log_unnormalized
+
+    with pytest.raises(ArgumentError, match=r"a Bare with no path\(\); accepted: for method='ais'"):
+        annealed(Bare(random_rbm()))
+    real = Energy(lambda x: x.square().sum(1), Real(2), advance=lambda x, s, g: x)
+    with pytest.raises(ArgumentError, match="path"):
+        annealed(real)
+    with pytest.raises(ArgumentError, match="no path"):
+        annealed(random_rbm(), path=object())
+    half = Bare(random_rbm())
+    half.path = lambda: object()
+    with pytest.raises(ArgumentError, match="a path without log_z and sample"):
+        annealed(half)
+
+
+def test_weights_that_are_no_numbers_are_refused():
+    class Broken:
+        support, log_z = random_rbm().support, 0.0
+
+        def sample(self, n, generator=None):
+            return torch.zeros(n, 12)
+
+        def climb(self, x, before, after, generator=None):
+            return torch.full((len(x),), math.nan), x
+
+        log_unnormalized = advance = None
+
+    with pytest.raises(ArgumentError, match="target: got log weights such as nan"):
+        annealed(random_rbm(), path=Broken())

@@ -1,0 +1,124 @@
+r"""Result folders come back as they were written, and nothing else is read."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from limbeck import storage
+from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.storage.folder import EMPTY
+
+CONTENT = {"verb": "logz", "title": "log Z", "summary": "It is 3.", "settings": {"samples": 10}}
+ARRAYS = {"draws": np.arange(6.0).reshape(2, 3), "names": np.array(["a", "b"]), "n": np.array([3])}
+
+
+def test_what_is_written_comes_back(tmp_path):
+    folder = storage.write(tmp_path / "new" / "folder", CONTENT, ARRAYS)
+    content, arrays = storage.read(folder)
+    assert content == {**EMPTY, **CONTENT, "format": storage.FORMAT}
+    assert set(arrays) == set(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(arrays[name], array)
+
+
+def test_numbers_that_json_lacks_become_null(tmp_path):
+    given = {
+        **CONTENT,
+        "seconds": np.float32(0.5),
+        "exact": math.inf,
+        "history": {"loss": [1, math.nan]},
+    }
+    found = storage.read(storage.write(tmp_path, given)).content
+    assert found["seconds"] == 0.5
+    assert found["exact"] is None
+    assert found["history"] == {"loss": [1, None]}
+    json.loads((tmp_path / "result.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_tensors_are_arrays_too_and_other_files_stay(tmp_path):
+    (tmp_path / "config.toml").write_text("seed = 1")
+    storage.write(tmp_path, CONTENT, {"x": torch.ones(2, requires_grad=True)})
+    np.testing.assert_array_equal(storage.read(tmp_path).arrays["x"], [1, 1])
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        "arrays.npz", "config.toml", "result.json",
+    ]  # fmt: skip
+
+
+def test_a_result_without_arrays_is_one(tmp_path):
+    storage.write(tmp_path, CONTENT)
+    (tmp_path / "arrays.npz").unlink()
+    assert storage.read(tmp_path).arrays == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "arrays", "message"),
+    [
+        ({"verb": "compres"}, {}, "verb: got 'compres'.*did you mean 'compress'"),
+        ({}, {}, "verb: got None"),
+        ({"verb": "logz", "history": [1]}, {}, "history: got a list; accepted: names and values"),
+        ({"verb": "logz", "title": None}, {}, "title: got a NoneType; accepted: words"),
+        ({"verb": "logz", "verdicts": {}}, {}, "verdicts: got a dict; accepted: a list"),
+        (CONTENT, {"x": [object()]}, r"arrays\['x'\]: got an array of object"),
+        ({**CONTENT, "format": "other"}, {}, "format 'other'"),
+    ],
+)
+def test_what_is_no_result_is_not_written(tmp_path, content, arrays, message):
+    with pytest.raises(ArgumentError, match=message):
+        storage.write(tmp_path / "r", content, arrays)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_failed_write_leaves_the_result_as_it_was(tmp_path):
+    storage.write(tmp_path, CONTENT, ARRAYS)
+    with pytest.raises(ArgumentError):
+        storage.write(tmp_path, {**CONTENT, "title": "new"}, {"x": [object()]})
+    content, arrays = storage.read(tmp_path)
+    assert content["title"] == "log Z"
+    assert set(arrays) == set(ARRAYS)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("x")
+    with pytest.raises(ArgumentError, match="a file; accepted: a folder"):
+        storage.write(path, CONTENT)
+    with pytest.raises(ArgumentError, match="which is no folder"):
+        storage.read(path)
+    with pytest.raises(ArgumentError, match="which is no folder"):
+        storage.read(tmp_path / "nowhere")
+
+
+def test_an_unfinished_run_is_told_from_another_folder(tmp_path):
+    with pytest.raises(ArgumentError, match=r"without result\.json"):
+        storage.read(tmp_path)
+    (tmp_path / "UNFINISHED").touch()
+    with pytest.raises(ArgumentError, match=r"not finished; .*the same command again goes on"):
+        storage.read(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "", "\x00"])
+def test_broken_json_is_refused(tmp_path, text):
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"result\.json cannot be read"):
+        storage.read(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", '{"steps": 3}', '{"format": "limbeck-result-9"}'])
+def test_other_json_is_refused(tmp_path, text):
+    (tmp_path / "result.json").write_text(text)  # such as a student's own result.json
+    with pytest.raises(ArgumentError, match="accepted: 'limbeck-result-1'"):
+        storage.read(tmp_path)
+
+
+def test_pickles_and_broken_arrays_are_refused(tmp_path):
+    storage.write(tmp_path, CONTENT)
+    np.savez(tmp_path / "arrays.npz", x=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(CheckpointError, match=r"arrays\.npz cannot be read"):
+        storage.read(tmp_path)
+    (tmp_path / "arrays.npz").write_bytes(b"PK no archive")
+    with pytest.raises(CheckpointError, match=r"arrays\.npz cannot be read"):
+        storage.read(tmp_path)

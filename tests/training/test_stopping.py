@@ -1,0 +1,150 @@
+r"""Stopping: at the last step, on a plateau with the best student, or on time."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+import limbeck as lb
+from limbeck.training.settings import Plateau
+
+DOUBLE = torch.float64
+X = torch.randn(60, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+OTHER = torch.randn(30, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(2))
+
+
+def net(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return lb.MLP(4, 6, 3, hidden="tanh", dtype=DOUBLE, generator=generator)
+
+
+def distilled(student, teacher=None, **options):
+    settings = dict(steps=400, batch_size=10, every=5, device="cpu", engine="eager") | options
+    return lb.distill(teacher or net(2), student, X, **settings)
+
+
+def looks(measures, **options):
+    plateau = Plateau(**options)
+    return [plateau.look(measure) for measure in measures], plateau
+
+
+def test_a_measure_that_falls_is_a_new_best_each_time():
+    found, plateau = looks([5.0, 4.0, 3.0, -2.0, -4.0], patience=1)
+    assert all(found)
+    assert plateau.best == -4.0
+    assert not plateau.reached
+
+
+@pytest.mark.parametrize("patience", [1, 2, 5])
+def test_the_plateau_is_reached_after_so_many_looks_in_a_row(patience):
+    plateau = Plateau(patience)
+    for measure in (3.0, 4.0, 2.0):
+        plateau.look(measure)
+    for number in range(1, patience + 1):
+        assert not plateau.reached
+        assert not plateau.look(2.0 + number)
+    assert plateau.reached
+    assert plateau.best == 2.0
+
+
+@pytest.mark.parametrize(("best", "better"), [(100.0, 99.0), (-100.0, -101.0)])
+def test_a_best_must_be_beaten_by_a_fraction_of_its_size(best, better):
+    almost = best - 0.9
+    found, plateau = looks([best, almost, better - 0.01], patience=9, improvement=0.01)
+    assert found == [True, False, True]
+    assert plateau.best == better - 0.01
+
+
+def test_measures_that_are_not_finite_are_never_a_best():
+    found, plateau = looks([math.nan, math.inf, math.nan], patience=3)
+    assert not any(found)
+    assert plateau.reached
+    assert plateau.look(1.0)
+
+
+@pytest.mark.parametrize("patience", [0, -1, 2.0, "3"])
+def test_a_patience_that_is_no_whole_number_is_refused(patience):
+    with pytest.raises(lb.ArgumentError, match=r"patience: got .*a whole number from 1"):
+        Plateau(patience)
+
+
+def test_patience_needs_something_to_watch():
+    with pytest.raises(lb.ArgumentError, match=r"held_out: got None.*since patience watches"):
+        distilled(net(1), patience=3)
+
+
+def restless(student, **options):
+    r"""A run whose rate is far too high, so that its held-out loss soon gets worse."""
+    return distilled(
+        student,
+        optimizer="sgd",
+        lr=30.0,
+        schedule="constant",
+        held_out=OTHER,
+        patience=4,
+        **options,
+    )
+
+
+def held_out_loss(student):
+    with torch.no_grad():
+        targets = net(2)(OTHER).softmax(1)
+        return -(targets * student(OTHER).log_softmax(1)).sum(1).mean().item()
+
+
+def test_a_plateau_stops_the_run_and_gives_the_best_student_back():
+    student, seen = net(1), []
+    result = restless(
+        student, metrics={"keep": lambda s: seen.append(copy.deepcopy(s.state_dict())) or 0.0}
+    )
+    history = result.history["held_out"]
+    assert result.steps == 5 * len(history) < 400
+    best = min(range(len(history)), key=history.__getitem__)
+    assert len(history) - 1 - best == 4
+    assert history[-1] > history[best]
+    assert held_out_loss(student) == pytest.approx(history[best], rel=1e-12)
+    torch.testing.assert_close(student.state_dict(), seen[best], rtol=0, atol=0)
+    expected = f"plateau: the held-out loss was {history[best]:.4g} and got no better"
+    assert result.stop_reason == expected
+
+
+def test_a_run_without_patience_goes_on_to_its_last_step():
+    result = distilled(net(1), lr=30.0, optimizer="sgd", schedule="constant", held_out=OTHER)
+    assert result.stop_reason == "all 400 steps done"
+    assert len(result.history["held_out"]) == 80
+
+
+def test_a_held_out_loss_that_was_never_finite_stops_the_run_as_well():
+    def teacher(x):
+        return x[:, :3] if len(x) != 30 else x[:, :3] * torch.nan
+
+    result = distilled(
+        net(1), teacher, teacher_output="logits", held_out=OTHER, patience=2, precompute=False
+    )
+    assert result.steps == 10
+    assert result.stop_reason.startswith("plateau: the held-out loss was inf")
+
+
+def test_time_stops_the_run_between_two_steps():
+    result = distilled(net(1), seconds=1e-9)
+    assert result.steps == 1
+    assert result.stop_reason == "time: 1e-09 s were up at step 1"
+    assert result.seconds >= 1e-9
+
+
+def test_steps_stop_a_run_that_has_time_left():
+    result = distilled(net(1), steps=7, seconds=3600.0)
+    assert result.steps == 7
+    assert result.stop_reason == "all 7 steps done"
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, math.nan, "60"])
+def test_seconds_that_are_no_positive_number_are_refused(seconds):
+    with pytest.raises(lb.ArgumentError, match=r"seconds: got .*a number above zero"):
+        distilled(net(1), seconds=seconds)
+
+
+def test_large_numbers_of_steps_are_said_with_commas():
+    result = distilled(net(1), steps=1200, batch_size=2, every=600)
+    assert result.stop_reason == "all 1,200 steps done"
