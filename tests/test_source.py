@@ -21,10 +21,24 @@ CLASSES = {
 DOCUMENTED = re.compile(r"^Arguments:\n((?:    .*\n|\n)+)", re.MULTILINE)
 NAMES = re.compile(r"^    (\w+):", re.MULTILINE)
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/design.md", "examples/README.md")
-BESIDE = ("inputs", "losses", "engine", "samplers", "models")
-VERBS = ("compression", "predictive", "generative")
-LAZY = "compression/tables/export.py"  # imported where a result is exported
-HOMES = (ROOT, SOURCE, SOURCE / "compression", ROOT / "examples")
+ORDER = (  # what a home may import stands above it
+    ("errors",),
+    ("arguments", "environment", "text"),
+    ("arrays",),
+    ("outputs", "storage", "progress", "supports"),
+    ("evaluation",),
+    ("inputs", "losses", "distributions", "samplers"),
+    ("teachers",),
+    ("training",),
+    ("models", "posteriors"),
+    ("tables",),
+    ("compression", "condensation", "normalization"),
+    ("loading",),
+    ("report", "export"),
+    ("demo",),
+    ("cli",),
+)
+HOMES = (ROOT, SOURCE, ROOT / "examples")
 
 
 def named(path):
@@ -96,25 +110,36 @@ def test_exported_names_are_there_and_once():
 
 
 def imported(tree):
-    r"""Folders and modules of limbeck that a module imports as it is imported itself."""
+    r"""Packages and modules of limbeck that a module imports, inside functions too."""
     found = set()
-    for node in tree.body:
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "limbeck":
             names = [node.module] if "." in node.module else [f".{a.name}" for a in node.names]
+            found |= {name.split(".")[1] for name in names}
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.startswith("limbeck.")]
             found |= {name.split(".")[1] for name in names}
     return found
 
 
-@pytest.mark.parametrize("folder", ["core", *BESIDE, *VERBS])
-def test_imports_go_one_way(folder):
-    r"""Core ← what is beside it ← the verbs, which do not know one another ← all the rest."""
-    allowed = {"errors", "core", folder}
-    allowed |= set() if folder == "core" else {"progress"}
-    allowed |= set() if folder in ("core", "inputs", "losses", "engine") else set(BESIDE)
-    allowed |= {"distillation", "preparation", "draws"} if folder in VERBS else set()
+LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
+
+
+def test_every_package_has_its_place_in_the_order():
+    homes = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in FILES}
+    assert homes - {"__init__"} == set(LEVEL)
+
+
+@pytest.mark.parametrize("home", [name for names in ORDER for name in names])
+def test_imports_go_one_way(home):
+    r"""Imports inside functions count; only the front door, `import limbeck`, is open to all."""
+    below = {name for name, level in LEVEL.items() if level < LEVEL[home]} | {home}
+    seen = 0
     for path, tree in TREES.items():
-        if named(path).startswith(f"{folder}/") and named(path) != LAZY:
-            assert imported(tree) <= allowed, named(path)
+        if path.relative_to(SOURCE).parts[0].removesuffix(".py") == home:
+            seen += 1
+            assert imported(tree) & set(LEVEL) <= below, named(path)
+    assert seen
 
 
 @pytest.mark.parametrize("page", PAGES)

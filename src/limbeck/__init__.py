@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from limbeck import inputs, losses, samplers
+    from limbeck import export, inputs, losses, samplers
     from limbeck.arrays import Batch
     from limbeck.compression.compress import compress
     from limbeck.compression.compressed import Compressed
@@ -128,6 +128,7 @@ __all__ = [
     "evaluate",
     "exact_log_z",
     "expected_statistics",
+    "export",
     "free_energy",
     "inputs",
     "load",
@@ -198,6 +199,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "distill": "limbeck.training.distill",
     "ep_logistic": "limbeck.condensation.logistic",
     "evaluate": "limbeck.evaluation",
+    "export": "limbeck.export",
     "exact_log_z": "limbeck.normalization.exact",
     "expected_statistics": "limbeck.normalization.expectations",
     "free_energy": "limbeck.normalization.bounds",
@@ -210,7 +212,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "steps": "limbeck.training.distill",
 }
 
-_MODULES = {"callbacks", "inputs", "losses", "samplers"}
+_MODULES = {"callbacks", "export", "inputs", "losses", "samplers"}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -18,12 +18,35 @@ from rich.progress import (
     track,
 )
 
-if TYPE_CHECKING:
-    from limbeck.training.loop import Run, Step
-
 __all__ = ["tracked", "watched"]
 
 T = TypeVar("T")
+
+
+class Step(Protocol):
+    r"""A step of a run: its number and its loss."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def loss(self) -> float: ...
+
+
+S = TypeVar("S", bound=Step, covariant=True)
+
+
+class Run(Protocol[S]):
+    r"""Steps one after another, of a known number."""
+
+    done: int
+
+    @property
+    def total(self) -> int:
+        r"""The number of steps that the run has in all."""
+        ...
+
+    def __iter__(self) -> Iterator[S]: ...
+
 
 REFRESH = 0.2  # seconds; looking more often would make GPUs wait
 
@@ -40,7 +63,7 @@ def _shown(progress: bool) -> bool:
     return progress and sys.stderr is not None and sys.stderr.isatty()  # None under pythonw
 
 
-def watched(run: Run, progress: bool, label: str = "distilling") -> Iterator[Step]:
+def watched(run: Run[S], progress: bool, label: str = "distilling") -> Iterator[S]:
     r"""The steps of a run, with a bar on the terminal if one is there and progress is wanted."""
     if not _shown(progress):
         yield from run
@@ -54,7 +77,7 @@ def watched(run: Run, progress: bool, label: str = "distilling") -> Iterator[Ste
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=run.settings.steps, completed=run.done, loss="…")
+        task = bar.add_task(label, total=run.total, completed=run.done, loss="…")
         shown = 0.0
         for step in run:
             now = time.monotonic()

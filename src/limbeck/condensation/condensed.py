@@ -193,7 +193,7 @@ class Condensed(Result):
 
         Of a density without inputs it is its logarithm.
         """
-        from limbeck.export.portable import of_result
+        import limbeck  # exporting stands above the verbs, and is called by the front door
 
         doubts = () if self.diagnostics is None else tuple(self.diagnostics.reasons)
         if self.new_inputs is not None and self.new_inputs.state != "trustworthy":
@@ -201,10 +201,12 @@ class Condensed(Result):
         told: dict[str, Any] = {"draws": f"{self.used:,}"} if self.used else {}
         told |= {} if self.new_inputs is None else dict(self.new_inputs.lines())
         if self.head is None:
-            return of_result(self, verb="condense", doubts=doubts, about=told)
+            return limbeck.export.of_result(self, verb="condense", doubts=doubts, about=told)
         form = "probabilities" if self.head.classes else "means"
         means = Means(self.student, self.head)
-        return of_result(self, means, form, verb="condense", doubts=doubts, about=told)
+        return limbeck.export.of_result(
+            self, means, form, verb="condense", doubts=doubts, about=told
+        )
 
     def table(self) -> Table:
         r"""The result as a table."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -22,6 +25,7 @@ __all__ = [
     "copy_into",
     "differences",
     "load_weights",
+    "plain",
     "read",
     "read_tensors",
     "replacing",
@@ -179,3 +183,16 @@ def load_weights(student: nn.Module, tensors: dict[str, Tensor], path: Path) -> 
                 "training that diverged: restore it from a copy, or train the student again"
             )
     copy_into(student.state_dict(), tensors, path)
+
+
+def plain(value: Any) -> Any:
+    r"""Lists, dicts and numbers of Python's own; None for what is not finite."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain(each) for each in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | None) else str(value)

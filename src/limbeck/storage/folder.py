@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limbeck.compression.fidelity.report import plain
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import files
+from limbeck.storage.files import plain
 
 __all__ = [
     "ARRAYS",

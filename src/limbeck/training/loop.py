@@ -186,6 +186,11 @@ class Run:
             self._resume(settings.checkpoint)
         self._written = self._state()
 
+    @property
+    def total(self) -> int:
+        r"""The number of steps that the run has in all."""
+        return self.settings.steps
+
     def __iter__(self) -> Iterator[Step]:
         self._began = time.monotonic() - self.spent
         self._saved = (self.done, time.monotonic())

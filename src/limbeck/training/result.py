@@ -78,15 +78,15 @@ class Result:
             format: As of `limbeck.export.export`.
             options: Likewise: report, title, card.
         """
-        from limbeck.export import export
+        import limbeck  # exporting stands above training, and is called by the front door
 
-        return export(self, path, format, **options)
+        return limbeck.export.export(self, path, format, **options)
 
     def portable(self) -> Any:
         r"""What leaves when it is exported: see `limbeck.export.portable`."""
-        from limbeck.export.portable import of_result
+        import limbeck
 
-        return of_result(self)
+        return limbeck.export.of_result(self)
 
     @property
     def ran_by(self) -> str:

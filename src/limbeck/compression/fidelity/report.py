@@ -28,6 +28,7 @@ from limbeck.compression.fidelity.rare_classes import (
 from limbeck.compression.fidelity.tables import group_table, remarks, sentence, size_remarks, table
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import files
+from limbeck.storage.files import plain
 
 __all__ = ["Fidelity", "disagreements", "fidelity", "kept", "pairs", "plain"]
 
@@ -89,19 +90,6 @@ def pairs(found: Aligned, seed: int) -> dict[str, Any]:
         np.add.at(pooled, (place[:, None], place[None]), counts)
         counts, names = pooled, [*(names[c] for c in first), f"other ({k - CLASSES + 1})"]
     return plain({"classes": names, "counts": counts, "differ": differ})
-
-
-def plain(value: Any) -> Any:
-    r"""Lists, dicts and numbers of Python's own; None for what is not finite."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [plain(each) for each in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 NAMES = {"teacher": "teacher", "student": "student", "baseline": "labels alone"}
