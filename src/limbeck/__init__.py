@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from limbeck.compression.estimators import DistilledClassifier, DistilledRegressor
     from limbeck.compression.fidelity.report import Fidelity
     from limbeck.condensation.condense import condense
+    from limbeck.condensation.condensed import Condensed
     from limbeck.condensation.logistic import ep_logistic
     from limbeck.condensation.sample_bag import SampleBag
     from limbeck.condensation.stepwise_em import StepwiseEM
@@ -58,10 +59,9 @@ if TYPE_CHECKING:
     from limbeck.teachers.cache import TeacherCache
     from limbeck.teachers.query import TeacherError
     from limbeck.teachers.stored import Stored
-    from limbeck.training import callbacks
+    from limbeck.training import callbacks, schedules
     from limbeck.training.distill import distill, steps
     from limbeck.training.result import Result
-    from limbeck.training.schedules import Constant, Cosine, Linear, Logarithmic, RobbinsMonro
     from limbeck.training.update import GradientUpdate
 
 __version__ = "0.1.0.dev0"
@@ -80,8 +80,7 @@ __all__ = [
     "Chains",
     "CheckpointError",
     "Compressed",
-    "Constant",
-    "Cosine",
+    "Condensed",
     "DeepNADE",
     "DistilledClassifier",
     "DistilledRegressor",
@@ -94,9 +93,7 @@ __all__ = [
     "InexactTeacherError",
     "LimbeckError",
     "LimbeckWarning",
-    "Linear",
     "LogPartition",
-    "Logarithmic",
     "Mixture",
     "MultivariateNormal",
     "Normal",
@@ -107,7 +104,6 @@ __all__ = [
     "PseudoDrawWarning",
     "Real",
     "Result",
-    "RobbinsMonro",
     "SampleBag",
     "Spins",
     "States",
@@ -136,6 +132,7 @@ __all__ = [
     "losses",
     "normalize",
     "samplers",
+    "schedules",
     "steps",
 ]
 
@@ -149,8 +146,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "Chains": "limbeck.normalization.chains",
     "CheckpointError": "limbeck.errors",
     "Compressed": "limbeck.compression.compressed",
-    "Constant": "limbeck.training.schedules",
-    "Cosine": "limbeck.training.schedules",
+    "Condensed": "limbeck.condensation.condensed",
     "DeepNADE": "limbeck.models.deep_nade",
     "DistilledClassifier": "limbeck.compression.estimators",
     "DistilledRegressor": "limbeck.compression.estimators",
@@ -163,9 +159,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "InexactTeacherError": "limbeck.errors",
     "LimbeckError": "limbeck.errors",
     "LimbeckWarning": "limbeck.errors",
-    "Linear": "limbeck.training.schedules",
     "LogPartition": "limbeck.normalization.estimate",
-    "Logarithmic": "limbeck.training.schedules",
     "MADE": "limbeck.models.made",
     "MLP": "limbeck.models",
     "Mixture": "limbeck.distributions",
@@ -180,7 +174,6 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "RBM": "limbeck.models.rbm",
     "Real": "limbeck.supports",
     "Result": "limbeck.training.result",
-    "RobbinsMonro": "limbeck.training.schedules",
     "SampleBag": "limbeck.condensation.sample_bag",
     "Spins": "limbeck.supports",
     "States": "limbeck.supports",
@@ -209,10 +202,11 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "losses": "limbeck.losses",
     "normalize": "limbeck.normalization.normalize",
     "samplers": "limbeck.samplers",
+    "schedules": "limbeck.training.schedules",
     "steps": "limbeck.training.distill",
 }
 
-_MODULES = {"callbacks", "export", "inputs", "losses", "samplers"}
+_MODULES = {"callbacks", "export", "inputs", "losses", "samplers", "schedules"}
 
 
 def __getattr__(name: str) -> Any:

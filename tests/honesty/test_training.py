@@ -62,9 +62,9 @@ def name_of(schedule):
     return getattr(schedule, "__name__", str(schedule) if isinstance(schedule, str) else "object")
 
 
-DEPENDENT = ["cosine", "linear", "logarithmic", lb.Cosine(warmup=0.2), falling, stepped]
+DEPENDENT = ["cosine", "linear", "logarithmic", lb.schedules.Cosine(warmup=0.2), falling, stepped]
 INDEPENDENT = [
-    "constant", "robbins-monro", None, lb.RobbinsMonro(5.0), decayed, switched,
+    "constant", "robbins-monro", None, lb.schedules.RobbinsMonro(5.0), decayed, switched,
     functools.partial(warmed, warmup=10),
 ]  # fmt: skip
 

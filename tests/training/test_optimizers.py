@@ -218,7 +218,7 @@ def test_the_thesis_preset_is_adadelta_with_its_constants_and_batches_of_twenty(
     (group,) = run.update.optimizer.param_groups
     assert type(run.update.optimizer) is torch.optim.Adadelta
     assert (group["lr"], group["rho"], group["eps"]) == (1.0, 0.95, 1e-6)
-    assert run.update.schedule == lb.Constant()
+    assert run.update.schedule == lb.schedules.Constant()
     assert run.settings.batch_size == 20
 
 
@@ -226,7 +226,7 @@ def test_the_usual_settings_are_adam_with_a_cosine_and_batches_of_two_hundred():
     data = torch.randn(300, 4, dtype=DOUBLE)
     (*_, last) = lb.steps(net(2), net(1), data, steps=3, device="cpu")
     assert type(last.run.update.optimizer) is torch.optim.Adam
-    assert last.run.update.schedule == lb.Cosine()
+    assert last.run.update.schedule == lb.schedules.Cosine()
     assert last.run.settings.batch_size == 200
 
 

@@ -24,11 +24,11 @@ def at(schedule, t, total=TOTAL):
         (None, 1, 1, 1),
         ("linear", 1, 0.5, 0),
         ("logarithmic", 1, 1e-3**0.5, 1e-3),
-        (lb.Logarithmic(final=0.04), 1, 0.2, 0.04),
-        (lb.Logarithmic(final=1.0), 1, 1, 1),
+        (lb.schedules.Logarithmic(final=0.04), 1, 0.2, 0.04),
+        (lb.schedules.Logarithmic(final=1.0), 1, 1, 1),
         ("cosine", 1, 0.5, 0),
         ("robbins-monro", 1, 501**-0.6, 1001**-0.6),
-        (lb.RobbinsMonro(t0=100.0, beta=1.0), 1, 1 / 6, 1 / 11),
+        (lb.schedules.RobbinsMonro(t0=100.0, beta=1.0), 1, 1 / 6, 1 / 11),
     ],
 )
 def test_values_at_the_start_in_the_middle_and_at_the_end(schedule, start, middle, end):
@@ -45,7 +45,7 @@ def test_factors_fall_all_the_way_and_stay_where_they_end(name):
 
 @pytest.mark.parametrize("warmup", [0.1, 0.25, 0.999])
 def test_a_warm_up_rises_in_equal_steps_and_then_a_cosine_falls(warmup):
-    schedule, start = lb.Cosine(warmup=warmup), round(warmup * TOTAL)
+    schedule, start = lb.schedules.Cosine(warmup=warmup), round(warmup * TOTAL)
     rise = [at(schedule, t) for t in range(start)]
     assert rise == pytest.approx([(t + 1) / start for t in range(start)], rel=1e-9)
     assert at(schedule, start) == pytest.approx(1, abs=1e-12)
@@ -59,7 +59,7 @@ def test_a_warm_up_rises_in_equal_steps_and_then_a_cosine_falls(warmup):
 def test_robbins_and_monro_are_satisfied(t0, beta):
     r"""The sum grows without bound with its integral; the sum of squares stays under its own."""
     t = torch.arange(100_000, dtype=torch.float64)
-    factors = lb.RobbinsMonro(t0=t0, beta=beta)(t, len(t))
+    factors = lb.schedules.RobbinsMonro(t0=t0, beta=beta)(t, len(t))
     sums, squares = factors.cumsum(0), factors.square().cumsum(0)
     for n in (10, 1_000, 100_000):
         integral = (
@@ -74,7 +74,7 @@ def test_robbins_and_monro_are_satisfied(t0, beta):
 @pytest.mark.parametrize("beta", [0.3, 0.5])
 def test_up_to_one_half_the_sum_of_squares_diverges(beta):
     t = torch.arange(100_000, dtype=torch.float64)
-    squares = lb.RobbinsMonro(beta=beta)(t, len(t)).square().cumsum(0)
+    squares = lb.schedules.RobbinsMonro(beta=beta)(t, len(t)).square().cumsum(0)
     for n in (10, 1_000, 100_000):
         assert squares[n - 1] >= math.log1p(n)  # the integral at one half, and more below
 
@@ -90,15 +90,15 @@ def test_names_stand_for_schedules_that_take_tensors(name):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: lb.Logarithmic(final=0.0), "final: got 0.0"),
-        (lambda: lb.Logarithmic(final=1.5), "final: got 1.5"),
-        (lambda: lb.Logarithmic(final=math.nan), "final: got nan"),
-        (lambda: lb.Cosine(warmup=1.0), "warmup: got 1.0"),
-        (lambda: lb.Cosine(warmup=-0.1), "warmup: got -0.1"),
-        (lambda: lb.RobbinsMonro(t0=0.0), "schedule: got t0=0.0"),
-        (lambda: lb.RobbinsMonro(t0=math.nan), "schedule: got t0=nan"),
-        (lambda: lb.RobbinsMonro(beta=0.0), "schedule: got .*beta=0.0"),
-        (lambda: lb.RobbinsMonro(beta=1.1), "schedule: got .*beta=1.1"),
+        (lambda: lb.schedules.Logarithmic(final=0.0), "final: got 0.0"),
+        (lambda: lb.schedules.Logarithmic(final=1.5), "final: got 1.5"),
+        (lambda: lb.schedules.Logarithmic(final=math.nan), "final: got nan"),
+        (lambda: lb.schedules.Cosine(warmup=1.0), "warmup: got 1.0"),
+        (lambda: lb.schedules.Cosine(warmup=-0.1), "warmup: got -0.1"),
+        (lambda: lb.schedules.RobbinsMonro(t0=0.0), "schedule: got t0=0.0"),
+        (lambda: lb.schedules.RobbinsMonro(t0=math.nan), "schedule: got t0=nan"),
+        (lambda: lb.schedules.RobbinsMonro(beta=0.0), "schedule: got .*beta=0.0"),
+        (lambda: lb.schedules.RobbinsMonro(beta=1.1), "schedule: got .*beta=1.1"),
         (lambda: as_schedule(3), "schedule: got 3; accepted: one of .*, or a function"),
         (lambda: as_schedule("cosin"), "schedule: got 'cosin'.*did you mean 'cosine'"),
         (lambda: as_schedule("Robbins-Monroe"), "did you mean 'robbins-monro'"),

@@ -18,7 +18,7 @@ from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.storage.files import write_text
 from limbeck.training.settings import Callback, History, name_of
 
-__all__ = ["CSVLogger", "Callback", "Logger", "MLflow", "TensorBoard", "last_step", "needed"]
+__all__ = ["CSVLogger", "Callback", "MLflow", "TensorBoard"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 r"""Errors of a full disk, which may be emptied again; others are the user's to mend."""
