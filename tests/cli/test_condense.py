@@ -33,7 +33,7 @@ def test_it_is_what_the_library_does(limbeck, here):
         "draws.npz", predict, np.load("x.npy"), components=3, steps=60, weighted=True, seed=4,
         held_out=np.load("x.npy"),
     )  # fmt: skip
-    saved = lb.core.checkpoint.read_tensors(Path("limbeck-condense/student/student.safetensors"))[0]
+    saved = lb.storage.files.read_tensors(Path("limbeck-condense/student/student.safetensors"))[0]
     for name, tensor in same.student.state_dict().items():
         assert torch.equal(saved[name], tensor), name
 

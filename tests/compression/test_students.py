@@ -102,8 +102,8 @@ def test_networks_train_with_either_engine(engine) -> None:
     assert (student(X).softmax(1) - teacher(X).softmax(1)).abs().mean() < 0.02
 
 
-def stored(task: str) -> lb.core.stored.Stored:
-    return lb.core.stored.Stored(TARGETS[task], "values")
+def stored(task: str) -> lb.Stored:
+    return lb.Stored(TARGETS[task], "values")
 
 
 def test_labels_and_values_train_too() -> None:
@@ -113,7 +113,7 @@ def test_labels_and_values_train_too() -> None:
     assert measure(labels, "multilabel") < 0.05
     values = build_student((16,), X, 2, "regression")
     shift, scale = VALUES.mean(0), VALUES.std(0)
-    teacher = lb.core.stored.Stored((VALUES - shift) / scale, "values")
+    teacher = lb.Stored((VALUES - shift) / scale, "values")
     lb.distill(teacher, values, X, lb.losses.square_error(), engine="eager", **STEPS)
     values.set_outputs(shift, scale)
     assert measure(values, "regression") < 0.05

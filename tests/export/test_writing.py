@@ -33,7 +33,7 @@ def compressed(task):
 
 def condensed():
     posterior = torch.randn(40, 5, generator=seeded())
-    return lb.condense(posterior, lb.predictive.models.logistic(), X, components=2, **QUICK)
+    return lb.condense(posterior, lb.condensation.models.logistic(), X, components=2, **QUICK)
 
 
 def density():

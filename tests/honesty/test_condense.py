@@ -335,7 +335,7 @@ def test_parameters_read_off_trained_pseudo_draws_are_warned_of_once_for_each_ba
 
 
 def test_what_limbeck_does_itself_warns_of_nothing(tmp_path):
-    result = small(predict=lb.predictive.models.logistic())
+    result = small(predict=lb.condensation.models.logistic())
     result.save(tmp_path / "student")
     result.report(PLANE)
     condensed(result, x=PLANE)

@@ -2,7 +2,6 @@ r"""The loop: what a run does at each step, what it writes down, and what it lea
 
 import copy
 import itertools
-from inspect import signature
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +14,7 @@ from limbeck.inputs import Dataset
 from limbeck.losses.base import Loss
 from limbeck.storage.files import read
 from limbeck.training import loop
+from limbeck.training.config import Training
 from limbeck.training.preparation import prepare
 
 DOUBLE = torch.float64
@@ -273,9 +273,7 @@ def fall(asynchronous, **options):
         return torch.where(x[:, :1] == 30.0, torch.nan, x[:, :3])
 
     given = settings(steps=80, every=80, teacher_output="logits", precompute=False, **options)
-    bound = signature(lb.distill).bind(teacher, net(1), data, CE(), **given)
-    bound.apply_defaults()
-    run = prepare(SimpleNamespace(**bound.arguments))
+    run = prepare(teacher, net(1), data, CE(), Training(**given))
     run._asynchronous = asynchronous
     with pytest.warns(UserWarning, match="non-finite") as caught:
         numbers = [step.number for step in run]

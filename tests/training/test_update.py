@@ -195,7 +195,7 @@ class Recorder:
 
     def bind(self, objective, steps):
         self.objective, self.steps = objective, steps
-        self.progress = lb.core.update.Progress(len(objective.terms), objective.device, DOUBLE)
+        self.progress = lb.training.update.Progress(len(objective.terms), objective.device, DOUBLE)
 
     def step(self, plan, traced):
         with torch.no_grad():

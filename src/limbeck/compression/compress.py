@@ -28,7 +28,7 @@ from limbeck.teachers.cache import TeacherCache, as_cache
 from limbeck.teachers.folds import mix, out_of_fold
 from limbeck.teachers.keys import as_rows, count, select
 from limbeck.teachers.query import TeacherError, label
-from limbeck.training.distill import distill
+from limbeck.training.config import refuse_unknown
 from limbeck.training.preparation import as_loss, whole
 
 __all__ = ["compress"]
@@ -39,8 +39,8 @@ r"""Inputs that a teacher is asked about: ten for each row, within these numbers
 LOOKED_AT = 100
 r"""Rows at which a teacher is looked at first."""
 
-SETTLED = ("teacher", "student", "inputs", "loss", "steps", "teacher_output", "precompute", "seed")
-r"""Arguments of `distill` that are settled here."""
+SETTLED = ("steps", "teacher_output", "precompute", "seed")
+r"""Settings of a training that `compress` decides itself."""
 
 
 def compress(
@@ -121,11 +121,7 @@ def compress(
         progress: Whether to show bars, if a terminal is there.
         options: Further arguments of `limbeck.distill`: optimizer, batch_size, device, ….
     """
-    further = set(inspect.signature(distill).parameters) - set(SETTLED)
-    for name in options:
-        if name not in further:
-            known = {*further, *inspect.signature(compress).parameters} - {"options"}
-            raise ArgumentError.unknown("options", name, known)
+    refuse_unknown(options, SETTLED, inspect.signature(compress).parameters)
     seed = whole_number("seed", seed, "a whole number")
     if options.get("batch_size", "auto") != "auto":
         options["batch_size"] = whole("batch_size", options["batch_size"])

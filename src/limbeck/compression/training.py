@@ -27,8 +27,8 @@ from limbeck.models.preprocessed import origin_of
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.teachers.base import Opaque
 from limbeck.teachers.query import Asked, divisor
+from limbeck.training.config import PRESETS
 from limbeck.training.distill import distill
-from limbeck.training.preparation import PRESETS
 from limbeck.training.result import Result
 from limbeck.training.settings import History
 

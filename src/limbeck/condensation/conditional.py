@@ -37,8 +37,9 @@ from limbeck.inputs.base import Eager, Inputs
 from limbeck.losses.base import Loss
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import Stream
+from limbeck.training.config import PRESETS
 from limbeck.training.loop import Run
-from limbeck.training.preparation import PRESETS, batch_size_of, choose_device, whole
+from limbeck.training.preparation import batch_size_of, choose_device, whole
 
 __all__ = ["STOPPED", "Making", "condense_conditional", "fitting_batch", "make_bag"]
 

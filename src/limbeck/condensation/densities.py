@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -37,23 +36,20 @@ from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
 from limbeck.progress import watched
 from limbeck.storage.files import under
-from limbeck.training.distill import distill
+from limbeck.training.config import Training, refuse_unknown
 from limbeck.training.loop import Run
 from limbeck.training.preparation import choose_device, prepare
 from limbeck.training.settings import History, replayed
 
 __all__ = ["SETTLED", "Events", "check_options", "condense_density", "events_of", "run", "story"]
 
-SETTLED = ("teacher", "inputs", "teacher_output", "preset")
-r"""Arguments of `distill` that `condense` settles."""
+SETTLED = ("teacher_output", "preset")
+r"""Settings of a training that `condense` decides itself."""
 
 
 def check_options(options: dict[str, Any]) -> None:
     r"""Refuse what is not an argument of `distill`."""
-    further = set(inspect.signature(distill).parameters) - set(SETTLED)
-    for name in options:
-        if name not in further:
-            raise ArgumentError.unknown("options", name, further)
+    refuse_unknown(options, SETTLED, ("student", "loss"))
 
 
 def run(
@@ -73,11 +69,10 @@ def run(
         finished: Makes the result of a run.
         teacher: As the other arguments, one of `limbeck.distill`.
     """
-    bound = inspect.signature(distill).bind(teacher, student, inputs, loss, **options)
-    bound.apply_defaults()
-    found = prepare(SimpleNamespace(**bound.arguments))
+    training = Training(**options)
+    found = prepare(teacher, student, inputs, loss, training)
     try:
-        for _ in watched(found, bound.arguments["progress"], "condensing"):
+        for _ in watched(found, training.progress, "condensing"):
             pass
     except StreamEnded as end:
         if not found.done:

@@ -2,7 +2,6 @@ r"""`normalize`: an unnormalised target in; a tractable student of it out."""
 
 from __future__ import annotations
 
-import inspect
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +24,9 @@ from limbeck.normalization.chains import SCHEMES, Chains
 from limbeck.normalization.compatibility import check_student, check_target, default_student
 from limbeck.normalization.mode_search import climb
 from limbeck.normalization.stages import square_error_then_kl
+from limbeck.training.config import PRESETS, refuse_unknown
 from limbeck.training.distill import distill
-from limbeck.training.preparation import PRESETS, choose_device, whole
+from limbeck.training.preparation import choose_device, whole
 from limbeck.training.result import Result
 
 __all__ = [
@@ -168,8 +168,8 @@ On CD25(500), 2,000 chains and batches of 20, the KL after 20,000 steps is 1.3 n
 advancing all chains with one sweep, 0.4 with three, 0.07 with ten, and the same with twenty.
 """
 
-SETTLED = ("teacher", "inputs", "teacher_output", "student_output", "precompute")
-r"""Arguments of `distill` that are settled here."""
+SETTLED = ("teacher_output", "student_output", "precompute")
+r"""Settings of a training that `normalize` decides itself."""
 
 
 def normalize(
@@ -246,10 +246,7 @@ def normalize(
     ):
         if value not in known:
             raise ArgumentError.unknown(name, value, known)
-    further = set(inspect.signature(distill).parameters) - set(SETTLED)
-    for name in options:
-        if name not in further:
-            raise ArgumentError.unknown("options", name, further)
+    refuse_unknown(options, SETTLED)
     steps = whole("steps", STEPS[preset] if steps is None else steps)
     chains, seed = whole("chains", chains), whole_number("seed", seed, "a whole number")
     on_policy = refuse_misfits(loss, target, force)

@@ -15,8 +15,8 @@ from limbeck.arguments import number
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Inputs
 from limbeck.normalization.chains import Continued
+from limbeck.training.config import PRESETS
 from limbeck.training.distill import distill
-from limbeck.training.preparation import PRESETS
 from limbeck.training.result import Result
 from limbeck.training.schedules import Schedule, as_schedule
 from limbeck.training.settings import History

@@ -2,10 +2,8 @@ r"""`distill`: a teacher, a student, inputs and a loss in; a trained student out
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,6 +12,7 @@ from torch import nn
 from limbeck.arrays import floats
 from limbeck.losses.base import Loss
 from limbeck.progress import watched
+from limbeck.training.config import Training
 from limbeck.training.loop import Step
 from limbeck.training.preparation import prepare
 from limbeck.training.result import Result
@@ -99,10 +98,35 @@ def distill(
             dict of numbers.
         progress: Whether to show a bar, if a terminal is there.
     """
-    ask = SimpleNamespace(**locals())
-    run = prepare(ask)
+    training = Training(
+        steps=steps,
+        batch_size=batch_size,
+        optimizer=optimizer,
+        schedule=schedule,
+        lr=lr,
+        clip=clip,
+        update=update,
+        preset=preset,
+        seed=seed,
+        device=device,
+        engine=engine,
+        teacher_output=teacher_output,
+        student_output=student_output,
+        precompute=precompute,
+        metrics=metrics,
+        held_out=held_out,
+        patience=patience,
+        seconds=seconds,
+        every=every,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        checkpoint_seconds=checkpoint_seconds,
+        callbacks=callbacks,
+        progress=progress,
+    )
+    run = prepare(teacher, student, inputs, loss, training)
     try:
-        for _ in watched(run, ask.progress):
+        for _ in watched(run, training.progress):
             pass
     finally:
         run.objective.release()
@@ -135,12 +159,9 @@ def steps(
 
     Takes the arguments of `distill`. Each step gives `.number`, `.loss`, `.terms`, `.student`.
     """
-    bound = inspect.signature(distill).bind(teacher, student, inputs, loss, **options)
-    bound.apply_defaults()
-    ask = SimpleNamespace(**bound.arguments)
-    ask.progress = options.get("progress", False)  # whoever looks in between needs no bar
-    run = prepare(ask)
+    training = Training(**{"progress": False, **options})  # whoever looks in between needs no bar
+    run = prepare(teacher, student, inputs, loss, training)
     try:
-        yield from watched(run, ask.progress)
+        yield from watched(run, training.progress)
     finally:
         run.objective.release()

@@ -3,10 +3,9 @@ r"""From what the user asked for to a run: everything is checked before the firs
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,23 +24,14 @@ from limbeck.progress import tracked
 from limbeck.teachers.base import Teacher, as_teacher, output_form
 from limbeck.teachers.stored import Stored, precompute, stored_bytes
 from limbeck.training import engines
+from limbeck.training.config import PRESETS, Training
 from limbeck.training.engines import APART, launched_processes, processes, refuse_wrapped
 from limbeck.training.loop import Run
 from limbeck.training.objective import Objective
 from limbeck.training.settings import HeldOut, Settings, as_callbacks
 from limbeck.training.update import GradientUpdate, Update
 
-__all__ = ["PRESETS", "as_loss", "batch_size_of", "choose_device", "prepare", "whole"]
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
-    "thesis": {
-        "optimizer": "adadelta",
-        "schedule": "constant",
-        "batch_size": 20,
-        "options": {"lr": 1.0, "rho": 0.95, "eps": 1e-6},
-    },
-}
+__all__ = ["as_loss", "batch_size_of", "choose_device", "prepare", "whole"]
 
 PROBE = 8
 r"""Inputs at which outputs are looked at before the first step."""
@@ -53,48 +43,46 @@ STORE_AT_MOST = 2**30
 r"""Bytes of stored targets up to which `precompute="auto"` stores them."""
 
 
-def prepare(ask: SimpleNamespace) -> Run:
-    r"""A run of what was asked for: everything is checked before the first step."""
-    if ask.preset not in PRESETS:
-        raise ArgumentError.unknown("preset", ask.preset, PRESETS)
-    if not isinstance(ask.student, nn.Module):
+def prepare(teacher: Any, student: Any, inputs: Any, loss: Loss | str, training: Training) -> Run:
+    r"""A run, of which everything is checked before the first step.
+
+    Arguments:
+        teacher: As the other arguments, one of `limbeck.distill`.
+        training: All further ones.
+    """
+    if training.preset not in PRESETS:
+        raise ArgumentError.unknown("preset", training.preset, PRESETS)
+    if not isinstance(student, nn.Module):
         raise ArgumentError(
-            "student", f"an object of type {type(ask.student).__name__}", "a torch module"
+            "student", f"an object of type {type(student).__name__}", "a torch module"
         )
-    if ask.student is ask.teacher:
+    if student is teacher:
         accepted = "another module; a copy.deepcopy of the teacher will do"
         raise ArgumentError("student", "the teacher itself, which would move with it", accepted)
-    refuse_wrapped(ask.student)
-    ask.steps = whole("steps", ask.steps)
-    ask.seed = whole_number("seed", ask.seed, "a whole number")
-    if not _auto(ask.batch_size):
-        ask.batch_size = whole("batch_size", ask.batch_size)
-    for name in ("every", "patience", "checkpoint_every"):
-        if getattr(ask, name) is not None:
-            setattr(ask, name, whole(name, getattr(ask, name)))
-    _check_rest(ask)
-    place, seed = choose_device(ask.device), ask.seed
-    if ask.engine == "accelerate":
-        place, seed = _share(ask)
+    refuse_wrapped(student)
+    training = training.checked()
+    place, seed = choose_device(training.device), training.seed
+    if training.engine == "accelerate":
+        training, place, seed = _share(training)
     elif (count := launched_processes()) > 1:
         warnings.warn(
-            f"engine: this is one of {count} processes, and with engine={ask.engine!r} each of "
-            "them trains a student of its own and writes its own files; engine='accelerate' "
+            f"engine: this is one of {count} processes, and with engine={training.engine!r} each "
+            "of them trains a student of its own and writes its own files; engine='accelerate' "
             "trains one student in all of them",
             stacklevel=3,
         )
-    ask.student.to(place)
-    dtype = input_dtype(ask.student) or torch.get_default_dtype()
-    source = as_inputs(ask.inputs)
+    student.to(place)
+    dtype = input_dtype(student) or torch.get_default_dtype()
+    source = as_inputs(inputs)
     source.to(place, dtype, seed)
-    size = batch_size_of(ask.batch_size, source, ask.preset)
-    teacher = as_teacher(ask.teacher, ask.teacher_output)
-    teacher.to(place)
+    size = batch_size_of(training.batch_size, source, training.preset)
+    known = as_teacher(teacher, training.teacher_output)
+    known.to(place)
     try:
-        return _bound(ask, teacher, source, size, dtype)
+        return _bound(known, student, source, loss, training, size, dtype)
     except BaseException:
-        teacher.release()
-        close_taps(ask.student)
+        known.release()
+        close_taps(student)
         raise
 
 
@@ -126,9 +114,9 @@ def batch_size_of(given: int | str, source: Inputs, preset: str = "auto") -> int
     return min(size, len(source)) if isinstance(source, Dataset) and not source.replace else size
 
 
-def _share(ask: SimpleNamespace) -> tuple[torch.device, int]:
-    r"""This process's device and seed, and refusals of what several could not agree about."""
-    state = processes(cpu=ask.device == "cpu" or not torch.cuda.is_available())
+def _share(training: Training) -> tuple[Training, torch.device, int]:
+    r"""This process's settings, device and seed; what several could not agree about is refused."""
+    state = processes(cpu=training.device == "cpu" or not torch.cuda.is_available())
     if (count := launched_processes()) > state.num_processes:
         raise ArgumentError(
             "engine",
@@ -143,70 +131,71 @@ def _share(ask: SimpleNamespace) -> tuple[torch.device, int]:
             stacklevel=4,
         )
     for name in ("checkpoint", "seconds"):
-        if state.num_processes > 1 and getattr(ask, name) is not None:
-            raise ArgumentError(name, getattr(ask, name), "None with several processes")
-    ask.progress = ask.progress and state.is_main_process
-    ask.callbacks = ask.callbacks if state.is_main_process else None
-    return state.device, ask.seed + APART * state.process_index
-
-
-def _check_rest(ask: SimpleNamespace) -> None:
-    if ask.patience is not None and ask.held_out is None:
-        raise ArgumentError(
-            "held_out", None, "held-out inputs, since patience watches the loss on them"
-        )
-    for name in ("seconds", "checkpoint_seconds"):
-        value = getattr(ask, name)
-        if value is not None and not (isinstance(value, int | float) and value > 0):
-            raise ArgumentError(name, repr(value), "a number above zero")
-    as_callbacks(ask.callbacks)
-    metrics = {} if ask.metrics is None else ask.metrics
-    if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
-        raise ArgumentError("metrics", repr(metrics), "a dict of functions of the student")
-    for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out"}:
-        raise ArgumentError("metrics", repr(name), "names that the history does not use itself")
+        if state.num_processes > 1 and getattr(training, name) is not None:
+            raise ArgumentError(name, getattr(training, name), "None with several processes")
+    main = state.is_main_process
+    own = replace(
+        training,
+        progress=training.progress and main,
+        callbacks=training.callbacks if main else None,
+    )
+    return own, state.device, training.seed + APART * state.process_index
 
 
 def _bound(
-    ask: SimpleNamespace, teacher: Teacher, source: Inputs, size: int | None, dtype: torch.dtype
+    teacher: Teacher,
+    student: nn.Module,
+    source: Inputs,
+    loss: Loss | str,
+    training: Training,
+    size: int | None,
+    dtype: torch.dtype,
 ) -> Run:
     r"""A run of the parts: everything that is left to check is checked at a few inputs."""
-    defaults = PRESETS[ask.preset]
-    loss = as_loss(ask.loss, teacher, ask.student, ask.student_output, source)
+    defaults = PRESETS[training.preset]
+    loss = as_loss(loss, teacher, student, training.student_output, source)
     objective = Objective(
-        teacher, ask.student, source, loss, student_output=ask.student_output, seed=ask.seed + 1
+        teacher,
+        student,
+        source,
+        loss,
+        student_output=training.student_output,
+        seed=training.seed + 1,
     )
-    held_out = None if ask.held_out is None else _held_out(ask.held_out, objective, dtype)
-    _store_if_worth(objective, ask.precompute, ask.steps * (size or 0), ask.seed, ask.progress)
-    update = ask.update or _gradient_update(ask, defaults)
-    update.bind(objective, ask.steps)
+    held_out = None if training.held_out is None else _held_out(training.held_out, objective, dtype)
+    visits = training.steps * (size or 0)
+    _store_if_worth(objective, training.precompute, visits, training.seed, training.progress)
+    update = training.update or _gradient_update(training, defaults)
+    update.bind(objective, training.steps)
     settings = Settings(
-        steps=ask.steps,
+        steps=training.steps,
         batch_size=size,
-        every=ask.every or max(1, ask.steps // 50),
-        seconds=ask.seconds,
-        metrics=ask.metrics,
+        every=training.every or max(1, training.steps // 50),
+        seconds=training.seconds,
+        metrics=training.metrics,
         held_out=held_out,
-        patience=ask.patience,
-        checkpoint=None if ask.checkpoint is None else Path(ask.checkpoint),
-        checkpoint_every=ask.checkpoint_every,
-        checkpoint_seconds=ask.checkpoint_seconds,
-        callbacks=as_callbacks(ask.callbacks),
-        identity=_identity(objective, update, size or source.batch_size, ask.seed),
+        patience=training.patience,
+        checkpoint=None if training.checkpoint is None else Path(training.checkpoint),
+        checkpoint_every=training.checkpoint_every,
+        checkpoint_seconds=training.checkpoint_seconds,
+        callbacks=as_callbacks(training.callbacks),
+        identity=_identity(objective, update, size or source.batch_size, training.seed),
     )
-    engine = engines.make(ask.engine, objective, update, ask.steps, ask.seconds)
+    engine = engines.make(training.engine, objective, update, training.steps, training.seconds)
     return Run(objective, update, engine, settings)
 
 
-def _gradient_update(ask: SimpleNamespace, defaults: dict[str, Any]) -> GradientUpdate:
-    if isinstance(ask.optimizer, torch.optim.Optimizer) and ask.lr is not None:
-        raise ArgumentError("lr", ask.lr, "no lr beside an optimizer instance, which has its own")
-    name = defaults["optimizer"] if ask.optimizer == "auto" else ask.optimizer
-    schedule = defaults["schedule"] if ask.schedule == "auto" else ask.schedule
-    options = dict(defaults["options"]) if ask.optimizer == "auto" else {}
-    if ask.lr is not None:
-        options["lr"] = ask.lr
-    return GradientUpdate(name, schedule, clip=ask.clip, **options)
+def _gradient_update(training: Training, defaults: dict[str, Any]) -> GradientUpdate:
+    if isinstance(training.optimizer, torch.optim.Optimizer) and training.lr is not None:
+        raise ArgumentError(
+            "lr", training.lr, "no lr beside an optimizer instance, which has its own"
+        )
+    name = defaults["optimizer"] if training.optimizer == "auto" else training.optimizer
+    schedule = defaults["schedule"] if training.schedule == "auto" else training.schedule
+    options = dict(defaults["options"]) if training.optimizer == "auto" else {}
+    if training.lr is not None:
+        options["lr"] = training.lr
+    return GradientUpdate(name, schedule, clip=training.clip, **options)
 
 
 def as_loss(

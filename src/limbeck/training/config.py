@@ -1,0 +1,113 @@
+r"""How a student is trained: one frozen record of typed settings, and the presets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from limbeck.arguments import whole_number
+from limbeck.errors import ArgumentError
+from limbeck.training.schedules import Schedule
+from limbeck.training.settings import as_callbacks
+from limbeck.training.update import Update
+
+__all__ = ["PRESETS", "Training", "refuse_unknown"]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
+    "thesis": {
+        "optimizer": "adadelta",
+        "schedule": "constant",
+        "batch_size": 20,
+        "options": {"lr": 1.0, "rho": 0.95, "eps": 1e-6},
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    r"""How a student is trained. The settings are the keyword arguments of `limbeck.distill`."""
+
+    steps: int = 10_000
+    batch_size: int | str = "auto"
+    optimizer: str | torch.optim.Optimizer = "auto"
+    schedule: str | Schedule | None = "auto"
+    lr: float | None = None
+    clip: float | None = None
+    update: Update | None = None
+    preset: str = "auto"
+    seed: int = 0
+    device: str | torch.device = "auto"
+    engine: str = "auto"
+    teacher_output: str = "auto"
+    student_output: str = "auto"
+    precompute: bool | str = "auto"
+    metrics: Mapping[str, Callable[[nn.Module], float]] | None = None
+    held_out: Any = None
+    patience: int | None = None
+    seconds: float | None = None
+    every: int | None = None
+    checkpoint: str | Path | None = None
+    checkpoint_every: int | None = None
+    checkpoint_seconds: float = 60.0
+    callbacks: Any = None
+    progress: bool = True
+
+    @classmethod
+    def names(cls) -> set[str]:
+        r"""The names of all settings."""
+        return {field.name for field in fields(cls)}
+
+    def checked(self) -> Training:
+        r"""The same settings with whole numbers as such; what cannot be used is refused."""
+        if self.preset not in PRESETS:
+            raise ArgumentError.unknown("preset", self.preset, PRESETS)
+        numbers: dict[str, Any] = {
+            name: whole_number(name, value, "a whole number from 1", least=1)
+            for name in ("steps", "batch_size", "every", "patience", "checkpoint_every")
+            if not ((value := getattr(self, name)) is None or isinstance(value, str))
+        }
+        if self.steps is None or isinstance(self.steps, str):
+            raise ArgumentError("steps", repr(self.steps), "a whole number from 1")
+        if isinstance(self.batch_size, str) and self.batch_size != "auto":
+            raise ArgumentError("batch_size", repr(self.batch_size), "a whole number from 1")
+        for name in ("every", "patience", "checkpoint_every"):
+            if isinstance(value := getattr(self, name), str):
+                raise ArgumentError(name, repr(value), "a whole number from 1")
+        numbers["seed"] = whole_number("seed", self.seed, "a whole number")
+        if self.patience is not None and self.held_out is None:
+            raise ArgumentError(
+                "held_out", None, "held-out inputs, since patience watches the loss on them"
+            )
+        for name in ("seconds", "checkpoint_seconds"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and value > 0):
+                raise ArgumentError(name, repr(value), "a number above zero")
+        as_callbacks(self.callbacks)
+        metrics = {} if self.metrics is None else self.metrics
+        if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
+            raise ArgumentError("metrics", repr(metrics), "a dict of functions of the student")
+        for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out"}:
+            raise ArgumentError("metrics", repr(name), "names that the history does not use itself")
+        return replace(self, **numbers)
+
+
+def refuse_unknown(
+    options: Iterable[str], settled: Iterable[str], beside: Iterable[str] = ()
+) -> None:
+    r"""Refuse further options of a verb that are no settings of a training.
+
+    Arguments:
+        options: The names that were given.
+        settled: Settings that the verb decides itself.
+        beside: The verb's own arguments, which a misspelt name may have meant.
+    """
+    known = Training.names() - set(settled)
+    for name in options:
+        if name not in known:
+            raise ArgumentError.unknown("options", name, known | set(beside))
