@@ -13,6 +13,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch._inductor.cpu_vec_isa import pick_vec_isa
 
 import limbeck as lb
 from limbeck.arrays import Batch
@@ -22,6 +23,9 @@ DOUBLE = torch.float64
 compiles = pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("clang++")),
     reason="no C++ compiler (g++ or clang++) to compile steps with",
+)
+vectorised = pytest.mark.skipif(
+    not pick_vec_isa(), reason="torch's compiler needs vector instructions for these steps"
 )
 MANY = 10**6
 
@@ -113,6 +117,7 @@ def compiler(monkeypatch):
 
 
 @compiles
+@vectorised
 @pytest.mark.parametrize(("sizes", "warned"), [(PADDED, 1), (SHORT, 0)], ids=["padded", "short"])
 def test_batches_of_other_shapes_take_the_steps_of_an_eager_run(sizes, warned):
     r"""Batches padded to their longest row, and the short last batch of each pass."""

@@ -18,8 +18,8 @@ from torch.distributions import Independent, Normal, StudentT, Uniform
 
 import limbeck as lb
 import limbeck.models.energy
-from limbeck import cli
-from limbeck import storage as results
+from limbeck import cli, storage
+from limbeck.report import records
 from limbeck.report.drawing import Drawing
 from limbeck.report.sections_generative import sections
 from limbeck.samplers.slice import Slice
@@ -68,8 +68,8 @@ def test_no_sweeps_and_no_second_start_is_unchecked_in_every_view_of_the_result(
     assert "no check speaks against it" not in str(z)
     known = z.to_dict()
     assert (known["state"], known["trustworthy"]) == ("unchecked", False)
-    saved = results.read(
-        results.write(tmp_path / "z", *results.described(z, verb="logz", target=rbm))
+    saved = storage.read(
+        storage.write(tmp_path / "z", *records.described(z, verb="logz", target=rbm))
     )
     assert saved.content["log_z"][0]["state"] == "unchecked"
     (entry,) = (each for each in saved.content["verdicts"] if each["name"].startswith("log Z"))

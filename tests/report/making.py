@@ -11,8 +11,7 @@ from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
 
 import limbeck as lb
-from limbeck.report import records as summary
-from limbeck.report import summary as verdict_rules
+from limbeck.report import records, summary
 from limbeck.storage.folder import Saved
 
 COMMAND = "limbeck compress models:forest train.csv --label 'y' --seed 3"
@@ -156,33 +155,33 @@ def described(name: str):
     r"""Content and arrays of one of these."""
     if name == "compress":
         small, report = compressed()
-        return summary.described(
+        return records.described(
             small, verb="compress", command=COMMAND, report=report, X=digits()[0][300:500],
-            verdicts=[verdict_rules.required("required agreement", 0.5, 0.98, title="agreement")],
+            verdicts=[summary.required("required agreement", 0.5, 0.98, title="agreement")],
         )  # fmt: skip
     if name == "table":
         small, report, rows = measured()
-        return summary.described(small, verb="compress", report=report, X=rows)
+        return records.described(small, verb="compress", report=report, X=rows)
     if name == "condense":
         small, _, x = condensed()
         points = x[:20] + GAP
         labels = (points[:, 0] > GAP).int()
-        return summary.described(
+        return records.described(
             small, verb="condense", command="limbeck condense", x=x, points=points, labels=labels
         )
     if name == "density":
-        return summary.described(density()[0], verb="condense")
+        return records.described(density()[0], verb="condense")
     if name == "normalize":
         result, rbm, found, bits = images()
-        return summary.described(
+        return records.described(
             result, verb="normalize", target=rbm, log_z=found, data=bits, sweeps=20,
             exact=lb.exact_log_z(rbm, progress=False),
         )  # fmt: skip
     if name == "ring":
         result, target = continuous()
-        return summary.described(result, verb="normalize", target=target, sweeps=2)
+        return records.described(result, verb="normalize", target=target, sweeps=2)
     result, rbm = normalized()
-    return summary.described(
+    return records.described(
         estimates(), verb="logz", command="limbeck logz", target=rbm, proposal=result.student,
         exact=lb.exact_log_z(rbm, progress=False),
     )  # fmt: skip

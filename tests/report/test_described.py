@@ -10,7 +10,7 @@ import limbeck as lb
 from limbeck import storage
 from limbeck.errors import ArgumentError
 from limbeck.report import record_normalize as normalize_record
-from limbeck.report import records as summary
+from limbeck.report import records
 from limbeck.report.summary import image_shape, some
 from tests.report import making
 
@@ -63,11 +63,11 @@ def test_rows_of_tables_are_kept_in_words():
 def test_rows_must_be_those_of_the_report():
     small, report = making.compressed()
     with pytest.raises(ArgumentError, match="X: got 300 rows; accepted: the 200 of the report"):
-        summary.described(small, verb="compress", report=report, X=making.digits()[0][:300])
+        records.described(small, verb="compress", report=report, X=making.digits()[0][:300])
 
 
 def test_without_rows_nothing_is_measured():
-    content, arrays = summary.described(making.compressed()[0], verb="compress")
+    content, arrays = records.described(making.compressed()[0], verb="compress")
     assert "fidelity" not in content
     assert arrays == {}
     assert content["summary"].startswith("A student of ")
@@ -112,14 +112,14 @@ def test_a_stream_is_compared_with_further_draws_of_it():
     small = lb.condense(
         stream(), making.predict, lb.inputs.Noise((2,), 2.0), components=3, steps=20, progress=False
     )
-    content, _ = summary.described(small, verb="condense", x=torch.randn(10, 2))
+    content, _ = records.described(small, verb="condense", x=torch.randn(10, 2))
     assert content["agreement"]["draws"] == 4000
     assert "4,000 further draws" in content["notes"][-1]
     ended = lb.condense(
         (torch.randn(50, 2) for _ in range(30)), making.predict, lb.inputs.Noise((2,), 2.0),
         components=3, steps=20, progress=False,
     )  # fmt: skip
-    content, _ = summary.described(ended, verb="condense", x=torch.randn(10, 2))
+    content, _ = records.described(ended, verb="condense", x=torch.randn(10, 2))
     assert "agreement" not in content
     assert "no further draws" in " ".join(content["notes"])
 
@@ -128,7 +128,7 @@ def test_the_divergence_is_that_of_the_sum_over_all_events():
     result, rbm = making.normalized()
     exact = lb.exact_log_z(rbm, progress=False)
     events = rbm.support.enumerate(0, 2**9)
-    content, arrays = summary.described(
+    content, arrays = records.described(
         result, verb="normalize", target=rbm, exact=exact, data=events, sweeps=100
     )
     assert np.exp(arrays["log_prob_teacher"]).sum() == pytest.approx(1, abs=1e-4)
@@ -176,12 +176,12 @@ def test_estimates_keep_their_reasons():
 @pytest.mark.parametrize("wrong", [{}, [], {"bridge": 3.0}, None])
 def test_what_is_no_estimate_is_refused(wrong):
     with pytest.raises(ArgumentError, match="log_z"):
-        summary.described(wrong, verb="logz")
+        records.described(wrong, verb="logz")
 
 
 def test_an_unknown_verb_is_refused():
     with pytest.raises(ArgumentError, match="did you mean 'normalize'"):
-        summary.described(None, verb="normalise")
+        records.described(None, verb="normalise")
 
 
 def test_images_are_known_by_their_shape():
@@ -214,7 +214,7 @@ def test_rows_of_any_kind_are_kept_if_they_can_be(form):
         "words": X.astype(str),
         "data set": torch.utils.data.TensorDataset(torch.as_tensor(X)),
     }[form]
-    content, arrays = summary.described(small, verb="compress", report=report, X=given)
+    content, arrays = records.described(small, verb="compress", report=report, X=given)
     chosen = [each["row"] for each in report.disagreements]
     if form == "words":
         assert content["examples"][0]["column 3"] == str(X[chosen[0], 3])
@@ -226,7 +226,7 @@ def test_rows_of_any_kind_are_kept_if_they_can_be(form):
 
 def test_exact_sums_are_estimates_without_an_error():
     z = lb.log_partition(making.normalized()[1], method="exact", progress=False)
-    content, _ = summary.described(z, verb="logz")
+    content, _ = records.described(z, verb="logz")
     (entry,) = content["log_z"]
     assert entry["low"] == entry["value"] == entry["high"]
     assert "exactly" in content["summary"]
@@ -238,7 +238,7 @@ def test_an_estimate_that_is_no_number_is_kept_as_such(tmp_path):
 
     lost = LogPartition(float("nan"), float("inf"), "ais", Verdict(("all weights are zero",)))
     result, rbm = making.normalized()
-    content, arrays = summary.described(result, verb="normalize", target=rbm, log_z=lost)
+    content, arrays = records.described(result, verb="normalize", target=rbm, log_z=lost)
     assert content["log_z"][0]["value"] is None
     assert "log Z" not in content["summary"]
     written = page.write(storage.write(tmp_path, content, arrays)).read_text(encoding="utf-8")

@@ -120,7 +120,7 @@ def test_what_a_result_has_not_is_said(draw, name, message):
 
 
 def test_what_is_no_result_is_refused():
-    with pytest.raises(ArgumentError, match=r"saved: got a dict; .*limbeck\.results\.read"):
+    with pytest.raises(ArgumentError, match=r"saved: got a dict; .*limbeck\.storage\.read"):
         pictures.learning({})
     with pytest.raises(ArgumentError, match="did you mean 'teacher'"):
         pictures.samples(making.saved("ring"), model="techer")

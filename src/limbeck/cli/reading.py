@@ -10,12 +10,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limbeck.cli.errors import state
 from limbeck.errors import ArgumentError, LimbeckError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["LOADED", "Rows", "array", "divided", "is_reference", "load", "numbers", "rows"]
 
@@ -152,6 +153,8 @@ def rows(
         label: The column, or the array of an npz file, that holds labels.
         drop: Columns to leave out.
     """
+    import numpy as np  # --help must not wait for it
+
     found = _read(path, argument)
     if isinstance(found, dict):
         return _arrays(found, path, argument, label, drop)
@@ -192,6 +195,8 @@ def _arrays(found: dict[str, Any], path: Path, argument: str, label: str | None,
 
 
 def _read(path: Path, argument: str) -> Any:
+    import numpy as np  # --help must not wait for it
+
     kind = path.suffix.lower()
     if not path.is_file():
         raise ArgumentError(argument, f"{path}, {state(path)}", f"a file: {', '.join(READERS)}")
@@ -230,6 +235,8 @@ def _parquet(path: Path) -> Any:
 
 
 def _npy(path: Path) -> Any:
+    import numpy as np  # --help must not wait for it
+
     with open(path, "rb") as file:
         if not file.read(len(MAGIC[0])).startswith(MAGIC):  # which NumPy would take for a pickle
             raise ValueError("it is no file that NumPy wrote")
@@ -248,8 +255,10 @@ READERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def numbers(x: Any, argument: str, dtype: Any = np.float32) -> np.ndarray:
+def numbers(x: Any, argument: str, dtype: Any = "float32") -> np.ndarray:
     r"""Rows as an array of numbers, of their own type if none is given; errors name words."""
+    import numpy as np  # --help must not wait for it
+
     if hasattr(x, "select_dtypes"):
         words = x.select_dtypes(exclude=["number", "bool"]).columns
         if len(words):
@@ -269,6 +278,8 @@ def array(path: Path, argument: str) -> np.ndarray:
 
 def divided(given: Rows, share: float, seed: int, argument: str) -> tuple[Rows, Rows]:
     r"""Rows to learn from, and a share of them set aside, drawn at random."""
+    import numpy as np  # --help must not wait for it
+
     count = len(given.x)
     aside = max(1, round(share * count))
     if aside >= count:

@@ -348,9 +348,9 @@ def _written(
 ) -> dict[str, Any]:
     r"""The content of the folder, once it is there."""
     from limbeck import storage
-    from limbeck.report import records as summary
+    from limbeck.report import records
 
-    content, arrays = summary.described(
+    content, arrays = records.described(
         done.result, verb=verb, command=config.line(ctx), seed=ctx.params["seed"], **done.evidence
     )
     content["verdicts"] = [*content["verdicts"], *held(wanted, content)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from limbeck import storage
-from limbeck.report import records as summary
+from limbeck.report import records
 
 __all__ = ["NEXT", "Tour"]
 
@@ -43,7 +43,7 @@ class Tour:
             described: Further arguments of `limbeck.report.records.described`.
         """
         command = f"limbeck demo {verb}"
-        content, arrays = summary.described(result, verb=verb, command=command, **described)
+        content, arrays = records.described(result, verb=verb, command=command, **described)
         folder = self.folder / verb
         storage.write(folder, content, arrays)
         self.folders.append(folder)

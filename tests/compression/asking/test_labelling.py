@@ -266,7 +266,7 @@ def test_interrupted_it_keeps_what_was_said(tmp_path):
 KILLED = """
 import os, signal, sys
 import numpy as np
-from limbeck.teachers import labelling
+from limbeck.teachers import query as labelling
 from tests.compression.asking.stand_in import StandIn
 from tests.compression.asking.test_labelling import X
 

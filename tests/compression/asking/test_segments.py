@@ -301,7 +301,7 @@ WRITER = """
 import sys
 import numpy as np
 from pathlib import Path
-from limbeck.teachers import segments
+from limbeck.teachers import cache_store as segments
 from limbeck.teachers.keys import row_keys
 
 segments.MOST = 6

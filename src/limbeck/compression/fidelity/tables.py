@@ -50,8 +50,10 @@ def figure_in_words(
         signed: Whether it is a difference, which has a sign and no percent.
         points: What differences of percentages are called.
 
-    >>> figure("accuracy", Figure(0.98671, 0.00114)), figure("r2", Figure(-0.5, 0.012), signed=True)
-    ('98.67 ± 0.11%', '-0.500 ± 0.012')
+    >>> figure_in_words("accuracy", Figure(0.98671, 0.00114))
+    '98.67 ± 0.11%'
+    >>> figure_in_words("r2", Figure(-0.5, 0.012), signed=True)
+    '-0.500 ± 0.012'
     """
     if found is None or math.isnan(found.value):
         return "" if signed or found is None else "–"
@@ -94,7 +96,7 @@ def percent(value: float) -> str:
 def size_in_words(count: float) -> str:
     r"""Bytes.
 
-    >>> size(210_000), size(512)
+    >>> size_in_words(210_000), size_in_words(512)
     ('210 kB', '512 bytes')
     """
     return (
