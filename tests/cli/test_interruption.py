@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.cli import reading as references
+from limbeck.cli import references
 from limbeck.cli.running import at_a_whole_step
 from limbeck.storage.files import read, read_tensors
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from limbeck.cli import reading as references
+from limbeck.cli import references
 from limbeck.errors import ArgumentError
 
 

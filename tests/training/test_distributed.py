@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.training.engines import APART
+from limbeck.training.processes import APART
 
 pytest.importorskip("accelerate")
 

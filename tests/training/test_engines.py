@@ -12,8 +12,8 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.inputs import Dataset
-from limbeck.training import engines
-from limbeck.training.engines import CPU
+from limbeck.training import engine_choice as engines
+from limbeck.training.engine_choice import CPU
 
 DOUBLE = torch.float64
 X = torch.randn(90, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))

@@ -8,9 +8,6 @@ from typing import Annotated
 import typer
 
 from limbeck.cli import compress, condense, export, info, normalize
-from limbeck.cli import export as demo
-from limbeck.cli import export as report
-from limbeck.cli import normalize as logz
 from limbeck.cli.errors import guarded
 from limbeck.cli.options import Common, Training, command
 
@@ -42,10 +39,10 @@ def _root(
     pass
 
 
-app.command()(demo.demo)
-for verb in (compress.compress, condense.condense, normalize.normalize, logz.logz):
+app.command()(export.demo)
+for verb in (compress.compress, condense.condense, normalize.normalize, normalize.logz):
     command(app, Common, Training)(verb)
-for other in (report.report, export.export, info.info):
+for other in (export.report, export.export, info.info):
     app.command()(other)
 
 

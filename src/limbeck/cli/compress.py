@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from limbeck.cli import reading as references
+from limbeck.cli import references
 from limbeck.cli.errors import state
 from limbeck.cli.options import Common, Training
 from limbeck.errors import ArgumentError, LimbeckError
@@ -235,8 +235,7 @@ def compress(
     from limbeck.cli.running import Done, Job, carry_out
 
     def work(job: Job) -> Done:
-        from limbeck.cli import reading
-        from limbeck.cli import reading as references
+        from limbeck.cli import reading, references
 
         found = teacher_of(teacher, trust_pickle)
         given = reading.rows(data, "data", label, drop)

@@ -8,8 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from limbeck.cli import reading
-from limbeck.cli import reading as references
+from limbeck.cli import references
 from limbeck.cli.errors import is_there
 from limbeck.cli.options import Common, Training
 from limbeck.errors import ArgumentError
@@ -106,6 +105,8 @@ def inputs_of(
             name = "--test" if test is not None else "--label"
             raise ArgumentError(name, test or label, "nothing, without --inputs")
         return Inputs()
+    from limbeck.cli import reading  # which needs NumPy, and --help must not wait for it
+
     held = None if test is None else reading.rows(test, "--test", label, drop)
     if references.is_reference(text):
         ours = references.load(text, "--inputs")
@@ -261,7 +262,7 @@ def condense(
 
     def work(job: Job) -> Done:
         import limbeck as lb
-        from limbeck.cli import reading as references
+        from limbeck.cli import references
 
         own = None if student is None else references.load(student, "student")
         draws = draws_of(posterior)

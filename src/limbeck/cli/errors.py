@@ -131,7 +131,7 @@ def _usage(said: str, error: Any) -> str:
 
 def _own_code(error: BaseException) -> str | None:
     r"""Where the user's own code raised an error, if it did."""
-    from limbeck.cli.reading import LOADED
+    from limbeck.cli.references import LOADED
 
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):

@@ -60,8 +60,7 @@ def restored(folder: Path, predict: str | None = None) -> Any:
             is as the result was made.
     """
     import limbeck as lb
-    from limbeck.cli import config
-    from limbeck.cli import reading as references
+    from limbeck.cli import config, references
     from limbeck.cli.condense import predict_of
     from limbeck.cli.folder import CONFIG, STUDENT
     from limbeck.errors import ArgumentError
@@ -89,7 +88,7 @@ def restored(folder: Path, predict: str | None = None) -> Any:
 
 def _found(name: Any, folder: Path) -> Any:
     r"""The function that a bag was condensed with, by the name that it had then."""
-    from limbeck.cli import reading as references
+    from limbeck.cli import references
     from limbeck.errors import ArgumentError, LimbeckError
 
     try:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from limbeck.cli import reading as references
+from limbeck.cli import references
 from limbeck.cli.errors import is_there
 from limbeck.cli.options import Common, Target, Training
 from limbeck.errors import ArgumentError

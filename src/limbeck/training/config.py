@@ -67,18 +67,16 @@ class Training:
         r"""The same settings with whole numbers as such; what cannot be used is refused."""
         if self.preset not in PRESETS:
             raise ArgumentError.unknown("preset", self.preset, PRESETS)
+        counts: dict[str, Any] = {"steps": self.steps}
+        if not (isinstance(self.batch_size, str) and self.batch_size == "auto"):
+            counts["batch_size"] = self.batch_size
+        for name in ("every", "patience", "checkpoint_every"):
+            if (value := getattr(self, name)) is not None:
+                counts[name] = value
         numbers: dict[str, Any] = {
             name: whole_number(name, value, "a whole number from 1", least=1)
-            for name in ("steps", "batch_size", "every", "patience", "checkpoint_every")
-            if not ((value := getattr(self, name)) is None or isinstance(value, str))
+            for name, value in counts.items()
         }
-        if self.steps is None or isinstance(self.steps, str):
-            raise ArgumentError("steps", repr(self.steps), "a whole number from 1")
-        if isinstance(self.batch_size, str) and self.batch_size != "auto":
-            raise ArgumentError("batch_size", repr(self.batch_size), "a whole number from 1")
-        for name in ("every", "patience", "checkpoint_every"):
-            if isinstance(value := getattr(self, name), str):
-                raise ArgumentError(name, repr(value), "a whole number from 1")
         numbers["seed"] = whole_number("seed", self.seed, "a whole number")
         if self.patience is not None and self.held_out is None:
             raise ArgumentError(

@@ -23,11 +23,11 @@ from limbeck.outputs import check_class_axis, recognise
 from limbeck.progress import tracked
 from limbeck.teachers.base import Teacher, as_teacher, output_form
 from limbeck.teachers.stored import Stored, precompute, stored_bytes
-from limbeck.training import engines
 from limbeck.training.config import PRESETS, Training
-from limbeck.training.engines import APART, launched_processes, processes, refuse_wrapped
+from limbeck.training.engine_choice import make
 from limbeck.training.loop import Run
 from limbeck.training.objective import Objective
+from limbeck.training.processes import APART, launched_processes, processes, refuse_wrapped
 from limbeck.training.settings import HeldOut, Settings, as_callbacks
 from limbeck.training.update import GradientUpdate, Update
 
@@ -50,8 +50,6 @@ def prepare(teacher: Any, student: Any, inputs: Any, loss: Loss | str, training:
         teacher: As the other arguments, one of `limbeck.distill`.
         training: All further ones.
     """
-    if training.preset not in PRESETS:
-        raise ArgumentError.unknown("preset", training.preset, PRESETS)
     if not isinstance(student, nn.Module):
         raise ArgumentError(
             "student", f"an object of type {type(student).__name__}", "a torch module"
@@ -181,7 +179,7 @@ def _bound(
         callbacks=as_callbacks(training.callbacks),
         identity=_identity(objective, update, size or source.batch_size, training.seed),
     )
-    engine = engines.make(training.engine, objective, update, training.steps, training.seconds)
+    engine = make(training.engine, objective, update, training.steps, training.seconds)
     return Run(objective, update, engine, settings)
 
 
