@@ -65,8 +65,8 @@ def reproduce(chapter: str, asked: Asked, **options: Any) -> Any:
     given = {name: value for name, value in options.items() if value is not None}
     for name, value in given.items():
         if name not in taken:
-            accepted = f"no such option for {chapter}, which takes {', '.join(taken)}"
-            raise ArgumentError(name, value, accepted)
+            expected = f"no such option for {chapter}, which takes {', '.join(taken)}"
+            raise ArgumentError(name, value, expected)
     if "seeds" in given:
         given["seeds"] = tuple(range(given["seeds"]))
     report, settings = prepare(given)

@@ -45,8 +45,8 @@ class Change:
         for name, value in vars(self).items():
             least = 0 if name != "original" else 1
             if not (math.isfinite(value) and value >= 0 and (not least or value <= 1)):
-                accepted = "a number from 0 to 1" if least else "a finite number from 0"
-                raise ArgumentError(name, value, accepted)
+                expected = "a number from 0 to 1" if least else "a finite number from 0"
+                raise ArgumentError(name, value, expected)
         if self.scale >= 1:
             raise ArgumentError("scale", self.scale, "a number from 0 to below 1")
 

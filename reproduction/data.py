@@ -49,11 +49,11 @@ class Images(NamedTuple):
 def folder_of(folder: Path | str | None) -> Path:
     r"""The folder with the data: the given one, or that of the environment."""
     given = folder if folder is not None else os.environ.get(VARIABLE)
-    accepted = f"a folder with the data, as --data or in the variable {VARIABLE}"
+    expected = f"a folder with the data, as --data or in the variable {VARIABLE}"
     if not given:
-        raise ArgumentError("data", "nothing", accepted)
+        raise ArgumentError("data", "nothing", expected)
     if not Path(given).is_dir():
-        raise ArgumentError("data", f"{given}, which is no folder", accepted)
+        raise ArgumentError("data", f"{given}, which is no folder", expected)
     return Path(given)
 
 
@@ -75,8 +75,8 @@ def binarized(folder: Path | str | None = None) -> Images:
         with np.load(path, allow_pickle=False) as file:
             packed = [file["x_train"], file["x_test"]]
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        accepted = "a file with packed bits x_train (60000, 98) and x_test (10000, 98)"
-        raise ArgumentError("data", f"{path} ({error})", accepted) from None
+        expected = "a file with packed bits x_train (60000, 98) and x_test (10000, 98)"
+        raise ArgumentError("data", f"{path} ({error})", expected) from None
     for bits, rows in zip(packed, (60_000, 10_000), strict=True):
         if bits.shape != (rows, 98) or bits.dtype != np.uint8:
             received = f"{path} with {bits.dtype} of shape {bits.shape}"
@@ -104,17 +104,17 @@ def mnist(folder: Path | str | None = None) -> Digits:
 
 def read_idx(path: Path) -> tuple[np.ndarray, str]:
     r"""The bytes of an IDX file as an array of its shape, and the SHA-256 of the unpacked file."""
-    accepted = "an IDX file of unsigned bytes, packed by gzip or not"
+    expected = "an IDX file of unsigned bytes, packed by gzip or not"
     try:
         content = path.read_bytes()
         content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     except (OSError, EOFError) as error:
-        raise ArgumentError("data", f"{path} ({error})", accepted) from None
+        raise ArgumentError("data", f"{path} ({error})", expected) from None
     dimensions = content[3] if len(content) > 3 and content[:3] == b"\0\0\x08" else 0
     begin = 4 + 4 * dimensions
     shape = tuple(np.frombuffer(content[4:begin], ">u4").tolist()) if len(content) >= begin else ()
     if not dimensions or len(shape) != dimensions or len(content) != begin + np.prod(shape):
-        raise ArgumentError("data", f"{path}, whose header and length do not fit", accepted)
+        raise ArgumentError("data", f"{path}, whose header and length do not fit", expected)
     found = np.frombuffer(content, np.uint8, offset=begin).reshape(shape)
     return found.copy(), hashlib.sha256(content).hexdigest()
 

@@ -30,7 +30,7 @@ def read(
     tensors, about = files.read(path, FORMAT)
     if made is not None and (found := files.differences(about.get("made", {}), made)):
         raise CheckpointError(
-            f"out: {path} was made otherwise: {'; '.join(found)}; accepted: another folder"
+            f"out: {path} was made otherwise: {'; '.join(found)}; expected: another folder"
         )
     model = from_spec(about["spec"], path)
     files.copy_into(model.state_dict(), tensors, path)

@@ -15,7 +15,7 @@ from limbeck.errors import ArgumentError
 __all__ = ["number", "whole_number"]
 
 
-def number(argument: str, value: object, accepted: str, holds: Callable[[float], bool]) -> float:
+def number(argument: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:
     r"""A finite number for which a condition holds.
 
     >>> number("swap", 0.5, "a probability", lambda p: 0 <= p <= 1)
@@ -24,13 +24,13 @@ def number(argument: str, value: object, accepted: str, holds: Callable[[float],
     try:
         result = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise ArgumentError(argument, repr(value), accepted) from None
+        raise ArgumentError(argument, repr(value), expected) from None
     if isinstance(value, str) or not math.isfinite(result) or not holds(result):
-        raise ArgumentError(argument, repr(value), accepted)
+        raise ArgumentError(argument, repr(value), expected)
     return result
 
 
-def whole_number(argument: str, value: object, accepted: str, least: int | None = None) -> int:
+def whole_number(argument: str, value: object, expected: str, least: int | None = None) -> int:
     r"""An integer of any integer type (not bool), or what a 0-d array or tensor holds exactly.
 
     Nothing is rounded. Use what is given back: the value may be an array.
@@ -47,8 +47,8 @@ def whole_number(argument: str, value: object, accepted: str, least: int | None 
     if isinstance(held, bool | np.bool_ | np.ndarray | Tensor) or not isinstance(
         held, SupportsIndex
     ):
-        raise ArgumentError(argument, repr(value), accepted)
+        raise ArgumentError(argument, repr(value), expected)
     result = operator.index(held)
     if least is not None and result < least:
-        raise ArgumentError(argument, repr(value), accepted)
+        raise ArgumentError(argument, repr(value), expected)
     return result

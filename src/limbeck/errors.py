@@ -1,4 +1,4 @@
-r"""Every failure of the user's making: it names the argument, what came and what is accepted."""
+r"""Every failure of the user's making: it names the argument, what is expected and what came."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class ArgumentError(LimbeckError, ValueError):
     Arguments:
         argument: The argument's name, as the user wrote it.
         received: What came, in words or as a value.
-        accepted: What would have been taken.
+        expected: What would have been taken.
 
     >>> raise ArgumentError("temperature", -1.0, "a number above zero")
     Traceback (most recent call last):
     ...
-    limbeck.errors.ArgumentError: temperature: got -1.0; accepted: a number above zero
+    limbeck.errors.ArgumentError: temperature: expected a number above zero, got -1.0
     """
 
-    def __init__(self, argument: str, received: object, accepted: str) -> None:
-        self.argument, self.received, self.accepted = argument, received, accepted
-        super().__init__(f"{argument}: got {received}; accepted: {accepted}")
+    def __init__(self, argument: str, received: object, expected: str) -> None:
+        self.argument, self.received, self.expected = argument, received, expected
+        super().__init__(f"{argument}: expected {expected}, got {received}")
 
     @classmethod
     def unknown(cls, argument: str, value: object, known: Iterable[str]) -> ArgumentError:

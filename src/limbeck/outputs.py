@@ -41,12 +41,12 @@ def check_class_axis(y: Tensor, argument: str) -> Tensor:
     positions with classes.
     """
     if y.ndim > 2:
-        accepted = (
+        expected = (
             "(n,) or (n, classes): a softmax over several axes would mix positions with classes. "
             "If all axes but one have size 1, end the model in nn.Flatten(). Numbers of any shape "
             "are compared by square_error, with teacher_output='values', student_output='values'"
         )
-        raise ArgumentError(argument, f"class outputs of shape {tuple(y.shape)}", accepted)
+        raise ArgumentError(argument, f"class outputs of shape {tuple(y.shape)}", expected)
     return y
 
 
@@ -86,8 +86,8 @@ def log_probabilities(y: Tensor, form: str) -> Tensor:
     tensor([[-10000.,      0.]])
     """
     if form not in FORMS[:3]:
-        accepted = "a model of logits, probabilities or log probabilities, where these are asked"
-        raise ArgumentError("output", repr(form), accepted)
+        expected = "a model of logits, probabilities or log probabilities, where these are asked"
+        raise ArgumentError("output", repr(form), expected)
     y = y.unsqueeze(1) if y.ndim == 1 else y
     one = y.shape[-1] == 1
     if form == "logits":

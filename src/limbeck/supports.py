@@ -29,10 +29,10 @@ class Support:
 
     def __init__(self, *shape: int | Sequence[int]) -> None:
         given = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
-        accepted = "whole numbers from 1, such as 784 or (28, 28)"
+        expected = "whole numbers from 1, such as 784 or (28, 28)"
         if not given:
-            raise ArgumentError("shape", "nothing", accepted)
-        self.shape = tuple(whole_number("shape", each, accepted, least=1) for each in given)
+            raise ArgumentError("shape", "nothing", expected)
+        self.shape = tuple(whole_number("shape", each, expected, least=1) for each in given)
         self.size = math.prod(self.shape)
 
     def check(self, x: Tensor, argument: str = "x") -> Tensor:
@@ -41,8 +41,8 @@ class Support:
             kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
             raise ArgumentError(argument, str(kind), "a floating-point tensor")
         if x.shape[1:] != self.shape:
-            accepted = f"shape (n, {', '.join(map(str, self.shape))})"
-            raise ArgumentError(argument, f"shape {tuple(x.shape)}", accepted)
+            expected = f"shape (n, {', '.join(map(str, self.shape))})"
+            raise ArgumentError(argument, f"shape {tuple(x.shape)}", expected)
         outside = ~self.contains(x)
         if outside.any():
             raise ArgumentError(

@@ -181,14 +181,14 @@ def test_what_cannot_be_read_is_one_line(refused, here):
 def test_columns_that_are_not_there_are_named(refused, here):
     words = ("compress", "models:teacher", "train.csv", *QUICK)
     assert "'a', 'b', 'c', 'y' (did you mean 'y'?)" in refused(*words, "--label", "Y")
-    assert "--drop: got 'z'" in refused(*words, "--drop", "z")
-    assert "--group: got 'z'" in refused(*words, "--drop", "y", "--group", "z")
+    assert "--drop: expected .*, got 'z'" in refused(*words, "--drop", "z")
+    assert "--group: expected .*, got 'z'" in refused(*words, "--drop", "y", "--group", "z")
 
 
 def test_rows_to_compare_on_have_the_same_columns(refused, here):
     Path("less.csv").write_text("a,b,y\n1,2,up\n")
     words = ("compress", "models:teacher", "train.csv", "--label", "y", "--test", "less.csv")
-    assert "--test: got less.csv, without c" in refused(*words, *QUICK)
+    assert "--test: expected .*, got less.csv, without c" in refused(*words, *QUICK)
 
 
 def test_teachers_that_are_none_are_refused(refused, here):

@@ -100,7 +100,7 @@ def test_files_that_do_not_fit_are_refused(refused, here):
     for text, said in (
         ("stesp = 3\n", "did you mean 'steps'?"),
         ('command = "compress"\n', "it is for limbeck compress"),
-        ("[steps]\nmany = 3\n", "steps: got a table"),
+        ("[steps]\nmany = 3\n", "steps: expected .*, got a table"),
         ("steps = \n", "unreadable"),
         ('target = "rbm.npz"\nsamples = "many"\n', "'--samples'"),
     ):

@@ -88,7 +88,7 @@ def test_an_error_within_unlocks(here):
 
 
 def test_a_file_is_no_folder(here):
-    with pytest.raises(ArgumentError, match="which is a file"), alone(Path("x.npy")):
+    with pytest.raises(ArgumentError, match=r"which is a file"), alone(Path("x.npy")):
         raise AssertionError
 
 

@@ -127,7 +127,9 @@ def test_a_proposal_that_is_not_used_is_told_of_and_a_wrong_one_refused(limbeck,
     assert "the target's support" in refused("logz", "models:ising", "--proposal", "right")
     words = ("condense", "draws.npz", "--predict", "logistic", "--inputs", "x.npy", "--steps", "3")
     assert limbeck(*words, "--no-verdicts", "--out", "bag").code == 0
-    assert "--proposal: got an object of type SampleBag" in refused(
+    assert "--proposal: expected .*, got an object of type SampleBag" in refused(
         "logz", "rbm.npz", "--proposal", "bag"
     )
-    assert refused("logz", "rbm.npz", "--proposal", "rigt").startswith("--proposal: got rigt")
+    assert refused("logz", "rbm.npz", "--proposal", "rigt").startswith(
+        "--proposal: expected .*, got rigt"
+    )

@@ -28,14 +28,14 @@ def test_equal_means_at_least_as_good(text, verb, expected):
 
 @pytest.mark.parametrize("text", ["agreement", "agreement=", "agreement=x", "=3", "kl<3", "kl=nan"])
 def test_what_cannot_be_read_is_refused(text):
-    with pytest.raises(ArgumentError, match="--require"):
+    with pytest.raises(ArgumentError, match=r"--require"):
         parsed([text], "compress")
 
 
 def test_a_name_of_another_verb_is_unknown():
-    with pytest.raises(ArgumentError, match="'std_error'"):
+    with pytest.raises(ArgumentError, match=r"'std_error'"):
         parsed(["std_eror=1"], "logz")
-    with pytest.raises(ArgumentError, match="'mean_error'"):
+    with pytest.raises(ArgumentError, match=r"'mean_error'"):
         parsed(["agreement=1"], "condense")
 
 

@@ -74,17 +74,17 @@ def test_a_bag_of_ones_own_function_finds_it_or_says_what_it_needs(limbeck, refu
     del sys.modules["models"]
     line = refused("export", out, "bag.pt2")
     assert "there is no 'models'" in line
-    assert line.endswith("accepted: --predict module:name")
+    assert line.endswith("expected --predict module:name")
     torch.testing.assert_close(exported(limbeck, out, "--predict", "moved:predict"), first)
     line = refused("export", out, "bag.pt2", "--predict", "linear")
-    assert line.startswith("--predict: got a function that fails at the saved draws")
+    assert line.startswith("--predict: expected .*, got a function that fails at the saved draws")
     assert "'logistic'" in refused("export", out, "bag.pt2", "--predict", "logistik")
     assert "which gave Bernoulli" in refused("export", out, "bag.pt2", "--predict", "poisson")
 
 
 def test_a_function_is_for_bags_only(refused, result):
     line = refused("export", result, "bag.pt2", "--predict", "logistic")
-    assert "--predict: got a function" in line
+    assert "--predict: expected .*, got a function" in line
     assert "no result of condense" in line
 
 

@@ -23,7 +23,7 @@ def test_few_rows_are_enough(inputs, count, monkeypatch):
     ask = QUICK | {"inputs": inputs}
     for student in ((4,), "tree"):
         if count < fewest:
-            with pytest.raises(lb.ArgumentError, match="or more"):
+            with pytest.raises(lb.ArgumentError, match=r"or more"):
                 compress(lb.MLP(3, 4, 2), X, student, **ask)
         else:
             result = compress(lb.MLP(3, 4, 2), X, student, **ask)
@@ -34,7 +34,7 @@ def test_a_batch_is_as_large_as_there_are_rows_unless_it_is_given():
     X, teacher = torch.randn(60, 3), lb.MLP(3, 4, 2)
     assert compress(teacher, X, (4,), **QUICK).settings["batch_size"] == 120
     assert compress(teacher, X, (4,), preset="thesis", **QUICK).steps == 3
-    with pytest.raises(lb.ArgumentError, match=r"batch_size: got 130; .* at most 120"):
+    with pytest.raises(lb.ArgumentError, match=r"batch_size: expected .*, got 130; .* at most 120"):
         compress(teacher, X, (4,), batch_size=130, **QUICK)
 
 

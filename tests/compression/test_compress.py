@@ -70,7 +70,7 @@ def test_it_is_read_back_without_its_teacher(cancer, small, tmp_path):
     assert isinstance(again, Compressed)
     np.testing.assert_array_equal(again.predict_proba(cancer[3]), small.predict_proba(cancer[3]))
     assert again.predict(cancer[3]).tolist() == small.predict(cancer[3]).tolist()
-    with pytest.raises(lb.ArgumentError, match="without its teacher"):
+    with pytest.raises(lb.ArgumentError, match=r"without its teacher"):
         again.report(cancer[3])
 
 

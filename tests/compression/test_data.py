@@ -40,7 +40,7 @@ def test_sparse_rows_are_sparse_again():
 
 
 def test_a_huge_sparse_matrix_is_refused():
-    with pytest.raises(lb.ArgumentError, match="once dense"):
+    with pytest.raises(lb.ArgumentError, match=r"once dense"):
         read(sparse.csr_matrix((10**5, 10**5)))
 
 
@@ -92,5 +92,5 @@ def test_rows_of_another_shape():
     with pytest.raises(lb.ArgumentError, match=r"\(2,\)"):
         read(X).kind.encode(X[:, :2])
     pytest.importorskip("pandas")
-    with pytest.raises(lb.ArgumentError, match="beside a table"):
+    with pytest.raises(lb.ArgumentError, match=r"beside a table"):
         read(X, table=object())

@@ -99,9 +99,9 @@ def test_names_and_tables():
         assert list(found.columns) == ["a", "b"]
         assert set(found["b"]) <= {"x", "y"}
         assert found["a"].isna().mean() < 0.3
-    with pytest.raises(lb.ArgumentError, match="munge"):
+    with pytest.raises(lb.ArgumentError, match=r"munge"):
         generator("nade", rows.kind, rows.x, seed=0)
-    with pytest.raises(lb.ArgumentError, match="did you mean"):
+    with pytest.raises(lb.ArgumentError, match=r"did you mean"):
         generator("noize", rows.kind, rows.x, seed=0)
 
 

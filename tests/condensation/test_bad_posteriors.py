@@ -85,7 +85,7 @@ def test_draws_that_are_not_finite_are_counted_and_the_first_is_named(kind, valu
 @pytest.mark.parametrize(("chains", "draws"), [(3, DRAWS), (CHAINS, 50)])
 def test_variables_of_unequal_shapes_are_refused(chains, draws):
     posterior = POSTERIOR | {"alpha": POSTERIOR["alpha"][:chains, :draws]}
-    message = rf"'beta'\]: got 4 chains of 60 draws; accepted: {chains} chains of {draws} draws"
+    message = rf"'beta'\]: expected {chains} chains of {draws} draws.*, got 4 chains of 60 draws"
     with pytest.raises(ArgumentError, match=message):
         condense(posterior, predict, X, **FEW)
 
@@ -93,9 +93,9 @@ def test_variables_of_unequal_shapes_are_refused(chains, draws):
 @KINDS
 def test_a_single_draw_is_refused(kind):
     one = kind({name: array[:1, :1] for name, array in POSTERIOR.items()})
-    with pytest.raises(ArgumentError, match="got a single draw; accepted: two or more"):
+    with pytest.raises(ArgumentError, match=r"expected two or more.*, got a single draw"):
         condense(one, predict, X, **FEW)
-    with pytest.raises(ArgumentError, match="no draws after burn_in=60"):
+    with pytest.raises(ArgumentError, match=r"no draws after burn_in=60"):
         condense(kind(POSTERIOR), predict, X, burn_in=DRAWS, **FEW)
 
 
@@ -122,7 +122,7 @@ def test_a_chain_elsewhere_is_warned_of():
         (lambda d, x: lb.Bernoulli(logits=(x @ d["beta"]).sum()), r"\(\) for 8 inputs"),
         (lambda d, x: lb.Normal(x @ d["beta"], d["alpha"] - 100), "scale of a Normal between"),
         (lambda d, x: (x @ d["beta"]).sigmoid(), "got a Tensor as its result"),
-        (lambda d, x: lb.Bernoulli(logits=x @ d["bta"]), r"KeyError: 'bta'.*beta: \(2,\)"),
+        (lambda d, x: lb.Bernoulli(logits=x @ d["bta"]), r"beta: \(2,\).*KeyError: 'bta'"),
         (lambda d, x: lb.Bernoulli(logits=x @ d["beta"].repeat(2)), r"inputs \(8, 2\)"),
     ],
 )
@@ -152,11 +152,14 @@ def test_an_iterator_that_ends_early_gives_the_student_so_far():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda b: b | {"beta": b["beta"] * torch.nan}, r"'beta'\] in batch 9: got NaN or inf"),
+        (
+            lambda b: b | {"beta": b["beta"] * torch.nan},
+            r"'beta'\] in batch 9: expected .*, got NaN or inf",
+        ),
         (lambda b: b | {"beta": b["beta"][:, :1]}, r"'beta'\] in batch 9: .*shape \(1,\)"),
         (lambda b: b | {"alpha": b["alpha"][:5]}, r"'beta'\] in batch 9: .*beside others"),
-        (lambda b: {"alpha": b["alpha"]}, r"'beta'\] in batch 9: got only 'alpha'"),
-        (lambda b: None, "in batch 9: got a NoneType"),
+        (lambda b: {"alpha": b["alpha"]}, r"'beta'\] in batch 9: expected .*, got only 'alpha'"),
+        (lambda b: None, "in batch 9: expected .*, got a NoneType"),
     ],
 )
 def test_a_batch_that_is_none_is_named_by_its_number(change, message):

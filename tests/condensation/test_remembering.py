@@ -66,7 +66,7 @@ def test_functions_of_ones_own_have_no_name():
     assert named(own) is None
     assert named(models.linear(scale=torch.ones(3))) is None
     assert remembered(None) is None
-    with pytest.raises(ArgumentError, match="did you mean 'logistic'"):
+    with pytest.raises(ArgumentError, match=r"did you mean 'logistic'"):
         remembered({"model": "logistics"})
 
 
@@ -77,7 +77,7 @@ def result():
 
 def test_ones_own_function_is_given_again(result, tmp_path):
     result.save(tmp_path)
-    with pytest.raises(ArgumentError, match=r"predict: .*; accepted: predict=, the function"):
+    with pytest.raises(ArgumentError, match=r"predict: .*.*predict=, the function"):
         lb.load(tmp_path)
     for again in (lb.load(tmp_path, predict=own), Condensed.load(tmp_path, predict=own)):
         assert torch.equal(again.predict(X).mean, result.predict(X).mean)
@@ -87,18 +87,18 @@ def test_ones_own_function_is_given_again(result, tmp_path):
 
 def test_another_function_is_refused(result, tmp_path):
     result.save(tmp_path)
-    with pytest.raises(ArgumentError, match=r"gives Normal; accepted: .* gave Bernoulli"):
+    with pytest.raises(ArgumentError, match=r"expected .* gave Bernoulli.*gives Normal"):
         lb.load(tmp_path, predict=lambda w, x: Normal(x @ w, torch.ones(())))
-    with pytest.raises(ArgumentError, match="fails at the saved draws"):
+    with pytest.raises(ArgumentError, match=r"fails at the saved draws"):
         lb.load(tmp_path, predict=lambda w, x: own(w[:1], x))
-    with pytest.raises(ArgumentError, match="predict: got a int"):
+    with pytest.raises(ArgumentError, match=r"predict: expected .*, got a int"):
         lb.load(tmp_path, predict=3)
 
 
 def test_a_report_takes_the_draws_anew(result, tmp_path):
     result.save(tmp_path)
     again = lb.load(tmp_path, predict=own)
-    with pytest.raises(ArgumentError, match="posterior: got None"):
+    with pytest.raises(ArgumentError, match=r"posterior: expected .*, got None"):
         again.report(X)
     one, two = again.report(X, posterior=W), result.report(X)
     assert (one.mean_error, one.kl, one.bytes) == (two.mean_error, two.kl, two.bytes)
@@ -121,9 +121,9 @@ def test_a_head_of_a_net_is_kept(tmp_path):
     again = lb.load(result.save(tmp_path))
     assert isinstance(again.predict(X), Bernoulli)
     torch.testing.assert_close(again.predict(X).mean, result.predict(X).mean)
-    with pytest.raises(ArgumentError, match="whose student calls none"):
+    with pytest.raises(ArgumentError, match=r"whose student calls none"):
         lb.load(tmp_path, predict=own)
-    with pytest.raises(ArgumentError, match="report: got"):
+    with pytest.raises(ArgumentError, match=r"report: expected"):
         again.report(X, posterior=W)
 
 
@@ -146,19 +146,19 @@ def test_a_saved_bag_is_exported_from_its_folder(result, tmp_path):
     weights = np.load(path, allow_pickle=False)
     assert sum(weights[name].size for name in weights.files) >= 6
     result.save(tmp_path / "own")
-    with pytest.raises(ArgumentError, match="predict=, the function"):
+    with pytest.raises(ArgumentError, match=r"predict=, the function"):
         export(tmp_path / "own", tmp_path / "own.pt2")
     export(str(tmp_path / "own"), tmp_path / "own.pt2", predict=own)
     program = torch.export.load(tmp_path / "own.pt2").module()
     torch.testing.assert_close(program(X), result.predict(X).mean, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ArgumentError, match="predict: got a function; accepted: None"):
+    with pytest.raises(ArgumentError, match=r"predict: expected None.*, got a function"):
         export(result, tmp_path / "own.pt2", predict=own)
 
 
 def test_only_results_of_condense_take_a_function(tmp_path):
     net = lb.MLP(2, 3, 2)
     lb.distill(lambda x: x.softmax(1), net, X, **FAST).save(tmp_path)
-    with pytest.raises(ArgumentError, match="no result of condense"):
+    with pytest.raises(ArgumentError, match=r"no result of condense"):
         lb.load(tmp_path, predict=own)
 
 

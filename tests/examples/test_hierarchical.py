@@ -135,10 +135,10 @@ def test_numpyro_and_emcee_agree(example):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"sampler": "stan"}, "sampler: got 'stan'"),
-        ({"sampler": "emcee", "container": "pickle"}, "container: got 'pickle'"),
-        ({"sampler": "emcee", "groups": 1}, "groups: got 1; accepted: 2 or more"),
-        ({"sampler": "emcee", "draws": 3}, "draws: got 3; accepted: 100 or more"),
+        ({"sampler": "stan"}, "sampler: expected .*, got 'stan'"),
+        ({"sampler": "emcee", "container": "pickle"}, "container: expected .*, got 'pickle'"),
+        ({"sampler": "emcee", "groups": 1}, "groups: expected 2 or more.*, got 1"),
+        ({"sampler": "emcee", "draws": 3}, "draws: expected 100 or more.*, got 3"),
     ],
 )
 def test_refusals_say_what_came_and_what_is_accepted(example, more, message):

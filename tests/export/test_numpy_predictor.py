@@ -154,7 +154,7 @@ def test_far_out_inputs_give_no_warnings_and_no_nan(tmp_path):
     exec((tmp_path / "s.py").read_text(), found)
     y = found["predict"](np.array([[1e4, -1e4], [-1e4, 1e4]]))
     np.testing.assert_allclose(y.sum(1), 1)
-    with pytest.raises(ValueError, match=r"x: got shape \(2,\); accepted: \(n, 2\)"):
+    with pytest.raises(ValueError, match=r"x: expected \(n, 2\).*, got shape \(2,\)"):
         found["predict"]([1.0, 2.0])
 
 
@@ -200,10 +200,10 @@ def test_tables_take_columns_by_name_with_gaps_and_unknown_categories(tmp_path, 
     exec((folder / "predict.py").read_text(), found)
     np.testing.assert_allclose(found["predict"](other), expected, atol=1e-5)  # of a data frame
     for column, value, message in (
-        ("age", None, "age: accepted are finite numbers"),
-        ("age", np.inf, "age: accepted are finite numbers"),
-        ("age", "thirty", "age: accepted are numbers"),
-        ("town", 3, "town: got 3, of another kind"),
+        ("age", None, "age: expected finite numbers"),
+        ("age", np.inf, "age: expected finite numbers"),
+        ("age", "thirty", "age: expected numbers"),
+        ("town", 3, "town: expected .*, got 3, of another kind"),
     ):
         wrong = dict(given) | {column: [value, *given[column][1:]]}
         with pytest.raises(ValueError, match=message):
@@ -244,7 +244,7 @@ def test_what_numpy_cannot_do_is_refused(tmp_path, module):
 
 def test_nothing_foreign_is_written_over(tmp_path, monkeypatch):
     (tmp_path / "predict.py").write_text("print('mine')\n")
-    with pytest.raises(lb.ArgumentError, match="which limbeck did not write"):
+    with pytest.raises(lb.ArgumentError, match=r"which limbeck did not write"):
         to_numpy(net(), tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["predict.py"]
     (tmp_path / "predict.py").unlink()
@@ -252,7 +252,7 @@ def test_nothing_foreign_is_written_over(tmp_path, monkeypatch):
     to_numpy(net(2), tmp_path)  # its own is replaced
     with np.load(tmp_path / "weights.npz") as weights:
         np.testing.assert_array_equal(weights["0.weight"], net(2).layers[0].weight.detach())
-    with pytest.raises(lb.ArgumentError, match="which is a file"):
+    with pytest.raises(lb.ArgumentError, match=r"which is a file"):
         to_numpy(net(), tmp_path / "predict.py")
     monkeypatch.setattr(numpy_predictor, "NUMPY_TOLERANCE", -1.0)
     with pytest.raises(lb.LimbeckError, match="the NumPy predictor disagrees with torch"):

@@ -19,7 +19,7 @@ def test_limbecks_own_models_tell_their_shape(name):
 def test_others_do_not():
     assert portable(nn.Linear(2, 1)).shape is None
     assert portable(nn.Linear(2, 1), 2).shape == (2,)
-    with pytest.raises(lb.ArgumentError, match="a Linear of unknown inputs"):
+    with pytest.raises(lb.ArgumentError, match=r"a Linear of unknown inputs"):
         portable(nn.Linear(2, 1)).rows(3)
 
 

@@ -122,15 +122,19 @@ def test_estimators_leave_too(tmp_path):
 
 def test_what_is_not_understood_is_refused(tmp_path):
     for name in ("student.pt", "student.onnx.zip", "v1.2"):
-        with pytest.raises(lb.ArgumentError, match=r"path: got .*\.onnx, \.pt2 or \.npz, or a"):
+        with pytest.raises(
+            lb.ArgumentError, match=r"path: expected .*.*\.onnx, \.pt2 or \.npz, or a.*, got "
+        ):
             export(net(), tmp_path / name)
-    with pytest.raises(lb.ArgumentError, match=r"format: got 'onxx'.*did you mean 'onnx'"):
+    with pytest.raises(
+        lb.ArgumentError, match=r"format: expected .*did you mean 'onnx'.*, got 'onxx'"
+    ):
         export(net(), tmp_path / "s.onnx", "onxx")
     with pytest.raises(lb.ArgumentError, match=r"ends in \.pt2"):
         export(net(), tmp_path / "s.onnx", "pt2")
-    with pytest.raises(lb.ArgumentError, match="student: got a dict; accepted: a result of"):
+    with pytest.raises(lb.ArgumentError, match=r"student: expected a result of.*, got a dict"):
         export({}, tmp_path / "s.pt2")
-    with pytest.raises(lb.ArgumentError, match="unknown inputs"):
+    with pytest.raises(lb.ArgumentError, match=r"unknown inputs"):
         export(nn.Linear(2, 1), tmp_path / "s")
     (tmp_path / "s.pt2.md").write_text("my notes")
     with pytest.raises(lb.ArgumentError, match=r"s\.pt2\.md is, which limbeck did not write"):
@@ -146,6 +150,6 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
 
 def test_a_name_that_says_another_format_is_refused(tmp_path):
     for format, name in (("numpy", "a.onnx"), ("onnx", "a.pt2"), ("pt2", "a.npz")):
-        with pytest.raises(lb.ArgumentError, match=f"and the format {format}; accepted: a name"):
+        with pytest.raises(lb.ArgumentError, match=f"and the format {format}"):
             export(lb.MLP(3, 2), tmp_path / name, format)
     assert not list(tmp_path.iterdir())

@@ -163,7 +163,7 @@ def test_the_user_chooses_the_fraction_or_gives_inputs():
     assert "10 more were left out" in overlap.reason
     assert small(held_out=PLANE).new_inputs.state == "unchecked"
     for wrong in (1.0, -0.1, 1.5, "half", lb.inputs.Noise(2)):
-        with pytest.raises(ArgumentError, match="held_out"):
+        with pytest.raises(ArgumentError, match=r"held_out"):
             small(held_out=wrong)
 
 
@@ -192,7 +192,7 @@ print(split_rows(torch.arange(80.0).reshape(40, 2), None, 0)[1].tolist())
 
 def test_a_batch_of_all_rows_becomes_one_of_all_training_rows():
     assert small(batch_size=60).new_inputs.training.inputs == 48
-    with pytest.raises(ArgumentError, match="batch_size"):
+    with pytest.raises(ArgumentError, match=r"batch_size"):
         small(batch_size=61)
 
 
@@ -239,7 +239,7 @@ def test_predictions_computed_elsewhere_are_held_out_with_their_rows():
     for predictions in (p, lb.Normal(p, torch.ones_like(p))):
         result = lb.condense(predictions=predictions, inputs=PLANE, **FEW)
         assert result.new_inputs.held_out.inputs == 12
-    with pytest.raises(ArgumentError, match="held_out"):
+    with pytest.raises(ArgumentError, match=r"held_out"):
         lb.condense(predictions=p, inputs=PLANE, held_out=PLANE, **FEW)
 
 

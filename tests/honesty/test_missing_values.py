@@ -86,7 +86,9 @@ def test_predict_refuses_it_in_columns_without_gaps(of_tables, column, n):
         df.loc[df.index[-1], column] = gone
         if column == "day":
             df[column] = pd.to_datetime(df[column])
-        with pytest.raises(lb.ArgumentError, match=rf"X\['{column}'\]: got 1 missing values"):
+        with pytest.raises(
+            lb.ArgumentError, match=rf"X\['{column}'\]: expected .*, got 1 missing values"
+        ):
             of_tables.predict(df)
 
 
@@ -97,7 +99,7 @@ def test_columns_with_gaps_take_them_and_unknown_categories_are_unknown(of_table
     df.loc[2, "town"] = "elsewhere"
     assert np.isfinite(of_tables.predict_proba(df)).all()
     df.loc[0, "gaps"] = np.inf
-    with pytest.raises(lb.ArgumentError, match="infinity"):
+    with pytest.raises(lb.ArgumentError, match=r"infinity"):
         of_tables.predict(df)
 
 
@@ -185,7 +187,7 @@ def test_an_estimator_refuses_it_too():
     X = array_rows()
     X[3, 1] = np.nan
     for given in (X, X[3:4]):
-        with pytest.raises(lb.ArgumentError, match="NaN"):
+        with pytest.raises(lb.ArgumentError, match=r"NaN"):
             small.predict(given)
 
 

@@ -253,5 +253,5 @@ def test_events_without_a_density_are_left_out():
 
 def test_an_event_of_infinite_density_is_refused():
     target = Energy(lambda x: torch.where(x.sum(1) == 0, -math.inf, 0.0), Binary(30))
-    with pytest.raises(ArgumentError, match="target: got a log density of"):
+    with pytest.raises(ArgumentError, match=r"target: expected .*, got a log density of"):
         estimate(target, method="ais", schedule=3)

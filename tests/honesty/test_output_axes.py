@@ -27,7 +27,7 @@ CLASS_LOSSES = {
     "a sum": lambda: losses.cross_entropy() + 0.1 * losses.logit_error(),
     "square error of probabilities": losses.square_error,
 }
-REASON = r"class outputs of shape \(\d+, .*accepted: \(n,\) or \(n, classes\)"
+REASON = r"class outputs of shape \(\d+, "
 
 
 def net(*shape, seed=0):
@@ -51,46 +51,61 @@ def test_cross_entropy_of_several_positions_is_refused(shape, form):
     given = net(*shape)
     if form == "log_probabilities":
         given = nn.Sequential(given, nn.LogSoftmax(-1))
-    with pytest.raises(lb.ArgumentError, match=f"teacher: got {REASON}"):
+    with pytest.raises(
+        lb.ArgumentError, match=rf"teacher: expected \(n,\) or \(n, classes\).*, got {REASON}"
+    ):
         distilled(given, net(*shape), "cross_entropy", teacher_output=form, student_output="logits")
 
 
 @pytest.mark.parametrize("loss", CLASS_LOSSES.values(), ids=CLASS_LOSSES)
 def test_every_loss_on_classes_refuses_several_positions(loss):
     said = dict(teacher_output="logits", student_output="logits")
-    with pytest.raises(lb.ArgumentError, match=f"(teacher|student): got {REASON}"):
+    with pytest.raises(
+        lb.ArgumentError,
+        match=rf"(teacher|student): expected \(n,\) or \(n, classes\).*, got {REASON}",
+    ):
         distilled(net(3, 4), net(3, 4, seed=1), loss(), **said)
 
 
 def test_the_student_alone_may_be_the_one_with_positions():
     said = dict(teacher_output="logits", student_output="logits")
-    with pytest.raises(lb.ArgumentError, match=f"student: got {REASON}"):
+    with pytest.raises(
+        lb.ArgumentError, match=rf"student: expected \(n,\) or \(n, classes\).*, got {REASON}"
+    ):
         distilled(lb.MLP(5, 12), net(3, 4), "cross_entropy", **said)
     data = lb.inputs.Dataset(rows(), torch.zeros(32, dtype=torch.long))
-    with pytest.raises(lb.ArgumentError, match=f"student: got {REASON}"):
+    with pytest.raises(
+        lb.ArgumentError, match=rf"student: expected \(n,\) or \(n, classes\).*, got {REASON}"
+    ):
         lb.distill(
             None, net(3, 4), data, "label_cross_entropy", student_output="logits", progress=False
         )
 
 
 def test_the_axes_are_refused_before_the_form_is_asked_for():
-    with pytest.raises(lb.ArgumentError, match=f"teacher: got {REASON}"):
+    with pytest.raises(
+        lb.ArgumentError, match=rf"teacher: expected \(n,\) or \(n, classes\).*, got {REASON}"
+    ):
         distilled(net(3, 4), net(3, 4), "cross_entropy")
 
 
 @pytest.mark.parametrize("axis", [1, -1])
 def test_auto_does_not_compare_probabilities_of_positions_as_values(axis):
     teacher = nn.Sequential(net(3, 4, 2), nn.Softmax(axis))
-    with pytest.raises(lb.ArgumentError, match=f"teacher: got {REASON}"):
+    with pytest.raises(
+        lb.ArgumentError, match=rf"teacher: expected \(n,\) or \(n, classes\).*, got {REASON}"
+    ):
         distilled(teacher, net(3, 4, 2), "auto")
 
 
 def test_an_ensemble_of_such_nets_is_refused():
     ensemble = lb.Ensemble([net(4, 3, 3), net(4, 3, 3, seed=1)], output_forms="logits")
     for call in (ensemble, ensemble.log_probabilities):
-        with pytest.raises(lb.ArgumentError, match=f"models: got {REASON}"):
+        with pytest.raises(
+            lb.ArgumentError, match=rf"models: expected \(n,\) or \(n, classes\).*, got {REASON}"
+        ):
             call(rows())
-    with pytest.raises(lb.ArgumentError, match="class outputs of shape"):
+    with pytest.raises(lb.ArgumentError, match=r"class outputs of shape"):
         distilled(ensemble, net(4, 3, 3), "auto")
     averaged = lb.Ensemble([net(4, 3), net(4, 3, seed=1)], output_forms="values")
     assert averaged(rows()).shape == (32, 4, 3)
@@ -98,7 +113,9 @@ def test_an_ensemble_of_such_nets_is_refused():
 
 def test_stored_targets_of_several_positions_are_refused():
     stored = Stored(torch.randn(32, 3, 4), "logits")
-    with pytest.raises(lb.ArgumentError, match=f"teacher: got {REASON}"):
+    with pytest.raises(
+        lb.ArgumentError, match=rf"teacher: expected \(n,\) or \(n, classes\).*, got {REASON}"
+    ):
         distilled(stored, lb.MLP(5, 12), "cross_entropy")
 
 
@@ -126,7 +143,7 @@ def test_values_in_another_order_of_axes_are_refused():
         with pytest.raises(lb.ArgumentError, match=r"\(8, 4, 3\) where the teacher's are \(8, 3"):
             distilled(net(3, 4), net(4, 3), loss)
     data = lb.inputs.Dataset(rows(), torch.randn(32, 3, 4))
-    with pytest.raises(lb.ArgumentError, match=r"y: got shape \(8, 3, 4\)"):
+    with pytest.raises(lb.ArgumentError, match=r"y: expected .*, got shape \(8, 3, 4\)"):
         lb.distill(None, net(4, 3), data, "label_square_error", progress=False)
 
 
@@ -154,6 +171,8 @@ def test_a_loss_that_knows_its_axes_is_not_refused():
 
 def test_evaluate_refuses_them_too():
     for domain in ("plain", "log"):
-        with pytest.raises(lb.ArgumentError, match=f"model: got {REASON}"):
+        with pytest.raises(
+            lb.ArgumentError, match=rf"model: expected \(n,\) or \(n, classes\).*, got {REASON}"
+        ):
             evaluate(net(3, 4), rows(), output="logits", domain=domain)
     assert evaluate(net(3, 4), rows()).values.shape == (32, 12)

@@ -108,7 +108,7 @@ def test_the_way_back_is_refused_too():
         return heat_bath(x, sweeps, generator, (2.0 if reverse else 1.0) * beta / TEMPERATURE)
 
     assert math.isfinite(annealed(ising(advance)).value)
-    with pytest.raises(lb.ArgumentError, match="advance: "):
+    with pytest.raises(lb.ArgumentError, match=r"advance: "):
         annealed(ising(advance), reverse=True, burn_in=10)
 
 
@@ -234,7 +234,9 @@ def functions():
 def test_an_energy_that_changes_from_call_to_call_is_refused(which, method):
     torch.manual_seed(1)
     target = lb.Energy(functions()[which], lb.Binary(8))
-    with pytest.raises(lb.ArgumentError, match=r"target: got log densities that d(iffer|epend)"):
+    with pytest.raises(
+        lb.ArgumentError, match=r"target: expected .*, got log densities that d(iffer|epend)"
+    ):
         estimated(target, method)
 
 
@@ -243,7 +245,9 @@ def test_neither_is_it_normalized_or_summed(which):
     torch.manual_seed(1)
     target = lb.Energy(functions()[which], lb.Binary(8))
     for verb in (lb.exact_log_z, lambda target: lb.normalize(target, steps=2, progress=False)):
-        with pytest.raises(lb.ArgumentError, match="target: got log densities that d"):
+        with pytest.raises(
+            lb.ArgumentError, match=r"target: expected .*, got log densities that d"
+        ):
             verb(target)
 
 
@@ -255,7 +259,9 @@ def test_an_energy_that_its_own_sampler_changes_is_refused():
         return (torch.rand(x.shape, generator=generator) < 0.5).to(x)
 
     target = lb.Energy(lambda x: 0.1 * heat[0] * x.sum(1), lb.Binary(8), advance=advance)
-    with pytest.raises(lb.ArgumentError, match="target: got log densities that differ"):
+    with pytest.raises(
+        lb.ArgumentError, match=r"target: expected .*, got log densities that differ"
+    ):
         estimated(target, "bridge")
 
 
@@ -269,7 +275,9 @@ def test_a_proposal_with_dropout_that_nobody_can_switch_off_is_refused():
         def log_prob(self, x):
             return COINS.log_prob(x).sum(1) + 0.1 * torch.randn(len(x))
 
-    with pytest.raises(lb.ArgumentError, match="proposal: got log densities that differ"):
+    with pytest.raises(
+        lb.ArgumentError, match=r"proposal: expected .*, got log densities that differ"
+    ):
         lb.log_partition(ising_of_bits(), Student(), method="importance", progress=False)
 
 

@@ -44,7 +44,7 @@ WHOLE = [np.int32(3), np.array(3), torch.tensor(3), torch.tensor(3, dtype=torch.
 )
 def test_distill_refuses_what_is_no_whole_number(name, value):
     options = {"steps": 4, "held_out": X} | {name: value}
-    with pytest.raises(lb.ArgumentError, match=f"{name}: got"):
+    with pytest.raises(lb.ArgumentError, match=f"{name}: expected"):
         run(**options)
 
 
@@ -138,9 +138,11 @@ def test_other_numbers_of_things_are_not_cut_off_either(tmp_path):
         lambda w, x: lb.Bernoulli(logits=x @ w), X,
         components=2, steps=2, device="cpu", progress=False,
     ).posterior  # fmt: skip
-    with pytest.raises(lb.ArgumentError, match=r"index: got numbers of torch\.float32"):
+    with pytest.raises(
+        lb.ArgumentError, match=r"index: expected .*, got numbers of torch\.float32"
+    ):
         draws.take([0.9])
-    with pytest.raises(lb.ArgumentError, match=r"input_shape: got \(2\.7,\)"):
+    with pytest.raises(lb.ArgumentError, match=r"input_shape: expected .*, got \(2\.7,\)"):
         export(lb.MLP(3, 1), tmp_path / "net.pt2", input_shape=(2.7,))
-    with pytest.raises(lb.ArgumentError, match=r"teacher_cost\['latency'\]: got 1\.5"):
+    with pytest.raises(lb.ArgumentError, match=r"teacher_cost\['latency'\]: expected .*, got 1\.5"):
         as_cost({"latency": {1.5: 0.1}}, "teacher_cost")

@@ -41,7 +41,7 @@ def test_draws_with_replacement_are_uniform_and_independent():
 
 def test_batches_larger_than_the_data_need_replacement():
     with pytest.raises(
-        ArgumentError, match=r"batch_size: got 4; accepted: at most 3.*replace=True"
+        ArgumentError, match=r"batch_size: expected at most 3.*replace=True.*, got 4"
     ):
         Dataset(torch.zeros(3, 1))(4)
     assert Dataset(torch.zeros(3, 1), replace=True)(4).x.shape == (4, 1)
@@ -86,24 +86,33 @@ def test_torch_datasets_are_read():
     assert torch.equal(batch.x, x[batch.index])
     assert torch.equal(batch.y, batch.index)
     assert Dataset(data.TensorDataset(x), y=y)(6).y is not None
-    with pytest.raises(ArgumentError, match="y: got labels beside those of X"):
+    with pytest.raises(ArgumentError, match=r"y: expected .*, got labels beside those of X"):
         Dataset(data.TensorDataset(x, y), y=y)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"X": []}, "X: got no data"),
-        ({"X": [["a"], ["b"]]}, "X: got strings"),
-        ({"X": [1.0, float("nan"), float("inf")]}, "X: got 2 NaN or infinite.* row 1"),
-        ({"X": [1.0, 2.0], "y": [1]}, "y: got 1 rows; accepted: as many rows as X: 2"),
-        ({"X": [1.0, 2.0], "y": ["cat", "dog"]}, "y: got strings; .*encode categories as integers"),
-        ({"X": [1.0, 2.0], "y": [0.0, np.nan]}, "y: got 1 NaN"),
-        ({"X": [1.0, 2.0], "weight": [1]}, "weight: got 1 rows"),
-        ({"X": [1.0, 2.0], "weight": [1, -1]}, "weight: got a negative number in row 1"),
-        ({"X": [1.0, 2.0], "weight": [1, np.inf]}, "weight: got 1 NaN or infinite"),
-        ({"X": [1.0, 2.0], "weight": [[1], [1]]}, r"weight: got shape \(2, 1\); .*\(2,\)"),
-        ({"X": {"a": [1.0], "b": [1.0, 2.0]}}, r"X\['b'\]: got 2 rows"),
+        ({"X": []}, "X: expected .*, got no data"),
+        ({"X": [["a"], ["b"]]}, "X: expected .*, got strings"),
+        ({"X": [1.0, float("nan"), float("inf")]}, "X: expected .*, got 2 NaN or infinite.* row 1"),
+        ({"X": [1.0, 2.0], "y": [1]}, "y: expected as many rows as X: 2.*, got 1 rows"),
+        (
+            {"X": [1.0, 2.0], "y": ["cat", "dog"]},
+            r"y: expected .*encode categories as integers.*, got strings",
+        ),
+        ({"X": [1.0, 2.0], "y": [0.0, np.nan]}, "y: expected .*, got 1 NaN"),
+        ({"X": [1.0, 2.0], "weight": [1]}, "weight: expected .*, got 1 rows"),
+        (
+            {"X": [1.0, 2.0], "weight": [1, -1]},
+            "weight: expected .*, got a negative number in row 1",
+        ),
+        ({"X": [1.0, 2.0], "weight": [1, np.inf]}, "weight: expected .*, got 1 NaN or infinite"),
+        (
+            {"X": [1.0, 2.0], "weight": [[1], [1]]},
+            r"weight: expected .*\(2,\).*, got shape \(2, 1\)",
+        ),
+        ({"X": {"a": [1.0], "b": [1.0, 2.0]}}, r"X\['b'\]: expected .*, got 2 rows"),
     ],
 )
 def test_bad_data_are_refused_where_they_are_given(arguments, message):

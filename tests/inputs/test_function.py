@@ -18,14 +18,20 @@ def test_batches_keep_all_that_they_have():
 @pytest.mark.parametrize(
     ("fn", "message"),
     [
-        (lambda n: torch.zeros(n - 1), "fn: got 2 rows; accepted: as many rows as .*: 3"),
-        (lambda n: torch.full((n,), torch.inf), "fn: got 3 NaN or infinite values"),
-        (lambda n: [torch.zeros(2)] * n, "fn: got a draw of type list; accepted: a Batch"),
-        (lambda n: "x", "fn: got a str"),
-        (lambda n: {}, "fn: got an empty dict"),
-        (lambda n: Batch(torch.zeros(n), y=torch.zeros(1)), r"fn\.y: got 1 rows"),
-        (lambda n: Batch(torch.zeros(n), weight=torch.full((n,), torch.nan)), r"fn\.weight: got 3"),
-        (lambda n: Batch(torch.zeros(n), index=torch.zeros(1)), r"fn\.index: got 1 rows"),
+        (lambda n: torch.zeros(n - 1), "fn: expected as many rows as .*: 3.*, got 2 rows"),
+        (lambda n: torch.full((n,), torch.inf), "fn: expected .*, got 3 NaN or infinite values"),
+        (lambda n: [torch.zeros(2)] * n, "fn: expected a Batch.*, got a draw of type list"),
+        (lambda n: "x", "fn: expected .*, got a str"),
+        (lambda n: {}, "fn: expected .*, got an empty dict"),
+        (lambda n: Batch(torch.zeros(n), y=torch.zeros(1)), r"fn\.y: expected .*, got 1 rows"),
+        (
+            lambda n: Batch(torch.zeros(n), weight=torch.full((n,), torch.nan)),
+            r"fn\.weight: expected .*, got 3",
+        ),
+        (
+            lambda n: Batch(torch.zeros(n), index=torch.zeros(1)),
+            r"fn\.index: expected .*, got 1 rows",
+        ),
     ],
 )
 def test_bad_outputs_are_refused(fn, message):

@@ -19,7 +19,10 @@ def test_parts_are_joined_by_name():
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (torch.zeros(1, 3), r"s: got a of \(n, 2\) float32 and b of \(n, 3\) float32; accepted"),
+        (
+            torch.zeros(1, 3),
+            r"s: expected .*, got a of \(n, 2\) float32 and b of \(n, 3\) float32",
+        ),
         (torch.zeros(1, 2, dtype=torch.int64), r"b of \(n, 2\) int64"),
         ({"c": torch.zeros(1, 2)}, r"b of \{c: \(n, 2\) float32\}"),
         (None, "b of nothing"),

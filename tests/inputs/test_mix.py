@@ -82,14 +82,14 @@ def test_a_probe_knows_that_seekers_have_weights():
 @pytest.mark.parametrize(
     ("sources", "weights", "message"),
     [
-        ([], None, r"sources: got \[\]; accepted: a list of one source or more"),
-        (Noise(2), None, "sources: got .*; accepted: a list"),
-        ([Noise(2), 3], None, r"sources\[1\]: got a int; accepted: an input source"),
-        ([Noise(2), torch.full((2, 2), torch.nan)], None, r"sources\[1\]: got 4 NaN"),
-        ([Noise(2), Noise(2)], [1], r"weights: got \[1\]; accepted: 2 nonnegative numbers"),
-        ([Noise(2), Noise(2)], [1, -1], "weights: got -1; accepted: 2 nonnegative"),
-        ([Noise(2), Noise(2)], [0, 0], r"weights: got \[0, 0\]; accepted"),
-        ([Noise(2), Noise(2)], [1, float("nan")], "weights: got nan; accepted"),
+        ([], None, r"sources: expected a list of one source or more.*, got \[\]"),
+        (Noise(2), None, "sources: expected a list.*, got .*"),
+        ([Noise(2), 3], None, r"sources\[1\]: expected an input source.*, got a int"),
+        ([Noise(2), torch.full((2, 2), torch.nan)], None, r"sources\[1\]: expected .*, got 4 NaN"),
+        ([Noise(2), Noise(2)], [1], r"weights: expected 2 nonnegative numbers.*, got \[1\]"),
+        ([Noise(2), Noise(2)], [1, -1], "weights: expected 2 nonnegative.*, got -1"),
+        ([Noise(2), Noise(2)], [0, 0], r"weights: expected .*, got \[0, 0\]"),
+        ([Noise(2), Noise(2)], [1, float("nan")], "weights: expected .*, got nan"),
     ],
 )
 def test_bad_arguments_are_refused(sources, weights, message):

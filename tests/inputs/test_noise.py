@@ -24,13 +24,13 @@ def test_shape_and_type():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"shape": 0}, "shape: got 0; accepted: a positive integer"),
-        ({"shape": (2, -1)}, "shape: got -1; accepted"),
-        ({"shape": 2.5}, "shape: got 2.5; accepted"),
-        ({"shape": "2"}, "shape: got '2'; accepted"),
-        ({"shape": 2, "scale": 0}, "scale: got 0; accepted: a finite number above zero"),
-        ({"shape": 2, "scale": float("inf")}, "scale: got inf; accepted"),
-        ({"shape": 2, "mean": float("nan")}, "mean: got nan; accepted: a finite number"),
+        ({"shape": 0}, "shape: expected a positive integer.*, got 0"),
+        ({"shape": (2, -1)}, "shape: expected .*, got -1"),
+        ({"shape": 2.5}, "shape: expected .*, got 2.5"),
+        ({"shape": "2"}, "shape: expected .*, got '2'"),
+        ({"shape": 2, "scale": 0}, "scale: expected a finite number above zero.*, got 0"),
+        ({"shape": 2, "scale": float("inf")}, "scale: expected .*, got inf"),
+        ({"shape": 2, "mean": float("nan")}, "mean: expected a finite number.*, got nan"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):

@@ -62,25 +62,28 @@ def test_read_only_memory_is_copied():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (np.array([["a", "b"]]), "X: got strings; .*encode categories"),
-        (np.array([1, None]), "X: got values of dtype object"),
-        (np.array(["2020-01-01"], dtype="M8[D]"), "X: got values of dtype datetime64"),
-        (np.array([1 + 2j]), "X: got complex numbers"),
-        (torch.zeros(2, dtype=torch.complex64), "X: got complex numbers"),
-        (torch.zeros(0, 3), r"X: got no data \(shape \(0, 3\)\)"),
-        (np.zeros((3, 0)), r"X: got no data \(shape \(3, 0\)\)"),
-        ([], "X: got no data"),
-        (3.0, "X: got a single number"),
-        (torch.tensor(3.0), "X: got a single number"),
-        ("data.csv", "X: got a str"),
-        (None, "X: got a NoneType"),
-        ([[1.0], [1.0, 2.0]], "X: got a list that is no array"),
-        ([torch.zeros(2), torch.zeros(3)], "X: got tensors of different shapes"),
-        (torch.eye(3).to_sparse(), "X: got a tensor of layout .*; accepted: a dense tensor"),
-        (sparse.eye(3), r"X: got a sparse .*; accepted: a dense array: call \.toarray\(\)"),
-        (np.ma.masked_array([1.0, 2.0], [True, False]), "X: got an array with masked values"),
-        (np.array([2**64 - 1], np.uint64), r"X: got integers above 2\*\*63 - 1"),
-        (Table({"a": [1.0], "town": ["x"]}, ["f8", "O"]), "not numbers: 'town'; .*needs encoding"),
+        (np.array([["a", "b"]]), r"X: expected .*encode categories.*, got strings"),
+        (np.array([1, None]), "X: expected .*, got values of dtype object"),
+        (np.array(["2020-01-01"], dtype="M8[D]"), "X: expected .*, got values of dtype datetime64"),
+        (np.array([1 + 2j]), "X: expected .*, got complex numbers"),
+        (torch.zeros(2, dtype=torch.complex64), "X: expected .*, got complex numbers"),
+        (torch.zeros(0, 3), r"X: expected .*, got no data \(shape \(0, 3\)\)"),
+        (np.zeros((3, 0)), r"X: expected .*, got no data \(shape \(3, 0\)\)"),
+        ([], "X: expected .*, got no data"),
+        (3.0, "X: expected .*, got a single number"),
+        (torch.tensor(3.0), "X: expected .*, got a single number"),
+        ("data.csv", "X: expected .*, got a str"),
+        (None, "X: expected .*, got a NoneType"),
+        ([[1.0], [1.0, 2.0]], "X: expected .*, got a list that is no array"),
+        ([torch.zeros(2), torch.zeros(3)], "X: expected .*, got tensors of different shapes"),
+        (torch.eye(3).to_sparse(), "X: expected a dense tensor.*, got a tensor of layout .*"),
+        (sparse.eye(3), r"X: expected a dense array: call \.toarray\(\).*, got a sparse .*"),
+        (
+            np.ma.masked_array([1.0, 2.0], [True, False]),
+            "X: expected .*, got an array with masked values",
+        ),
+        (np.array([2**64 - 1], np.uint64), r"X: expected .*, got integers above 2\*\*63 - 1"),
+        (Table({"a": [1.0], "town": ["x"]}, ["f8", "O"]), r"needs encoding.*not numbers: 'town'"),
     ],
 )
 def test_what_is_no_array_of_numbers_is_refused(value, message):
@@ -96,7 +99,9 @@ def test_values_that_are_not_finite_are_counted_and_located(rows, columns, data)
     array = np.zeros((rows, columns))
     for cell in bad:
         array[cell] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
-    expected = f"X: got {len(bad)} NaN or infinite values, the first in row {min(bad)[0]};"
+    expected = (
+        f"X: expected .*, got {len(bad)} NaN or infinite values, the first in row {min(bad)[0]};"
+    )
     for value in (array, torch.from_numpy(array)):
         with pytest.raises(ArgumentError) as caught:
             as_part(value, "X")
@@ -104,12 +109,12 @@ def test_values_that_are_not_finite_are_counted_and_located(rows, columns, data)
 
 
 def test_parts_of_a_dict_are_named_in_errors():
-    with pytest.raises(ArgumentError, match=r"X\['age'\]: got 1 NaN or infinite"):
+    with pytest.raises(ArgumentError, match=r"X\['age'\]: expected .*, got 1 NaN or infinite"):
         as_parts({"age": [1.0, np.nan]}, "X")
-    with pytest.raises(ArgumentError, match=r"X\['b'\]: got 3 rows; .* as X\['a'\]: 2"):
+    with pytest.raises(ArgumentError, match=r"X\['b'\]: expected .* as X\['a'\]: 2.*, got 3 rows"):
         as_parts({"a": [1, 2], "b": [1, 2, 3]}, "X")
     for keys in ({}, {1: [1.0]}, {"": [1.0]}):
-        with pytest.raises(ArgumentError, match=r"X: got an? .*dict.*accepted: a dict of arrays"):
+        with pytest.raises(ArgumentError, match=r"X: expected a dict of arrays.*, got an? .*dict"):
             as_parts(keys, "X")
 
 
@@ -118,10 +123,14 @@ def test_only_arrays_are_converted():
     assert cast(array, CPU, torch.float32, "X").dtype == torch.float32
     assert cast(tensor, CPU, torch.float64, "X").dtype == torch.float64
     assert cast(as_part(torch.arange(3), "X"), CPU, torch.float32, "X").dtype == torch.int64
-    with pytest.raises(ArgumentError, match=r"X: got a tensor of torch\.float64; .*torch\.float32"):
+    with pytest.raises(
+        ArgumentError, match=r"X: expected .*torch\.float32.*, got a tensor of torch\.float64"
+    ):
         cast(tensor, CPU, torch.float32, "X")
 
 
 def test_values_beyond_the_floating_type_are_refused():
-    with pytest.raises(ArgumentError, match=r"X: got values of up to 1e\+06; .*torch\.float16"):
+    with pytest.raises(
+        ArgumentError, match=r"X: expected .*torch\.float16.*, got values of up to 1e\+06"
+    ):
         cast(as_part(np.array([1.0, -1e6]), "X"), CPU, torch.float16, "X")

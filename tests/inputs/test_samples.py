@@ -47,11 +47,20 @@ def test_arrays_become_the_students_type():
 @pytest.mark.parametrize(
     ("give", "message"),
     [
-        (lambda m, n: torch.zeros(n + 1, 2), "model: got 5 rows; accepted: as many rows as.*: 4"),
-        (lambda m, n: torch.full((n, 2), torch.nan), "model: got 8 NaN or infinite values"),
-        (lambda m, n: (torch.zeros(n), torch.zeros(n)), "model: got a draw of type tuple"),
-        (lambda m, n: Batch(torch.zeros(n)), "model: got a Batch of samples; accepted: a tensor"),
-        (lambda m, n: {"a": torch.zeros(n), "b": torch.zeros(2)}, r"model\['b'\]: got 2 rows"),
+        (lambda m, n: torch.zeros(n + 1, 2), "model: expected as many rows as.*: 4.*, got 5 rows"),
+        (
+            lambda m, n: torch.full((n, 2), torch.nan),
+            "model: expected .*, got 8 NaN or infinite values",
+        ),
+        (
+            lambda m, n: (torch.zeros(n), torch.zeros(n)),
+            "model: expected .*, got a draw of type tuple",
+        ),
+        (lambda m, n: Batch(torch.zeros(n)), "model: expected a tensor.*, got a Batch of samples"),
+        (
+            lambda m, n: {"a": torch.zeros(n), "b": torch.zeros(2)},
+            r"model\['b'\]: expected .*, got 2 rows",
+        ),
     ],
 )
 def test_bad_samples_are_refused(give, message):
@@ -60,5 +69,5 @@ def test_bad_samples_are_refused(give, message):
 
 
 def test_an_unknown_method_is_refused():
-    with pytest.raises(ArgumentError, match="method: got 'draw' of a Model; accepted: a method"):
+    with pytest.raises(ArgumentError, match=r"method: expected a method.*, got 'draw' of a Model"):
         Samples(Model(None), method="draw")

@@ -84,20 +84,20 @@ def test_probabilities(loss, expected):
 
 def test_errors_name_what_is_wrong():
     with pytest.raises(
-        ArgumentError, match=r"inputs: got a Seek without a loss; .*bind\(loss_of\)"
+        ArgumentError, match=r"inputs: expected .*bind\(loss_of\).*, got a Seek without a loss"
     ):
         Seek(Noise(1))(3)
     with pytest.raises(
-        ArgumentError, match=r"loss_of: got losses of shape \(\); accepted: \(12,\)"
+        ArgumentError, match=r"loss_of: expected \(12,\).*, got losses of shape \(\)"
     ):
         seek(Noise(1), lambda batch: batch.x.mean())(3)
     with pytest.raises(
-        ArgumentError, match=r"candidates: got 4, which makes 12 of batch_size 3; .*10"
+        ArgumentError, match=r"candidates: expected .*10.*, got 4, which makes 12 of batch_size 3"
     ):
         seek(Dataset(torch.zeros(10)), lambda batch: batch.x)(3)
-    with pytest.raises(ArgumentError, match="candidates: got 0; accepted: a positive integer"):
+    with pytest.raises(ArgumentError, match=r"candidates: expected a positive integer.*, got 0"):
         Seek(Noise(1), candidates=0)
-    with pytest.raises(ArgumentError, match=r"uniform: got 0; accepted: a number in \(0, 1\]"):
+    with pytest.raises(ArgumentError, match=r"uniform: expected a number in \(0, 1\].*, got 0"):
         Seek(Noise(1), uniform=0)
-    with pytest.raises(ArgumentError, match="source: got a int; accepted"):
+    with pytest.raises(ArgumentError, match=r"source: expected .*, got a int"):
         Seek(3)

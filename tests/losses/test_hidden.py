@@ -107,9 +107,18 @@ def test_hooks_are_taken_off_again() -> None:
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (losses.hints("layers.7", "layers.0"), "hints: got 'layers.7'; .*did you mean 'layers"),
-        (losses.hints("layers.0", "layer.0"), "hints: got 'layer.0'; .*did you mean 'layers.0'"),
-        (losses.hints(**PATH, regressor=nn.Linear(4, 6)), "regressor: got 6 outputs; .*5 outputs"),
+        (
+            losses.hints("layers.7", "layers.0"),
+            r"hints: expected .*did you mean 'layers.*, got 'layers.7'",
+        ),
+        (
+            losses.hints("layers.0", "layer.0"),
+            r"hints: expected .*did you mean 'layers.0'.*, got 'layer.0'",
+        ),
+        (
+            losses.hints(**PATH, regressor=nn.Linear(4, 6)),
+            r"regressor: expected .*5 outputs.*, got 6 outputs",
+        ),
         (losses.hints(**PATH, regressor=nn.Linear(3, 5)), "regressor: .*takes 4 inputs"),
     ],
 )
@@ -120,5 +129,7 @@ def test_layers_and_regressors_that_do_not_fit_are_refused(loss, message) -> Non
 
 def test_a_teacher_without_layers_is_refused() -> None:
     teacher = as_teacher(lambda x: x.softmax(1))
-    with pytest.raises(ArgumentError, match=r"hints: got a model of type function; .*torch mod"):
+    with pytest.raises(
+        ArgumentError, match=r"hints: expected .*torch mod.*, got a model of type function"
+    ):
         Objective(teacher, net(2, 3, 4, 2), Dataset(X), losses.hints(**PATH))

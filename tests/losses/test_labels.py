@@ -105,12 +105,32 @@ def test_probabilities_that_sum_to_one_by_chance_are_taken_as_they_are() -> None
 @pytest.mark.parametrize(
     ("teacher", "student", "forms", "message"),
     [
-        (net(2, K), None, {}, r"teacher_output: got 'logits'; .*probabilities of labels"),
-        (labels, net(2, K, output="softmax"), {}, "student_output: got 'probabilities'; .*logits"),
-        (labels, None, {"student_output": "logits"}, "student_output: got 'logits'; .*'values'"),
-        (labels, net(2, 4, 2), {}, "student: got 2 outputs where the teacher has 3"),
-        (lambda x: 3 * labels(x), None, {}, "teacher: got outputs between .*between 0 and 1"),
-        (nn.Linear(2, K).double(), None, {"teacher_output": "logits"}, "teacher_output: got"),
+        (
+            net(2, K),
+            None,
+            {},
+            r"teacher_output: expected .*probabilities of labels.*, got 'logits'",
+        ),
+        (
+            labels,
+            net(2, K, output="softmax"),
+            {},
+            r"student_output: expected .*logits.*, got 'probabilities'",
+        ),
+        (
+            labels,
+            None,
+            {"student_output": "logits"},
+            r"student_output: expected .*'values'.*, got 'logits'",
+        ),
+        (labels, net(2, 4, 2), {}, "student: expected .*, got 2 outputs where the teacher has 3"),
+        (
+            lambda x: 3 * labels(x),
+            None,
+            {},
+            r"teacher: expected .*between 0 and 1.*, got outputs between ",
+        ),
+        (nn.Linear(2, K).double(), None, {"teacher_output": "logits"}, "teacher_output: expected"),
     ],
     ids=["logits", "softmax", "said", "outputs", "range", "told"],
 )

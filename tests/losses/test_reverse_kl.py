@@ -137,7 +137,9 @@ def test_compiled_and_eager_steps_agree():
 
 def test_rows_of_a_data_set_are_refused():
     x = torch.zeros(4, 1, dtype=torch.float64)
-    with pytest.raises(ArgumentError, match=r"inputs: got rows of a data set.*Samples\(student\)"):
+    with pytest.raises(
+        ArgumentError, match=r"inputs: expected .*Samples\(student\).*, got rows of a data set"
+    ):
         lb.distill(target, Table(), Dataset(x), "reverse_kl", steps=2, device="cpu")
 
 

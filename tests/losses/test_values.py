@@ -144,7 +144,7 @@ def test_hot_cross_entropy_has_the_gradient_of_the_logit_error_over_the_classes(
 
 @pytest.mark.parametrize("temperature", [0, -1.0, math.nan, math.inf, "warm", None])
 def test_a_temperature_must_be_finite_and_above_zero(temperature) -> None:
-    with pytest.raises(ArgumentError, match=r"temperature: got .*; accepted: a finite number"):
+    with pytest.raises(ArgumentError, match=r"temperature: expected a finite number.*, got .*"):
         losses.cross_entropy(temperature)
 
 
@@ -156,14 +156,26 @@ def bound(loss, student, y) -> None:
 @pytest.mark.parametrize(
     ("loss", "y", "message"),
     [
-        ("label_cross_entropy", None, "inputs: got no labels; accepted: .*Dataset"),
-        ("label_square_error", None, "inputs: got no labels; accepted: .*Dataset"),
-        ("label_cross_entropy", [0, 1, 2, 3, 0], "y: got class numbers from 0 to 3; .*0 to 2"),
-        ("label_cross_entropy", [0, -1, 2, 1, 0], "y: got class numbers from -1 to 2"),
-        ("label_cross_entropy", [[0], [1], [2], [1], [0]], r"y: got shape \(5, 1\); .*\(n,\)"),
-        ("label_cross_entropy", SOFT[:, :2], r"y: got shape \(5, 2\); accepted: \(n, 3\)"),
-        ("label_cross_entropy", [0.0, 1.0, 2.0, 1.0, 0.0], r"y: got shape \(5,\); .*\(n, 3\)"),
-        ("label_square_error", SOFT[:, :2], r"y: got shape \(5, 2\); accepted: shape \(5, 3\)"),
+        ("label_cross_entropy", None, "inputs: expected .*Dataset.*, got no labels"),
+        ("label_square_error", None, "inputs: expected .*Dataset.*, got no labels"),
+        (
+            "label_cross_entropy",
+            [0, 1, 2, 3, 0],
+            r"y: expected .*0 to 2.*, got class numbers from 0 to 3",
+        ),
+        ("label_cross_entropy", [0, -1, 2, 1, 0], "y: expected .*, got class numbers from -1 to 2"),
+        (
+            "label_cross_entropy",
+            [[0], [1], [2], [1], [0]],
+            r"y: expected .*\(n,\).*, got shape \(5, 1\)",
+        ),
+        ("label_cross_entropy", SOFT[:, :2], r"y: expected \(n, 3\).*, got shape \(5, 2\)"),
+        (
+            "label_cross_entropy",
+            [0.0, 1.0, 2.0, 1.0, 0.0],
+            r"y: expected .*\(n, 3\).*, got shape \(5,\)",
+        ),
+        ("label_square_error", SOFT[:, :2], r"y: expected shape \(5, 3\).*, got shape \(5, 2\)"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(loss, y, message) -> None:
@@ -172,7 +184,7 @@ def test_labels_that_do_not_fit_are_refused(loss, y, message) -> None:
 
 
 def test_numbers_as_labels_are_not_taken_for_probabilities_where_sizes_happen_to_agree() -> None:
-    with pytest.raises(ArgumentError, match=r"y: got shape \(3,\)"):
+    with pytest.raises(ArgumentError, match=r"y: expected .*, got shape \(3,\)"):
         bound(losses.label_cross_entropy(), STUDENT[:3], [0.0, 1.0, 2.0])
 
 

@@ -181,7 +181,7 @@ def test_expected_log_probabilities_by_hand(name, support):
     certain = model._one_hot(support.encode(x))
     certain = certain[..., 1] if support.count == 2 else certain
     torch.testing.assert_close(model.expected_log_prob(x, certain), model.log_prob(x))
-    with pytest.raises(ArgumentError, match=r"expected: got shape"):
+    with pytest.raises(ArgumentError, match=r"expected: expected .*, got shape"):
         model.expected_log_prob(x, given[:, :1])
 
 
@@ -280,10 +280,10 @@ def test_training_comes_near_a_known_density(name):
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (torch.full((2, 5), 0.5), r"x: got 10 values such as 0.5; accepted: 0 and 1"),
-        (torch.zeros(2, 4), r"x: got .*\(2, 4\); accepted: .*\(n, 5\)"),
-        (torch.zeros(2, 5, dtype=torch.float64), r"x: got torch.float64"),
-        ([0, 1], "x: got"),
+        (torch.full((2, 5), 0.5), "x: expected 0 and 1.*, got 10 values such as 0.5"),
+        (torch.zeros(2, 4), r"x: expected .*\(n, 5\).*, got .*\(2, 4\)"),
+        (torch.zeros(2, 5, dtype=torch.float64), "x: expected .*, got torch.float64"),
+        ([0, 1], "x: expected"),
     ],
 )
 def test_what_is_no_event_is_refused(name, x, message):
@@ -303,7 +303,7 @@ def test_what_is_no_event_is_refused(name, x, message):
     ],
 )
 def test_what_fits_no_model_is_refused(name, rest, argument):
-    with pytest.raises(ArgumentError, match=f"^{argument}: got"):
+    with pytest.raises(ArgumentError, match=f"^{argument}: expected"):
         BUILDERS[name](5, **rest)
 
 

@@ -113,17 +113,17 @@ def test_batched_jacobians_and_gradients_under_vmap() -> None:
 
 @pytest.mark.parametrize("members", [0, -1, 2.0, "3", True])
 def test_bad_member_counts(members: object) -> None:
-    with pytest.raises(ArgumentError, match="members"):
+    with pytest.raises(ArgumentError, match=r"members"):
         BatchedMLP(members, 4, 3)
 
 
 def test_bad_members() -> None:
-    with pytest.raises(ArgumentError, match="one or more MLPs"):
+    with pytest.raises(ArgumentError, match=r"one or more MLPs"):
         BatchedMLP.from_members([])
-    with pytest.raises(ArgumentError, match="one or more MLPs"):
+    with pytest.raises(ArgumentError, match=r"one or more MLPs"):
         BatchedMLP.from_members([torch.nn.Linear(2, 2)])
-    with pytest.raises(ArgumentError, match="equal MLPs"):
+    with pytest.raises(ArgumentError, match=r"equal MLPs"):
         BatchedMLP.from_members([MLP(4, 3), MLP(4, 3, output="softmax")])
     for index in (3, -4, 0.0):
-        with pytest.raises(ArgumentError, match="from 0 to 2"):
+        with pytest.raises(ArgumentError, match=r"from 0 to 2"):
             BatchedMLP(3, 4, 3).member(index)

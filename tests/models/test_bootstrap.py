@@ -157,12 +157,12 @@ def changed(row, value):
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
-        (None, "y: got no class numbers"),
-        (Y.double(), "y: got no class numbers"),
-        (changed(40, 3), "y: got labels .* from 0 to 3; accepted: class numbers .* from 0 to 2"),
-        (changed(40, -1), "y: got labels .* from -1 to 2"),
-        (Y[:, None], r"y: got labels of shape \(53, 1\)"),
-        (Y[:40], "y: got 40 rows; accepted: as many rows as X: 53"),
+        (None, "y: expected .*, got no class numbers"),
+        (Y.double(), "y: expected .*, got no class numbers"),
+        (changed(40, 3), "y: expected class numbers .* from 0 to 2.*, got labels .* from 0 to 3"),
+        (changed(40, -1), "y: expected .*, got labels .* from -1 to 2"),
+        (Y[:, None], r"y: expected .*, got labels of shape \(53, 1\)"),
+        (Y[:40], "y: expected as many rows as X: 53.*, got 40 rows"),
     ],
 )
 def test_labels_that_are_no_classes_are_refused(labels, said):
@@ -173,13 +173,13 @@ def test_labels_that_are_no_classes_are_refused(labels, said):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (dict(members=0), "members: got 0"),
-        (dict(epochs=0), "epochs: got 0; accepted: a whole number from 1"),
-        (dict(epochs=1.5), "epochs: got 1.5"),
-        (dict(batch_size=0), "batch_size: got 0"),
-        (dict(batch_size="many"), "batch_size: got 'many'"),
-        (dict(preset="theses"), "preset: got 'theses'.*did you mean 'thesis'"),
-        (dict(sizes=(5, 3)), "x: got shape"),
+        (dict(members=0), "members: expected .*, got 0"),
+        (dict(epochs=0), "epochs: expected a whole number from 1.*, got 0"),
+        (dict(epochs=1.5), "epochs: expected .*, got 1.5"),
+        (dict(batch_size=0), "batch_size: expected .*, got 0"),
+        (dict(batch_size="many"), "batch_size: expected .*, got 'many'"),
+        (dict(preset="theses"), r"preset: expected .*did you mean 'thesis'.*, got 'theses'"),
+        (dict(sizes=(5, 3)), "x: expected .*, got shape"),
     ],
 )
 def test_bad_settings_are_refused(options, said):
@@ -189,7 +189,7 @@ def test_bad_settings_are_refused(options, said):
 
 def test_batches_are_no_larger_than_the_data():
     assert len(train(X[:7].float(), Y[:7])) == MEMBERS
-    with pytest.raises(lb.ArgumentError, match="batch_size: got 54; accepted: at most 53"):
+    with pytest.raises(lb.ArgumentError, match=r"batch_size: expected at most 53.*, got 54"):
         source().draw(N + 1)
 
 
@@ -208,5 +208,5 @@ def test_the_loss_is_the_sum_of_the_members_own():
         for m in range(MEMBERS)
     )
     torch.testing.assert_close(loss(Seen(), None, batch), expected, rtol=1e-12, atol=1e-12)
-    with pytest.raises(lb.ArgumentError, match="class numbers from 0 to 2"):
+    with pytest.raises(lb.ArgumentError, match=r"class numbers from 0 to 2"):
         loss.bind(Probe(Seen(), None, batch._replace(y=batch.y + 1)))

@@ -214,51 +214,54 @@ def test_numbers_move_by_slice_sampling_unasked():
 
 
 REFUSED = {
-    "no function": (lambda: Energy(3, Binary(2)), r"fn: got a int; accepted: a function"),
-    "no support": (lambda: Energy(ring, 784), r"support: got 784; accepted: a support"),
-    "cold": (lambda: Energy(ring, Binary(2), 0), r"temperature: got 0; .*above zero"),
-    "negative": (lambda: Energy(ring, Binary(2), -1.0), r"temperature: got -1.0"),
-    "infinite": (lambda: Energy(ring, Binary(2), math.inf), r"temperature: got inf"),
-    "advance is no function": (lambda: Energy(ring, Binary(2), advance=1), r"advance: got a int"),
+    "no function": (lambda: Energy(3, Binary(2)), "fn: expected a function.*, got a int"),
+    "no support": (lambda: Energy(ring, 784), "support: expected a support.*, got 784"),
+    "cold": (lambda: Energy(ring, Binary(2), 0), r"temperature: expected .*above zero.*, got 0"),
+    "negative": (lambda: Energy(ring, Binary(2), -1.0), "temperature: expected .*, got -1.0"),
+    "infinite": (lambda: Energy(ring, Binary(2), math.inf), "temperature: expected .*, got inf"),
+    "advance is no function": (
+        lambda: Energy(ring, Binary(2), advance=1),
+        "advance: expected .*, got a int",
+    ),
     "advance without sweeps": (
         lambda: Energy(ring, Binary(2), advance=lambda x: x),
-        r"advance: got a function of \(x\); accepted: .*advance\(x, sweeps, generator\)",
+        r"advance: expected .*advance\(x, sweeps, generator\).*, got a function of \(x\)",
     ),
     "a sum over all": (
         lambda: Energy(torch.sum, Binary(2))(torch.zeros(3, 2)),
-        r"fn: got energies of shape \(\) for 3 events; accepted: shape \(3,\)",
+        r"fn: expected shape \(3,\).*, got energies of shape \(\) for 3 events",
     ),
     "a column": (
         lambda: Energy(lambda x: x[:, :1], Binary(2))(torch.zeros(3, 2)),
-        r"fn: got energies of shape \(3, 1\)",
+        r"fn: expected .*, got energies of shape \(3, 1\)",
     ),
     "a number": (
         lambda: Energy(lambda x: 1.0, Binary(2))(torch.zeros(3, 2)),
-        r"fn: got energies of type float",
+        "fn: expected .*, got energies of type float",
     ),
     "NaN": (
         lambda: Energy(lambda x: x.sum(1) * math.nan, Binary(2)).advance(torch.zeros(3, 2)),
-        r"fn: got energies that are NaN or −∞",
+        "fn: expected .*, got energies that are NaN or −∞",
     ),
     "chains of another shape": (
         lambda: Energy(ring, Binary(2), advance=lambda x, s, g: x[:1]).advance(torch.zeros(3, 2)),
-        r"advance: got a tensor \(1, 2\).*accepted: chains as it was given them, \(3, 2\)",
+        r"advance: expected chains as it was given them, \(3, 2\).*, got a tensor \(1, 2\)",
     ),
     "chains that are none": (
         lambda: Energy(ring, Binary(2), advance=lambda x, s, g: None).advance(torch.zeros(3, 2)),
-        r"advance: got a NoneType",
+        "advance: expected .*, got a NoneType",
     ),
     "sweeps back in time": (
         lambda: Energy(ring, Binary(2)).advance(torch.zeros(3, 2), -1),
-        r"sweeps: got -1",
+        "sweeps: expected .*, got -1",
     ),
     "real numbers site by site": (
         lambda: Energy(ring, Real(2)).sites(torch.zeros(3, 2)),
-        r"advance: got None over Real\(2\); accepted: advance\(x, sweeps, generator\)",
+        r"advance: expected advance\(x, sweeps, generator\).*, got None over Real\(2\)",
     ),
     "a path over the reals": (
         lambda: Energy(ring, Real(2)).path(),
-        r"path: got an energy over Real\(2\); accepted: a discrete support",
+        r"path: expected a discrete support.*, got an energy over Real\(2\)",
     ),
 }
 

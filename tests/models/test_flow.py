@@ -95,14 +95,14 @@ def test_it_is_a_student_of_distill():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Flow(0), "dim: got 0"),
-        (lambda: Flow(2, "wide"), "hidden: got 'wide'"),
-        (lambda: Flow(2, (0,)), "hidden: got"),
-        (lambda: Flow(2, bins=1), "bins: got 1"),
-        (lambda: Flow(2).log_prob(torch.zeros(3, 4)), r"x: got shape \(3, 4\)"),
-        (lambda: Flow(2).log_prob(np.zeros((3, 2))), "x: got ndarray"),
+        (lambda: Flow(0), "dim: expected .*, got 0"),
+        (lambda: Flow(2, "wide"), "hidden: expected .*, got 'wide'"),
+        (lambda: Flow(2, (0,)), "hidden: expected"),
+        (lambda: Flow(2, bins=1), "bins: expected .*, got 1"),
+        (lambda: Flow(2).log_prob(torch.zeros(3, 4)), r"x: expected .*, got shape \(3, 4\)"),
+        (lambda: Flow(2).log_prob(np.zeros((3, 2))), "x: expected .*, got ndarray"),
         (lambda: Flow(2).start_from(torch.eye(3)[:, [0, 0]] * 0 + 5), "variable 0 never changes"),
-        (lambda: Flow.from_spec({"type": "Flow"}), "spec: got"),
+        (lambda: Flow.from_spec({"type": "Flow"}), "spec: expected"),
     ],
 )
 def test_what_is_refused(call, message):

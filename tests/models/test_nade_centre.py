@@ -217,7 +217,7 @@ class TestStates:
 @pytest.mark.parametrize(
     ("centre", "message"),
     [
-        (torch.zeros(5), r"shape \(5,\); accepted: means from 0 to 1 of shape \(2, 3\) or \(6,\)"),
+        (torch.zeros(5), r"shape \(5,\); expected means from 0 to 1 of shape \(2, 3\) or \(6,\)"),
         (torch.zeros(3, 2), r"shape \(3, 2\)"),
         (0.5, r"shape \(\)"),
         (torch.full((6,), 1.5), "6 values such as 1.5"),
@@ -228,13 +228,13 @@ class TestStates:
     ],
 )
 def test_what_is_no_centre_is_refused(centre, message):
-    with pytest.raises(ArgumentError, match=f"centre: got {message}"):
+    with pytest.raises(ArgumentError, match=f"centre: expected .*, got {message}"):
         NADE(6, 2, support=Binary(2, 3), centre=centre)
 
 
 def test_spins_have_means_from_minus_one_and_states_none():
     assert NADE(2, 2, support=Spins(2), centre=[-1.0, 1.0]).mean.tolist() == [0.0, 1.0]
-    with pytest.raises(ArgumentError, match=r"centre: got .*States.*; accepted: None"):
+    with pytest.raises(ArgumentError, match=r"centre: expected None.*, got .*States.*"):
         NADE(2, 2, support=States(3, 2), centre=[1.0, 1.0])
 
 
@@ -299,9 +299,11 @@ class TestFromAnRBM:
         spins = SimpleNamespace(
             W=rbm.W, a=rbm.a, b=rbm.b, advance=lambda x, *_: x, start=lambda n, _: -torch.ones(n, 9)
         )
-        with pytest.raises(ArgumentError, match="centre: got 9 values such as -1; accepted: means"):
+        with pytest.raises(
+            ArgumentError, match=r"centre: expected means.*, got 9 values such as -1"
+        ):
             NADE.from_rbm(spins)
 
     def test_other_words_are_refused(self):
-        with pytest.raises(ArgumentError, match="centre: got 'mean'; accepted: 'auto', None or"):
+        with pytest.raises(ArgumentError, match=r"centre: expected 'auto', None or.*, got 'mean'"):
             NADE.from_rbm(self.rbm(), centre="mean")

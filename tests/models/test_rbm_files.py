@@ -93,7 +93,9 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, suffix, monkeypatch) -> Non
 
 
 def test_only_known_forms_are_written(tmp_path) -> None:
-    with pytest.raises(ArgumentError, match=r"path: got .*rbm.mat; .*\.npz or \.safetensors"):
+    with pytest.raises(
+        ArgumentError, match=r"path: expected .*\.npz or \.safetensors.*, got .*rbm.mat"
+    ):
         RBM.random(2, 2).save(tmp_path / "rbm.mat")
     (tmp_path / "file").touch()
     with pytest.raises(LimbeckError, match=r"writing .* failed"):
@@ -140,7 +142,7 @@ def test_a_file_that_was_cut_short(tmp_path, suffix) -> None:
 @pytest.mark.parametrize("suffix", FORMS)
 def test_other_models(tmp_path, suffix) -> None:
     write(path := tmp_path / f"net{suffix}", {"weight": np.zeros((2, 3)), "bias": np.zeros(3)})
-    refused(path, "which holds bias, weight; accepted: a file with W, a and b, or vishid")
+    refused(path, r"expected a file with W, a and b, or vishid.*which holds bias, weight")
 
 
 def test_a_single_array(tmp_path) -> None:
@@ -161,7 +163,7 @@ def test_pickles_are_not_read(tmp_path) -> None:
 def test_matlab_7_3(tmp_path) -> None:
     head = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM"  # version 2 is HDF5
     (path := tmp_path / "rbm.mat").write_bytes(head + bytes(400))
-    refused(path, "in MATLAB's format 7.3; accepted: .*-v7")
+    refused(path, r"expected .*-v7.*in MATLAB's format 7.3")
 
 
 @pytest.mark.parametrize("suffix", FORMS)
@@ -169,7 +171,7 @@ def test_matlab_7_3(tmp_path) -> None:
     ("wrong", "message"),
     [
         ({"W": ARRAYS["W"].T}, r"whose W has shape \(3, 4\), which looks transposed"),
-        ({"a": np.zeros(5)}, r"whose a has shape \(5,\); accepted: shape \(4,\)"),
+        ({"a": np.zeros(5)}, r"expected shape \(4,\).*whose a has shape \(5,\)"),
         ({"b": np.zeros((2, 2))}, r"whose b has shape \(2, 2\)"),
         ({"W": ARRAYS["W"] * np.nan}, "whose W has 12 NaN or infinite values"),
     ],
@@ -187,5 +189,5 @@ def test_cells_and_texts(tmp_path) -> None:
 
 def test_a_bad_type_is_not_the_files_fault(tmp_path) -> None:
     write(path := tmp_path / "rbm.npz", ARRAYS)
-    with pytest.raises(ArgumentError, match=r"dtype: got torch\.float16"):
+    with pytest.raises(ArgumentError, match=r"dtype: expected .*, got torch\.float16"):
         RBM.load(path, dtype=torch.float16)

@@ -148,15 +148,21 @@ def test_base_biases_are_log_odds_of_the_data(kind) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: model().path(torch.zeros(3)), r"base: got shape \(3,\); accepted: shape \(4,\)"),
-        (lambda: model().path([0, 0, 0, math.nan]), "base: got 1 NaN"),
-        (lambda: model().path().climb(X, 0.5, 1.5), "after: got 1.5; accepted: a number from 0"),
-        (lambda: model().path().climb(X, -0.5, 1), "before: got -0.5"),
-        (lambda: model().path().advance(X, math.nan), "beta: got nan"),
-        (lambda: model().path().sample(-1), "n: got -1"),
-        (lambda: base_biases([[0, 0.5]]), "data: got 1 values such as 0.5; .* binarise"),
-        (lambda: base_biases(np.zeros((2, 3, 3))), r"data: got shape \(2, 3, 3\); .*reshape"),
-        (lambda: base_biases([[0, 1]], smoothing=0), "smoothing: got 0"),
+        (lambda: model().path(torch.zeros(3)), r"base: expected shape \(4,\).*, got shape \(3,\)"),
+        (lambda: model().path([0, 0, 0, math.nan]), "base: expected .*, got 1 NaN"),
+        (lambda: model().path().climb(X, 0.5, 1.5), "after: expected a number from 0.*, got 1.5"),
+        (lambda: model().path().climb(X, -0.5, 1), "before: expected .*, got -0.5"),
+        (lambda: model().path().advance(X, math.nan), "beta: expected .*, got nan"),
+        (lambda: model().path().sample(-1), "n: expected .*, got -1"),
+        (
+            lambda: base_biases([[0, 0.5]]),
+            r"data: expected .* binarise.*, got 1 values such as 0.5",
+        ),
+        (
+            lambda: base_biases(np.zeros((2, 3, 3))),
+            r"data: expected .*reshape.*, got shape \(2, 3, 3\)",
+        ),
+        (lambda: base_biases([[0, 1]], smoothing=0), "smoothing: expected .*, got 0"),
     ],
 )
 def test_bad_arguments(call, message) -> None:

@@ -183,9 +183,9 @@ def test_temperatures_may_be_given():
      [0, 0.6, 0.5, 1], [0, math.nan, 1], [0, 2, 1], ["a", "b"]],
 )  # fmt: skip
 def test_schedules_that_are_none_are_refused(schedule):
-    with pytest.raises(ArgumentError, match=r"schedule: got .*accepted: '2008', a number"):
+    with pytest.raises(ArgumentError, match=r"schedule: expected '2008', a number.*, got "):
         temperatures(schedule)
-    with pytest.raises(ArgumentError, match="spacing: got 'log'"):
+    with pytest.raises(ArgumentError, match=r"spacing: expected .*, got 'log'"):
         temperatures(5, "log")
 
 
@@ -194,16 +194,16 @@ def test_a_target_without_a_path_is_refused_with_what_is_accepted():
         def __init__(self, rbm):
             self.support, self.log_unnormalized = rbm.support, rbm.log_unnormalized
 
-    with pytest.raises(ArgumentError, match=r"a Bare with no path\(\); accepted: for method='ais'"):
+    with pytest.raises(ArgumentError, match=r"expected for method='ais'.*a Bare with no path\(\)"):
         annealed(Bare(random_rbm()))
     real = Energy(lambda x: x.square().sum(1), Real(2), advance=lambda x, s, g: x)
-    with pytest.raises(ArgumentError, match="path"):
+    with pytest.raises(ArgumentError, match=r"path"):
         annealed(real)
-    with pytest.raises(ArgumentError, match="no path"):
+    with pytest.raises(ArgumentError, match=r"no path"):
         annealed(random_rbm(), path=object())
     half = Bare(random_rbm())
     half.path = lambda: object()
-    with pytest.raises(ArgumentError, match="a path without log_z and sample"):
+    with pytest.raises(ArgumentError, match=r"a path without log_z and sample"):
         annealed(half)
 
 
@@ -219,5 +219,5 @@ def test_weights_that_are_no_numbers_are_refused():
 
         log_unnormalized = advance = None
 
-    with pytest.raises(ArgumentError, match="target: got log weights such as nan"):
+    with pytest.raises(ArgumentError, match=r"target: expected .*, got log weights such as nan"):
         annealed(random_rbm(), path=Broken())

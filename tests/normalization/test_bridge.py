@@ -294,18 +294,18 @@ def test_log_z_below_the_density_of_a_single_event_is_impossible():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"samples": 0}, "samples: got 0; accepted: a whole number from 1"),
-        ({"samples": -5}, "samples: got -5"),
-        ({"samples": 10.5}, "samples: got 10.5"),
-        ({"chains": 0}, "chains: got 0; accepted: a whole number from 1 to 2000"),
-        ({"chains": 2001}, "chains: got 2001"),
-        ({"thin": 0}, "thin: got 0"),
-        ({"burn_in": -1}, "burn_in: got -1"),
-        ({"burn_in": "long"}, "burn_in: got 'long'; accepted: a whole number from 0, or 'auto'"),
-        ({"kernel": "gibs"}, "kernel: got 'gibs'"),
-        ({"start": "data"}, "start: got 'data'"),
-        ({"second_start": "data"}, "second_start: got 'data'"),
-        ({"start": torch.zeros(2, 3)}, r"start: got shape \(2, 3\)"),
+        ({"samples": 0}, "samples: expected a whole number from 1.*, got 0"),
+        ({"samples": -5}, "samples: expected .*, got -5"),
+        ({"samples": 10.5}, "samples: expected .*, got 10.5"),
+        ({"chains": 0}, "chains: expected a whole number from 1 to 2000.*, got 0"),
+        ({"chains": 2001}, "chains: expected .*, got 2001"),
+        ({"thin": 0}, "thin: expected .*, got 0"),
+        ({"burn_in": -1}, "burn_in: expected .*, got -1"),
+        ({"burn_in": "long"}, "burn_in: expected a whole number from 0, or 'auto'.*, got 'long'"),
+        ({"kernel": "gibs"}, "kernel: expected .*, got 'gibs'"),
+        ({"start": "data"}, "start: expected .*, got 'data'"),
+        ({"second_start": "data"}, "second_start: expected .*, got 'data'"),
+        ({"start": torch.zeros(2, 3)}, r"start: expected .*, got shape \(2, 3\)"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(settings, message):
@@ -319,5 +319,7 @@ def test_chains_that_end_without_mass_are_refused():
         lambda x: torch.where(x.sum(1) > 6, math.inf, 0.0), Binary(12), advance=lambda x, s, g: x
     )
     coins = Bernoulli(torch.full((12,), 0.2))
-    with pytest.raises(ArgumentError, match="target: got chains at events of zero density"):
+    with pytest.raises(
+        ArgumentError, match=r"target: expected .*, got chains at events of zero density"
+    ):
         bridged(stuck, coins, start=torch.ones(1, 12))

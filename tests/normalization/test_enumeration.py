@@ -135,19 +135,22 @@ def test_events_have_the_type_of_the_parameters() -> None:
     [
         (
             lambda: exact_log_z(RBM.random(784, 500)),
-            "784 visible and 500 hidden units; .*25 on one",
+            r"25 on one.*784 visible and 500 hidden units",
         ),
-        (lambda: exact_log_z(RBM.random(6, 6), limit=32), "6 visible and 6 hidden units; .* 5 on"),
+        (lambda: exact_log_z(RBM.random(6, 6), limit=32), r" 5 on.*6 visible and 6 hidden units"),
         (
             lambda: exact_log_z(Energy(lambda x: x.sum(1), States(3, 20))),
-            r"target: got 3\^20 events",
+            r"target: expected .*, got 3\^20 events",
         ),
-        (lambda: exact_log_z(Energy(lambda x: x.sum(1), Real(2))), r"target: got Real\(2\)"),
-        (lambda: exact_log_z("rbm"), "target: got a str"),
+        (
+            lambda: exact_log_z(Energy(lambda x: x.sum(1), Real(2))),
+            r"target: expected .*, got Real\(2\)",
+        ),
+        (lambda: exact_log_z("rbm"), "target: expected .*, got a str"),
         (lambda: exact_log_z(Energy(lambda x: x.sum(1) * math.nan, Binary(2))), "log Z is nan"),
         (lambda: exact_log_z(Energy(lambda x: x.sum(1) + math.inf, Binary(2))), "log Z is -inf"),
-        (lambda: exact_log_z(RBM.random(2, 2), block=0), "block: got 0"),
-        (lambda: exact_log_z(RBM.random(2, 2), limit=0), "limit: got 0"),
+        (lambda: exact_log_z(RBM.random(2, 2), block=0), "block: expected .*, got 0"),
+        (lambda: exact_log_z(RBM.random(2, 2), limit=0), "limit: expected .*, got 0"),
     ],
 )
 def test_bad_arguments(call, message) -> None:
@@ -158,13 +161,13 @@ def test_bad_arguments(call, message) -> None:
 def test_broken_weights_are_told() -> None:
     rbm = RBM.random(4, 4)
     torch.nn.init.constant_(rbm.W, math.nan)
-    with pytest.raises(ArgumentError, match="log Z is nan"):
+    with pytest.raises(ArgumentError, match=r"log Z is nan"):
         exact_log_z(rbm)
 
 
 def test_a_larger_limit_is_the_users_choice() -> None:
     rbm = RBM.random(6, 6, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(ArgumentError, match="at most 5 on one side"):
+    with pytest.raises(ArgumentError, match=r"at most 5 on one side"):
         exact_log_z(rbm, limit=63)
     assert exact_log_z(rbm, limit=64) == exact_log_z(rbm)
 

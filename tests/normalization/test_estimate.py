@@ -36,7 +36,7 @@ def test_an_exact_value_has_no_width_and_an_unknown_error_an_infinite_one():
 
 @pytest.mark.parametrize("level", [0, 1, 95, -0.5, math.nan, "95%"])
 def test_levels_are_probabilities(level):
-    with pytest.raises(ArgumentError, match=r"level: got .* a number between 0 and 1"):
+    with pytest.raises(ArgumentError, match=r"level: expected .*, got .* a number between 0 and 1"):
         estimate().interval(level)
 
 

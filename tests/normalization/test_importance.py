@@ -201,9 +201,9 @@ def test_a_target_without_sweeps_or_with_inexact_ones_is_unchecked():
 
 def test_zero_samples_and_other_supports_are_refused():
     rbm = random_rbm()
-    with pytest.raises(ArgumentError, match="samples: got 0"):
+    with pytest.raises(ArgumentError, match=r"samples: expected .*, got 0"):
         estimated(rbm, student(rbm), samples=0)
-    with pytest.raises(ArgumentError, match="proposal: got"):
+    with pytest.raises(ArgumentError, match=r"proposal: expected"):
         estimated(rbm, Bernoulli(torch.full((5,), 0.5)))
 
 

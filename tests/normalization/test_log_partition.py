@@ -93,10 +93,13 @@ def test_float32_models_are_summed_in_float64():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "bar"}, "method: got 'bar'"),
-        ({"method": "bridge", "samples": 0}, "samples: got 0"),
-        ({"seed": -1, "method": "bridge"}, "seed: got -1"),
-        ({"proposal": "nade", "method": "bridge"}, "proposal: got a str without log_prob"),
+        ({"method": "bar"}, "method: expected .*, got 'bar'"),
+        ({"method": "bridge", "samples": 0}, "samples: expected .*, got 0"),
+        ({"seed": -1, "method": "bridge"}, "seed: expected .*, got -1"),
+        (
+            {"proposal": "nade", "method": "bridge"},
+            "proposal: expected .*, got a str without log_prob",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(settings, message):
@@ -105,11 +108,13 @@ def test_what_cannot_be_meant_is_refused(settings, message):
 
 
 def test_targets_that_are_none_are_refused():
-    with pytest.raises(ArgumentError, match="target: got an object of type int without"):
+    with pytest.raises(
+        ArgumentError, match=r"target: expected .*, got an object of type int without"
+    ):
         log_partition(3, method="bridge")
     real = Energy(lambda x: x.square().sum(1), Real(2), advance=lambda x, s, g: x)
-    with pytest.raises(ArgumentError, match=r"target: got .*discrete support"):
+    with pytest.raises(ArgumentError, match=r"target: expected .*.*discrete support.*, got "):
         log_partition(real, method="exact")
     broken = Energy(lambda x: x.sum(1) * math.nan, Spins(30))
-    with pytest.raises(ArgumentError, match="NaN"):
+    with pytest.raises(ArgumentError, match=r"NaN"):
         log_partition(broken, method="importance", proposal=NADE(30, 2, support=Spins(30)))

@@ -64,17 +64,19 @@ class Own(nn.Module):
 
 @pytest.mark.parametrize("samples", [lambda n: torch.zeros(n + 1, 3), lambda n: [0.0] * n])
 def test_samples_of_another_number_are_refused(samples):
-    with pytest.raises(ArgumentError, match=r"proposal: got .* for 4 samples"):
+    with pytest.raises(ArgumentError, match=r"proposal: expected .*, got .* for 4 samples"):
         Proposal(Own(samples, None)).sample(4, generator())
 
 
 @pytest.mark.parametrize("logs", [lambda x: x, lambda x: x.sum(), lambda x: [0.0] * len(x)])
 def test_log_densities_of_another_shape_are_refused(logs):
-    with pytest.raises(ArgumentError, match=r"proposal: got log densities .* of 4 events"):
+    with pytest.raises(
+        ArgumentError, match=r"proposal: expected .*, got log densities .* of 4 events"
+    ):
         Proposal(Own(None, logs)).log_prob(torch.zeros(4, 3))
 
 
 @pytest.mark.parametrize("model", [None, 3, nn.Linear(2, 2), "nade"])
 def test_what_is_no_density_is_refused(model):
-    with pytest.raises(ArgumentError, match=r"proposal: got a .* without log_prob"):
+    with pytest.raises(ArgumentError, match=r"proposal: expected .*, got a .* without log_prob"):
         as_proposal(model)

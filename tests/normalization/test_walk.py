@@ -143,12 +143,14 @@ def one_value(value: float) -> Tabular:
 )
 def test_starts_that_are_no_events_are_refused(data, message):
     densities = Densities(random_rbm(), one_value(0.0))
-    with pytest.raises(ArgumentError, match="start: got .*" + message):
+    with pytest.raises(ArgumentError, match=r"start: expected .*, got .*" + message):
         starts(densities, data, 5, generator())
 
 
 def test_an_advance_of_another_shape_is_refused():
     rbm = random_rbm()
     rbm.advance = lambda x, sweeps=1, generator=None: x[:-1]
-    with pytest.raises(ArgumentError, match=r"target: got chains of shape \(3, 12\) from advance"):
+    with pytest.raises(
+        ArgumentError, match=r"target: expected .*, got chains of shape \(3, 12\) from advance"
+    ):
         Walk(Densities(rbm), torch.zeros(4, 12).double(), generator()).sweep(1)

@@ -158,6 +158,8 @@ OTHERS = {
 def test_other_pairs_are_refused_with_what_is_possible(case):
     make, target, message = OTHERS[case]
     assert not can_warm_start(make(), target)
-    with pytest.raises(ArgumentError, match=rf"init: got 'teacher' for {message}.*NADE and an RBM"):
+    with pytest.raises(
+        ArgumentError, match=rf"init: expected .*NADE and an RBM.*, got 'teacher' for {message}"
+    ):
         warm_start(make(), target)
     assert can_warm_start(NADE(5, 2, support=Binary(5)), rbm())

@@ -90,7 +90,7 @@ def test_all_forms_are_alike(kind):
 def test_deterministics_are_left_out_by_name(kind):
     assert as_draws(OBJECTS[kind](), var_names=["beta"]).structure.names == ("beta",)
     assert as_draws(OBJECTS[kind](), var_names="~beta").structure.names == ("alpha",)
-    with pytest.raises(ArgumentError, match=r"got 'bta'; accepted: .*did you mean 'beta'\?"):
+    with pytest.raises(ArgumentError, match=r"expected .*did you mean 'beta'\?.*, got 'bta'"):
         as_draws(OBJECTS[kind](), var_names="bta")
 
 
@@ -98,7 +98,7 @@ def test_one_variable_of_vectors_is_bare():
     draws = as_draws(data_set()["alpha"])
     assert draws.structure.vector
     np.testing.assert_array_equal(draws.flat, ALPHA.reshape(-1, 3))
-    with pytest.raises(ArgumentError, match=r"draws of shape \(\); .*by name"):
+    with pytest.raises(ArgumentError, match=r"by name.*draws of shape \(\)"):
         as_draws(data_set()["beta"])
 
 
@@ -108,7 +108,9 @@ def test_draws_of_all_chains_in_one_dimension():
     draws = as_draws(stacked)
     assert (draws.chains, draws.per_chain) == (1, 80)
     np.testing.assert_array_equal(draws.take(range(80))["alpha"], ALPHA.reshape(-1, 3))
-    with pytest.raises(ArgumentError, match="burn_in: got 5 with draws of all chains"):
+    with pytest.raises(
+        ArgumentError, match=r"burn_in: expected .*, got 5 with draws of all chains"
+    ):
         as_draws(stacked, burn_in=5)
     one = as_draws(data_set().isel(chain=2, drop=True))
     np.testing.assert_array_equal(one.take(range(20))["beta"], BETA[2])
@@ -135,9 +137,9 @@ def test_data_frames():
     draws = as_draws(by_chain, burn_in=10, var_names="alpha")
     np.testing.assert_array_equal(draws.take(range(40))["alpha"], ALPHA[:, 10:].reshape(-1, 3))
     assert as_draws(pandas.DataFrame(ALPHA.reshape(80, 3))).structure.vector
-    with pytest.raises(ArgumentError, match="values of object"):
+    with pytest.raises(ArgumentError, match=r"values of object"):
         as_draws(frame.assign(name="x"))
-    with pytest.raises(ArgumentError, match="chains of 20, 20, 20, 19 draws"):
+    with pytest.raises(ArgumentError, match=r"chains of 20, 20, 20, 19 draws"):
         as_draws(by_chain[:-1])
 
 

@@ -62,7 +62,7 @@ def test_rows_of_tables_are_kept_in_words():
 
 def test_rows_must_be_those_of_the_report():
     small, report = making.compressed()
-    with pytest.raises(ArgumentError, match="X: got 300 rows; accepted: the 200 of the report"):
+    with pytest.raises(ArgumentError, match=r"X: expected the 200 of the report.*, got 300 rows"):
         records.described(small, verb="compress", report=report, X=making.digits()[0][:300])
 
 
@@ -175,12 +175,12 @@ def test_estimates_keep_their_reasons():
 
 @pytest.mark.parametrize("wrong", [{}, [], {"bridge": 3.0}, None])
 def test_what_is_no_estimate_is_refused(wrong):
-    with pytest.raises(ArgumentError, match="log_z"):
+    with pytest.raises(ArgumentError, match=r"log_z"):
         records.described(wrong, verb="logz")
 
 
 def test_an_unknown_verb_is_refused():
-    with pytest.raises(ArgumentError, match="did you mean 'normalize'"):
+    with pytest.raises(ArgumentError, match=r"did you mean 'normalize'"):
         records.described(None, verb="normalise")
 
 

@@ -57,12 +57,12 @@ def test_a_result_without_arrays_is_one(tmp_path):
 @pytest.mark.parametrize(
     ("content", "arrays", "message"),
     [
-        ({"verb": "compres"}, {}, "verb: got 'compres'.*did you mean 'compress'"),
-        ({}, {}, "verb: got None"),
-        ({"verb": "logz", "history": [1]}, {}, "history: got a list; accepted: names and values"),
-        ({"verb": "logz", "title": None}, {}, "title: got a NoneType; accepted: words"),
-        ({"verb": "logz", "verdicts": {}}, {}, "verdicts: got a dict; accepted: a list"),
-        (CONTENT, {"x": [object()]}, r"arrays\['x'\]: got an array of object"),
+        ({"verb": "compres"}, {}, r"verb: expected .*did you mean 'compress'.*, got 'compres'"),
+        ({}, {}, "verb: expected .*, got None"),
+        ({"verb": "logz", "history": [1]}, {}, "history: expected names and values.*, got a list"),
+        ({"verb": "logz", "title": None}, {}, "title: expected words.*, got a NoneType"),
+        ({"verb": "logz", "verdicts": {}}, {}, "verdicts: expected a list.*, got a dict"),
+        (CONTENT, {"x": [object()]}, r"arrays\['x'\]: expected .*, got an array of object"),
         ({**CONTENT, "format": "other"}, {}, "format 'other'"),
     ],
 )
@@ -84,11 +84,11 @@ def test_a_failed_write_leaves_the_result_as_it_was(tmp_path):
 def test_a_file_is_no_folder(tmp_path):
     path = tmp_path / "file"
     path.write_text("x")
-    with pytest.raises(ArgumentError, match="a file; accepted: a folder"):
+    with pytest.raises(ArgumentError, match=r"expected a folder.*a file"):
         storage.write(path, CONTENT)
-    with pytest.raises(ArgumentError, match="which is no folder"):
+    with pytest.raises(ArgumentError, match=r"which is no folder"):
         storage.read(path)
-    with pytest.raises(ArgumentError, match="which is no folder"):
+    with pytest.raises(ArgumentError, match=r"which is no folder"):
         storage.read(tmp_path / "nowhere")
 
 
@@ -96,7 +96,7 @@ def test_an_unfinished_run_is_told_from_another_folder(tmp_path):
     with pytest.raises(ArgumentError, match=r"without result\.json"):
         storage.read(tmp_path)
     (tmp_path / "UNFINISHED").touch()
-    with pytest.raises(ArgumentError, match=r"not finished; .*the same command again goes on"):
+    with pytest.raises(ArgumentError, match=r"the same command again goes on.*not finished"):
         storage.read(tmp_path)
 
 
@@ -110,7 +110,7 @@ def test_broken_json_is_refused(tmp_path, text):
 @pytest.mark.parametrize("text", ["[]", '{"steps": 3}', '{"format": "limbeck-result-9"}'])
 def test_other_json_is_refused(tmp_path, text):
     (tmp_path / "result.json").write_text(text)  # such as a student's own result.json
-    with pytest.raises(ArgumentError, match="accepted: 'limbeck-result-1'"):
+    with pytest.raises(ArgumentError, match=r"expected 'limbeck-result-1'"):
         storage.read(tmp_path)
 
 

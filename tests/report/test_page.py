@@ -168,10 +168,10 @@ def test_several_results_on_one_page(tour, folders):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (([], "out", ["a"]), "folders: got"),
-        (("one", "out", ["a"]), "folders: got 'one'"),
-        ((["one"], "out", "a finding"), "findings: got 'a finding'"),
-        ((["one"], "out", []), "findings: got"),
+        (([], "out", ["a"]), "folders: expected"),
+        (("one", "out", ["a"]), "folders: expected .*, got 'one'"),
+        ((["one"], "out", "a finding"), "findings: expected .*, got 'a finding'"),
+        ((["one"], "out", []), "findings: expected"),
         ((["nowhere"], "out", ["a"]), "which is no folder"),
     ],
 )

@@ -34,5 +34,5 @@ def test_what_is_not_known_has_not_been_met(value):
 
 
 def test_a_bound_is_a_number():
-    with pytest.raises(ArgumentError, match="a finite number"):
+    with pytest.raises(ArgumentError, match=r"a finite number"):
         required("kl", 0.1, math.nan)

@@ -131,10 +131,10 @@ def test_a_teacher_is_asked_about_copies_and_not_about_images():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rotation": -1.0}, "rotation: got -1"),
-        ({"scale": 1.0}, "scale: got 1"),
-        ({"original": 1.5}, "original: got 1.5; accepted: a number from 0 to 1"),
-        ({"shift": float("nan")}, "shift: got nan"),
+        ({"rotation": -1.0}, "rotation: expected .*, got -1"),
+        ({"scale": 1.0}, "scale: expected .*, got 1"),
+        ({"original": 1.5}, "original: expected a number from 0 to 1.*, got 1.5"),
+        ({"shift": float("nan")}, "shift: expected .*, got nan"),
     ],
 )
 def test_changes_are_checked(change, message):
@@ -143,5 +143,5 @@ def test_changes_are_checked(change, message):
 
 
 def test_images_of_another_shape_are_refused():
-    with pytest.raises(LimbeckError, match=r"X: got shape \(3, 48\); accepted: shape \(3, 784\)"):
+    with pytest.raises(LimbeckError, match=r"X: expected shape \(3, 784\).*, got shape \(3, 48\)"):
         Copies(images())

@@ -30,7 +30,7 @@ def write_images(folder, rows=(60_000, 10_000), columns=98, dtype=np.uint8):
 
 
 def test_a_folder_must_be_named(tmp_path):
-    with pytest.raises(LimbeckError, match=r"data: got nothing; accepted: .*LIMBECK_DATA"):
+    with pytest.raises(LimbeckError, match=r"data: expected .*LIMBECK_DATA.*, got nothing"):
         data.folder_of(None)
     with pytest.raises(LimbeckError, match="which is no folder"):
         data.folder_of(tmp_path / "absent")
@@ -82,7 +82,7 @@ def test_files_that_hold_no_images_are_refused(tmp_path, content):
 def test_another_rbm_is_refused(tmp_path):
     rbm = RBM.random(784, 500, 0.1, torch.Generator().manual_seed(0))
     rbm.save(tmp_path / "rbm_cd25_500.npz")
-    with pytest.raises(LimbeckError, match=r"log p̃ of the blank image is .*436\.4938"):
+    with pytest.raises(LimbeckError, match=r"436\.4938.*log p̃ of the blank image is "):
         data.rbm(tmp_path)
     with pytest.raises(LimbeckError):
         data.rbm(tmp_path.parent / "nowhere")

@@ -118,7 +118,9 @@ def test_the_size_is_positive_finite_and_free_of_scale(chains, draws, seed, scal
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_series_that_are_no_numbers_are_refused(bad):
     for function in (effective_size, r_hat):
-        with pytest.raises(ArgumentError, match="series: got nothing, NaN or infinite"):
+        with pytest.raises(
+            ArgumentError, match=r"series: expected .*, got nothing, NaN or infinite"
+        ):
             function(torch.tensor([[1.0, bad, 2.0, 3.0]]))
 
 
@@ -193,7 +195,7 @@ def test_weights_without_a_tail():
     assert pareto_k(torch.zeros(1000)) == -math.inf
     assert math.isnan(pareto_k(torch.zeros(10)))
     assert math.isnan(pareto_k(torch.cat([torch.zeros(997), torch.arange(3.0)])))
-    with pytest.raises(ArgumentError, match="log_weights"):
+    with pytest.raises(ArgumentError, match=r"log_weights"):
         pareto_k(torch.tensor([0.0, math.nan]))
 
 

@@ -182,5 +182,7 @@ def test_equal_seeds_give_equal_chains_in_either_order():
 
 
 def test_unknown_orders_are_refused():
-    with pytest.raises(ArgumentError, match=r"order: got 'randm'.*did you mean 'random'"):
+    with pytest.raises(
+        ArgumentError, match=r"order: expected .*did you mean 'random'.*, got 'randm'"
+    ):
         sweep(Table(Binary(3)), torch.zeros(1, 3), Binary(3), order="randm")

@@ -80,7 +80,7 @@ def test_names_tell_runs_apart():
 
 @pytest.mark.parametrize("wrong", [3, "log.csv", Told, [3]], ids=str)
 def test_what_is_no_callback_is_refused(wrong):
-    with pytest.raises(lb.ArgumentError, match="callbacks: got"):
+    with pytest.raises(lb.ArgumentError, match=r"callbacks: expected"):
         distilled(wrong)
 
 

@@ -304,7 +304,7 @@ def test_a_description_that_cannot_be_read_is_refused(tmp_path):
 
 def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("all there is")
-    refuses(tmp_path, "holds something else than limbeck's checkpoints; accepted: a new or empty")
+    refuses(tmp_path, "holds something else than limbeck's checkpoints; expected a new or empty")
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
 

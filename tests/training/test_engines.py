@@ -293,7 +293,9 @@ def test_a_short_run_is_eager_by_default():
 
 @pytest.mark.parametrize(("name", "meant"), [("compild", "compiled"), ("Eager", "eager")])
 def test_an_unknown_engine_suggests_the_nearest(name, meant):
-    with pytest.raises(lb.ArgumentError, match=rf"engine: got '{name}'.*did you mean '{meant}'"):
+    with pytest.raises(
+        lb.ArgumentError, match=rf"engine: expected .*did you mean '{meant}'.*, got '{name}'"
+    ):
         take(inputs=X, engine=name)
 
 

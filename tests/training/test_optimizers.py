@@ -151,21 +151,21 @@ def test_parameters_that_only_the_optimizer_holds_stay():
 def test_an_instance_that_lacks_parameters_is_refused():
     student = net(1)
     optimizer = torch.optim.Adam(student.layers[0].parameters())
-    with pytest.raises(lb.ArgumentError, match="an instance that lacks 2 of 4 trained parameters"):
+    with pytest.raises(lb.ArgumentError, match=r"an instance that lacks 2 of 4 trained parameters"):
         distilled(student, optimizer=optimizer)
 
 
 def test_an_instance_has_its_own_rate():
     student = net(1)
-    with pytest.raises(lb.ArgumentError, match="no lr beside an optimizer instance"):
+    with pytest.raises(lb.ArgumentError, match=r"no lr beside an optimizer instance"):
         distilled(student, optimizer=torch.optim.Adam(student.parameters()), lr=0.1)
 
 
 def test_an_optimizer_that_needs_a_closure_is_refused():
     student = net(1)
-    with pytest.raises(lb.ArgumentError, match=r"LBFGS.*whose step\(\) needs no closure"):
+    with pytest.raises(lb.ArgumentError, match=r"whose step\(\) needs no closure.*LBFGS"):
         distilled(student, optimizer=torch.optim.LBFGS(student.parameters()))
-    with pytest.raises(lb.ArgumentError, match="optimizer: got 'lbfgs'"):
+    with pytest.raises(lb.ArgumentError, match=r"optimizer: expected .*, got 'lbfgs'"):
         distilled(student, optimizer="lbfgs")
 
 
@@ -179,12 +179,14 @@ def test_names_are_taken_in_any_case(name):
     ("name", "meant"), [("Adem", "adam"), ("Adadelt", "adadelta"), ("rmsprob", "rmsprop")]
 )
 def test_an_unknown_name_suggests_the_nearest(name, meant):
-    with pytest.raises(lb.ArgumentError, match=rf"optimizer: got '{name}'.*did you mean '{meant}'"):
+    with pytest.raises(
+        lb.ArgumentError, match=rf"optimizer: expected .*did you mean '{meant}'.*, got '{name}'"
+    ):
         distilled(net(1), optimizer=name)
 
 
 def test_something_else_than_a_name_or_an_instance_is_refused():
-    with pytest.raises(lb.ArgumentError, match=r"optimizer: got <class.*accepted: 'adadelta'"):
+    with pytest.raises(lb.ArgumentError, match=r"optimizer: expected 'adadelta'.*, got <class"):
         distilled(net(1), optimizer=torch.optim.Adam)
 
 
@@ -199,7 +201,7 @@ def test_something_else_than_a_name_or_an_instance_is_refused():
 )
 def test_options_that_torch_refuses_are_refused_in_its_words(name, options, said):
     update = lb.GradientUpdate(name, "constant", **options)
-    expected = rf"optimizer: got options .*what torch\.optim\.\w+ takes \(.*{said}"
+    expected = rf"optimizer: expected what torch\.optim\.\w+ takes \(.*{said}.*, got options "
     with pytest.raises(lb.ArgumentError, match=expected):
         distilled(net(1), update=update)
 

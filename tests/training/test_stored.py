@@ -225,7 +225,9 @@ def test_stored_outputs_serve_as_a_teacher_by_row_numbers() -> None:
 
 def test_inputs_without_row_numbers_are_refused() -> None:
     stored = Stored(net(1)(X).softmax(1).detach())
-    with pytest.raises(ArgumentError, match="inputs: got no row numbers; accepted: a Dataset over"):
+    with pytest.raises(
+        ArgumentError, match=r"inputs: expected a Dataset over.*, got no row numbers"
+    ):
         Objective(stored, net(2), Function(lambda n: X.new_zeros(n, D)), losses.cross_entropy())
 
 
@@ -248,13 +250,13 @@ def test_what_is_stored_for_another_loss_is_not_mistaken() -> None:
         view.derivatives("plain")
     with pytest.raises(NotDifferentiableError, match="along directions are not stored"):
         view.directional("log", torch.ones(D))
-    with pytest.raises(ArgumentError, match=r"hints: got 'layers\.0'"):
+    with pytest.raises(ArgumentError, match=r"hints: expected .*, got 'layers\.0'"):
         view.hidden("layers.0")
 
 
 def test_unknown_forms_are_refused_with_a_suggestion() -> None:
     with pytest.raises(
-        ArgumentError, match=r"teacher_output: got 'logit'; .*did you mean 'logits'"
+        ArgumentError, match=r"teacher_output: expected .*did you mean 'logits'.*, got 'logit'"
     ):
         Stored(torch.zeros(ROWS, CLASSES), "logit")
 

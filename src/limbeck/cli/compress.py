@@ -49,8 +49,8 @@ def _unpickled(path: Path, trusted: bool) -> Any:
     except Exception as error:  # whatever a pickle may raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         received = f"{path}, unreadable: {reason}"
-        accepted = "a pickle of the versions that are installed here"
-        raise ArgumentError("teacher", received, accepted) from error
+        expected = "a pickle of the versions that are installed here"
+        raise ArgumentError("teacher", received, expected) from error
 
 
 def note_file(problem: Any, text: str) -> None:
@@ -83,8 +83,8 @@ def student_of(text: str) -> Any:
     if all(part.isdigit() for part in parts):
         return tuple(map(int, parts))
     if any(part[:1].isdigit() for part in parts):
-        accepted = "hidden sizes such as 50,30; auto, linear, tree, boosted; or module:name"
-        raise ArgumentError("--student", repr(text), accepted)
+        expected = "hidden sizes such as 50,30; auto, linear, tree, boosted; or module:name"
+        raise ArgumentError("--student", repr(text), expected)
     return text
 
 
@@ -276,8 +276,8 @@ def _aligned(held: Any, given: Any, path: Path) -> Any:
     missing = [str(name) for name in given.x.columns if name not in held.x.columns]
     if missing:
         received = f"{path}, without {', '.join(missing[:5])}"
-        accepted = f"the columns of the data: {', '.join(map(str, given.x.columns))}"
-        raise ArgumentError("--test", received, accepted)
+        expected = f"the columns of the data: {', '.join(map(str, given.x.columns))}"
+        raise ArgumentError("--test", received, expected)
     return held._replace(x=held.x[list(given.x.columns)])
 
 

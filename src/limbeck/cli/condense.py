@@ -136,7 +136,7 @@ def _divided(given: Any, share: float, seed: int) -> tuple[Inputs, Any]:
     try:
         index = split_rows(source.x, share, seed)
     except ArgumentError as error:
-        raise ArgumentError("--test-share", error.received, error.accepted) from None
+        raise ArgumentError("--test-share", error.received, error.expected) from None
     assert index is not None
     train, test = (_taken(given, each) for each in index)
     return Inputs(train, test.x if isinstance(test, Dataset) else test), index[1]

@@ -40,8 +40,8 @@ def _taken(ctx: typer.Context, path: Path | None) -> Path | None:
     found = {name.replace("-", "_"): value for name, value in read(path).items()}
     command = found.pop(COMMAND, ctx.info_name)
     if command != ctx.info_name:
-        accepted = f"options of {ctx.info_name}; it is for limbeck {command}"
-        raise ArgumentError("--config", str(path), accepted)
+        expected = f"options of {ctx.info_name}; it is for limbeck {command}"
+        raise ArgumentError("--config", str(path), expected)
     known = {str(param.name) for param in ctx.command.params} - set(APART)
     for name, value in found.items():
         if name not in known:

@@ -45,10 +45,10 @@ def state(path: Path, wanted: str = "file") -> str:
     return "which is not there" + (f" (did you mean {path.with_name(near[0])}?)" if near else "")
 
 
-def is_there(path: Path, argument: str, accepted: str) -> None:
+def is_there(path: Path, argument: str, expected: str) -> None:
     r"""Refuse a path at which there is nothing."""
     if not path.exists():
-        raise ArgumentError(argument, f"{path}, {state(path)}", accepted)
+        raise ArgumentError(argument, f"{path}, {state(path)}", expected)
 
 
 FAULT, USER, UNMET, INTERRUPTED = 1, 2, 3, 130

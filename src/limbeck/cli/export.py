@@ -66,8 +66,8 @@ def restored(folder: Path, predict: str | None = None) -> Any:
     from limbeck.errors import ArgumentError
 
     if not (folder / STUDENT).is_dir():
-        accepted = "a result of compress, condense or normalize"
-        raise ArgumentError("result", f"{folder}, which holds no student", accepted)
+        expected = "a result of compress, condense or normalize"
+        raise ArgumentError("result", f"{folder}, which holds no student", expected)
     options = config.read(folder / CONFIG) if (folder / CONFIG).exists() else {}
     own, name = None, options.get("student")
     if isinstance(name, str) and references.is_reference(name):
@@ -83,7 +83,7 @@ def restored(folder: Path, predict: str | None = None) -> Any:
     except ArgumentError as error:
         if error.argument != "predict":
             raise
-        raise ArgumentError("--predict", error.received, error.accepted) from error
+        raise ArgumentError("--predict", error.received, error.expected) from error
 
 
 def _found(name: Any, folder: Path) -> Any:
@@ -99,7 +99,7 @@ def _found(name: Any, folder: Path) -> Any:
         why = f"and {error.received}"
     raise LimbeckError(
         f"--predict: the student in {folder} calls your own function of (draw, x), which is not "
-        f"saved with it, {why}; accepted: --predict module:name"
+        f"saved with it, {why}; expected --predict module:name"
     )
 
 

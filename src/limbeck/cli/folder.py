@@ -190,8 +190,8 @@ def refuse_foreign(path: Path) -> None:
         return
     if not path.is_dir() or any(each.name != LOCK for each in path.iterdir()):
         what = "is a file" if not path.is_dir() else "holds other things than a result"
-        accepted = "a new or empty folder, or one that the same command wrote"
-        raise ArgumentError("--out", f"{path}, which {what}", accepted)
+        expected = "a new or empty folder, or one that the same command wrote"
+        raise ArgumentError("--out", f"{path}, which {what}", expected)
 
 
 def _empty(folder: Path) -> None:
@@ -238,12 +238,12 @@ def _deciding(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def result_folder(path: Path) -> Path:
     r"""A finished result's folder, or an error that says what is wrong with the path."""
-    accepted = "a folder that one of limbeck's commands wrote"
+    expected = "a folder that one of limbeck's commands wrote"
     if not path.is_dir():
-        raise ArgumentError("result", f"{path}, {state(path, 'folder')}", accepted)
+        raise ArgumentError("result", f"{path}, {state(path, 'folder')}", expected)
     if _marked(path):
         again = f"limbeck {config.read(path / CONFIG).get(config.COMMAND)} --config {path / CONFIG}"
-        raise ArgumentError("result", f"{path}, whose run is not over", f"{accepted}; {again}")
+        raise ArgumentError("result", f"{path}, whose run is not over", f"{expected}; {again}")
     if not (path / RESULT).exists():
-        raise ArgumentError("result", f"{path}, without {RESULT}", accepted)
+        raise ArgumentError("result", f"{path}, without {RESULT}", expected)
     return path

@@ -32,8 +32,8 @@ def target_of(text: str) -> Any:
     if references.is_reference(text):
         return references.load(text, "target")
     if Path(text).suffix.lower() not in FILES:
-        accepted = f"module:name of your own code, or an RBM's file: {', '.join(FILES)}"
-        raise ArgumentError("target", repr(text), accepted)
+        expected = f"module:name of your own code, or an RBM's file: {', '.join(FILES)}"
+        raise ArgumentError("target", repr(text), expected)
     from limbeck.cli.reading import MAGIC
     from limbeck.models.rbm import RBM
 
@@ -42,14 +42,14 @@ def target_of(text: str) -> Any:
     if path.suffix.lower() == ".npz" and path.is_file():
         with open(path, "rb") as file:
             if not file.read(len(MAGIC[0])).startswith(MAGIC):
-                accepted = "an RBM's file, with W, a and b"
-                raise ArgumentError("target", f"{path}, which is no npz file", accepted)
+                expected = "an RBM's file, with W, a and b"
+                raise ArgumentError("target", f"{path}, which is no npz file", expected)
     try:
         return RBM.load(text)
     except ArgumentError as error:
         if error.argument != "path":
             raise
-        raise ArgumentError("target", error.received, error.accepted) from error
+        raise ArgumentError("target", error.received, error.expected) from error
 
 
 def proposal_of(text: str) -> Any:
@@ -64,8 +64,8 @@ def proposal_of(text: str) -> Any:
     except ArgumentError as error:
         if error.argument != "result":
             raise
-        accepted = f"{error.accepted}, or module:name"
-        raise ArgumentError("--proposal", error.received, accepted) from error
+        expected = f"{error.expected}, or module:name"
+        raise ArgumentError("--proposal", error.received, expected) from error
 
 
 def check_proposal(proposal: Any, target: Any) -> None:
@@ -75,7 +75,7 @@ def check_proposal(proposal: Any, target: Any) -> None:
     try:
         check_student(proposal, target, samples=True)
     except ArgumentError as error:
-        raise ArgumentError("--proposal", error.received, error.accepted) from error
+        raise ArgumentError("--proposal", error.received, error.expected) from error
 
 
 def student_for(target: Any, kind: str | None, hidden: int | None, seed: int) -> Any:

@@ -49,8 +49,8 @@ def rows(
     if isinstance(found, np.ndarray):
         if label is not None or drop:
             received = f"{path}, an array without names"
-            accepted = "a CSV, Parquet or npz file, for a label or columns by name"
-            raise ArgumentError(argument, received, accepted)
+            expected = "a CSV, Parquet or npz file, for a label or columns by name"
+            raise ArgumentError(argument, received, expected)
         return Rows(found)
     if not len(found):
         raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
@@ -58,8 +58,8 @@ def rows(
         if name not in found.columns:
             option = "--label" if name == label else "--drop"
             error = ArgumentError.unknown(option, name, map(str, found.columns))
-            accepted = f"a column of {path}: {error.accepted}"
-            raise ArgumentError(option, error.received, accepted)
+            expected = f"a column of {path}: {error.expected}"
+            raise ArgumentError(option, error.received, expected)
     y = None if label is None else found[label].to_numpy()
     return Rows(found.drop(columns=[*([] if label is None else [label]), *(drop or [])]), y)
 
@@ -145,8 +145,8 @@ def numbers(x: Any, argument: str, dtype: Any = "float32") -> np.ndarray:
         words = x.select_dtypes(exclude=["number", "bool"]).columns
         if len(words):
             received = f"columns that are not numbers: {', '.join(map(str, words[:5]))}"
-            accepted = "numbers; --drop leaves columns out"
-            raise ArgumentError(argument, received, accepted)
+            expected = "numbers; --drop leaves columns out"
+            raise ArgumentError(argument, received, expected)
     found = np.asarray(x)
     if found.dtype.kind not in "biuf":
         raise ArgumentError(argument, f"an array of {found.dtype}", "numbers")

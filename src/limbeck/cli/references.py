@@ -46,8 +46,8 @@ def load(text: str, argument: str) -> Any:
         if not hasattr(found, part):
             public = [name for name in dir(found) if not name.startswith("_")]
             error = ArgumentError.unknown(argument, part, public)
-            accepted = f"a name in it: {error.accepted}" if public else "a name in it; it has none"
-            raise ArgumentError(argument, f"{text!r}, and {part!r} is not there", accepted)
+            expected = f"a name in it: {error.expected}" if public else "a name in it; it has none"
+            raise ArgumentError(argument, f"{text!r}, and {part!r} is not there", expected)
         found = getattr(found, part)
     return found
 
@@ -62,8 +62,8 @@ def _imported(name: str, text: str, argument: str) -> ModuleType:
         raise
     except ModuleNotFoundError as error:
         if error.name is not None and (name + ".").startswith(error.name + "."):
-            accepted = f"a module in {here} or installed{_near(error.name)}"
-            raise ArgumentError(argument, f"{text!r}, and there is no {name!r}", accepted) from None
+            expected = f"a module in {here} or installed{_near(error.name)}"
+            raise ArgumentError(argument, f"{text!r}, and there is no {name!r}", expected) from None
         raise _broken(text, argument, error) from error
     except (Exception, SystemExit) as error:  # whatever the user's module may raise
         raise _broken(text, argument, error) from error

@@ -259,9 +259,9 @@ def _refuse_derivatives(problem: Problem) -> None:
         return
     if problem.predictor.module is not None:
         received = f"{problem.loss!r}, which matches derivatives"
-        accepted = (
+        expected = (
             "a loss on values: there are no derivatives with respect to a table, nor of labels "
             "that are mixed in (label_weight=0 leaves them out)"
         )
-        raise ArgumentError("loss", received, accepted)
+        raise ArgumentError("loss", received, expected)
     Opaque(problem.predictor, "values").refuse_derivatives(repr(problem.loss))

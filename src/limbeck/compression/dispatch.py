@@ -98,8 +98,8 @@ def agreed(members: Sequence[Predictor]) -> list[Predictor]:
     outputs = {member.outputs for member in members}
     if len(outputs) > 1:
         received = f"members with {' and '.join(map(str, sorted(outputs)))} outputs"
-        accepted = "members with as many outputs, or with names for their classes"
-        raise ArgumentError("teacher", received, accepted)
+        expected = "members with as many outputs, or with names for their classes"
+        raise ArgumentError("teacher", received, expected)
     return list(members)
 
 
@@ -145,21 +145,21 @@ def _union(named: Sequence[np.ndarray]) -> np.ndarray | None:
     every = {label for classes in named for label in classes.tolist()}
     if len({isinstance(label, str) for label in every}) > 1:
         received = " and ".join(str(classes.tolist()) for classes in named[:3])
-        accepted = "members with the same names for classes, or classes= with all of them"
-        raise ArgumentError("teacher", f"members with the classes {received}", accepted)
+        expected = "members with the same names for classes, or classes= with all of them"
+        raise ArgumentError("teacher", f"members with the classes {received}", expected)
     return np.array(sorted(every))
 
 
 def _normalised(weights: Any, count: int) -> np.ndarray:
     if weights is None:
         return np.full(count, 1 / count)
-    accepted = f"{count} positive finite numbers, one for each member"
+    expected = f"{count} positive finite numbers, one for each member"
     try:
         found = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ArgumentError("weights", repr(weights), accepted) from None
+        raise ArgumentError("weights", repr(weights), expected) from None
     if found.shape != (count,) or not (np.isfinite(found) & (found > 0)).all():
-        raise ArgumentError("weights", found.tolist(), accepted)
+        raise ArgumentError("weights", found.tolist(), expected)
     return found / found.sum()
 
 

@@ -93,9 +93,9 @@ def settled(teacher: Any, X: Any, y: Any, regression: bool, seed: int) -> Any:
         return teacher
     if y is None:
         name = "None" if teacher is None else f"an unfitted {type(teacher).__name__}"
-        accepted = "fit(X, y), or a fitted teacher"
+        expected = "fit(X, y), or a fitted teacher"
         received = f"None, with {name} for a teacher, which requires y to be passed, but the target"
-        raise ArgumentError("y", f"{received} y is None", accepted)
+        raise ArgumentError("y", f"{received} y is None", expected)
     if isinstance(teacher, list | tuple):
         return [settled(each, X, y, regression, seed) for each in teacher]
     made = forest(X, regression, seed) if teacher is None else clone(teacher)
@@ -312,8 +312,8 @@ class Distilled(BaseEstimator):
     def set_params(self, **params: Any) -> Self:
         inside = [name for name in params if name.startswith("teacher__")]
         if inside and "teacher" not in params and is_fitted(self.teacher):
-            accepted = "a teacher that is not fitted, sklearn.clone(teacher), to be fitted with it"
-            raise ArgumentError(inside[0], "a setting of a fitted teacher", accepted)
+            expected = "a teacher that is not fitted, sklearn.clone(teacher), to be fitted with it"
+            raise ArgumentError(inside[0], "a setting of a fitted teacher", expected)
         found: Self = super().set_params(**params)
         return found
 

@@ -77,8 +77,8 @@ class DistilledClassifier(ClassifierMixin, Distilled):
     def _checked(self, y: np.ndarray) -> np.ndarray:
         check_classification_targets(y)
         if type_of_target(y) == "multiclass-multioutput":
-            accepted = "classes (n,), or zeros and ones (n, K) for labels of which several may hold"
-            raise ArgumentError("y", f"several columns of classes, shape {y.shape}", accepted)
+            expected = "classes (n,), or zeros and ones (n, K) for labels of which several may hold"
+            raise ArgumentError("y", f"several columns of classes, shape {y.shape}", expected)
         if y.ndim == 1 and len(np.unique(y)) < 2:
             raise ArgumentError("y", "labels of one class only", "two classes or more")
         return y

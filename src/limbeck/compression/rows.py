@@ -272,13 +272,13 @@ def _tensor(given: Any, argument: str) -> Tensor:
     if hasattr(given, "toarray"):
         if given.shape[0] * given.shape[1] > DENSE_AT_MOST:
             received = f"a sparse matrix of {given.shape[0]:,} × {given.shape[1]:,}"
-            accepted = f"at most {DENSE_AT_MOST:,} numbers once dense: fewer rows or columns"
-            raise ArgumentError(argument, received, accepted)
+            expected = f"at most {DENSE_AT_MOST:,} numbers once dense: fewer rows or columns"
+            raise ArgumentError(argument, received, expected)
         given = given.toarray()
     x = as_part(given, argument).values
     if x.ndim == 1:
-        accepted = "rows and columns (n, D); one column is X[:, None]"
-        raise ArgumentError(argument, f"shape {tuple(x.shape)}", accepted)
+        expected = "rows and columns (n, D); one column is X[:, None]"
+        raise ArgumentError(argument, f"shape {tuple(x.shape)}", expected)
     short = not x.is_floating_point() and x.element_size() <= 2  # which float32 counts exactly
     floating = x.is_floating_point() and x.dtype != torch.float64
     x = x.detach().cpu().to(torch.float32 if short or floating else torch.float64)

@@ -53,10 +53,10 @@ def grown(
     if problem.held_out is None:
         count = rows(problem.x)
         received = f"{count} rows, too few to hold some out"
-        accepted = f"for student='auto' so many that held_out takes {FEWEST_HELD_OUT} or more"
+        expected = f"for student='auto' so many that held_out takes {FEWEST_HELD_OUT} or more"
         if count >= 2 * FEWEST_HELD_OUT:
-            accepted += f", as held_out={math.ceil(100 * FEWEST_HELD_OUT / count) / 100:g} does"
-        raise ArgumentError("X", received, accepted)
+            expected += f", as held_out={math.ceil(100 * FEWEST_HELD_OUT / count) / 100:g} does"
+        raise ArgumentError("X", received, expected)
     tried: list[dict[str, Any]] = []
     last: tuple[Result, Recipe] | None = None
     predictor, encoder = problem.predictor, problem.kind.encoder()

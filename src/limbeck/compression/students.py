@@ -83,8 +83,8 @@ def encoded(x: X, encoder: nn.Module | None) -> Tensor:
         try:
             return torch.as_tensor(np.asarray(x), dtype=torch.float32)
         except (TypeError, ValueError):
-            accepted = "a tensor (n, D); for a table, its encoder too"
-            raise ArgumentError("x", f"a {type(x).__name__}", accepted) from None
+            expected = "a tensor (n, D); for a table, its encoder too"
+            raise ArgumentError("x", f"a {type(x).__name__}", expected) from None
     return x
 
 
@@ -215,8 +215,8 @@ def sizes(
     if max_bytes is None:
         return found
     if max_bytes < found[0].bytes:
-        accepted = f"{found[0].bytes:,} or more, which the smallest student takes"
-        raise ArgumentError("max_bytes", f"{max_bytes:,}", accepted)
+        expected = f"{found[0].bytes:,} or more, which the smallest student takes"
+        raise ArgumentError("max_bytes", f"{max_bytes:,}", expected)
     return [size for size in found if size.bytes <= max_bytes]
 
 
@@ -231,11 +231,11 @@ def _hidden(spec: Any) -> tuple[int, ...]:
         return ()
     found = (spec,) if is_count(spec) else spec
     if not isinstance(found, Sequence) or not all(map(is_count, found)):
-        accepted = (
+        expected = (
             'hidden sizes as in (50, 30), "linear", "tree", "boosted", a torch module, or one of '
             "scikit-learn's decision trees, forests and boosted models"
         )
-        raise ArgumentError("student", repr(spec), accepted)
+        raise ArgumentError("student", repr(spec), expected)
     return tuple(map(int, found))
 
 
@@ -264,8 +264,8 @@ def _taken(module: nn.Module, x: X, outputs: int, encoder: nn.Module | None) -> 
             return student
         shape = f"shape {tuple(found.shape)}" if tensor else f"type {type(found).__name__}"
         received = f"a module whose outputs for {count} rows have {shape}"
-        accepted = f"outputs ({count}, {outputs}), one for each class, label or value"
-        raise ArgumentError("student", received, accepted)
+        expected = f"outputs ({count}, {outputs}), one for each class, label or value"
+        raise ArgumentError("student", received, expected)
     received = f"a {type(module).__name__} that fails on the inputs: {failure}"
     raise ArgumentError("student", received, "a module that takes rows as they are") from failure
 

@@ -177,8 +177,8 @@ def _batch_size(options: dict[str, Any], count: int) -> Any:
     if given == "auto" and options.get("preset", "auto") in PRESETS:
         return min(PRESETS[options.get("preset", "auto")]["batch_size"], 2 * count)
     if is_count(given) and given > 2 * count:
-        accepted = f"at most {2 * count}, since one half of each batch are rows of X, of {count}"
-        raise ArgumentError("batch_size", given, accepted)
+        expected = f"at most {2 * count}, since one half of each batch are rows of X, of {count}"
+        raise ArgumentError("batch_size", given, expected)
     return given
 
 

@@ -103,10 +103,10 @@ class Condensed(Result):
             draws: How many draws to take of a stream.
         """
         if self.calling is None and not isinstance(self.student, SampleBag):
-            accepted = (
+            expected = (
                 "a result of draws and predict; of this one, compare result.predict(x) with them"
             )
-            raise ArgumentError("report", "a result of predictions=, without a model", accepted)
+            raise ArgumentError("report", "a result of predictions=, without a model", expected)
         given = self.posterior if posterior is None else as_draws(posterior)
         if given is None:
             raise ArgumentError("posterior", None, "the draws, which are not saved with a result")
@@ -253,5 +253,5 @@ def _further(stream: Stream, n: int) -> Any:
         return stream.next(n)
     except StreamEnded as end:
         received = f"a stream without {n:,} further draws ({end})"
-        accepted = "posterior=, draws to compare with; or fewer draws= of a stream that goes on"
-        raise ArgumentError("posterior", received, accepted) from end
+        expected = "posterior=, draws to compare with; or fewer draws= of a stream that goes on"
+        raise ArgumentError("posterior", received, expected) from end

@@ -188,8 +188,8 @@ def condense_density(
     calling = Predict(density, few(held), None)
     if calling.example.discrete:
         received = f"a {type(calling.example).__name__}, of whole numbers, without inputs"
-        accepted = "a density of real numbers; predict(draw, x) with inputs= for classes and counts"
-        raise ArgumentError("predict", received, accepted)
+        expected = "a density of real numbers; predict(draw, x) with inputs= for classes and counts"
+        raise ArgumentError("predict", received, expected)
     trusted = diagnosed(held) if isinstance(held, Draws) else None
     generator = torch.Generator().manual_seed(seed)
     if student is None:
@@ -269,5 +269,5 @@ def _refuse_inputs(density: Any) -> None:
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     wanted = [p for p in parameters if p.kind in named and p.default is inspect.Parameter.empty]
     if len(wanted) > 1:
-        accepted = "the inputs that predict(draw, x) is of; a density without inputs is of a draw"
-        raise ArgumentError("inputs", None, accepted)
+        expected = "the inputs that predict(draw, x) is of; a density without inputs is of a draw"
+        raise ArgumentError("inputs", None, expected)

@@ -351,10 +351,10 @@ def _prior(mean: Any, covariance: Any, dim: int) -> tuple[Tensor, Tensor]:
     s = s * torch.eye(dim, dtype=s.dtype) if s.dim() == 0 else s
     if m.shape != (dim,):
         raise ArgumentError("prior_mean", f"shape {tuple(m.shape)}", f"shape ({dim},)")
-    accepted = f"a symmetric, positive definite ({dim}, {dim}), or a number above zero"
+    expected = f"a symmetric, positive definite ({dim}, {dim}), or a number above zero"
     if s.shape != (dim, dim):
-        raise ArgumentError("prior_covariance", f"shape {tuple(s.shape)}", accepted)
+        raise ArgumentError("prior_covariance", f"shape {tuple(s.shape)}", expected)
     symmetric = torch.allclose(s, s.T, rtol=1e-8, atol=0)
     if not symmetric or torch.linalg.cholesky_ex(s).info:
-        raise ArgumentError("prior_covariance", "a matrix that is not", accepted)
+        raise ArgumentError("prior_covariance", "a matrix that is not", expected)
     return m, s

@@ -161,8 +161,8 @@ def _on_pairs(term: Loss) -> Loss:
         return term
     if isinstance(term, derivative_error) and (term.domain, term.weight) == ("log", "teacher"):
         return pair_derivative_error()
-    accepted = 'cross_entropy(), or derivative_error(weight="teacher"), where y is not a class'
-    raise ArgumentError("loss", repr(term), accepted)
+    expected = 'cross_entropy(), or derivative_error(weight="teacher"), where y is not a class'
+    raise ArgumentError("loss", repr(term), expected)
 
 
 OUTPUTS = {

@@ -68,23 +68,23 @@ def as_predictions(predictions: Any, n: int) -> Any:
 def _as_classes(predictions: Any, n: int) -> Any:
     r"""Probabilities in an array as a distribution of the batch shape (S, n) or (n,)."""
     array = as_array(predictions, "predictions")
-    accepted = f"probabilities ({n},), (draws, {n}), ({n}, classes) or (draws, {n}, classes)"
+    expected = f"probabilities ({n},), (draws, {n}), ({n}, classes) or (draws, {n}, classes)"
     p = as_tensor(array, torch.float64, torch.device("cpu"))
     shape = tuple(p.shape)
     if shape == (n, n):
-        accepted = "an average over draws, or a third axis for classes: this could be either"
-        raise ArgumentError("predictions", f"shape {shape} for {n} inputs", accepted)
+        expected = "an average over draws, or a third axis for classes: this could be either"
+        raise ArgumentError("predictions", f"shape {shape} for {n} inputs", expected)
     classes = shape[:1] == (n,) if p.ndim == 2 else p.ndim == 3
     if shape[p.ndim - 1 - classes : p.ndim - classes] != (n,) or p.ndim not in (1, 2, 3):
-        raise ArgumentError("predictions", f"shape {shape} for {n} inputs", accepted)
+        raise ArgumentError("predictions", f"shape {shape} for {n} inputs", expected)
     if p.isfinite().all() and (p.min() < -TOLERANCE or p.max() > 1 + TOLERANCE):
         received = f"numbers between {p.min():.4g} and {p.max():.4g}"
-        accepted = "probabilities; of real numbers, limbeck.Normal(loc, scale) of the draws"
-        raise ArgumentError("predictions", received, accepted)
+        expected = "probabilities; of real numbers, limbeck.Normal(loc, scale) of the draws"
+        raise ArgumentError("predictions", received, expected)
     if p.ndim == 2 and classes and shape[1] > 1 and ((p.sum(1) - 1).abs() > SUMS).any():
         received = f"shape {shape} for {n} inputs, with rows that do not have the sum 1"
-        accepted = f"({n}, classes) with the sum 1, or (draws, {n}): is it transposed?"
-        raise ArgumentError("predictions", received, accepted)
+        expected = f"({n}, classes) with the sum 1, or (draws, {n}): is it transposed?"
+        raise ArgumentError("predictions", received, expected)
     if not classes or shape[-1] == 1:
         return Bernoulli(probs=p.squeeze(-1) if classes else p)
     return Categorical(probs=p)
@@ -129,8 +129,8 @@ def condense_predictions(
     source.to(place, dtype, seed)
     options = fitting_batch(options, everywhere, source)
     if options.get("patience") is not None:
-        accepted = "None beside predictions, which are known at the inputs alone"
-        raise ArgumentError("patience", options["patience"], accepted)
+        expected = "None beside predictions, which are known at the inputs alone"
+        raise ArgumentError("patience", options["patience"], expected)
     known = mapped(broadcast(averaged), lambda value, dims: value.to(place, dtype))
     taught = known if aside.rows is None else _at(known, aside.rows[0])
     head = Head.of(taught)

@@ -222,8 +222,8 @@ class Predict:
     def _refuse_randomness(self, error: Exception) -> None:
         if "randomness" in str(error):
             received = "a function that draws random numbers"
-            accepted = "one that gives the distribution, and does not draw from it"
-            raise ArgumentError(self.argument, received, accepted) from error
+            expected = "one that gives the distribution, and does not draw from it"
+            raise ArgumentError(self.argument, received, expected) from error
 
     def _refuse_mixing(self, draws: X, x: X) -> None:
         r"""Refuse functions whose word on an input depends on the other inputs."""
@@ -236,8 +236,8 @@ class Predict:
             apart = (a - b).abs() > ALIKE * (1 + a.abs())
             if bool(apart.any()):
                 received = "predictions that change with the inputs beside, or from call to call"
-                accepted = "a function of a draw and of each input by itself"
-                raise ArgumentError(self.argument, received, accepted)
+                expected = "a function of a draw and of each input by itself"
+                raise ArgumentError(self.argument, received, expected)
 
 
 class Counting(TorchDispatchMode):

@@ -262,8 +262,8 @@ def _looked_at(
         rows = structure.flatten(draws.next(FROM_STREAM * components))
         return rows, structure, None if automatic else support
     if draws.count < components:
-        accepted = f"at most {draws.count}, the number of draws"
-        raise ArgumentError("components", components, accepted)
+        expected = f"at most {draws.count}, the number of draws"
+        raise ArgumentError("components", components, expected)
     count = max(components, min(draws.count, LOOKED_AT))
     rows = structure.flatten(draws.take(strata(draws.count, count, generator)))
     return rows, structure, positive_variables(draws) if automatic else support

@@ -104,15 +104,15 @@ def check_bag(bag: SampleBag, head: Head | None, shapes: dict[str, Any]) -> None
     if set(shapes) != {""} or head is None:
         return
     x = torch.randn(3, *shapes[""], generator=torch.Generator().manual_seed(0))
-    accepted = f"the function of (draw, x) that was condensed, which gave {head.kind}"
+    expected = f"the function of (draw, x) that was condensed, which gave {head.kind}"
     try:
         with torch.no_grad():
             found = Head.of(bag(x)).kind
     except Exception as error:  # of the user's own function
         received = f"a function that fails at the saved draws ({error})"
-        raise ArgumentError("predict", received, accepted) from error
+        raise ArgumentError("predict", received, expected) from error
     if found != head.kind:
-        raise ArgumentError("predict", f"a function that gives {found}", accepted)
+        raise ArgumentError("predict", f"a function that gives {found}", expected)
 
 
 def told_diagnostics(found: Diagnostics | None) -> dict[str, Any] | None:

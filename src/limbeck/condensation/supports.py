@@ -156,8 +156,8 @@ class Supports:
         known = list(structure.names) if not structure.vector else ["", *range(structure.dim)]
         for name in given:
             if name not in known:
-                accepted = f"a dict of {structure}"
-                raise ArgumentError("support", f"a support of {name!r}", accepted)
+                expected = f"a dict of {structure}"
+                raise ArgumentError("support", f"a support of {name!r}", expected)
         segments = []
         for name, shape, size in pairs:
             if structure.vector and "" not in given:

@@ -49,7 +49,7 @@ def _nade(script: Script, module: NADE, prefix: str) -> None:
     mean = script.array(f"{prefix}mean", centre)
     script.add(f"h = (h.reshape(len(h), -1)[:, {order}] - {support.first}) / {support.step}")
     script.add("if not np.isin(h, (0, 1)).all():")
-    script.add(f'    raise ValueError("x: accepted are {support.described}")')
+    script.add(f'    raise ValueError("x: expected {support.described}")')
     script.add(f"a, total = np.repeat({c}[None], len(h), 0), np.zeros(len(h))")
     script.add("for i in range(h.shape[1]):  # p(x_i = 1 | x_<i) = sigmoid(z)")
     script.add(f"    z = sigmoid(a) @ {u}[i] + {b}[i]")
@@ -88,7 +88,7 @@ def _bag(script: Script, module: SampleBag, prefix: str) -> None:
         _networks(script, module, model, prefix)
     else:
         raise LimbeckError(
-            "export: a SampleBag of the user's own function has no NumPy form; accepted: the "
+            "export: a SampleBag of the user's own function has no NumPy form; expected the "
             "models of limbeck.condensation.models, or .onnx and .pt2"
         )
     script.add(f"h = np.tensordot({mix}, h, 1)  # the average over components")

@@ -200,11 +200,11 @@ def read(given, column):
     else:
         value = [np.nan if v is None or type(v).__name__ == "NAType" else v for v in given]
         if any(isinstance(v, str) for v in value):
-            raise ValueError(f"{column['name']}: accepted are numbers")
+            raise ValueError(f"{column['name']}: expected numbers")
         value = np.array(value, float)
     gone = np.isnan(value)
     if np.isinf(value).any() or (gone.any() and not column["mask"]):
-        raise ValueError(f"{column['name']}: accepted are finite numbers, as the data had")
+        raise ValueError(f"{column['name']}: expected finite numbers, as the data had")
     return np.where(gone, column["fill"], value - column["origin"]).astype(np.float32), gone
 '''
 r"""What scripts of tables define."""

@@ -97,7 +97,7 @@ class Script:
                 self.writers[kind](self, module, prefix)
                 return
         raise LimbeckError(
-            f"export: {type(module).__name__} in {self.name} has no NumPy form; accepted: MLP, "
+            f"export: {type(module).__name__} in {self.name} has no NumPy form; expected MLP, "
             "Preprocessed, Trees, Ensemble, GaussianMixture, a NADE of two states, a SampleBag of "
             "a ready-made model, simple torch layers; .onnx and .pt2 take other modules"
         )
@@ -197,10 +197,10 @@ def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
         script.add("h = np.asarray(x, float)")
         script.add(f"if h.shape[1:] != {shape}:")
         wanted = f"({', '.join(['n', *map(str, shape)])})"
-        script.add(f'    raise ValueError(f"x: got shape {{h.shape}}; accepted: {wanted}")')
+        script.add(f'    raise ValueError(f"x: expected shape {wanted}, got {{h.shape}}")')
         if leaving.task is not None:  # as `predict` of a compressed teacher does
             script.add("if not np.isfinite(h).all():")
-            script.add('    raise ValueError("x: got NaN or infinity; accepted: finite numbers")')
+            script.add('    raise ValueError("x: expected finite numbers, got NaN or infinity")')
     script.module(leaving.module)
     script.add("return h")
     gives, of = GIVES[leaving.form], "frame" if leaving.table is not None else "x"

@@ -125,8 +125,8 @@ class Portable:
             place = self.like().device
             return map_tensors(lambda part: part.to(place), random_rows(self.table, n))
         if self.shape is None:
-            accepted = "a student of one tensor whose shape is known, or input_shape="
-            raise ArgumentError("student", f"a {self.name} of unknown inputs", accepted)
+            expected = "a student of one tensor whose shape is known, or input_shape="
+            raise ArgumentError("student", f"a {self.name} of unknown inputs", expected)
         generator, like = torch.Generator().manual_seed(0), self.like()
         x = torch.randn(n, *self.shape, generator=generator)
         for module in self.module.modules():
@@ -180,8 +180,8 @@ def portable(thing: Any, input_shape: Any = None, predict: Any = None) -> Portab
         found: Portable = own()
         return found
     if not isinstance(thing, nn.Module):
-        accepted = "a result of distill, compress, condense or normalize, or a torch module"
-        raise ArgumentError("student", f"a {type(thing).__name__}", accepted)
+        expected = "a result of distill, compress, condense or normalize, or a torch module"
+        raise ArgumentError("student", f"a {type(thing).__name__}", expected)
     shape = shape_of(thing) if input_shape is None else _shape(input_shape)
     module, form = _tensors(thing, getattr(thing, "output_form", None))
     return Portable(module, shape, form or "outputs", student=thing)
@@ -224,8 +224,8 @@ def _shape(given: Any) -> tuple[int, ...]:
             whole_number("input_shape", size, "a whole number", least=1) for size in sizes
         )
     except (TypeError, ArgumentError):
-        accepted = "the shape of one row, such as (784,)"
-        raise ArgumentError("input_shape", repr(given), accepted) from None
+        expected = "the shape of one row, such as (784,)"
+        raise ArgumentError("input_shape", repr(given), expected) from None
     return found
 
 

@@ -214,8 +214,8 @@ def to_onnx(
         raise ArgumentError.unknown("task", task, TASKS)
     for column in table.varying:
         if column.key in ("label", "probabilities"):
-            accepted = "columns of other names than the outputs have: rename it"
-            raise ArgumentError("table", f"a column {column.key!r}", accepted)
+            expected = "columns of other names than the outputs have: rename it"
+            raise ArgumentError("table", f"a column {column.key!r}", expected)
     if any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")):
         raise LimbeckError("export: ONNX needs the extra: pip install 'limbeck[onnx]'")
     form = getattr(student, "output_form", None) or "logits" if output == "auto" else output

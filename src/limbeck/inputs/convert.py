@@ -61,4 +61,4 @@ def _dataset(value: Any, argument: str) -> Dataset:
         return Dataset(value)
     except ArgumentError as error:
         name = argument + error.argument.removeprefix("X")
-        raise ArgumentError(name, error.received, error.accepted) from None
+        raise ArgumentError(name, error.received, error.expected) from None

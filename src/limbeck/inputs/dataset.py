@@ -149,8 +149,8 @@ class Dataset(Inputs):
     def draw(self, n: int) -> Tensor:
         r"""Row numbers (n,)."""
         if n > self._rows and not self.replace:
-            accepted = f"at most {len(self)}, the rows of the data set, or replace=True"
-            raise ArgumentError("batch_size", n, accepted)
+            expected = f"at most {len(self)}, the rows of the data set, or replace=True"
+            raise ArgumentError("batch_size", n, expected)
         return self.next_rows(n)
 
     def next_rows(self, n: int) -> Tensor:

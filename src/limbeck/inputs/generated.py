@@ -129,11 +129,11 @@ class Noise(Inputs):
         seed: int | None = None,
     ) -> None:
         super().__init__(seed)
-        accepted = "a positive integer, or a tuple of them"
+        expected = "a positive integer, or a tuple of them"
         sizes = (shape,) if hasattr(shape, "__index__") else shape
         if not isinstance(sizes, tuple | list):
-            raise ArgumentError("shape", repr(shape), accepted)
-        self.shape = tuple(whole_number("shape", size, accepted, least=1) for size in sizes)
+            raise ArgumentError("shape", repr(shape), expected)
+        self.shape = tuple(whole_number("shape", size, expected, least=1) for size in sizes)
         self.scale = number("scale", scale, "a finite number above zero", lambda v: v > 0)
         self.mean = number("mean", mean, "a finite number", lambda v: True)
         self.dtype = torch.get_default_dtype()

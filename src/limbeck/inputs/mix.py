@@ -144,12 +144,12 @@ class Mix(Nested):
 
 def _shares(weights: Sequence[float] | None, count: int) -> list[float]:
     r"""The share of each source in what the sources before it leave over."""
-    accepted = f"{count} nonnegative numbers, one for each source, not all zero"
+    expected = f"{count} nonnegative numbers, one for each source, not all zero"
     values = [1.0] * count if weights is None else list(weights)
     if len(values) != count:
-        raise ArgumentError("weights", repr(weights), accepted)
-    numbers = [number("weights", value, accepted, lambda w: w >= 0) for value in values]
+        raise ArgumentError("weights", repr(weights), expected)
+    numbers = [number("weights", value, expected, lambda w: w >= 0) for value in values]
     if not sum(numbers):
-        raise ArgumentError("weights", repr(weights), accepted)
+        raise ArgumentError("weights", repr(weights), expected)
     left = [math.fsum(numbers[k:]) for k in range(count)]
     return [value / rest if rest else 0.0 for value, rest in zip(numbers, left, strict=True)]

@@ -89,4 +89,4 @@ class Seek(Nested):
             if error.argument != "batch_size":
                 raise
             received = f"{self.candidates}, which makes {n * self.candidates} of batch_size {n}"
-            raise ArgumentError("candidates", received, error.accepted) from None
+            raise ArgumentError("candidates", received, error.expected) from None

@@ -62,8 +62,8 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
         if weight not in ("uniform", "teacher"):
             raise ArgumentError.unknown("weight", weight, ("uniform", "teacher"))
         if projections is not None:
-            accepted = "None, or a whole number from 1"
-            projections = whole_number("projections", projections, accepted, least=1)
+            expected = "None, or a whole number from 1"
+            projections = whole_number("projections", projections, expected, least=1)
         self.domain, self.weight, self.projections = domain, weight, projections
         self.asks = frozenset({"derivatives"} | ({"values"} if weight == "teacher" else set()))
         self.needs = "probabilities" if domain == "log" or weight == "teacher" else ""

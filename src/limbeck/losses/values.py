@@ -82,8 +82,8 @@ class cross_entropy(Loss):  # noqa: N801
     needs = "probabilities"
 
     def __init__(self, temperature: float = 1.0) -> None:
-        accepted = "a finite number above zero"
-        self.temperature = number("temperature", temperature, accepted, lambda t: t > 0)
+        expected = "a finite number above zero"
+        self.temperature = number("temperature", temperature, expected, lambda t: t > 0)
         self.affine = self.temperature == 1.0
         self.bias = "a temperature bends the probabilities, and the mean of bent draws is not bent"
 
@@ -163,8 +163,8 @@ class label_square_error(Loss):  # noqa: N801
         if labels.numel() != values.numel():
             raise ArgumentError("y", f"shape {tuple(labels.shape)}", f"shape {tuple(values.shape)}")
         if not forms.same_layout(labels.shape, _shape(probe.student)):
-            accepted = f"shape {tuple(_shape(probe.student))}, as the student's outputs"
-            raise ArgumentError("y", f"shape {tuple(labels.shape)}", accepted)
+            expected = f"shape {tuple(_shape(probe.student))}, as the student's outputs"
+            raise ArgumentError("y", f"shape {tuple(labels.shape)}", expected)
         return None
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
@@ -206,5 +206,5 @@ class multilabel_cross_entropy(Loss):  # noqa: N801 - losses are written as func
 
 def _refuse(argument: str, view: View, refused: Sequence[str], kind: str) -> None:
     if (form := getattr(view, "form", "values")) in refused:
-        accepted = f"'values', the {kind} of labels that do not exclude each other"
-        raise ArgumentError(argument, repr(form), accepted)
+        expected = f"'values', the {kind} of labels that do not exclude each other"
+        raise ArgumentError(argument, repr(form), expected)

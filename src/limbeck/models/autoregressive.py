@@ -57,8 +57,8 @@ class Ordered(nn.Module):
         self.inputs = whole_number("inputs", inputs, "a whole number from 1", least=1)
         self.support = Binary(self.inputs) if support is None else support
         if type(self.support) not in SUPPORTS.values() or self.support.size != self.inputs:
-            accepted = f"Binary, Spins or States of {self.inputs:,} variables"
-            raise ArgumentError("support", repr(support), accepted)
+            expected = f"Binary, Spins or States of {self.inputs:,} variables"
+            raise ArgumentError("support", repr(support), expected)
         device = torch.get_default_device() if device is None else torch.device(device)
         self.register_buffer("order", _permutation(self.inputs, order, generator).to(device))
 
@@ -153,11 +153,11 @@ class Ordered(nn.Module):
     def _flat(self, x: Tensor, argument: str = "x") -> Tensor:
         r"""(n, *shape) as (n, I) in order: shape and type are checked."""
         dtype, shape = self._like().dtype, self.support.shape
-        accepted = f"{dtype} of shape (n, {', '.join(map(str, shape))})"
+        expected = f"{dtype} of shape (n, {', '.join(map(str, shape))})"
         if not isinstance(x, Tensor):
-            raise ArgumentError(argument, f"a {type(x).__name__}", accepted)
+            raise ArgumentError(argument, f"a {type(x).__name__}", expected)
         if x.dtype != dtype or x.shape[1:] != shape:
-            raise ArgumentError(argument, f"{x.dtype} of shape {tuple(x.shape)}", accepted)
+            raise ArgumentError(argument, f"{x.dtype} of shape {tuple(x.shape)}", expected)
         return x.flatten(1).index_select(1, self.order)
 
     def _events(self, values: Tensor) -> Tensor:
@@ -190,20 +190,20 @@ def _capturing(x: Tensor) -> bool:
 def _permutation(inputs: int, order: Order, generator: torch.Generator | None) -> Tensor:
     if order is None:
         return torch.arange(inputs)
-    accepted = f"None, 'random' or a permutation of 0 … {inputs - 1}"
+    expected = f"None, 'random' or a permutation of 0 … {inputs - 1}"
     if isinstance(order, str):
         if order != "random":
-            raise ArgumentError("order", repr(order), accepted)
+            raise ArgumentError("order", repr(order), expected)
         device = None if generator is None else generator.device
         return torch.randperm(inputs, generator=generator, device=device)
     try:
         found = torch.as_tensor(order).cpu()
     except (TypeError, ValueError, RuntimeError):
-        raise ArgumentError("order", f"a {type(order).__name__}", accepted) from None
+        raise ArgumentError("order", f"a {type(order).__name__}", expected) from None
     whole = found.ndim == 1 and not (found.is_floating_point() or found.dtype == torch.bool)
     if not whole or not torch.equal(found.long().sort().values, torch.arange(inputs)):
         shape = f"numbers of shape {tuple(found.shape)} that are not one"
-        raise ArgumentError("order", shape, accepted)
+        raise ArgumentError("order", shape, expected)
     return found.long().clone()
 
 
@@ -248,8 +248,8 @@ class Autoregressive(Ordered):
         """
         each = () if self.support.count == 2 else (self.support.count,)
         if expected.shape != (*x.shape, *each):
-            accepted = f"shape {(*x.shape, *each)}"
-            raise ArgumentError("expected", f"shape {tuple(expected.shape)}", accepted)
+            received, shape = f"shape {tuple(expected.shape)}", f"shape {(*x.shape, *each)}"
+            raise ArgumentError("expected", received, shape)
         wanted = expected.flatten(1, len(self.support.shape)).index_select(1, self.order)
         z = self._logits(self._codes(x, True))
         if self.support.count == 2:

@@ -77,8 +77,8 @@ class BatchedMLP(Feedforward):
         elif x.dim() > 2 and x.shape[1] == self.members and math.prod(x.shape[2:]) == inputs:
             h = self._product(0, x.flatten(2).permute(1, 2, 0))
         else:
-            accepted = f"shape (n, {inputs}) or (n, {self.members}, {inputs})"
-            raise ArgumentError("x", f"shape {tuple(x.shape)}", accepted)
+            expected = f"shape (n, {inputs}) or (n, {self.members}, {inputs})"
+            raise ArgumentError("x", f"shape {tuple(x.shape)}", expected)
         for layer, kind in enumerate(self.hidden, start=1):
             h = LAYER_KINDS[kind](h.transpose(1, 2)).transpose(1, 2)  # a softmax is over units
             h = self._product(layer, h)

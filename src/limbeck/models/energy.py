@@ -121,8 +121,8 @@ class Energy(nn.Module):
         if not callable(fn):
             raise ArgumentError("fn", f"a {type(fn).__name__}", "a function of events (n, *shape)")
         if not isinstance(support, Support):
-            accepted = "a support, such as lb.Binary(784) or lb.Spins(8, 8)"
-            raise ArgumentError("support", repr(support), accepted)
+            expected = "a support, such as lb.Binary(784) or lb.Spins(8, 8)"
+            raise ArgumentError("support", repr(support), expected)
         self.fn, self.support = fn, support
         self.temperature = number(
             "temperature", temperature, "a number above zero", lambda t: t > 0
@@ -181,8 +181,8 @@ class Energy(nn.Module):
         r"""Sweeps of site-wise Gibbs sampling that leave p̃(x)^β invariant."""
         support = self.support
         if not isinstance(support, Discrete):
-            accepted = "advance(x, sweeps, generator), since site-wise Gibbs sampling is for "
-            raise ArgumentError("advance", f"None over {support!r}", accepted + "discrete supports")
+            expected = "advance(x, sweeps, generator), since site-wise Gibbs sampling is for "
+            raise ArgumentError("advance", f"None over {support!r}", expected + "discrete supports")
         chains = x
         for _ in range(sweeps):
             chains, known = sweep(
@@ -238,8 +238,8 @@ class Energy(nn.Module):
             received = f"a {type(moved).__name__}"
             if isinstance(moved, Tensor):
                 received = f"a tensor {tuple(moved.shape)} of {moved.dtype}"
-            accepted = f"chains as it was given them, {tuple(x.shape)} of {x.dtype}"
-            raise ArgumentError("advance", received, accepted)
+            expected = f"chains as it was given them, {tuple(x.shape)} of {x.dtype}"
+            raise ArgumentError("advance", received, expected)
         return moved
 
     def extra_repr(self) -> str:
@@ -297,9 +297,9 @@ def _power(log: Tensor, beta: float) -> Tensor:
 
 def _parameters(advance: Callable[..., Any]) -> list[str]:
     r"""The names of the parameters of the user's function, which must take three in all."""
-    accepted = "a function advance(x, sweeps, generator)"
+    expected = "a function advance(x, sweeps, generator)"
     if not callable(advance):
-        raise ArgumentError("advance", f"a {type(advance).__name__}", accepted)
+        raise ArgumentError("advance", f"a {type(advance).__name__}", expected)
     try:
         signature = inspect.signature(advance)
     except (TypeError, ValueError):  # Python cannot say of some built-in ones
@@ -307,5 +307,5 @@ def _parameters(advance: Callable[..., Any]) -> list[str]:
     try:
         signature.bind(None, 1, None)
     except TypeError:
-        raise ArgumentError("advance", f"a function of {signature}", accepted) from None
+        raise ArgumentError("advance", f"a function of {signature}", expected) from None
     return list(signature.parameters)

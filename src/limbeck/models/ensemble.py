@@ -83,8 +83,8 @@ class Ensemble(nn.Module):
         dtypes = [p.dtype for p in self.parameters() if p.is_floating_point()]
         w = torch.as_tensor(weights, dtype=torch.float64, device="cpu").detach()
         if w.shape != (len(self),) or not bool(torch.all((w > 0) & w.isfinite())):
-            accepted = f"{len(self)} positive finite numbers, one for each member"
-            raise ArgumentError("weights", w.tolist(), accepted)
+            expected = f"{len(self)} positive finite numbers, one for each member"
+            raise ArgumentError("weights", w.tolist(), expected)
         devices = [p.device for p in self.parameters()] or [w.device]
         return (w / w.sum()).to(devices[0], (dtypes or [torch.float64])[0])
 
@@ -218,8 +218,8 @@ def _checked(models: Sequence[Member] | nn.ModuleList) -> list[Member]:
         raise ArgumentError("models", "an empty list", "one model or more")
     for model in models:
         if not callable(model) or isinstance(model, BatchedMLP | type):
-            accepted = "modules or callables on tensors; a BatchedMLP only by itself"
-            raise ArgumentError("models", f"a {type(model).__name__} in the list", accepted)
+            expected = "modules or callables on tensors; a BatchedMLP only by itself"
+            raise ArgumentError("models", f"a {type(model).__name__} in the list", expected)
     return list(models)
 
 
@@ -227,8 +227,8 @@ def _kinds(models: list[Any], given: str | Sequence[str | None] | None) -> tuple
     # each member's own word, or the user's; they may not contradict each other
     listed = [given] * len(models) if given is None or isinstance(given, str) else list(given)
     if len(listed) != len(models):
-        accepted = f"one name, or a list of {len(models)}"
-        raise ArgumentError("output_forms", f"{len(listed)} names", accepted)
+        expected = f"one name, or a list of {len(models)}"
+        raise ArgumentError("output_forms", f"{len(listed)} names", expected)
     kinds: list[str] = []
     for number, (model, said) in enumerate(zip(models, listed, strict=True)):
         if said is not None and said not in OUTPUT_FORMS:

@@ -25,8 +25,8 @@ def zuko() -> Any:
     try:
         return import_module("zuko")
     except ImportError:
-        accepted = "an installation with it: pip install 'limbeck[flows]'"
-        raise ArgumentError("flow", "no zuko, which it is made with", accepted) from None
+        expected = "an installation with it: pip install 'limbeck[flows]'"
+        raise ArgumentError("flow", "no zuko, which it is made with", expected) from None
 
 
 class Flow(nn.Module):

@@ -171,8 +171,8 @@ class MADE(Autoregressive):
 
 
 def _widths(hidden: Any) -> tuple[int, ...]:
-    accepted = "whole numbers from 1, such as (1000, 1000)"
+    expected = "whole numbers from 1, such as (1000, 1000)"
     given = hidden if isinstance(hidden, Sequence) and not isinstance(hidden, str) else (hidden,)
     if not given:
-        raise ArgumentError("hidden", hidden, accepted)
-    return tuple(whole_number("hidden", width, accepted, least=1) for width in given)
+        raise ArgumentError("hidden", hidden, expected)
+    return tuple(whole_number("hidden", width, expected, least=1) for width in given)

@@ -58,9 +58,9 @@ class GaussianMixture(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        accepted = "a whole number from 1"
-        self.components = components = whole_number("components", components, accepted, least=1)
-        self.dim = dim = whole_number("dim", dim, accepted, least=1)
+        expected = "a whole number from 1"
+        self.components = components = whole_number("components", components, expected, least=1)
+        self.dim = dim = whole_number("dim", dim, expected, least=1)
         if covariance not in KINDS:
             raise ArgumentError.unknown("covariance", covariance, KINDS)
         self.covariance, self.support = covariance, Real(self.dim)
@@ -126,8 +126,8 @@ class GaussianMixture(nn.Module):
             x = x.unsqueeze(1)
         if not isinstance(x, Tensor) or x.ndim != 2 or x.shape[1] != self.dim:
             shape = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            accepted = f"a tensor of shape (n, {self.dim})" + (" or (n,)" if self.dim == 1 else "")
-            raise ArgumentError(argument, shape, accepted)
+            expected = f"a tensor of shape (n, {self.dim})" + (" or (n,)" if self.dim == 1 else "")
+            raise ArgumentError(argument, shape, expected)
         return x
 
     @torch.no_grad()
@@ -166,18 +166,18 @@ class GaussianMixture(nn.Module):
 
     def _one_variable(self) -> Tensor:
         if self.dim > 1:
-            accepted = "a mixture of one variable, such as mixture.marginal(0)"
-            raise ArgumentError("dim", self.dim, accepted)
+            expected = "a mixture of one variable, such as mixture.marginal(0)"
+            raise ArgumentError("dim", self.dim, expected)
         return self.scale
 
     def marginal(self, variables: int | Sequence[int]) -> GaussianMixture:
         r"""The density of some of the variables, which is a mixture of the same kind."""
         chosen = [variables] if isinstance(variables, int) else list(variables)
-        accepted = f"different numbers from 0 to {self.dim - 1}"
+        expected = f"different numbers from 0 to {self.dim - 1}"
         for each in chosen:
-            whole_number("variables", each, accepted, least=0)
+            whole_number("variables", each, expected, least=0)
         if not chosen or len(set(chosen)) < len(chosen) or max(chosen) >= self.dim:
-            raise ArgumentError("variables", variables, accepted)
+            raise ArgumentError("variables", variables, expected)
         spec = self.spec() | {"dim": len(chosen)}
         found = GaussianMixture.from_spec(spec, device=self.means.device)
         part = self.covariances[:, chosen][:, :, chosen]

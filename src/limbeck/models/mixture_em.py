@@ -101,21 +101,21 @@ def checked_moments(kind: str, like: Tensor, weights: Any, means: Any, covarianc
         if found.shape != shape:
             raise ArgumentError(name, f"shape {tuple(found.shape)}", f"shape {shape}")
     if bool((pi < 0).any()) or abs(pi.sum().item() - 1) > ROUNDING:
-        accepted = "nonnegative numbers with the sum 1"
-        raise ArgumentError("weights", f"{pi.tolist()} with the sum {pi.sum():g}", accepted)
+        expected = "nonnegative numbers with the sum 1"
+        raise ArgumentError("weights", f"{pi.tolist()} with the sum {pi.sum():g}", expected)
     return Moments(pi / pi.sum(), m, _covariances(s, kind, count, dim))
 
 
 def numbers(argument: str, value: Any, device: torch.device) -> Tensor:
     r"""Finite float64 numbers of a tensor, an array or a list."""
-    accepted = "a tensor or an array of finite numbers"
+    expected = "a tensor or an array of finite numbers"
     try:
         given = value.detach() if isinstance(value, Tensor) else np.asarray(value, dtype=float)
     except (TypeError, ValueError):
-        raise ArgumentError(argument, f"a {type(value).__name__}", accepted) from None
+        raise ArgumentError(argument, f"a {type(value).__name__}", expected) from None
     found = torch.as_tensor(given).to(device, torch.float64)
     if not bool(found.isfinite().all()):
-        raise ArgumentError(argument, "NaN or infinity", accepted)
+        raise ArgumentError(argument, "NaN or infinity", expected)
     return found
 
 
@@ -126,8 +126,8 @@ def _covariances(s: Tensor, kind: str, count: int, dim: int) -> Tensor:
     if s.shape == (count, dim):
         s = torch.diag_embed(s)
     if s.shape != (count, dim, dim):
-        accepted = f"shape {(count, dim, dim)}, {(count, dim)} or {(count,)}"
-        raise ArgumentError("covariances", f"shape {tuple(s.shape)}", accepted)
+        expected = f"shape {(count, dim, dim)}, {(count, dim)} or {(count,)}"
+        raise ArgumentError("covariances", f"shape {tuple(s.shape)}", expected)
     broken = torch.linalg.cholesky_ex(s)[1] != 0
     size = s.diagonal(dim1=1, dim2=2).amax(1)
     broken |= (s - s.mT).abs().amax((1, 2)) > ROUNDING * size
@@ -141,8 +141,8 @@ def _covariances(s: Tensor, kind: str, count: int, dim: int) -> Tensor:
     simple = torch.diag_embed(variances.mean(1, keepdim=True).expand(-1, dim))
     simple = torch.diag_embed(variances) if kind != "spherical" else simple
     if bool(((s - simple).abs().amax((1, 2)) > ROUNDING * size).any()):
-        accepted = f"{kind} ones, or a mixture of another kind"
-        raise ArgumentError("covariances", f"matrices that are not {kind}", accepted)
+        expected = f"{kind} ones, or a mixture of another kind"
+        raise ArgumentError("covariances", f"matrices that are not {kind}", expected)
     return simple.diagonal(dim1=1, dim2=2)
 
 
@@ -180,8 +180,8 @@ class Samples(NamedTuple):
                 raise ArgumentError("weights", received, f"{len(rows)} nonnegative numbers")
             rows, share = rows[share > 0], share[share > 0]
         if len(rows) < mixture.components:
-            accepted = f"at least as many as the {mixture.components} components"
-            raise ArgumentError(argument, f"{len(rows)} samples", accepted)
+            expected = f"at least as many as the {mixture.components} components"
+            raise ArgumentError(argument, f"{len(rows)} samples", expected)
         share = share / share.sum()
         centre = share @ rows
         variance = share @ (rows - centre).square()
@@ -242,8 +242,8 @@ def _spread(samples: Samples, components: int, generator: torch.Generator | None
     for k in range(components):
         chances = weight * distance
         if not chances.sum() > 0:
-            accepted = f"at least {components} different ones"
-            raise ArgumentError("x", f"{k} different samples", accepted)
+            expected = f"at least {components} different ones"
+            raise ArgumentError("x", f"{k} different samples", expected)
         uniform = torch.rand(1, generator=generator, device=lives, dtype=x.dtype).to(x.device)
         ends = chances.cumsum(0)
         which = torch.searchsorted(ends, uniform * ends[-1], right=True).clamp_max(len(x) - 1)

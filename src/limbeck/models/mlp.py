@@ -70,8 +70,8 @@ class Feedforward(nn.Module):
         if init not in INITS:
             raise ArgumentError.unknown("init", init, INITS)
         if len(sizes) < 2 or not all(map(is_count, sizes)):
-            accepted = "at least two ints of 1 or more, as in (784, 50, 30, 10)"
-            raise ArgumentError("sizes", tuple(sizes), accepted)
+            expected = "at least two ints of 1 or more, as in (784, 50, 30, 10)"
+            raise ArgumentError("sizes", tuple(sizes), expected)
         count = len(sizes) - 2
         names = [hidden] * count if isinstance(hidden, str) else list(hidden)
         for name in [hidden] if isinstance(hidden, str) else names:
@@ -82,8 +82,8 @@ class Feedforward(nn.Module):
         if output not in LAYER_KINDS:
             raise ArgumentError.unknown("output", output, LAYER_KINDS)
         if "softmax" in output and sizes[-1] == 1:
-            accepted = "'logistic' or 'linear' with one output, where softmax is constant"
-            raise ArgumentError("output", repr(output), accepted)
+            expected = "'logistic' or 'linear' with one output, where softmax is constant"
+            raise ArgumentError("output", repr(output), expected)
         if output_form is not None and output_form not in OUTPUT_FORMS:
             raise ArgumentError.unknown("output_form", output_form, OUTPUT_FORMS)
         if dtype is not None and not dtype.is_floating_point:
@@ -127,8 +127,8 @@ class Feedforward(nn.Module):
         underflow.
         """
         if self.output_form == "values":
-            accepted = "a net that gives logits, probabilities or log_probabilities"
-            raise ArgumentError("output_form", "'values'", accepted)
+            expected = "a net that gives logits, probabilities or log_probabilities"
+            raise ArgumentError("output_form", "'values'", expected)
         z = self.preactivation(x)
         if self.output_form == self._natural_kind():
             if self.output == "probit":

@@ -266,8 +266,8 @@ class NADE(Ordered):
         given = {"w": w, "c": c, "u": u, "b": b}
         for (name, part), parameter in zip(given.items(), self.parts, strict=True):
             if part is not None and part.shape != parameter.shape:
-                accepted = f"shape {tuple(parameter.shape)}"
-                raise ArgumentError(name, f"shape {tuple(part.shape)}", accepted)
+                expected = f"shape {tuple(parameter.shape)}"
+                raise ArgumentError(name, f"shape {tuple(part.shape)}", expected)
         own = None if vx is None else scale * self._flat(vx, "vx")
         found = r_products(codes, *self.parts, Direction(own, **given), m=self.mean)
         return found._replace(x=self._events(scale * found.x))
@@ -299,7 +299,7 @@ class NADE(Ordered):
     def _refuse_many(self, what: str) -> None:
         if self.support.count > 2:
             raise NotDifferentiableError(
-                f"{what}: states have no derivatives; accepted: a NADE over two states"
+                f"{what}: states have no derivatives; expected a NADE over two states"
             )
 
     def _centre(self, centre: Any) -> Tensor:
@@ -308,19 +308,19 @@ class NADE(Ordered):
         shape = " or ".join(
             str(each) for each in dict.fromkeys([self.support.shape, (self.inputs,)])
         )
-        accepted = f"means from {least:g} to {most:g} of shape {shape}"
+        expected = f"means from {least:g} to {most:g} of shape {shape}"
         if self.support.count > 2:
             raise ArgumentError("centre", f"means for {self.support!r}", "None for q > 2 states")
         try:
             given = torch.as_tensor(centre, dtype=self.b.dtype, device=self.b.device).detach()
         except (TypeError, ValueError, RuntimeError):
-            raise ArgumentError("centre", f"a {type(centre).__name__}", accepted) from None
+            raise ArgumentError("centre", f"a {type(centre).__name__}", expected) from None
         if given.shape not in (self.support.shape, (self.inputs,)):
-            raise ArgumentError("centre", f"shape {tuple(given.shape)}", accepted)
+            raise ArgumentError("centre", f"shape {tuple(given.shape)}", expected)
         outside = ~((given >= least) & (given <= most))
         if outside.any():
             received = f"{int(outside.sum()):,} values such as {given[outside][0].item():g}"
-            raise ArgumentError("centre", received, accepted)
+            raise ArgumentError("centre", received, expected)
         return self.support.encode(given.flatten()[self.order])
 
     def make_room(self, state: dict[str, Tensor]) -> None:

@@ -95,8 +95,8 @@ class Preprocessed(nn.Module):
             if not bool(added.any()) and bool((factor == 1).all()):
                 found = dict.fromkeys(found)
             elif self.output_form not in ("values", None):
-                accepted = "'values' for outputs that are shifted or scaled"
-                raise ArgumentError("output_form", repr(self.output_form), accepted)
+                expected = "'values' for outputs that are shifted or scaled"
+                raise ArgumentError("output_form", repr(self.output_form), expected)
             else:
                 self.output_form = "values"
         for name, value in found.items():
@@ -129,8 +129,8 @@ class Preprocessed(nn.Module):
         if not isinstance(h, Tensor):
             raise ArgumentError("x", f"a {type(h).__name__}", "a tensor, since there is no encoder")
         if h.shape[1:] != self.shift.shape:
-            accepted = f"shape (n{''.join(f', {size}' for size in self.shift.shape)})"
-            raise ArgumentError("x", f"shape {tuple(h.shape)}", accepted)
+            expected = f"shape (n{''.join(f', {size}' for size in self.shift.shape)})"
+            raise ArgumentError("x", f"shape {tuple(h.shape)}", expected)
         scaled = (h.to(self.shift.dtype) - self.shift) * self.scale
         return torch.where(self.scale == 0, 0.0, scaled)  # infinity or NaN times 0 would be NaN
 

@@ -222,8 +222,8 @@ class RBM(nn.Module):
         if x.dim() == 0 or x.shape[-1] != size:
             raise ArgumentError(argument, f"shape {tuple(x.shape)}", f"shape (n, {size})")
         if x.device != self.W.device:
-            accepted = f"one on {self.W.device}, where the RBM is"
-            raise ArgumentError(argument, f"a tensor on {x.device}", accepted)
+            expected = f"one on {self.W.device}, where the RBM is"
+            raise ArgumentError(argument, f"a tensor on {x.device}", expected)
         return x.to(self.W.dtype)
 
     def extra_repr(self) -> str:
@@ -232,8 +232,8 @@ class RBM(nn.Module):
 
 def _check_fit(W: Tensor, a: Tensor, b: Tensor) -> None:
     if W.dim() != 2:
-        accepted = "shape (I, J), visible by hidden units"
-        raise ArgumentError("W", f"shape {tuple(W.shape)}", accepted)
+        expected = "shape (I, J), visible by hidden units"
+        raise ArgumentError("W", f"shape {tuple(W.shape)}", expected)
     (visible, hidden), fits = W.shape, tuple(a.shape) + tuple(b.shape)
     if fits == (hidden, visible) != (visible, hidden) and a.dim() == b.dim() == 1:
         received = f"shape {tuple(W.shape)}, which looks transposed"
@@ -242,5 +242,5 @@ def _check_fit(W: Tensor, a: Tensor, b: Tensor) -> None:
         )
     for name, bias, size in (("a", a, visible), ("b", b, hidden)):
         if tuple(bias.shape) != (size,):
-            accepted = f"shape ({size},), to go with W {tuple(W.shape)}"
-            raise ArgumentError(name, f"shape {tuple(bias.shape)}", accepted)
+            expected = f"shape ({size},), to go with W {tuple(W.shape)}"
+            raise ArgumentError(name, f"shape {tuple(bias.shape)}", expected)

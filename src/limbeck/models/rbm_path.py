@@ -39,8 +39,8 @@ class RBMPath:
         self.W, self.a, self.b = (p.detach().clone() for p in (rbm.W, rbm.a, rbm.b))
         self.base = torch.zeros_like(self.a) if base is None else as_part(base, "base").values
         if self.base.shape != self.a.shape:
-            accepted = f"shape {tuple(self.a.shape)}, one for each visible unit"
-            raise ArgumentError("base", f"shape {tuple(self.base.shape)}", accepted)
+            expected = f"shape {tuple(self.a.shape)}, one for each visible unit"
+            raise ArgumentError("base", f"shape {tuple(self.base.shape)}", expected)
         self.base = self.base.to(self.a)
         self.difference = self.a - self.base
         free = softplus(self.base.double()).sum().item()
@@ -126,13 +126,13 @@ def binary(data: Any) -> Tensor:
     r"""Data (n, I) of zeros and ones, of any type that holds them, as a tensor."""
     bits = as_part(data, "data").values
     if bits.dim() != 2:
-        accepted = "shape (n, I): one row for each example, as x.reshape(len(x), -1) gives"
-        raise ArgumentError("data", f"shape {tuple(bits.shape)}", accepted)
+        expected = "shape (n, I): one row for each example, as x.reshape(len(x), -1) gives"
+        raise ArgumentError("data", f"shape {tuple(bits.shape)}", expected)
     other = (bits != 0) & (bits != 1)
     if other.any():
         received = f"{int(other.sum()):,} values such as {bits[other][0].item():g}"
-        accepted = "zeros and ones: binarise first, as (x > 0.5) does"
-        raise ArgumentError("data", received, accepted)
+        expected = "zeros and ones: binarise first, as (x > 0.5) does"
+        raise ArgumentError("data", received, expected)
     return bits
 
 
@@ -155,16 +155,16 @@ zero, which saves kernels on a CPU a third of their time on images."""
 
 def weights(rbm: Any) -> tuple[Tensor, Tensor, Tensor]:
     r"""W, a and b of an RBM, if they fit together."""
-    accepted = "an RBM with W (I, J), a (I,) and b (J,), all finite"
+    expected = "an RBM with W (I, J), a (I,) and b (J,), all finite"
     try:
         W, a, b = (torch.as_tensor(getattr(rbm, name)).detach() for name in ("W", "a", "b"))
     except (AttributeError, TypeError, ValueError, RuntimeError):
-        raise ArgumentError("rbm", f"a {type(rbm).__name__}", accepted) from None
+        raise ArgumentError("rbm", f"a {type(rbm).__name__}", expected) from None
     shapes = [tuple(each.shape) for each in (W, a, b)]
     if W.ndim != 2 or shapes[1:] != [(W.shape[0],), (W.shape[1],)]:
-        raise ArgumentError("rbm", f"W, a, b of shapes {shapes}", accepted)
+        raise ArgumentError("rbm", f"W, a, b of shapes {shapes}", expected)
     if not all(each.isfinite().all() for each in (W, a, b)):
-        raise ArgumentError("rbm", "weights that are not finite", accepted)
+        raise ArgumentError("rbm", "weights that are not finite", expected)
     return W, a.to(W), b.to(W)
 
 

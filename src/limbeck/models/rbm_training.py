@@ -62,7 +62,7 @@ def build(cls: type[Kind], path: Path, arrays: Mapping[str, Any], **settings: An
         if error.argument not in flat:
             raise
         received = f"{path}, whose {error.argument} has {error.received}"
-        raise ArgumentError("path", received, error.accepted) from error
+        raise ArgumentError("path", received, error.expected) from error
 
 
 def write(path: Path, tensors: Mapping[str, Tensor]) -> Path:
@@ -224,7 +224,7 @@ def train_rbm(
         if not all(parameter.isfinite().all() for parameter in parameters):
             raise LimbeckError(
                 f"lr: got {lr:g}, with which the training diverged in epoch {epoch + 1}; "
-                f"accepted: a lower rate, such as {lr / 4:g}"
+                f"expected a lower rate, such as {lr / 4:g}"
             )
     return rbm
 

@@ -179,14 +179,14 @@ def embedding_size(categories: int, embed: str | int) -> int:
     >>> embedding_size(16, "auto"), embedding_size(17, "auto"), embedding_size(10_000, "auto")
     (0, 8, 32)
     """
-    accepted = '"auto", "one_hot", or a whole number from 1'
+    expected = '"auto", "one_hot", or a whole number from 1'
     if isinstance(embed, str) and embed not in ("auto", "one_hot"):
-        raise ArgumentError("embed", repr(embed), accepted)
+        raise ArgumentError("embed", repr(embed), expected)
     if embed == "one_hot" or (embed == "auto" and categories <= ONE_HOT):
         return 0
     if embed == "auto":
         return min(WIDEST, round(1.6 * categories**0.56))
-    size = whole_number("embed", embed, accepted, least=1)
+    size = whole_number("embed", embed, expected, least=1)
     return size if categories > ONE_HOT else 0
 
 

@@ -36,8 +36,8 @@ def read(estimator: Any) -> dict[str, Any]:
 
     kind = _kind(estimator)
     if kind is None:
-        accepted = ", ".join(f"{name}Classifier or -Regressor" for name in NAMES)
-        raise ArgumentError("estimator", f"a {type(estimator).__name__}", accepted)
+        expected = ", ".join(f"{name}Classifier or -Regressor" for name in NAMES)
+        raise ArgumentError("estimator", f"a {type(estimator).__name__}", expected)
     try:
         check_is_fitted(estimator)
     except NotFittedError:
@@ -45,8 +45,8 @@ def read(estimator: Any) -> dict[str, Any]:
         raise ArgumentError("estimator", received, "a fitted one") from None
     classifies = hasattr(estimator, "classes_")
     if classifies and getattr(estimator, "n_outputs_", 1) > 1:
-        accepted = "one with a single output; for several labels, a regressor on 0 and 1"
-        raise ArgumentError("estimator", "a classifier with several outputs", accepted)
+        expected = "one with a single output; for several labels, a regressor on 0 and 1"
+        raise ArgumentError("estimator", "a classifier with several outputs", expected)
     inputs = int(estimator.n_features_in_)
     if "Boosting" not in kind:
         members = getattr(estimator, "estimators_", None) or [estimator]
@@ -153,8 +153,8 @@ def _refuse(estimator: Any, histogram: bool) -> None:
     if histogram:
         categorical = getattr(estimator, "is_categorical_", None)
         if categorical is not None and np.any(categorical):
-            accepted = "one without categorical columns, which its trees split in another way"
-            raise ArgumentError("estimator", f"a {type(estimator).__name__} with some", accepted)
+            expected = "one without categorical columns, which its trees split in another way"
+            raise ArgumentError("estimator", f"a {type(estimator).__name__} with some", expected)
         if estimator.loss not in IDENTITY:
             raise ArgumentError.unknown("estimator.loss", estimator.loss, IDENTITY)
         return
@@ -240,8 +240,8 @@ def fit_boosted(
     """
     inputs, wanted = _checked(X, targets, task)
     count = whole_number("trees", trees, "a whole number from 1", least=1)
-    accepted = "a number above 0, up to 1"
-    rate = number("learning_rate", learning_rate, accepted, lambda r: 0 < r <= 1)
+    expected = "a number above 0, up to 1"
+    rate = number("learning_rate", learning_rate, expected, lambda r: 0 < r <= 1)
     options = _options(max_leaf_nodes, max_depth, min_samples_leaf)
     shift, scale = _units(wanted, task)
     wanted = (wanted - shift) / scale
@@ -271,8 +271,8 @@ def _checked(X: Any, targets: Any, task: str) -> tuple[np.ndarray, np.ndarray]:
     if wanted.ndim == 1 and task == "regression":
         wanted = wanted.unsqueeze(1)
     if wanted.ndim != 2 or len(wanted) != len(inputs) or not wanted.shape[1]:
-        accepted = f"({len(inputs)}, K): {'values' if task == 'regression' else 'probabilities'}"
-        raise ArgumentError("targets", f"shape {tuple(wanted.shape)}", accepted)
+        expected = f"({len(inputs)}, K): {'values' if task == 'regression' else 'probabilities'}"
+        raise ArgumentError("targets", f"shape {tuple(wanted.shape)}", expected)
     if bool(inputs.isinf().any()):
         raise ArgumentError("X", "infinity, or numbers beyond float32", "finite numbers or NaN")
     if not bool(wanted.isfinite().all()):
@@ -290,8 +290,8 @@ def _numbers(argument: str, given: Any) -> torch.Tensor:
     try:
         found = given if isinstance(given, torch.Tensor) else torch.as_tensor(np.asarray(given))
     except (TypeError, ValueError):
-        accepted = "an array or a tensor of numbers"
-        raise ArgumentError(argument, f"a {type(given).__name__}", accepted) from None
+        expected = "an array or a tensor of numbers"
+        raise ArgumentError(argument, f"a {type(given).__name__}", expected) from None
     return found.detach().cpu()
 
 
@@ -301,12 +301,12 @@ def _options(
     limits: dict[str, int | None] = {"max_leaf_nodes": max_leaf_nodes, "max_depth": max_depth}
     for (name, value), least in zip(limits.items(), (2, 1), strict=True):
         if value is not None:
-            accepted = f"a whole number from {least}, or None"
-            limits[name] = whole_number(name, value, accepted, least=least)
-    accepted = "a whole number from 1"
+            expected = f"a whole number from {least}, or None"
+            limits[name] = whole_number(name, value, expected, least=least)
+    expected = "a whole number from 1"
     return {
         **limits,
-        "min_samples_leaf": whole_number("min_samples_leaf", min_samples_leaf, accepted, least=1),
+        "min_samples_leaf": whole_number("min_samples_leaf", min_samples_leaf, expected, least=1),
     }
 
 

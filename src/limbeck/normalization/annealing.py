@@ -164,11 +164,11 @@ def _path(given: Any, densities: Densities) -> Any:
     missing = [name for name in wanted if not hasattr(path, name)]
     if missing:
         what = "no path()" if own is None else f"a path without {' and '.join(missing)}"
-        accepted = (
+        expected = (
             "for method='ais', a target with path(), such as an lb.RBM or an lb.Energy over a "
             "discrete support, or path=; see limbeck.models.energy.Path"
         )
-        raise ArgumentError("target", f"a {type(given).__name__} with {what}", accepted)
+        raise ArgumentError("target", f"a {type(given).__name__} with {what}", expected)
     return path
 
 

@@ -65,8 +65,8 @@ class Chains(Inputs):
         super().__init__(seed)
         support = getattr(target, "support", None)
         if not isinstance(support, Support) or not callable(getattr(target, "advance", None)):
-            accepted = "a target with a support and advance(x, sweeps, generator)"
-            raise ArgumentError("target", f"an object of type {type(target).__name__}", accepted)
+            expected = "a target with a support and advance(x, sweeps, generator)"
+            raise ArgumentError("target", f"an object of type {type(target).__name__}", expected)
         if scheme not in SCHEMES:
             raise ArgumentError.unknown("scheme", scheme, SCHEMES)
         self.target, self.support, self.scheme = target, support, scheme
@@ -209,8 +209,8 @@ class Chains(Inputs):
             bad = int((~density(x).isfinite()).sum())
         if bad:
             received = f"a log density that is not finite at {bad:,} of {self.count:,} chains"
-            accepted = "finite ones after the burn-in; a start where the target has mass may help"
-            raise ArgumentError("target", received, accepted)
+            expected = "finite ones after the burn-in; a start where the target has mass may help"
+            raise ArgumentError("target", received, expected)
 
     def _block(self, n: int) -> Tensor:
         r"""A copy of the next n chains; after the last comes the first."""

@@ -36,12 +36,12 @@ def check_target(target: Any, chains: bool = True) -> None:
     if not isinstance(getattr(target, "support", None), Support):
         missing.append("support")
     if missing:
-        accepted = "an lb.RBM, an lb.Energy, or anything with a support, log_unnormalized(x) and "
-        accepted += "advance(x, sweeps, generator)"
+        expected = "an lb.RBM, an lb.Energy, or anything with a support, log_unnormalized(x) and "
+        expected += "advance(x, sweeps, generator)"
         if hasattr(target, "intercept_visible_"):  # scikit-learn's
-            accepted = "lb.RBM(m.components_.T, m.intercept_visible_, m.intercept_hidden_) of it"
+            expected = "lb.RBM(m.components_.T, m.intercept_visible_, m.intercept_hidden_) of it"
         received = f"an object of type {type(target).__name__} without {' and '.join(missing)}"
-        raise ArgumentError("target", received, accepted)
+        raise ArgumentError("target", received, expected)
     x = _events(target)
     with torch.no_grad(), evaluating(target):
         found = target.log_unnormalized(x[:LOOK])
@@ -71,8 +71,8 @@ def check_student(student: Any, target: Any, samples: bool = False) -> None:
         raise ArgumentError("student", received, f"a torch module with {' and '.join(wanted)}")
     support = getattr(student, "support", None)
     if isinstance(support, Support) and support != target.support:
-        accepted = f"one over {target.support!r}, the target's support (support=target.support)"
-        raise ArgumentError("student", f"one over {support!r}", accepted)
+        expected = f"one over {target.support!r}, the target's support (support=target.support)"
+        raise ArgumentError("student", f"one over {support!r}", expected)
 
 
 def _events(target: Any) -> Tensor:

@@ -92,8 +92,8 @@ class Proposal:
         for name in ("log_prob", "sample"):
             if not callable(getattr(model, name, None)):
                 received = f"a {type(model).__name__} without {name}"
-                accepted = "a student or distribution with log_prob(x) and sample(n)"
-                raise ArgumentError("proposal", received, accepted)
+                expected = "a student or distribution with log_prob(x) and sample(n)"
+                raise ArgumentError("proposal", received, expected)
         self._log_prob = model.log_prob
         self._sample = SeededCall(model.sample, "proposal")
         self.takes_shape = isinstance(model, Distribution) or (
@@ -195,8 +195,8 @@ class Densities:
     @property
     def proposal(self) -> Proposal:
         if self._proposal is None:
-            accepted = "a student or distribution with log_prob(x) and sample(n)"
-            raise ArgumentError("proposal", None, accepted)
+            expected = "a student or distribution with log_prob(x) and sample(n)"
+            raise ArgumentError("proposal", None, expected)
         return self._proposal
 
     @property

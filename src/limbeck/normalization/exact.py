@@ -48,8 +48,8 @@ def exact_log_z(
     with torch.no_grad(), evaluating(target):
         log_z = torch.stack(list(parts(target, limit, block, progress))).logsumexp(0).item()
     if not math.isfinite(log_z):
-        accepted = "finite log densities, or −∞ at some of the events"
-        raise ArgumentError("target", f"a model whose log Z is {log_z}", accepted)
+        expected = "finite log densities, or −∞ at some of the events"
+        raise ArgumentError("target", f"a model whose log Z is {log_z}", expected)
     return log_z
 
 
@@ -90,8 +90,8 @@ def _rbm_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Itera
     few = min(rbm.visible, rbm.hidden)
     if 2**few > limit:
         received = f"{rbm.visible:,} visible and {rbm.hidden:,} hidden units"
-        accepted = f"at most {int(math.log2(limit))} on one side, or an estimate of log Z"
-        raise ArgumentError("target", received, accepted)
+        expected = f"at most {int(math.log2(limit))} on one side, or an estimate of log Z"
+        raise ArgumentError("target", received, expected)
     W, a, b = (p.detach().double() for p in (rbm.W, rbm.a, rbm.b))
     weights, own, other = (W, a, b) if rbm.visible == few else (W.T, b, a)  # (few, many)
     padded = -len(other) % TOGETHER  # units without weights: each is a factor of two

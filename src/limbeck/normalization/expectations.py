@@ -74,11 +74,11 @@ def expected_statistics(
         return _weighted(rbm, proposal, whole_number("samples", samples, "2 or more", 2), seed)
     if not isinstance(x, Tensor) or x.dim() not in (2, 3) or x.shape[-1] != rbm.visible:
         received = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-        accepted = f"a tensor (n, {rbm.visible}) or (chains, draws, {rbm.visible})"
-        raise ArgumentError("x", received, accepted)
+        expected = f"a tensor (n, {rbm.visible}) or (chains, draws, {rbm.visible})"
+        raise ArgumentError("x", received, expected)
     if len(x) < 2 or x.numel() == 0:
-        accepted = "two samples or chains at least, for a standard error"
-        raise ArgumentError("x", f"shape {tuple(x.shape)}", accepted)
+        expected = "two samples or chains at least, for a standard error"
+        raise ArgumentError("x", f"shape {tuple(x.shape)}", expected)
     rbm.support.check(x.flatten(0, -2), "x")
     return (_independent if x.dim() == 2 else _chains)(rbm, x.to(rbm.W))
 

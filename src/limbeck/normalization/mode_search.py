@@ -77,8 +77,8 @@ def climb(
     value, x = tops(target, x)
     top = int(value.nan_to_num(-math.inf, math.inf).argmax())
     if not math.isfinite(found := value[top].item()):
-        accepted = "a target with a finite log p̃ near some event to start from"
-        raise ArgumentError("target", f"{found} as the largest log p̃(x)", accepted)
+        expected = "a target with a finite log p̃ near some event to start from"
+        raise ArgumentError("target", f"{found} as the largest log p̃(x)", expected)
     return Peak(found, x[top].clone())
 
 

@@ -66,8 +66,8 @@ def refuse_misfits(loss: str | Loss, target: Any, force: bool) -> bool:
         raise ArgumentError.unknown("loss", loss, NAMES)
     names = {loss} if isinstance(loss, str) else {term.name for _, term in loss}
     if "reverse_kl" in names and len(names) > 1:
-        accepted = "reverse_kl alone: it is for samples of the student, the others for the target's"
-        raise ArgumentError("loss", repr(loss), accepted)
+        expected = "reverse_kl alone: it is for samples of the student, the others for the target's"
+        raise ArgumentError("loss", repr(loss), expected)
     discrete = getattr(getattr(target, "support", None), "discrete", False)
     if "score_matching" in names and discrete and not force:
         raise ArgumentError(
@@ -99,8 +99,8 @@ def find_constant(
     """
     if not isinstance(loss, str) or loss not in SQUARE_ERRORS:
         if c is not None:
-            accepted = f"None, since c belongs to the loss {' or '.join(SQUARE_ERRORS)}"
-            raise ArgumentError("c", c, accepted)
+            expected = f"None, since c belongs to the loss {' or '.join(SQUARE_ERRORS)}"
+            raise ArgumentError("c", c, expected)
         return None
     if c is not None:
         value = number("c", c, "a finite number, at most log Z", lambda _: True)
@@ -146,8 +146,8 @@ def warm_start(
             f"{type(m).__name__} over {getattr(m, 'support', 'nothing')}" for m in (student, target)
         ]
         pairs = "a DeepNADE or NADE and an RBM over the same support"
-        accepted = f'init="teacher" for {pairs}; "none" for others'
-        raise ArgumentError("init", f"'teacher' for {kinds[0]} of {kinds[1]}", accepted)
+        expected = f'init="teacher" for {pairs}; "none" for others'
+        raise ArgumentError("init", f"'teacher' for {kinds[0]} of {kinds[1]}", expected)
     started: Any = NADE.from_rbm(target, student.hidden, student.order, generator, centre)
     if isinstance(student, NADE):
         student.mean = None  # it comes with the state, if there is one
@@ -319,6 +319,6 @@ def _scheme(
 
 def _own_samples(student: nn.Module, options: dict[str, Any]) -> Inputs:
     if options.get("held_out") is not None:
-        accepted = "None: reverse_kl is a mean over samples of the student itself"
-        raise ArgumentError("held_out", "held-out inputs", accepted)
+        expected = "None: reverse_kl is a mean over samples of the student itself"
+        raise ArgumentError("held_out", "held-out inputs", expected)
     return Samples(student)

@@ -89,15 +89,15 @@ def plan(
     r"""A plan of what the user asked for; burn_in is None where the chains decide."""
     if kernel not in KERNELS:
         raise ArgumentError.unknown("kernel", kernel, KERNELS)
-    accepted = f"a whole number from 1 to {samples}, the number of samples"
-    chains = samples if chains is None else whole_number("chains", chains, accepted, least=1)
+    expected = f"a whole number from 1 to {samples}, the number of samples"
+    chains = samples if chains is None else whole_number("chains", chains, expected, least=1)
     if chains > samples:
-        raise ArgumentError("chains", chains, accepted)
+        raise ArgumentError("chains", chains, expected)
     thin = whole_number("thin", thin, "a whole number from 1", least=1)
     if burn_in is None:
         burn_in = BURN_IN if kernel == "target" else "auto"
-    accepted = "a whole number from 0, or 'auto'"
-    steps = None if burn_in == "auto" else whole_number("burn_in", burn_in, accepted, least=0)
+    expected = "a whole number from 0, or 'auto'"
+    steps = None if burn_in == "auto" else whole_number("burn_in", burn_in, expected, least=0)
     start = as_start(start, "start")
     # The starts that limbeck compares with; events that the user gives come on top of them.
     others: Starts = STARTS

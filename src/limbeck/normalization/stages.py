@@ -116,7 +116,7 @@ def subfolders(checkpoint: str | Path | None, names: Sequence[str]) -> list[Path
     if folder.is_file() or held - set(names):
         raise CheckpointError(
             f"checkpoint: {folder} holds something else than checkpoints of these stages; "
-            f"accepted: a new or empty folder, or one with {' and '.join(names)}"
+            f"expected a new or empty folder, or one with {' and '.join(names)}"
         )
     return [folder / name for name in names]
 

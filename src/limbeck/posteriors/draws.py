@@ -156,8 +156,8 @@ def check(draws: Draws, burn_in: int = 0) -> Draws:
         after = f" after burn_in={burn_in}" if burn_in else ""
         raise ArgumentError("posterior", f"no draws{after}", "two draws or more")
     if draws.count == 1:
-        accepted = "two or more: a posterior of one draw has nothing to condense"
-        raise ArgumentError("posterior", "a single draw", accepted)
+        expected = "two or more: a posterior of one draw has nothing to condense"
+        raise ArgumentError("posterior", "a single draw", expected)
     _check_finite(draws)
     return draws
 
@@ -187,13 +187,13 @@ def _check_finite(draws: Draws) -> None:
                 first.setdefault(name, draw + int(bad.nonzero()[0]))
                 counts[name] = counts.get(name, 0) + int(bad.sum())
     for name, count in counts.items():
-        kind, accepted = "NaN or infinite numbers", "finite draws"
+        kind, expected = "NaN or infinite numbers", "finite draws"
         as_it_came = Draws({name: draws.parts[name]}, torch.float64).take([first[name]])
         if as_parts(as_it_came)[name].isfinite().all():
-            kind, accepted = f"numbers beyond {draws.dtype}", "another dtype"
-        accepted += f"; var_names=['~{name}'] leaves the variable out" if name else ""
+            kind, expected = f"numbers beyond {draws.dtype}", "another dtype"
+        expected += f"; var_names=['~{name}'] leaves the variable out" if name else ""
         chain, draw = divmod(first[name], draws.per_chain)
         received = (
             f"{kind} in {count:,} of {draws.count:,} draws, the first is {draw} of chain {chain}"
         )
-        raise ArgumentError(part_name(name), received, accepted)
+        raise ArgumentError(part_name(name), received, expected)

@@ -212,8 +212,8 @@ def opened(files: Any, choose: Choose, layout: str) -> Iterator[Found]:
     kind = kinds.pop()
     if kinds or kind not in KINDS or (len(paths) > 1 and kind != ".csv"):
         received = ", ".join(map(str, paths))
-        accepted = f"a file that ends in {', '.join(KINDS)}, or several that end in .csv"
-        raise ArgumentError("posterior", received, accepted)
+        expected = f"a file that ends in {', '.join(KINDS)}, or several that end in .csv"
+        raise ArgumentError("posterior", received, expected)
     for path in paths:
         if not path.exists():
             raise ArgumentError(

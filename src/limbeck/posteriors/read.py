@@ -62,9 +62,9 @@ def check_alike(arrays: dict[str, Array], layout: str) -> None:
     for name in others:
         if tuple(arrays[name].shape[:2]) != (chains, draws):
             received = "{} chains of {} draws".format(*arrays[name].shape[:2])
-            accepted = f"{chains} chains of {draws} draws, as {part_name(first)} has"
+            expected = f"{chains} chains of {draws} draws, as {part_name(first)} has"
             hint = '; layout="draws" reads (draw, ...)' if layout == "auto" else ""
-            raise ArgumentError(part_name(name), received, accepted + hint)
+            raise ArgumentError(part_name(name), received, expected + hint)
 
 
 def doubt(variables: Mapping[str, Any], layout: str) -> None:
@@ -87,8 +87,8 @@ def _by_layout(array: Array, name: str, layout: str) -> Array:
         layout = "draws" if not name and array.ndim == 2 else "chains"
     if array.ndim < (1 if layout == "draws" else 2):
         shape = f"shape {tuple(array.shape)}"
-        accepted = LAYOUTS[layout] + '; layout="draws" reads (draw, ...)' if name else VECTORS
-        raise ArgumentError(part_name(name), shape, accepted)
+        expected = LAYOUTS[layout] + '; layout="draws" reads (draw, ...)' if name else VECTORS
+        raise ArgumentError(part_name(name), shape, expected)
     if layout == "draws":
         return array[None]
     return array.swapaxes(0, 1) if layout == "emcee" else array
@@ -226,11 +226,11 @@ def _stacked(items: Sequence[Any], layout: str) -> dict[str, Array]:
         return {"": _stack(items, "")}
     if not items or layout == "auto":
         received = "an empty list" if not items else 'a list of dicts with layout="auto"'
-        accepted = (
+        expected = (
             'layout="chains" if each dict is a chain, of arrays (draw, ...), layout="draws" if '
             "each is a draw"
         )
-        raise ArgumentError("posterior", received, accepted)
+        raise ArgumentError("posterior", received, expected)
     for number, item in enumerate(items):
         if item.keys() != items[0].keys():
             received = f"the variables {', '.join(item)}"
@@ -243,8 +243,8 @@ def _stack(items: Sequence[Any], name: str) -> Array:
     arrays = [as_array(item, label) for item, label in zip(items, labels, strict=True)]
     for array, label in zip(arrays, labels, strict=True):
         if array.shape != arrays[0].shape:
-            accepted = f"shape {tuple(arrays[0].shape)}, as {labels[0]} has"
-            raise ArgumentError(label, f"shape {tuple(array.shape)}", accepted)
+            expected = f"shape {tuple(arrays[0].shape)}, as {labels[0]} has"
+            raise ArgumentError(label, f"shape {tuple(array.shape)}", expected)
     tensors = [array for array in arrays if isinstance(array, Tensor)]
     if len(tensors) == len(arrays):
         return torch.stack(tensors)

@@ -51,13 +51,13 @@ def read_batch(
         wrong = array.ndim == 0 or array.shape[:1] != m or (not name and array.ndim != 2)
         if wrong or array.shape[0] == 0:
             received = f"shape {tuple(array.shape)}" + " beside others" * (len(arrays) > 1)
-            accepted = f"{ACCEPTED}, of one length m; a single draw as (1, ...)"
-            raise ArgumentError(_where(name, number), received, accepted)
+            expected = f"{ACCEPTED}, of one length m; a single draw as (1, ...)"
+            raise ArgumentError(_where(name, number), received, expected)
     found = Structure.of(arrays)
     for name, shape, wanted in zip(names, found.shapes, (like or found).shapes, strict=True):
         if shape != wanted:
-            accepted = f"{wanted}, as in batch 1"
-            raise ArgumentError(_where(name, number), f"draws of shape {shape}", accepted)
+            expected = f"{wanted}, as in batch 1"
+            raise ArgumentError(_where(name, number), f"draws of shape {shape}", expected)
     return arrays
 
 
@@ -212,7 +212,7 @@ class Stream:
         if self.batches > batches and not stateful:
             raise CheckpointError(
                 f"checkpoint: it is of batch {batches:,}, and the posterior's iterator has come to "
-                f"batch {self.batches:,}; accepted: an iterator that starts anew"
+                f"batch {self.batches:,}; expected an iterator that starts anew"
             )
         names = self.structure.names if batches else ()
         held = under("held.", state)
@@ -306,8 +306,8 @@ def _caller(source: Any) -> Callable[[], Any]:
     if callable(getattr(source, "step", None)):
         return source.step
     if not hasattr(source, "__iter__"):
-        accepted = "an iterator of batches, or an object with a method step"
-        raise ArgumentError("source", f"a {type(source).__name__}", accepted)
+        expected = "an iterator of batches, or an object with a method step"
+        raise ArgumentError("source", f"a {type(source).__name__}", expected)
     return iter(source).__next__
 
 

@@ -61,8 +61,8 @@ def mosaic(
     given = np.asarray(rows, dtype=float)
     height, width = shape
     if given.ndim != 2 or not len(given) or given.shape[1] != height * width:
-        accepted = f"shape (n, {height * width}), n from 1"
-        raise ArgumentError("rows", f"shape {given.shape}", accepted)
+        expected = f"shape (n, {height * width}), n from 1"
+        raise ArgumentError("rows", f"shape {given.shape}", expected)
     if signed:
         largest = np.abs(given).max(1, keepdims=True)
         given = given / np.where(largest > 0, largest, 1)

@@ -84,8 +84,8 @@ def by_name(result: Any) -> dict[str, LogPartition]:
             found[f"{name} {len(found) + 1}" if name in found else name] = z
     for z in found.values():
         if not isinstance(z, LogPartition):
-            accepted = "what log_partition gives back, or several of these by name"
-            raise ArgumentError("log_z", f"a {type(z).__name__}", accepted)
+            expected = "what log_partition gives back, or several of these by name"
+            raise ArgumentError("log_z", f"a {type(z).__name__}", expected)
     if not found:
         raise ArgumentError("log_z", "no estimate", "one or more")
     return found

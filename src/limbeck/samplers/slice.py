@@ -65,8 +65,8 @@ class Slice:
         tune: bool = True,
     ) -> None:
         if not callable(log_density):
-            accepted = "a function of points (n, dim)"
-            raise ArgumentError("log_density", f"a {type(log_density).__name__}", accepted)
+            expected = "a function of points (n, dim)"
+            raise ArgumentError("log_density", f"a {type(log_density).__name__}", expected)
         self.log_density = log_density
         self._x = _points(start)
         self.chains, self.dim = self._x.shape
@@ -218,8 +218,8 @@ class Slice:
         self.evaluations += n
         if not isinstance(log, Tensor) or log.shape != (n,):
             received = f"a {type(log).__name__} of shape {tuple(getattr(log, 'shape', ()))}"
-            accepted = f"a tensor of shape ({n},) for points {tuple(points.shape)}"
-            raise ArgumentError("log_density", received, accepted)
+            expected = f"a tensor of shape ({n},) for points {tuple(points.shape)}"
+            raise ArgumentError("log_density", received, expected)
         wrong = ~(log < math.inf)
         if wrong.any():
             received = f"{float(log[wrong][0])} at {points[wrong][0].tolist()}"
@@ -232,30 +232,30 @@ class Slice:
 
 
 def _points(start: Any) -> Tensor:
-    accepted = "finite points (chains, dim) in single or double precision"
-    x = _tensor("start", start, accepted)
+    expected = "finite points (chains, dim) in single or double precision"
+    x = _tensor("start", start, expected)
     if not x.is_floating_point() and not x.is_complex():
         x = x.to(torch.get_default_dtype())
     if x.dim() != 2 or x.numel() == 0 or x.dtype not in (torch.float32, torch.float64):
-        raise ArgumentError("start", f"shape {tuple(x.shape)} of {x.dtype}", accepted)
+        raise ArgumentError("start", f"shape {tuple(x.shape)} of {x.dtype}", expected)
     if not x.isfinite().all():
-        raise ArgumentError("start", "NaN or infinite numbers", accepted)
+        raise ArgumentError("start", "NaN or infinite numbers", expected)
     return x
 
 
 def _widths(width: Any, x: Tensor) -> Tensor:
-    accepted = f"a finite number above zero, or {x.shape[1]} of them"
-    w = _tensor("width", width, accepted, dtype=x.dtype, device=x.device)
+    expected = f"a finite number above zero, or {x.shape[1]} of them"
+    w = _tensor("width", width, expected, dtype=x.dtype, device=x.device)
     if w.shape not in ((), x.shape[1:]) or not ((w > 0) & (w < math.inf)).all():
-        raise ArgumentError("width", repr(width), accepted)
+        raise ArgumentError("width", repr(width), expected)
     return w.expand(x.shape[1]).contiguous()
 
 
-def _tensor(argument: str, value: Any, accepted: str, **options: Any) -> Tensor:
+def _tensor(argument: str, value: Any, expected: str, **options: Any) -> Tensor:
     try:
         return torch.as_tensor(value, **options).detach().clone()
     except (TypeError, ValueError, RuntimeError):
-        raise ArgumentError(argument, repr(value), accepted) from None
+        raise ArgumentError(argument, repr(value), expected) from None
 
 
 def _generator(

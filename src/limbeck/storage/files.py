@@ -50,7 +50,7 @@ def check_folder(folder: Path) -> None:
         if foreign:
             raise CheckpointError(
                 f"checkpoint: {folder} holds something else than limbeck's checkpoints; "
-                "accepted: a new or empty folder, or one that limbeck wrote"
+                "expected a new or empty folder, or one that limbeck wrote"
             )
     _unlink(_temporary(folder / FILE))
 
@@ -113,7 +113,7 @@ def read(path: Path, kind: str = FORMAT) -> tuple[dict[str, Tensor], dict[str, A
     tensors, metadata = read_tensors(path)
     if metadata.get("format") != kind:
         raise CheckpointError(
-            f"checkpoint: {path} is not limbeck's (format {metadata.get('format')!r}); accepted: a "
+            f"checkpoint: {path} is not limbeck's (format {metadata.get('format')!r}); expected a "
             f"folder that limbeck wrote ({kind!r}), or an empty or new one"
         )
     try:

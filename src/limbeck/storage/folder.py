@@ -87,14 +87,14 @@ def read(folder: str | Path) -> Saved:
     r"""Read what `write` wrote."""
     folder = Path(folder)
     path = folder / CONTENT
-    accepted = f"a folder with {CONTENT}, as limbeck's commands write it"
+    expected = f"a folder with {CONTENT}, as limbeck's commands write it"
     if not folder.is_dir():
-        raise ArgumentError("folder", f"{folder}, which is no folder", accepted)
+        raise ArgumentError("folder", f"{folder}, which is no folder", expected)
     if not path.is_file():
         if (folder / UNFINISHED).exists():
             received = f"{folder}, whose run is not finished"
-            raise ArgumentError("folder", received, f"{accepted}; the same command again goes on")
-        raise ArgumentError("folder", f"{folder}, without {CONTENT}", accepted)
+            raise ArgumentError("folder", received, f"{expected}; the same command again goes on")
+        raise ArgumentError("folder", f"{folder}, without {CONTENT}", expected)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -116,8 +116,8 @@ def checked(content: Any, folder: Path) -> dict[str, Any]:
     r"""The content with all that every result has, if it is one of limbeck's."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
-        accepted = f"{FORMAT!r}, as limbeck writes it"
-        raise ArgumentError("folder", f"{folder} with the format {found!r}", accepted)
+        expected = f"{FORMAT!r}, as limbeck writes it"
+        raise ArgumentError("folder", f"{folder} with the format {found!r}", expected)
     if content.get("verb") not in VERBS:
         raise ArgumentError.unknown("verb", content.get("verb"), VERBS)
     whole = {**EMPTY, **content}

@@ -145,8 +145,8 @@ class Column:
         r"""A missing value says something only where the student has seen some."""
         first = int(gone.argmax())
         received = f"{int(gone.sum())} missing values, the first in row {first}"
-        accepted = "none, as in the data that the student was made with: fill them in first"
-        raise ArgumentError(self.argument, received, accepted)
+        expected = "none, as in the data that the student was made with: fill them in first"
+        raise ArgumentError(self.argument, received, expected)
 
     def _series(self, values: np.ndarray[Any, Any], gone: np.ndarray[Any, Any]) -> Any:
         r"""A series of the column's dtype, with missing values in its own way."""
@@ -273,8 +273,8 @@ class Category(Column):
     def decode(self, parts: Mapping[str, np.ndarray[Any, Any]], n: int) -> Any:
         codes = np.full(n, self.frequent) if self.constant else parts[self.key]
         if codes.dtype.kind not in "iu" or (n and not 0 <= codes.min() <= codes.max() <= self.gone):
-            accepted = f"whole numbers from 0 to {self.gone}"
-            raise ArgumentError(f"batch[{self.key!r}]", f"codes of {codes.dtype}", accepted)
+            expected = f"whole numbers from 0 to {self.gone}"
+            raise ArgumentError(f"batch[{self.key!r}]", f"codes of {codes.dtype}", expected)
         codes = np.where(codes == self.unknown, self.frequent, codes)
         gone = codes == self.gone
         if gone.any() and not self.missing:

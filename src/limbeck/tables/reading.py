@@ -155,8 +155,8 @@ def _check(values: Any, argument: str) -> None:
     kinds = {type(value) for value in values}
     if not kinds <= {str, int, float, bool} or len(kinds) > 1:
         received = "categories of type " + ", ".join(sorted(kind.__name__ for kind in kinds))
-        accepted = "strings, whole numbers, floats or booleans, of one type: .astype(str)"
-        raise ArgumentError(argument, received, accepted)
+        expected = "strings, whole numbers, floats or booleans, of one type: .astype(str)"
+        raise ArgumentError(argument, received, expected)
 
 
 def _number(series: Any, argument: str, about: dict[str, Any], kind: str, mask: str) -> Number:
@@ -171,10 +171,10 @@ def _number(series: Any, argument: str, about: dict[str, Any], kind: str, mask: 
         if top > 2**53:
             received = f"whole numbers of up to {top:.3g}, like ids"
             name = f"[{about['name']!r}]"
-            accepted = (
+            expected = (
                 f"numbers up to 2**53, or limbeck.Table(df, drop={name} or categories={name})"
             )
-            raise ArgumentError(argument, received, accepted)
+            raise ArgumentError(argument, received, expected)
         holds = np.iinfo(_numpy(series.dtype, kind))
         grid = {"low": max(float(holds.min), -(2.0**62)), "high": min(float(holds.max), 2.0**62)}
         grid["step"] = 1.0

@@ -271,20 +271,20 @@ def as_frame(df: Any) -> Any:
     if not isinstance(df, pd.DataFrame) and hasattr(df, "to_pandas"):
         df = df.to_pandas()
     if not isinstance(df, pd.DataFrame):
-        accepted = "a data frame of pandas or Polars: pandas.DataFrame makes one of much else"
-        raise ArgumentError("df", f"a {type(df).__name__}", accepted)
+        expected = "a data frame of pandas or Polars: pandas.DataFrame makes one of much else"
+        raise ArgumentError("df", f"a {type(df).__name__}", expected)
     return df
 
 
 def _check_names(frame: Any) -> None:
     if frame.columns.nlevels > 1:
-        accepted = "one name a column: df.columns = df.columns.map('_'.join)"
-        raise ArgumentError("df", f"columns of {frame.columns.nlevels} levels", accepted)
+        expected = "one name a column: df.columns = df.columns.map('_'.join)"
+        raise ArgumentError("df", f"columns of {frame.columns.nlevels} levels", expected)
     seen: set[str] = set()
     for name in frame.columns:
         if isinstance(name, bool) or not isinstance(name, str | int | np.integer) or name == "":
-            accepted = "strings or whole numbers: df.columns = df.columns.astype(str)"
-            raise ArgumentError("df", f"the column name {name!r}", accepted)
+            expected = "strings or whole numbers: df.columns = df.columns.astype(str)"
+            raise ArgumentError("df", f"the column name {name!r}", expected)
         if str(name) in seen:
             raise ArgumentError("df", f"the column name {str(name)!r} twice", "different names")
         seen.add(str(name))

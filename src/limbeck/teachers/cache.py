@@ -54,8 +54,8 @@ class TeacherCache:
         self.folder = Path(folder)
         if self.folder.exists() and not self.folder.is_dir():
             raise ArgumentError("cache", f"{self.folder}, which is a file", "a folder")
-        accepted = "None, or how many probabilities to keep: 1 or more"
-        self.top_k = None if top_k is None else whole_number("top_k", top_k, accepted, 1)
+        expected = "None, or how many probabilities to keep: 1 or more"
+        self.top_k = None if top_k is None else whole_number("top_k", top_k, expected, 1)
         if dtype not in ("float32", "float64"):
             raise ArgumentError.unknown("dtype", dtype, ("float32", "float64"))
         self.dtype = dtype
@@ -163,7 +163,7 @@ class Answers:
             raise CheckpointError(message) from error
         if not isinstance(saved, dict) or saved.get("format") != FORMAT:
             found = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
-            raise CheckpointError(f"cache: {path} has the format {found!r}; accepted: {FORMAT!r}")
+            raise CheckpointError(f"cache: {path} has the format {found!r}; expected {FORMAT!r}")
         if different := differences(saved, self.about):
             raise CheckpointError(
                 f"cache: {self.folder} was made for another teacher: {'; '.join(different)}. "
@@ -206,16 +206,16 @@ def _rounded(values: Array, dtype: np.dtype) -> Array:
     with np.errstate(over="ignore"):
         rounded = values.astype(dtype)
     if not np.isfinite(rounded).all():
-        accepted = "finite ones" + (', or dtype="float64"' if dtype.itemsize == 4 else "")
-        raise ArgumentError("values", f"numbers that are not finite as {dtype}", accepted)
+        expected = "finite ones" + (', or dtype="float64"' if dtype.itemsize == 4 else "")
+        raise ArgumentError("values", f"numbers that are not finite as {dtype}", expected)
     return rounded
 
 
 def _largest(values: Array, kept: np.dtype, k: int) -> Array:
     total = values.sum(1, dtype=np.float64)
     if (values < 0).any() or (abs(total - 1) > TOTAL).any():
-        accepted = "probabilities of classes, which total 1; anything else is kept with top_k=None"
-        raise ArgumentError("top_k", "answers that do not total 1", accepted)
+        expected = "probabilities of classes, which total 1; anything else is kept with top_k=None"
+        raise ArgumentError("top_k", "answers that do not total 1", expected)
     # of equal probabilities the lower class, whatever else is in the row
     largest = np.argsort(-values, axis=1, kind="stable")[:, :k]
     rows = np.empty(len(values), kept)

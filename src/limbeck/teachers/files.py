@@ -22,8 +22,8 @@ def open_model(path: str | Path) -> tuple[Any, ModelFile]:
     """
     path = Path(path)
     if path.suffix.lower() not in _READERS:
-        accepted = f"a file that ends in {', '.join(_READERS)}, or the model itself, loaded"
-        raise ArgumentError("teacher", repr(str(path)), accepted)
+        expected = f"a file that ends in {', '.join(_READERS)}, or the model itself, loaded"
+        raise ArgumentError("teacher", repr(str(path)), expected)
     if not path.is_file():
         raise ArgumentError("teacher", f"{str(path)!r}, which is no file", "a file that is there")
     read = _READERS[path.suffix.lower()]
@@ -33,8 +33,8 @@ def open_model(path: str | Path) -> tuple[Any, ModelFile]:
         raise
     except Exception as error:  # each library has its own
         reason = (str(error).strip() or repr(error)).splitlines()[0]
-        accepted = f"a model as {read.__doc__} writes it"
-        raise ArgumentError("teacher", f"{str(path)!r}, unreadable: {reason}", accepted) from error
+        expected = f"a model as {read.__doc__} writes it"
+        raise ArgumentError("teacher", f"{str(path)!r}, unreadable: {reason}", expected) from error
     files = [path, *_beside(path)]
     return model, ModelFile(path, of_files(files), sum(file.stat().st_size for file in files))
 

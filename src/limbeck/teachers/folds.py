@@ -147,8 +147,8 @@ def _as_values(labels: Array, missing: Array, shape: tuple[int, ...]) -> tuple[A
     except (TypeError, ValueError) as reason:
         raise ArgumentError("labels", f"what is no number ({reason})", "numbers") from None
     if not np.isfinite(values).all():
-        accepted = "finite numbers; NaN says that there is none"
-        raise ArgumentError("labels", "infinite values", accepted)
+        expected = "finite numbers; NaN says that there is none"
+        raise ArgumentError("labels", "infinite values", expected)
     return values, missing
 
 

@@ -82,8 +82,8 @@ class Network(RawPredictor):
 
 def _output(y: Any, n: int) -> np.ndarray:
     if not isinstance(y, Tensor):
-        accepted = "a module of one tensor (n, K): wrap it in one that picks it"
-        raise ArgumentError("teacher", f"outputs of type {type(y).__name__}", accepted)
+        expected = "a module of one tensor (n, K): wrap it in one that picks it"
+        raise ArgumentError("teacher", f"outputs of type {type(y).__name__}", expected)
     return as_outputs(y, n)
 
 
@@ -135,8 +135,8 @@ class Onnx(RawPredictor):
             found = "multilabel" if several else "classification"
             if task not in ("auto", found) or output not in ("auto", "probabilities"):
                 received = f"task={task!r}, output={output!r}"
-                accepted = f"{found!r} with probabilities, which is what the file gives"
-                raise ArgumentError("task", received, accepted)
+                expected = f"{found!r} with probabilities, which is what the file gives"
+                raise ArgumentError("task", received, expected)
             self.reading = Reading(found, "probabilities")
         self.labels = classes if self.reading.form == "labels" else None
         columns = read(raw, self.reading, self.labels).shape[1]
@@ -181,8 +181,8 @@ class Onnx(RawPredictor):
         missing = [name for name in self.inputs if name not in known]
         if missing:
             received = f"rows without {', '.join(map(repr, missing))}"
-            accepted = f"a data frame with the file's inputs, {', '.join(map(repr, self.inputs))}"
-            raise ArgumentError("X", received, accepted)
+            expected = f"a data frame with the file's inputs, {', '.join(map(repr, self.inputs))}"
+            raise ArgumentError("X", received, expected)
         feed = {}
         for name, put in self.inputs.items():
             array = _cast(dense(X[name]), put)
@@ -201,8 +201,8 @@ class Onnx(RawPredictor):
         if len(pairs) == len(told) == columns:
             return [told[place] for place in range(columns)]
         received = f"None, and the file tells {len(told)} of {columns} names by its labels at X"
-        accepted = "names of the classes, in the order of the file's probabilities"
-        raise ArgumentError("classes", received, accepted)
+        expected = "names of the classes, in the order of the file's probabilities"
+        raise ArgumentError("classes", received, expected)
 
 
 def _outputs(outputs: list[Any]) -> tuple[str | None, str]:
@@ -214,8 +214,8 @@ def _outputs(outputs: list[Any]) -> tuple[str | None, str]:
     scores = maps or (floats if len(floats) == 1 else probable) or (rest if not floats else [])
     if len(scores) != 1:
         received = f"a file with the outputs {', '.join(repr(put.name) for put in outputs)}"
-        accepted = "one output, or labels and probabilities"
-        raise ArgumentError("teacher", received, accepted)
+        expected = "one output, or labels and probabilities"
+        raise ArgumentError("teacher", received, expected)
     labels = [name for name in rest if name != scores[0]]
     return (labels[0] if labels else None), scores[0]
 

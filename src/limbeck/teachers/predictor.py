@@ -58,7 +58,7 @@ def called(inside: str, outside: str) -> Iterator[None]:
     ...     raise ArgumentError("df['age']", "infinity", "finite numbers")
     Traceback (most recent call last):
     ...
-    limbeck.errors.ArgumentError: X['age']: got infinity; accepted: finite numbers
+    limbeck.errors.ArgumentError: X['age']: expected finite numbers, got infinity
     """
     try:
         yield
@@ -66,7 +66,7 @@ def called(inside: str, outside: str) -> Iterator[None]:
         name, rest = error.argument[: len(inside)], error.argument[len(inside) :]
         if inside == outside or name != inside or rest[:1] not in ("", "["):
             raise
-        raise ArgumentError(outside + rest, error.received, error.accepted) from error
+        raise ArgumentError(outside + rest, error.received, error.expected) from error
 
 
 LOOK = 16
@@ -140,8 +140,8 @@ class Predictor(ABC):
 
     def refit(self, X: Any, y: Any) -> Predictor:
         r"""The same kind of model fitted to other rows, with the same classes."""
-        accepted = "None with this teacher; only scikit-learn's estimators and lists of them can be"
-        raise ArgumentError("teacher_folds", f"{self.name}, which cannot be fitted again", accepted)
+        expected = "None with this teacher; only scikit-learn's estimators and lists of them can be"
+        raise ArgumentError("teacher_folds", f"{self.name}, which cannot be fitted again", expected)
 
     @property
     def __name__(self) -> str:  # as functions have one, by which errors call them

@@ -82,8 +82,8 @@ def label(
     """
     X = as_rows(X)
     if batch_size is not None:
-        accepted = "None, or a number of rows: 1 or more"
-        batch_size = whole_number("batch_size", batch_size, accepted, 1)
+        expected = "None, or a number of rows: 1 or more"
+        batch_size = whole_number("batch_size", batch_size, expected, 1)
     keys = row_keys(X)
     first, inverse = distinct(keys)
     asking = _Asking(predictor, X, first, keys[first], _store(predictor, cache, cache_key))
@@ -187,18 +187,18 @@ class _Asking:
         return TeacherError.of(error, f"{_named(rows)} of X{tried}", rows, stays, self.kept)
 
     def _checked(self, answer: Any, rows: Array) -> Array:
-        expected = (len(rows), self.predictor.outputs)
+        shape = (len(rows), self.predictor.outputs)
         try:
             found = np.asarray(answer, np.float64)
         except (TypeError, ValueError) as reason:
             received = f"answers that are no numbers ({reason})"
-            raise ArgumentError("teacher", received, f"an array of shape {expected}") from reason
-        if expected[1] == 1 and found.ndim == 1:
+            raise ArgumentError("teacher", received, f"an array of shape {shape}") from reason
+        if shape[1] == 1 and found.ndim == 1:
             found = found[:, None]
-        if found.shape != expected:
+        if found.shape != shape:
             received = f"answers of shape {found.shape} for {len(rows)} rows"
-            accepted = f"{expected}: a row for each input, a column for each output"
-            raise ArgumentError("teacher", received, accepted)
+            expected = f"{shape}: a row for each input, a column for each output"
+            raise ArgumentError("teacher", received, expected)
         if (bad := ~np.isfinite(found).all(1)).any():
             received = f"NaN or infinity for {int(bad.sum())} rows, as row {rows[bad][0]} of X"
             raise ArgumentError("teacher", received, "finite answers")
@@ -304,8 +304,8 @@ class Derivatives:
         total = 8 * n * self.outputs
         if total > MOST:
             received = f"{n:,} inputs, whose derivatives take {total / 2**30:.0f} GiB"
-            accepted = f"at most {MOST // (8 * self.outputs):,}; without a cache, any number"
-            raise ArgumentError("size", received, accepted)
+            expected = f"at most {MOST // (8 * self.outputs):,}; without a cache, any number"
+            raise ArgumentError("size", received, expected)
 
     def __call__(self, X: Any) -> Array:
         n, outputs = count(X), self.predictor.outputs

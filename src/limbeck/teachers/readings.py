@@ -50,8 +50,8 @@ class Said(NamedTuple):
         if output not in (*OUTPUTS, "auto"):
             raise ArgumentError.unknown("output", output, (*OUTPUTS, "auto"))
         if "auto" not in (task, output) and (output == "values") != (task == "regression"):
-            accepted = '"values" with task="regression", any other with the others'
-            raise ArgumentError("output", f"{output!r} with task={task!r}", accepted)
+            expected = '"values" with task="regression", any other with the others'
+            raise ArgumentError("output", f"{output!r} with task={task!r}", expected)
         return self
 
 
@@ -111,28 +111,28 @@ def _labels(raw: np.ndarray, said: Said) -> Reading:
     if known and _columns(raw) == 1:
         return Reading("classification", "labels")
     example = raw.reshape(-1)[0]
-    accepted = (
+    expected = (
         "probabilities (a model itself rather than its predict, or its predict_proba); with "
         'task="classification" and classes=[...] labels are taken as certainties'
     )
     if raw.dtype.kind in "biu":
-        accepted += ', with task="regression" as values'
-    raise ArgumentError("teacher", f"labels without probabilities, as {example!r}", accepted)
+        expected += ', with task="regression" as values'
+    raise ArgumentError("teacher", f"labels without probabilities, as {example!r}", expected)
 
 
 def _refuse(raw: np.ndarray, task: str, inside: bool) -> NoReturn:
     many = _columns(raw) > 1
     if task != "auto":
         received = f"outputs whose form is not clear with task={task!r}"
-        accepted = 'output="logits", "probabilities" or "log_probabilities"'
-        raise ArgumentError("output", received, accepted)
+        expected = 'output="logits", "probabilities" or "log_probabilities"'
+        raise ArgumentError("output", received, expected)
     received = f"{_columns(raw)} outputs a row, between {raw.min():.4g} and {raw.max():.4g}"
-    accepted = 'task="regression"'
+    expected = 'task="regression"'
     if inside:
-        accepted += ', task="multilabel"' if many else ', or task="classification" (of class 1)'
+        expected += ', task="multilabel"' if many else ', or task="classification" (of class 1)'
     if many or not inside:
-        accepted += ', or output="logits" for a classifier'
-    raise ArgumentError("task", f"'auto', which cannot tell what these are: {received}", accepted)
+        expected += ', or output="logits" for a classifier'
+    raise ArgumentError("task", f"'auto', which cannot tell what these are: {received}", expected)
 
 
 def read(raw: np.ndarray, reading: Reading, classes: Any = None) -> np.ndarray:
@@ -158,8 +158,8 @@ def _floats(raw: np.ndarray) -> np.ndarray:
     try:
         return np.ascontiguousarray(raw, dtype=np.float64)
     except (TypeError, ValueError):
-        accepted = "numbers"
-        raise ArgumentError("teacher", f"answers of type {raw.dtype}", accepted) from None
+        expected = "numbers"
+        raise ArgumentError("teacher", f"answers of type {raw.dtype}", expected) from None
 
 
 def _one_hot(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:

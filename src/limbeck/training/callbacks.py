@@ -209,8 +209,8 @@ class MLflow(Logger):
             if self._id is None:
                 self._id = self._begun(place, name, settings)
         except MlflowException as error:
-            accepted = "a store that MLflow can use"
-            raise ArgumentError("callbacks", f"{self!r} ({error})", accepted) from error
+            expected = "a store that MLflow can use"
+            raise ArgumentError("callbacks", f"{self!r} ({error})", expected) from error
 
     def _taken_up(self, place: str, name: str) -> str | None:
         wanted = f"tags.`{TAG}` = '{name}'"

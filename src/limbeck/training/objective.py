@@ -114,8 +114,8 @@ class Objective(nn.Module):
         r"""Look at both models at a few inputs and refuse what does not fit, before any step."""
         needs = {term.needs for term in self.terms} - {""}
         if len(needs) > 1:
-            accepted = "losses on one kind of outputs: classes, values or densities"
-            raise ArgumentError("loss", repr(self.loss), accepted)
+            expected = "losses on one kind of outputs: classes, values or densities"
+            raise ArgumentError("loss", repr(self.loss), expected)
         need = next(iter(needs), "")
         self._refuse_by_statistics()
         batch = as_batch(self.inputs.probe(probe_size))

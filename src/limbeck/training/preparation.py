@@ -55,8 +55,8 @@ def prepare(teacher: Any, student: Any, inputs: Any, loss: Loss | str, training:
             "student", f"an object of type {type(student).__name__}", "a torch module"
         )
     if student is teacher:
-        accepted = "another module; a copy.deepcopy of the teacher will do"
-        raise ArgumentError("student", "the teacher itself, which would move with it", accepted)
+        expected = "another module; a copy.deepcopy of the teacher will do"
+        raise ArgumentError("student", "the teacher itself, which would move with it", expected)
     refuse_wrapped(student)
     training = training.checked()
     place, seed = choose_device(training.device), training.seed
@@ -100,11 +100,11 @@ def batch_size_of(given: int | str, source: Inputs, preset: str = "auto") -> int
         own = source.batch_size
         if not _auto(given) and given != own:
             beside = "" if own is None else f" or {own}"
-            accepted = (
+            expected = (
                 f"'auto'{beside}: the batches of a loader are taken as they come; give the loader "
                 "another batch_size, or its data set in its place"
             )
-            raise ArgumentError("batch_size", given, accepted)
+            raise ArgumentError("batch_size", given, expected)
         return None
     if not isinstance(given, str):
         return given
@@ -238,8 +238,8 @@ def choose_device(device: str | torch.device) -> torch.device:
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).splitlines()[0]
-        accepted = f"'auto', or a device of this machine ({reason})"
-        raise ArgumentError("device", repr(device), accepted) from None
+        expected = f"'auto', or a device of this machine ({reason})"
+        raise ArgumentError("device", repr(device), expected) from None
     return found
 
 
@@ -283,8 +283,8 @@ def _held_out(value: Any, objective: Objective, dtype: torch.dtype) -> HeldOut:
             "held_out", f"{type(source).__name__} inputs", "a tensor, an array or a Dataset"
         )
     if isinstance(objective.teacher, Stored) and source.y is None:
-        accepted = "None with stored targets, or a Dataset whose y are its targets"
-        raise ArgumentError("held_out", "inputs that no targets are stored for", accepted)
+        expected = "None with stored targets, or a Dataset whose y are its targets"
+        raise ArgumentError("held_out", "inputs that no targets are stored for", expected)
     source.to(objective.device, dtype, 0)
     batch = source.build(torch.arange(len(source), device=objective.device))
     teacher = objective.teacher

@@ -99,8 +99,8 @@ def as_callbacks(given: Any) -> tuple[Callback, ...]:
     found: list[Callback] = []
     for each in listed:
         if not isinstance(each, Callback) and (not callable(each) or isinstance(each, type)):
-            accepted = "limbeck.training.callbacks, or functions of a dict of numbers"
-            raise ArgumentError("callbacks", repr(each), accepted)
+            expected = "limbeck.training.callbacks, or functions of a dict of numbers"
+            raise ArgumentError("callbacks", repr(each), expected)
         found.append(each if isinstance(each, Callback) else _Function(each))
     return tuple(found)
 
@@ -182,8 +182,8 @@ class Plateau:
     since: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        accepted = "a whole number from 1, or None"
-        self.patience = whole_number("patience", self.patience, accepted, least=1)
+        expected = "a whole number from 1, or None"
+        self.patience = whole_number("patience", self.patience, expected, least=1)
 
     def look(self, measure: float) -> bool:
         r"""Take a new measure; say whether it is a new best."""

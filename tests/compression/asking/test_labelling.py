@@ -301,7 +301,7 @@ def bad(answer):
 
 
 ANSWERS = {
-    "a row short": (lambda p, call: p[:-1], r"shape \(49, 3\) for 50 rows; accepted: \(50, 3\)"),
+    "a row short": (lambda p, call: p[:-1], r"shape \(49, 3\) for 50 rows; expected \(50, 3\)"),
     "a column short": (lambda p, call: p[:, :2], r"shape \(50, 2\) for 50 rows"),
     "one row": (lambda p, call: p[0], r"shape \(3,\)"),
     "nothing": (lambda p, call: None, "shape"),
@@ -318,13 +318,13 @@ ANSWERS = {
 @pytest.mark.filterwarnings("ignore:divide by zero")
 def test_answers_that_do_not_fit_are_refused(case):
     answer, message = ANSWERS[case]
-    with pytest.raises(lb.ArgumentError, match=f"^teacher: got .*{message}"):
+    with pytest.raises(lb.ArgumentError, match=f"^teacher: expected .*, got .*{message}"):
         label(bad(answer), X, batch_size=50)
 
 
 def test_good_answers_before_a_bad_one_stay(tmp_path):
     teacher = bad(lambda p, call: p if call < 3 else p[:, :2])
-    with pytest.raises(lb.ArgumentError, match="shape"):
+    with pytest.raises(lb.ArgumentError, match=r"shape"):
         label(teacher, X, cache=tmp_path, batch_size=50)
     again = StandIn()
     label(again, X, cache=tmp_path)
@@ -384,12 +384,12 @@ def test_a_key_that_two_teachers_share_is_found_out(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size: got 0"),
-        ({"retries": -1}, "retries: got -1"),
-        ({"wait": -1.0}, "wait: got -1"),
-        ({"retry_on": "OSError"}, "retry_on: got 'OSError'"),
+        ({"batch_size": 0}, "batch_size: expected .*, got 0"),
+        ({"retries": -1}, "retries: expected .*, got -1"),
+        ({"wait": -1.0}, "wait: expected .*, got -1"),
+        ({"retry_on": "OSError"}, "retry_on: expected .*, got 'OSError'"),
         ({"retry_on": (OSError, KeyboardInterrupt)}, "retry_on"),
-        ({"cache": 7}, "cache: got 7"),
+        ({"cache": 7}, "cache: expected .*, got 7"),
     ],
 )
 def test_bad_arguments_are_named_before_the_teacher_is_asked(options, message):

@@ -284,7 +284,7 @@ def test_a_report_survives_its_file(tmp_path):
 
 
 def test_another_file_is_refused(tmp_path):
-    with pytest.raises(ArgumentError, match=r"saved: got format None; accepted: 'limbeck-f"):
+    with pytest.raises(ArgumentError, match=r"saved: expected 'limbeck-f.*, got format None"):
         Fidelity.from_dict({})
     (tmp_path / "one.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"one.json cannot be read \(JSONDecodeError"):
@@ -330,7 +330,9 @@ def test_equal_calls_give_equal_reports():
 
 def test_unknown_names_are_refused():
     teacher, student, *_ = classified(20)
-    with pytest.raises(ArgumentError, match=r"names: got 'teachr'.*did you mean 'teacher'"):
+    with pytest.raises(
+        ArgumentError, match=r"names: expected .*did you mean 'teacher'.*, got 'teachr'"
+    ):
         fidelity("classification", teacher, student, names={"teachr": "Forest"})
-    with pytest.raises(ArgumentError, match="seed: got -1"):
+    with pytest.raises(ArgumentError, match=r"seed: expected .*, got -1"):
         fidelity("classification", teacher, student, seed=-1)

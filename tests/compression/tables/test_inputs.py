@@ -85,10 +85,10 @@ def test_equal_seeds_give_equal_draws_and_tensors_will_do():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"swap": 2}, "swap: got 2"), ({"local_variance": 0}, "local_variance")],
+    [({"swap": 2}, "swap: expected .*, got 2"), ({"local_variance": 0}, "local_variance")],
 )
 def test_bad_arguments_are_refused(options, message):
     with pytest.raises(lb.ArgumentError, match=message):
         Table(frame()).munge(frame(), **options)
-    with pytest.raises(lb.ArgumentError, match="two rows or more"):
+    with pytest.raises(lb.ArgumentError, match=r"two rows or more"):
         Table(frame()).munge(frame()[:1])

@@ -221,7 +221,7 @@ def test_codes_for_unknown_and_missing():
     batch = table.encode(pd.DataFrame({"a": ["y", "new", None], "b": ["v", "new", "new"]}))
     assert batch["a"].tolist() == [1, 2, 3]
     assert batch["b"].tolist() == [1, 2, 2]
-    with pytest.raises(lb.ArgumentError, match=r"df\['b'\]: got 1 missing values"):
+    with pytest.raises(lb.ArgumentError, match=r"df\['b'\]: expected .*, got 1 missing values"):
         table.encode(pd.DataFrame({"a": ["y", "x"], "b": ["v", None]}))
     back = table.to_frame(batch)
     assert back["a"].fillna("gone").tolist() == ["y", "x", "gone"]  # the most frequent one
@@ -234,7 +234,7 @@ def test_codes_for_unknown_and_missing():
 
 def test_a_number_missing_where_none_was_is_refused():
     table = Table(pd.DataFrame({"x": [1.0, 2.0, 9.0]}))
-    with pytest.raises(lb.ArgumentError, match=r"df\['x'\]: got 1 missing values"):
+    with pytest.raises(lb.ArgumentError, match=r"df\['x'\]: expected .*, got 1 missing values"):
         table.encode(pd.DataFrame({"x": [5.0, np.nan]}))
 
 
@@ -288,7 +288,7 @@ def test_numbers_may_be_categories():
 
 def test_ids_are_refused_unless_the_user_says_so():
     df = pd.DataFrame({"id": [f"user {k}" for k in range(30)], "x": range(30)})
-    message = r"df\['id'\]: got 30 different strings in 30 rows.*drop=\['id'\].*categories=\['id'\]"
+    message = r"df\['id'\]: expected .*drop=\['id'\].*categories=\['id'\].*, got 30 different strings in 30 rows"
     with pytest.raises(lb.ArgumentError, match=message):
         Table(df)
     assert [column.name for column in Table(df, drop="id").columns] == ["x"]
@@ -299,28 +299,30 @@ def test_ids_are_refused_unless_the_user_says_so():
 
 def test_strings_that_are_dates_are_told_how_to_become_some():
     days = pd.date_range("2020-01-01", periods=40).strftime("%Y-%m-%d")
-    message = r"strings in 40 rows, like dates; accepted: dates of pandas.to_datetime\(df\['day'\]"
+    message = r"expected dates of pandas.to_datetime\(df\['day'\].*strings in 40 rows, like dates"
     with pytest.raises(lb.ArgumentError, match=message):
         Table(pd.DataFrame({"day": days}))
-    with pytest.raises(lb.ArgumentError, match="like ids"):
+    with pytest.raises(lb.ArgumentError, match=r"like ids"):
         Table(pd.DataFrame({"number": [f"2020{k:04}" for k in range(40)]}))
 
 
 BAD = {
     "columns that are all constant": {"a": [1, 1], "b": [None, None]},
-    r"df\['x'\]: got infinity, the first in row 1": {"x": [1.0, -np.inf]},
-    r"df\['x'\]: got numbers of up to 1e\+300": {"x": [1.0, 1e300]},
-    r"df\['x'\]: got values of kind mixed; accepted: .*drop=": {"x": [[1], [2]]},
-    r"df\['x'\]: got values of kind mixed-integer": {"x": [1, "a"]},
-    r"df\['x'\]: got values of kind complex128": {"x": [1j, 2]},
-    r"df\['x'\]: got values of kind timedelta64": {"x": pd.to_timedelta([1, 2], unit="s")},
-    r"df\['x'\]: got categories of type Interval": {"x": pd.cut([1, 2, 3], 2)},
-    r"df\['x'\]: got categories of type int, str": {"x": pd.Categorical([1, "a"])},
-    r"df\['x'\]: got whole numbers of up to .*, like ids": {"x": [2**60, 2**61]},
-    r"df: got the column name 0\.5; accepted: strings": {0.5: [1, 2]},
-    r"df: got the column name ''; accepted: strings": {"": [1, 2]},
-    r"df: got the column name '1' twice": {1: [1, 2], "1": [3, 4]},
-    r"df: got a frame of 0 rows and 1 columns": {"x": []},
+    r"df\['x'\]: expected .*, got infinity, the first in row 1": {"x": [1.0, -np.inf]},
+    r"df\['x'\]: expected .*, got numbers of up to 1e\+300": {"x": [1.0, 1e300]},
+    r"df\['x'\]: expected .*drop=.*, got values of kind mixed": {"x": [[1], [2]]},
+    r"df\['x'\]: expected .*, got values of kind mixed-integer": {"x": [1, "a"]},
+    r"df\['x'\]: expected .*, got values of kind complex128": {"x": [1j, 2]},
+    r"df\['x'\]: expected .*, got values of kind timedelta64": {
+        "x": pd.to_timedelta([1, 2], unit="s")
+    },
+    r"df\['x'\]: expected .*, got categories of type Interval": {"x": pd.cut([1, 2, 3], 2)},
+    r"df\['x'\]: expected .*, got categories of type int, str": {"x": pd.Categorical([1, "a"])},
+    r"df\['x'\]: expected .*, got whole numbers of up to .*, like ids": {"x": [2**60, 2**61]},
+    r"df: expected strings.*, got the column name 0\.5": {0.5: [1, 2]},
+    "df: expected strings.*, got the column name ''": {"": [1, 2]},
+    "df: expected .*, got the column name '1' twice": {1: [1, 2], "1": [3, 4]},
+    "df: expected .*, got a frame of 0 rows and 1 columns": {"x": []},
 }
 
 
@@ -332,29 +334,33 @@ def test_bad_frames_are_refused(message):
 
 def test_duplicate_names_levels_and_other_things_are_refused():
     df = pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"])
-    with pytest.raises(lb.ArgumentError, match="the column name 'a' twice"):
+    with pytest.raises(lb.ArgumentError, match=r"the column name 'a' twice"):
         Table(df)
     df.columns = pd.MultiIndex.from_tuples([("a", "b"), ("a", "c")])
-    with pytest.raises(lb.ArgumentError, match="columns of 2 levels; accepted: one name a column"):
+    with pytest.raises(lb.ArgumentError, match=r"expected one name a column.*columns of 2 levels"):
         Table(df)
     for value in (np.zeros((2, 2)), {"a": [1]}, None):
-        with pytest.raises(lb.ArgumentError, match="accepted: a data frame of pandas or Polars"):
+        with pytest.raises(lb.ArgumentError, match=r"expected a data frame of pandas or Polars"):
             Table(value)
-    with pytest.raises(lb.ArgumentError, match=r"categories: got 'agee'.*did you mean 'age'"):
+    with pytest.raises(
+        lb.ArgumentError, match=r"categories: expected .*did you mean 'age'.*, got 'agee'"
+    ):
         Table(frame(), categories=["agee"])
-    with pytest.raises(lb.ArgumentError, match="a frame of 2 rows and 0 columns"):
+    with pytest.raises(lb.ArgumentError, match=r"a frame of 2 rows and 0 columns"):
         Table(pd.DataFrame({"x": [1, 2]}), drop=["x"])
 
 
 WRONG = {
-    r"df: got no column 'b', 7": {"a": [1.0]},
-    r"df\['a'\]: got string values \(str\); accepted: numbers": {"a": ["1.0"]},
-    r"df\['a'\]: got infinity": {"a": [np.inf]},
-    r"df\['b'\]: got the value 1; accepted: strings, as before": {"b": [1]},
-    r"df\['b'\]: got values that are no scalars": {"b": [["x"]]},
-    r"df\[7\]: got the value 'x'; accepted: values such as 1": {7: ["x"]},
-    r"df\['t'\]: got values of dtype str; accepted: dates": {"t": ["2020-01-01"]},
-    r"df\['t'\]: got dates of datetime64.*UTC": {"t": pd.to_datetime(["2020-01-01"], utc=True)},
+    "df: expected .*, got no column 'b', 7": {"a": [1.0]},
+    r"df\['a'\]: expected numbers.*, got string values \(str\)": {"a": ["1.0"]},
+    r"df\['a'\]: expected .*, got infinity": {"a": [np.inf]},
+    r"df\['b'\]: expected strings, as before.*, got the value 1": {"b": [1]},
+    r"df\['b'\]: expected .*, got values that are no scalars": {"b": [["x"]]},
+    r"df\[7\]: expected values such as 1.*, got the value 'x'": {7: ["x"]},
+    r"df\['t'\]: expected dates.*, got values of dtype str": {"t": ["2020-01-01"]},
+    r"df\['t'\]: expected .*, got dates of datetime64.*UTC": {
+        "t": pd.to_datetime(["2020-01-01"], utc=True)
+    },
 }
 
 
@@ -373,16 +379,22 @@ def test_batches_that_do_not_fit_are_refused():
     table = Table(df)
     good = table.encode(df)
     for change, message in [
-        ({"a": torch.tensor([1.0, np.nan])}, r"batch\['a'\]: got NaN or infinity"),
-        ({"a": torch.zeros(2, 1)}, r"batch\['a'\]: got an array of shape \(2, 1\)"),
-        ({"b": torch.tensor([0, 4])}, r"batch\['b'\]: got codes of int64.*from 0 to 3"),
-        ({"b": torch.tensor([0.0, 1.0])}, r"batch\['b'\]: got codes of float32"),
-        ({"b": torch.tensor([0, 3])}, r"batch\['b'\]: got 3, the code of a missing value"),
-        ({"b": torch.tensor([0])}, r"batch\['b'\]: got an array of shape \(1,\)"),
+        ({"a": torch.tensor([1.0, np.nan])}, r"batch\['a'\]: expected .*, got NaN or infinity"),
+        ({"a": torch.zeros(2, 1)}, r"batch\['a'\]: expected .*, got an array of shape \(2, 1\)"),
+        (
+            {"b": torch.tensor([0, 4])},
+            r"batch\['b'\]: expected .*from 0 to 3.*, got codes of int64",
+        ),
+        ({"b": torch.tensor([0.0, 1.0])}, r"batch\['b'\]: expected .*, got codes of float32"),
+        (
+            {"b": torch.tensor([0, 3])},
+            r"batch\['b'\]: expected .*, got 3, the code of a missing value",
+        ),
+        ({"b": torch.tensor([0])}, r"batch\['b'\]: expected .*, got an array of shape \(1,\)"),
     ]:
         with pytest.raises(lb.ArgumentError, match=message):
             table.to_frame(good | change)
-    with pytest.raises(lb.ArgumentError, match="batch: got no part 'b'"):
+    with pytest.raises(lb.ArgumentError, match=r"batch: expected .*, got no part 'b'"):
         table.to_frame({"a": good["a"]})
 
 
@@ -394,7 +406,7 @@ def test_the_index_and_further_columns_are_ignored():
     assert all(torch.equal(found[key], part) for key, part in table.encode(df).items())
     assert list(found) == ["a", "b"]
     twice = pd.concat([df, df[["a"]]], axis=1)
-    with pytest.raises(lb.ArgumentError, match="df: got 'a' more than once"):
+    with pytest.raises(lb.ArgumentError, match=r"df: expected .*, got 'a' more than once"):
         table.encode(twice)
 
 
@@ -441,10 +453,10 @@ def test_it_prints_its_columns():
 
 @pytest.mark.parametrize("spec", [{}, {"type": "Table"}, {"type": "T", "rows": 1, "columns": []}])
 def test_a_foreign_spec_is_refused(spec):
-    with pytest.raises(lb.ArgumentError, match=r"accepted: what Table\.spec\(\) gives"):
+    with pytest.raises(lb.ArgumentError, match=r"expected what Table\.spec\(\) gives"):
         Table.from_spec(spec)
     whole = Table(pd.DataFrame({"a": [1.0, 2.0]})).spec()
-    with pytest.raises(lb.ArgumentError, match=r"accepted: what Table\.spec\(\) gives"):
+    with pytest.raises(lb.ArgumentError, match=r"expected what Table\.spec\(\) gives"):
         Table.from_spec(whole | {"columns": [{"type": "Number", **spec}]})
 
 

@@ -67,7 +67,7 @@ def test_labels_alone_need_their_classes() -> None:
     def teacher(x: np.ndarray) -> np.ndarray:
         return np.array(["no", "yes"])[(x[:, 0] > 0).astype(int)]
 
-    with pytest.raises(ArgumentError, match="labels without probabilities"):
+    with pytest.raises(ArgumentError, match=r"labels without probabilities"):
         as_predictor(teacher, X)
     sure = as_predictor(teacher, X, task="classification", classes=["yes", "no", "perhaps"])
     np.testing.assert_array_equal(sure.predict(X), teacher(X))
@@ -110,9 +110,9 @@ def test_no_rows_get_no_answers_and_do_not_reach_the_teacher() -> None:
     predictor = as_predictor(teacher, X)
     assert predictor(X[:0]).shape == (0, 3)
     assert predictor.predict(X[:0]).shape == (0,)
-    with pytest.raises(ArgumentError, match="X: got no rows; accepted: a few rows"):
+    with pytest.raises(ArgumentError, match=r"X: expected a few rows.*, got no rows"):
         as_predictor(teacher, X[:0])
-    with pytest.raises(ArgumentError, match="X: got None; accepted: a few rows"):
+    with pytest.raises(ArgumentError, match=r"X: expected a few rows.*, got None"):
         as_predictor(teacher)
 
 
@@ -120,14 +120,14 @@ def test_no_rows_get_no_answers_and_do_not_reach_the_teacher() -> None:
     ("later", "says"),
     [
         (lambda x: softmax(x)[1:], r"answers of shape \(39, 3\) for 40 rows"),
-        (lambda x: softmax(x[:, :2]), r"shape \(40, 2\).*accepted: shape \(40, 3\)"),
+        (lambda x: softmax(x[:, :2]), r"shape \(40, 2\).*expected shape \(40, 3\)"),
         (lambda x: np.where(x > 2, np.nan, softmax(x)), "NaN or infinite answers"),
         (lambda x: softmax(x) * 2, "between"),
     ],
 )
 def test_answers_that_turn_wrong_are_refused(later, says) -> None:
     teacher = as_predictor(lambda x: softmax(x) if len(x) < 20 else later(x), X)
-    with pytest.raises(ArgumentError, match=f"teacher: got .*{says}"):
+    with pytest.raises(ArgumentError, match=f"teacher: expected .*, got .*{says}"):
         teacher(X)
 
 
@@ -152,7 +152,9 @@ def test_an_error_of_the_teacher_is_the_teachers() -> None:
 def test_a_callable_has_no_content() -> None:
     teacher = as_predictor(softmax, X)
     assert (teacher.fingerprint(), teacher.bytes()) == (None, None)
-    with pytest.raises(ArgumentError, match="teacher_folds: got softmax, which cannot be fitted"):
+    with pytest.raises(
+        ArgumentError, match=r"teacher_folds: expected .*, got softmax, which cannot be fitted"
+    ):
         teacher.refit(X, X[:, 0] > 0)
 
 
@@ -172,9 +174,9 @@ def test_classes_must_fit() -> None:
         ("abc", "a list of names"),
         ([], "a list of names"),
     ]:
-        with pytest.raises(ArgumentError, match=f"classes: got .*{says}"):
+        with pytest.raises(ArgumentError, match=f"classes: expected .*, got .*{says}"):
             as_predictor(softmax, X, classes=classes)
-    with pytest.raises(ArgumentError, match="None for regression"):
+    with pytest.raises(ArgumentError, match=r"None for regression"):
         as_predictor(lambda x: x[:, 0] * 9, X, classes=["a"])
     mixed = as_predictor(softmax, X, classes=["a", 1, None])
     assert mixed.classes.tolist() == ["a", 1, None]
@@ -190,17 +192,19 @@ def test_a_predictor_passes_through() -> None:
 @pytest.mark.parametrize("teacher", [3, X, None, {"a": softmax}])
 def test_what_cannot_teach_is_refused(teacher) -> None:
     name = type(teacher).__name__
-    with pytest.raises(ArgumentError, match=f"teacher: got an object of type {name}.*ONNX file"):
+    with pytest.raises(
+        ArgumentError, match=f"teacher: expected .*, got an object of type {name}.*ONNX file"
+    ):
         as_predictor(teacher, X)
 
 
 def test_slips_are_named() -> None:
-    with pytest.raises(ArgumentError, match="the class RandomForestClassifier; accepted: an obj"):
+    with pytest.raises(ArgumentError, match=r"expected an obj.*the class RandomForestClassifier"):
         as_predictor(RandomForestClassifier, X)
-    with pytest.raises(ArgumentError, match="weights: got one for a single teacher"):
+    with pytest.raises(ArgumentError, match=r"weights: expected .*, got one for a single teacher"):
         as_predictor(softmax, X, weights=[1.0])
-    with pytest.raises(ArgumentError, match="stack: got one for a single teacher"):
+    with pytest.raises(ArgumentError, match=r"stack: expected .*, got one for a single teacher"):
         as_predictor(softmax, X, stack=softmax)
-    with pytest.raises(ArgumentError, match="X: got a "):
+    with pytest.raises(ArgumentError, match=r"X: expected .*, got a "):
         as_predictor(softmax, 3.0)
     assert repr(as_predictor(softmax, X)) == "Predictor(softmax, classification, outputs=3)"

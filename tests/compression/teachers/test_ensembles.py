@@ -46,7 +46,7 @@ def test_values_are_averaged_too() -> None:
     teacher = as_predictor(members, X)
     assert (teacher.task, teacher.outputs) == ("regression", 1)
     np.testing.assert_allclose(teacher.predict(X), X[:, :2].mean(1))
-    with pytest.raises(ArgumentError, match="members with 1 and 2 outputs"):
+    with pytest.raises(ArgumentError, match=r"members with 1 and 2 outputs"):
         as_predictor([members[0], LinearRegression().fit(X, X[:, :2])], X)
 
 
@@ -72,18 +72,20 @@ def test_one_class_is_enough_for_a_member() -> None:
 
 def test_members_that_cannot_be_matched_are_refused() -> None:
     numbers = forest(np.arange(60) % 3)
-    with pytest.raises(ArgumentError, match=r"\['ant', 'bee', 'cat'\] and \[0, 1, 2\]; .*classes="):
+    with pytest.raises(ArgumentError, match=r"classes=.*\['ant', 'bee', 'cat'\] and \[0, 1, 2\]"):
         as_predictor([forest(), numbers])
     both = as_predictor([forest(), numbers], classes=["ant", "bee", "cat"])
     parts = forest().predict_proba(X), numbers.predict_proba(X)
     np.testing.assert_allclose(both(X), np.mean(parts, 0))
-    with pytest.raises(ArgumentError, match="which has 2 classes without names"):
+    with pytest.raises(ArgumentError, match=r"which has 2 classes without names"):
         as_predictor([forest(), net(3, 2)], X)
-    with pytest.raises(ArgumentError, match="members for classification and regression"):
+    with pytest.raises(ArgumentError, match=r"members for classification and regression"):
         as_predictor([forest(), LinearRegression().fit(X, X[:, 0])], X)
-    with pytest.raises(ArgumentError, match=r"teacher\[1\]: got an object of type int"):
+    with pytest.raises(
+        ArgumentError, match=r"teacher\[1\]: expected .*, got an object of type int"
+    ):
         as_predictor([forest(), 3], X)
-    with pytest.raises(ArgumentError, match="an empty list"):
+    with pytest.raises(ArgumentError, match=r"an empty list"):
         as_predictor([], X)
 
 
@@ -156,11 +158,15 @@ def test_a_stack_on_modules_is_told_their_form() -> None:
 def test_a_stack_must_fit_its_members() -> None:
     members = [forest(seed=s) for s in range(2)]
     narrow = LogisticRegression().fit(np.hstack([X, X[:, :1]]), KINDS)
-    with pytest.raises(ArgumentError, match="stack: got a model of 4 columns; accepted: one of 6"):
+    with pytest.raises(
+        ArgumentError, match=r"stack: expected one of 6.*, got a model of 4 columns"
+    ):
         as_predictor(members, X, stack=narrow)
-    with pytest.raises(ArgumentError, match="stack: got labels without probabilities"):
+    with pytest.raises(
+        ArgumentError, match=r"stack: expected .*, got labels without probabilities"
+    ):
         as_predictor(members, X, stack=lambda z: z.argmax(1))
-    with pytest.raises(ArgumentError, match="weights: got weights beside a stack"):
+    with pytest.raises(ArgumentError, match=r"weights: expected .*, got weights beside a stack"):
         as_predictor(members, X, stack=softmax, weights=[1, 2])
 
 
@@ -196,5 +202,5 @@ def test_refits_fit_all_members() -> None:
         as_predictor([forest(), softmax], X),
         as_predictor([forest()], X, stack=softmax),
     ):
-        with pytest.raises(ArgumentError, match="teacher_folds"):
+        with pytest.raises(ArgumentError, match=r"teacher_folds"):
             opaque.refit(X, KINDS)

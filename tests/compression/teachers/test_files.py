@@ -16,7 +16,7 @@ def test_other_endings_and_missing_files_are_refused(tmp_path) -> None:
     for name in ("model.pkl", "resnet", "model.pt"):
         with pytest.raises(ArgumentError, match=f"{name}.*ends in .onnx, .json.*model itself"):
             as_predictor(name, X)
-    with pytest.raises(ArgumentError, match="which is no file"):
+    with pytest.raises(ArgumentError, match=r"which is no file"):
         as_predictor(tmp_path / "model.onnx", X)
 
 

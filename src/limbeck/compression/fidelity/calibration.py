@@ -79,8 +79,8 @@ def aligned(
     first = next(iter(found.values()))
     for model, p in found.items():
         if p.shape != first.shape:
-            accepted = f"{first.shape}, as of the {next(iter(found))}"
-            raise ArgumentError(model, f"shape {p.shape}", accepted)
+            expected = f"{first.shape}, as of the {next(iter(found))}"
+            raise ArgumentError(model, f"shape {p.shape}", expected)
     n, outputs = first.shape
     names = list(range(outputs)) if names is None else names
     if len(names) != outputs or len(set(map(str, names))) != outputs:
@@ -121,8 +121,8 @@ def _labels(y: Any, task: str, n: int, names: list[Any]) -> np.ndarray:
             unknown = sorted(
                 {repr(label) for label, code in zip(labels, y, strict=True) if code < 0}
             )
-            accepted = f"labels among {names[:12]}{' …' * (len(names) > 12)}, as in classes"
-            raise ArgumentError("y", ", ".join(unknown[:5]), accepted)
+            expected = f"labels among {names[:12]}{' …' * (len(names) > 12)}, as in classes"
+            raise ArgumentError("y", ", ".join(unknown[:5]), expected)
         return y
     shape = (n, len(names))
     if found.dtype.kind not in "biuf" or found.reshape(len(found), -1).shape != shape:

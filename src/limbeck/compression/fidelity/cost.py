@@ -143,17 +143,17 @@ def as_cost(given: Cost | Mapping[str, Any] | None, argument: str) -> Cost:
     known = {} if given is None else asdict(given) if isinstance(given, Cost) else dict(given)
     for name in known.keys() - Cost.__dataclass_fields__.keys():
         raise ArgumentError.unknown(argument, name, Cost.__dataclass_fields__)
-    accepted = "whole numbers of parameters and bytes, or None"
+    expected = "whole numbers of parameters and bytes, or None"
     counts = {
-        name: whole_number(f"{argument}[{name!r}]", known[name], accepted, 0)
+        name: whole_number(f"{argument}[{name!r}]", known[name], expected, 0)
         for name in ("parameters", "bytes")
         if known.get(name) is not None
     }
-    name, accepted = f"{argument}['latency']", "seconds above 0, by numbers of rows"
+    name, expected = f"{argument}['latency']", "seconds above 0, by numbers of rows"
     times = {
         # JSON has the numbers of rows as text
-        whole_number(name, int(size) if isinstance(size, str) else size, accepted, 1): number(
-            name, value, accepted, lambda s: s > 0
+        whole_number(name, int(size) if isinstance(size, str) else size, expected, 1): number(
+            name, value, expected, lambda s: s > 0
         )
         for size, value in dict(known.get("latency") or {}).items()
     }
