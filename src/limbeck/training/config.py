@@ -63,6 +63,25 @@ class Training:
         r"""The names of all settings."""
         return {field.name for field in fields(cls)}
 
+    @classmethod
+    def from_options(
+        cls,
+        options: Mapping[str, Any],
+        decided: Iterable[str] = (),
+        arguments: Iterable[str] = (),
+        **defaults: Any,
+    ) -> Training:
+        r"""The settings among a verb's further keyword arguments.
+
+        Arguments:
+            options: The keyword arguments that the verb does not name itself.
+            decided: Settings that the verb decides, and that are refused here.
+            arguments: The verb's own arguments, which a misspelt name may have meant.
+            defaults: Settings where the verb's defaults are not those of `limbeck.distill`.
+        """
+        refuse_unknown(options, decided, arguments)
+        return cls(**{**defaults, **options})
+
     def checked(self) -> Training:
         r"""The same settings with whole numbers as such; what cannot be used is refused."""
         if self.preset not in PRESETS:

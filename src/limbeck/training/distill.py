@@ -124,6 +124,13 @@ def distill(
         callbacks=callbacks,
         progress=progress,
     )
+    return train(teacher, student, inputs, loss, training)
+
+
+def train(
+    teacher: Any, student: nn.Module, inputs: Any, loss: Loss | str, training: Training
+) -> Result:
+    r"""`distill` with its settings in one record, as the verbs call it."""
     run = prepare(teacher, student, inputs, loss, training)
     try:
         for _ in watched(run, training.progress):
@@ -133,7 +140,7 @@ def distill(
     assert run.stop_reason is not None
     like = floats(run.objective._like)
     described = dict(run.settings.identity or {}) | {
-        "steps": steps,
+        "steps": training.steps,
         "device": str(run.objective.device),
         "student_output": run.objective.form,
         "input_shape": {name: list(part.shape[1:]) for name, part in like.items()},
