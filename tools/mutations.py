@@ -99,7 +99,7 @@ def tests_of(path):
     return [name for *_, name in sorted(hits)[:12]]
 
 
-def judge(mutant, trees, seconds):
+def judge(mutant, trees, seconds, selected):
     path, (begin, end, new) = mutant
     tree = trees.get()
     target = tree / path.relative_to(ROOT)
@@ -110,7 +110,16 @@ def judge(mutant, trees, seconds):
     try:
         target.write_bytes(raw[:begin] + new.encode() + raw[end:])
         tests = tests_of(path)
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark", "--tb=line"]
+        options = [
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:benchmark",
+            "--tb=line",
+            *selected,
+        ]
         environment = os.environ | {"PYTHONPATH": f"{tree}/src", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "pytest", *options, *tests]
         began = time.monotonic()
@@ -137,6 +146,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=180.0, help="of each mutant's tests")
+    parser.add_argument("--without", default="", help="tests to leave out, as in pytest's -k")
     parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args()
     source = ROOT / "src" / "limbeck"
@@ -154,8 +164,9 @@ def main():
         shutil.copytree(ROOT, folder / str(k), ignore=skipped, symlinks=True)
         trees.put(folder / str(k))
     records = []
+    selected = ["-k", f"not ({chosen.without})"] if chosen.without else []
     with ThreadPoolExecutor(chosen.workers) as pool:
-        for record in pool.map(lambda m: judge(m, trees, chosen.seconds), mutants):
+        for record in pool.map(lambda m: judge(m, trees, chosen.seconds, selected), mutants):
             records.append(record)
             chosen.out.write_text(json.dumps({"sites": len(every), "mutants": records}, indent=1))
     shutil.rmtree(folder, ignore_errors=True)
