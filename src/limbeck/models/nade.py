@@ -12,7 +12,7 @@ from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.models.autoregressive import Autoregressive, Order, choose
 from limbeck.models.kernels import nade_op
-from limbeck.models.kernels.nade_second import Direction, Products, r_products
+from limbeck.models.kernels.nade_blocks import Direction, Products, r_products
 from limbeck.storage.files import under
 from limbeck.supports import Binary, Discrete
 
