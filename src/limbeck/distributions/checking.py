@@ -1,4 +1,4 @@
-r"""Distributions that came from the user's own function, looked at before they are relied on."""
+r"""Checks of the distributions that a user's function gives."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.distributions.base import Distribution, given, with_tensors
+from limbeck.distributions.base import Distribution, Mixture, given, with_tensors
 from limbeck.distributions.discrete import Bernoulli
-from limbeck.distributions.mixtures import Mixture
 from limbeck.errors import ArgumentError
 from limbeck.outputs import TOLERANCE
 
@@ -18,7 +17,7 @@ __all__ = ["as_distribution", "check"]
 ACCEPTED = "a Bernoulli, Categorical, Normal, MultivariateNormal, Poisson or Mixture of limbeck's"
 
 
-def as_distribution(value: Any, argument: str = "predict", like: Tensor | None = None) -> Any:
+def as_distribution(value: object, argument: str = "predict", like: Tensor | None = None) -> Any:
     r"""One of limbeck's distributions, with tensors for parameters; anything else is refused.
 
     Arguments:
@@ -55,7 +54,7 @@ def _refuse_incomplete(value: Any, argument: str) -> None:
 
 
 def check(
-    distribution: Any, n: int | None, argument: str = "predict", like: Tensor | None = None
+    distribution: object, n: int | None, argument: str = "predict", like: Tensor | None = None
 ) -> Any:
     r"""A distribution as it should be for n inputs, with tensors for parameters; or an error.
 
@@ -83,7 +82,7 @@ def check(
     return found
 
 
-def _described(value: Any) -> str:
+def _described(value: Distribution | Tensor) -> str:
     if isinstance(value, Distribution):
         return f"of the batch shape {tuple(value.batch_shape)}"
     return str(tuple(value.shape)) if given(value) else "not given"
