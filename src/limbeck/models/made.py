@@ -61,8 +61,8 @@ class MADE(Autoregressive):
     ) -> None:
         super().__init__(inputs, order, support, dtype, device, generator)
         expected = "whole numbers from 1, such as (1000, 1000)"
-        one = isinstance(hidden, str) or not isinstance(hidden, Sequence)
-        widths = [hidden] if one else list(hidden)
+        several = isinstance(hidden, Sequence) and not isinstance(hidden, str)
+        widths: list[object] = list(hidden) if several else [hidden]  # type: ignore[arg-type]
         if not widths:
             raise ArgumentError("hidden", hidden, expected)
         self.hidden = tuple(whole_number("hidden", width, expected, least=1) for width in widths)

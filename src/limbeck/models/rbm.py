@@ -3,7 +3,7 @@ r"""The restricted Boltzmann machine over zeros and ones: model, annealing path,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -435,8 +435,7 @@ def train_rbm(
     speed = [torch.zeros_like(parameter) for parameter in parameters]
     state = rbm.start(chains, generator) if persistent else None
     steps, step = epochs * -(-len(bits) // batch_size), 0
-    passes: Iterable[int] = range(epochs)
-    for epoch, _ in enumerate(tracked(passes, "training", progress)):
+    for epoch in tracked(range(epochs), "training", progress):
         keep = min(momentum, 0.5) if epoch < 5 else momentum
         for rows in torch.randperm(len(bits), generator=generator, device=place).split(batch_size):
             batch = bits[rows].float()
