@@ -53,16 +53,7 @@ def end_of(
     high: Tensor,
     whole: bool = False,
 ) -> Tensor:
-    r"""An end of a central interval, by bisection.
-
-    Arguments:
-        tail: P(Y ≤ y), or P(Y > y) if its second argument is true.
-        mass: The probability beyond the end.
-        upper: Whether it is the upper end.
-        low: Numbers below the end.
-        high: Numbers that are not.
-        whole: Whether Y is a whole number. Default: False.
-    """
+    r"""An end of a central interval, by bisection."""
     low, high = torch.broadcast_tensors(low, high)
     for _ in range(100):  # enough for all digits of a float64 number
         middle = low + (high - low) / 2
@@ -77,14 +68,14 @@ def end_of(
     return high
 
 
+# the value of a parameter that was not given
 ABSENT: Any = ()
-r"""The value of a parameter that was not given."""
 
+# how many samples of each distribution
 Shape = int | tuple[int, ...]
-r"""How many samples of each distribution."""
 
+# events as users write them
 Events = Tensor | np.ndarray | float | Sequence[Any]
-r"""Events as users write them."""
 
 
 class Distribution:
@@ -195,13 +186,7 @@ def given(value: object) -> bool:
 
 
 def mapped(distribution: D, function: Callable[[Any, int], Any], more: int = 0) -> D:
-    r"""A function of each parameter and of how many of its dimensions belong to a distribution.
-
-    Arguments:
-        distribution: The distribution; the components of a mixture are its parameters too.
-        function: From (parameter, dimensions) to a new parameter.
-        more: Dimensions that belong to an outer distribution.
-    """
+    r"""A function of each parameter and of how many of its dimensions belong to a distribution."""
     own: Any = distribution
     parameters = []
     for value, dims in zip(own, own.trailing, strict=True):
@@ -223,12 +208,7 @@ def tensors(distribution: Distribution) -> Iterator[Any]:
 
 
 def with_tensors(distribution: D, like: Tensor | None = None) -> D:
-    r"""The same with numbers, lists and arrays as tensors.
-
-    Arguments:
-        distribution: The distribution.
-        like: Of which type and device to make them; None is that of the tensors that are there.
-    """
+    r"""The same with numbers, lists and arrays as tensors."""
     held = list(tensors(distribution))
     floating = [each for each in held if isinstance(each, Tensor) and each.is_floating_point()]
     if len(floating) == len(held):

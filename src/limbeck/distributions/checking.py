@@ -18,13 +18,7 @@ ACCEPTED = "a Bernoulli, Categorical, Normal, MultivariateNormal, Poisson or Mix
 
 
 def as_distribution(value: object, argument: str = "predict", like: Tensor | None = None) -> Any:
-    r"""One of limbeck's distributions, with tensors for parameters; anything else is refused.
-
-    Arguments:
-        value: What the user's function gave; numbers and arrays become tensors.
-        argument: The function's name.
-        like: Of which type and device to make them.
-    """
+    r"""One of limbeck's distributions, with tensors for parameters; anything else is refused."""
     if not isinstance(value, Distribution):
         kind = type(value)
         foreign = kind.__module__.startswith("torch.distributions")
@@ -56,14 +50,7 @@ def _refuse_incomplete(value: Any, argument: str) -> None:
 def check(
     distribution: object, n: int | None, argument: str = "predict", like: Tensor | None = None
 ) -> Any:
-    r"""A distribution as it should be for n inputs, with tensors for parameters; or an error.
-
-    Arguments:
-        distribution: What the user's function gave for one draw.
-        n: The number of inputs; None where there are none, and one distribution is expected.
-        argument: The function's name.
-        like: Of which type and device numbers and arrays become tensors.
-    """
+    r"""A distribution as it should be for n inputs, with tensors for parameters; or an error."""
     found = as_distribution(distribution, argument, like)
     name = type(found).__name__
     expected = "()" if n is None else f"({n},)"

@@ -230,11 +230,6 @@ def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> T
     σ(z) = eˢ e^(z − s) σ(−z) for any s. With s = max z, where that is below 0, the last two factors
     are of order one for the largest z, and nothing underflows. This is quicker by far than log σ
     and `logsumexp`. Terms that do not count do not become denormal numbers, which are slow.
-
-    Arguments:
-        logits: The logits z.
-        weights: How much each counts, (..., K) over the last dimension; None is all the same.
-        dim: The dimension.
     """
     z = torch.stack([logits, -logits])
     dim = dim if dim < 0 else dim + 1
@@ -255,10 +250,6 @@ def log_odds(logits: Tensor, weights: Tensor) -> Tensor:
     This is four times as fast. It looks at values, and has no derivatives. Probabilities are at
     least the smallest normal number; where a mean is so small that this matters, `log_means` is
     used.
-
-    Arguments:
-        logits: The logits z.
-        weights: How much each counts, (K,).
     """
     far, least = -math.log(torch.finfo(logits.dtype).tiny) - 1, visible_mean(logits.dtype)
     odds = logits.clamp(-far, far).exp_()

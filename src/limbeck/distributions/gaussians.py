@@ -40,11 +40,11 @@ __all__ = [
     "smallest_variances",
 ]
 
+# what the covariance of a component may be
 KINDS = ("full", "diagonal", "spherical")
-r"""What the covariance of a component may be."""
 
+# the weight below which a component has no statistics to speak of
 TINY = 1e-30
-r"""The weight below which a component has no statistics to speak of."""
 
 
 class Moments(NamedTuple):
@@ -102,14 +102,7 @@ def factor(covariances: Tensor, matrices: bool) -> Tensor:
 def expectations(
     x: Tensor, weight: Tensor | None, moments: Moments, matrices: bool
 ) -> tuple[Tensor, Statistics]:
-    r"""The E step: log densities (..., n) of x (n, D), and statistics summed over x.
-
-    Arguments:
-        x: Events (n, D).
-        weight: How much each counts, (n,); None for one.
-        moments: The mixture, or several.
-        matrices: Whether covariances are matrices.
-    """
+    r"""The E step: log densities (..., n) of x (n, D), and statistics summed over x."""
     scale = factor(moments.covariances, matrices)
     log_weights = moments.weights.clamp_min(TINY).log()
     joint = log_joint(x, log_weights, moments.means, scale, matrices)

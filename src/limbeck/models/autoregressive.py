@@ -24,13 +24,13 @@ from limbeck.training.result import FORMAT, Result
 
 __all__ = ["Autoregressive", "Order", "choose", "floating"]
 
+# none as they come, "random", or a permutation of the variables' numbers
 Order = Sequence[int] | Tensor | str | None
-r"""None as they come, "random", or a permutation of the variables' numbers."""
 
 SUPPORTS: dict[str, type[Discrete]] = {"Binary": Binary, "Spins": Spins, "States": States}
 
+# hidden units of all rows together while sampling
 NUMBERS = {"cpu": 2**20, "cuda": 2**26}
-r"""Hidden units of all rows together while sampling."""
 
 
 class Autoregressive(nn.Module):
@@ -281,12 +281,7 @@ def floating(dtype: torch.dtype | None) -> torch.dtype:
 
 
 def choose(uniform: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The codes (n,) that uniform numbers (n,) fall on, and the probabilities.
-
-    Arguments:
-        uniform: Numbers in [0, 1).
-        logits: Of two states (n,), of q states (n, q).
-    """
+    r"""The codes (n,) that uniform numbers (n,) fall on, and the probabilities."""
     if logits.ndim == 1:
         p = logits.sigmoid()
         return (uniform < p).to(p.dtype), p

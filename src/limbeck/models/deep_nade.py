@@ -18,8 +18,8 @@ from limbeck.supports import Discrete
 
 __all__ = ["DeepNADE"]
 
+# numbers between the layers at a time, where no gradients are wanted
 ROOM = {"cpu": 2**24, "cuda": 2**30}
-r"""Numbers between the layers at a time, where no gradients are wanted."""
 
 
 class DeepNADE(Autoregressive):

@@ -16,7 +16,6 @@ from limbeck.errors import ArgumentError
 from limbeck.models.autoregressive import floating
 from limbeck.models.mixture_em import (
     EMResult,
-    Numbers,
     Samples,
     fit_em,
     numbers,
@@ -129,7 +128,7 @@ class GaussianMixture(nn.Module):
         log_weights = self.logits.log_softmax(0)
         return gaussians.log_joint(self.rows(x), log_weights, self.means, self.scale, self.matrices)
 
-    def rows(self, x: Tensor, argument: str = "x") -> Tensor:
+    def rows(self, x: object, argument: str = "x") -> Tensor:
         r"""x as a matrix (n, D); its shape is checked, its values are not."""
         if isinstance(x, Tensor) and self.dim == 1 and x.ndim == 1:
             x = x.unsqueeze(1)
@@ -192,7 +191,7 @@ class GaussianMixture(nn.Module):
         part = self.covariances[:, chosen][:, :, chosen]
         return marginal.set_(self.weights, self.means[:, chosen], part)
 
-    def set_(self, weights: Numbers, means: Numbers, covariances: Numbers) -> Self:
+    def set_(self, weights: object, means: object, covariances: object) -> Self:
         r"""Set everything, in place.
 
         Arguments:
@@ -218,7 +217,7 @@ class GaussianMixture(nn.Module):
         return Moments(self.logits.double().softmax(0), means, covariances)
 
     def start_from(
-        self, x: Numbers, weight: Numbers | None = None, generator: torch.Generator | None = None
+        self, x: object, weight: object = None, generator: torch.Generator | None = None
     ) -> Self:
         r"""Start near samples x (n, D): spread centres by k-means++, and covariances around them.
 
@@ -231,7 +230,7 @@ class GaussianMixture(nn.Module):
         moments = started(samples, self.components, self.covariance, generator)
         return self.set_moments_(samples.placed(moments))
 
-    def fit(self, x: Numbers, weights: Numbers | None = None, **options: Any) -> EMResult:
+    def fit(self, x: object, weights: object = None, **options: Any) -> EMResult:
         r"""Maximum likelihood by batch EM; see `limbeck.models.mixture_em.fit_em`."""
         return fit_em(self, x, weights, **options)
 
@@ -261,12 +260,12 @@ class GaussianMixture(nn.Module):
         return f"{self.components}, dim={self.dim}, covariance={self.covariance!r}"
 
 
+# how far weights may be from summing to one, and matrices from being what they should be
 ROUNDING = 1e-3
-r"""How far weights may be from summing to one, and matrices from being what they should be."""
 
 
 def _checked_moments(
-    kind: str, like: Tensor, weights: Numbers, means: Numbers, covariances: Numbers
+    kind: str, like: Tensor, weights: object, means: object, covariances: object
 ) -> Moments:
     r"""Moments of the user's, in float64, or an error that says what is wrong with them."""
     count, dim = like.shape

@@ -3,7 +3,6 @@ r"""EM for Gaussian mixtures: moments, starts, iterations."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -39,17 +38,9 @@ __all__ = [
     "troubles",
 ]
 
-Numbers = Tensor | np.ndarray | Sequence[float] | Sequence[Sequence[float]]
-
 
 def scale_of(log_scale: Tensor, below: Tensor | None, dim: int) -> Tensor:
-    r"""Deviations (K, D), or triangular factors (K, D, D) if something is below the diagonal.
-
-    Arguments:
-        log_scale: Logarithms of the diagonal, (K, D), or (K, 1) for all variables.
-        below: What is below it, row by row, (K, D(D − 1)/2).
-        dim: The number of variables D.
-    """
+    r"""Deviations (K, D), or triangular factors (K, D, D) if something is below the diagonal."""
     deviations = log_scale.exp().expand(-1, dim)
     if below is None:
         return deviations
@@ -78,14 +69,14 @@ def _places(dim: int, device: torch.device) -> Tensor:
     return rows * dim + columns
 
 
-def numbers(argument: str, value: Numbers, device: torch.device) -> Tensor:
+def numbers(argument: str, value: object, device: torch.device) -> Tensor:
     r"""Finite float64 numbers of a tensor, an array or a list."""
     expected = "a tensor or an array of finite numbers"
     try:
-        given = value.detach() if isinstance(value, Tensor) else np.asarray(value, dtype=float)
+        array = value.detach() if isinstance(value, Tensor) else np.asarray(value, dtype=float)
     except (TypeError, ValueError):
         raise ArgumentError(argument, f"a {type(value).__name__}", expected) from None
-    values = torch.as_tensor(given).to(device, torch.float64)
+    values = torch.as_tensor(array).to(device, torch.float64)
     if not bool(values.isfinite().all()):
         raise ArgumentError(argument, "NaN or infinity", expected)
     return values
@@ -101,7 +92,7 @@ class Mixture(Protocol):
     def means(self) -> Tensor:
         r"""Means (K, D)."""
 
-    def rows(self, x: Tensor, argument: str = "x") -> Tensor:
+    def rows(self, x: object, argument: str = "x") -> Tensor:
         r"""x as a matrix (n, D)."""
 
     def moments(self) -> Moments:
@@ -127,9 +118,7 @@ class Samples(NamedTuple):
     variance: Tensor
 
     @classmethod
-    def of(
-        cls, mixture: Mixture, x: Numbers, weight: Numbers | None = None, argument: str = "x"
-    ) -> Samples:
+    def of(cls, mixture: Mixture, x: object, weight: object = None, argument: str = "x") -> Samples:
         r"""Samples of the user's for a mixture; what no density can be fitted to is refused."""
         device = mixture.means.device
         rows = mixture.rows(numbers(argument, x, device), argument)
@@ -170,12 +159,6 @@ def started(
 
     Covariances are those of the samples of each centre, drawn to what all centres have in
     common: a centre with few samples does not start collapsed.
-
-    Arguments:
-        samples: Samples, about their mean.
-        components: The number of components K.
-        kind: The kind of covariances.
-        generator: Where centres are drawn from; None is torch's global one.
     """
     x, weight, _, variance = samples
     dim = x.shape[1]
@@ -214,8 +197,8 @@ def _spread(samples: Samples, components: int, generator: torch.Generator | None
     return nearest
 
 
+# object of all components together that an E step holds at once
 BLOCK = 2**22
-r"""Numbers of all components together that an E step holds at once."""
 
 
 @dataclass(frozen=True)
@@ -259,8 +242,8 @@ class EMResult:
 @torch.no_grad()
 def fit_em(
     mixture: Mixture,
-    x: Numbers,
-    weights: Numbers | None = None,
+    x: object,
+    weights: object = None,
     *,
     iterations: int = 1000,
     tolerance: float = 1e-8,
@@ -326,14 +309,7 @@ def fit_em(
 
 
 class Ascent:
-    r"""EM from one start.
-
-    Arguments:
-        samples: Samples, about their mean.
-        moments: The start, about the same mean.
-        kind: The kind of covariances.
-        least: The least variance along each variable, (D,).
-    """
+    r"""EM from one start."""
 
     def __init__(self, samples: Samples, moments: Moments, kind: str, least: Tensor) -> None:
         self.samples, self.moments, self.kind, self.least = samples, moments, kind, least
@@ -369,14 +345,7 @@ class Ascent:
 
 
 def troubles(moments: Moments, least: Tensor, matrices: bool, counts: Tensor) -> tuple[str, ...]:
-    r"""What is wrong with the components of a mixture, in words.
-
-    Arguments:
-        moments: The mixture.
-        least: The least variance along each variable, (D,).
-        matrices: Whether covariances are matrices.
-        counts: How many samples each component has, (K,); below one it has died out.
-    """
+    r"""What is wrong with the components of a mixture, in words."""
     problems = []
     variances = smallest_variances(moments.covariances, least, matrices)
     for k, variance in enumerate(variances.tolist()):

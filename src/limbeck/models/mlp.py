@@ -41,8 +41,8 @@ LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
 
 OUTPUT_FORMS = FORMS[:4]
 
+# how first weights are drawn; `initialise` says it
 INITS = ("he", "lecun")
-r"""How first weights are drawn; `initialise` says it."""
 
 
 def _log_ndtr(z: Tensor) -> Tensor:
@@ -98,11 +98,7 @@ class Feedforward(nn.Module):
     def _natural_kind(self) -> str:
         if self.output in ("logistic", "probit"):
             return "probabilities" if self.sizes[-1] == 1 else "values"
-        kinds = {
-            "linear": "logits",
-            "softmax": "probabilities",
-            "log_softmax": "log_probabilities",
-        }
+        kinds = {"linear": "logits", "softmax": "probabilities", "log_softmax": "log_probabilities"}
         return kinds.get(self.output, "values")
 
     @property

@@ -18,8 +18,8 @@ from limbeck.supports import Binary, Discrete
 
 __all__ = ["NADE", "Weights"]
 
+# the standard deviation of the weights of hidden units that are added to an RBM's
 SMALL = 0.01
-r"""The standard deviation of the weights of hidden units that are added to an RBM's."""
 
 
 class Weights(Protocol):

@@ -17,14 +17,14 @@ from limbeck.training.result import from_spec, spec_of
 
 __all__ = ["Preprocessed", "origin_of", "standardising"]
 
+# relative to its largest number, the spread up to which a column is taken to be constant
 CONSTANT = torch.finfo(torch.float32).eps
-r"""Relative to its largest number, the spread up to which a column is taken to be constant."""
 
+# how many times its range a column may be away from zero before float32 lacks digits
 NARROW = 1000
-r"""How many times its range a column may be away from zero before float32 lacks digits."""
 
+# deviations from the mean that the farthest row may have, once scaled
 FARTHEST = 20.0
-r"""Deviations from the mean that the farthest row may have, once scaled."""
 
 
 class Preprocessed(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ NAMES = ({"W": "W", "a": "a", "b": "b"}, {"W": "vishid", "a": "visbiases", "b": 
 ACCEPTED = "a file with W, a and b, or vishid, visbiases and hidbiases"
 
 
-def read(path: Path) -> dict[str, np.ndarray | Tensor]:
+def read(path: Path) -> dict[str, Any]:
     r"""The arrays W, a and b of a file, under any of the names that are in use."""
     if path.suffix.lower() not in READERS:
         raise ArgumentError("path", str(path), f"a name that ends in {', '.join(READERS)}")
@@ -76,7 +76,7 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> Path:
     return path
 
 
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
+def _read_npz(path: Path) -> dict[str, Any]:
     wanted = {name for names in NAMES for name in names.values()}
     with open(path, "rb") as file:  # which numpy leaves open if it is broken
         loaded = np.load(file, allow_pickle=False)
@@ -85,7 +85,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         return {name: loaded[name] if name in wanted else None for name in loaded.files}
 
 
-def _read_mat(path: Path) -> dict[str, np.ndarray]:
+def _read_mat(path: Path) -> dict[str, Any]:
     from scipy.io import loadmat  # scikit-learn needs scipy, so it is there
 
     try:
@@ -96,7 +96,7 @@ def _read_mat(path: Path) -> dict[str, np.ndarray]:
     return {name: array for name, array in arrays.items() if not name.startswith("__")}
 
 
-def _npz(arrays: dict[str, np.ndarray]) -> bytes:
+def _npz(arrays: dict[str, Any]) -> bytes:
     file = io.BytesIO()
     np.savez(file, **arrays)
     return file.getvalue()
@@ -112,12 +112,12 @@ def _line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
+READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     ".npz": _read_npz,
     ".safetensors": load_safetensors,
     ".mat": _read_mat,
 }
-WRITERS: dict[str, Callable[[dict[str, np.ndarray]], bytes]] = {
+WRITERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     ".npz": _npz,
     ".safetensors": safetensors_bytes,
 }

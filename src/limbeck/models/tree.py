@@ -15,11 +15,11 @@ from limbeck.errors import ArgumentError
 
 __all__ = ["Grown", "Trees", "is_tree_estimator", "of_tree", "read", "rules"]
 
+# what trees add up to: classes in two forms, values, or labels by themselves in two forms
 KINDS = ("probabilities", "logits", "values", "labels", "label_logits")
-r"""What trees add up to: classes in two forms, values, or labels by themselves in two forms."""
 
+# how near to 0 and 1 probabilities of labels may come, as logits
 SURE = 1e-6
-r"""How near to 0 and 1 probabilities of labels may come, as logits."""
 
 
 class Grown(NamedTuple):
@@ -304,8 +304,8 @@ NAMES = (
     "DecisionTree", "ExtraTree", "RandomForest", "ExtraTrees", "GradientBoosting",
     "HistGradientBoosting",
 )  # fmt: skip
+# losses whose boosted sum is the prediction, or its logit
 IDENTITY = ("squared_error", "absolute_error", "quantile", "huber", "log_loss", "exponential")
-r"""Losses whose boosted sum is the prediction, or its logit."""
 
 
 def is_tree_estimator(estimator: object) -> bool:

@@ -17,8 +17,8 @@ __all__ = ["TASKS", "fit_boosted", "fit_tree"]
 
 TASKS = ("classification", "multilabel", "regression")
 
+# rows at most that a boosted tree is grown from
 ROWS = 20_000
-r"""Rows at most that a boosted tree is grown from."""
 
 
 def fit_tree(

@@ -17,9 +17,6 @@ class BitProducts:
     Tensor cores round factors to TF32, which has 11 significant bits. Bits are exact in it, and
     weights are the sum of two such numbers to 22 bits: two products of rounded factors give what
     one of float32 factors gives, and take less time than that on a GPU.
-
-    Arguments:
-        W: Weights (I, J).
     """
 
     def __init__(self, W: Tensor) -> None:
@@ -59,11 +56,6 @@ class Bits:
     r"""Turns logits into bits in place, each one with probability σ(logit).
 
     It never waits for a GPU, so that it can be captured in a CUDA graph.
-
-    Arguments:
-        draws: How many times it will be called.
-        device: Where the logits are.
-        generator: Where random numbers come from.
     """
 
     def __init__(self, draws: int, device: torch.device, generator: torch.Generator | None) -> None:

@@ -21,22 +21,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = [
-    "Direction",
-    "Products",
-    "logits",
-    "pull",
-    "r_logits",
-    "r_products",
-    "r_pull",
-    "sample",
-]
+__all__ = ["Direction", "Products", "logits", "pull", "r_logits", "r_products", "r_pull", "sample"]
 
+# inputs in a block: more make the products dearer, fewer the calls more
 BLOCK = 28
-r"""Inputs in a block: more make the products dearer, fewer the calls more."""
 
+# activations at a time: on a CPU they should stay in cache, on a GPU they should fill it
 NUMBERS = {"cpu": 2**20, "cuda": 2**26}
-r"""Activations at a time: on a CPU they should stay in cache, on a GPU they should fill it."""
 
 
 class _States(NamedTuple):
@@ -173,8 +164,8 @@ def _plain(x: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(x.device.type, enabled=False)
 
 
+# activations at a time in R products
 R_NUMBERS = 2**23
-r"""Activations at a time in R products."""
 
 
 class Direction(NamedTuple):
@@ -298,7 +289,8 @@ def _r_pull(
     s = rs = torch.zeros_like(starts[0][0])  # Σ ∂/∂a over the blocks behind, and its R{·}
     products = []
     for rows, start in reversed(list(zip(blocks, starts, strict=True))):
-        h, rh = _r_states(x, w, v, rows, *start, period)
+        a, ra = start
+        h, rh = _r_states(x, w, v, rows, a, ra, period)
         at_z, r_at_z = d[:, rows].unsqueeze(2), None if rd is None else rd[:, rows].unsqueeze(2)
         at_u = at_z * h
         r_at_u = at_z * rh if r_at_z is None else r_at_z * h + at_z * rh
@@ -317,8 +309,8 @@ def _r_pull(
             rw = rw + (later * v.x[:, rows].unsqueeze(2)).sum(0)
         products.append((rx, rw, r_at_u.sum(0)))
         s, rs = s + at_a.sum(1), rs + r_at_a.sum(1)
-    rx, rw, ru = zip(*reversed(products), strict=True)
-    return torch.cat(rx, 1), torch.cat(rw), rs.sum(0), torch.cat(ru)
+    for_x, for_w, for_u = zip(*reversed(products), strict=True)
+    return torch.cat(for_x, 1), torch.cat(for_w), rs.sum(0), torch.cat(for_u)
 
 
 def _first(x: Tensor, c: Tensor, v: Direction) -> tuple[Tensor, Tensor]:

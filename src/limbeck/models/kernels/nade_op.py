@@ -23,8 +23,8 @@ __all__ = ["log_prob", "logits", "prepare_tracing", "sample"]
 
 Some = Tensor | None
 
+# activations from which the C++ kernels pay, and the second that compiling them takes once
 WORTH_NATIVE = 2**16
-r"""Activations from which the C++ kernels pay, and the second that compiling them takes once."""
 
 
 def log_prob(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Some = None) -> Tensor:

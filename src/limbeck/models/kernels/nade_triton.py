@@ -30,17 +30,17 @@ __all__ = [
     "sample",
 ]
 
+# inputs in a block: of few examples short ones, so that there is enough to do at once
 FEW, SHORT, LONG = 64, 32, 64
-r"""Inputs in a block: of few examples short ones, so that there is enough to do at once."""
 
+# inputs whose weights are asked for ahead, so that nobody waits for memory
 STAGES = tl.constexpr(3)
-r"""Inputs whose weights are asked for ahead, so that nobody waits for memory."""
 
+# examples at once, which bounds the memory of the carries, and of the parts of gradients
 ROWS, GRADIENT_ROWS = 2048, 512
-r"""Examples at once, which bounds the memory of the carries, and of the parts of gradients."""
 
+# whether kernels run in Triton's interpreter, which knows no machine instructions
 INTERPRETED = bool(triton.knobs.runtime.interpret)
-r"""Whether kernels run in Triton's interpreter, which knows no machine instructions."""
 
 
 class Shape(NamedTuple):
@@ -308,8 +308,8 @@ def _run_grid(v: Tensor, starts: Tensor, shape: Shape) -> tuple[int, int, int]:
     return len(starts), triton.cdiv(starts.shape[2], shape.units), triton.cdiv(len(v), shape.rows)
 
 
+# numbers from each of the four streams that a call of the generator gives
 NUMBERS = 512
-r"""Numbers from each of the four streams that a call of the generator gives."""
 
 
 @triton.jit
@@ -331,12 +331,7 @@ def _bits(logits, seed, count, NUMBERS: tl.constexpr):
 
 
 def bits_(logits: Tensor, seed: Tensor) -> Tensor:
-    r"""Logits made into bits in place: each is one with probability σ(logit).
-
-    Arguments:
-        logits: float32 numbers, contiguous.
-        seed: One whole number on the same device, so that nobody waits for its value.
-    """
+    r"""Logits made into bits in place: each is one with probability σ(logit)."""
     count = logits.numel()
     _bits[(triton.cdiv(count, 4 * NUMBERS),)](logits, seed, count, NUMBERS, num_warps=4)
     return logits

@@ -23,8 +23,8 @@ from limbeck.models.kernels import triton_kernels
 
 __all__ = ["formula", "logits", "prepare_tracing"]
 
+# activations at a time: on a CPU they should stay in cache, on a GPU they should fill it
 NUMBERS = {"cpu": 2**19, "cuda": 2**26}
-r"""Activations at a time: on a CPU they should stay in cache, on a GPU they should fill it."""
 
 
 def formula(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
