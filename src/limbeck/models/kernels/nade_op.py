@@ -189,7 +189,9 @@ class _Logits(_Function):
         return torch.ops.limbeck.nade_logits.default(*inputs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
+    ) -> None:
         *tensors, _, ctx.period = inputs
         ctx.save_for_backward(*tensors, output[1])
         ctx.save_for_forward(*tensors)
@@ -217,7 +219,9 @@ class _Pull(_Function):
         return torch.ops.limbeck.nade_pull.default(*inputs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
+    ) -> None:
         *tensors, _, ctx.period, ctx.wants_x = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
@@ -249,7 +253,9 @@ class _RLogits(_Function):
         return torch.ops.limbeck.nade_r_logits.default(*inputs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
+    ) -> None:
         *tensors, ctx.period = inputs
         ctx.save_for_backward(*tensors)
 

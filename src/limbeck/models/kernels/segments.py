@@ -72,7 +72,9 @@ class _Logits(torch.autograd.Function):
         return torch.ops.limbeck.segments_logits.default(*inputs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
+    ) -> None:
         *tensors, _, ctx.run = inputs
         ctx.save_for_backward(*tensors)
 
@@ -95,7 +97,9 @@ class _Pull(torch.autograd.Function):
         return torch.ops.limbeck.segments_pull.default(*inputs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
+    ) -> None:
         pass
 
     @staticmethod
