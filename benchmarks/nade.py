@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import limbeck as lb
-from limbeck.models.kernels import nade_backends, nade_native, nade_reference
+from limbeck.models.kernels import nade_native, nade_op, nade_reference
 from limbeck.models.nade import NADE
 
 INPUTS, HIDDEN, BATCH = 784, 500, 20
@@ -70,11 +70,11 @@ def plain(call: Callable[[], object]) -> Callable[[], object]:
     r"""The same without C++ kernels."""
 
     def without() -> object:
-        worth, nade_backends.WORTH_NATIVE = nade_backends.WORTH_NATIVE, sys.maxsize
+        worth, nade_op.WORTH_NATIVE = nade_op.WORTH_NATIVE, sys.maxsize
         try:
             return call()
         finally:
-            nade_backends.WORTH_NATIVE = worth
+            nade_op.WORTH_NATIVE = worth
 
     return without
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 import limbeck as lb
 from limbeck.losses.base import Loss
-from limbeck.models.bootstrap import Resamples, members_cross_entropy
+from limbeck.models.ensemble import Resamples, members_cross_entropy
 
 ROWS, FEATURES, CLASSES, BATCH = 2000, 784, 10, 20
 ADADELTA = {"lr": 1.0, "rho": 0.95, "eps": 1e-6}

@@ -31,7 +31,7 @@ import torch
 
 from limbeck.environment import environment
 from limbeck.inputs import Dataset, Mix
-from limbeck.models.bootstrap import BatchedMLP
+from limbeck.models.mlp import BatchedMLP
 from limbeck.teachers.base import as_teacher
 from limbeck.teachers.stored import precompute
 from limbeck.training.distill import steps as steps_of

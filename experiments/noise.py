@@ -20,8 +20,8 @@ import torch
 from limbeck import losses
 from limbeck.environment import environment
 from limbeck.inputs import Noise
-from limbeck.models.bootstrap import BatchedMLP, Resamples, members_cross_entropy
-from limbeck.models.ensemble import Ensemble
+from limbeck.models import BatchedMLP
+from limbeck.models.ensemble import Ensemble, Resamples, members_cross_entropy
 from limbeck.models.mlp import MLP
 from limbeck.training.distill import distill
 from limbeck.training.preparation import choose_device

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.distributions.averages import log_means, log_odds, seen
 from limbeck.distributions.base import readable
-from limbeck.distributions.discrete import Bernoulli, Categorical
+from limbeck.distributions.discrete import Bernoulli, Categorical, log_means, log_odds, visible_mean
 
 WEIGHTS = torch.tensor([0.5, 0.3, 0.2])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -56,7 +55,7 @@ def test_weights_may_differ_from_row_to_row():
 def test_some_of_these_logits_are_beyond_what_plain_means_can_show():
     for dtype, scale in ((torch.float32, 30.0), (torch.float64, 300.0)):
         p = logits(scale, dtype).sigmoid() @ WEIGHTS.to(dtype)
-        assert 0 < (p < seen(dtype)).sum() < len(p)
+        assert 0 < (p < visible_mean(dtype)).sum() < len(p)
 
 
 def test_no_rows_at_all_are_no_trouble():

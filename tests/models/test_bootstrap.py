@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import limbeck as lb
 from limbeck.losses.base import Probe
-from limbeck.models.bootstrap import Resamples, members_cross_entropy
+from limbeck.models.ensemble import Resamples, members_cross_entropy
 
 DOUBLE, CPU = torch.float64, torch.device("cpu")
 N, MEMBERS, SEED, SIZES = 53, 4, 5, (4, 7, 3)

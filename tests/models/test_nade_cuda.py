@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import limbeck as lb
-from limbeck.models.kernels import nade_backends, nade_op
+from limbeck.models.kernels import nade_op, triton_kernels
 from limbeck.models.kernels import nade_reference as reference
 from limbeck.models.nade import NADE
 from limbeck.supports import Binary, Spins, States
@@ -18,10 +18,10 @@ SUPPORTS = [Binary(5, 6), Spins(30), States(3, 10)]
 @pytest.fixture(params=["triton", "plain"], autouse=True)
 def kernels(request, monkeypatch):
     if request.param == "plain":
-        monkeypatch.setattr(nade_backends, "_triton", lambda: None)
+        monkeypatch.setattr(nade_op, "triton_kernels", lambda: None)
         monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
         FakeTensorMode.cache_clear()  # shapes of the other kernels
-    elif nade_backends._triton() is None:
+    elif triton_kernels() is None:
         pytest.skip("no Triton")
 
 

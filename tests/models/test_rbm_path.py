@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from limbeck.errors import ArgumentError
-from limbeck.models.rbm import RBM
-from limbeck.models.rbm_path import RBMPath, base_biases
+from limbeck.models.rbm import RBM, RBMPath, base_biases
 from limbeck.supports import Binary
 from tests.models.nets import DOUBLE, generator, normal
 

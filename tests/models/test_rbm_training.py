@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from limbeck.errors import ArgumentError, LimbeckError
-from limbeck.models import rbm_training
-from limbeck.models.rbm import RBM
-from limbeck.models.rbm_training import contrast, train_rbm
+from limbeck.models import rbm as rbm_training
+from limbeck.models.rbm import RBM, contrast, train_rbm
 from limbeck.supports import Binary
 from tests.models.nets import DOUBLE, generator
 

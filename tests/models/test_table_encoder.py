@@ -63,7 +63,7 @@ def test_sizes_of_embeddings():
     assert sizes == sorted(sizes)
     assert embedding_size(16, 4) == 0
     for bad in ("two", 0, 1.5, True):
-        with pytest.raises(lb.ArgumentError, match='embed: expected "auto", "one_hot".*, got '):
+        with pytest.raises(lb.ArgumentError, match=r'embed: expected "auto", "one_hot".*, got '):
             encoder(embed=bad)
 
 

@@ -7,7 +7,7 @@ import limbeck as lb
 from limbeck.arrays import Batch
 from limbeck.errors import LimbeckError
 from limbeck.evaluation import Evaluated
-from limbeck.models.bootstrap import BatchedMLP
+from limbeck.models.mlp import BatchedMLP
 from limbeck.teachers.base import as_teacher
 from reproduction.crowd import Average, crowd_error
 

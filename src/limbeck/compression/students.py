@@ -17,8 +17,8 @@ from limbeck.arrays import X, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError
 from limbeck.models.mlp import MLP, is_count
 from limbeck.models.preprocessed import Preprocessed, standardising
-from limbeck.models.tree import Trees
-from limbeck.models.tree_fit import TASKS, fit_boosted, fit_tree, is_tree_estimator, read
+from limbeck.models.tree import Trees, is_tree_estimator, read
+from limbeck.models.tree_fit import TASKS, fit_boosted, fit_tree
 from limbeck.outputs import values
 
 __all__ = ["FITTED", "Fitted", "Size", "build_student", "encoded", "sizes"]

@@ -12,8 +12,8 @@ from torch.func import functional_call
 
 from limbeck.arguments import whole_number
 from limbeck.arrays import X
-from limbeck.distributions.continuous import Normal
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
+from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError
 from limbeck.models.mlp import MLP
 from limbeck.models.mlp import _log_ndtr as log_ndtr

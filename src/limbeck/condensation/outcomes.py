@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from limbeck import outputs as forms
 from limbeck.arrays import Batch, X, floats
 from limbeck.condensation.predict_function import class_logs
-from limbeck.distributions.base import Distribution
-from limbeck.distributions.continuous import Normal
+from limbeck.distributions.base import Distribution, Mixture
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
-from limbeck.distributions.mixtures import Mixture
+from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
 from limbeck.inputs.base import Inputs, Nested

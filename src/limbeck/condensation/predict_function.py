@@ -14,10 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from limbeck.arrays import X, leaves, map_tensors, part_of, rows
 from limbeck.distributions import as_distribution, broadcast, check
-from limbeck.distributions.averages import log_means
-from limbeck.distributions.base import given, mapped, tensors
-from limbeck.distributions.discrete import Bernoulli, Categorical
-from limbeck.distributions.mixtures import Mixture
+from limbeck.distributions.base import Mixture, given, mapped, tensors
+from limbeck.distributions.discrete import Bernoulli, Categorical, log_means
 from limbeck.errors import ArgumentError
 
 __all__ = [

@@ -3,16 +3,17 @@ r"""The distributions that predictions are made of, and their averages over draw
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.distributions.base import Distribution, broadcast, mapped, tensors
+from limbeck.distributions.base import Distribution, Mixture, broadcast, mapped, tensors
 from limbeck.distributions.checking import as_distribution, check
-from limbeck.distributions.continuous import MultivariateNormal, Normal
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
-from limbeck.distributions.mixtures import Mixture
+from limbeck.distributions.gaussians import MultivariateNormal, Normal
 from limbeck.errors import ArgumentError
 
 __all__ = [
@@ -31,8 +32,8 @@ __all__ = [
 ]
 
 
-def average(stacked: Any, weights: Any = None) -> Any:
-    r"""What draws predict together: the mixture of their predictions.
+def average(stacked: Any, weights: Sequence[float] | np.ndarray | Tensor | None = None) -> Any:
+    r"""The mixture of the draws' predictions.
 
     Of Bernoulli and Categorical distributions it is one of the same kind, computed from logits
     without leaving the log domain; of others it is a `Mixture` with as many components as there
@@ -44,7 +45,7 @@ def average(stacked: Any, weights: Any = None) -> Any:
     Arguments:
         stacked: A distribution whose parameters have the draws as first dimension, (S, ...), as
             `torch.vmap` gives them.
-        weights: How much each draw counts, (S,); None for all the same.
+        weights: The weight of each draw, (S,). Default: equal weights.
 
     >>> average(Bernoulli(probs=torch.tensor([[0.1, 0.5], [0.3, 0.9]]))).mean
     tensor([0.2000, 0.7000])
@@ -55,10 +56,10 @@ def average(stacked: Any, weights: Any = None) -> Any:
     if weights is None:
         log_weights = like.new_full((draws,), -math.log(draws))
     else:
-        found = torch.as_tensor(weights).to(like)
-        if found.shape != (draws,):
-            raise ArgumentError("weights", f"shape {tuple(found.shape)}", f"shape ({draws},)")
-        log_weights = (found / found.sum()).log()
+        share = torch.as_tensor(weights).to(like)
+        if share.shape != (draws,):
+            raise ArgumentError("weights", f"shape {tuple(share.shape)}", f"shape ({draws},)")
+        log_weights = (share / share.sum()).log()
     return averaged(whole, log_weights)
 
 

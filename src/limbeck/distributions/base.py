@@ -1,10 +1,12 @@
-r"""What every predictive distribution has: means, intervals, log densities."""
+r"""Batches of distributions as named tuples of their parameters, and finite mixtures of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Self, TypeVar
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,11 +16,14 @@ from limbeck.errors import LimbeckError
 __all__ = [
     "ABSENT",
     "Distribution",
+    "Mixture",
     "Shape",
     "as_events",
     "as_shape",
-    "bisected",
     "broadcast",
+    "class_log_probabilities",
+    "class_probabilities",
+    "draw_classes",
     "end_of",
     "given",
     "mapped",
@@ -28,9 +33,6 @@ __all__ = [
     "tensors",
     "with_tensors",
 ]
-
-HALVINGS = 100
-r"""Enough for any bracket: what is left of it is far below the digits of a float64 number."""
 
 
 def tail_of(level: float) -> float:
@@ -43,33 +45,6 @@ def tail_of(level: float) -> float:
 
 
 @torch.no_grad()
-def bisected(
-    holds: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, whole: bool = False
-) -> Tensor:
-    r"""The smallest numbers between low and high from which on a condition holds.
-
-    Arguments:
-        holds: Whether it holds at each of the numbers; once it does, it does from there on.
-        low: Numbers at which it does not hold yet.
-        high: Numbers at which it holds.
-        whole: Whether to look at whole numbers only.
-
-    >>> bisected(lambda x: x**2 >= 2, torch.tensor(0.0), torch.tensor(2.0))
-    tensor(1.4142)
-    """
-    low, high = torch.broadcast_tensors(low, high)
-    for _ in range(HALVINGS):
-        middle = low + (high - low) / 2
-        middle = middle.floor() if whole else middle
-        between = (middle > low) & (middle < high)
-        if not bool(between.any()):
-            break
-        found = holds(middle)
-        low = torch.where(between & ~found, middle, low)
-        high = torch.where(between & found, middle, high)
-    return high
-
-
 def end_of(
     tail: Callable[[Tensor, bool], Tensor],
     mass: float,
@@ -78,29 +53,29 @@ def end_of(
     high: Tensor,
     whole: bool = False,
 ) -> Tensor:
-    r"""An end of a central interval, by bisection.
-
-    Arguments:
-        tail: P(Y ≤ y), or P(Y > y) if its second argument is true.
-        mass: The probability beyond the end.
-        upper: Whether it is the upper end.
-        low: Numbers below the end.
-        high: Numbers that are not.
-        whole: Whether Y is a whole number.
-    """
-
-    def passed(y: Tensor) -> Tensor:
-        found = tail(y, upper)
-        return found <= mass if upper else found >= mass
-
-    return bisected(passed, low, high, whole)
+    r"""An end of a central interval, by bisection."""
+    low, high = torch.broadcast_tensors(low, high)
+    for _ in range(100):  # enough for all digits of a float64 number
+        middle = low + (high - low) / 2
+        middle = middle.floor() if whole else middle
+        between = (middle > low) & (middle < high)
+        if not bool(between.any()):
+            break
+        beyond = tail(middle, upper)
+        passed = beyond <= mass if upper else beyond >= mass
+        low = torch.where(between & ~passed, middle, low)
+        high = torch.where(between & passed, middle, high)
+    return high
 
 
+# the value of a parameter that was not given
 ABSENT: Any = ()
-r"""The value of a parameter that was not given."""
 
+# how many samples of each distribution
 Shape = int | tuple[int, ...]
-r"""How many samples of each distribution."""
+
+# events as users write them
+Events = Tensor | np.ndarray | float | Sequence[Any]
 
 
 class Distribution:
@@ -163,7 +138,7 @@ class Distribution:
         r"""The variance of an event."""
         raise NotImplementedError
 
-    def log_prob(self, y: Any) -> Tensor:
+    def log_prob(self, y: Events) -> Tensor:
         r"""The log density, or log probability, at y; −∞ at what cannot be."""
         raise NotImplementedError
 
@@ -176,7 +151,7 @@ class Distribution:
         """
         raise NotImplementedError
 
-    def cdf(self, y: Any) -> Tensor:
+    def cdf(self, y: Events) -> Tensor:
         r"""P(Y ≤ y)."""
         return self.tail(as_events(y, self.mean), False)
 
@@ -187,52 +162,45 @@ class Distribution:
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
         r"""P(Y ≤ y), or P(Y > y)."""
-        raise self._vectors()
+        raise self._no_order()
 
     def end(self, mass: float, upper: bool) -> Tensor:
         r"""The end of a central interval with this probability beyond it."""
-        raise self._vectors()
+        raise self._no_order()
 
-    def _vectors(self) -> LimbeckError:
+    def _no_order(self) -> LimbeckError:
         name = type(self).__name__
         return LimbeckError(f"{name} is of vectors, which have no order: take quantiles of samples")
 
-    def mixed(self, log_weights: Tensor) -> Any:
+    def mixed(self, log_weights: Tensor) -> Distribution:
         r"""The mixture over the last batch dimension, with log weights (..., K)."""
-        from limbeck.distributions.mixtures import Mixture
-
         return Mixture(components=self, logits=log_weights)
 
 
 D = TypeVar("D", bound=Distribution)
 
 
-def given(value: Any) -> bool:
+def given(value: object) -> bool:
     r"""Whether a parameter was given."""
     return not isinstance(value, tuple) or isinstance(value, Distribution)
 
 
 def mapped(distribution: D, function: Callable[[Any, int], Any], more: int = 0) -> D:
-    r"""A function of each parameter and of how many of its dimensions belong to a distribution.
-
-    Arguments:
-        distribution: The distribution; the components of a mixture are its parameters too.
-        function: From (parameter, dimensions) to a new parameter.
-        more: Dimensions that belong to an outer distribution.
-    """
+    r"""A function of each parameter and of how many of its dimensions belong to a distribution."""
     own: Any = distribution
-    found = []
+    parameters = []
     for value, dims in zip(own, own.trailing, strict=True):
         if isinstance(value, Distribution):
-            found.append(mapped(value, function, more + dims))
+            parameters.append(mapped(value, function, more + dims))
         else:
-            found.append(function(value, more + dims) if given(value) else ABSENT)
-    return type(own)(*found)
+            parameters.append(function(value, more + dims) if given(value) else ABSENT)
+    return type(own)(*parameters)
 
 
-def tensors(distribution: Any) -> Iterator[Any]:
+def tensors(distribution: Distribution) -> Iterator[Any]:
     r"""All parameters that were given."""
-    for value in distribution:
+    own: Any = distribution
+    for value in own:
         if isinstance(value, Distribution):
             yield from tensors(value)
         elif given(value):
@@ -240,19 +208,14 @@ def tensors(distribution: Any) -> Iterator[Any]:
 
 
 def with_tensors(distribution: D, like: Tensor | None = None) -> D:
-    r"""The same with numbers, lists and arrays as tensors.
-
-    Arguments:
-        distribution: The distribution.
-        like: Of which type and device to make them; None is that of the tensors that are there.
-    """
+    r"""The same with numbers, lists and arrays as tensors."""
     held = list(tensors(distribution))
     floating = [each for each in held if isinstance(each, Tensor) and each.is_floating_point()]
     if len(floating) == len(held):
         return distribution
     kind = next(iter(floating), torch.empty(0)) if like is None else like
 
-    def as_tensor(value: Any, dims: int) -> Tensor:
+    def as_tensor(value: Tensor | np.ndarray | float, dims: int) -> Tensor:
         if isinstance(value, Tensor):
             return value if value.is_floating_point() else value.to(kind.dtype)
         return torch.tensor(value, dtype=kind.dtype, device=kind.device)
@@ -272,7 +235,7 @@ def broadcast(distribution: D) -> D:
     return whole.expand(whole.batch_shape)
 
 
-def as_events(y: Any, like: Tensor) -> Tensor:
+def as_events(y: Events, like: Tensor) -> Tensor:
     r"""Events as a tensor of the parameters' type."""
     return torch.as_tensor(y, device=like.device).to(like.dtype)
 
@@ -288,9 +251,9 @@ def random(
     like: Tensor,
     generator: torch.Generator | None,
 ) -> Tensor:
-    r"""Random numbers by `torch.rand` or `torch.randn`, drawn where the generator lives."""
-    lives = like.device if generator is None else generator.device
-    return draw(shape, generator=generator, device=lives, dtype=like.dtype).to(like.device)
+    r"""Random numbers by `torch.rand` or `torch.randn`, drawn on the generator's device."""
+    source = like.device if generator is None else generator.device
+    return draw(shape, generator=generator, device=source, dtype=like.dtype).to(like.device)
 
 
 def readable(tensor: Tensor) -> bool:
@@ -307,3 +270,139 @@ def readable(tensor: Tensor) -> bool:
         and not torch._C._len_torch_dispatch_stack()
         and not torch.jit.is_tracing()
     )
+
+
+def class_probabilities(probs: Tensor, logits: Tensor) -> Tensor:
+    r"""Probabilities (..., K) of classes, from whichever is given."""
+    return logits.softmax(-1) if given(logits) else probs
+
+
+def class_log_probabilities(probs: Tensor, logits: Tensor) -> Tensor:
+    r"""Log probabilities (..., K) of classes, normalised, from whichever is given."""
+    if given(logits):
+        return logits.log_softmax(-1)
+    return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
+
+
+def draw_classes(
+    p: Tensor, shape: tuple[int, ...], generator: torch.Generator | None = None
+) -> Tensor:
+    r"""Independent classes (*shape, ...), as integers, of probabilities p (..., K)."""
+    count = math.prod(shape)
+    if not count or not p.numel():
+        return torch.zeros((*shape, *p.shape[:-1]), dtype=torch.long, device=p.device)
+    source = p.device if generator is None else generator.device
+    flat = p.reshape(-1, p.shape[-1]).to(source, torch.float64)
+    classes = torch.multinomial(flat, count, replacement=True, generator=generator)
+    return classes.mT.reshape((*shape, *p.shape[:-1])).to(p.device)
+
+
+class _Parts(NamedTuple):
+    weights: Tensor = ABSENT
+    components: Any = ABSENT
+    logits: Tensor = ABSENT
+
+
+class Mixture(Distribution, _Parts):
+    r"""Σ_k π_k p_k, by `weights=`, with the sum 1, or `logits=`, (..., K).
+
+    The components are one distribution with the batch shape (..., K).
+
+    >>> from limbeck.distributions.gaussians import Normal
+    >>> loc, scale = torch.tensor([-1.0, 1.0]), torch.tensor([1.0, 2.0])
+    >>> Mixture(torch.tensor([0.5, 0.5]), Normal(loc, scale)).variance
+    tensor(3.5000)
+    """
+
+    __slots__ = ()
+    trailing = (1, 1, 1)
+    either = ("weights", "logits")
+
+    @property
+    def event(self) -> int:
+        return self.components.event
+
+    @property
+    def mean_dims(self) -> int:
+        return self.components.mean_dims
+
+    @property
+    def discrete(self) -> bool:
+        return self.components.discrete
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self._shape[:-1]
+
+    @property
+    def _shape(self) -> torch.Size:
+        own = self.logits if given(self.logits) else self.weights
+        return torch.broadcast_shapes(own.shape, self.components.batch_shape)
+
+    def expand(self, shape: tuple[int, ...]) -> Mixture:
+        whole = (*shape, self._shape[-1])
+        components = self.components.expand(whole)
+        if given(self.logits):
+            return Mixture(components=components, logits=self.logits.expand(whole))
+        return Mixture(self.weights.expand(whole), components)
+
+    @property
+    def log_weights(self) -> Tensor:
+        r"""Log weights, normalised, (..., K)."""
+        return class_log_probabilities(self.weights, self.logits)
+
+    @property
+    def mean(self) -> Tensor:
+        return self._over(self.components.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        apart = self.components.mean - self.mean.unsqueeze(-1 - self.mean_dims)
+        return self._over(self.components.variance + apart.square())
+
+    def _over(self, values: Tensor) -> Tensor:
+        r"""The mean over components of values (..., K), or (..., K, D)."""
+        p = class_probabilities(self.weights, self.logits)
+        p = p.reshape(*p.shape, *[1] * self.mean_dims)
+        return (p * values).sum(-1 - self.mean_dims)
+
+    def log_prob(self, y: Events) -> Tensor:
+        logs = self.log_weights
+        of_each = self.components.log_prob(as_events(y, logs).unsqueeze(-1 - self.event))
+        return (logs + of_each).logsumexp(-1)
+
+    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+        size, whole = as_shape(shape), self.expand(self.batch_shape)
+        p = class_probabilities(whole.weights, whole.logits)
+        which = draw_classes(p, size, generator)
+
+        def chosen(value: Tensor, dims: int) -> Tensor:
+            index = which.reshape(*which.shape, *[1] * (dims + 1))
+            value = value.reshape(*[1] * len(size), *value.shape)
+            return value.take_along_dim(index, -1 - dims).squeeze(-1 - dims)
+
+        return mapped(whole.components, chosen).sample((), generator)
+
+    def cdf(self, y: Events) -> Tensor:
+        return self.tail(as_events(y, self.log_weights), False)
+
+    def tail(self, y: Tensor, upper: bool) -> Tensor:
+        of_each = self.components.tail(y.unsqueeze(-1), upper)
+        return (class_probabilities(self.weights, self.logits) * of_each).sum(-1)
+
+    def end(self, mass: float, upper: bool) -> Tensor:
+        ends = self.components.end(mass, upper).expand(self._shape)
+        low = ends.amin(-1) - 1 if self.discrete else ends.amin(-1)
+        return end_of(self.tail, mass, upper, low, ends.amax(-1), self.discrete)
+
+    def mixed(self, log_weights: Tensor) -> Distribution:
+        inner = self.components.mixed(self.log_weights)
+        if not isinstance(inner, Mixture):  # a mixture of classes has classes itself
+            return inner.mixed(log_weights)
+        whole = self.expand(self.batch_shape)
+        logits = (whole.log_weights + log_weights.unsqueeze(-1)).flatten(-2)
+
+        def flat(value: Tensor, dims: int) -> Tensor:
+            return value.flatten(value.ndim - dims - 2, value.ndim - dims - 1)
+
+        return Mixture(components=mapped(whole.components, flat), logits=logits)

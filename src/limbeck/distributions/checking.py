@@ -1,4 +1,4 @@
-r"""Distributions that came from the user's own function, looked at before they are relied on."""
+r"""Checks of the distributions that a user's function gives."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.distributions.base import Distribution, given, with_tensors
+from limbeck.distributions.base import Distribution, Mixture, given, with_tensors
 from limbeck.distributions.discrete import Bernoulli
-from limbeck.distributions.mixtures import Mixture
 from limbeck.errors import ArgumentError
 from limbeck.outputs import TOLERANCE
 
@@ -18,14 +17,8 @@ __all__ = ["as_distribution", "check"]
 ACCEPTED = "a Bernoulli, Categorical, Normal, MultivariateNormal, Poisson or Mixture of limbeck's"
 
 
-def as_distribution(value: Any, argument: str = "predict", like: Tensor | None = None) -> Any:
-    r"""One of limbeck's distributions, with tensors for parameters; anything else is refused.
-
-    Arguments:
-        value: What the user's function gave; numbers and arrays become tensors.
-        argument: The function's name.
-        like: Of which type and device to make them.
-    """
+def as_distribution(value: object, argument: str = "predict", like: Tensor | None = None) -> Any:
+    r"""One of limbeck's distributions, with tensors for parameters; anything else is refused."""
     if not isinstance(value, Distribution):
         kind = type(value)
         foreign = kind.__module__.startswith("torch.distributions")
@@ -55,16 +48,9 @@ def _refuse_incomplete(value: Any, argument: str) -> None:
 
 
 def check(
-    distribution: Any, n: int | None, argument: str = "predict", like: Tensor | None = None
+    distribution: object, n: int | None, argument: str = "predict", like: Tensor | None = None
 ) -> Any:
-    r"""A distribution as it should be for n inputs, with tensors for parameters; or an error.
-
-    Arguments:
-        distribution: What the user's function gave for one draw.
-        n: The number of inputs; None where there are none, and one distribution is expected.
-        argument: The function's name.
-        like: Of which type and device numbers and arrays become tensors.
-    """
+    r"""A distribution as it should be for n inputs, with tensors for parameters; or an error."""
     found = as_distribution(distribution, argument, like)
     name = type(found).__name__
     expected = "()" if n is None else f"({n},)"
@@ -83,7 +69,7 @@ def check(
     return found
 
 
-def _described(value: Any) -> str:
+def _described(value: Distribution | Tensor) -> str:
     if isinstance(value, Distribution):
         return f"of the batch shape {tuple(value.batch_shape)}"
     return str(tuple(value.shape)) if given(value) else "not given"

@@ -1,4 +1,4 @@
-r"""Gaussians and their mixtures as functions of tensors: densities, statistics, the M step.
+r"""Normal distributions; mixtures of Gaussians as functions of tensors: densities, statistics, EM.
 
 A mixture has K components over D variables; a scale or covariance is a matrix (..., K, D, D), or,
 where the variables are independent within a component, a vector (..., K, D). Everything takes
@@ -13,9 +13,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from limbeck.distributions.base import (
+    ABSENT,
+    Distribution,
+    Events,
+    Shape,
+    as_events,
+    as_shape,
+    random,
+)
+
 __all__ = [
     "KINDS",
     "Moments",
+    "MultivariateNormal",
+    "Normal",
     "Statistics",
     "expectations",
     "expected_statistics",
@@ -28,11 +40,11 @@ __all__ = [
     "smallest_variances",
 ]
 
+# what the covariance of a component may be
 KINDS = ("full", "diagonal", "spherical")
-r"""What the covariance of a component may be."""
 
+# the weight below which a component has no statistics to speak of
 TINY = 1e-30
-r"""The weight below which a component has no statistics to speak of."""
 
 
 class Moments(NamedTuple):
@@ -90,14 +102,7 @@ def factor(covariances: Tensor, matrices: bool) -> Tensor:
 def expectations(
     x: Tensor, weight: Tensor | None, moments: Moments, matrices: bool
 ) -> tuple[Tensor, Statistics]:
-    r"""The E step: log densities (..., n) of x (n, D), and statistics summed over x.
-
-    Arguments:
-        x: Events (n, D).
-        weight: How much each counts, (n,); None for one.
-        moments: The mixture, or several.
-        matrices: Whether covariances are matrices.
-    """
+    r"""The E step: log densities (..., n) of x (n, D), and statistics summed over x."""
     scale = factor(moments.covariances, matrices)
     log_weights = moments.weights.clamp_min(TINY).log()
     joint = log_joint(x, log_weights, moments.means, scale, matrices)
@@ -137,10 +142,8 @@ def maximised(statistics: Statistics, before: Moments, kind: str, least: Tensor)
     share = counts.clamp_min(TINY).unsqueeze(-1)
     means = statistics.sums / share
     if has_matrices(kind, means.shape[-1]):
-        spread = statistics.squares / share.unsqueeze(-1) - means.unsqueeze(-1) * means.unsqueeze(
-            -2
-        )
-        covariances = _raised(spread, least)
+        products = means.unsqueeze(-1) * means.unsqueeze(-2)
+        covariances = _raised(statistics.squares / share.unsqueeze(-1) - products, least)
     else:
         spread = statistics.squares / share - means.square()
         if kind == "spherical":
@@ -180,3 +183,90 @@ def _raised(covariances: Tensor, least: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh((scaled + scaled.mT) / 2)
     raised = (vectors * (values.clamp_min(1) - values).unsqueeze(-2)) @ vectors.mT
     return (scaled + raised) * (least.unsqueeze(-1) * least).sqrt()
+
+
+class _LocationScale(NamedTuple):
+    loc: Tensor = ABSENT
+    scale: Tensor = ABSENT
+
+
+class Normal(Distribution, _LocationScale):
+    r"""N(loc, scale²), of real numbers.
+
+    >>> Normal(torch.tensor(1.0), torch.tensor(2.0)).interval(0.95)
+    (tensor(-2.9199), tensor(4.9199))
+    """
+
+    __slots__ = ()
+    trailing = (0, 0)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc.expand(self.batch_shape)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale.square().expand(self.batch_shape)
+
+    def log_prob(self, y: Events) -> Tensor:
+        apart = as_events(y, self.loc) - self.loc
+        # as a vector of one variable: (..., 1, 1), with scales (..., 1)
+        return log_normal(apart[..., None, None], self.scale[..., None], False)[..., 0]
+
+    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+        r"""Independent numbers (*shape, ...)."""
+        size = (*as_shape(shape), *self.batch_shape)
+        return self.loc + self.scale * random(torch.randn, size, self.loc, generator)
+
+    def tail(self, y: Tensor, upper: bool) -> Tensor:
+        z = (y - self.loc) / self.scale
+        return torch.special.ndtr(-z if upper else z)
+
+    def end(self, mass: float, upper: bool) -> Tensor:
+        wide = self.scale * torch.special.ndtri(self.loc.new_tensor(mass))
+        return self.loc - wide if upper else self.loc + wide
+
+
+class _Triangular(NamedTuple):
+    loc: Tensor = ABSENT
+    scale_tril: Tensor = ABSENT
+
+
+class MultivariateNormal(Distribution, _Triangular):
+    r"""N(loc, LLᵀ), of vectors, with loc (..., D) and L = scale_tril (..., D, D), triangular.
+
+    >>> MultivariateNormal(torch.zeros(2), torch.eye(2)).log_prob([0.0, 0.0])
+    tensor(-1.8379)
+    """
+
+    __slots__ = ()
+    trailing = (1, 2)
+
+    @property
+    def event(self) -> int:
+        return 1
+
+    @property
+    def mean(self) -> Tensor:
+        r"""The mean (..., D)."""
+        return self.loc.expand(*self.batch_shape, -1)
+
+    @property
+    def variance(self) -> Tensor:
+        r"""The variance of each variable, (..., D)."""
+        return self.scale_tril.square().sum(-1).expand(*self.batch_shape, -1)
+
+    @property
+    def covariance(self) -> Tensor:
+        r"""The covariance (..., D, D)."""
+        return (self.scale_tril @ self.scale_tril.mT).expand(*self.batch_shape, -1, -1)
+
+    def log_prob(self, y: Events) -> Tensor:
+        apart = as_events(y, self.loc) - self.loc
+        return log_normal(apart.unsqueeze(-1), self.scale_tril, True).squeeze(-1)
+
+    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+        r"""Independent vectors (*shape, ..., D)."""
+        size = (*as_shape(shape), *self.batch_shape, self.loc.shape[-1])
+        z = random(torch.randn, size, self.loc, generator)
+        return self.loc + (self.scale_tril @ z.unsqueeze(-1)).squeeze(-1)

@@ -11,9 +11,8 @@ from torch import nn
 from limbeck.compression.training import Answering
 from limbeck.errors import LimbeckError
 from limbeck.export.numpy_predictor import Script
-from limbeck.models.bootstrap import BatchedMLP
 from limbeck.models.ensemble import Ensemble
-from limbeck.models.mlp import MLP
+from limbeck.models.mlp import MLP, BatchedMLP
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import SURE, Trees

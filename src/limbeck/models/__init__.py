@@ -1,12 +1,11 @@
 r"""Students and teachers of limbeck's own."""
 
-from limbeck.models.bootstrap import BatchedMLP
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.ensemble import Ensemble
 from limbeck.models.flow import Flow
 from limbeck.models.made import MADE
 from limbeck.models.mixture import GaussianMixture
-from limbeck.models.mlp import MLP
+from limbeck.models.mlp import MLP, BatchedMLP
 from limbeck.models.nade import NADE
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder

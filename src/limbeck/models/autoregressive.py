@@ -1,4 +1,4 @@
-r"""Models that factorise into one conditional for each variable."""
+r"""Models that factorise into one conditional for each variable: what NADE and others share."""
 
 from __future__ import annotations
 
@@ -12,37 +12,47 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from limbeck import losses
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
+from limbeck.inputs.base import Inputs
 from limbeck.storage import files
 from limbeck.supports import Binary, Discrete, Spins, States
+from limbeck.training.config import Training
+from limbeck.training.distill import train
 from limbeck.training.result import FORMAT, Result
 
-__all__ = ["Autoregressive", "Order", "Ordered", "choose", "floating"]
+__all__ = ["Autoregressive", "Order", "choose", "floating"]
 
+# none as they come, "random", or a permutation of the variables' numbers
 Order = Sequence[int] | Tensor | str | None
-r"""None as they come, "random", or a permutation of the variables' numbers."""
 
 SUPPORTS: dict[str, type[Discrete]] = {"Binary": Binary, "Spins": Spins, "States": States}
 
+# hidden units of all rows together while sampling
+NUMBERS = {"cpu": 2**20, "cuda": 2**26}
 
-class Ordered(nn.Module):
-    r"""A density over discrete events whose variables are taken in an order.
 
-    Inside, events are codes 0 … q−1, (n, I), in this order.
+class Autoregressive(nn.Module):
+    r"""p(x) = Π_i p(x_i | x_<i) over discrete events, each conditional from a network's logits.
+
+    Inside, events are codes 0 … q−1, (n, I), in the order of conditioning. Subclasses give
+    `_logits` and `_draw`, both in this order, and the names of their further settings.
 
     Arguments:
         inputs: The number of variables I.
         order: Their order.
         support: What x may be; None for zeros and ones.
-        device: Where everything lives.
-        generator: Where a random order is drawn from.
+        dtype: The parameters' type, float32 or float64.
+        device: The parameters' device.
+        generator: Draws parameters and a random order; None is torch's global one.
 
     Attributes:
         order: The number of the variable at each position, (I,).
     """
 
     output_form = "log_density"
+    settings: tuple[str, ...] = ()  # attributes of a subclass that its spec holds
     order: Tensor
 
     def __init__(
@@ -50,6 +60,7 @@ class Ordered(nn.Module):
         inputs: int,
         order: Order,
         support: Discrete | None,
+        dtype: torch.dtype | None,
         device: torch.device | str | None,
         generator: torch.Generator | None,
     ) -> None:
@@ -59,41 +70,116 @@ class Ordered(nn.Module):
         if type(self.support) not in SUPPORTS.values() or self.support.size != self.inputs:
             expected = f"Binary, Spins or States of {self.inputs:,} variables"
             raise ArgumentError("support", repr(support), expected)
+        self._dtype = floating(dtype)
         device = torch.get_default_device() if device is None else torch.device(device)
         self.register_buffer("order", _permutation(self.inputs, order, generator).to(device))
+        # of two states a variable has one input and one output, of q states q
+        self._states = () if self.support.count == 2 else (self.support.count,)
+
+    def _logits(self, codes: Tensor) -> Tensor:
+        r"""Logits of the conditionals at codes (n, I): (n, I) of two states, (n, I, q) of q."""
+        raise NotImplementedError
+
+    def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Codes (n, I) that uniform numbers (n, I) lead to, and the probabilities met."""
+        raise NotImplementedError
+
+    @property
+    def _units(self) -> int:
+        r"""Hidden units that a row needs at once while sampling."""
+        raise NotImplementedError
 
     def log_prob(self, x: Tensor, check: bool = True) -> Tensor:
         r"""log p(x), (n,), of events x (n, *shape).
 
         Arguments:
             x: Events of the support.
-            check: Whether values outside the support are refused. Without, they are put into the
-                formula, as if x were continuous. Compiled, they are never looked at.
+            check: Whether to refuse values outside the support; without, they are put into the
+                formula, as if x were continuous. Compiled code never checks. Default: True.
         """
-        raise NotImplementedError
+        codes = self._codes(x, check)
+        return self._log_likelihood(self._logits(codes), self._features(codes))
 
     def forward(self, x: Tensor) -> Tensor:
         r"""log p(x), (n,)."""
         return self.log_prob(x)
 
-    def fit(self, data: Any, steps: int = 10_000, **options: Any) -> Result:
-        r"""Maximum likelihood: the mean of −log p over the data, minimised in place.
+    def expected_log_prob(self, x: Tensor, expected: Tensor) -> Tensor:
+        r"""Σ_i E log p(x_i | x_<i), (n,), where each x_i is drawn anew with given probabilities.
+
+        If x comes with something h that makes its variables independent, as the hidden units of
+        an RBM do, then at expected = P(x_i = 1 | h) this has the mean of `log_prob`, and less
+        variance: the noise of x_i given h is averaged out.
+
+        Arguments:
+            x: Events (n, *shape), whose variables are conditioned on.
+            expected: The probabilities of the larger of two states, of x's shape; of q states,
+                those of each, (n, *shape, q).
+        """
+        if expected.shape != (*x.shape, *self._states):
+            shape = f"shape {(*x.shape, *self._states)}"
+            raise ArgumentError("expected", f"shape {tuple(expected.shape)}", shape)
+        targets = expected.flatten(1, len(self.support.shape)).index_select(1, self.order)
+        return self._log_likelihood(self._logits(self._codes(x, True)), targets)
+
+    def _log_likelihood(self, z: Tensor, targets: Tensor) -> Tensor:
+        r"""Σ_i log p at logits z, (n,), where targets are codes or probabilities of states."""
+        two = not self._states
+        terms = targets * z - F.softplus(z) if two else (z.log_softmax(2) * targets).sum(2)
+        return terms.sum(1, dtype=torch.float64).to(z.dtype)
+
+    def logits(self, x: Tensor) -> Tensor:
+        r"""Logits of the conditionals, (n, *shape); of q states (n, *shape, q)."""
+        return self._events(self._logits(self._codes(x, True)))
+
+    def conditionals(self, x: Tensor) -> Tensor:
+        r"""p(x_i = 1 | x_<i), (n, *shape), for the larger of two states; of q states (…, q).
+
+        Each is at its variable's place in x; `order` says which variables come before.
+        """
+        z = self.logits(x)
+        return z.softmax(-1) if self._states else z.sigmoid()
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        r"""Independent events (n, *shape), exactly from p."""
+        return self.support.decode(self._events(self._draws(n, generator)[0]))
+
+    def sample_probabilities(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        r"""The conditional probabilities met in drawing n events, as of `conditionals`.
+
+        They belong to the events that `sample` gives for a generator in the same state.
+        """
+        return self._events(self._draws(n, generator)[1])
+
+    @torch.no_grad()
+    def _draws(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        count, like = whole_number("n", n, "a whole number from 1", least=1), self._like()
+        source = like.device if generator is None else generator.device
+        shape = (count, self.inputs)
+        uniforms = torch.rand(shape, generator=generator, device=source, dtype=like.dtype)
+        rows = NUMBERS.get(like.device.type, NUMBERS["cpu"]) // self._units
+        parts = [self._draw(some) for some in uniforms.to(like.device).split(max(1, rows))]
+        codes, probabilities = zip(*parts, strict=True)
+        return torch.cat(codes), torch.cat(probabilities)
+
+    def fit(
+        self, data: Inputs | np.ndarray | Tensor, steps: int = 10_000, **options: Any
+    ) -> Result:
+        r"""Maximum likelihood: minimise the mean of −log p over the data, in place.
 
         Arguments:
             data: Events (n, *shape) as a tensor or an array, or any inputs of `limbeck.distill`.
-            steps: The number of steps.
-            options: Whatever `limbeck.distill` takes.
+            steps: The number of steps. Default: 10,000.
+            options: Further settings of `limbeck.distill`.
         """
-        from limbeck import losses
-        from limbeck.training.distill import distill
-
         if hasattr(data, "__array__"):
-            found = data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
-            data = self.support.check(found.to(self._like().dtype), "data")
-        return distill(None, self, data, losses.kl(), steps=steps, **options)
+            events = data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
+            data = self.support.check(events.to(self._like().dtype), "data")
+        training = Training.from_options(options, arguments=["data"], steps=steps)
+        return train(None, self, data, losses.kl(), training)
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the weights, as JSON can hold it."""
+        r"""Everything but the weights, as JSON can hold it."""
         natural = torch.equal(self.order.cpu(), torch.arange(self.inputs))
         return {
             "type": type(self).__name__,
@@ -101,6 +187,7 @@ class Ordered(nn.Module):
             "order": None if natural else self.order.tolist(),
             "support": [type(self.support).__name__, self.support.count, *self.support.shape],
             "dtype": str(self._like().dtype).removeprefix("torch."),
+            **{name: getattr(self, name) for name in self.settings},
         }
 
     @classmethod
@@ -118,9 +205,8 @@ class Ordered(nn.Module):
                 raise LookupError
             kind, count, *shape = fields.pop("support")
             support = States(count, *shape) if kind == "States" else SUPPORTS[kind](*shape)
-            dtype = getattr(torch, fields.pop("dtype"))
-            build: Any = cls
-            return build(**fields, support=support, dtype=dtype, device=device, generator=generator)
+            fields |= {"support": support, "dtype": getattr(torch, fields["dtype"])}
+            return cls(**fields, device=device, generator=generator)
         except (LookupError, TypeError, ValueError, AttributeError):
             raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives") from None
 
@@ -137,21 +223,41 @@ class Ordered(nn.Module):
         files.load_weights(model, tensors, Path(path))
         return model
 
+    def extra_repr(self) -> str:
+        return f"{self.inputs}, support={self.support!r}"
+
+    def _normal(self, generator: torch.Generator | None, scale: float, *shape: int) -> nn.Parameter:
+        # drawn on the generator's device, so that a CPU generator gives equal nets everywhere
+        source = torch.device("cpu") if generator is None else generator.device
+        drawn = torch.randn(*shape, generator=generator, dtype=self._dtype, device=source)
+        return nn.Parameter((scale * drawn).to(self.order.device))
+
+    def _zeros(self, *shape: int) -> nn.Parameter:
+        return nn.Parameter(torch.zeros(*shape, dtype=self._dtype, device=self.order.device))
+
     def _like(self) -> Tensor:
         r"""A tensor of the parameters' type and device."""
         return next(self.parameters())
 
     def _codes(self, x: Tensor, check: bool) -> Tensor:
-        r"""Events as codes (n, I) in order; `check` looks at their values, if that can be done."""
+        r"""Events as codes (n, I) in order; `check` looks at their values, where possible."""
         codes = self.support.encode(self._flat(x))
-        if check and not torch.compiler.is_compiling() and not _capturing(x):
+        capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
+        if check and not torch.compiler.is_compiling() and not capturing:
             with contextlib.suppress(RuntimeError):  # under vmap there are no values to look at
                 if self.support.count > 2 or not torch.equal(codes * codes, codes):
                     self.support.check(x)
         return codes
 
+    def _features(self, codes: Tensor) -> Tensor:
+        r"""Codes of two states as they are, of q states one number for each state, (…, q)."""
+        if not self._states:
+            return codes
+        every = torch.arange(self.support.count, dtype=codes.dtype, device=codes.device)
+        return (codes.unsqueeze(-1) == every).to(codes.dtype)
+
     def _flat(self, x: Tensor, argument: str = "x") -> Tensor:
-        r"""(n, *shape) as (n, I) in order: shape and type are checked."""
+        r"""(n, *shape) as (n, I) in order, with shape and type checked."""
         dtype, shape = self._like().dtype, self.support.shape
         expected = f"{dtype} of shape (n, {', '.join(map(str, shape))})"
         if not isinstance(x, Tensor):
@@ -165,26 +271,23 @@ class Ordered(nn.Module):
         back = torch.empty_like(values).index_copy(1, self.order, values)
         return back.unflatten(1, self.support.shape)
 
-    def _uniforms(self, n: int, generator: torch.Generator | None) -> Tensor:
-        r"""Random numbers (n, I), drawn where the generator lives."""
-        count, like = whole_number("n", n, "a whole number from 1", least=1), self._like()
-        device = like.device if generator is None else generator.device
-        shape = (count, self.inputs)
-        drawn = torch.rand(shape, generator=generator, device=device, dtype=like.dtype)
-        return drawn.to(like.device)
-
 
 def floating(dtype: torch.dtype | None) -> torch.dtype:
-    r"""The floating type of a model: torch's default, or the one that is asked for."""
+    r"""The floating type of a model: torch's default, or the given one."""
     dtype = torch.get_default_dtype() if dtype is None else dtype
     if dtype not in (torch.float32, torch.float64):
         raise ArgumentError("dtype", dtype, "torch.float32 or torch.float64")
     return dtype
 
 
-def _capturing(x: Tensor) -> bool:
-    r"""Whether a CUDA graph is being recorded, in which no value can be looked at."""
-    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+def choose(uniform: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The codes (n,) that uniform numbers (n,) fall on, and the probabilities."""
+    if logits.ndim == 1:
+        p = logits.sigmoid()
+        return (uniform < p).to(p.dtype), p
+    p = logits.softmax(1)
+    passed = (uniform.unsqueeze(1) >= p.cumsum(1)).sum(1)
+    return passed.clamp_max(p.shape[1] - 1).to(p.dtype), p  # rounded sums may stay below one
 
 
 def _permutation(inputs: int, order: Order, generator: torch.Generator | None) -> Tensor:
@@ -197,118 +300,11 @@ def _permutation(inputs: int, order: Order, generator: torch.Generator | None) -
         device = None if generator is None else generator.device
         return torch.randperm(inputs, generator=generator, device=device)
     try:
-        found = torch.as_tensor(order).cpu()
+        numbers = torch.as_tensor(order).cpu()
     except (TypeError, ValueError, RuntimeError):
         raise ArgumentError("order", f"a {type(order).__name__}", expected) from None
-    whole = found.ndim == 1 and not (found.is_floating_point() or found.dtype == torch.bool)
-    if not whole or not torch.equal(found.long().sort().values, torch.arange(inputs)):
-        shape = f"numbers of shape {tuple(found.shape)} that are not one"
+    whole = numbers.ndim == 1 and not (numbers.is_floating_point() or numbers.dtype == torch.bool)
+    if not whole or not torch.equal(numbers.long().sort().values, torch.arange(inputs)):
+        shape = f"numbers of shape {tuple(numbers.shape)} that are not one"
         raise ArgumentError("order", shape, expected)
-    return found.long().clone()
-
-
-NUMBERS = {"cpu": 2**20, "cuda": 2**26}
-r"""Hidden units of all rows together while sampling."""
-
-
-class Autoregressive(Ordered):
-    r"""p(x) = Π_i p(x_i | x_<i), each conditional from the logits of a network.
-
-    Subclasses give `_logits` and `_draw`, both in the order of the variables.
-    """
-
-    def _logits(self, codes: Tensor) -> Tensor:
-        r"""Logits of the conditionals at codes (n, I): (n, I) of two states, (n, I, q) of q."""
-        raise NotImplementedError
-
-    def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Codes (n, I) that uniform numbers (n, I) lead to, and the probabilities met."""
-        raise NotImplementedError
-
-    def log_prob(self, x: Tensor, check: bool = True) -> Tensor:
-        codes = self._codes(x, check)
-        z = self._logits(codes)
-        if self.support.count == 2:
-            terms = codes * z - F.softplus(z)
-        else:
-            terms = (z.log_softmax(2) * self._one_hot(codes)).sum(2)
-        return terms.sum(1, dtype=torch.float64).to(z.dtype)
-
-    def expected_log_prob(self, x: Tensor, expected: Tensor) -> Tensor:
-        r"""Σ_i E log p(x_i | x_<i), (n,), where x_i is drawn anew with given probabilities.
-
-        If x comes with something h that makes its variables independent, as the hidden units of
-        an RBM do, then at expected = P(x_i = 1 | h) this has the mean of `log_prob`, and less
-        variance: the noise of x_i given h is averaged out.
-
-        Arguments:
-            x: Events (n, *shape), whose variables are conditioned on.
-            expected: The probabilities of the larger of two states, of x's shape; of q states,
-                those of each, (n, *shape, q).
-        """
-        each = () if self.support.count == 2 else (self.support.count,)
-        if expected.shape != (*x.shape, *each):
-            received, shape = f"shape {tuple(expected.shape)}", f"shape {(*x.shape, *each)}"
-            raise ArgumentError("expected", received, shape)
-        wanted = expected.flatten(1, len(self.support.shape)).index_select(1, self.order)
-        z = self._logits(self._codes(x, True))
-        if self.support.count == 2:
-            terms = wanted * z - F.softplus(z)
-        else:
-            terms = (z.log_softmax(2) * wanted).sum(2)
-        return terms.sum(1, dtype=torch.float64).to(z.dtype)
-
-    def logits(self, x: Tensor) -> Tensor:
-        r"""Logits of the conditionals, (n, *shape); of q states (n, *shape, q)."""
-        return self._events(self._logits(self._codes(x, True)))
-
-    def conditionals(self, x: Tensor) -> Tensor:
-        r"""p(x_i = 1 | x_<i), (n, *shape), for the larger of two states; of q states (…, q).
-
-        Each stands where its variable stands in x; which ones come before, `order` says.
-        """
-        z = self.logits(x)
-        return z.sigmoid() if self.support.count == 2 else z.softmax(-1)
-
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        r"""Independent events (n, *shape), exactly from p."""
-        return self.support.decode(self._events(self._draws(n, generator)[0]))
-
-    def sample_probabilities(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        r"""The conditional probabilities that were met in drawing n events, as `conditionals`.
-
-        They belong to the events that `sample` gives for a generator in the same state.
-        """
-        return self._events(self._draws(n, generator)[1])
-
-    @torch.no_grad()
-    def _draws(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        uniforms = self._uniforms(n, generator)
-        rows = NUMBERS.get(uniforms.device.type, NUMBERS["cpu"]) // self._units
-        found = [self._draw(some) for some in uniforms.split(max(1, rows))]
-        codes, met = zip(*found, strict=True)
-        return torch.cat(codes), torch.cat(met)
-
-    @property
-    def _units(self) -> int:
-        r"""The hidden units that a row needs at once."""
-        raise NotImplementedError
-
-    def _one_hot(self, codes: Tensor) -> Tensor:
-        every = torch.arange(self.support.count, dtype=codes.dtype, device=codes.device)
-        return (codes.unsqueeze(-1) == every).to(codes.dtype)
-
-
-def choose(uniform: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The codes (n,) that uniform numbers (n,) fall on, and the probabilities.
-
-    Arguments:
-        uniform: Numbers in [0, 1).
-        logits: Of two states (n,), of q states (n, q).
-    """
-    if logits.ndim == 1:
-        p = logits.sigmoid()
-        return (uniform < p).to(p.dtype), p
-    p = logits.softmax(1)
-    passed = (uniform.unsqueeze(1) >= p.cumsum(1)).sum(1)
-    return passed.clamp_max(p.shape[1] - 1).to(p.dtype), p  # rounded sums may stay below one
+    return numbers.long().clone()

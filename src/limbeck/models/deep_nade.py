@@ -11,18 +11,15 @@ from torch.nn import functional as F
 
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.autoregressive import Autoregressive, Order, choose, floating
+from limbeck.models.autoregressive import Autoregressive, Order, choose
 from limbeck.models.kernels import segments
-from limbeck.models.nade import NADE
+from limbeck.models.nade import NADE, Weights
 from limbeck.supports import Discrete
 
 __all__ = ["DeepNADE"]
 
-CHAINS, SWEEPS = 2000, 500
-r"""Chains and their sweeps that find an RBM's mean, if it is not given."""
-
+# numbers between the layers at a time, where no gradients are wanted
 ROOM = {"cpu": 2**24, "cuda": 2**30}
-r"""Numbers between the layers at a time, where no gradients are wanted."""
 
 
 class DeepNADE(Autoregressive):
@@ -43,21 +40,22 @@ class DeepNADE(Autoregressive):
     Arguments:
         inputs: The number of variables I.
         hidden: The number of hidden units J.
-        width: The number of units of each residual layer; None is 2 J.
-        depth: The number of residual layers.
-        run: The number of variables B in a run; None is about the square root of I.
-        order: The variables in the order in which they are conditioned on: None as they come,
-            "random" drawn from the generator, or the variables' numbers.
-        support: What x may be, from `limbeck.supports`; zeros and ones by default.
-        dtype: The parameters' type, float32 or float64.
-        device: Where the parameters live.
-        generator: Where the parameters are drawn from; None is torch's global one.
+        width: The number of units of each residual layer. Default: 2 J.
+        depth: The number of residual layers. Default: 2.
+        run: The number of variables B in a run. Default: about the square root of I.
+        order: The order in which variables are conditioned on: "random" (drawn from the
+            generator) or the variables' numbers. Default: None, as they come.
+        support: What x may be, from `limbeck.supports`. Default: zeros and ones.
+        dtype: The parameters' type, float32 or float64. Default: torch's.
+        device: The parameters' device. Default: torch's.
+        generator: Draws the parameters. Default: torch's global one.
 
     >>> model = DeepNADE(784, 100, generator=torch.Generator().manual_seed(0))
     >>> model.log_prob(model.sample(3)).shape
     torch.Size([3])
     """
 
+    settings = ("hidden", "width", "depth", "run")
     mean: Tensor
 
     def __init__(
@@ -73,7 +71,7 @@ class DeepNADE(Autoregressive):
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(inputs, order, support, device, generator)
+        super().__init__(inputs, order, support, dtype, device, generator)
         whole = "a whole number from 1"
         self.hidden = whole_number("hidden", hidden, whole, least=1)
         self.width = 2 * self.hidden if width is None else whole_number("width", width, whole, 1)
@@ -81,34 +79,24 @@ class DeepNADE(Autoregressive):
         natural = math.isqrt(self.inputs - 1) + 1
         self.run = natural if run is None else whole_number("run", run, whole, least=1)
         self.runs = -(-self.inputs // self.run)
-        dtype, place = floating(dtype), self.order.device
-        each = () if self.support.count == 2 else (self.support.count,)
-
-        def normal(scale: float, *shape: int) -> nn.Parameter:
-            # drawn where the generator lives, so that a CPU generator gives equal nets everywhere
-            lives = torch.device("cpu") if generator is None else generator.device
-            drawn = torch.randn(*shape, generator=generator, dtype=dtype, device=lives)
-            return nn.Parameter((scale * drawn).to(place))
-
-        def zeros(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.zeros(*shape, dtype=dtype, device=place))
-
-        self.w = normal(self.inputs**-0.5, self.inputs, *each, self.hidden)
+        shape, scale = (self.inputs, *self._states, self.hidden), self.hidden**-0.5
+        self.w = self._normal(generator, self.inputs**-0.5, *shape)
         self.v = nn.Parameter(self.w.detach().clone())
-        self.u = normal(self.hidden**-0.5, self.inputs, *each, self.hidden)
-        self.c, self.b = zeros(self.runs, self.hidden), zeros(self.inputs, *each)
-        layers = range(self.depth)
-        scale = self.hidden**-0.5
-        self.enter = nn.ParameterList([normal(scale, self.hidden, self.width) for _ in layers])
-        self.bias = nn.ParameterList([zeros(self.runs, self.width) for _ in layers])
-        self.leave = nn.ParameterList([zeros(self.width, self.hidden) for _ in layers])
+        self.u = self._normal(generator, scale, *shape)
+        self.c = self._zeros(self.runs, self.hidden)
+        self.b = self._zeros(self.inputs, *self._states)
+        self.enter, self.bias, self.leave = (nn.ParameterList() for _ in range(3))
+        for _ in range(self.depth):
+            self.enter.append(self._normal(generator, scale, self.hidden, self.width))
+            self.bias.append(self._zeros(self.runs, self.width))
+            self.leave.append(self._zeros(self.width, self.hidden))
         self.register_buffer("mean", torch.zeros_like(self.b))
         segments.prepare_tracing()
 
     @classmethod
     def from_rbm(
         cls,
-        rbm: Any,
+        rbm: Weights,
         hidden: int | None = None,
         width: int | None = None,
         depth: int = 2,
@@ -120,18 +108,18 @@ class DeepNADE(Autoregressive):
         r"""One that starts at the weights of an RBM, centred at the means of its variables.
 
         Arguments:
-            rbm: An RBM.
+            rbm: Anything with W (I, J), a (I,) and b (J,).
             hidden: As of `NADE.from_rbm`.
-            width: As of `DeepNADE`.
-            depth: As of `DeepNADE`.
-            run: As of `DeepNADE`.
-            order: As of `DeepNADE`.
-            samples: Samples of the RBM (or its data), whose mean is taken; None runs chains.
-            generator: Where all that is random is drawn from.
+            width: As of `DeepNADE`, and so are depth, run and order.
+            depth: Default: 2.
+            run: Default: about the square root of I.
+            order: Default: as they come.
+            samples: Events of the RBM (or its data), whose mean is taken. Default: chains are run.
+            generator: The source of randomness. Default: torch's global one.
         """
         nade = NADE.from_rbm(rbm, hidden, order, generator, centre=None)
         if samples is None:
-            samples = _samples(rbm, nade, generator)
+            samples = _samples(rbm, nade.w, generator)
         return cls.from_nade(nade, width, depth, run, samples, generator)
 
     @classmethod
@@ -144,18 +132,18 @@ class DeepNADE(Autoregressive):
         samples: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Self:
-        r"""One that starts at a NADE: at the same density, if there are no samples to centre at.
+        r"""One that starts at a NADE: at the same density, without samples to centre at.
 
         Arguments:
             nade: A NADE.
-            width: As of `DeepNADE`.
-            depth: As of `DeepNADE`.
-            run: As of `DeepNADE`.
+            width: As of `DeepNADE`, and so are depth and run.
+            depth: Default: 2.
+            run: Default: about the square root of I.
             samples: Events (n, *shape). NADE's inputs are then centred at their mean, and the
-                expected sum of those to come is added to its activations (in the place of that of
-                a centre it has). At the weights of an
-                RBM that is much nearer to the RBM; of a NADE that has been trained it is not.
-            generator: Where the residual layers' weights are drawn from.
+                expected sum of those to come is added to its activations (in place of that of its
+                own centre). At an RBM's weights this is much nearer to the RBM; at those of a
+                trained NADE it is not. Default: None.
+            generator: Draws the residual layers' weights. Default: torch's global one.
         """
         like = nade.w
         model = cls(
@@ -163,8 +151,8 @@ class DeepNADE(Autoregressive):
             dtype=like.dtype, device=like.device, generator=generator,
         )  # fmt: skip
         with torch.no_grad():
-            for name, given in (("w", nade.w), ("v", nade.w), ("u", nade.u), ("b", nade.b)):
-                getattr(model, name).copy_(given)
+            for name, values in (("w", nade.w), ("v", nade.w), ("u", nade.u), ("b", nade.b)):
+                getattr(model, name).copy_(values)
             model.c.copy_(nade.c.expand_as(model.c))
             if nade.mean is not None:
                 model.mean.copy_(nade.mean)
@@ -184,25 +172,25 @@ class DeepNADE(Autoregressive):
             if len(codes) > most:
                 return torch.cat([self._logits(part) for part in codes.split(most)])
         y = self._features(codes) - self.mean
-        logits = segments.logits if self.support.count == 2 else segments.formula
+        logits = segments.formula if self._states else segments.logits
         return logits(y, self._deep(self._carried(y)), self.v, self.u, self.b, self.run)
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         carried = self.c.new_zeros(len(uniforms), self.hidden)
-        codes, met = torch.empty_like(uniforms), []
+        codes, probabilities = torch.empty_like(uniforms), []
         outputs = self.u.reshape(self.inputs, -1, self.hidden)
         for k in range(self.runs):
             some = slice(k * self.run, min((k + 1) * self.run, self.inputs))
             a = self._deep(carried.unsqueeze(0), slice(k, k + 1))[0]
             for i in range(some.start, some.stop):
                 z = (a.sigmoid() @ outputs[i].T) + self.b[i]
-                codes[:, i], p = choose(uniforms[:, i], z if self.b.ndim == 2 else z[:, 0])
+                codes[:, i], p = choose(uniforms[:, i], z if self._states else z[:, 0])
                 y = self._features(codes[:, i]) - self.mean[i]
                 a = a.addmm_(y.view(len(a), -1), self.v[i].view(-1, self.hidden))
-                met.append(p)
+                probabilities.append(p)
             y = self._features(codes[:, some]) - self.mean[some]
             carried.addmm_(y.flatten(1), self.w[some].reshape(-1, self.hidden))
-        return codes, torch.stack(met, 1)
+        return codes, torch.stack(probabilities, 1)
 
     def _carried(self, y: Tensor) -> Tensor:
         r"""Σ w (x − m) over all variables before each run, (K, n, J), of y = x − m."""
@@ -223,14 +211,6 @@ class DeepNADE(Autoregressive):
             s = s + F.gelu(s.sigmoid() @ enter + bias[runs].unsqueeze(1)) @ leave
         return s
 
-    def _features(self, codes: Tensor) -> Tensor:
-        r"""What is summed over: codes, or of q states an input for each."""
-        return codes if self.support.count == 2 else self._one_hot(codes)
-
-    def spec(self) -> dict[str, Any]:
-        names = ("hidden", "width", "depth", "run")
-        return super().spec() | {name: getattr(self, name) for name in names}
-
     def extra_repr(self) -> str:
         shape = f"width={self.width}, depth={self.depth}, run={self.run}"
         return f"{self.inputs}, {self.hidden}, {shape}, support={self.support!r}"
@@ -244,12 +224,12 @@ class DeepNADE(Autoregressive):
         return 4 * self.hidden + self.width
 
 
-def _samples(rbm: Any, nade: NADE, generator: torch.Generator | None) -> Tensor:
-    like = nade.w
+def _samples(rbm: Any, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    r"""2,000 events of an RBM, by chains of 500 sweeps."""
     if generator is not None and generator.device != like.device:
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         generator = torch.Generator(like.device).manual_seed(seed)
-    x = rbm.support.start(CHAINS, generator, like.device, like.dtype)
+    x = rbm.support.start(2000, generator, like.device, like.dtype)
     with torch.no_grad():
-        moved: Tensor = rbm.advance(x, SWEEPS, generator)
-    return moved
+        events: Tensor = rbm.advance(x, 500, generator)
+    return events

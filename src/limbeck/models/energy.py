@@ -247,11 +247,7 @@ class Energy(nn.Module):
 
 
 class EnergyPath:
-    r"""The geometric path p̃_β(x) = p̃(x)^β from the uniform distribution over a discrete support.
-
-    Arguments:
-        energy: The target at β = 1.
-    """
+    r"""The geometric path p̃_β(x) = p̃(x)^β from the uniform distribution over a discrete support."""
 
     def __init__(self, energy: Energy) -> None:
         if not isinstance(energy.support, Discrete):

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self, TypeAlias
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from limbeck.arrays import X
-from limbeck.errors import ArgumentError
-from limbeck.models.bootstrap import BatchedMLP
-from limbeck.models.mlp import MLP, OUTPUT_FORMS
+from limbeck.arguments import whole_number
+from limbeck.arrays import Batch, X
+from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.inputs import Dataset
+from limbeck.inputs.base import Inputs
+from limbeck.losses.base import Loss, Probe
+from limbeck.models.mlp import MLP, OUTPUT_FORMS, BatchedMLP
 from limbeck.outputs import check_class_axis, log_probabilities, probabilities
+from limbeck.training.config import PRESETS, Training
+from limbeck.training.distill import train
 
-__all__ = ["Ensemble"]
+__all__ = ["Ensemble", "Resamples", "members_cross_entropy"]
 
 Member: TypeAlias = nn.Module | Callable[[X], Tensor]
 
@@ -43,9 +51,9 @@ class Ensemble(nn.Module):
 
     Arguments:
         models: A list of modules or callables on tensors, or one BatchedMLP.
-        weights: One positive number for each member, normalised here; None weighs all equally.
-        output_forms: What members without an `output_form` attribute give: one name of
-            "logits", "probabilities", "log_probabilities" and "values", or one for each member.
+        weights: One positive number for each member, normalised here. Default: equal weights.
+        output_forms: The output form of members without such an attribute: "logits",
+            "probabilities", "log_probabilities" or "values", or one for each member. Default: None.
 
     >>> ensemble = Ensemble([MLP(4, 3), MLP(4, 8, 3, output="softmax")])
     >>> ensemble.output_form, ensemble(torch.zeros(2, 4)).shape
@@ -142,8 +150,8 @@ class Ensemble(nn.Module):
     def train_bootstrap(
         cls,
         sizes: Sequence[int],
-        X: Any,
-        y: Any,
+        X: np.ndarray | Tensor,
+        y: np.ndarray | Tensor,
         members: int = 30,
         *,
         epochs: int = 20,
@@ -160,22 +168,37 @@ class Ensemble(nn.Module):
             sizes: Those of each MLP, as (784, 500, 300, 10).
             X: Inputs (N, ...), a tensor or an array.
             y: Class numbers (N,).
-            members: The number of nets.
-            epochs: Passes over the data.
-            bootstrap: False to train every net on all rows; they then differ by their start.
+            members: The number of nets. Default: 30.
+            epochs: Passes over the data. Default: 20.
+            bootstrap: Whether each net has its own resample; without, all are trained on all rows
+                and differ by their start. Default: True.
             preset: "thesis" for ADADELTA and batches of 20; "auto" for Adam and batches of 200.
-            seed: Seeds the resamples, their order and the nets.
-            device: Where to train; "auto" is a GPU if there is one.
-            init: What the nets' weights start at, as of `MLP`.
-            options: As of `distill`.
+                Default: "thesis".
+            seed: The seed of resamples, their order and the nets. Default: 0.
+            device: The device to train on. Default: "auto", a GPU if there is one.
+            init: The initialisation of the nets' weights, as of `MLP`. Default: "he".
+            options: Further settings of `limbeck.distill`.
         """
-        from limbeck.models.bootstrap import train
-
-        nets = train(
-            sizes, X, y, members, epochs=epochs, bootstrap=bootstrap, preset=preset, seed=seed,
-            device=device, init=init, **options,
-        )  # fmt: skip
-        return cls(nets)
+        data, seed = Dataset(X, y), whole_number("seed", seed, "a whole number")
+        if not isinstance(data.x, Tensor) or data.y is None or data.y.is_floating_point():
+            raise ArgumentError("y", "no class numbers", "whole numbers (N,) for inputs X (N, ...)")
+        net = BatchedMLP(members, *sizes, generator=torch.Generator().manual_seed(seed), init=init)
+        if preset not in PRESETS:
+            raise ArgumentError.unknown("preset", preset, PRESETS)
+        low, high, classes = data.y.min(), data.y.max(), net.sizes[-1]
+        if data.y.ndim != 1 or low < 0 or high >= classes:
+            received = f"labels of shape {tuple(data.y.shape)} from {low} to {high}"
+            raise ArgumentError("y", received, f"class numbers (N,) from 0 to {classes - 1}")
+        whole, size = "a whole number from 1", options.get("batch_size", "auto")
+        size = PRESETS[preset]["batch_size"] if size == "auto" else size
+        size = min(whole_number("batch_size", size, whole, least=1), len(data))
+        steps = max(1, whole_number("epochs", epochs, whole, least=1) * len(data) // size)
+        training = Training.from_options(
+            options, steps=steps, preset=preset, seed=seed, device=device
+        )
+        source = Resamples(data.x, data.y.long(), net.members, bootstrap)
+        train(None, net, source, members_cross_entropy(), replace(training, batch_size=size))
+        return cls(net)
 
     def batched(self) -> Ensemble:
         r"""The same ensemble of equal MLPs, evaluated together on a copy of their weights."""
@@ -276,3 +299,91 @@ def _from_spec(spec: Mapping[str, Any]) -> Any:
     if not isinstance(spec, Mapping) or spec.get("type") not in _OWN:
         raise ArgumentError("spec", spec, f"a spec of one of {', '.join(_OWN)}")
     return _OWN[spec["type"]].from_spec(spec)
+
+
+class Resamples(Inputs):
+    r"""For each of M members, shuffled passes over its own bootstrap resample of N rows.
+
+    A batch of n has x (n, M, ...) and y (n, M): the members' own examples side by side.
+
+    Arguments:
+        X: Inputs (N, ...).
+        y: Class numbers (N,).
+        members: M.
+        bootstrap: False to give every member all rows.
+        seed: Seeds resamples and passes; None takes the run's.
+    """
+
+    def __init__(
+        self, X: Tensor, y: Tensor, members: int, bootstrap: bool = True, seed: int | None = None
+    ) -> None:
+        super().__init__(seed)
+        self.x, self.y, self.members, self.bootstrap = X, y, members, bootstrap
+        self.rows = torch.empty(0)  # (M, N): the resamples, made when the seed is known
+        self.order = torch.empty(0)  # (M, N): the present pass
+        self.position = 0
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
+        super().to(device, dtype, seed)
+        self.x, self.y = self.x.to(self.device, dtype), self.y.to(self.device)
+        size = (self.members, len(self))
+        if self.bootstrap:
+            self.rows = torch.randint(len(self), size, generator=self.generator, device=self.device)
+        else:
+            self.rows = torch.arange(len(self), device=self.device).expand(size)
+        self._shuffle()
+
+    def _shuffle(self) -> None:
+        keys = torch.rand(self.rows.shape, generator=self.generator, device=self.device)
+        self.order, self.position = self.rows.gather(1, keys.argsort(1)), 0
+
+    def draw(self, n: int) -> Tensor:
+        r"""Row numbers (M, n)."""
+        if n > len(self):
+            raise ArgumentError("batch_size", n, f"at most {len(self)}, the rows of the data")
+        left = self.order[:, self.position : self.position + n]
+        self.position += left.shape[1]
+        if left.shape[1] == n:
+            return left
+        self._shuffle()
+        self.position = n - left.shape[1]
+        return torch.cat([left, self.order[:, : self.position]], 1)
+
+    def build(self, drawn: Tensor) -> Batch:
+        return Batch(self.x[drawn.T], self.y[drawn.T])
+
+    def state_dict(self) -> dict[str, Tensor]:
+        position = torch.tensor(self.position)
+        return super().state_dict() | {"rows": self.rows, "order": self.order, "position": position}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        if state["rows"].shape != self.rows.shape:
+            raise CheckpointError("checkpoint: it is of another number of members or rows")
+        super().load_state_dict(state)
+        self.rows, self.order = state["rows"].to(self.device), state["order"].to(self.device)
+        self.position = int(state["position"])
+
+
+class members_cross_entropy(Loss):  # noqa: N801 - losses are written as functions of their settings
+    r"""−Σ_m log f_m(y_m | x_m): each member's loss at its own example, summed over members.
+
+    Members share no parameters, so each is trained as if it were alone.
+    """
+
+    name = "members_cross_entropy"
+
+    def bind(self, probe: Probe) -> nn.Module | None:
+        classes = probe.student.raw().shape[2]  # type: ignore[attr-defined]
+        if probe.batch.y is None or probe.batch.y.max() >= classes or probe.batch.y.min() < 0:
+            expected = f"class numbers from 0 to {classes - 1}"
+            raise ArgumentError("y", "labels out of range", expected)
+        return None
+
+    def __call__(self, student: Any, teacher: Any, batch: Batch, drawn: Any = None) -> Tensor:
+        logits = student.raw()  # (n, M, I)
+        assert batch.y is not None
+        losses = F.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none")
+        return losses.unflatten(0, batch.y.shape).sum(1)

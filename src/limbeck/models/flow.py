@@ -16,8 +16,8 @@ from limbeck.supports import Real
 
 __all__ = ["Flow", "zuko"]
 
+# variables up to which each depends on all before it; more are taken in two halves
 FULLY = 16
-r"""Variables up to which each depends on all before it; more are taken in two halves."""
 
 
 def zuko() -> Any:

@@ -2,6 +2,7 @@ r"""MADE, the masked autoencoder for distribution estimation: all conditionals i
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -12,13 +13,10 @@ from torch.nn import functional as F
 
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.autoregressive import Autoregressive, Order, choose, floating
+from limbeck.models.autoregressive import Autoregressive, Order, choose
 from limbeck.supports import Discrete
 
 __all__ = ["MADE"]
-
-SMALL = 0.1
-r"""By how much the first weights of residual layers are smaller than others'."""
 
 
 class MADE(Autoregressive):
@@ -34,19 +32,21 @@ class MADE(Autoregressive):
 
     Arguments:
         inputs: The number of variables I.
-        hidden: The numbers of units of the hidden layers.
-        order: The variables in the order in which they are conditioned on: None as they come,
-            "random" drawn from the generator, or the variables' numbers.
-        support: What x may be, from `limbeck.supports`; zeros and ones by default.
-        skip: Whether there are weights from the inputs straight to the outputs.
-        dtype: The parameters' type, float32 or float64.
-        device: Where the parameters live.
-        generator: Where the parameters are drawn from; None is torch's global one.
+        hidden: The numbers of units of the hidden layers. Default: (1000, 1000).
+        order: The order in which variables are conditioned on: "random" (drawn from the
+            generator) or the variables' numbers. Default: None, as they come.
+        support: What x may be, from `limbeck.supports`. Default: zeros and ones.
+        skip: Whether there are weights from the inputs straight to the outputs. Default: True.
+        dtype: The parameters' type, float32 or float64. Default: torch's.
+        device: The parameters' device. Default: torch's.
+        generator: Draws the parameters. Default: torch's global one.
 
     >>> made = MADE(784, (400, 400), generator=torch.Generator().manual_seed(0))
     >>> made.log_prob(torch.zeros(3, 784)).detach().round()
     tensor([-543., -543., -543.])
     """
+
+    settings = ("hidden", "skip")
 
     def __init__(
         self,
@@ -59,30 +59,26 @@ class MADE(Autoregressive):
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(inputs, order, support, device, generator)
-        self.hidden, self.skip = _widths(hidden), bool(skip)
-        dtype, place = floating(dtype), self.order.device
-        count = self.support.count
-        self._each = 1 if count == 2 else count  # inputs and outputs of a variable
-
-        def weights(rows: int, columns: int, mask: Tensor, scale: float) -> nn.Parameter:
-            # drawn where the generator lives, so that a CPU generator gives equal nets everywhere
-            lives = torch.device("cpu") if generator is None else generator.device
-            drawn = torch.randn(rows, columns, generator=generator, dtype=dtype, device=lives)
-            seen = mask.sum(1, keepdim=True).clamp_min(1).to(lives)
-            return nn.Parameter((scale * drawn * (2 / seen).sqrt() * mask.to(lives)).to(place))
-
-        def zeros(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.zeros(*shape, dtype=dtype, device=place))
-
+        super().__init__(inputs, order, support, dtype, device, generator)
+        expected = "whole numbers from 1, such as (1000, 1000)"
+        several = isinstance(hidden, Sequence) and not isinstance(hidden, str)
+        widths: list[object] = list(hidden) if several else [hidden]  # type: ignore[arg-type]
+        if not widths:
+            raise ArgumentError("hidden", hidden, expected)
+        self.hidden = tuple(whole_number("hidden", width, expected, least=1) for width in widths)
+        self.skip = bool(skip)
+        self._each = 1 if not self._states else self.support.count  # inputs of a variable
         sizes = (self.inputs * self._each, *self.hidden)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for layer, (before, width) in enumerate(itertools.pairwise(sizes)):
-            scale = SMALL if self._residual(layer) else 1.0
-            self.weights.append(weights(width, before, self._mask(layer), scale))
-            self.biases.append(zeros(width))
-        self.out, self.bias = zeros(sizes[0], sizes[-1]), zeros(sizes[0])
-        self.direct = zeros(sizes[0], sizes[0]) if self.skip else None
+            mask = self._mask(layer)
+            scale = 0.1 if self._residual(layer) else 1.0  # residual layers start small
+            weights = self._normal(generator, scale, width, before)
+            weights.detach().mul_((2 / mask.sum(1, keepdim=True).clamp_min(1)).sqrt()).mul_(mask)
+            self.weights.append(weights)
+            self.biases.append(self._zeros(width))
+        self.out, self.bias = self._zeros(sizes[0], sizes[-1]), self._zeros(sizes[0])
+        self.direct = self._zeros(sizes[0], sizes[0]) if self.skip else None
 
     def _logits(self, codes: Tensor) -> Tensor:
         x = self._inputs(codes)
@@ -103,7 +99,7 @@ class MADE(Autoregressive):
         layers = [x.new_zeros(rows, width) for width in self.hidden]  # activations
         active = [torch.zeros_like(f) for f in layers]
         ends = [self._reaches(width) for width in self.hidden]
-        codes, met = torch.empty_like(uniforms), []
+        codes, probabilities = torch.empty_like(uniforms), []
         for i in range(self.inputs):
             seen, span = i * each, slice(i * each, (i + 1) * each)
             for layer, (f, end) in enumerate(zip(layers, ends, strict=True)):
@@ -120,11 +116,11 @@ class MADE(Autoregressive):
                 z += F.linear(x[:, :seen], self.direct[span, :seen])
             codes[:, i], p = choose(uniforms[:, i], z[:, 0] if each == 1 else z)
             x[:, span] = self._inputs(codes[:, i : i + 1])
-            met.append(p)
-        return codes, torch.stack(met, 1)
+            probabilities.append(p)
+        return codes, torch.stack(probabilities, 1)
 
     def spec(self) -> dict[str, Any]:
-        return super().spec() | {"hidden": list(self.hidden), "skip": self.skip}
+        return super().spec() | {"hidden": list(self.hidden)}
 
     def extra_repr(self) -> str:
         return f"{self.inputs}, {self.hidden}, support={self.support!r}, skip={self.skip}"
@@ -138,7 +134,7 @@ class MADE(Autoregressive):
 
     def _inputs(self, codes: Tensor) -> Tensor:
         r"""What goes into the net, (n, inputs of all variables): codes, or an input a state."""
-        return codes if self._each == 1 else self._one_hot(codes).flatten(1)
+        return codes if self._each == 1 else self._features(codes).flatten(1)
 
     def _mask(self, layer: int) -> Tensor:
         r"""Which weights of a layer count, (its units, those before); the last is the outputs'."""
@@ -162,17 +158,4 @@ class MADE(Autoregressive):
     def _reaches(self, width: int) -> list[int]:
         r"""For each variable, how many units of a hidden layer its output may depend on."""
         degrees = [1 + unit * (self.inputs - 1) // width for unit in range(width)]
-        found, end = [], 0
-        for i in range(self.inputs):
-            while end < width and degrees[end] <= i:
-                end += 1
-            found.append(end)
-        return found
-
-
-def _widths(hidden: Any) -> tuple[int, ...]:
-    expected = "whole numbers from 1, such as (1000, 1000)"
-    given = hidden if isinstance(hidden, Sequence) and not isinstance(hidden, str) else (hidden,)
-    if not given:
-        raise ArgumentError("hidden", hidden, expected)
-    return tuple(whole_number("hidden", width, expected, least=1) for width in given)
+        return [bisect.bisect_right(degrees, i) for i in range(self.inputs)]

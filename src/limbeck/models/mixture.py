@@ -14,7 +14,15 @@ from limbeck.distributions.base import end_of, tail_of
 from limbeck.distributions.gaussians import KINDS, Moments
 from limbeck.errors import ArgumentError
 from limbeck.models.autoregressive import floating
-from limbeck.models.mixture_em import checked_moments, parameters_of, scale_of
+from limbeck.models.mixture_em import (
+    EMResult,
+    Samples,
+    fit_em,
+    numbers,
+    parameters_of,
+    scale_of,
+    started,
+)
 from limbeck.supports import Real
 
 __all__ = ["GaussianMixture"]
@@ -30,11 +38,11 @@ class GaussianMixture(nn.Module):
 
     Arguments:
         components: The number of components K.
-        dim: The number of variables D.
-        covariance: "full", "diagonal" or "spherical".
-        dtype: The parameters' type, float32 or float64.
-        device: Where the parameters live.
-        generator: Where the first means are drawn from; None is torch's global one.
+        dim: The number of variables D. Default: 1.
+        covariance: "full", "diagonal" or "spherical". Default: "full".
+        dtype: The parameters' type, float32 or float64. Default: torch's.
+        device: The parameters' device. Default: torch's.
+        generator: Draws the first means. Default: torch's global one.
 
     Attributes:
         means: Means (K, D).
@@ -67,8 +75,8 @@ class GaussianMixture(nn.Module):
         self.matrices = gaussians.has_matrices(covariance, self.dim)
         dtype = floating(dtype)
         device = torch.get_default_device() if device is None else torch.device(device)
-        lives = torch.device("cpu") if generator is None else generator.device
-        means = torch.randn(components, dim, generator=generator, dtype=dtype, device=lives)
+        source = torch.device("cpu") if generator is None else generator.device
+        means = torch.randn(components, dim, generator=generator, dtype=dtype, device=source)
 
         def zeros(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.zeros(*shape, dtype=dtype, device=device))
@@ -120,7 +128,7 @@ class GaussianMixture(nn.Module):
         log_weights = self.logits.log_softmax(0)
         return gaussians.log_joint(self.rows(x), log_weights, self.means, self.scale, self.matrices)
 
-    def rows(self, x: Any, argument: str = "x") -> Tensor:
+    def rows(self, x: object, argument: str = "x") -> Tensor:
         r"""x as a matrix (n, D); its shape is checked, its values are not."""
         if isinstance(x, Tensor) and self.dim == 1 and x.ndim == 1:
             x = x.unsqueeze(1)
@@ -134,13 +142,13 @@ class GaussianMixture(nn.Module):
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         r"""Independent events (n, D), exactly from p."""
         n = whole_number("n", n, "a whole number from 0", least=0)
-        lives = self.means.device if generator is None else generator.device
-        weights = self.weights.double().to(lives)
+        source = self.means.device if generator is None else generator.device
+        weights = self.weights.double().to(source)
         if n == 0:
             return self.means.new_zeros(0, self.dim)
         which = torch.multinomial(weights, n, replacement=True, generator=generator)
         shape = (n, self.dim)
-        z = torch.randn(shape, generator=generator, device=lives, dtype=self.means.dtype)
+        z = torch.randn(shape, generator=generator, device=source, dtype=self.means.dtype)
         which, z = which.to(self.means.device), z.to(self.means.device)
         scale = self.scale[which]
         spread = (scale @ z.unsqueeze(-1)).squeeze(-1) if self.matrices else scale * z
@@ -179,11 +187,11 @@ class GaussianMixture(nn.Module):
         if not chosen or len(set(chosen)) < len(chosen) or max(chosen) >= self.dim:
             raise ArgumentError("variables", variables, expected)
         spec = self.spec() | {"dim": len(chosen)}
-        found = GaussianMixture.from_spec(spec, device=self.means.device)
+        marginal = GaussianMixture.from_spec(spec, device=self.means.device)
         part = self.covariances[:, chosen][:, :, chosen]
-        return found.set_(self.weights, self.means[:, chosen], part)
+        return marginal.set_(self.weights, self.means[:, chosen], part)
 
-    def set_(self, weights: Any, means: Any, covariances: Any) -> Self:
+    def set_(self, weights: object, means: object, covariances: object) -> Self:
         r"""Set everything, in place.
 
         Arguments:
@@ -191,8 +199,8 @@ class GaussianMixture(nn.Module):
             means: (K, D); of one variable, (K,) is taken too.
             covariances: Matrices (K, D, D), variances (K, D), or one variance a component (K,).
         """
-        found = checked_moments(self.covariance, self.means, weights, means, covariances)
-        return self.set_moments_(found)
+        moments = _checked_moments(self.covariance, self.means, weights, means, covariances)
+        return self.set_moments_(moments)
 
     @torch.no_grad()
     def set_moments_(self, moments: Moments) -> Self:
@@ -209,7 +217,7 @@ class GaussianMixture(nn.Module):
         return Moments(self.logits.double().softmax(0), means, covariances)
 
     def start_from(
-        self, x: Any, weight: Any = None, generator: torch.Generator | None = None
+        self, x: object, weight: object = None, generator: torch.Generator | None = None
     ) -> Self:
         r"""Start near samples x (n, D): spread centres by k-means++, and covariances around them.
 
@@ -218,16 +226,12 @@ class GaussianMixture(nn.Module):
             weight: How much each counts, (n,).
             generator: Where centres are drawn from; None is torch's global one.
         """
-        from limbeck.models.mixture_em import Samples, started
-
         samples = Samples.of(self, x, weight)
         moments = started(samples, self.components, self.covariance, generator)
         return self.set_moments_(samples.placed(moments))
 
-    def fit(self, x: Any, weights: Any = None, **options: Any) -> Any:
+    def fit(self, x: object, weights: object = None, **options: Any) -> EMResult:
         r"""Maximum likelihood by batch EM; see `limbeck.models.mixture_em.fit_em`."""
-        from limbeck.models.mixture_em import fit_em
-
         return fit_em(self, x, weights, **options)
 
     def spec(self) -> dict[str, Any]:
@@ -254,3 +258,52 @@ class GaussianMixture(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.components}, dim={self.dim}, covariance={self.covariance!r}"
+
+
+# how far weights may be from summing to one, and matrices from being what they should be
+ROUNDING = 1e-3
+
+
+def _checked_moments(
+    kind: str, like: Tensor, weights: object, means: object, covariances: object
+) -> Moments:
+    r"""Moments of the user's, in float64, or an error that says what is wrong with them."""
+    count, dim = like.shape
+    pi = numbers("weights", weights, like.device)
+    m = numbers("means", means, like.device)
+    s = numbers("covariances", covariances, like.device)
+    m = m.unsqueeze(1) if dim == 1 and m.ndim == 1 else m
+    for name, values, shape in (("weights", pi, (count,)), ("means", m, (count, dim))):
+        if values.shape != shape:
+            raise ArgumentError(name, f"shape {tuple(values.shape)}", f"shape {shape}")
+    if bool((pi < 0).any()) or abs(pi.sum().item() - 1) > ROUNDING:
+        expected = "nonnegative numbers with the sum 1"
+        raise ArgumentError("weights", f"{pi.tolist()} with the sum {pi.sum():g}", expected)
+    return Moments(pi / pi.sum(), m, _covariances(s, kind, count, dim))
+
+
+def _covariances(s: Tensor, kind: str, count: int, dim: int) -> Tensor:
+    r"""In the form that the kind wants: matrices (K, D, D) or variances (K, D)."""
+    if s.shape == (count,):
+        s = s.unsqueeze(1).expand(count, dim)
+    if s.shape == (count, dim):
+        s = torch.diag_embed(s)
+    if s.shape != (count, dim, dim):
+        expected = f"shape {(count, dim, dim)}, {(count, dim)} or {(count,)}"
+        raise ArgumentError("covariances", f"shape {tuple(s.shape)}", expected)
+    broken = torch.linalg.cholesky_ex(s)[1] != 0
+    size = s.diagonal(dim1=1, dim2=2).amax(1)
+    broken |= (s - s.mT).abs().amax((1, 2)) > ROUNDING * size
+    if bool(broken.any()):
+        which = int(broken.nonzero()[0])
+        received = f"no symmetric positive definite matrix for component {which}"
+        raise ArgumentError("covariances", received, "variances above zero, or such matrices")
+    if gaussians.has_matrices(kind, dim):
+        return (s + s.mT) / 2
+    variances = s.diagonal(dim1=1, dim2=2)
+    simple = torch.diag_embed(variances.mean(1, keepdim=True).expand(-1, dim))
+    simple = torch.diag_embed(variances) if kind != "spherical" else simple
+    if bool(((s - simple).abs().amax((1, 2)) > ROUNDING * size).any()):
+        expected = f"{kind} ones, or a mixture of another kind"
+        raise ArgumentError("covariances", f"matrices that are not {kind}", expected)
+    return simple.diagonal(dim1=1, dim2=2)

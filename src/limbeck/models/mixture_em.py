@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -26,14 +26,10 @@ from limbeck.distributions.gaussians import (
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
 
-if TYPE_CHECKING:
-    from limbeck.models.mixture import GaussianMixture
-
 __all__ = [
     "Ascent",
     "EMResult",
     "Samples",
-    "checked_moments",
     "fit_em",
     "numbers",
     "parameters_of",
@@ -42,18 +38,9 @@ __all__ = [
     "troubles",
 ]
 
-ROUNDING = 1e-3
-r"""How far weights may be from summing to one, and matrices from being what they should be."""
-
 
 def scale_of(log_scale: Tensor, below: Tensor | None, dim: int) -> Tensor:
-    r"""Deviations (K, D), or triangular factors (K, D, D) if something is below the diagonal.
-
-    Arguments:
-        log_scale: Logarithms of the diagonal, (K, D), or (K, 1) for all variables.
-        below: What is below it, row by row, (K, D(D − 1)/2).
-        dim: The number of variables D.
-    """
+    r"""Deviations (K, D), or triangular factors (K, D, D) if something is below the diagonal."""
     deviations = log_scale.exp().expand(-1, dim)
     if below is None:
         return deviations
@@ -67,14 +54,14 @@ def parameters_of(moments: Moments, kind: str) -> dict[str, Tensor]:
     matrices = has_matrices(kind, dim)
     scale = factor(moments.covariances, matrices)
     deviations = scale.diagonal(dim1=1, dim2=2) if matrices else scale
-    found = {
+    parameters = {
         "logits": moments.weights.clamp_min(TINY).log(),
         "means": moments.means,
         "log_scale": (deviations[:, :1] if kind == "spherical" else deviations).log(),
     }
     if matrices:
-        found["below"] = scale.flatten(1).index_select(1, _places(dim, scale.device))
-    return found
+        parameters["below"] = scale.flatten(1).index_select(1, _places(dim, scale.device))
+    return parameters
 
 
 def _places(dim: int, device: torch.device) -> Tensor:
@@ -82,72 +69,37 @@ def _places(dim: int, device: torch.device) -> Tensor:
     return rows * dim + columns
 
 
-def checked_moments(kind: str, like: Tensor, weights: Any, means: Any, covariances: Any) -> Moments:
-    r"""Moments of the user's, in float64, or an error that says what is wrong with them.
-
-    Arguments:
-        kind: The kind of covariances.
-        like: The means that are there, (K, D), for shape and device.
-        weights: (K,).
-        means: (K, D), or (K,) of one variable.
-        covariances: (K, D, D), (K, D) or (K,).
-    """
-    count, dim = like.shape
-    pi = numbers("weights", weights, like.device)
-    m = numbers("means", means, like.device)
-    s = numbers("covariances", covariances, like.device)
-    m = m.unsqueeze(1) if dim == 1 and m.ndim == 1 else m
-    for name, found, shape in (("weights", pi, (count,)), ("means", m, (count, dim))):
-        if found.shape != shape:
-            raise ArgumentError(name, f"shape {tuple(found.shape)}", f"shape {shape}")
-    if bool((pi < 0).any()) or abs(pi.sum().item() - 1) > ROUNDING:
-        expected = "nonnegative numbers with the sum 1"
-        raise ArgumentError("weights", f"{pi.tolist()} with the sum {pi.sum():g}", expected)
-    return Moments(pi / pi.sum(), m, _covariances(s, kind, count, dim))
-
-
-def numbers(argument: str, value: Any, device: torch.device) -> Tensor:
+def numbers(argument: str, value: object, device: torch.device) -> Tensor:
     r"""Finite float64 numbers of a tensor, an array or a list."""
     expected = "a tensor or an array of finite numbers"
     try:
-        given = value.detach() if isinstance(value, Tensor) else np.asarray(value, dtype=float)
+        array = value.detach() if isinstance(value, Tensor) else np.asarray(value, dtype=float)
     except (TypeError, ValueError):
         raise ArgumentError(argument, f"a {type(value).__name__}", expected) from None
-    found = torch.as_tensor(given).to(device, torch.float64)
-    if not bool(found.isfinite().all()):
+    values = torch.as_tensor(array).to(device, torch.float64)
+    if not bool(values.isfinite().all()):
         raise ArgumentError(argument, "NaN or infinity", expected)
-    return found
+    return values
 
 
-def _covariances(s: Tensor, kind: str, count: int, dim: int) -> Tensor:
-    r"""In the form that the kind wants: matrices (K, D, D) or variances (K, D)."""
-    if s.shape == (count,):
-        s = s.unsqueeze(1).expand(count, dim)
-    if s.shape == (count, dim):
-        s = torch.diag_embed(s)
-    if s.shape != (count, dim, dim):
-        expected = f"shape {(count, dim, dim)}, {(count, dim)} or {(count,)}"
-        raise ArgumentError("covariances", f"shape {tuple(s.shape)}", expected)
-    broken = torch.linalg.cholesky_ex(s)[1] != 0
-    size = s.diagonal(dim1=1, dim2=2).amax(1)
-    broken |= (s - s.mT).abs().amax((1, 2)) > ROUNDING * size
-    if bool(broken.any()):
-        which = int(broken.nonzero()[0])
-        received = f"no symmetric positive definite matrix for component {which}"
-        raise ArgumentError("covariances", received, "variances above zero, or such matrices")
-    if has_matrices(kind, dim):
-        return (s + s.mT) / 2
-    variances = s.diagonal(dim1=1, dim2=2)
-    simple = torch.diag_embed(variances.mean(1, keepdim=True).expand(-1, dim))
-    simple = torch.diag_embed(variances) if kind != "spherical" else simple
-    if bool(((s - simple).abs().amax((1, 2)) > ROUNDING * size).any()):
-        expected = f"{kind} ones, or a mixture of another kind"
-        raise ArgumentError("covariances", f"matrices that are not {kind}", expected)
-    return simple.diagonal(dim1=1, dim2=2)
+class Mixture(Protocol):
+    r"""What EM needs of a `GaussianMixture`."""
 
+    components: int
+    covariance: str
 
-LEAST = 1e-3
-r"""The least variance that a component starts with, in units of the samples'."""
+    @property
+    def means(self) -> Tensor:
+        r"""Means (K, D)."""
+
+    def rows(self, x: object, argument: str = "x") -> Tensor:
+        r"""x as a matrix (n, D)."""
+
+    def moments(self) -> Moments:
+        r"""Weights, means and covariances."""
+
+    def set_moments_(self, moments: Moments) -> object:
+        r"""Set them."""
 
 
 class Samples(NamedTuple):
@@ -166,9 +118,7 @@ class Samples(NamedTuple):
     variance: Tensor
 
     @classmethod
-    def of(
-        cls, mixture: GaussianMixture, x: Any, weight: Any = None, argument: str = "x"
-    ) -> Samples:
+    def of(cls, mixture: Mixture, x: object, weight: object = None, argument: str = "x") -> Samples:
         r"""Samples of the user's for a mixture; what no density can be fitted to is refused."""
         device = mixture.means.device
         rows = mixture.rows(numbers(argument, x, device), argument)
@@ -209,12 +159,6 @@ def started(
 
     Covariances are those of the samples of each centre, drawn to what all centres have in
     common: a centre with few samples does not start collapsed.
-
-    Arguments:
-        samples: Samples, about their mean.
-        components: The number of components K.
-        kind: The kind of covariances.
-        generator: Where centres are drawn from; None is torch's global one.
     """
     x, weight, _, variance = samples
     dim = x.shape[1]
@@ -229,7 +173,7 @@ def started(
     size = (counts + dim + 2).reshape(-1, *[1] * common.ndim)
     moments = Moments(counts, means, (own + common) / size)
     statistics = expected_statistics(moments, matrices)
-    return maximised(statistics, moments, kind, least_variances(variance, LEAST, kind))
+    return maximised(statistics, moments, kind, least_variances(variance, 1e-3, kind))
 
 
 def _spread(samples: Samples, components: int, generator: torch.Generator | None) -> Tensor:
@@ -253,20 +197,20 @@ def _spread(samples: Samples, components: int, generator: torch.Generator | None
     return nearest
 
 
+# object of all components together that an E step holds at once
 BLOCK = 2**22
-r"""Numbers of all components together that an E step holds at once."""
 
 
 @dataclass(frozen=True)
 class EMResult:
-    r"""What EM found.
+    r"""The result of EM.
 
     Attributes:
         log_likelihood: The mean log likelihood of the samples before each iteration, and at the
-            end, of the start that was kept.
+            end, from the best start.
         iterations: Iterations from that start.
         converged: Whether the last of them gained less than the tolerance.
-        reasons: What speaks against the mixture, in words; nothing, if all is well.
+        reasons: Problems of the mixture, in words; empty if there are none.
         starts: The mean log likelihood that each start led to.
         seconds: Wall-clock seconds of all starts.
     """
@@ -286,10 +230,10 @@ class EMResult:
     @property
     def verdict(self) -> str:
         r"""The same in a sentence."""
-        found = f"{self.log_likelihood[-1]:.4f} nat a sample after {self.iterations:,} iterations"
+        end = f"{self.log_likelihood[-1]:.4f} nat a sample after {self.iterations:,} iterations"
         if self.trustworthy:
-            return f"EM converged to {found}."
-        return f"EM ended at {found}, but {'; '.join(self.reasons)}."
+            return f"EM converged to {end}."
+        return f"EM ended at {end}, but {'; '.join(self.reasons)}."
 
     def __str__(self) -> str:
         return self.verdict
@@ -297,9 +241,9 @@ class EMResult:
 
 @torch.no_grad()
 def fit_em(
-    mixture: GaussianMixture,
-    x: Any,
-    weights: Any = None,
+    mixture: Mixture,
+    x: object,
+    weights: object = None,
     *,
     iterations: int = 1000,
     tolerance: float = 1e-8,
@@ -315,14 +259,14 @@ def fit_em(
 
     Arguments:
         mixture: The mixture.
-        x: Samples (n, D), a tensor or an array; of one variable, (n,) is taken too.
-        weights: How much each counts, (n,); a weight of 2 is as good as having the sample twice.
-        iterations: The most iterations from each start.
-        tolerance: Stop where the mean log likelihood gains less than this in an iteration.
-        floor: The least variance of a component, in units of the samples' variance.
-        restarts: Starts by k-means++; 0 goes on from where the mixture is.
-        generator: Where starts are drawn from; None is torch's global one.
-        progress: Whether to show a bar, if a terminal is there.
+        x: Samples (n, D), a tensor or an array; of one variable, (n,) is accepted too.
+        weights: The weight of each sample, (n,); 2 is the same as the sample twice. Default: 1.
+        iterations: The largest number of iterations from each start. Default: 1,000.
+        tolerance: Stop when the mean log likelihood gains less in an iteration. Default: 1e-8.
+        floor: The least variance of a component, in units of the samples' variance. Default: 1e-6.
+        restarts: Starts by k-means++; 0 continues from the present mixture. Default: 10.
+        generator: Draws the starts. Default: torch's global one.
+        progress: Whether to show a bar in a terminal. Default: True.
 
     >>> from limbeck.models.mixture import GaussianMixture
     >>> x = torch.cat([torch.linspace(-4, -2, 50), torch.linspace(2, 4, 50)])
@@ -365,14 +309,7 @@ def fit_em(
 
 
 class Ascent:
-    r"""EM from one start.
-
-    Arguments:
-        samples: Samples, about their mean.
-        moments: The start, about the same mean.
-        kind: The kind of covariances.
-        least: The least variance along each variable, (D,).
-    """
+    r"""EM from one start."""
 
     def __init__(self, samples: Samples, moments: Moments, kind: str, least: Tensor) -> None:
         self.samples, self.moments, self.kind, self.least = samples, moments, kind, least
@@ -408,19 +345,12 @@ class Ascent:
 
 
 def troubles(moments: Moments, least: Tensor, matrices: bool, counts: Tensor) -> tuple[str, ...]:
-    r"""What is wrong with the components of a mixture, in words.
-
-    Arguments:
-        moments: The mixture.
-        least: The least variance along each variable, (D,).
-        matrices: Whether covariances are matrices.
-        counts: How many samples each component has, (K,); below one it has died out.
-    """
-    found = []
+    r"""What is wrong with the components of a mixture, in words."""
+    problems = []
     variances = smallest_variances(moments.covariances, least, matrices)
     for k, variance in enumerate(variances.tolist()):
         if counts[k] < 1:
-            found.append(f"component {k} has died out: its weight is {moments.weights[k]:.1g}")
+            problems.append(f"component {k} has died out: its weight is {moments.weights[k]:.1g}")
         elif variance < 1 + 1e-6:
-            found.append(f"component {k} has collapsed: its variance is at the floor")
-    return tuple(found)
+            problems.append(f"component {k} has collapsed: its variance is at the floor")
+    return tuple(problems)

@@ -2,10 +2,11 @@ r"""A network with its scaling inside: raw inputs in, predictions in their own u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,14 +18,16 @@ from limbeck.training.result import from_spec, spec_of
 
 __all__ = ["Preprocessed", "origin_of", "standardising"]
 
+# relative to its largest number, the spread up to which a column is taken to be constant
 CONSTANT = torch.finfo(torch.float32).eps
-r"""Relative to its largest number, the spread up to which a column is taken to be constant."""
 
+# how many times its range a column may be away from zero before float32 lacks digits
 NARROW = 1000
-r"""How many times its range a column may be away from zero before float32 lacks digits."""
 
+# deviations from the mean that the farthest row may have, once scaled
 FARTHEST = 20.0
-r"""Deviations from the mean that the farthest row may have, once scaled."""
+
+Numbers = Tensor | np.ndarray | Sequence[float] | float
 
 
 class Preprocessed(nn.Module):
@@ -36,14 +39,14 @@ class Preprocessed(nn.Module):
 
     Arguments:
         network: A module on tensors of the features' shape.
-        shift: What is subtracted from the features, of their shape; None leaves them.
-        scale: What they are then multiplied by, of the same shape; None leaves them.
-        out_shift: For regression, what is added to the outputs (outputs,).
-        out_scale: What these are multiplied by before (outputs,).
-        encoder: A module from raw inputs to features; it is trained along. None takes inputs as
-            features.
-        output_form: What the outputs are, as of `MLP`; None asks the network. Outputs with a
-            shift or scale are "values".
+        shift: Subtracted from the features, of their shape. Default: none.
+        scale: Multiplies them afterwards, of the same shape. Default: none.
+        out_shift: For regression, added to the outputs (outputs,). Default: none.
+        out_scale: Multiplies the outputs before (outputs,). Default: none.
+        encoder: A module from raw inputs to features, trained with the network. Default: inputs
+            are features.
+        output_form: What the outputs are, as of `MLP`. Outputs with a shift or scale are
+            "values". Default: the network's.
         origin: What is subtracted from raw inputs in float64, before anything else: for columns
             that are so far from zero that float32 cannot tell their numbers apart, such as time
             stamps. It stays float64 when the module is cast. None subtracts nothing.
@@ -62,13 +65,13 @@ class Preprocessed(nn.Module):
     def __init__(
         self,
         network: nn.Module,
-        shift: Any = None,
-        scale: Any = None,
-        out_shift: Any = None,
-        out_scale: Any = None,
+        shift: Numbers | None = None,
+        scale: Numbers | None = None,
+        out_shift: Numbers | None = None,
+        out_scale: Numbers | None = None,
         encoder: nn.Module | None = None,
         output_form: str | None = None,
-        origin: Any = None,
+        origin: Numbers | None = None,
     ) -> None:
         super().__init__()
         self.network, self.encoder = network, encoder
@@ -84,25 +87,25 @@ class Preprocessed(nn.Module):
             self.register_buffer(name, value)
         self.set_outputs(out_shift, out_scale)
 
-    def set_outputs(self, shift: Any, scale: Any) -> None:
+    def set_outputs(self, shift: Numbers | None, scale: Numbers | None) -> None:
         r"""Give outputs in other units from now on: what the network gives, · scale + shift.
 
         Only values can have units. A shift of 0 and a scale of 1 are taken of any outputs.
         """
-        found = _pair(self.network, shift, scale, "out_shift", "out_scale")
-        added, factor = found.values()
+        buffers = _pair(self.network, shift, scale, "out_shift", "out_scale")
+        added, factor = buffers.values()
         if added is not None and factor is not None:
             if not bool(added.any()) and bool((factor == 1).all()):
-                found = dict.fromkeys(found)
+                buffers = dict.fromkeys(buffers)
             elif self.output_form not in ("values", None):
                 expected = "'values' for outputs that are shifted or scaled"
                 raise ArgumentError("output_form", repr(self.output_form), expected)
             else:
                 self.output_form = "values"
-        for name, value in found.items():
+        for name, value in buffers.items():
             self.register_buffer(name, value)
 
-    def set_origin(self, origin: Any) -> None:
+    def set_origin(self, origin: Numbers | None) -> None:
         r"""Subtract this from raw inputs from now on, in float64; None subtracts nothing."""
         if origin is not None:
             like = next(self.network.parameters(), torch.empty(0))
@@ -110,7 +113,7 @@ class Preprocessed(nn.Module):
         self.origin = origin
         self.input_dtype = None if origin is None else torch.float64
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         exact = self.origin
         super()._apply(fn, recurse)
         if exact is not None and self.origin is not None:  # a cast would lose its digits
@@ -153,16 +156,16 @@ class Preprocessed(nn.Module):
 
     def spec(self) -> dict[str, Any]:
         r"""All but the tensors, as JSON can hold it; ArgumentError of a user's own module."""
-        found: dict[str, Any] = {}
+        modules: dict[str, Any] = {}
         for name in ("network", "encoder"):
             module = getattr(self, name)
-            found[name] = None if module is None else spec_of(module)
-            if found[name] is None and module is not None:
+            modules[name] = None if module is None else spec_of(module)
+            if modules[name] is None and module is not None:
                 received = f"a {type(module).__name__}"
                 raise ArgumentError(name, received, "one of limbeck's own models")
         return {
             "type": type(self).__name__,
-            **found,
+            **modules,
             "inputs": None if self.shift is None else list(self.shift.shape),
             "outputs": None if self.out_shift is None else list(self.out_shift.shape),
             "output_form": self.output_form,
@@ -190,28 +193,32 @@ class Preprocessed(nn.Module):
 
 
 def _pair(
-    network: nn.Module, shift: Any, scale: Any, shift_name: str, scale_name: str
+    network: nn.Module,
+    shift: Numbers | None,
+    scale: Numbers | None,
+    shift_name: str,
+    scale_name: str,
 ) -> dict[str, Tensor | None]:
     r"""Shift and scale of one shape by name, or both None; one of them may be left out."""
     floating = (p for p in network.parameters() if p.is_floating_point())
     like = next(floating, torch.empty(0))
-    found: dict[str, Tensor | None] = {shift_name: None, scale_name: None}
+    pair: dict[str, Tensor | None] = {shift_name: None, scale_name: None}
     for name, given in ((shift_name, shift), (scale_name, scale)):
         if given is None:
             continue
         value = torch.as_tensor(given).detach().to(like.device, like.dtype, copy=True)
         if not bool(value.isfinite().all()):
             raise ArgumentError(name, "NaN or infinity", "finite numbers")
-        found[name] = value
-    one, two = found.values()
+        pair[name] = value
+    one, two = pair.values()
     if one is None and two is not None:
-        found[shift_name] = torch.zeros_like(two)
+        pair[shift_name] = torch.zeros_like(two)
     if two is None and one is not None:
-        found[scale_name] = torch.ones_like(one)
+        pair[scale_name] = torch.ones_like(one)
     if one is not None and two is not None and one.shape != two.shape:
         received = f"shape {tuple(two.shape)} beside {tuple(one.shape)}"
         raise ArgumentError(scale_name, received, f"the shape of {shift_name}")
-    return found
+    return pair
 
 
 def standardising(x: Tensor) -> tuple[Tensor, Tensor]:

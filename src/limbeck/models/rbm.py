@@ -1,24 +1,29 @@
-r"""The restricted Boltzmann machine over zeros and ones."""
+r"""The restricted Boltzmann machine over zeros and ones: model, annealing path, training."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limbeck.arguments import number, whole_number
 from limbeck.arrays import as_part
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.models import rbm_files
 from limbeck.models.kernels.bits import BitProducts, Bits
+from limbeck.progress import tracked
 from limbeck.supports import Binary
+from limbeck.training.preparation import choose_device
 
-if TYPE_CHECKING:
-    from limbeck.models.rbm_path import RBMPath
+__all__ = ["RBM", "RBMPath", "Statistics", "base_biases", "contrast", "softplus", "train_rbm"]
 
-__all__ = ["RBM", "Statistics", "softplus"]
+Numbers = Tensor | np.ndarray | Sequence[float] | Sequence[Sequence[float]]
 
 TYPES = (torch.float32, torch.float64)
 
@@ -47,8 +52,8 @@ class RBM(nn.Module):
         W: Weights (I, J), as a tensor, an array or nested lists.
         a: Visible biases (I,).
         b: Hidden biases (J,).
-        dtype: float32 or float64; None keeps that of tensors and arrays.
-        device: Where the parameters live; None is where W is.
+        dtype: float32 or float64. Default: that of the tensors and arrays.
+        device: The parameters' device. Default: that of W.
 
     >>> rbm = RBM([[1.0, -1.0], [0.0, 2.0], [0.5, 0.5]], [0.0, 0.0, -1.0], [0.0, 0.0])
     >>> rbm.log_unnormalized(torch.zeros(1, 3)).exp()
@@ -65,9 +70,9 @@ class RBM(nn.Module):
 
     def __init__(
         self,
-        W: Any,
-        a: Any,
-        b: Any,
+        W: Numbers,
+        a: Numbers,
+        b: Numbers,
         *,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -75,17 +80,17 @@ class RBM(nn.Module):
         super().__init__()
         if dtype is not None and dtype not in TYPES:
             raise ArgumentError("dtype", dtype, "torch.float32 or torch.float64")
-        raw = {"W": W, "a": a, "b": b}
-        given = {name: as_part(value, name).values for name, value in raw.items()}
-        _check_fit(**given)
+        raw: dict[str, Numbers] = {"W": W, "a": a, "b": b}
+        parts = {name: as_part(value, name).values for name, value in raw.items()}
+        _check_shapes(**parts)
         if dtype is None:  # numbers in lists have no type of their own
-            typed = {given[name].dtype for name in raw if hasattr(raw[name], "dtype")} & set(TYPES)
+            typed = {parts[name].dtype for name in raw if hasattr(raw[name], "dtype")} & set(TYPES)
             dtype = max(typed, key=TYPES.index, default=torch.float32)
-        place = given["W"].device if device is None else torch.device(device)
-        for name, values in given.items():
+        place = parts["W"].device if device is None else torch.device(device)
+        for name, values in parts.items():
             values = values.to(place, dtype, copy=True).contiguous()
             if not values.isfinite().all():
-                largest = f"values of up to {given[name].abs().max().item():g}"
+                largest = f"values of up to {parts[name].abs().max().item():g}"
                 raise ArgumentError(name, largest, f"values within the range of {dtype}")
             setattr(self, name, nn.Parameter(values))
         self.visible, self.hidden = self.W.shape
@@ -120,10 +125,8 @@ class RBM(nn.Module):
         return cls(*drawn, device=device)
 
     @classmethod
-    def fit(cls, data: Any, hidden: int, **settings: Any) -> RBM:
-        r"""One trained on binary data (n, I): see `limbeck.models.rbm_training.train_rbm`."""
-        from limbeck.models.rbm_training import train_rbm
-
+    def fit(cls, data: Numbers, hidden: int, **settings: Any) -> RBM:
+        r"""One trained on binary data (n, I): see `limbeck.models.rbm.train_rbm`."""
         return train_rbm(data, hidden, **settings)
 
     @classmethod
@@ -137,15 +140,11 @@ class RBM(nn.Module):
         r"""One from a file: .npz or .safetensors with W, a and b, or .mat with vishid,
         visbiases and hidbiases (either names are taken in each).
         """
-        from limbeck.models.rbm_training import build, read
-
-        return build(cls, Path(path), read(Path(path)), dtype=dtype, device=device)
+        return rbm_files.from_arrays(cls, Path(path), rbm_files.read(Path(path)), dtype, device)
 
     def save(self, path: str | Path) -> Path:
         r"""Write W, a and b as .npz or .safetensors, whole or not at all."""
-        from limbeck.models.rbm_training import write
-
-        return write(Path(path), {"W": self.W, "a": self.a, "b": self.b})
+        return rbm_files.write(Path(path), {"W": self.W, "a": self.a, "b": self.b})
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
         r"""log p̃(x), (n,), of x (n, I); differentiable, also at x between zero and one."""
@@ -208,10 +207,8 @@ class RBM(nn.Module):
         n = whole_number("n", n, "a whole number from 0", least=0)
         return self.support.start(n, generator, self.W.device, self.W.dtype)
 
-    def path(self, base: Any = None) -> RBMPath:
-        r"""The annealing path from independent bits: see `limbeck.models.rbm_path.RBMPath`."""
-        from limbeck.models.rbm_path import RBMPath
-
+    def path(self, base: Numbers | None = None) -> RBMPath:
+        r"""The annealing path from independent bits: see `limbeck.models.rbm.RBMPath`."""
         return RBMPath(self, base)
 
     def _of(self, x: Tensor, size: int, argument: str) -> Tensor:
@@ -230,7 +227,7 @@ class RBM(nn.Module):
         return f"visible={self.visible:,}, hidden={self.hidden:,}"
 
 
-def _check_fit(W: Tensor, a: Tensor, b: Tensor) -> None:
+def _check_shapes(W: Tensor, a: Tensor, b: Tensor) -> None:
     if W.dim() != 2:
         expected = "shape (I, J), visible by hidden units"
         raise ArgumentError("W", f"shape {tuple(W.shape)}", expected)
@@ -244,3 +241,221 @@ def _check_fit(W: Tensor, a: Tensor, b: Tensor) -> None:
         if tuple(bias.shape) != (size,):
             expected = f"shape ({size},), to go with W {tuple(W.shape)}"
             raise ArgumentError(name, f"shape {tuple(bias.shape)}", expected)
+
+
+class RBMPath:
+    r"""log p̃_β(x) = (1 − β) base·x + β a·x + Σ_j softplus(β (b_j + x·W_j)).
+
+    At β = 0 the bits are independent, with log odds `base`, and the J hidden units are still
+    counted: each is zero or one at will, so log Z is J log 2 + Σ_i softplus(base_i). At β = 1 it
+    is the RBM's own log p̃. Block Gibbs moves x; on x alone it is reversible, so its time reversal
+    is itself.
+
+    β is a number, or a tensor of no dimensions, so that a captured CUDA graph can be replayed at
+    other values. Nothing waits for a GPU. Values are summed over units in float64.
+
+    Arguments:
+        rbm: The model; its present parameters are copied.
+        base: Visible biases (I,) at β = 0; `base_biases(data)` gives those of the data's means,
+            which shorten the path. Default: zeros, so that all x are equally likely.
+    """
+
+    def __init__(self, rbm: RBM, base: Numbers | None = None) -> None:
+        self.support = rbm.support
+        self.W, self.a, self.b = (p.detach().clone() for p in (rbm.W, rbm.a, rbm.b))
+        self.base = torch.zeros_like(self.a) if base is None else as_part(base, "base").values
+        if self.base.shape != self.a.shape:
+            expected = f"shape {tuple(self.a.shape)}, one for each visible unit"
+            raise ArgumentError("base", f"shape {tuple(self.base.shape)}", expected)
+        self.base = self.base.to(self.a)
+        self.difference = self.a - self.base
+        free = softplus(self.base.double()).sum().item()
+        self.log_z = rbm.hidden * math.log(2) + free
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        n = whole_number("n", n, "a whole number from 0", least=0)
+        return Bits(1, self.W.device, generator)(self.base.repeat(n, 1))
+
+    @torch.no_grad()
+    def log_unnormalized(self, x: Tensor, beta: float | Tensor) -> Tensor:
+        r"""log p̃_β(x), (n,), in float64."""
+        beta = _check_beta("beta", beta)
+        x = x.to(self.W.dtype)
+        hidden = softplus(self._activation(x).mul_(beta)).sum(1, dtype=torch.float64)
+        return hidden + (x @ self._visible(beta)).double()
+
+    @torch.no_grad()
+    def advance(
+        self,
+        x: Tensor,
+        beta: float | Tensor,
+        generator: torch.Generator | None = None,
+        *,
+        reverse: bool = False,
+    ) -> Tensor:
+        beta = _check_beta("beta", beta)
+        activation = self._activation(x.to(self.W.dtype)).mul_(beta)
+        return self._resample(activation, beta, generator).to(x.dtype)
+
+    @torch.no_grad()
+    def climb(
+        self,
+        x: Tensor,
+        before: float | Tensor,
+        after: float | Tensor,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        before, after = _check_beta("before", before), _check_beta("after", after)
+        bits = x.to(self.W.dtype)
+        activation = self._activation(bits)  # (n, J), for the gain and for the sweep
+        scaled = activation * after
+        hidden = softplus(scaled).sub_(softplus(activation.mul_(before)))
+        visible = (bits @ self.difference).double() * (after - before)
+        gain = hidden.sum(1, dtype=torch.float64) + visible
+        return gain, self._resample(scaled, after, generator).to(x.dtype)
+
+    def _activation(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.b, x, self.W)
+
+    def _visible(self, beta: float | Tensor) -> Tensor:
+        if isinstance(beta, Tensor):
+            return torch.addcmul(self.base, self.difference, beta)
+        return torch.add(self.base, self.difference, alpha=beta)
+
+    def _resample(
+        self, scaled: Tensor, beta: float | Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        r"""x from h from β(b + xW), which is overwritten."""
+        bits = Bits(2, scaled.device, generator)
+        h = bits(scaled)
+        if isinstance(beta, Tensor):
+            x = torch.addmm(self._visible(beta), h.mul_(beta), self.W.T)
+        else:
+            x = torch.addmm(self._visible(beta), h, self.W.T, alpha=beta)
+        return bits(x)
+
+
+def base_biases(data: Numbers, smoothing: float = 1.0) -> Tensor:
+    r"""Log odds (I,) of each bit of binary data (n, I), as if seen `smoothing` times more each way.
+
+    >>> base_biases([[0, 1], [0, 1], [0, 0]], smoothing=0.5).exp()
+    tensor([0.1429, 1.6667])
+    """
+    smoothing = number("smoothing", smoothing, "a number above 0", lambda s: s > 0)
+    bits = _binary(data)
+    ones = bits.sum(0, dtype=torch.float64)
+    return torch.log((ones + smoothing) / (len(bits) - ones + smoothing)).float()
+
+
+def _binary(data: Numbers) -> Tensor:
+    r"""Data (n, I) of zeros and ones, of any type that holds them, as a tensor."""
+    bits = as_part(data, "data").values
+    if bits.dim() != 2:
+        expected = "shape (n, I): one row for each example, as x.reshape(len(x), -1) gives"
+        raise ArgumentError("data", f"shape {tuple(bits.shape)}", expected)
+    other = (bits != 0) & (bits != 1)
+    if other.any():
+        received = f"{int(other.sum()):,} values such as {bits[other][0].item():g}"
+        expected = "zeros and ones: binarise first, as (x > 0.5) does"
+        raise ArgumentError("data", received, expected)
+    return bits
+
+
+def _check_beta(argument: str, beta: float | Tensor) -> float | Tensor:
+    if isinstance(beta, Tensor):  # whose value is not looked at: a GPU would have to be waited for
+        return beta
+    return number(argument, beta, "a number from 0 to 1", lambda value: 0 <= value <= 1)
+
+
+@torch.no_grad()
+def train_rbm(
+    data: Numbers,
+    hidden: int,
+    *,
+    sweeps: int = 1,
+    persistent: bool = False,
+    chains: int | None = None,
+    epochs: int = 20,
+    batch_size: int = 100,
+    lr: float = 0.05,
+    momentum: float = 0.9,
+    weight_decay: float = 2e-4,
+    seed: int = 0,
+    device: str | torch.device = "auto",
+    progress: bool = True,
+) -> RBM:
+    r"""An RBM trained on binary data by an approximate gradient of the log likelihood.
+
+    The gradient is the difference of two means of the statistics xhᵀ, x and h: over the data, and
+    over the model. CD-k takes the second from chains that start at the batch and run k sweeps;
+    persistent CD from chains that go on throughout the training, which costs the same and comes
+    closer to the model. The rate falls linearly to zero. Weights start small, visible biases at
+    the log odds of the data.
+
+    Arguments:
+        data: Zeros and ones (n, I), as floats, integers or booleans.
+        hidden: The number of hidden units J.
+        sweeps: Sweeps of block Gibbs before each step: the k of CD-k. Default: 1.
+        persistent: Whether chains go on from step to step. Default: False.
+        chains: The number of persistent chains. Default: the batch size.
+        epochs: Passes over the data. Default: 20.
+        batch_size: Examples in a step. Default: 100.
+        lr: The first learning rate; halve it if the training diverges. Default: 0.05.
+        momentum: The momentum after the first five epochs, which have 0.5 at most. Default: 0.9.
+        weight_decay: The part of W that is subtracted from its gradient. Default: 2e-4.
+        seed: The seed of weights, order and chains. Default: 0.
+        device: The device to train on, where the RBM stays. Default: "auto", a GPU if there is one.
+        progress: Whether to show a bar in a terminal. Default: True.
+
+    >>> data = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]]).repeat(50, 1)
+    >>> rbm = train_rbm(data, 3, epochs=30, batch_size=10, device="cpu")
+    >>> bool(rbm(data[:1].float()) > rbm(torch.tensor([[0.0, 1.0, 0.0, 1.0]])))
+    True
+    """
+    bits = _binary(data)
+    whole = "a whole number from 1"
+    sweeps = whole_number("sweeps", sweeps, whole, 1)
+    epochs = whole_number("epochs", epochs, whole, 1)
+    batch_size = min(whole_number("batch_size", batch_size, whole, 1), len(bits))
+    if chains is not None and not persistent:
+        raise ArgumentError("chains", chains, "none without persistent=True")
+    chains = batch_size if chains is None else whole_number("chains", chains, whole, 1)
+    lr = number("lr", lr, "a number above 0", lambda rate: rate > 0)
+    momentum = number("momentum", momentum, "a number from 0 to below 1", lambda m: 0 <= m < 1)
+    weight_decay = number("weight_decay", weight_decay, "a number from 0", lambda d: d >= 0)
+    place = choose_device(device)
+    generator = torch.Generator(place).manual_seed(whole_number("seed", seed, "a whole number", 0))
+
+    rbm = RBM.random(bits.shape[1], hidden, 0.01, generator, device=place)
+    rbm.a.copy_(base_biases(bits))
+    rbm.b.zero_()
+    bits = bits.to(place, torch.uint8)  # a quarter of the floats' size
+    parameters = (rbm.W, rbm.a, rbm.b)
+    speed = [torch.zeros_like(parameter) for parameter in parameters]
+    state = rbm.start(chains, generator) if persistent else None
+    steps, step = epochs * -(-len(bits) // batch_size), 0
+    for epoch in tracked(range(epochs), "training", progress):
+        keep = min(momentum, 0.5) if epoch < 5 else momentum
+        for rows in torch.randperm(len(bits), generator=generator, device=place).split(batch_size):
+            batch = bits[rows].float()
+            model = rbm.advance(batch if state is None else state, sweeps, generator)
+            state = model if persistent else None
+            gradient = contrast(rbm, batch, model)
+            gradient.W.sub_(rbm.W, alpha=weight_decay)
+            rate = lr * (1 - step / steps)
+            for parameter, velocity, slope in zip(parameters, speed, gradient, strict=True):
+                parameter.add_(velocity.mul_(keep).add_(slope, alpha=rate))
+            step += 1
+        if not all(parameter.isfinite().all() for parameter in parameters):
+            raise LimbeckError(
+                f"lr: expected a lower rate, such as {lr / 4:g}, got {lr:g}, "
+                f"with which the training diverged in epoch {epoch + 1}"
+            )
+    return rbm
+
+
+def contrast(rbm: RBM, data: Tensor, model: Tensor) -> Statistics:
+    r"""The gradient of the mean log likelihood of data (n, I), by samples (m, I) of the model."""
+    pairs = zip(rbm.statistics(data), rbm.statistics(model), strict=True)
+    return Statistics(*(seen - imagined for seen, imagined in pairs))

@@ -13,11 +13,11 @@ from limbeck.errors import ArgumentError
 
 __all__ = ["Coded", "Numeric", "TableEncoder"]
 
+# categories up to which each has an indicator of its own
 ONE_HOT = 16
-r"""Categories up to which each has an indicator of its own."""
 
+# the largest embedding that is chosen automatically
 WIDEST = 32
-r"""The largest embedding that is chosen automatically."""
 
 
 class Numeric(NamedTuple):

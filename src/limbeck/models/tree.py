@@ -1,7 +1,8 @@
-r"""A single tree in words: nested rules that people can read and check."""
+r"""Sums of decision trees as a module, read from scikit-learn, and a single tree as rules."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -12,13 +13,13 @@ from torch import Tensor, nn
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 
-__all__ = ["Grown", "Trees", "rules"]
+__all__ = ["Grown", "Trees", "is_tree_estimator", "of_tree", "read", "rules"]
 
+# what trees add up to: classes in two forms, values, or labels by themselves in two forms
 KINDS = ("probabilities", "logits", "values", "labels", "label_logits")
-r"""What trees add up to: classes in two forms, values, or labels by themselves in two forms."""
 
+# how near to 0 and 1 probabilities of labels may come, as logits
 SURE = 1e-6
-r"""How near to 0 and 1 probabilities of labels may come, as logits."""
 
 
 class Grown(NamedTuple):
@@ -55,13 +56,13 @@ class Trees(nn.Module):
     Arguments:
         grown: The trees.
         inputs: The number of columns D.
-        kind: What they add up to: "probabilities", "logits", "values", or of labels of which
-            several may hold "labels", their probabilities, or "label_logits". Outputs are logits
-            of labels either way.
-        base: The constant (K,); None is zero.
-        factor: What the trees' values are multiplied by.
-        missing: Whether rules in words say where missing values go.
-        dtype: The outputs' floating-point type.
+        kind: What they add up to: "probabilities", "logits", "values", or for labels of which
+            several may hold "labels" (probabilities) or "label_logits". Outputs are logits of
+            labels either way.
+        base: The constant (K,). Default: zero.
+        factor: A factor of the trees' values. Default: 1.
+        missing: Whether rules in words say where missing values go. Default: False.
+        dtype: The outputs' floating-point type. Default: float32.
     """
 
     feature: Tensor
@@ -77,7 +78,7 @@ class Trees(nn.Module):
         inputs: int,
         kind: str,
         *,
-        base: Any = None,
+        base: np.ndarray | Sequence[float] | None = None,
         factor: float = 1.0,
         missing: bool = False,
         dtype: torch.dtype = torch.float32,
@@ -115,8 +116,6 @@ class Trees(nn.Module):
         Trees and forests of classes give probabilities, boosted ones logits (n, classes), and
         regressors values. Missing values go where scikit-learn sends them.
         """
-        from limbeck.models.tree_fit import read
-
         return cls(**read(estimator), dtype=dtype)
 
     @property
@@ -168,9 +167,10 @@ class Trees(nn.Module):
         r"""The rules of a single tree in words: what each leaf predicts, and its share of rows.
 
         Arguments:
-            feature_names: Names of the D columns; None calls them x[0], x[1], ...
-            class_names: Names of the K classes, labels or values; None numbers them.
-            thresholds: How the numbers that each of the D columns is compared with are written.
+            feature_names: Names of the D columns. Default: x[0], x[1], ...
+            class_names: Names of the K classes, labels or values. Default: their numbers.
+            thresholds: Functions that format the thresholds of each of the D columns.
+                Default: six digits.
         """
         return rules(self, feature_names, class_names, thresholds)
 
@@ -242,13 +242,6 @@ def _levels(left: np.ndarray) -> int:
     return count
 
 
-SHOWN = 5
-r"""Classes at most that a leaf's line names."""
-
-LEAST = 0.005
-r"""The probability from which a class is named."""
-
-
 def rules(
     tree: Trees,
     feature_names: Sequence[Any] | None,
@@ -261,31 +254,25 @@ def rules(
     outputs = tree.value.shape[1]
     columns = _names("feature_names", feature_names, tree.inputs, "x[{}]")
     classes = _names("class_names", class_names, outputs, "{}" if outputs > 1 else "value")
-    shown = thresholds or [_short] * tree.inputs
+    shown = thresholds or ["{:.6g}".format] * tree.inputs
     left, leaf, share = tree.left.tolist(), tree.is_leaf.tolist(), tree.share.tolist()
     feature, threshold, value = tree.feature.tolist(), tree.threshold.tolist(), _values(tree)
     lines: list[str] = []
-    rest: list[tuple[int, int, str]] = [
-        (0, 0, "")
-    ]  # nodes to come, their level and what leads there
+    rest = [(0, 0, "")]  # nodes to come, their level and the line before
     while rest:
         node, level, before = rest.pop()
         if before:
             lines.append("    " * (level - 1) + before)
         pad = "    " * level
         if leaf[node]:
-            said = _said(value[node], classes, tree.kind)
-            lines.append(f"{pad}{said}  ({share[node]:.1%} of rows)")
+            prediction = _prediction(value[node], classes, tree.kind)
+            lines.append(f"{pad}{prediction}  ({share[node]:.1%} of rows)")
             continue
         column, missing_right = feature[node] % tree.inputs, feature[node] >= tree.inputs
         gone = " or missing" if tree.missing and not missing_right else ""
         lines.append(f"{pad}if {columns[column]} <= {shown[column](threshold[node])}{gone}:")
         rest += [(left[node] + 1, level + 1, "else:"), (left[node], level + 1, "")]
     return "\n".join(lines)
-
-
-def _short(threshold: float) -> str:
-    return f"{threshold:.6g}"
 
 
 def _values(tree: Trees) -> list[list[float]]:
@@ -305,9 +292,157 @@ def _names(argument: str, names: Sequence[Any] | None, count: int, pattern: str)
     return [str(name) for name in names]
 
 
-def _said(value: list[float], names: list[str], kind: str) -> str:
+def _prediction(value: list[float], names: list[str], kind: str) -> str:
     if kind == "values":
         return ", ".join(f"{name} {v:.4g}" for name, v in zip(names, value, strict=True))
-    best = sorted(range(len(value)), key=lambda k: -value[k])[:SHOWN]
-    told = [k for k in best if value[k] >= LEAST] or best[:1]
-    return ", ".join(f"{names[k]} {value[k]:.2f}" for k in told)
+    best = sorted(range(len(value)), key=lambda k: -value[k])[:5]
+    shown = [k for k in best if value[k] >= 0.005] or best[:1]
+    return ", ".join(f"{names[k]} {value[k]:.2f}" for k in shown)
+
+
+NAMES = (
+    "DecisionTree", "ExtraTree", "RandomForest", "ExtraTrees", "GradientBoosting",
+    "HistGradientBoosting",
+)  # fmt: skip
+# losses whose boosted sum is the prediction, or its logit
+IDENTITY = ("squared_error", "absolute_error", "quantile", "huber", "log_loss", "exponential")
+
+
+def is_tree_estimator(estimator: object) -> bool:
+    r"""Whether something is one of scikit-learn's trees, forests or boosted models."""
+    return _kind(estimator) is not None
+
+
+def read(estimator: Any) -> dict[str, Any]:
+    r"""The arguments of `Trees` for an estimator: trees, factor, constant and kind."""
+    from sklearn.exceptions import NotFittedError
+    from sklearn.utils.validation import check_is_fitted
+
+    kind = _kind(estimator)
+    if kind is None:
+        expected = ", ".join(f"{name}Classifier or -Regressor" for name in NAMES)
+        raise ArgumentError("estimator", f"a {type(estimator).__name__}", expected)
+    try:
+        check_is_fitted(estimator)
+    except NotFittedError:
+        received = f"a {type(estimator).__name__} that is not fitted"
+        raise ArgumentError("estimator", received, "a fitted one") from None
+    classifies = hasattr(estimator, "classes_")
+    if classifies and getattr(estimator, "n_outputs_", 1) > 1:
+        expected = "one with a single output; for several labels, a regressor on 0 and 1"
+        raise ArgumentError("estimator", "a classifier with several outputs", expected)
+    inputs = int(estimator.n_features_in_)
+    if "Boosting" not in kind:
+        members = getattr(estimator, "estimators_", None) or [estimator]
+        return {
+            "grown": [of_tree(member.tree_, classifies) for member in members],
+            "inputs": inputs,
+            "kind": "probabilities" if classifies else "values",
+            "factor": 1 / len(members),
+        }
+    return _boosted(estimator, kind.startswith("Hist"), classifies, inputs)
+
+
+def _kind(estimator: object) -> str | None:
+    r"""The name of the scikit-learn class that something is, less its ending."""
+    if not type(estimator).__module__.startswith("sklearn."):
+        return None
+    from sklearn import ensemble, tree
+
+    for name in NAMES:
+        for ending in ("Classifier", "Regressor"):
+            known = getattr(tree, name + ending, None) or getattr(ensemble, name + ending, None)
+            if known is not None and type(estimator) is known:
+                return name
+    return None
+
+
+def of_tree(tree: Any, classifies: bool) -> Grown:
+    r"""A tree as estimators keep it under `tree_`."""
+    value = tree.value[:, 0, :] if classifies else tree.value[:, :, 0]
+    if classifies:  # counts in older versions
+        value = value / value.sum(1, keepdims=True)
+    return Grown(
+        tree.children_left, tree.children_right, tree.feature, _rounded_down(tree.threshold),
+        tree.missing_go_to_left, value, tree.weighted_n_node_samples,
+    )  # fmt: skip
+
+
+def _rounded_down(threshold: np.ndarray) -> np.ndarray:
+    r"""The greatest 32-bit numbers below: a 32-bit x is above both or neither."""
+    with np.errstate(over="ignore"):
+        near = threshold.astype(np.float32)
+    below = np.nextafter(near, np.float32(-np.inf))
+    return np.where(near.astype(np.float64) > threshold, below, near)
+
+
+def _of_nodes(nodes: np.ndarray) -> Grown:
+    r"""A tree of a histogram-based model."""
+    leaf = nodes["is_leaf"] != 0
+    left = np.where(leaf, -1, nodes["left"].astype(np.int64))
+    right = np.where(leaf, -1, nodes["right"].astype(np.int64))
+    value, weight = nodes["value"][:, None], nodes["count"].astype(np.float64)
+    with np.errstate(over="ignore"):
+        # thresholds may be rows' own 64-bit numbers, and these are rounded in the same way
+        threshold = nodes["num_threshold"].astype(np.float32)
+    return Grown(
+        left, right, nodes["feature_idx"].astype(np.int64), threshold,
+        nodes["missing_go_to_left"], value, weight,
+    )  # fmt: skip
+
+
+def _boosted(estimator: Any, histogram: bool, classifies: bool, inputs: int) -> dict[str, Any]:
+    _refuse(estimator, histogram)
+    if histogram:
+        rounds = [[_of_nodes(p.nodes) for p in each] for each in estimator._predictors]
+        factor = 1.0  # values are shrunk already
+    else:
+        rounds = [[of_tree(e.tree_, False) for e in each] for each in estimator.estimators_]
+        factor = float(estimator.learning_rate)
+    outputs = len(rounds[0])
+    columns = [*range(outputs)]
+    if classifies and outputs == 1:  # log odds: the logit of the second of two classes
+        outputs, columns = 2, [1]
+        factor *= 2 if estimator.loss == "exponential" else 1
+    grown = [
+        tree._replace(value=_in_column(tree.value, k, outputs))
+        for each in rounds
+        for k, tree in zip(columns, each, strict=True)
+    ]
+    made: dict[str, Any] = {
+        "grown": grown, "inputs": inputs, "kind": "logits" if classifies else "values",
+        "factor": factor,
+    }  # fmt: skip
+    # the constant is the difference between the model and its trees at any row
+    row = np.zeros((1, inputs))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about names of columns
+        raw = estimator.decision_function(row) if classifies else estimator.predict(row)
+    whole = np.zeros(outputs)
+    whole[columns] = raw.reshape(-1) * (2 if estimator.loss == "exponential" else 1)
+    trees = Trees(**made, dtype=torch.float64)
+    return {**made, "base": whole - trees(torch.tensor(row))[0].numpy()}
+
+
+def _in_column(value: np.ndarray, column: int, outputs: int) -> np.ndarray:
+    columns = np.zeros((len(value), outputs))
+    columns[:, column] = value[:, 0]
+    return columns
+
+
+def _refuse(estimator: Any, histogram: bool) -> None:
+    r"""Refuse boosted models whose sum of trees is not all that there is to them."""
+    from sklearn.dummy import DummyClassifier, DummyRegressor
+
+    if histogram:
+        categorical = getattr(estimator, "is_categorical_", None)
+        if categorical is not None and np.any(categorical):
+            expected = "one without categorical columns, which its trees split in another way"
+            raise ArgumentError("estimator", f"a {type(estimator).__name__} with some", expected)
+        if estimator.loss not in IDENTITY:
+            raise ArgumentError.unknown("estimator.loss", estimator.loss, IDENTITY)
+        return
+    start = estimator.init_
+    if not isinstance(start, str | DummyClassifier | DummyRegressor):
+        received = f"a {type(start).__name__}"
+        raise ArgumentError("estimator.init", received, "None or 'zero': a constant to start from")

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.rbm import RBM
-from limbeck.models.rbm_path import base_biases
+from limbeck.models.rbm import RBM, base_biases
 from limbeck.normalization.bounds import mean_bound
 from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import Densities

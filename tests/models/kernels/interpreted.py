@@ -3,7 +3,6 @@ r"""Run by test_triton.py in a process of its own, where Triton interprets its k
 import torch
 
 from limbeck.models.kernels import nade_triton
-from limbeck.models.kernels.bits_triton import bits_
 from limbeck.models.kernels.nade_reference import logits as without_biases
 
 
@@ -56,7 +55,7 @@ def check_nade() -> None:
 def check_bits() -> None:
     logits = torch.tensor([-4.0, -1.0, 0.0, 0.5, 3.0]).repeat_interleave(40_000)
     seeds = torch.tensor([[3], [4]])
-    one, again, other = (bits_(logits.clone(), seeds[k]) for k in (0, 0, 1))
+    one, again, other = (nade_triton.bits_(logits.clone(), seeds[k]) for k in (0, 0, 1))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert set(one.tolist()) == {0.0, 1.0}
@@ -70,7 +69,7 @@ def check_bits() -> None:
     for lag in (1, 2, 512, 2048):
         assert abs(torch.corrcoef(torch.stack([each[lag:], each[:-lag]]))[0, 1]) < 4.5 / 190
     sure = torch.tensor([50.0, -50.0])
-    assert bits_(sure, seeds[0]).tolist() == [1.0, 0.0]
+    assert nade_triton.bits_(sure, seeds[0]).tolist() == [1.0, 0.0]
 
 
 if __name__ == "__main__":

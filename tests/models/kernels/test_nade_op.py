@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.func import grad, hessian, jacrev, jvp, vjp, vmap
 
-from limbeck.models.kernels import nade_backends, nade_blocks, nade_native, nade_op
+from limbeck.models.kernels import nade_blocks, nade_native, nade_op
 from limbeck.models.kernels import nade_reference as reference
 
 nade_op.prepare_tracing()
@@ -26,9 +26,7 @@ def problem(n=3, inputs=33, hidden=4, dtype=torch.float64):
 def kernels(request, monkeypatch):
     if request.param == "native" and not nade_native.available():
         pytest.skip("no C++ compiler")
-    monkeypatch.setattr(
-        nade_backends, "WORTH_NATIVE", 0 if request.param == "native" else float("inf")
-    )
+    monkeypatch.setattr(nade_op, "WORTH_NATIVE", 0 if request.param == "native" else float("inf"))
 
 
 def close(found, expected):

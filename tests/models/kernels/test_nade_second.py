@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch.func import grad, jvp, vjp
 
+from limbeck.models.kernels import nade_blocks
 from limbeck.models.kernels import nade_reference as reference
-from limbeck.models.kernels import nade_second
-from limbeck.models.kernels.nade_second import Direction, r_logits, r_products, r_pull
+from limbeck.models.kernels.nade_blocks import Direction, r_logits, r_products, r_pull
 
 
 def problem(n=3, inputs=31, hidden=4, seed=0):
@@ -70,7 +70,7 @@ def test_without_weights_examples_count_alike():
 def test_examples_may_be_done_in_chunks(monkeypatch):
     variables, v, g = problem(n=5)
     expected = r_products(*variables, Direction(*v), g)
-    monkeypatch.setattr(nade_second, "NUMBERS", 2 * nade_second.BLOCK * 4)
+    monkeypatch.setattr(nade_blocks, "R_NUMBERS", 2 * nade_blocks.BLOCK * 4)
     for one, other in zip(r_products(*variables, Direction(*v), g), expected, strict=True):
         torch.testing.assert_close(one, other)
 

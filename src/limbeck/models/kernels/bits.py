@@ -2,13 +2,11 @@ r"""Products and draws of bits."""
 
 from __future__ import annotations
 
-import importlib.util
-from functools import cache
-
 import torch
 from torch import Tensor
 
 from limbeck.arrays import tensor_float
+from limbeck.models.kernels import triton_kernels
 
 __all__ = ["BitProducts", "Bits", "halves"]
 
@@ -19,9 +17,6 @@ class BitProducts:
     Tensor cores round factors to TF32, which has 11 significant bits. Bits are exact in it, and
     weights are the sum of two such numbers to 22 bits: two products of rounded factors give what
     one of float32 factors gives, and take less time than that on a GPU.
-
-    Arguments:
-        W: Weights (I, J).
     """
 
     def __init__(self, W: Tensor) -> None:
@@ -61,34 +56,22 @@ class Bits:
     r"""Turns logits into bits in place, each one with probability σ(logit).
 
     It never waits for a GPU, so that it can be captured in a CUDA graph.
-
-    Arguments:
-        draws: How many times it will be called.
-        device: Where the logits are.
-        generator: Where random numbers come from.
     """
 
     def __init__(self, draws: int, device: torch.device, generator: torch.Generator | None) -> None:
         self.generator, self.called = generator, 0
         self._seeds: Tensor | None = None
         self._noise: dict[torch.Size, Tensor] = {}
-        if device.type == "cuda" and _has_triton():
-            shape = (draws, 1)
-            self._seeds = torch.empty(shape, dtype=torch.int64, device=device)
+        if device.type == "cuda" and triton_kernels() is not None:
+            self._seeds = torch.empty((draws, 1), dtype=torch.int64, device=device)
             self._seeds.random_(generator=generator)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        if self._seeds is not None and logits.dtype == torch.float32:
-            from limbeck.models.kernels.bits_triton import bits_
-
+        kernels = triton_kernels() if self._seeds is not None else None
+        if kernels is not None and self._seeds is not None and logits.dtype == torch.float32:
             self.called += 1
-            return bits_(logits, self._seeds[self.called - 1])
+            return kernels.bits_(logits, self._seeds[self.called - 1])
         if logits.shape not in self._noise:
             self._noise[logits.shape] = torch.empty_like(logits)
         noise = self._noise[logits.shape].uniform_(generator=self.generator)
         return logits.sigmoid_().gt_(noise)
-
-
-@cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None

@@ -1,10 +1,15 @@
-r"""NADE in plain torch, in blocks of inputs: value, pull-back and sampling in bounded memory.
+r"""NADE in plain torch, in blocks of inputs: values, derivatives and samples in bounded memory.
 
 One matrix product carries the activations a of all rows from a block into the next. Inside a
 block they change only behind inputs that are not zero, so that a row with k of these in the block
 has k + 1 states h = σ(a). These are rows of one matrix: a product with the inputs before each
 gives the activations, another one z, and two more the derivatives. The pull-back goes through
 the blocks backwards, recomputes the states, and carries the sums of the activations' derivatives.
+
+Second derivatives are the R products of appendix C: R{·} is the derivative along a direction v of
+x and the parameters. Applied to the equations of forward and backward propagation it gives
+Hessian-vector products in linear time. Parts of v that are None are zero, and what they would add
+is left out. R products are plain functions of tensors, and may be differentiated again.
 """
 
 from __future__ import annotations
@@ -16,13 +21,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["logits", "pull", "sample"]
+__all__ = ["Direction", "Products", "logits", "pull", "r_logits", "r_products", "r_pull", "sample"]
 
+# inputs in a block: more make the products dearer, fewer the calls more
 BLOCK = 28
-r"""Inputs in a block: more make the products dearer, fewer the calls more."""
 
+# activations at a time: on a CPU they should stay in cache, on a GPU they should fill it
 NUMBERS = {"cpu": 2**20, "cuda": 2**26}
-r"""Activations at a time: on a CPU they should stay in cache, on a GPU they should fill it."""
 
 
 class _States(NamedTuple):
@@ -61,7 +66,7 @@ def pull(
     r"""The pull-back of d (n, I) through `logits`: to x, (0,) if not wanted, and to w, c, u."""
     gx = torch.empty_like(x) if wants_x else x.new_empty(0)
     gw, gc, gu = (torch.zeros_like(parameter) for parameter in (w, c, u))
-    blocks = list(_blocks(x, period))
+    blocks = _blocks(x, period)
     with _plain(x):
         for rows in _chunks(x, _block(period) * w.shape[1]):
             starts = w.new_empty(len(blocks), len(x[rows]), w.shape[1])
@@ -143,9 +148,9 @@ def _block(period: int) -> int:
     return max(BLOCK // period, 1) * period
 
 
-def _blocks(x: Tensor, period: int) -> Iterator[slice]:
+def _blocks(x: Tensor, period: int) -> list[slice]:
     size, inputs = _block(period), x.shape[1]
-    return (slice(i, min(i + size, inputs)) for i in range(0, inputs, size))
+    return [slice(i, min(i + size, inputs)) for i in range(0, inputs, size)]
 
 
 def _chunks(x: Tensor, each: int) -> Iterator[slice]:
@@ -157,3 +162,201 @@ def _chunks(x: Tensor, each: int) -> Iterator[slice]:
 def _plain(x: Tensor) -> AbstractContextManager[object]:
     r"""No automatic half precision, in which training may run."""
     return torch.autocast(x.device.type, enabled=False)
+
+
+# activations at a time in R products
+R_NUMBERS = 2**23
+
+
+class Direction(NamedTuple):
+    r"""v, by the variables that its parts belong to: shapes are theirs, None is zero."""
+
+    x: Tensor | None = None
+    w: Tensor | None = None
+    c: Tensor | None = None
+    u: Tensor | None = None
+    b: Tensor | None = None
+
+
+class Products(NamedTuple):
+    r"""R{·} of Σ_n g_n log p(x_n)'s gradient, and of each log p(x_n), (n,)."""
+
+    value: Tensor
+    x: Tensor
+    w: Tensor
+    c: Tensor
+    u: Tensor
+    b: Tensor
+
+
+def r_products(
+    x: Tensor,
+    w: Tensor,
+    c: Tensor,
+    u: Tensor,
+    b: Tensor,
+    v: Direction,
+    g: Tensor | None = None,
+    m: Tensor | None = None,
+) -> Products:
+    r"""H v, where H is the Hessian of Σ_n g_n log p(x_n) with respect to x and the parameters.
+
+    Arguments:
+        x: Inputs (n, I) in NADE's order, of any values.
+        w: Weights into the hidden units, (I, J).
+        c: The hidden units' biases, (J,).
+        u: Weights out of the hidden units, (I, J).
+        b: The outputs' biases, (I,).
+        v: The direction.
+        g: The weights of examples, (n,); None for ones.
+        m: What is subtracted from x where it enters the activations, (I,); None for nothing.
+    """
+    y = x if m is None else x - m
+    z, rz = r_logits(y, w, c, u, v)
+    z = z + b
+    rz = rz if v.b is None else rz + v.b
+    guess = z.sigmoid()
+    d = x - guess  # ∂L/∂b
+    rd = -guess * (1 - guess) * rz
+    rd = rd if v.x is None else rd + v.x
+    value = (d * rz).sum(1) if v.x is None else (d * rz + v.x * z).sum(1)
+    weight = torch.ones_like(value).unsqueeze(1) if g is None else g.unsqueeze(1)
+    rx, rw, rc, ru = r_pull(weight * d, weight * rd, y, w, c, u, v)
+    return Products(value, rx + weight * rz, rw, rc, ru, (weight * rd).sum(0))
+
+
+def r_logits(
+    x: Tensor, w: Tensor, c: Tensor, u: Tensor, v: Direction, period: int = 1
+) -> tuple[Tensor, Tensor]:
+    r"""z without biases and R{z}, both (n, I): the forward phase."""
+    parts = [_r_logits(x[some], w, c, u, _of(v, some), period) for some in _r_chunks(x, w)]
+    z, rz = zip(*parts, strict=True)
+    return torch.cat(z), torch.cat(rz)
+
+
+def r_pull(
+    d: Tensor,
+    rd: Tensor | None,
+    x: Tensor,
+    w: Tensor,
+    c: Tensor,
+    u: Tensor,
+    v: Direction,
+    period: int = 1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r"""R{·} of the pull-back of d (n, I) through the logits, with R{d} = rd: the backward phase.
+
+    It gives R{∂/∂x} (n, I), as far as it goes through the activations, R{∂/∂w}, R{∂/∂c} and
+    R{∂/∂u}.
+    """
+    parts = [
+        _r_pull(d[some], None if rd is None else rd[some], x[some], w, c, u, _of(v, some), period)
+        for some in _r_chunks(x, w)
+    ]
+    rx, *sums = zip(*parts, strict=True)
+    rw, rc, ru = (torch.stack(each).sum(0) for each in sums)
+    return torch.cat(rx), rw, rc, ru
+
+
+def _r_logits(
+    x: Tensor, w: Tensor, c: Tensor, u: Tensor, v: Direction, period: int
+) -> tuple[Tensor, Tensor]:
+    z, rz = [], []
+    a, ra = _first(x, c, v)
+    for rows in _blocks(x, period):
+        h, rh = _r_states(x, w, v, rows, a, ra, period)
+        a, ra = _r_carry(x, w, v, rows, a, ra)
+        z.append((h * u[rows]).sum(2))
+        here = (rh * u[rows]).sum(2)
+        rz.append(here if v.u is None else here + (h * v.u[rows]).sum(2))
+    return torch.cat(z, 1), torch.cat(rz, 1)
+
+
+def _r_pull(
+    d: Tensor,
+    rd: Tensor | None,
+    x: Tensor,
+    w: Tensor,
+    c: Tensor,
+    u: Tensor,
+    v: Direction,
+    period: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    blocks = _blocks(x, period)
+    starts = [_first(x, c, v)]
+    for rows in blocks[:-1]:
+        starts.append(_r_carry(x, w, v, rows, *starts[-1]))
+    s = rs = torch.zeros_like(starts[0][0])  # Σ ∂/∂a over the blocks behind, and its R{·}
+    products = []
+    for rows, start in reversed(list(zip(blocks, starts, strict=True))):
+        a, ra = start
+        h, rh = _r_states(x, w, v, rows, a, ra, period)
+        at_z, r_at_z = d[:, rows].unsqueeze(2), None if rd is None else rd[:, rows].unsqueeze(2)
+        at_u = at_z * h
+        r_at_u = at_z * rh if r_at_z is None else r_at_z * h + at_z * rh
+        at_a = at_u * u[rows] * (1 - h)
+        r_at_a = r_at_u * u[rows] * (1 - h) - at_u * u[rows] * rh
+        if v.u is not None:
+            r_at_a = r_at_a + at_u * v.u[rows] * (1 - h)
+        before = _before(rows, period, x)
+        later = s.unsqueeze(1) + before.T @ at_a  # Σ_{i' > i} ∂/∂a_i', (n, B, J)
+        r_later = rs.unsqueeze(1) + before.T @ r_at_a
+        rx = (r_later * w[rows]).sum(2)
+        rw = (r_later * x[:, rows].unsqueeze(2)).sum(0)
+        if v.w is not None:
+            rx = rx + (later * v.w[rows]).sum(2)
+        if v.x is not None:
+            rw = rw + (later * v.x[:, rows].unsqueeze(2)).sum(0)
+        products.append((rx, rw, r_at_u.sum(0)))
+        s, rs = s + at_a.sum(1), rs + r_at_a.sum(1)
+    for_x, for_w, for_u = zip(*reversed(products), strict=True)
+    return torch.cat(for_x, 1), torch.cat(for_w), rs.sum(0), torch.cat(for_u)
+
+
+def _first(x: Tensor, c: Tensor, v: Direction) -> tuple[Tensor, Tensor]:
+    r"""The first activations (n, J) and their R{·}."""
+    a = c.expand(len(x), -1)
+    return a, torch.zeros_like(a) if v.c is None else v.c.expand(len(x), -1)
+
+
+def _r_carry(
+    x: Tensor, w: Tensor, v: Direction, rows: slice, a: Tensor, ra: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Activations and their R{·} behind a block."""
+    if v.w is not None:
+        ra = ra + x[:, rows] @ v.w[rows]
+    if v.x is not None:
+        ra = ra + v.x[:, rows] @ w[rows]
+    return a + x[:, rows] @ w[rows], ra
+
+
+def _r_states(
+    x: Tensor, w: Tensor, v: Direction, rows: slice, a: Tensor, ra: Tensor, period: int
+) -> tuple[Tensor, Tensor]:
+    r"""The states h of a block of B inputs and their R{·}, (n, B, J)."""
+    before = _before(rows, period, x)
+    own = before * x[:, rows].unsqueeze(1)  # (n, B, B)
+    h = (a.unsqueeze(1) + own @ w[rows]).sigmoid()
+    inside = ra.unsqueeze(1)
+    if v.w is not None:
+        inside = inside + own @ v.w[rows]
+    if v.x is not None:
+        inside = inside + (before * v.x[:, rows].unsqueeze(1)) @ w[rows]
+    return h, h * (1 - h) * inside
+
+
+def _before(rows: slice, period: int, like: Tensor) -> Tensor:
+    r"""(B, B): whether the variable of input i' comes before that of input i."""
+    variable = torch.arange(rows.stop - rows.start, device=like.device) // period
+    return (variable.unsqueeze(1) > variable).to(like.dtype)
+
+
+def _of(v: Direction, some: slice) -> Direction:
+    r"""The direction of some examples."""
+    return v if v.x is None else v._replace(x=v.x[some])
+
+
+def _r_chunks(x: Tensor, w: Tensor) -> list[slice]:
+    r"""Examples to be done together: at least one chunk, which may be empty."""
+    rows = max(R_NUMBERS // (BLOCK * w.shape[1]), 1)
+    return [slice(r, r + rows) for r in range(0, max(len(x), 1), rows)]

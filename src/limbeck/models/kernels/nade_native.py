@@ -25,13 +25,13 @@ from limbeck.models.kernels import nade_blocks
 __all__ = ["available", "library", "log", "logits", "pull", "sample"]
 
 FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
+# what is tried in turn beside: compilers and processors do not all know all of these
 TUNED: tuple[list[str], ...] = (
     ["-march=native", "-fopenmp"],
     ["-mcpu=native", "-fopenmp"],
     ["-march=native"],
     [],
 )
-r"""What is tried in turn beside: compilers and processors do not all know all of these."""
 
 log = logging.getLogger("limbeck")
 
@@ -109,14 +109,14 @@ def _compile(compiler: str, source: Path, made: Path) -> None:
 
 
 NAMES = {torch.float32: "float", torch.float64: "double"}
+# rows that pass over a tile of hidden units before the next tile is taken
 GROUP = 64
-r"""Rows that pass over a tile of hidden units before the next tile is taken."""
 
+# rows whose lists of changes are kept at a time
 CHUNK = 256
-r"""Rows whose lists of changes are kept at a time."""
 
+# rows that are sampled in step, as in the source
 ROWS = 8
-r"""Rows that are sampled in step, as in the source."""
 
 KEPT = 2**25
 r"""Bytes of working memory up to which it is kept for the next call.

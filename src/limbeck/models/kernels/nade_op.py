@@ -1,25 +1,30 @@
 r"""NADE's operator: one function for all devices, differentiable to any order, and traceable.
 
-What the kernels do is hidden from tracers in operators of their own. Derivatives are those of
-`torch.autograd.Function`, so that autograd, `torch.func` and the compiler agree on them: the
-derivative of `logits` is `pull`, and the derivatives of `pull` are the R products.
+It chooses the kernels (Triton on a GPU, C++ on a CPU, or plain torch) and hides them from tracers
+in operators of their own. Derivatives are those of `torch.autograd.Function`, so that autograd,
+`torch.func` and the compiler agree: the derivative of `logits` is `pull`, and the derivatives of
+`pull` are the R products.
 """
 
 from __future__ import annotations
 
 import functools
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from limbeck.models.kernels import nade_backends as backends
-from limbeck.models.kernels.nade_second import Direction, r_logits, r_pull
+from limbeck.models.kernels import nade_blocks, nade_native, triton_kernels
+from limbeck.models.kernels.nade_blocks import Direction, r_logits, r_pull
 
 __all__ = ["log_prob", "logits", "prepare_tracing", "sample"]
 
 Some = Tensor | None
+
+# activations from which the C++ kernels pay, and the second that compiling them takes once
+WORTH_NATIVE = 2**16
 
 
 def log_prob(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Some = None) -> Tensor:
@@ -40,8 +45,22 @@ def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int = 
 def sample(
     uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Some = None
 ) -> tuple[Tensor, Tensor]:
-    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
-    return backends.sample(uniforms, w, c, u, b, m)
+    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities.
+
+    What enters the activations is x − m, if means m (I,) are given.
+    """
+    return (_gpu(uniforms, 1) or _cpu(uniforms, w)).sample(uniforms, w, c, u, b, m)
+
+
+def _cpu(x: Tensor, w: Tensor) -> ModuleType:
+    r"""The kernels in C++ or in plain torch."""
+    large = x.dtype in nade_native.NAMES and x.numel() * w.shape[1] >= WORTH_NATIVE
+    native = large and x.device.type == "cpu" and nade_native.available()
+    return nade_native if native else nade_blocks
+
+
+def _gpu(x: Tensor, period: int) -> ModuleType | None:
+    return triton_kernels() if x.is_cuda and period == 1 and x.dtype == torch.float32 else None
 
 
 @functools.cache
@@ -74,6 +93,24 @@ for _name, _schema in _SCHEMAS.items():
     _LIBRARY.define(_name + _schema)
 
 
+def _value(
+    x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int
+) -> tuple[Tensor, Tensor]:
+    r"""z (n, I) with biases, and what the kernels carry over to the pull-back."""
+    if (gpu := _gpu(x, period)) is not None:
+        return gpu.logits(x, w, c, u, b)
+    return _cpu(x, w).logits(x, w, c, u, period).add_(b), x.new_empty(0)
+
+
+def _pull(
+    d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, carry: Tensor, period: int, wants_x: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    r"""The pull-back of d (n, I) through the logits: to x, (0,) unless `wants_x`, w, c, u and b."""
+    if (gpu := _gpu(x, period)) is not None:
+        return gpu.gradients(d, x, w, c, u, carry, wants_x)
+    return *_cpu(x, w).pull(d, x, w, c, u, period, wants_x), d.sum(0)
+
+
 def _r_logits(
     x: Tensor, w: Tensor, c: Tensor, u: Tensor, vx: Some, vw: Some, vc: Some, vu: Some, period: int
 ) -> Tensor:
@@ -88,8 +125,8 @@ def _r_pull(
 
 
 for _name, _function in (
-    ("nade_logits", backends.logits),
-    ("nade_pull", backends.pull),
+    ("nade_logits", _value),
+    ("nade_pull", _pull),
     ("nade_r_logits", _r_logits),
     ("nade_r_pull", _r_pull),
 ):
@@ -98,7 +135,8 @@ for _name, _function in (
 
 @torch.library.register_fake("limbeck::nade_logits")
 def _(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int) -> tuple[Tensor, Tensor]:
-    return _like(x), x.new_empty(backends.carry_shape(x, w, period))
+    gpu = _gpu(x, period)
+    return _like(x), x.new_empty((0,) if gpu is None else gpu.carry_shape(x, w))
 
 
 @torch.library.register_fake("limbeck::nade_pull")
@@ -151,7 +189,9 @@ class _Logits(_Function):
         return torch.ops.limbeck.nade_logits.default(*inputs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
+    ) -> None:
         *tensors, _, ctx.period = inputs
         ctx.save_for_backward(*tensors, output[1])
         ctx.save_for_forward(*tensors)
@@ -160,9 +200,9 @@ class _Logits(_Function):
     @staticmethod
     def backward(ctx: Any, d: Tensor, _: Any) -> tuple[Any, ...]:
         wants_x, *wanted = ctx.needs_input_grad[:5]
-        gx, *found = _Pull.apply(d, *ctx.saved_tensors, ctx.period, wants_x)
-        given = (grad if asked else None for grad, asked in zip(found, wanted, strict=True))
-        return gx if wants_x else None, *given, None
+        gx, *gradients = _Pull.apply(d, *ctx.saved_tensors, ctx.period, wants_x)
+        needed = (grad if want else None for grad, want in zip(gradients, wanted, strict=True))
+        return gx if wants_x else None, *needed, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
@@ -179,7 +219,9 @@ class _Pull(_Function):
         return torch.ops.limbeck.nade_pull.default(*inputs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
+    ) -> None:
         *tensors, _, ctx.period, ctx.wants_x = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
@@ -198,9 +240,9 @@ class _Pull(_Function):
     @staticmethod
     def jvp(ctx: Any, rd: Some, *tangents: Any) -> tuple[Some, ...]:
         d, *tensors = ctx.saved_tensors
-        found = _RPull.apply(d, rd, *tensors, *tangents[:4], ctx.period)
+        rx, *rest = _RPull.apply(d, rd, *tensors, *tangents[:4], ctx.period)
         at_b = torch.zeros_like(d[0]) if rd is None else rd.sum(0)
-        return found[0] if ctx.wants_x else None, *found[1:], at_b
+        return rx if ctx.wants_x else None, *rest, at_b
 
 
 class _RLogits(_Function):
@@ -211,7 +253,9 @@ class _RLogits(_Function):
         return torch.ops.limbeck.nade_r_logits.default(*inputs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
+    ) -> None:
         *tensors, ctx.period = inputs
         ctx.save_for_backward(*tensors)
 
@@ -240,13 +284,9 @@ def _pull_back(formula: Any, ctx: Any, cotangents: Any) -> tuple[Some, ...]:
     there = [number for number, tensor in enumerate(saved) if tensor is not None]
 
     def function(*tensors: Tensor) -> Any:
-        every: list[Some] = [None] * len(saved)
-        for number, tensor in zip(there, tensors, strict=True):
-            every[number] = tensor
-        return formula(*every, ctx.period)
+        known = dict(zip(there, tensors, strict=True))
+        return formula(*map(known.get, range(len(saved))), ctx.period)
 
     pull = torch.func.vjp(function, *(saved[number] for number in there))[1]
-    found: list[Some] = [None] * (len(saved) + 1)
-    for number, derivative in zip(there, pull(cotangents), strict=True):
-        found[number] = derivative
-    return tuple(found)
+    derivatives = dict(zip(there, pull(cotangents), strict=True))
+    return *map(derivatives.get, range(len(saved))), None

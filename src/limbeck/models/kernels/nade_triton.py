@@ -1,4 +1,4 @@
-r"""NADE on a GPU: logits, gradients and samples, each by one fused Triton kernel.
+r"""Triton kernels for a GPU: NADE's logits, gradients and samples, its runs, and random bits.
 
 The inputs are cut into blocks, and one matrix product carries the activations into
 all blocks at once: with X̄[k, n, i] = x_ni for i before block k and zero after, they are c + X̄ w.
@@ -19,19 +19,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["carries", "carry_shape", "gradients", "logits", "sample"]
+__all__ = [
+    "bits_",
+    "carries",
+    "carry_shape",
+    "gradients",
+    "logits",
+    "run_gradients",
+    "run_logits",
+    "sample",
+]
 
+# inputs in a block: of few examples short ones, so that there is enough to do at once
 FEW, SHORT, LONG = 64, 32, 64
-r"""Inputs in a block: of few examples short ones, so that there is enough to do at once."""
 
+# inputs whose weights are asked for ahead, so that nobody waits for memory
 STAGES = tl.constexpr(3)
-r"""Inputs whose weights are asked for ahead, so that nobody waits for memory."""
 
+# examples at once, which bounds the memory of the carries, and of the parts of gradients
 ROWS, GRADIENT_ROWS = 2048, 512
-r"""Examples at once, which bounds the memory of the carries, and of the parts of gradients."""
 
+# whether kernels run in Triton's interpreter, which knows no machine instructions
 INTERPRETED = bool(triton.knobs.runtime.interpret)
-r"""Whether kernels run in Triton's interpreter, which knows no machine instructions."""
 
 
 class Shape(NamedTuple):
@@ -174,9 +183,9 @@ def gradients(
     if len(x) > GRADIENT_ROWS:
         chunks = zip(g.split(GRADIENT_ROWS), x.split(GRADIENT_ROWS), strict=True)
         none = x.new_empty(0)  # blocks of the parts are others
-        found = [gradients(*chunk, w, c, u, none, wants_x) for chunk in chunks]
-        gw, gc, gu, gb = (torch.stack(part).sum(0) for part in list(zip(*found, strict=True))[1:])
-        return torch.cat([each[0] for each in found]), gw, gc, gu, gb
+        parts = [gradients(*chunk, w, c, u, none, wants_x) for chunk in chunks]
+        gw, gc, gu, gb = (torch.stack(part).sum(0) for part in list(zip(*parts, strict=True))[1:])
+        return torch.cat([each[0] for each in parts]), gw, gc, gu, gb
     if not carry.numel():
         carry = carries(x, w, c)
     grid = _grid(x, w, BACKWARD)
@@ -251,3 +260,78 @@ def _before(x: Tensor) -> Tensor:
 def _earlier(inputs: int, block: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     starts = torch.arange(0, inputs + block, block, device=device)
     return (torch.arange(inputs, device=device) < starts[:, None, None]).to(dtype)
+
+
+def run_logits(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
+    r"""The logits (n, I) of runs with starts (K, n, J), a run to a block; as `segments.logits`."""
+    if len(v) > ROWS:
+        parts = zip(v.split(ROWS), starts.split(ROWS, 1), strict=True)
+        return torch.cat([run_logits(*part, w, u, b, run) for part in parts])
+    v, starts, w, u = (each.contiguous() for each in (v, starts, w, u))
+    grid = _run_grid(v, starts, FORWARD)
+    out = v.new_empty(grid[1], *v.shape)
+    _logits[grid](
+        v, w, u, b, starts, out, len(v), *w.shape,
+        run, FORWARD.rows, FORWARD.units, _fast(), num_warps=FORWARD.warps,
+    )  # fmt: skip
+    return out[0] if len(out) == 1 else out.sum(0)
+
+
+def run_gradients(
+    d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The pull-back of d (n, I) to starts, w and u."""
+    if len(v) > ROWS:
+        parts = zip(d.split(ROWS), v.split(ROWS), starts.split(ROWS, 1), strict=True)
+        pulled = [run_gradients(*part, w, u, run) for part in parts]
+        gw, gu = (torch.stack([each[place] for each in pulled]).sum(0) for place in (1, 2))
+        return torch.cat([each[0] for each in pulled], 1), gw, gu
+    d, v, w, u = (each.contiguous() for each in (d, v, w, u))
+    grid = _run_grid(v, starts, BACKWARD)
+    ends = v.new_empty(len(starts) + 1, *starts.shape[1:])  # the kernel looks for them from 1 on
+    full = v.shape[1] // run
+    v_k, w_k = v[:, : full * run].unflatten(1, (full, run)), w[: full * run].unflatten(0, (-1, run))
+    torch.baddbmm(starts[:full], v_k.transpose(0, 1), w_k, out=ends[1 : full + 1])
+    if full < len(starts):  # the last run is shorter
+        torch.addmm(starts[-1], v[:, full * run :], w[full * run :], out=ends[-1])
+    of_w, of_u = (v.new_empty(grid[2], *w.shape) for _ in range(2))  # the parts of each group
+    at_starts = torch.empty_like(ends[1:])
+    _gradients[grid](
+        d, v, w, u, ends, of_w, of_u, at_starts, len(v), *w.shape,
+        run, BACKWARD.rows, BACKWARD.units, _fast(), num_warps=BACKWARD.warps,
+    )  # fmt: skip
+    return at_starts, of_w.sum(0), of_u.sum(0)
+
+
+def _run_grid(v: Tensor, starts: Tensor, shape: Shape) -> tuple[int, int, int]:
+    r"""Runs, tiles of hidden units, groups of examples."""
+    return len(starts), triton.cdiv(starts.shape[2], shape.units), triton.cdiv(len(v), shape.rows)
+
+
+# numbers from each of the four streams that a call of the generator gives
+NUMBERS = 512
+
+
+@triton.jit
+def _bits(logits, seed, count, NUMBERS: tl.constexpr):
+    key = tl.load(seed)
+    lane = tl.arange(0, NUMBERS)
+    first, second, third, fourth = tl.rand4x(key, tl.program_id(0) * NUMBERS + lane)
+    for part in tl.static_range(4):
+        chance = first
+        if part == 1:
+            chance = second
+        if part == 2:
+            chance = third
+        if part == 3:
+            chance = fourth
+        at = (tl.program_id(0) * 4 + part) * NUMBERS + lane
+        z = tl.load(logits + at, mask=at < count, other=0.0)
+        tl.store(logits + at, (chance * (1 + tl.exp(-z)) < 1).to(tl.float32), mask=at < count)
+
+
+def bits_(logits: Tensor, seed: Tensor) -> Tensor:
+    r"""Logits made into bits in place: each is one with probability σ(logit)."""
+    count = logits.numel()
+    _bits[(triton.cdiv(count, 4 * NUMBERS),)](logits, seed, count, NUMBERS, num_warps=4)
+    return logits

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from limbeck.errors import NotDifferentiableError
-from limbeck.models.kernels import segments_gpu
+from limbeck.models.kernels import triton_kernels
 
 __all__ = ["formula", "logits", "prepare_tracing"]
 
+# activations at a time: on a CPU they should stay in cache, on a GPU they should fill it
 NUMBERS = {"cpu": 2**19, "cuda": 2**26}
-r"""Activations at a time: on a CPU they should stay in cache, on a GPU they should fill it."""
 
 
 def formula(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
@@ -38,12 +39,12 @@ def formula(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int
         run: The number of variables B of a run.
     """
     parts = zip(starts, v.split(run, 1), w.split(run), u.split(run), strict=True)
-    found = []
+    logits = []
     for start, v_k, w_k, u_k in parts:
         steps = torch.einsum("nif,ifj->nij", v_k, w_k)
         a = torch.cat([start.unsqueeze(1), steps[:, :-1]], 1).cumsum(1)
-        found.append(torch.einsum("nij,ioj->nio", a.sigmoid(), u_k))
-    return torch.cat(found, 1) + b
+        logits.append(torch.einsum("nij,ioj->nio", a.sigmoid(), u_k))
+    return torch.cat(logits, 1) + b
 
 
 def logits(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
@@ -71,16 +72,19 @@ class _Logits(torch.autograd.Function):
         return torch.ops.limbeck.segments_logits.default(*inputs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
+    ) -> None:
         *tensors, _, ctx.run = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
         wanted = ctx.needs_input_grad
-        found = _Pull.apply(d, *ctx.saved_tensors, ctx.run, wanted[0])
+        gradients = _Pull.apply(d, *ctx.saved_tensors, ctx.run, wanted[0])
         at_b = d.sum(0) if wanted[4] else None
-        return *(g if want else None for g, want in zip(found, wanted, strict=False)), at_b, None
+        needed = (g if want else None for g, want in zip(gradients, wanted, strict=False))
+        return *needed, at_b, None
 
 
 class _Pull(torch.autograd.Function):
@@ -93,7 +97,9 @@ class _Pull(torch.autograd.Function):
         return torch.ops.limbeck.segments_pull.default(*inputs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
+    ) -> None:
         pass
 
     @staticmethod
@@ -102,8 +108,8 @@ class _Pull(torch.autograd.Function):
 
 
 def _value(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
-    if segments_gpu.fits(v):
-        return segments_gpu.logits(v, starts, w, u, b, run)
+    if (gpu := _gpu(v)) is not None:
+        return gpu.run_logits(v, starts, w, u, b, run)
     z = torch.empty_like(v)
     for k, rows, part in _pieces(v, w, run):
         h, _ = _states(v[rows, part], starts[k, rows], w[part])
@@ -115,8 +121,8 @@ def _pulled(
     d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int, wants_v: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""The pull-back of d (n, I): to v, (0,) if not wanted, and to starts, w and u."""
-    if segments_gpu.fits(v) and not wants_v:
-        return v.new_empty(0), *segments_gpu.pull(d, v, starts, w, u, run)
+    if (gpu := _gpu(v)) is not None and not wants_v:
+        return v.new_empty(0), *gpu.run_gradients(d, v, starts, w, u, run)
     gv = torch.empty_like(v) if wants_v else v.new_empty(0)
     at_starts, gw, gu = torch.empty_like(starts), torch.zeros_like(w), torch.zeros_like(u)
     for k, rows, part in _pieces(v, w, run):
@@ -129,6 +135,10 @@ def _pulled(
         if wants_v:
             gv[rows, part] = (at_a @ w[part].T).mul_(_earlier(v, len(at_z))).sum(0)
     return gv, at_starts, gw, gu
+
+
+def _gpu(v: Tensor) -> ModuleType | None:
+    return triton_kernels() if v.is_cuda and v.dtype == torch.float32 else None
 
 
 def _states(v: Tensor, start: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
