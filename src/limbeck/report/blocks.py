@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
@@ -41,12 +41,8 @@ __all__ = [
 ]
 
 
-class Verdict(TypedDict):
-    r"""The outcome of a check: its name, whether it holds, and a text."""
-
-    name: str
-    held: bool
-    words: str
+Verdict = dict[str, Any]
+r"""The outcome of a check: "name", "held" (whether it holds) and "words"."""
 
 
 @dataclass

@@ -117,9 +117,8 @@ def _verdicts(report: Fidelity) -> list[Verdict]:
     return verdicts
 
 
-def _examples(X: object, report: Fidelity, image: ImageShape, arrays: Arrays) -> dict[str, Any]:
+def _examples(rows: Any, report: Fidelity, image: ImageShape, arrays: Arrays) -> dict[str, Any]:
     r"""The rows with the largest disagreement: of tables as text, of arrays as numbers."""
-    rows: Any = X
     count = rows.shape[0] if hasattr(rows, "shape") else len(rows)
     if count != report.rows:
         raise ArgumentError("X", f"{count} rows", f"the {report.rows} of the report")
@@ -176,7 +175,7 @@ def sections(drawing: Drawing) -> list[Section]:
     content = drawing.saved.content
     tried = Section("What was tried", _tried(content.get("tried") or []))
     if "fidelity" not in content:
-        words = "No rows were given to compare teacher and student on, so nothing was measured."
+        words = "No rows to compare teacher and student on, so nothing was measured."
         return [Section("Teacher beside student", [Prose(words)]), tried]
     report = Fidelity.from_dict(content["fidelity"])
     return [

@@ -154,10 +154,10 @@ def disagreement(saved: Report, ax: Axes | None = None, *, target: int = 0) -> A
 def _heat_map(ax: Axes, pairs: Mapping[str, Any]) -> str:
     r"""The student's classes against the teacher's; agreement is left white."""
     names, counts = pairs["classes"], np.array(pairs["counts"], dtype=float)
-    apart = counts * (1 - np.eye(len(names)))
-    most = apart.max()
+    differing = counts * (1 - np.eye(len(names)))
+    most = differing.max()
     # few disagreements must not look like many: the full colour needs at least 5
-    heat = np.ma.masked_equal(apart, 0)
+    heat = np.ma.masked_equal(differing, 0)
     ax.imshow(heat, cmap="Oranges", vmin=0, vmax=1.4 * max(most, 5), aspect="equal")
     for row, column in np.argwhere(counts > 0):
         ax.text(
@@ -174,7 +174,7 @@ def _heat_map(ax: Axes, pairs: Mapping[str, Any]) -> str:
     ax.set(xlabel="class by the student", ylabel="class by the teacher", title=text)
     if not most:
         return f"Classes by teacher and student: {text}."
-    row, column = np.unravel_index(apart.argmax(), apart.shape)
+    row, column = np.unravel_index(differing.argmax(), differing.shape)
     return (
         f"Heat map of classes by teacher and student: {text}; most often, {most:,.0f} times, the "
         f"teacher says {names[row]} and the student {names[column]}."
@@ -195,11 +195,11 @@ def _label_bars(ax: Axes, pairs: Mapping[str, Any], labels: list[str]) -> str:
     ax.grid(False, axis="y")
     ax.set_xlabel("share of rows (%)")
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-    apart = np.add(pairs["teacher"], pairs["student"])
-    worst = int(apart.argmax())
+    differing = np.add(pairs["teacher"], pairs["student"])
+    worst = int(differing.argmax())
     return (
         f"Bars of the shares of rows where only teacher or only student finds a label: "
-        f"{apart.mean():.1%} on average, most for {labels[worst]}, {apart[worst]:.1%}."
+        f"{differing.mean():.1%} on average, most for {labels[worst]}, {differing[worst]:.1%}."
     )
 
 

@@ -147,13 +147,13 @@ def normalized(
     content["title"] = f"{name}, normalized"
     if (doubt := content["settings"].pop("doubt", None)) is not None:
         content["verdicts"].append(verdict("chains", False, f"Doubtful: {doubt}."))
-    known = exact
+    log_z_used = exact
     if log_z is not None:
         named = by_name(log_z)
         content["log_z"], verdicts = estimates(named)
         content["verdicts"] += verdicts
         trusted = [z.value for z in named.values() if z.verdict]
-        known = trusted[0] if exact is None and trusted else exact
+        log_z_used = trusted[0] if exact is None and trusted else exact
     if exact is not None:
         content["exact"] = float(exact)
     arrays = _samples(student, target, sweeps, seed)
@@ -161,10 +161,10 @@ def normalized(
     if events is not None:
         chosen = events[some(len(events), EVENTS, seed)]
         where = "samples of the target" if data is None else "held-out events"
-        content |= _log_probabilities(student, target, chosen, known, where, arrays)
-    if target is not None and known is not None and "samples_teacher" in arrays:
+        content |= _log_probabilities(student, target, chosen, log_z_used, where, arrays)
+    if target is not None and log_z_used is not None and "samples_teacher" in arrays:
         log_p, log_q = _log_densities(student, target, arrays["samples_teacher"])
-        gap = _numpy(log_p - known - log_q)
+        gap = _numpy(log_p - log_z_used - log_q)
         error = float(gap.std(ddof=1) / math.sqrt(len(gap)))
         content["divergence"] = {"value": float(gap.mean()), "std_error": error}
     for key in ("samples_teacher", "samples_student"):
@@ -274,7 +274,8 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
         numbers.append((z, f"log Z, {z['name']}{'' if z['trustworthy'] else f', {_state(z)}'}"))
     for number, label in numbers:
         if number:
-            text, _, error = _with_error_or_dash(number).partition(" ± ")
+            text = _with_error_or_dash(number["value"], number["std_error"])
+            text, _, error = text.partition(" ± ")
             shown.append(Stat(text, label, f"± {error}" if error else ""))
     if content.get("exact") is not None:
         shown.append(Stat(f"{content['exact']:.4f}", "log Z, exact"))
@@ -299,17 +300,23 @@ def _log_probability_table(content: Mapping[str, Any]) -> list[Block]:
         name = f"mean log probability of {held_out['events']:,} {held_out['where']}"
         rows.append([name, *logs])
     if divergence:
-        rows.append(["KL(teacher ‖ student)", "", _with_error_or_dash(divergence)])
+        rows.append(
+            [
+                "KL(teacher ‖ student)",
+                "",
+                _with_error_or_dash(divergence["value"], divergence["std_error"]),
+            ]
+        )
     return [TableBlock("In nats", ["", *MODELS], rows, sortable=False)] if rows else []
 
 
 def _sample_blocks(drawing: Drawing) -> list[Block]:
-    known = [name for name in MODELS if f"samples_{name}" in drawing.saved.arrays]
+    names = [name for name in MODELS if f"samples_{name}" in drawing.saved.arrays]
     images = drawing.saved.content.get("image")
-    if not drawing.pictures or not known or not (images or len(known) == 2):
+    if not drawing.pictures or not names or not (images or len(names) == 2):
         return []
     if images:
-        shown = [drawing.picture(name, pictures.samples, True, model=name) for name in known]
+        shown = [drawing.picture(name, pictures.samples, True, model=name) for name in names]
     else:
         shown = [drawing.picture("Samples", pictures.samples)]
     words = (
@@ -361,10 +368,9 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
         rows.append([
             each["name"],
             _state(each),
-            _with_error_or_dash(each),
+            _with_error_or_dash(each["value"], each["std_error"]),
             f"{low} … {high}",
-            *(_with_error_or_dash(dict(zip(("value", "std_error"), b or (None, None), strict=True)))
-              for b in bounds),
+            *(_with_error_or_dash(*(bound or (None, None))) for bound in bounds),
             f"{each['seconds']:.2f}",
         ])  # fmt: skip
     note = "± is one standard error. Bounds hold in expectation, each with its own error."
@@ -373,11 +379,11 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
         if each["reasons"]:
             method, why = NAMES.get(each["method"], each["method"]), "; ".join(each["reasons"])
             blocks.append(Prose(f"{each['name']} ({method}) is {_state(each)}: {why}."))
-    known = [each.get("diagnostics") or {} for each in entries]
+    diagnostics = [each.get("diagnostics") or {} for each in entries]
     titles = {"ess": "effective size", "r_hat": "R̂", "pareto_k": "Pareto k̂", "burn_in": "burn-in"}
     rows = [
-        [titles.get(n, n.replace("_", " ")), *(value(e[n]) if n in e else "" for e in known)]
-        for n in dict.fromkeys(name for each in known for name in each)
+        [titles.get(n, n.replace("_", " ")), *(value(e[n]) if n in e else "" for e in diagnostics)]
+        for n in dict.fromkeys(name for each in diagnostics for name in each)
     ]
     if rows:
         columns = ["diagnostic", *(each["name"] for each in entries)]
@@ -390,8 +396,7 @@ def _state(estimate: Mapping[str, Any]) -> str:
     return str(estimate.get("state", "trustworthy" if estimate["trustworthy"] else "doubtful"))
 
 
-def _with_error_or_dash(number: Mapping[str, float | None]) -> str:
-    mean, error = number["value"], number["std_error"]
+def _with_error_or_dash(mean: float | None, error: float | None) -> str:
     if mean is None:
         return "–"
     return f"{mean:.4f}" if error is None else _with_error(mean, error)

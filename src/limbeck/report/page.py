@@ -167,10 +167,10 @@ def _circumstances(content: Mapping[str, Any]) -> list[Section]:
     if content["seconds"] is not None:
         rows.append(["seconds", f"{content['seconds']:,.1f}"])
     heads, words, command = ["what", "value"], (0, 1), content["command"]
-    made = TableBlock("Circumstances", heads, rows, sortable=False, words=words)
-    asked = TableBlock("Settings", ["setting", "value"], settings, words=words)
+    versions = TableBlock("Circumstances", heads, rows, sortable=False, words=words)
+    options = TableBlock("Settings", ["setting", "value"], settings, words=words)
     return [
-        Section("Settings", [asked] if settings else []),
-        Section("Hardware, versions, seed", [made] if rows else []),
+        Section("Settings", [options] if settings else []),
+        Section("Hardware, versions, seed", [versions] if rows else []),
         Section("Repeat it", [Code(command)] if command else []),
     ]
