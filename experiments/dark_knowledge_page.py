@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from limbeck.report import canvas, surfaces
+from limbeck.report import canvas
+from limbeck.report import plots as surfaces
 
 __all__ = ["PAPER", "figure", "picture", "section"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import COLOURS, INK, MUTED, canvas, save
-from limbeck.report.pictures_generative import images
+from limbeck.report.plots import images
 
 __all__ = ["Point", "cells", "curves", "drawn", "sheets"]
 

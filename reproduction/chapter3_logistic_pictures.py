@@ -11,7 +11,7 @@ import numpy as np
 
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import COLOURS, MUTED, canvas, save
-from limbeck.report.surfaces import classes, density, ellipses, numbers, surface, weights
+from limbeck.report.plots import classes, density, ellipses, numbers, surface, weights
 
 __all__ = ["pictures"]
 

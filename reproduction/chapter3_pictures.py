@@ -8,7 +8,7 @@ from typing import Any
 
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import COLOURS, INK, LINES, MUTED, canvas, save
-from limbeck.report.surfaces import numbers
+from limbeck.report.plots import numbers
 from reproduction import chapter3_logistic_pictures as chapter3_logistic
 
 __all__ = ["pictures"]

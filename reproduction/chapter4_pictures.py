@@ -10,8 +10,7 @@ import numpy as np
 
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import canvas, save
-from limbeck.report.pictures_generative import images
-from limbeck.report.plots import intervals, progress, sorted_log_probabilities
+from limbeck.report.plots import images, intervals, progress, sorted_log_probabilities
 
 __all__ = ["pictures", "sheets"]
 

@@ -1,4 +1,4 @@
-r"""`load`: any result that limbeck has written, as what it was."""
+r"""`load`: read any result that limbeck has saved."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ def load(
     *,
     predict: Callable[..., Any] | None = None,
 ) -> Result:
-    r"""Read a result back; one of `compress` or `condense` predicts again.
+    r"""Read a saved result; one of `compress` or `condense` can predict again.
 
     Arguments:
-        folder: What `save` wrote.
-        student: An empty copy of a module of the user's own; limbeck's models need none.
-        predict: Of a condensed bag, your own function of (draw, x); ready-made models are known.
+        folder: A folder that `save` wrote.
+        student: A new instance of a module of your own, whose weights are replaced. Default: None,
+            for limbeck's models.
+        predict: Your own function of (draw, x), for a result of `condense`. Default: None, for
+            limbeck's ready-made models.
     """
     from limbeck.compression.compressed import ABOUT as COMPRESSED
     from limbeck.compression.compressed import Compressed

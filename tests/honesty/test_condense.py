@@ -21,7 +21,7 @@ import limbeck as lb
 from limbeck import storage
 from limbeck.errors import ArgumentError
 from limbeck.report import page
-from limbeck.report.record_condense import condensed
+from limbeck.report.condensation import condensed
 
 GENERATOR = torch.Generator().manual_seed(0)
 WIDE = torch.randn(300, 12, generator=GENERATOR)

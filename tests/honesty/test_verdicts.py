@@ -20,8 +20,8 @@ import limbeck as lb
 import limbeck.models.energy
 from limbeck import cli, storage
 from limbeck.report import records
-from limbeck.report.drawing import Drawing
-from limbeck.report.sections_generative import sections
+from limbeck.report.blocks import Drawing
+from limbeck.report.normalization import sections
 from limbeck.samplers.slice import Slice
 from tests.normalization.small import (
     HALF,

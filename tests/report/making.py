@@ -12,7 +12,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 import limbeck as lb
 from limbeck.report import records, summary
-from limbeck.storage.folder import Saved
+from limbeck.storage import Saved, check_content
 
 COMMAND = "limbeck compress models:forest train.csv --label 'y' --seed 3"
 GAP = 3.0  # between the two classes of the posterior's data
@@ -194,9 +194,8 @@ def saved(name: str) -> Saved:
     r"""One of these as it comes back from a folder, without one."""
     content, arrays = described(name)
     from limbeck.compression.fidelity.report import plain
-    from limbeck.storage.folder import checked
 
-    return Saved(checked(plain(content), name), dict(arrays))
+    return Saved(check_content(plain(content), name), dict(arrays))
 
 
 def kl(rbm, student) -> float:

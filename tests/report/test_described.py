@@ -9,8 +9,7 @@ import torch
 import limbeck as lb
 from limbeck import storage
 from limbeck.errors import ArgumentError
-from limbeck.report import record_normalize as normalize_record
-from limbeck.report import records
+from limbeck.report import normalization, records
 from limbeck.report.summary import image_shape, some
 from tests.report import making
 
@@ -151,11 +150,11 @@ def test_without_log_z_the_teacher_is_shifted_and_not_compared():
 def test_features_stand_where_their_pixels_do():
     rbm = lb.RBM.random(64, 3, generator=torch.Generator().manual_seed(0))
     nade = lb.NADE(64, hidden=3, order=torch.randperm(64).tolist())
-    shown = normalize_record._features(rbm, "teacher")["features_teacher"]
+    shown = normalization._features(rbm, "teacher")["features_teacher"]
     weights = rbm.W.detach().numpy()
     norms = np.linalg.norm(weights, axis=0)
     np.testing.assert_array_equal(shown, weights.T[np.argsort(-norms)])
-    placed = normalize_record._features(nade, "student")["features_student"]
+    placed = normalization._features(nade, "student")["features_student"]
     own, order = nade.w.detach().numpy(), nade.order.numpy()
     first = np.argmax(np.linalg.norm(own, axis=0))
     np.testing.assert_array_equal(placed[0][order], own[:, first])

@@ -8,7 +8,7 @@ import pytest
 from limbeck.compression.fidelity.report import fidelity
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.report import fidelity_plots as draw
-from limbeck.report.canvas import canvas
+from limbeck.report.canvas import canvas, save
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -155,22 +155,27 @@ def test_the_users_own_settings_stay_as_they_are(report):
     assert dict(matplotlib.rcParams) == before
 
 
-def test_all_pictures_of_a_report_are_written(report, values, labels, tmp_path):
-    said = draw.pictures(report, tmp_path / "one", HISTORY)
-    assert set(said) == {"calibration.png", "disagreement.png", "subgroups.png", "learning.png"}
-    for name, words in said.items():
-        content = (tmp_path / "one" / name).read_bytes()
-        assert len(content) > 5000
-        assert words.split()[0].encode() in content
-    assert set(draw.pictures(values, tmp_path / "two")) == {"disagreement.png", "subgroups.png"}
-    assert "calibration.png" in draw.pictures(labels, tmp_path / "three")
+def test_pictures_are_written_with_their_descriptions(report, values, labels, tmp_path):
+    drawn = {
+        "calibration": draw.calibration(report),
+        "disagreement": draw.disagreement(report),
+        "subgroups": draw.subgroups(report),
+        "learning": draw.learning_curves(HISTORY),
+        "values": draw.disagreement(values),
+        "value groups": draw.subgroups(values),
+        "labels": draw.calibration(labels),
+    }
+    for name, axes in drawn.items():
+        path = save(axes.figure, tmp_path / f"{name}.png", axes.get_label())
+        assert len(path.read_bytes()) > 5000
+        assert axes.get_label().split()[0].encode() in path.read_bytes()
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         (lambda r, v: draw.calibration(v), "report without calibration curves"),
-        (lambda r, v: draw.calibration("x"), "report: expected a Fidelity.*, got a str"),
+        (lambda r, v: draw.calibration({}), "report: expected a Fidelity.*, got a dict"),
         (lambda r, v: draw.subgroups(fidelity("classification", P, S)), "without subgroups"),
         (
             lambda r, v: draw.subgroups(r, column="twon"),

@@ -9,7 +9,7 @@ import torch
 
 from limbeck import storage
 from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.storage.folder import EMPTY
+from limbeck.storage import EMPTY
 
 CONTENT = {"verb": "logz", "title": "log Z", "summary": "It is 3.", "settings": {"samples": 10}}
 ARRAYS = {"draws": np.arange(6.0).reshape(2, 3), "names": np.array(["a", "b"]), "n": np.array([3])}

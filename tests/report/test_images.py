@@ -5,7 +5,7 @@ import pytest
 
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import canvas
-from limbeck.report.pictures_generative import images, mosaic
+from limbeck.report.plots import images, mosaic
 
 pytest.importorskip("matplotlib")
 

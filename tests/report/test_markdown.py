@@ -2,8 +2,16 @@ r"""Words stay words in Markdown, and tables have as many cells as columns."""
 
 import re
 
-from limbeck.report.blocks import Code, Document, Prose, Section, Stat, TableBlock, Verdicts
-from limbeck.report.render import markdown
+from limbeck.report.blocks import (
+    Code,
+    Document,
+    Prose,
+    Section,
+    Stat,
+    TableBlock,
+    Verdicts,
+    markdown,
+)
 
 TABLE = TableBlock("T", ["name", "x|y"], [["a|b", "1"], ["*c*\nd", "2"]])
 

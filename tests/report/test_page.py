@@ -10,7 +10,7 @@ import pytest
 from limbeck import storage
 from limbeck.errors import ArgumentError
 from limbeck.report import page
-from limbeck.report.render import counted, minus, sort_value
+from limbeck.report.blocks import counted, minus, sort_value
 from tests.report import making
 
 pytest.importorskip("matplotlib")

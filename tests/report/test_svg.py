@@ -6,8 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from limbeck.report.canvas import COLOURS, INK, canvas
-from limbeck.report.drawing import inline, pixels
+from limbeck.report.canvas import COLOURS, INK, canvas, inline, pixels
 
 pytest.importorskip("matplotlib")
 

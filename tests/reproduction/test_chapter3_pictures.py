@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from limbeck.errors import ArgumentError
-from limbeck.report import surfaces
-from limbeck.report import surfaces as condensation
+from limbeck.report import plots as condensation
+from limbeck.report import plots as surfaces
 from limbeck.report.canvas import canvas
 from reproduction.chapter3_pictures import pictures
 from tests.report.written import assert_written

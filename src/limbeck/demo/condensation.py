@@ -26,7 +26,7 @@ from limbeck.condensation.sample_bag import SampleBag
 from limbeck.demo.tour import Tour
 from limbeck.distributions.discrete import Bernoulli
 from limbeck.inputs import Noise
-from limbeck.report.surfaces import Kept, picture
+from limbeck.report.plots import Kept, picture
 from limbeck.samplers.slice import Slice
 from limbeck.text import compared
 

@@ -1,26 +1,48 @@
-r"""What a report is made of: sections of prose, figures, tables, pictures and verdicts.
-
-A report is put together once, of these, and then written as HTML, Markdown and JSON.
-"""
+r"""The blocks of a report, and how they are written as HTML, Markdown and JSON."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.table import Table
+
+from limbeck.errors import LimbeckError
+from limbeck.report.canvas import inline, load_matplotlib, pixels
+from limbeck.storage import Saved
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = [
     "Block",
     "Code",
     "Document",
+    "Drawing",
     "Gallery",
     "Picture",
     "Prose",
     "Section",
     "Stat",
     "TableBlock",
+    "Verdict",
     "Verdicts",
     "from_rich",
+    "markdown",
+    "ratio",
+    "render",
+    "sort_value",
+    "value",
 ]
+
+
+Verdict = dict[str, Any]
+r"""The outcome of a check: "name", "held" (whether it holds) and "words"."""
 
 
 @dataclass
@@ -41,16 +63,7 @@ class Code:
 
 @dataclass
 class TableBlock:
-    r"""A table.
-
-    Attributes:
-        title: What it shows.
-        columns: Headings.
-        rows: Cells as they are read.
-        sortable: Whether its rows can be put in another order with sense.
-        note: What is said below it.
-        words: Columns that hold words, and stand to the left; the first always does.
-    """
+    r"""A table; `words` are the columns of text, which are aligned to the left."""
 
     title: str
     columns: list[str]
@@ -63,13 +76,12 @@ class TableBlock:
 
 @dataclass
 class Picture:
-    r"""A picture as SVG, with what it shows in words."""
+    r"""A picture as SVG, with a description; a `plate` keeps a white background."""
 
     title: str
     svg: str
     alt: str
     plate: bool = False
-    kind: str = "picture"
 
 
 @dataclass
@@ -85,9 +97,9 @@ class Gallery:
 
 @dataclass
 class Verdicts:
-    r"""Verdicts: name, held, words."""
+    r"""A list of verdicts."""
 
-    entries: list[dict[str, Any]]
+    entries: list[Verdict]
     kind: str = "verdicts"
 
 
@@ -96,7 +108,7 @@ Block = Prose | Code | TableBlock | Gallery | Verdicts
 
 @dataclass
 class Section:
-    r"""A part of a report under a heading; without blocks it is left out."""
+    r"""A part of a report under a heading; left out if it has no blocks."""
 
     title: str
     blocks: list[Block]
@@ -104,7 +116,7 @@ class Section:
 
 @dataclass
 class Stat:
-    r"""A figure that is seen first."""
+    r"""A number at the top of a report."""
 
     value: str
     label: str
@@ -120,31 +132,245 @@ class Document:
     summary: str
     stats: list[Stat] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
-    verdicts: list[dict[str, Any]] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
     content: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def failed(self) -> list[dict[str, Any]]:
-        r"""The verdicts that did not hold."""
+    def failed(self) -> list[Verdict]:
+        r"""The verdicts that do not hold."""
         return [each for each in self.verdicts if not each["held"]]
 
-    @property
-    def blocks(self) -> list[Block]:
-        r"""All blocks, in order."""
-        return [block for section in self.sections for block in section.blocks]
+    def to_record(self) -> dict[str, Any]:
+        r"""The report for programs: the result, the tables as shown, descriptions of pictures."""
+        blocks = [block for section in self.sections for block in section.blocks]
+        galleries = [block for block in blocks if isinstance(block, Gallery)]
+        return {
+            **self.content,
+            "headline": [{"value": each.value, "label": each.label} for each in self.stats],
+            "tables": [
+                {"title": block.title, "columns": block.columns, "rows": block.rows}
+                for block in blocks
+                if isinstance(block, TableBlock)
+            ],
+            "pictures": [each.alt for gallery in galleries for each in gallery.pictures],
+        }
 
 
-def from_rich(table: Any, *, sortable: bool = False) -> TableBlock:
-    r"""One of rich's tables as a block."""
-    columns = list(table.columns)
-    cells = [[str(cell) for cell in column.cells] for column in columns]
-    rows = [list(row) for row in zip(*cells, strict=True)]
-    words = tuple(place for place, column in enumerate(columns) if column.justify == "left")
+class Drawing:
+    r"""Draws the pictures of one report, each with unique ids.
+
+    Arguments:
+        saved: The result.
+        prefix: Put before the ids.
+        pictures: Whether to draw at all; False without matplotlib. Default: True.
+    """
+
+    def __init__(self, saved: Saved, prefix: str, pictures: bool = True) -> None:
+        self.saved, self.prefix, self.pictures = saved, prefix, pictures
+        self.count = 0
+        if pictures:
+            load_matplotlib()
+
+    def _next_id(self) -> str:
+        self.count += 1
+        return f"{self.prefix}{self.count}"
+
+    def picture(
+        self, title: str, draw: Callable[..., Axes], plate: bool = False, **options: object
+    ) -> Picture:
+        r"""The picture that a function of `limbeck.report.pictures` draws."""
+        axes = draw(self.saved, **options)
+        alt = str(axes.get_label())
+        return Picture(title, inline(axes.figure, alt, self._next_id()), alt, plate)
+
+    def image(self, image: np.ndarray, title: str, alt: str) -> Picture:
+        r"""A small image."""
+        return Picture(title, pixels(image, alt, self._next_id()), alt, True)
+
+
+def from_rich(table: Table, *, sortable: bool = False) -> TableBlock:
+    r"""A rich table as a block."""
+    cells = [[str(cell) for cell in column.cells] for column in table.columns]
     return TableBlock(
         str(table.title or ""),
-        [str(column.header) for column in columns],
-        rows,
+        [str(column.header) for column in table.columns],
+        [list(row) for row in zip(*cells, strict=True)],
         sortable,
         str(table.caption or ""),
-        words or (0,),
+        tuple(k for k, column in enumerate(table.columns) if column.justify == "left") or (0,),
     )
+
+
+def value(setting: object) -> str:
+    r"""A setting as text.
+
+    >>> value(12345), value(0.001), value(True), value(["a", "b"]), value(None)
+    ('12,345', '0.001', 'yes', 'a, b', '–')
+    """
+    if setting is None:
+        return "–"
+    if isinstance(setting, bool):
+        return "yes" if setting else "no"
+    if isinstance(setting, int):
+        return f"{setting:,}"
+    if isinstance(setting, float):
+        return f"{setting:,.0f}" if abs(setting) >= 1000 else f"{setting:.4g}"
+    if isinstance(setting, Mapping):
+        return ", ".join(f"{name}: {value(each)}" for name, each in setting.items())
+    if isinstance(setting, list | tuple):
+        return ", ".join(map(value, setting))
+    return str(setting)
+
+
+def ratio(comparison: str, where: str) -> Stat:
+    r"""A comparison such as "12× faster", with its number first.
+
+    >>> ratio("12× faster", "at batch 1")
+    Stat(value='12×', label='faster at batch 1', error='')
+    """
+    times, _, way = comparison.partition(" ")
+    return Stat(times, f"{way} {where}") if "×" in times else Stat(comparison, where)
+
+
+def sort_value(cell: str) -> float | None:
+    r"""The number that a cell begins with, by which a column is sorted; None for text.
+
+    >>> sort_value("97.7 ± 0.4%"), sort_value("1,234"), sort_value("12 kB"), sort_value("munge")
+    (97.7, 1234.0, 12000.0, None)
+    """
+    number = re.match(
+        r"([+\-−]?)(\d[\d,]*\.?\d*(?:e[+\-]?\d+)?)\s*(%|×|kB|MB|GB|µs|ms|s|bytes)?(?=$|[ …±])",
+        cell.strip(),
+    )
+    if number is None:
+        return None
+    units = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "µs": 1e-6, "ms": 1e-3}
+    sign = -1.0 if number[1] in ("-", "−") else 1.0
+    return sign * float(number[2].replace(",", "")) * units.get(number[3] or "", 1.0)
+
+
+def minus(text: str) -> str:
+    r"""A text whose negative numbers have a minus sign, as in pictures.
+
+    >>> minus("-0.5 ± 0.1, on 2026-11-16, eps=1e-08")
+    '−0.5 ± 0.1, on 2026-11-16, eps=1e-08'
+    """
+    return re.sub(r"(?<![\w.)\]\-])-(?=\.?\d)", "−", text)
+
+
+def counted(number: int) -> str:
+    r"""A number at the beginning of a heading: in words, if it is small.
+
+    >>> counted(3), counted(12)
+    ('Three', '12')
+    """
+    words = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
+    return words[number] if number < len(words) else str(number)
+
+
+def about(document: Document, alone: bool = True) -> str:
+    r"""The line above the title: date and hardware; with seed and time if the result is alone."""
+    content = document.content
+    circumstances = content.get("circumstances") or {}
+    parts = [str(circumstances[n]) for n in ("date", "hardware") if circumstances.get(n)]
+    if alone and content.get("seed") is not None:
+        parts.append(f"seed {content['seed']}")
+    if alone and content.get("seconds") is not None:
+        parts.append(f"{content['seconds']:,.1f} s")
+    return " · ".join(parts)
+
+
+def render(
+    documents: list[Document],
+    title: str,
+    *,
+    findings: list[str] | None = None,
+    commands: list[str] | None = None,
+) -> str:
+    r"""The report as an HTML page.
+
+    Arguments:
+        documents: The reports: one, or several with findings.
+        title: The page's heading.
+        findings: Sentences that a page on several results opens with. Default: None.
+        commands: Commands to try next, a line each. Default: None.
+    """
+    import limbeck
+
+    try:
+        import jinja2
+    except ImportError:
+        raise LimbeckError(
+            "reports need jinja2, which is not installed: pip install 'limbeck[report]'"
+        ) from None
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "template"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.globals |= {
+        "sort_value": sort_value, "about": about, "counted": counted,
+        "words": partial(re.split, r"(\s+)"),
+    }  # fmt: skip
+    environment.filters["minus"] = minus
+    return environment.get_template("page.html").render(
+        documents=documents, title=title, findings=findings, commands=commands or [],
+        version=limbeck.__version__, eyebrow=documents[0].verb if findings is None else "report",
+    )  # fmt: skip
+
+
+def markdown(
+    documents: list[Document],
+    title: str,
+    *,
+    findings: list[str] | None = None,
+    commands: list[str] | None = None,
+) -> str:
+    r"""The report as Markdown; arguments as of `render`."""
+    lines = [f"# {_escape(title)}", ""]
+    if findings is None:
+        lines += _document_lines(documents[0], 2)
+    else:
+        lines += [f"{number}. {_escape(each)}" for number, each in enumerate(findings, 1)]
+        if commands:
+            lines += ["", "To try next:", "", *_block_lines(Code("\n".join(commands)), 2)]
+        for each in documents:
+            lines += ["", f"## {_escape(each.title)} ({each.verb})", "", *_document_lines(each, 3)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _document_lines(document: Document, level: int) -> list[str]:
+    lines = [_escape(document.summary), ""]
+    lines += [f"- **{_escape(each.value)}** {_escape(each.label)}" for each in document.stats]
+    for section in document.sections:
+        if section.blocks:
+            lines += ["", f"{'#' * level} {_escape(section.title)}", ""]
+        for block in section.blocks:
+            text = _block_lines(block, level)
+            repeated = isinstance(block, TableBlock) and block.title == section.title
+            lines += [*(text[2:] if repeated else text), ""]
+    return lines
+
+
+def _block_lines(block: Block, level: int) -> list[str]:
+    if isinstance(block, Prose):
+        return [_escape(block.text)]
+    if isinstance(block, Code):
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
+        return [fence, block.text, fence]
+    if isinstance(block, Verdicts):
+        return [
+            f"- {'✓' if e['held'] else '✗'} **{_escape(e['name'])}**: {_escape(e['words'])}"
+            for e in block.entries
+        ]
+    if isinstance(block, Gallery):
+        alts = [f"- *Picture:* {_escape(each.alt)}" for each in block.pictures]
+        return [f"{'#' * (level + 1)} {_escape(block.title)}", "", *alts]
+    ruler = [":--" if k in block.words else "--:" for k in range(len(block.columns))]
+    cells = [list(map(_escape, block.columns)), ruler, *(map(_escape, r) for r in block.rows)]
+    note = ["", _escape(block.note)] if block.note else []
+    return [f"**{_escape(block.title)}**", "", *(f"| {' | '.join(r)} |" for r in cells), *note]
+
+
+def _escape(text: object) -> str:
+    return re.sub(r"([\\`*_{}\[\]<>|])", r"\\\1", " ".join(str(text).split()))

@@ -1,30 +1,43 @@
-r"""Where pictures are drawn: one look for all, and files that describe themselves."""
+r"""Figures in one style, with a description: as files, and as SVG inside a page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import base64
+import html
+import io
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from limbeck.errors import LimbeckError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
 
 __all__ = [
     "COLOURS",
     "INK",
     "LINES",
     "MUTED",
+    "axes_for",
     "canvas",
-    "drawn_on",
+    "inline",
     "load_matplotlib",
+    "pixels",
     "save",
 ]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 r"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
 
-INK, MUTED, LINES = "#222222", "#767676", "#d9d9d9"
-r"""For what is read, for what is only there to compare with, and for what separates."""
+INK, MUTED, LINES, GRID = "#222222", "#767676", "#d9d9d9", "#e6e6e6"
+r"""Colours of text, of things to compare with, of separators, and of the grid."""
 
 STYLE = {
     "figure.facecolor": "white",
@@ -42,7 +55,7 @@ STYLE = {
     "axes.axisbelow": True,
     "axes.formatter.useoffset": False,
     "axes.unicode_minus": True,
-    "grid.color": "#e6e6e6",
+    "grid.color": GRID,
     "grid.linewidth": 0.6,
     "xtick.color": MUTED,
     "ytick.color": MUTED,
@@ -58,6 +71,15 @@ STYLE = {
     "svg.hashsalt": "limbeck",  # equal pictures are equal files
 }
 
+PAGE = {
+    INK: "currentColor",
+    MUTED: "var(--muted)",
+    LINES: "var(--rule)",
+    GRID: "var(--grid)",
+    "#ffffff": "var(--paper)",
+} | {colour.lower(): f"var(--c{number})" for number, colour in enumerate(COLOURS)}
+r"""The style sheet's name of each colour."""
+
 
 @contextmanager
 def canvas(
@@ -66,14 +88,14 @@ def canvas(
     size: tuple[float, float] = (4.2, 3.0),
     *,
     share: bool = False,
-) -> Iterator[tuple[Any, Any]]:
-    r"""A figure with rows × columns of axes (an array of them), closed when done.
+) -> Iterator[tuple[Figure, np.ndarray]]:
+    r"""A figure with an array of axes (rows, columns), cleared at the end.
 
     Arguments:
-        rows: Rows of axes.
-        columns: Columns of axes.
-        size: Width and height of one of the axes, in inches.
-        share: Whether all have the same scales.
+        rows: Rows of axes. Default: 1.
+        columns: Columns of axes. Default: 1.
+        size: Width and height of one of the axes, in inches. Default: (4.2, 3.0).
+        share: Whether all axes have the same scales. Default: False.
     """
     with load_matplotlib().rc_context(STYLE):
         figure = _figure(columns * size[0], rows * size[1])
@@ -81,43 +103,43 @@ def canvas(
         figure.clear()
 
 
-def drawn_on(axes: Any, size: tuple[float, float], draw: Callable[[Any], str]) -> Any:
-    r"""Axes with a picture on them, whose label says in words what it shows.
+@contextmanager
+def axes_for(axes: Axes | None, size: tuple[float, float]) -> Iterator[Axes]:
+    r"""The axes, or those of a new figure in limbeck's style.
 
     Arguments:
-        axes: Where to draw; None for a figure of its own.
-        size: Width and height of that figure, in inches.
-        draw: Draws on axes, and says what is to be seen.
+        axes: Where to draw; None for a new figure.
+        size: Width and height of the new figure, in inches.
     """
     if axes is not None:
-        axes.set_label(draw(axes))
-        return axes
+        yield axes
+        return
     with load_matplotlib().rc_context(STYLE):
-        return drawn_on(_figure(*size).subplots(), size, draw)
+        yield _figure(*size).subplots()
 
 
-def save(figure: Any, path: str | Path, alt: str, dpi: int = 160) -> Path:
-    r"""Write a picture, with what it shows in words inside the file.
+def save(figure: Figure | SubFigure, path: str | Path, alt: str, dpi: int = 160) -> Path:
+    r"""Write a figure to a file, with its description in the file's metadata.
 
     Arguments:
         figure: From `canvas`.
-        path: Where to; the ending (.png, .svg, .pdf) says what.
-        alt: A description for those who cannot see it.
-        dpi: Pixels an inch.
+        path: The file; its suffix (.png, .svg, .pdf) decides the format.
+        alt: A description for those who cannot see the picture.
+        dpi: Pixels per inch. Default: 160.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    about = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}
-    key = about.get(path.suffix.lower())
-    metadata: dict[str, Any] = {} if key is None else {key: alt}
-    if path.suffix.lower() == ".svg":
+    suffix = path.suffix.lower()
+    key = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}.get(suffix)
+    metadata: dict[str, str | None] = {} if key is None else {key: alt}
+    if suffix == ".svg":
         metadata["Date"] = None
-    figure.savefig(path, dpi=dpi, metadata=metadata or None)
+    figure.savefig(path, dpi=dpi, metadata=metadata or None)  # type: ignore[union-attr]
     return path
 
 
-def load_matplotlib() -> Any:
-    r"""The library, or a word on how to get it."""
+def load_matplotlib() -> ModuleType:
+    r"""Import matplotlib, or raise an error that says how to install it."""
     try:
         import matplotlib
     except ImportError:
@@ -127,10 +149,72 @@ def load_matplotlib() -> Any:
     return matplotlib
 
 
-def _figure(width: float, height: float) -> Any:
+def _figure(width: float, height: float) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)  # no window, whatever the user's own backend is
     return figure
+
+
+def inline(figure: Figure | SubFigure, alt: str, prefix: str) -> str:
+    r"""A figure as an SVG element of a page, in the page's colours and font.
+
+    Arguments:
+        figure: The figure.
+        alt: A description for those who cannot see the picture.
+        prefix: Put before every id; unique on the page.
+    """
+    from matplotlib.text import Text
+
+    matplotlib = load_matplotlib()
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a class called $x$ is not mathematics
+    file = io.StringIO()
+    style = {"svg.fonttype": "none", "svg.hashsalt": "limbeck", "image.composite_image": True}
+    with matplotlib.rc_context(style):
+        figure.savefig(  # type: ignore[union-attr]
+            file, format="svg", metadata={"Date": None}, transparent=True, dpi=110
+        )
+    svg = file.getvalue()
+    svg = svg[svg.index("<svg") :]
+    for unused in (
+        r"<metadata>.*?</metadata>",
+        r"<style type=\"text/css\">.*?</style>",
+        "<!--.*?-->",
+    ):
+        svg = re.sub(unused, "", svg, flags=re.DOTALL)
+    svg = re.sub(
+        r"(?<=[: \"])#[0-9a-fA-F]{6}\b", lambda match: PAGE.get(match[0].lower(), match[0]), svg
+    )
+    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", svg)
+    svg = re.sub(r"(\bid=\"|url\(#|href=\"#)", rf"\g<1>{prefix}-", svg)
+    width, height = (72 * float(inches) for inches in figure.get_size_inches())  # type: ignore[union-attr]
+    body = re.sub(r"\n\s*", "\n", svg[svg.index(">") + 1 :]).strip()
+    return _svg_start(prefix, alt, (width, height), 4 / 3 * width) + body  # 4/3 pixels a point
+
+
+def pixels(image: np.ndarray, alt: str, prefix: str) -> str:
+    r"""An image (height, width) as an SVG element: white the least value, black the largest."""
+    load_matplotlib()
+    from matplotlib.image import imsave
+
+    file = io.BytesIO()
+    imsave(file, np.asarray(image, dtype=float), cmap="gray_r", format="png")
+    data = base64.b64encode(file.getvalue()).decode()
+    height, width = image.shape
+    return (
+        f"{_svg_start(prefix, alt, (width, height), 96)}"
+        f'<image width="{width}" height="{height}" style="image-rendering:pixelated" '
+        f'href="data:image/png;base64,{data}"/></svg>'
+    )
+
+
+def _svg_start(prefix: str, alt: str, size: tuple[float, float], max_width: float) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        f'viewBox="0 0 {size[0]:g} {size[1]:g}" role="img" aria-labelledby="{prefix}-alt" '
+        f'style="max-width:{max_width:.0f}px"><title id="{prefix}-alt">'
+        f"{html.escape(alt, quote=True)}</title>"
+    )

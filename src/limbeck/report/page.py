@@ -1,46 +1,52 @@
-r"""The report on a saved result: one page, the same as Markdown, and its numbers as JSON."""
+r"""The report on a saved result: report.html, the same as Markdown, and its numbers as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from limbeck.compression.fidelity.tables import size_in_words
 from limbeck.errors import ArgumentError, LimbeckError
-from limbeck.report import sections_compress, sections_condense, sections_generative
-from limbeck.report.blocks import Document, Gallery, TableBlock
-from limbeck.report.drawing import Drawing
-from limbeck.report.render import markdown, render
-from limbeck.report.sections import checks, closing, distilled, learned, notes_of
-from limbeck.storage import files
-from limbeck.storage.folder import Saved, read
+from limbeck.report import compression, condensation, normalization, pictures
+from limbeck.report.blocks import (
+    Code,
+    Document,
+    Drawing,
+    Gallery,
+    Prose,
+    Section,
+    TableBlock,
+    Verdicts,
+    markdown,
+    render,
+    value,
+)
+from limbeck.report.fidelity_plots import NOT_MEASURES
+from limbeck.storage import Saved, files, read
 
 __all__ = ["document", "write", "write_tour"]
 
-FORMAT = "limbeck-report-1"
-
-VERBS: dict[str, Any] = {
-    "compress": sections_compress,
-    "condense": sections_condense,
-    "normalize": sections_generative,
-    "logz": sections_generative,
+VERBS = {
+    "compress": (compression.stats, compression.sections),
+    "condense": (condensation.stats, condensation.sections),
+    "normalize": (normalization.stats, normalization.sections),
+    "logz": (normalization.stats, normalization.sections),
 }
-
-MISSING = "Pictures are left out: they need matplotlib (pip install 'limbeck[report]')."
 
 
 def write(folder: str | Path) -> Path:
     r"""Write report.html, report.json and report.md into a result folder.
 
     Arguments:
-        folder: A result folder, as limbeck's commands and `limbeck.storage.write` leave it.
+        folder: A result folder, written by a command or by `limbeck.storage.write`.
 
     Returns:
-        Where the page is.
+        The path of report.html.
     """
-    found = document(read(folder), "p")
-    return _written(Path(folder), [found], found.title)
+    report = document(read(folder), "p")
+    return _write(Path(folder), [report], report.title)
 
 
 def write_tour(
@@ -51,14 +57,14 @@ def write_tour(
     title: str = "A tour of limbeck",
     commands: Sequence[str] = (),
 ) -> Path:
-    r"""Write one report on several results, which opens with what was found.
+    r"""Write one report on several results, which opens with the findings.
 
     Arguments:
-        folders: Result folders, in the order in which they are told.
+        folders: Result folders, in the order of the report.
         out: The folder to write report.html, report.json and report.md to.
-        findings: What was found, a sentence or two each.
-        title: The page's heading.
-        commands: What to try next, a line each.
+        findings: The findings, a sentence or two each.
+        title: The page's heading. Default: "A tour of limbeck".
+        commands: Commands to try next, a line each. Default: none.
     """
     if isinstance(folders, str | Path) or not folders:
         raise ArgumentError("folders", repr(folders), "one or more result folders, in a list")
@@ -66,68 +72,105 @@ def write_tour(
         raise ArgumentError("findings", repr(findings), "one or more sentences, in a list")
     if Path(out).is_file():
         raise ArgumentError("out", f"{out}, a file", "a folder, new or there already")
-    found = [document(read(each), f"p{place}-") for place, each in enumerate(folders, 1)]
-    return _written(Path(out), found, title, list(map(str, findings)), list(map(str, commands)))
+    reports = [document(read(each), f"p{number}-") for number, each in enumerate(folders, 1)]
+    return _write(Path(out), reports, title, list(map(str, findings)), list(map(str, commands)))
 
 
-def document(saved: Saved, prefix: str = "p") -> Document:
-    r"""A saved result as a report, before it is written in one way or another."""
-    content = saved.content
-    drawing, notes = _drawing(saved, prefix)
-    verb = VERBS[content["verb"]]
-    try:
-        sections = [
-            checks(content),
-            distilled(content),
-            *verb.sections(drawing),
-            learned(drawing),
-            notes_of({"notes": [*content["notes"], *notes]}),
-            *closing(content),
-        ]
-        stats = verb.stats(content)
-    except (LookupError, TypeError, AttributeError) as error:
-        received = f"a result of {content['verb']} that lacks something ({error!r})"
-        raise ArgumentError("folder", received, "one that limbeck wrote") from error
-    title = content["title"] or f"A result of limbeck {content['verb']}"
-    return Document(
-        content["verb"], title, content["summary"], stats, sections, content["verdicts"], content
-    )
-
-
-def _drawing(saved: Saved, prefix: str) -> tuple[Drawing, list[str]]:
-    try:
-        return Drawing(saved, prefix), []
-    except LimbeckError:
-        return Drawing(saved, prefix, pictures=False), [MISSING]
-
-
-def _written(
+def _write(
     folder: Path,
     documents: list[Document],
     title: str,
     findings: list[str] | None = None,
     commands: list[str] | None = None,
 ) -> Path:
-    told: dict[str, Any] = {"findings": findings, "commands": commands}
-    page = render(documents, title, **told)
-    text = markdown(documents, title, **told)
-    numbers = {"format": FORMAT, "title": title, **told, "results": list(map(_numbers, documents))}
-    whole = json.dumps(numbers, indent=1, ensure_ascii=False) + "\n"
-    files.write_text(folder / "report.json", whole)
+    page = render(documents, title, findings=findings, commands=commands)
+    text = markdown(documents, title, findings=findings, commands=commands)
+    numbers = {
+        "format": "limbeck-report-1", "title": title, "findings": findings, "commands": commands,
+        "results": [each.to_record() for each in documents],
+    }  # fmt: skip
+    record = json.dumps(numbers, indent=1, ensure_ascii=False) + "\n"
+    files.write_text(folder / "report.json", record)
     files.write_text(folder / "report.md", text)
     files.write_text(folder / "report.html", page)
     return folder / "report.html"
 
 
-def _numbers(found: Document) -> dict[str, Any]:
-    r"""A report for programs: the result, its tables as they are read, pictures in words."""
-    tables = [block for block in found.blocks if isinstance(block, TableBlock)]
-    galleries = [block for block in found.blocks if isinstance(block, Gallery)]
-    return {
-        **found.content,
-        "headline": [{"value": each.value, "label": each.label} for each in found.stats],
-        "tables": [
-            {"title": each.title, "columns": each.columns, "rows": each.rows} for each in tables
-        ],
-        "pictures": [each.alt for gallery in galleries for each in gallery.pictures],
-    }
+def document(saved: Saved, prefix: str = "p") -> Document:
+    r"""The report on a saved result; `prefix` is put before the ids of its pictures."""
+    content, notes = saved.content, list(saved.content["notes"])
+    try:
+        drawing = Drawing(saved, prefix)
+    except LimbeckError:
+        drawing = Drawing(saved, prefix, pictures=False)
+        notes.append("Pictures are left out: they need matplotlib (pip install 'limbeck[report]').")
+    stats, sections = VERBS[content["verb"]]
+    try:
+        parts = [
+            Section("Verdicts", [Verdicts(content["verdicts"])] if content["verdicts"] else []),
+            _models(content),
+            *sections(drawing),
+            _learning(drawing),
+            Section("Notes", [Prose(str(note)) for note in notes]),
+            *_circumstances(content),
+        ]
+        figures = stats(content)
+    except (LookupError, TypeError, AttributeError) as error:
+        received = f"a result of {content['verb']} that lacks something ({error!r})"
+        raise ArgumentError("folder", received, "one that limbeck wrote") from error
+    title = content["title"] or f"A result of limbeck {content['verb']}"
+    return Document(
+        content["verb"], title, content["summary"], figures, parts, content["verdicts"], content
+    )
+
+
+def _models(content: Mapping[str, Any]) -> Section:
+    r"""The models with their sizes, and how the student was trained."""
+    rows = [
+        [each["role"], str(each["name"]), value(each.get("parameters")),
+         size_in_words(each["bytes"]) if each.get("bytes")
+         else "unknown" if each["role"] == "teacher" else "–"]
+        for each in content["models"]
+    ]  # fmt: skip
+    titles = {"task": "task", "student": "student", "asked at": "inputs", "loss": "loss",
+              "steps done": "steps", "stopped": "stopped"}  # fmt: skip
+    settings = content["settings"]
+    note = "; ".join(f"{t}: {value(settings[n])}" for n, t in titles.items() if n in settings)
+    note = f"{note[:1].upper()}{note[1:]}." if note else ""
+    title, heads = "What was distilled", ["role", "model", "parameters", "bytes"]
+    return Section(title, [TableBlock(title, heads, rows, False, note, (0, 1))] if rows else [])
+
+
+def _learning(drawing: Drawing) -> Section:
+    r"""Losses against steps, and other columns of the history on scales of their own."""
+    section, history = Section("How it learned", []), drawing.saved.content["history"]
+    names = [name for name in history if name not in NOT_MEASURES]
+    if drawing.pictures and names and len(history.get("step") or ()) > 1:
+        shown = [drawing.picture("Loss", pictures.learning)]
+        others = [name for name in names if name not in shown[0].alt][:2]
+        shown += [drawing.picture(name, pictures.measures, name=name) for name in others]
+        note = "A curve that still falls at its end would gain from more steps."
+        section.blocks.append(Gallery("Learning curves", shown, note=note))
+    return section
+
+
+def _circumstances(content: Mapping[str, Any]) -> list[Section]:
+    r"""Settings, hardware and versions, and the command that repeats the run."""
+    settings = [[str(n).replace("_", " "), value(each)] for n, each in content["settings"].items()]
+    order = ("hardware", "device", "limbeck", "torch", "python", "date")
+    titles = {"torch": "PyTorch", "python": "Python"}
+    environment = content["circumstances"]
+    names = [*(n for n in order if n in environment), *(n for n in environment if n not in order)]
+    rows = [[titles.get(str(n), str(n)), value(environment[n])] for n in names]
+    if content["seed"] is not None:
+        rows.append(["seed", str(content["seed"])])
+    if content["seconds"] is not None:
+        rows.append(["seconds", f"{content['seconds']:,.1f}"])
+    heads, words, command = ["what", "value"], (0, 1), content["command"]
+    versions = TableBlock("Circumstances", heads, rows, sortable=False, words=words)
+    options = TableBlock("Settings", ["setting", "value"], settings, words=words)
+    return [
+        Section("Settings", [options] if settings else []),
+        Section("Hardware, versions, seed", [versions] if rows else []),
+        Section("Repeat it", [Code(command)] if command else []),
+    ]

@@ -1,21 +1,35 @@
 r"""Pictures of saved results.
 
-Each function takes a saved result (what `limbeck.storage.read` gives, or its folder) and draws on
-one of matplotlib's axes, its own if none are given; it gives the axes back. Their label,
-`axes.get_label()`, says what is to be seen, for those who cannot see it.
+Each function takes a saved result (from `limbeck.storage.read`, or its folder), draws on the
+matplotlib axes `ax`, or on those of a new figure, and returns the axes. `axes.get_label()` is a
+description of the picture, for those who cannot see it.
 """
 
 from __future__ import annotations
 
-from limbeck.report.pictures_compression import (
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from limbeck.arguments import whole_number
+from limbeck.errors import ArgumentError
+from limbeck.report import plots
+from limbeck.report.canvas import COLOURS, INK, MUTED, axes_for
+from limbeck.report.fidelity_plots import (
     calibration,
     disagreement,
     learning,
     measures,
     subgroups,
 )
-from limbeck.report.pictures_generative import features, log_probabilities, log_z, samples
-from limbeck.report.pictures_posterior import curve, difference, surface, weights
+from limbeck.storage import Saved, as_saved
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
 
 __all__ = [
     "calibration",
@@ -32,3 +46,322 @@ __all__ = [
     "surface",
     "weights",
 ]
+
+MODELS = ("teacher", "student")
+PREDICTORS = {"teacher": "average of all draws", "student": "student"}
+SHEET = 36
+r"""Most images on a sheet."""
+
+Result = Saved | str | Path
+
+
+def weights(saved: Result, ax: Axes | None = None, *, pair: tuple[int, int] = (0, 1)) -> Axes:
+    r"""The student's pseudo-draws among draws of the posterior; discs grow with their weights.
+
+    Arguments:
+        saved: A saved result of `condense`.
+        ax: Where to draw. Default: None, a new figure.
+        pair: Two coordinates of a draw. Default: (0, 1).
+    """
+    result = as_saved(saved)
+    own = _array(result, "pseudo_draws", "a bag of pseudo-draws", "condense")
+    dim = own.shape[1]
+    expected = f"two numbers from 0 to {dim - 1}"
+    one, two = (whole_number("pair", each, expected, 0) for each in pair)
+    if dim < 2 or max(one, two) >= dim:
+        raise ArgumentError("pair", pair, expected)
+    share, draws = result.arrays["pseudo_weights"], result.arrays.get("draws")
+    with axes_for(ax, (4.2, 4.0)) as ax:
+        if draws is not None:
+            ax.plot(
+                draws[:, one], draws[:, two], ".", color=MUTED, markersize=2, alpha=0.5,
+                label=f"{len(draws):,} draws", rasterized=True,
+            )  # fmt: skip
+        ax.scatter(
+            own[:, one], own[:, two], s=300 * share / max(share.max(), 1e-12) / 3 + 10,
+            color=COLOURS[1], edgecolor="white", linewidth=0.6, zorder=3,
+            label=f"{len(own)} pseudo-draws",
+        )  # fmt: skip
+        names = coordinate_names(result)
+        ax.set(xlabel=names[one], ylabel=names[two])
+        _legend_above(ax)
+        ax.set_label(
+            f"The student's {len(own)} pseudo-draws among {0 if draws is None else len(draws):,} "
+            f"draws of the posterior, coordinates {one} and {two} of each; their weighted means "
+            f"are ({share @ own[:, one]:.3g}, {share @ own[:, two]:.3g})."
+        )
+    return ax
+
+
+def coordinate_names(saved: Saved) -> list[str]:
+    r"""Names of a draw's coordinates: those of the diagnostics, if they are complete."""
+    dim = saved.arrays["pseudo_draws"].shape[1]
+    names = (saved.content.get("diagnostics") or {}).get("names", [])
+    return list(names) if len(names) == dim else [f"draw[{k}]" for k in range(dim)]
+
+
+def surface(
+    saved: Result, ax: Axes | None = None, *, model: str = "student", output: int = 0
+) -> Axes:
+    r"""Predictions over two inputs, or a density of two variables.
+
+    Arguments:
+        saved: A saved result of `condense`.
+        ax: Where to draw. Default: None, a new figure.
+        model: "teacher" or "student". Default: "student".
+        output: The class or output. Default: 0.
+    """
+    result = as_saved(saved)
+    _check_model(model)
+    values, density = _surface(result, model, output), bool(result.content.get("density"))
+    both = [result.arrays[f"surface_{each}"] for each in MODELS]
+    low, high = min(each.min() for each in both), max(each.max() for each in both)
+    probability = not density and low >= 0 and high <= 1
+    label = "density" if density else "probability" if probability else "mean"
+    x, y = result.arrays["surface_x"], result.arrays["surface_y"]
+    with axes_for(ax, (4.0, 3.6)) as ax:
+        ends = (0.0, 1.0) if probability else (low, high)
+        image = _draw_surface(result, ax, values, "RdBu_r" if probability else "viridis", ends)
+        if probability:
+            plots.probability_lines(ax, x, y, values.T)
+        _draw_points(result, ax)
+        ax.figure.colorbar(image, ax=ax, shrink=0.8, label=label)
+        ax.set_title(PREDICTORS[model])
+        ax.set_label(
+            f"{label.capitalize()} by the {PREDICTORS[model]} over x from {x[0]:.3g} to "
+            f"{x[-1]:.3g} and y from {y[0]:.3g} to {y[-1]:.3g}: between {values.min():.3g} and "
+            f"{values.max():.3g}."
+        )
+    return ax
+
+
+def difference(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axes:
+    r"""The student's surface minus the teacher's."""
+    result = as_saved(saved)
+    gap = _surface(result, "student", output) - _surface(result, "teacher", output)
+    largest = float(np.abs(gap).max())
+    with axes_for(ax, (4.0, 3.6)) as ax:
+        image = _draw_surface(result, ax, gap, "PuOr_r", (-(largest or 1.0), largest or 1.0))
+        ax.figure.colorbar(image, ax=ax, shrink=0.8, label="student − average of draws")
+        ax.set_title(f"difference, at most {largest:.2g}")
+        ax.set_label(
+            f"The student minus the average of all draws: {np.abs(gap).mean():.2g} on average and "
+            f"{largest:.2g} at most, without regard to sign."
+        )
+    return ax
+
+
+def curve(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axes:
+    r"""Predictions along one input, or a density of one variable, of teacher and student."""
+    result = as_saved(saved)
+    x = _array(result, "curve_x", "curves", "condense")
+    _check_output(output, len(result.arrays["curve_student"]))
+    teacher, student = (result.arrays[f"curve_{each}"][output] for each in MODELS)
+    density = bool(result.content.get("density"))
+    with axes_for(ax, (4.8, 3.2)) as ax:
+        ax.plot(x, teacher, color=MUTED, linewidth=4, alpha=0.6, label=PREDICTORS["teacher"])
+        ax.plot(x, student, color=COLOURS[1], label="student")
+        ax.set_xlabel("variable" if density else "input")
+        ax.set_ylabel("density" if density else "mean of the prediction")
+        _legend_above(ax)
+        gap = np.abs(teacher - student)
+        ax.set_label(
+            f"{'Densities' if density else 'Predictions'} of the average of all draws and of the "
+            f"student, from {x[0]:.3g} to {x[-1]:.3g}: they differ by {gap.mean():.2g} on average "
+            f"and by {gap.max():.2g} at most."
+        )
+    return ax
+
+
+def _surface(saved: Saved, model: str, output: int) -> np.ndarray:
+    _array(saved, "surface_x", "surfaces", "condense")
+    surfaces = saved.arrays[f"surface_{model}"]
+    _check_output(output, len(surfaces))
+    return surfaces[output]
+
+
+def _draw_surface(
+    saved: Saved, ax: Axes, values: np.ndarray, colours: str, ends: tuple[float, float]
+) -> AxesImage:
+    x, y = saved.arrays["surface_x"], saved.arrays["surface_y"]
+    image = ax.imshow(
+        values.T, origin="lower", extent=(x[0], x[-1], y[0], y[-1]), cmap=colours, vmin=ends[0],
+        vmax=ends[1], interpolation="bilinear", aspect="auto",
+    )  # fmt: skip
+    ax.grid(False)
+    ax.set(xlabel="first variable", ylabel="second variable")
+    return image
+
+
+def _draw_points(saved: Saved, ax: Axes) -> None:
+    points, labels = (saved.arrays.get(name) for name in ("points", "labels"))
+    if points is None or points.ndim != 2 or points.shape[1] != 2:
+        return
+    ends = ax.get_xlim(), ax.get_ylim()
+    if labels is not None and set(np.unique(labels)) <= {0, 1}:
+        plots.classes(ax, points, labels)
+    else:
+        ax.plot(points[:, 0], points[:, 1], ".", color=INK, markersize=3)
+    ax.set(xlim=ends[0], ylim=ends[1])
+
+
+def samples(saved: Result, ax: Axes | None = None, *, model: str = "student") -> Axes:
+    r"""Samples of one model as a sheet of images; of other events, both models' samples together.
+
+    Samples of one variable are shown as histograms, of two as points, of more by the mean of each
+    variable, the student's against the teacher's.
+
+    Arguments:
+        saved: A saved result of `normalize`.
+        ax: Where to draw. Default: None, a new figure.
+        model: "teacher" or "student"; for images. Default: "student".
+    """
+    result = as_saved(saved)
+    _check_model(model)
+    rows = _array(result, f"samples_{model}", "samples", "normalize")
+    if result.content.get("image"):
+        return _sheet(result, ax, rows, model, "samples", signed=False)
+    teacher, student = (
+        _array(result, f"samples_{each}", "samples of both", "normalize").reshape(
+            -1, math.prod(rows.shape[1:])
+        )
+        for each in MODELS
+    )
+    names = (model_name(result, "teacher"), model_name(result, "student"))
+    draw = {1: _histograms, 2: _scatter}.get(teacher.shape[1], _means)
+    with axes_for(ax, (4.2, 3.6)) as ax:
+        ax.set_label(draw(ax, teacher, student, names))
+    return ax
+
+
+def features(saved: Result, ax: Axes | None = None, *, model: str = "student") -> Axes:
+    r"""Weights of hidden units as a sheet of images, those of greatest norm first."""
+    result = as_saved(saved)
+    _check_model(model)
+    rows = _array(result, f"features_{model}", "features", "normalize")
+    if not result.content.get("image"):
+        raise ArgumentError("saved", "a result without images", "one whose events are images")
+    return _sheet(result, ax, rows, model, "features", signed=True)
+
+
+def _sheet(
+    saved: Saved, ax: Axes | None, rows: np.ndarray, model: str, what: str, *, signed: bool
+) -> Axes:
+    height, width = saved.content["image"]
+    count = min(len(rows), SHEET)
+    across = math.ceil(math.sqrt(count))
+    down = math.ceil(count / across)
+    with axes_for(ax, (3.4, 0.3 + 3.4 * height * down / (width * across))) as ax:
+        text = plots.images(
+            ax, rows[:SHEET].reshape(count, -1), shape=(height, width),
+            by_column=bool(saved.content.get("by_column")), signed=signed, what=what,
+        )  # fmt: skip
+        name = model_name(saved, model)
+        ax.set_title(name)
+        ax.set_label(f"{name}: {text}")
+    return ax
+
+
+def _histograms(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[str, str]) -> str:
+    both = np.concatenate([teacher, student])
+    edges = np.linspace(both.min(), both.max() + 1e-12, 41).tolist()
+    ax.hist(teacher[:, 0], edges, color=COLOURS[0], alpha=0.45, label=names[0])
+    ax.hist(student[:, 0], edges, color=COLOURS[1], histtype="step", linewidth=1.4, label=names[1])
+    ax.set(xlabel="value", ylabel="samples")
+    _legend_above(ax)
+    return (
+        f"Histograms of samples: teacher with mean {teacher.mean():.3g} and deviation "
+        f"{teacher.std():.3g}, student with {student.mean():.3g} and {student.std():.3g}."
+    )
+
+
+def _scatter(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[str, str]) -> str:
+    for number, rows in enumerate((teacher, student)):
+        ax.scatter(
+            rows[:, 0], rows[:, 1], s=10, marker="os"[number], color=COLOURS[number], alpha=0.6,
+            linewidths=0, label=names[number],
+        )  # fmt: skip
+    ax.set(xlabel="first variable", ylabel="second variable")
+    _legend_above(ax)
+    counts = f"{len(teacher)} of the teacher, {len(student)} of the student"
+    return f"Samples of two variables: {counts}."
+
+
+def _means(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[str, str]) -> str:
+    one, two = teacher.mean(0), student.mean(0)
+    ends = min(one.min(), two.min()), max(one.max(), two.max())
+    ax.plot(ends, ends, color=INK, linewidth=1, linestyle=":", label="equal")
+    ax.scatter(one, two, s=14, color=COLOURS[0], alpha=0.7, linewidths=0, label="a variable")
+    ax.set(xlabel=f"mean by {names[0]}", ylabel=f"mean by {names[1]}")
+    ax.legend(loc="upper left")
+    return (
+        f"Means of {len(one)} variables over {len(teacher)} samples, the student's against the "
+        f"teacher's: they differ by {np.abs(one - two).mean():.2g} on average."
+    )
+
+
+def log_probabilities(saved: Result, ax: Axes | None = None) -> Axes:
+    r"""Log probabilities of the same events by teacher and student, sorted by the teacher's."""
+    result = as_saved(saved)
+    teacher, student = (
+        _array(result, f"log_prob_{each}", "log probabilities of both", "normalize")
+        for each in MODELS
+    )
+    names = (model_name(result, "teacher"), model_name(result, "student"))
+    where = (result.content.get("held_out") or {}).get("where", "events")
+    with axes_for(ax, (4.8, 3.3)) as ax:
+        text = plots.sorted_log_probabilities(ax, teacher.tolist(), student.tolist(), names=names)
+        ax.set_xlabel(f"{where}, sorted by {names[0]}")
+        if result.content.get("log_z_used") is None:
+            text += " The teacher's are shifted to the student's mean, since log Z is not known."
+        ax.set_label(text.replace(" images ", f" {where} "))
+    return ax
+
+
+def log_z(saved: Result, ax: Axes | None = None) -> Axes:
+    r"""Estimates of log Z below one another, with the exact value where it is known."""
+    result = as_saved(saved)
+    entries = [each for each in result.content.get("log_z", []) if has_interval(each)]
+    if not entries:
+        raise ArgumentError("saved", "a result without log Z", "one with estimates of it")
+    exact = result.content.get("exact")
+    with axes_for(ax, (4.8, 1.3 + 0.36 * len(entries))) as ax:
+        text = plots.intervals(ax, {each["name"]: each for each in entries})
+        ax.locator_params(axis="x", nbins=6)
+        if exact is not None:
+            label = f"exact {exact:.4f}"
+            ax.axvline(exact, color=COLOURS[2], linestyle="--", linewidth=1.2, label=label)
+            ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+            text += f" The dashed line is the exact value, {exact:.4f}."
+        ax.set_label(text)
+    return ax
+
+
+def has_interval(estimate: Mapping[str, Any]) -> bool:
+    r"""Whether a saved estimate can be drawn: it has a value and an error."""
+    return estimate["value"] is not None and estimate["std_error"] is not None
+
+
+def model_name(saved: Saved, role: str) -> str:
+    r"""The name of the model with a role; the role itself where there is none."""
+    return next((str(e["name"]) for e in saved.content["models"] if e.get("role") == role), role)
+
+
+def _array(saved: Saved, name: str, what: str, verb: str) -> np.ndarray:
+    if name not in saved.arrays:
+        raise ArgumentError("saved", f"a result without {what}", f"one of {verb} that has them")
+    return saved.arrays[name]
+
+
+def _check_model(model: str) -> None:
+    if model not in MODELS:
+        raise ArgumentError.unknown("model", model, MODELS)
+
+
+def _check_output(output: int, count: int) -> None:
+    if not 0 <= output < count:
+        raise ArgumentError("output", output, f"a number from 0 to {count - 1}")
+
+
+def _legend_above(ax: Axes) -> None:
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)

@@ -1,66 +1,89 @@
-r"""Curves and intervals: training, log probabilities side by side, estimates of log Z.
+r"""Plots of plain numbers: curves, intervals, surfaces, densities, sheets of images.
 
-Each function draws saved numbers on one of matplotlib's axes and gives back a sentence that says
-what is to be seen, for those who cannot see it.
+Each function draws on matplotlib's axes; those that return a text return a description of the
+picture, for those who cannot see it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from torch import Tensor
 
+from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.report.canvas import COLOURS, MUTED
+from limbeck.report.canvas import COLOURS, INK, LINES, MUTED, canvas, save
 
-__all__ = ["falls", "intervals", "progress", "sorted_log_probabilities"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+__all__ = [
+    "Kept",
+    "classes",
+    "density",
+    "ellipses",
+    "falls",
+    "images",
+    "intervals",
+    "mosaic",
+    "numbers",
+    "picture",
+    "progress",
+    "sorted_log_probabilities",
+    "surface",
+    "weights",
+]
+
+Numbers = str | Sequence[Any] | np.ndarray | Tensor
+r"""Numbers as an array, as lists, or as one string with spaces between them."""
 
 Curve = tuple[Sequence[float], Sequence[float]]
 r"""Numbers along the horizontal axis, and along the vertical one."""
 
-FAR = 5.0
-r"""The ratio of the largest to the least value from which a scale is logarithmic."""
-
-WIDTH = 3.0
-r"""Standard errors on either side of an estimate, as in the source text."""
+Entry = TypeVar("Entry")
 
 
 def progress(
-    axes: Any,
+    axes: Axes,
     curves: Mapping[str, Curve],
     *,
     label: str = "test log probability (nats)",
     reference: tuple[str, float] | None = None,
 ) -> str:
-    r"""Curves of training: something against the number of steps.
+    r"""Curves against the number of training steps.
 
     Arguments:
         axes: Where to draw.
         curves: Steps and values, by name.
-        label: What the values are, with their unit.
-        reference: A name and a value to compare with, drawn as a level line.
+        label: What the values are, with their unit. Default: "test log probability (nats)".
+        reference: Name and value of a horizontal line. Default: None.
     """
-    for number, (name, curve) in enumerate(_some(curves).items()):
-        x, y = _pair(name, curve)
-        axes.plot(x, y, color=_colour(number), label=name)
+    for number, (name, curve) in enumerate(_not_empty(curves).items()):
+        x, y = (_vector(name, part) for part in curve)
+        if len(x) != len(y):
+            raise ArgumentError(name, f"{len(x)} and {len(y)} numbers", "as many of each")
+        axes.plot(x, y, color=COLOURS[number % len(COLOURS)], label=name)
     if reference is not None:
         axes.axhline(reference[1], color=MUTED, linestyle="--", linewidth=1, label=reference[0])
     axes.set_xlabel("steps")
     axes.set_ylabel(label)
-    axes.xaxis.set_major_formatter(_thousands)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.legend(loc="best")
-    ends = [f"{name} ends at {_last(curve):.2f}" for name, curve in curves.items()]
+    ends = [f"{name} ends at {float(y[-1]):.2f}" for name, (_, y) in curves.items()]
     level = "" if reference is None else f" The dashed line is {reference[0]}, {reference[1]:.2f}."
     return f"Line plot of {label} against training steps: {'; '.join(ends)}.{level}"
 
 
-def falls(axes: Any, values: Any) -> None:
-    r"""A logarithmic scale for values that fall far: the first would hide the rest."""
+def falls(axes: Axes, values: Sequence[float] | np.ndarray) -> None:
+    r"""Use a logarithmic scale for positive values that differ by more than a factor of 5."""
     from matplotlib.ticker import LogLocator
 
-    found = np.asarray(values, dtype=float)
-    if found.min() > 0 and found.max() > FAR * found.min():
+    array = np.asarray(values, dtype=float)
+    if array.min() > 0 and array.max() > 5 * array.min():
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter("{x:g}")
@@ -68,27 +91,27 @@ def falls(axes: Any, values: Any) -> None:
 
 
 def sorted_log_probabilities(
-    axes: Any,
+    axes: Axes,
     teacher: Sequence[float],
     student: Sequence[float],
     *,
     names: tuple[str, str] = ("RBM", "NADE"),
 ) -> str:
-    r"""Log probabilities of the same images, which are sorted by what the teacher gives them.
+    r"""Log probabilities of the same images under two models, sorted by the teacher's.
 
     Arguments:
         axes: Where to draw.
-        teacher: Of each image, (n,).
-        student: Of each image, (n,), in the same order.
-        names: What the two are called.
+        teacher: The teacher's log probability of each image, (n,).
+        student: The student's, (n,), in the same order.
+        names: Names of teacher and student. Default: ("RBM", "NADE").
     """
-    one, two = _numbers("teacher", teacher), _numbers("student", student)
+    one, two = _vector("teacher", teacher), _vector("student", student)
     if len(one) != len(two):
         raise ArgumentError("student", f"{len(two)} numbers", f"{len(one)}, as of the teacher")
     order = np.argsort(-one, kind="stable")
-    place = np.arange(1, len(one) + 1)
-    axes.plot(place, two[order], ".", color=COLOURS[1], markersize=2.5, label=names[1])
-    axes.plot(place, one[order], color=COLOURS[0], label=names[0])
+    rank = np.arange(1, len(one) + 1)
+    axes.plot(rank, two[order], ".", color=COLOURS[1], markersize=2.5, label=names[1])
+    axes.plot(rank, one[order], color=COLOURS[0], label=names[0])
     axes.set_xlabel(f"image, by its log probability under the {names[0]}")
     axes.set_ylabel("log probability (nats)")
     axes.legend(loc="lower left", markerscale=3)
@@ -102,7 +125,7 @@ def sorted_log_probabilities(
 
 
 def intervals(
-    axes: Any,
+    axes: Axes,
     estimates: Mapping[str, Mapping[str, Any]],
     *,
     reference: tuple[str, float, float, float] | None = None,
@@ -114,73 +137,276 @@ def intervals(
 
     Arguments:
         axes: Where to draw.
-        estimates: By name, what `LogPartition.to_dict` gives: value, std_error, trustworthy,
-            state, bounds.
-        reference: Name, value, and ends of an interval to compare with, drawn as a band.
-        bounds: Whether to mark lower and upper bounds too, which may be far away.
+        estimates: By name, dicts of `LogPartition.to_dict`: value, std_error, trustworthy, state,
+            bounds.
+        reference: Name, value, and ends of an interval that is drawn as a band. Default: None.
+        bounds: Whether to mark lower and upper bounds too, which may be far away. Default: False.
     """
+    band = ""
     if reference is not None:
-        _, middle, low, high = reference
-        axes.axvspan(low, high, color=COLOURS[4], alpha=0.25, linewidth=0, label=reference[0])
+        name, middle, low, high = reference
+        axes.axvspan(low, high, color=COLOURS[4], alpha=0.25, linewidth=0, label=name)
         axes.axvline(middle, color=COLOURS[4], linewidth=1)
-    said, seen = [], set[str]()
-    for place, (name, estimate) in enumerate(_some(estimates).items()):
-        value, half = float(estimate["value"]), WIDTH * float(estimate["std_error"])
+        band = f" The band is {name}: {middle:.2f} ({low:.2f} to {high:.2f})."
+    texts, states = [], set[str]()
+    for row, (name, estimate) in enumerate(_not_empty(estimates).items()):
+        value, half = float(estimate["value"]), 3 * float(estimate["std_error"])
         trusted = bool(estimate.get("trustworthy", True))
         colour = COLOURS[0] if trusted else COLOURS[1]
         line = "-" if trusted else (0, (2, 2))
-        axes.hlines(place, value - half, value + half, color=colour, linestyle=line, linewidth=2)
-        kind = estimate.get("state", "trustworthy" if trusted else "doubtful")
-        label = None if kind in seen else kind
-        seen.add(kind)
+        axes.hlines(row, value - half, value + half, color=colour, linestyle=line, linewidth=2)
+        state = estimate.get("state", "trustworthy" if trusted else "doubtful")
         axes.plot(
-            value, place, "o", color=colour, mfc=colour if trusted else "white", markersize=5,
-            label=label,
+            value, row, "o", color=colour, mfc=colour if trusted else "white", markersize=5,
+            label=None if state in states else state,
         )  # fmt: skip
-        if bounds:
-            for bound, mark in (("lower", ">"), ("upper", "<")):
-                found = (estimate.get("bounds") or {}).get(bound)
-                if found is not None:
-                    axes.plot(found[0], place, mark, color=MUTED, markersize=5)
-        said.append(f"{name} {value:.3f} ± {half:.3f}{'' if trusted else f' ({kind})'}")
+        states.add(state)
+        for side, mark in (("lower", ">"), ("upper", "<")) if bounds else ():
+            bound = (estimate.get("bounds") or {}).get(side)
+            if bound is not None:
+                axes.plot(bound[0], row, mark, color=MUTED, markersize=5)
+        texts.append(f"{name} {value:.3f} ± {half:.3f}{'' if trusted else f' ({state})'}")
     axes.set_yticks(range(len(estimates)), list(estimates))
     axes.set_ylim(len(estimates) - 0.5, -0.5)
     axes.grid(False, axis="y")
     axes.set_xlabel("log Z (nats), ± 3 standard errors")
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)  # above the axes
-    band = ""
-    if reference is not None:
-        band = f" The band is {reference[0]}: {middle:.2f} ({low:.2f} to {high:.2f})."
-    return f"Estimates of log Z with three standard errors: {'; '.join(said)}.{band}"
+    return f"Estimates of log Z with three standard errors: {'; '.join(texts)}.{band}"
 
 
-def _some(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not given:
+def images(
+    axes: Axes,
+    rows: Numbers,
+    *,
+    columns: int | None = None,
+    shape: tuple[int, int] = (28, 28),
+    by_column: bool = True,
+    signed: bool = False,
+    what: str = "images",
+) -> str:
+    r"""Images side by side in one picture, with thin lines between.
+
+    Arguments:
+        axes: Where to draw.
+        rows: One image a row, (n, height · width).
+        columns: Images side by side. Default: None, as many as make a square.
+        shape: Height and width of an image. Default: (28, 28).
+        by_column: Whether the numbers of an image are stored column by column. Default: True.
+        signed: Whether grey is zero and each image is scaled to its largest value, as for
+            features. Default: False, white is 0 and black is 1.
+        what: What the images are, in the plural. Default: "images".
+    """
+    sheet = mosaic(rows, columns=columns, shape=shape, by_column=by_column, signed=signed)
+    from matplotlib import colormaps
+
+    greys = colormaps["gray_r"].with_extremes(bad=LINES)
+    axes.imshow(sheet, cmap=greys, vmin=-1 if signed else 0, vmax=1, interpolation="nearest")
+    axes.set_axis_off()
+    scale = ", each scaled to its largest value, zero in grey" if signed else ""
+    return f"{len(np.asarray(rows))} {what} of {shape[0]} by {shape[1]} pixels in a grid{scale}."
+
+
+def mosaic(
+    rows: Numbers,
+    *,
+    columns: int | None = None,
+    shape: tuple[int, int] = (28, 28),
+    by_column: bool = True,
+    signed: bool = False,
+) -> np.ndarray:
+    r"""The images as one array, with NaN in the lines between them; see `images`."""
+    values = np.asarray(rows, dtype=float)
+    height, width = shape
+    if values.ndim != 2 or not len(values) or values.shape[1] != height * width:
+        expected = f"shape (n, {height * width}), n from 1"
+        raise ArgumentError("rows", f"shape {values.shape}", expected)
+    if signed:
+        largest = np.abs(values).max(1, keepdims=True)
+        values = values / np.where(largest > 0, largest, 1)
+    if by_column:
+        tiles = values.reshape(-1, width, height).transpose(0, 2, 1)
+    else:
+        tiles = values.reshape(-1, height, width)
+    across = int(np.ceil(np.sqrt(len(tiles))))
+    if columns is not None:
+        across = whole_number("columns", columns, "a whole number from 1", least=1)
+    down = -(-len(tiles) // across)
+    sheet = np.full((down * (height + 1) - 1, across * (width + 1) - 1), np.nan)
+    for number, tile in enumerate(tiles):
+        y, x = number // across * (height + 1), number % across * (width + 1)
+        sheet[y : y + height, x : x + width] = tile
+    return sheet
+
+
+def numbers(packed: Numbers, width: int | None = None) -> np.ndarray:
+    r"""Numbers from an array, from lists or from one string; `width` makes rows of them.
+
+    >>> numbers("0.5 1 2 3", 2)
+    array([[0.5, 1. ],
+           [2. , 3. ]])
+    """
+    array = np.asarray(packed.split() if isinstance(packed, str) else packed, dtype=float)
+    return array if width is None else array.reshape(-1, width)
+
+
+def surface(axes: Axes, side: Numbers, values: Numbers) -> AxesImage:
+    r"""Probabilities on a square, blue below and red above one half, with contour lines.
+
+    Arguments:
+        axes: Where to draw.
+        side: Coordinates along both directions, (m,).
+        values: Probabilities (m, m), the first index along the horizontal direction.
+
+    Returns:
+        The image, for a colour bar.
+    """
+    at, p = numbers(side), numbers(values)
+    if p.size != at.size**2:
+        raise ArgumentError("values", f"{p.size} numbers", f"{at.size**2}, a square of the side")
+    p = p.reshape(at.size, at.size).T
+    edge = (at[1] - at[0]) / 2
+    low, high = at[0] - edge, at[-1] + edge
+    image = axes.imshow(
+        p, origin="lower", extent=(low, high, low, high), cmap="RdBu_r", vmin=0, vmax=1,
+        interpolation="bilinear",
+    )  # fmt: skip
+    probability_lines(axes, at, at, p)
+    axes.grid(False)
+    axes.set(xlim=(at[0], at[-1]), ylim=(at[0], at[-1]))
+    return image
+
+
+def probability_lines(axes: Axes, x: np.ndarray, y: np.ndarray, p: np.ndarray) -> None:
+    r"""Labelled contour lines of probabilities (len(y), len(x))."""
+    lines = axes.contour(x, y, p, (0.1, 0.25, 0.5, 0.75, 0.9), colors=INK, linewidths=0.6)
+    axes.clabel(lines, fmt="%g", fontsize=6)
+
+
+def classes(axes: Axes, points: Numbers, labels: Numbers) -> None:
+    r"""Points (n, 2) of two classes: label 1 as discs, label 0 as squares."""
+    x, y = numbers(points, 2), np.asarray(labels)
+    for label, mark, colour in ((1, "o", COLOURS[1]), (0, "s", COLOURS[0])):
+        own = x[y == label]
+        axes.plot(
+            own[:, 0], own[:, 1], mark, color=colour, markeredgecolor="white",
+            markeredgewidth=0.5, markersize=4, label=f"y = {label}",
+        )  # fmt: skip
+
+
+def density(axes: Axes, across: Numbers, up: Numbers, values: Numbers) -> None:
+    r"""A density over two variables, in grey, with lines at 1, 10 and 50% of its maximum.
+
+    Arguments:
+        axes: Where to draw.
+        across: Coordinates along the horizontal direction, (m,).
+        up: Coordinates along the vertical direction, (n,).
+        values: The density (m, n), up to a constant.
+    """
+    x, y = numbers(across), numbers(up)
+    heights = numbers(values).reshape(len(x), len(y)).T
+    # logarithms are smooth where a density falls steeply, and so are the lines between points
+    logs = np.log(np.maximum(heights / heights.max(), 5e-5))
+    shares = (0.01, 0.1, 0.5)
+    greys = ("#f5f5f5", "#dedede", "#b3b3b3", "#858585")
+    axes.contourf(x, y, logs, np.log([*shares, 0.8, 1.001]), colors=greys)
+    axes.contour(x, y, logs, np.log(shares), colors="#9a9a9a", linewidths=0.5, linestyles="solid")
+    axes.grid(False)
+
+
+def weights(axes: Axes, draws: Numbers, share: Numbers) -> None:
+    r"""Trained draws (k, 2) as discs, whose areas are their shares (k,)."""
+    at = numbers(draws, 2)
+    axes.scatter(
+        at[:, 0], at[:, 1], s=240 * numbers(share) + 4, color=COLOURS[1], edgecolor="white",
+        linewidth=0.5, zorder=3,
+    )  # fmt: skip
+
+
+def ellipses(axes: Axes, mean: Numbers, covariance: Numbers) -> None:
+    r"""One and two standard deviations of a Gaussian over two variables."""
+    centre = numbers(mean)
+    angle = np.linspace(0, 2 * np.pi, 100)
+    circle = np.linalg.cholesky(numbers(covariance, 2)) @ np.stack([np.cos(angle), np.sin(angle)])
+    for radius in (1, 2):
+        x, y = centre[:, None] + radius * circle
+        axes.plot(x, y, color=COLOURS[1], linewidth=1.2)
+    axes.plot(*centre, "+", color=COLOURS[1])
+
+
+class Kept(NamedTuple):
+    r"""An approximation of a posterior over two weights, and its predictions.
+
+    Attributes:
+        surface: Probabilities (m, m) on a square, the first index along the horizontal direction.
+        error: Mean absolute difference from the predictions of all draws; None for all draws.
+        draws: Draws (k, 2) of the weights; None where there is a Gaussian.
+        share: The weight of each draw, (k,); None where all have the same.
+        gaussian: A mean (2,) and a covariance (2, 2).
+    """
+
+    surface: Numbers
+    error: float | None = None
+    draws: Numbers | None = None
+    share: Numbers | None = None
+    gaussian: tuple[Numbers, Numbers] | None = None
+
+
+def picture(
+    ways: Mapping[str, Kept],
+    points: Numbers,
+    labels: Numbers,
+    side: Numbers,
+    posterior: tuple[Numbers, Numbers, Numbers],
+    path: str | Path,
+) -> str:
+    r"""Draw approximations of a posterior side by side, and return a description.
+
+    Arguments:
+        ways: Approximations by name, in the order of the columns.
+        points: The observations' inputs (n, 2).
+        labels: Their labels (n,), 0 or 1.
+        side: Coordinates along both directions of the surfaces, (m,).
+        posterior: Coordinates along both directions of the weights, (p,) and (q,), and the
+            density (p, q) there.
+        path: The file to write.
+    """
+    texts = []
+    with canvas(2, len(ways), (2.4, 2.4)) as (figure, axes):
+        for (name, way), above, below in zip(ways.items(), axes[0], axes[1], strict=True):
+            density(above, *posterior)
+            if way.gaussian is not None:
+                ellipses(above, *way.gaussian)
+            elif way.draws is not None and way.share is not None:
+                weights(above, way.draws, way.share)
+            elif way.draws is not None:
+                at = numbers(way.draws, 2)
+                above.plot(at[:, 0], at[:, 1], ".", color=COLOURS[0], markersize=1)
+            x, y = (numbers(part)[[0, -1]] for part in posterior[:2])
+            above.set(title=name, xlim=x, ylim=y, xlabel="$w_1$", aspect="equal")
+            image = surface(below, side, way.surface)
+            classes(below, points, labels)
+            title = "t" if way.error is None else f"mean |t − f| {way.error:.4f}"
+            below.set(title=title, xlabel="$x_1$", aspect="equal")
+            texts.append(name if way.error is None else f"{name}, mean error {way.error:.4f}")
+        axes[0][0].set_ylabel("$w_2$")
+        axes[1][0].set_ylabel("$x_2$")
+        figure.colorbar(image, ax=axes[1], shrink=0.8, label="probability of y = 1")
+        alt = (
+            "Above, the posterior of two weights and its approximations; below, the probabilities "
+            f"of the label 1 that follow on [−8, 8]²: {'; '.join(texts)}."
+        )
+        save(figure, path, alt)
+    return alt
+
+
+def _not_empty(entries: Mapping[str, Entry]) -> Mapping[str, Entry]:
+    if not entries:
         raise ArgumentError("curves", "nothing to draw", "one or more, by name")
-    return given
+    return entries
 
 
-def _pair(name: str, curve: Curve) -> tuple[np.ndarray, np.ndarray]:
-    x, y = (_numbers(name, part) for part in curve)
-    if len(x) != len(y):
-        raise ArgumentError(name, f"{len(x)} and {len(y)} numbers", "as many of each")
-    return x, y
-
-
-def _numbers(argument: str, values: Any) -> np.ndarray:
-    found = np.asarray(values, dtype=float)
-    if found.ndim != 1 or not len(found):
-        raise ArgumentError(argument, f"shape {found.shape}", "a list of numbers")
-    return found
-
-
-def _last(curve: Curve) -> float:
-    return float(curve[1][-1])
-
-
-def _colour(number: int) -> str:
-    return COLOURS[number % len(COLOURS)]
-
-
-def _thousands(value: float, _: Any = None) -> str:
-    return f"{value:,.0f}"
+def _vector(argument: str, values: Sequence[float]) -> np.ndarray:
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 1 or not len(array):
+        raise ArgumentError(argument, f"shape {array.shape}", "a list of numbers")
+    return array

@@ -1,8 +1,7 @@
-r"""`described`: what a verb gave back, as the content and the arrays of a result folder.
+r"""`described`: a verb's result as the content and the arrays of a result folder.
 
-Every content has: verb, title, summary (the sentence to tell a colleague), command, circumstances,
-seed, seconds, settings, models (name, role, parameters, bytes), history, verdicts, notes. Beside
-these, by verb, with the arrays that pictures are drawn of:
+Every content has: verb, title, summary (one sentence), command, circumstances, seed, seconds,
+settings, models (name, role, parameters, bytes), history, verdicts, notes. By verb, it also has:
 
 | verb | content | arrays |
 |---|---|---|
@@ -17,24 +16,22 @@ these, by verb, with the arrays that pictures are drawn of:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-
-import numpy as np
 
 from limbeck.arguments import whole_number
 from limbeck.environment import environment
 from limbeck.errors import ArgumentError
-from limbeck.report.record_compress import compressed
-from limbeck.report.record_condense import condensed
-from limbeck.report.record_normalize import estimated, normalized
-from limbeck.storage.folder import FORMAT, VERBS
+from limbeck.report.blocks import Verdict
+from limbeck.report.compression import compressed
+from limbeck.report.condensation import condensed
+from limbeck.report.normalization import estimated, normalized
+from limbeck.report.summary import Arrays
+from limbeck.storage import FORMAT, VERBS
 
 __all__ = ["described"]
 
-Found = tuple[dict[str, Any], dict[str, np.ndarray]]
-
-MAKERS: dict[str, Callable[..., Found]] = {
+RECORDS: dict[str, Callable[..., tuple[dict[str, Any], Arrays]]] = {
     "compress": compressed,
     "condense": condensed,
     "normalize": normalized,
@@ -43,51 +40,52 @@ MAKERS: dict[str, Callable[..., Found]] = {
 
 
 def described(
-    result: Any,
+    result: object,
     *,
     verb: str,
     command: str = "",
     title: str | None = None,
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
-    verdicts: Any = (),
-    notes: Any = (),
+    verdicts: Iterable[Verdict] = (),
+    notes: Iterable[str] = (),
     **evidence: Any,
-) -> Found:
-    r"""What a verb gave back, ready for `limbeck.storage.write`.
+) -> tuple[dict[str, Any], Arrays]:
+    r"""A verb's result, ready for `limbeck.storage.write`.
 
     Arguments:
-        result: What the verb gave back; for "logz", one estimate of log Z or several by name.
+        result: The result of the verb; for "logz", one estimate of log Z or several by name.
         verb: "compress", "condense", "normalize" or "logz".
-        command: The line that repeats the run.
-        title: What it is called; None takes one from the models.
-        seed: What the run was seeded with; None takes the result's own.
-        settings: What was asked for, shown before what the result says of itself.
-        verdicts: Further verdicts, such as of requirements; see `limbeck.report.summary.required`.
-        notes: Further remarks, a sentence each.
-        evidence: What else the verb's pictures need: see `compressed`, `condensed`, `normalized`
-            and `estimated` beside this function.
+        command: The command that repeats the run. Default: "".
+        title: The report's title. Default: None, from the models' names.
+        seed: The seed of the run. Default: None, the result's own.
+        settings: Settings to show before those of the result. Default: None.
+        verdicts: Further verdicts, as from `limbeck.report.summary.required`. Default: none.
+        notes: Further remarks, a sentence each. Default: none.
+        evidence: Further arguments of the verb's record: `compressed`, `condensed`, `normalized`
+            or `estimated`.
     """
     if verb not in VERBS:
         raise ArgumentError.unknown("verb", verb, VERBS)
-    own, arrays = MAKERS[verb](result, **evidence)
-    named = own.pop("settings", {})
-    found = seed if seed is not None else named.get("seed", getattr(result, "seed", None))
-    seed = None if found is None else whole_number("seed", found, "a whole number from 0", 0)
+    own, arrays = RECORDS[verb](result, **evidence)
+    own_settings, own_title = own.pop("settings", {}), own.pop("title")
+    if seed is None:
+        seed = own_settings.get("seed", getattr(result, "seed", None))
+    if seed is not None:
+        seed = whole_number("seed", seed, "a whole number from 0", 0)
     content = {
         "format": FORMAT,
         "verb": verb,
-        "title": own.pop("title") if title is None else title,
+        "title": own_title if title is None else title,
         "summary": own.pop("summary"),
         "command": command,
         "circumstances": environment(own.pop("device", "cpu")),
         "seed": seed,
         "seconds": own.pop("seconds"),
-        "settings": {**dict(settings or {}), **named},
+        "settings": {**(settings or {}), **own_settings},
         "models": own.pop("models", []),
         "history": own.pop("history", {}),
         "verdicts": [*own.pop("verdicts", []), *verdicts],
         "notes": [*own.pop("notes", []), *notes],
     }
-    own.pop("title", None)
     return {**content, **own}, arrays

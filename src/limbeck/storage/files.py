@@ -1,4 +1,4 @@
-r"""Checkpoints: one safetensors file, written beside the old one and renamed into its place."""
+r"""Files that are written completely or not at all, and checked when they are read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,11 @@ FORMAT = "limbeck-checkpoint-1"
 
 
 def check_folder(folder: Path) -> None:
-    r"""Refuse what cannot be written to, or holds other things than checkpoints, before any step.
-
-    A process that was killed while it wrote may have left its unfinished file behind.
-    """
+    r"""Refuse a folder that cannot be written to, or that holds other files than checkpoints."""
     if folder.exists() and not (folder / FILE).exists():
-        foreign = not folder.is_dir() or any(
-            not entry.name.startswith(f".{FILE}.") for entry in folder.iterdir()
-        )
-        if foreign:
+        # a process that was killed while it wrote may have left its temporary file
+        unfinished = f".{FILE}."
+        if not folder.is_dir() or not all(e.name.startswith(unfinished) for e in folder.iterdir()):
             raise CheckpointError(
                 f"checkpoint: {folder} holds something else than limbeck's checkpoints; "
                 "expected a new or empty folder, or one that limbeck wrote"
@@ -58,26 +54,24 @@ def check_folder(folder: Path) -> None:
 def write(
     path: Path, tensors: dict[str, Tensor], about: dict[str, Any], kind: str = FORMAT
 ) -> None:
-    r"""Write tensors and a JSON-able description as one file, whole or not at all.
-
-    The file is complete and on disk under another name before it takes the old one's place, so
-    a full disk or a crash leaves the old one as it was.
-    """
-    kept = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
-    metadata = {"format": kind, "about": json.dumps(about)}
+    r"""Write tensors and a description that JSON can hold as one safetensors file."""
+    copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
     with replacing(path) as temporary:
-        save_file(kept, temporary, metadata=metadata)
+        save_file(copies, temporary, metadata={"format": kind, "about": json.dumps(about)})
 
 
 def write_text(path: Path, text: str) -> None:
-    r"""Write a text file, whole or not at all."""
+    r"""Write a text file."""
     with replacing(path) as temporary:
         Path(temporary).write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Any:
-    r"""A name to write to; the file takes its place once it is whole and on the disk."""
+def replacing(path: Path) -> Iterator[str]:
+    r"""A temporary file's name; it replaces `path` once it is complete and on the disk.
+
+    A full disk or a crash leaves the old file as it was.
+    """
     temporary = _temporary(path)
     try:
         yield temporary
@@ -95,7 +89,7 @@ def replacing(path: Path) -> Any:
 def _temporary(path: Path) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # tempfile would keep it from all other users, and with it the file that it becomes
+        # tempfile would deny all other users the temporary file, and the file that it becomes
         temporary = str(path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp")
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:
@@ -125,7 +119,7 @@ def read(path: Path, kind: str = FORMAT) -> tuple[dict[str, Tensor], dict[str, A
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    r"""The tensors and metadata of a safetensors file, with errors in limbeck's words."""
+    r"""The tensors and metadata of a safetensors file."""
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
@@ -137,7 +131,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def differences(saved: dict[str, Any], present: dict[str, Any]) -> list[str]:
-    r"""What differs between the settings of a checkpoint and those of this run, in words."""
+    r"""Differences between the settings of a checkpoint and those of this run, a text each."""
     return [
         f"{key} was {saved.get(key)!r} and is {present.get(key)!r}"
         for key in sorted(saved.keys() | present.keys())
@@ -146,12 +140,12 @@ def differences(saved: dict[str, Any], present: dict[str, Any]) -> list[str]:
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    r"""The tensors whose names begin with a prefix, by the rest of their names."""
+    r"""The tensors whose names begin with a prefix, without that prefix."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def copy_into(places: dict[str, Tensor], tensors: dict[str, Tensor], path: Path) -> None:
-    r"""Copy saved tensors into the places of the same names."""
+    r"""Copy saved tensors into the tensors of the same names."""
     if missing := places.keys() - tensors.keys():
         raise CheckpointError(f"checkpoint: {path} lacks {', '.join(sorted(missing)[:3])}")
     if unknown := tensors.keys() - places.keys():
@@ -167,9 +161,9 @@ def copy_into(places: dict[str, Tensor], tensors: dict[str, Tensor], path: Path)
 
 
 def load_weights(student: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    r"""Copy a file's weights into a module, and refuse those that no training leaves behind.
+    r"""Copy a file's weights into a module; refuse parameters that are not finite.
 
-    Parameters must be finite. Buffers may be infinite, as thresholds and masks are, but not NaN.
+    Buffers may be infinite, as thresholds and masks are, but not NaN.
     """
     parameters = {name for name, _ in student.named_parameters()}
     for name, tensor in tensors.items():
@@ -185,12 +179,12 @@ def load_weights(student: nn.Module, tensors: dict[str, Tensor], path: Path) -> 
     copy_into(student.state_dict(), tensors, path)
 
 
-def plain(value: Any) -> Any:
-    r"""Lists, dicts and numbers of Python's own; None for what is not finite."""
+def plain(value: object) -> Any:
+    r"""A value as JSON can hold it: lists, dicts, numbers; None for numbers that are not finite."""
     if isinstance(value, Mapping):
-        return {str(name): plain(each) for name, each in value.items()}
+        return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,0 +1,279 @@
+r"""Compressed teachers: the record of a result, and the report on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from limbeck.compression.compressed import Compressed
+from limbeck.compression.fidelity import tables
+from limbeck.compression.fidelity.report import NAMES, Fidelity
+from limbeck.errors import ArgumentError
+from limbeck.report import pictures
+from limbeck.report.blocks import (
+    Block,
+    Drawing,
+    Gallery,
+    Prose,
+    Section,
+    Stat,
+    TableBlock,
+    Verdict,
+    from_rich,
+    ratio,
+    value,
+)
+from limbeck.report.summary import (
+    Arrays,
+    ImageShape,
+    as_array,
+    image_shape,
+    model,
+    named_network,
+    story,
+    verdict,
+)
+from limbeck.text import compared
+
+__all__ = ["compressed", "sections", "stats"]
+
+
+def compressed(
+    result: Compressed,
+    *,
+    report: Fidelity | None = None,
+    X: object = None,
+    y: object = None,
+    labels: object = None,
+    groups: object = None,
+    time: bool = True,
+    image: ImageShape = "auto",
+) -> tuple[dict[str, Any], Arrays]:
+    r"""Content and arrays of a compressed teacher.
+
+    Arguments:
+        result: A result of `compress`.
+        report: The report from `result.report`. Default: None, it is made on the rows X.
+        X: Rows to compare teacher and student on. Default: None.
+        y: Their labels; y, labels, groups and time are as of `Compressed.report`.
+        labels: Labels of the rows that the student was trained on.
+        groups: Groups of the rows.
+        time: Whether to measure how long predictions take. Default: True.
+        image: Height and width, where rows are images. Default: "auto", a guess; None: no images.
+    """
+    if report is None and X is not None:
+        report = result.report(X, y, labels=labels, groups=groups, time=time)
+    content, arrays, notes = story(result), Arrays(), list[str]()
+    content["settings"] = {"task": result.task, "asked at": result.inputs, **content["settings"]}
+    if result.tried:
+        content["tried"] = result.tried
+    if report is None:
+        teacher = None if result.problem is None else result.problem.predictor
+        content["models"] = [
+            model("teacher" if teacher is None else teacher.name, "teacher", teacher),
+            model(named_network(result.student), "student", cost=result.cost()),
+        ]
+        content["summary"] = str(result).rstrip().rsplit("\n", 1)[-1]
+    else:
+        names = {**report.names, "baseline": "the same student"}
+        if names["student"] == NAMES["student"]:
+            names["student"] = named_network(result.student)
+        content["models"] = [
+            model(names[key], NAMES[key], cost=report.costs[key]) for key in report.measures
+        ]
+        content["fidelity"] = report.to_dict()
+        content["summary"] = report.sentence()
+        content["verdicts"] += _verdicts(report)
+        notes = [f"{note[:1].upper()}{note[1:]}." for note in tables.rare_class_notes(report)]
+        if math.isnan(report.kept):
+            title = tables.measure_title(report, report.main)
+            notes.append(
+                f"Unchecked: what the student keeps of the teacher's {title}, which is not above 0."
+            )
+        if X is not None:
+            content |= _examples(X, report, image, arrays)
+    content["notes"] = [*notes, *result.notes]
+    content["title"] = f"{tables.heading(content['models'][0]['name'])}, compressed"
+    return content, arrays
+
+
+def _verdicts(report: Fidelity) -> list[Verdict]:
+    verdicts = []
+    if report.by_group:
+        worse = tables.remarks(report)
+        words = worse[0] if worse else "In no subgroup is the student clearly worse."
+        verdicts.append(verdict("subgroups", not worse, words))
+    if not math.isnan(report.kept):
+        held = report.kept >= tables.LITTLE
+        only, share = "" if held else "only ", tables.percent(report.kept)
+        words = {
+            "agreement": f"agrees with the teacher on {only}{share} of the rows",
+            "teacher_r2": f"follows the teacher with an R² of {only}{report.kept:.3f}",
+        }.get(report.main) or f"keeps {only}{share} of {tables.kept_noun(report)}"
+        verdicts.append(verdict("quality", held, f"The student {words}."))
+    return verdicts
+
+
+def _examples(rows: Any, report: Fidelity, image: ImageShape, arrays: Arrays) -> dict[str, Any]:
+    r"""The rows with the largest disagreement: of tables as text, of arrays as numbers."""
+    count = rows.shape[0] if hasattr(rows, "shape") else len(rows)
+    if count != report.rows:
+        raise ArgumentError("X", f"{count} rows", f"the {report.rows} of the report")
+    chosen = [each["row"] for each in report.disagreements]
+    if not chosen:
+        return {}
+    columns = 24  # of a table with more, the first
+    if hasattr(rows, "iloc"):
+        part = rows.iloc[chosen, :columns]
+        return _as_text(list(map(str, part.columns)), part.itertuples(index=False))
+    if not hasattr(rows, "shape") and not isinstance(rows, list | tuple):
+        return {}  # a data set of the user's own
+    array = as_array(rows[chosen] if hasattr(rows, "shape") else [rows[k] for k in chosen])
+    if array.dtype.kind not in "biuf":
+        flat = array.reshape(len(array), -1)[:, :columns]
+        return _as_text([f"column {k}" for k in range(flat.shape[1])], flat)
+    arrays["disagreement_rows"] = array
+    shape = image_shape(array, image)
+    return {} if shape is None else {"image": list(shape)}
+
+
+def _as_text(names: list[str], rows: Iterable[Iterable[object]]) -> dict[str, Any]:
+    return {"examples": [dict(zip(names, map(str, row), strict=True)) for row in rows]}
+
+
+def stats(content: Mapping[str, Any]) -> list[Stat]:
+    r"""Retention, agreement, speed and size."""
+    if "fidelity" not in content:
+        return []
+    report = Fidelity.from_dict(content["fidelity"])
+    shown = []
+    if report.main not in ("agreement", "teacher_r2") and not math.isnan(report.kept):
+        shown.append(Stat(tables.percent(report.kept), f"of {tables.kept_noun(report)} kept"))
+    for name, label in (
+        ("agreement", "agreement with the teacher"),
+        ("teacher_r2", "R² against the teacher"),
+    ):
+        if name in report.measures["student"]:
+            figure = report.measures["student"][name].value
+            shown.append(Stat(tables.short(name, figure), label))
+    teacher, student = report.costs["teacher"], report.costs["student"]
+    for size in sorted(teacher.latency.keys() & student.latency.keys())[:1]:
+        speed = compared(
+            teacher.latency[size], student.latency[size], "faster", "slower", "as fast"
+        )
+        shown.append(ratio(speed, f"at batch {size:,}"))
+    if smaller := compared(teacher.bytes, student.bytes, "smaller", "larger", "as large"):
+        shown.append(ratio(smaller, "on disk"))
+    return shown
+
+
+def sections(drawing: Drawing) -> list[Section]:
+    r"""Measures, calibration, disagreement, subgroups, settings that were tried."""
+    content = drawing.saved.content
+    tried = Section("What was tried", _tried(content.get("tried") or []))
+    if "fidelity" not in content:
+        words = "No rows to compare teacher and student on, so nothing was measured."
+        return [Section("Teacher beside student", [Prose(words)]), tried]
+    report = Fidelity.from_dict(content["fidelity"])
+    return [
+        Section("Teacher beside student", [from_rich(report.table())]),
+        Section("Calibration", _calibration(drawing, report)),
+        Section("Where they disagree", _disagreement(drawing, report)),
+        Section("Subgroups", _groups(drawing, report)),
+        tried,
+    ]
+
+
+def _calibration(drawing: Drawing, report: Fidelity) -> list[Block]:
+    if not report.calibration or not drawing.pictures:
+        return []
+    words = (
+        "On the dotted line, predictions that are sure to 80% are right 80% of the time; below it, "
+        "they promise too much. Bars are one standard error of a bin."
+    )
+    curves = drawing.picture("Calibration", pictures.calibration)
+    return [Prose(words), Gallery("Calibration", [curves])]
+
+
+def _disagreement(drawing: Drawing, report: Fidelity) -> list[Block]:
+    blocks: list[Block] = []
+    if drawing.pictures:
+        plate = report.task == "classification"
+        both = drawing.picture("Predictions together", pictures.disagreement, plate)
+        blocks.append(Gallery("What both predict", [both]))
+    if not report.disagreements:
+        return [*blocks, Prose("On no row do both differ.")]
+    shape, rows = drawing.saved.content.get("image"), drawing.saved.arrays.get("disagreement_rows")
+    if shape and drawing.pictures and rows is not None:
+        shown = []
+        for each, row in zip(report.disagreements, rows, strict=True):
+            label = f", label {each['label']}" if "label" in each else ""
+            one, two = (_prediction(report, each[name], 1) for name in ("teacher", "student"))
+            title = f"teacher {one}, student {two}{label}"
+            image = np.asarray(row, dtype=float).reshape(shape)
+            shown.append(drawing.image(image, title, f"Row {each['row']}: {title}."))
+        note = "Rows with the largest difference between both predictions, largest first."
+        blocks.append(Gallery("Images on which both differ most", shown, small=True, note=note))
+    return [*blocks, _rows(report, drawing.saved.content.get("examples") or [], shape, rows)]
+
+
+def _rows(
+    report: Fidelity,
+    examples: list[dict[str, str]],
+    shape: list[int] | None,
+    rows: np.ndarray | None,
+) -> TableBlock:
+    labelled = any("label" in each for each in report.disagreements)
+    columns = ["row", "difference", "teacher", "student", *(["label"] if labelled else [])]
+    if not examples and rows is not None and not shape:
+        numbers = rows.reshape(len(rows), -1)[:, :12]
+        examples = [{f"column {k}": value(x) for k, x in enumerate(r)} for r in numbers.tolist()]
+    names = list(examples[0]) if examples else []
+    cells = []
+    for k, each in enumerate(report.disagreements):
+        row = [str(each["row"]), f"{each['size']:.3g}"]
+        row += [_prediction(report, each[name]) for name in ("teacher", "student")]
+        row += [value(each.get("label"))] if labelled else []
+        cells.append(row + [examples[k].get(name, "") for name in names])
+    note = (
+        "Difference is half the sum over classes of |teacher − student|, from 0 to 1."
+        if report.task == "classification"
+        else "Difference is the mean of |teacher − student|."
+    )
+    words = tuple(range(2, len(columns) + len(names)))
+    return TableBlock("Largest disagreements", columns + names, cells, True, note, words)
+
+
+def _prediction(report: Fidelity, prediction: list[float | None], most: int = 3) -> str:
+    r"""Values, or the most probable classes but those below 0.5%."""
+    p = [0.0 if each is None else float(each) for each in prediction]
+    if report.task == "regression":
+        return ", ".join(f"{each:.4g}" for each in (p if most > 1 else p[:1]))
+    order = sorted(range(len(p)), key=lambda k: -p[k])[:most]
+    shown = [k for k in order if p[k] >= 0.005 or k == order[0]]
+    return ", ".join(f"{report.classes[k]}: {p[k]:.0%}" for k in shown)
+
+
+def _groups(drawing: Drawing, report: Fidelity) -> list[Block]:
+    if not report.by_group:
+        return []
+    blocks: list[Block] = []
+    if drawing.pictures:
+        gaps = drawing.picture("Student minus teacher, by group", pictures.subgroups)
+        blocks.append(Gallery("Subgroups", [gaps]))
+    table, before = from_rich(tables.group_table(report), sortable=True), ""
+    for row in table.rows:  # sorted rows need their column's name
+        before = row[0] = row[0] or before
+    return [*blocks, table]
+
+
+def _tried(tried: list[dict[str, Any]]) -> list[Block]:
+    if not tried:
+        return []
+    names = list(dict.fromkeys(name for each in tried for name in each))
+    rows = [[value(each.get(name)) for name in names] for each in tried]
+    note = "Each was tried for a short time, and judged on rows held out."
+    return [TableBlock("Tried", names, rows, True, note)]

@@ -1,0 +1,364 @@
+r"""Condensed posteriors: the record of a result, and the report on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from limbeck.condensation.agreement import Agreement, predictive
+from limbeck.condensation.condensed import Condensed
+from limbeck.condensation.new_inputs import NewInputs
+from limbeck.condensation.sample_bag import SampleBag
+from limbeck.distributions import average
+from limbeck.posteriors.draws import Draws
+from limbeck.posteriors.read import as_draws
+from limbeck.posteriors.stream import Stream, StreamEnded
+from limbeck.posteriors.structure import as_parts
+from limbeck.report import pictures
+from limbeck.report.blocks import (
+    Block,
+    Drawing,
+    Gallery,
+    Prose,
+    Section,
+    Stat,
+    TableBlock,
+    Verdict,
+    from_rich,
+    ratio,
+    value,
+)
+from limbeck.report.summary import Arrays, as_array, model, some, story, verdict
+from limbeck.text import compared
+
+__all__ = ["condensed", "sections", "stats"]
+
+SIDE, LINE = 41, 201
+r"""Points along each direction of a surface, and along a curve."""
+
+STREAM_DRAWS = 4000
+r"""Draws of a stream that the student is compared with."""
+
+
+def condensed(
+    result: Condensed,
+    *,
+    agreement: Agreement | None = None,
+    x: object = None,
+    y: object = None,
+    posterior: object = None,
+    points: object = None,
+    labels: object = None,
+) -> tuple[dict[str, Any], Arrays]:
+    r"""Content and arrays of a condensed posterior.
+
+    Arguments:
+        result: A result of `condense`.
+        agreement: The report from `result.report`. Default: None, it is made at the inputs x.
+        x: Inputs at which student and draws are compared. Curves and surfaces of one or two
+            variables are drawn over their range. Default: None, for a density without inputs.
+        y: Outcomes there. Default: None.
+        posterior: Draws to compare with. Default: None, those that were condensed.
+        points: Data (n, 2) to draw on surfaces. Default: None.
+        labels: Their labels (n,), 0 or 1. Default: None.
+    """
+    content, notes = story(result), list(result.notes)
+    draws = _draws(result, posterior, notes)
+    if agreement is None and draws is not None and (x is not None or result.head is None):
+        agreement = result.report(x, y, posterior=draws)
+    count = result.used if draws is None else draws.count
+    teacher = model(f"average of {count:,} draws", "teacher")
+    teacher["bytes"] = result.draw_bytes if agreement is None else agreement.bytes[0]
+    if draws is not None:
+        teacher["parameters"] = draws.count * draws.structure.dim
+    student = model(type(result.student).__name__, "student", result.student)
+    content["models"] = [teacher, student | {"bytes": result.bytes}]
+    content["title"] = f"{count:,} posterior draws, condensed"
+    content["density"] = result.head is None
+    if agreement is None:
+        content["summary"] = str(result).rstrip().rsplit("\n", 1)[-1]
+        notes.append(
+            "Not measured: the student beside the average of all draws; it needs inputs, the draws "
+            "and predict."
+        )
+    else:
+        content["agreement"] = asdict(replace(agreement, new_inputs=None))
+        content["summary"] = _sentence(agreement)
+    content |= _diagnostics(result, content["verdicts"])
+    content |= _new_inputs(result, content["verdicts"], notes)
+    arrays = _pseudo_draws(result, draws)
+    if draws is not None:
+        arrays |= _predictions(result, draws, x)
+    if points is not None:
+        arrays["points"] = as_array(points).astype(float)
+        if labels is not None:
+            arrays["labels"] = as_array(labels)
+    return content | {"notes": notes}, arrays
+
+
+def _draws(result: Condensed, posterior: object, notes: list[str]) -> Draws | None:
+    r"""Stored draws to compare with; of a stream, its next draws."""
+    if result.calling is None:
+        return None
+    source = result.posterior if posterior is None else as_draws(posterior)
+    if not isinstance(source, Stream):
+        return source
+    try:
+        parts = as_parts(source.next(STREAM_DRAWS))
+    except StreamEnded:
+        notes.append("The stream has no further draws to compare the student with.")
+        return None
+    notes.append(f"The student is compared with {STREAM_DRAWS:,} further draws of the stream.")
+    return Draws({name: part[None] for name, part in parts.items()})
+
+
+def _savings(agreement: Agreement) -> list[str]:
+    r"""How much smaller and faster the student is, where that is known."""
+    ways = (
+        compared(*agreement.bytes, "smaller", "larger", "as large"),
+        compared(*agreement.seconds, "faster", "slower", "as fast"),
+    )
+    return [way for way in ways if way]
+
+
+def _sentence(agreement: Agreement) -> str:
+    savings = " and ".join(_savings(agreement))
+    return (
+        f"The student is within {agreement.mean_error:.2g} of the average of {agreement.draws:,} "
+        f"draws in the mean, and {agreement.max_error:.2g} at most, at {agreement.inputs:,} "
+        f"{agreement.at}{f'; it is {savings}' if savings else ''}."
+    )
+
+
+def _new_inputs(result: Condensed, verdicts: list[Verdict], notes: list[str]) -> dict[str, Any]:
+    r"""The student at new inputs: a verdict if that was measured, else a note."""
+    check = result.new_inputs
+    if check is None:
+        return {}
+    words = f"{check.reason[:1].upper()}{check.reason[1:]}."
+    if check.state == "unchecked":
+        notes.append(words)
+    else:
+        verdicts.append(verdict("new inputs", check.state == "trustworthy", words))
+    return {"new_inputs": check.record()}
+
+
+def _diagnostics(result: Condensed, verdicts: list[Verdict]) -> dict[str, Any]:
+    checks = result.diagnostics
+    if checks is None or not len(checks.r_hat):
+        return {}
+    worst = checks.r_hat.nan_to_num(0.0).max().item()
+    least = checks.ess.nan_to_num(math.inf).min().item()
+    words = f"R̂ is at most {worst:.3f} and the effective size at least {least:,.0f}."
+    if checks.reasons:
+        words = f"The draws themselves are doubtful: {'; '.join(checks.reasons)}."
+    verdicts.append(verdict("draws", not checks.reasons, words))
+    record = {"names": list(checks.names), "r_hat": checks.r_hat.tolist(),
+              "ess": checks.ess.tolist(), "reasons": list(checks.reasons)}  # fmt: skip
+    return {"diagnostics": record}
+
+
+@torch.no_grad()
+def _pseudo_draws(result: Condensed, draws: Draws | None) -> Arrays:
+    bag = result.student
+    if not isinstance(bag, SampleBag):
+        return {}
+    arrays = {
+        "pseudo_draws": bag._flat.cpu().numpy(), "pseudo_weights": bag.weights.cpu().numpy()
+    }  # fmt: skip
+    if draws is not None:
+        shown = draws.take(some(draws.count, 2000))
+        arrays["draws"] = draws.structure.flatten(shown).cpu().numpy()
+    return arrays
+
+
+@torch.no_grad()
+def _predictions(result: Condensed, draws: Draws, x: object) -> Arrays:
+    r"""Predictions of teacher and student: curves of one variable, surfaces of two."""
+    like = next(result.student.parameters())
+    assert result.calling is not None
+    if result.head is None:
+        return _densities(result, _thin(draws, LINE).to(like.device, like.dtype))
+    rows = None if x is None or isinstance(x, dict) else as_array(x).astype(float)
+    if rows is None or rows.ndim != 2 or rows.shape[1] > 2 or len(rows) < 2:
+        return {}
+    low, high = rows.min(0), rows.max(0)
+    margin = 0.05 * np.where(high > low, high - low, 1.0)
+    axes = _axes(low - margin, high + margin)
+    grid = torch.as_tensor(_grid(axes)).to(like.device, like.dtype)
+    stored = _thin(draws, len(grid)).to(like.device, like.dtype)
+    teacher, student = predictive(result.calling, stored, grid), result.predict(grid)
+    # a column for each of the first four outputs
+    means = [each.mean.reshape(len(grid), -1)[:, :4] for each in (teacher, student)]
+    return _curves_or_surfaces(axes, *means)
+
+
+def _densities(result: Condensed, draws: Draws) -> Arrays:
+    r"""Densities of one or two variables, within four standard deviations of the student's mean."""
+    student: Any = result.student
+    mean, variance = (getattr(student, name, None) for name in ("mean", "variance"))
+    if not isinstance(mean, Tensor) or not isinstance(variance, Tensor) or mean.numel() > 2:
+        return {}
+    middle, width = (
+        np.atleast_1d(each.flatten().cpu().double().numpy()) for each in (mean, variance.sqrt())
+    )
+    axes = _axes(middle - 4.0 * width, middle + 4.0 * width)
+    assert result.calling is not None
+    teacher = average(result.calling.stacked(draws.structure.unflatten(draws.flat)))
+    grid = torch.as_tensor(_grid(axes)).to(mean)
+    events = grid[:, 0] if not teacher.event and len(axes) == 1 else grid
+    densities = [each.log_prob(events).exp()[:, None] for each in (teacher, student)]
+    return _curves_or_surfaces(axes, *densities)
+
+
+def _axes(low: np.ndarray, high: np.ndarray) -> list[np.ndarray]:
+    count = SIDE if len(low) == 2 else LINE
+    return [np.linspace(a, b, count) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+
+
+def _grid(axes: list[np.ndarray]) -> np.ndarray:
+    return np.stack([each.ravel() for each in np.meshgrid(*axes, indexing="ij")], axis=1)
+
+
+def _curves_or_surfaces(axes: list[np.ndarray], teacher: Tensor, student: Tensor) -> Arrays:
+    one, two = (each.cpu().double().numpy().T for each in (teacher, student))
+    if len(axes) == 1:
+        return {"curve_x": axes[0], "curve_teacher": one, "curve_student": two}
+    shape = (-1, len(axes[0]), len(axes[1]))
+    return {
+        "surface_x": axes[0],
+        "surface_y": axes[1],
+        "surface_teacher": one.reshape(shape),
+        "surface_student": two.reshape(shape),
+    }
+
+
+def _thin(draws: Draws, points: int) -> Draws:
+    r"""Draws for pictures: as many as need at most 2 · 10⁷ evaluations at these points."""
+    most = max(100, 2 * 10**7 // points)
+    if draws.count <= most:
+        return draws
+    flat = draws.take(some(draws.count, most))
+    parts = flat if isinstance(flat, dict) else {"": flat}
+    return Draws({name: part[None] for name, part in parts.items()})
+
+
+def stats(content: Mapping[str, Any]) -> list[Stat]:
+    r"""Distance of the student from the average of all draws, and what it saves."""
+    agreement = _agreement(content)
+    if agreement is None:
+        return []
+    return [
+        Stat(f"{agreement.mean_error:.2g}", "mean difference from the average of all draws"),
+        Stat(f"{agreement.kl:.2g}", "nats of KL(average ‖ student)"),
+        *(ratio(way, f"{'than' if '×' in way else 'as'} the draws") for way in _savings(agreement)),
+    ]
+
+
+def sections(drawing: Drawing) -> list[Section]:
+    r"""Agreement, surfaces or curves, compact weights, diagnostics."""
+    content = drawing.saved.content
+    agreement = _agreement(content)
+    beside: list[Block] = [Prose("Without the draws and inputs, nothing could be compared.")]
+    if agreement is not None:
+        table = from_rich(agreement.table())
+        table.words = (0,)
+        table.note = "t is the average over all draws, f the student; means over the inputs."
+        beside = [table]
+    return [
+        Section("Teacher beside student", beside + _new_inputs_blocks(content)),
+        Section("What both predict", _prediction_blocks(drawing)),
+        Section("Compact weights", _weight_blocks(drawing)),
+        Section("The draws", _diagnostic_blocks(content)),
+    ]
+
+
+def _agreement(content: Mapping[str, Any]) -> Agreement | None:
+    saved = content.get("agreement")
+    if not saved:
+        return None
+    logs = saved["log_prob"]
+    pairs = {name: tuple(saved[name]) for name in ("bytes", "seconds")}
+    return Agreement(**{**saved, **pairs, "log_prob": None if logs is None else tuple(logs)})
+
+
+def _new_inputs_blocks(content: Mapping[str, Any]) -> list[Block]:
+    r"""Divergences at training inputs and at new ones."""
+    if content.get("density"):
+        return []
+    check = NewInputs.from_record(content.get("new_inputs"))
+    rows = []
+    for name, each in (("training inputs", check.training), (check.kind, check.held_out)):
+        if each is not None:
+            error = f"{each.std_error:.1g}" if math.isfinite(each.std_error) else "–"
+            rows.append([name, f"{each.inputs:,}", f"{each.mean:.2g}", error, f"{each.max:.2g}"])
+    heads = ["KL(average ‖ student), nats", "inputs", "mean", "error of the mean", "largest"]
+    table = TableBlock("Inputs that the student has not seen", heads, rows, words=(0,))
+    words = Prose(f"At new inputs the student is {check.state}: {check.reason}.")
+    return [table, words] if rows else [words]
+
+
+def _prediction_blocks(drawing: Drawing) -> list[Block]:
+    arrays = drawing.saved.arrays
+    if not drawing.pictures:
+        return []
+    if "curve_x" in arrays:
+        count = len(arrays["curve_student"])
+        shown = [
+            drawing.picture(f"Output {k}" if count > 1 else "Curve", pictures.curve, output=k)
+            for k in range(count)
+        ]
+        return [Gallery("Student and average of all draws", shown)] if shown else []
+    blocks: list[Block] = []
+    count = len(arrays["surface_student"]) if "surface_x" in arrays else 0
+    for k in range(count):
+        shown = [
+            drawing.picture(name, pictures.surface, True, model=name, output=k)
+            for name in ("teacher", "student")
+        ]
+        shown.append(drawing.picture("difference", pictures.difference, True, output=k))
+        blocks.append(Gallery(f"Output {k}" if count > 1 else "Surfaces", shown))
+    return blocks
+
+
+def _weight_blocks(drawing: Drawing) -> list[Block]:
+    arrays = drawing.saved.arrays
+    if "pseudo_draws" not in arrays:
+        return []
+    own, share = arrays["pseudo_draws"], arrays["pseudo_weights"]
+    blocks: list[Block] = []
+    if drawing.pictures and own.shape[1] > 1:
+        words = (
+            "The student averages over these few trained draws in place of the posterior's. They "
+            "need not lie where the posterior has its mass: what they predict together counts."
+        )
+        gallery = Gallery("Weights", [drawing.picture("Weights", pictures.weights)])
+        blocks += [Prose(words), gallery]
+    if own.shape[1] <= 12:
+        names = ["component", "weight", *pictures.coordinate_names(drawing.saved)]
+        rows = [
+            [str(k), f"{share[k]:.4f}", *(f"{each:.4g}" for each in row)]
+            for k, row in enumerate(own.tolist())
+        ]
+        blocks.append(TableBlock("Pseudo-draws", names, rows))
+    return blocks
+
+
+def _diagnostic_blocks(content: Mapping[str, Any]) -> list[Block]:
+    r"""R̂ and effective sizes of the 40 coordinates with the largest R̂."""
+    checks = content.get("diagnostics")
+    if not checks:
+        return []
+    rows = list(zip(checks["names"], checks["r_hat"], checks["ess"], strict=True))
+    shown = [
+        [name or "–", "–" if r_hat is None else f"{r_hat:.3f}", value(ess and round(ess))]
+        for name, r_hat, ess in sorted(rows, key=lambda row: -(row[1] or 0.0))[:40]
+    ]
+    note = "R̂ above 1.05 says that chains disagree; a student cannot be better than its draws."
+    return [TableBlock("Diagnostics", ["number", "R̂", "effective size"], shown, True, note)]

@@ -1,0 +1,402 @@
+r"""Normalised densities and estimates of log Z: the record of a result, and the report on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from limbeck.arguments import whole_number
+from limbeck.errors import ArgumentError
+from limbeck.models.energy import Target
+from limbeck.normalization.estimate import NAMES, LogPartition, _with_error
+from limbeck.report import pictures
+from limbeck.report.blocks import Block, Drawing, Gallery, Prose, Section, Stat, TableBlock, value
+from limbeck.report.summary import (
+    Arrays,
+    ImageShape,
+    as_array,
+    device_of,
+    image_shape,
+    model,
+    some,
+    story,
+    verdict,
+)
+from limbeck.supports import Discrete
+from limbeck.training.result import Result
+
+__all__ = ["by_name", "estimated", "estimates", "normalized", "sections", "stats"]
+
+Estimates = LogPartition | Mapping[str, LogPartition] | Iterable[LogPartition]
+r"""One estimate, several by name, or several that are named by their methods."""
+
+SHEET, EVENTS, FEATURES = 100, 2000, 100
+r"""Samples, events with log probabilities, and features that are stored."""
+
+MODELS = ("teacher", "student")
+
+
+def estimated(
+    result: Estimates,
+    *,
+    target: object = None,
+    proposal: object = None,
+    exact: float | None = None,
+) -> tuple[dict[str, Any], Arrays]:
+    r"""Content of one or several estimates of log Z.
+
+    Arguments:
+        result: An estimate, or several by name.
+        target: The density that was normalised. Default: None.
+        proposal: The student that log Z was estimated with. Default: None.
+        exact: The true value, if it is known. Default: None.
+    """
+    named = by_name(result)
+    first = next(iter(named.values()))
+    name = "the target" if target is None else type(target).__name__
+    models = [model(name, "teacher", target)]
+    if proposal is not None:
+        models.append(model(type(proposal).__name__, "student", proposal))
+    content = {
+        "title": f"log Z of {name}",
+        "summary": " ".join(z.sentence() for z in named.values()),
+        "seconds": sum(z.seconds for z in named.values()),
+        "device": device_of(target),
+        "models": models,
+        "settings": {"samples": first.samples, "seed": first.seed, "methods": ", ".join(named)},
+    }
+    content["log_z"], content["verdicts"] = estimates(named)
+    if exact is not None:
+        content["exact"] = float(exact)
+    return content, {}
+
+
+def estimates(named: Mapping[str, LogPartition]) -> tuple[list[Any], list[Any]]:
+    r"""The records of estimates, and the verdicts on them."""
+    records, verdicts = [], []
+    for name, z in named.items():
+        record = z.to_dict()
+        low, high = record["interval_95"]
+        records.append({"name": name, "low": low, "high": high, **record})
+        words = f"All checks passed for log Z by {NAMES.get(z.method, z.method)}."
+        if not z.verdict:
+            words = f"{z.verdict.state.capitalize()}: {'; '.join(z.verdict.reasons)}."
+        verdicts.append(verdict(f"log Z, {name}", z.verdict.trustworthy, words))
+    return records, verdicts
+
+
+def by_name(result: Estimates | None) -> dict[str, LogPartition]:
+    r"""Estimates by name; those without names are called by their methods."""
+    if isinstance(result, LogPartition):
+        return {result.method: result}
+    named: dict[str, LogPartition] = {}
+    if isinstance(result, Mapping):
+        named = {str(name): z for name, z in result.items()}
+    else:
+        for z in result or ():
+            method = getattr(z, "method", "?")
+            named[f"{method} {len(named) + 1}" if method in named else method] = z
+    for z in named.values():
+        if not isinstance(z, LogPartition):
+            expected = "what log_partition gives back, or several of these by name"
+            raise ArgumentError("log_z", f"a {type(z).__name__}", expected)
+    if not named:
+        raise ArgumentError("log_z", "no estimate", "one or more")
+    return named
+
+
+@torch.no_grad()
+def normalized(
+    result: Result,
+    *,
+    target: Target | None = None,
+    data: object = None,
+    log_z: Estimates | None = None,
+    exact: float | None = None,
+    sweeps: int = 200,
+    image: ImageShape = "auto",
+    by_column: bool = False,
+    seed: int = 0,
+) -> tuple[dict[str, Any], Arrays]:
+    r"""Content and arrays of a tractable student of an unnormalised density.
+
+    Arguments:
+        result: A result of `normalize`.
+        target: The density. Default: None, which leaves out all that needs it.
+        data: Events (n, *shape), best such as neither model has seen. Default: None, samples of
+            the target.
+        log_z: Estimates of log Z by the student: one, or several by name. Default: None.
+        exact: The true log Z, if it is known. Default: None.
+        sweeps: Sweeps of the target's chains, which start at samples of the student. Default: 200.
+        image: Height and width, where events are images. Default: "auto", a guess; None: no images.
+        by_column: Whether flat images are stored column by column. Default: False.
+        seed: Seed of the samples. Default: 0.
+    """
+    sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
+    content, student = story(result), result.student
+    name = "the target" if target is None else type(target).__name__
+    content["models"] = [
+        model(name, "teacher", target),
+        model(type(student).__name__, "student", student),
+    ]
+    content["title"] = f"{name}, normalized"
+    if (doubt := content["settings"].pop("doubt", None)) is not None:
+        content["verdicts"].append(verdict("chains", False, f"Doubtful: {doubt}."))
+    log_z_used = exact
+    if log_z is not None:
+        named = by_name(log_z)
+        content["log_z"], verdicts = estimates(named)
+        content["verdicts"] += verdicts
+        trusted = [z.value for z in named.values() if z.verdict]
+        log_z_used = trusted[0] if exact is None and trusted else exact
+    if exact is not None:
+        content["exact"] = float(exact)
+    arrays = _samples(student, target, sweeps, seed)
+    events = arrays.get("samples_teacher") if data is None else as_array(data).astype(float)
+    if events is not None:
+        chosen = events[some(len(events), EVENTS, seed)]
+        where = "samples of the target" if data is None else "held-out events"
+        content |= _log_probabilities(student, target, chosen, log_z_used, where, arrays)
+    if target is not None and log_z_used is not None and "samples_teacher" in arrays:
+        log_p, log_q = _log_densities(student, target, arrays["samples_teacher"])
+        gap = _numpy(log_p - log_z_used - log_q)
+        error = float(gap.std(ddof=1) / math.sqrt(len(gap)))
+        content["divergence"] = {"value": float(gap.mean()), "std_error": error}
+    for key in ("samples_teacher", "samples_student"):
+        if key in arrays:
+            arrays[key] = arrays[key][:SHEET]
+    arrays |= _features(target, "teacher") | _features(student, "student")
+    shown = arrays.get("samples_student", arrays.get("samples_teacher"))
+    shape = None if shown is None else image_shape(shown, image)
+    if shape is not None:
+        content |= {"image": list(shape), "by_column": bool(by_column)}
+    content["summary"] = _sentence(content, name if target is None else f"the {name}")
+    return content, arrays
+
+
+def _samples(student: Any, target: Target | None, sweeps: int, seed: int) -> Arrays:
+    r"""Samples of the student, and states of the target's chains that began at others of them."""
+    if not callable(getattr(student, "sample", None)):
+        return {}
+    generator = torch.Generator(next(student.parameters()).device).manual_seed(seed)
+    count = EVENTS if target is not None else SHEET
+    drawn: Tensor = student.sample(2 * count, generator=generator)
+    arrays = {"samples_student": _numpy(drawn[:count])}
+    if callable(advance := getattr(target, "advance", None)):
+        arrays["samples_teacher"] = _numpy(advance(drawn[count:], sweeps, generator))
+    return arrays
+
+
+def _log_probabilities(
+    student: torch.nn.Module,
+    target: Target | None,
+    events: np.ndarray,
+    log_z: float | None,
+    where: str,
+    arrays: Arrays,
+) -> dict[str, Any]:
+    log_p, log_q = _log_densities(student, target, events)
+    own = arrays["log_prob_student"] = _numpy(log_q)
+    held_out = {"events": len(events), "where": where, "student": float(own.mean())}
+    if log_p is None:
+        return {"held_out": held_out}
+    logs = _numpy(log_p)
+    shift = float((logs - own).mean()) if log_z is None else log_z
+    arrays["log_prob_teacher"] = logs - shift
+    if log_z is not None:
+        held_out["teacher"] = float(arrays["log_prob_teacher"].mean())
+    return {"held_out": held_out, "log_z_used": log_z}
+
+
+def _log_densities(student: Any, target: Any, events: np.ndarray) -> tuple[Any, Tensor]:
+    r"""Unnormalised log densities by the target, None without it, and those by the student."""
+    like = next(student.parameters())
+    x = torch.as_tensor(events).to(like.device, like.dtype)
+    if target is None:
+        return None, student.log_prob(x).double()
+    x = x.reshape(len(x), *target.support.shape)
+    return target.log_unnormalized(x).double(), student.log_prob(x).double()
+
+
+def _features(of: object, name: str) -> Arrays:
+    r"""Weights of hidden units (k, d), those of greatest norm first."""
+    tensor = getattr(of, "W", getattr(of, "w", None))
+    support = getattr(of, "support", None)
+    if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not isinstance(support, Discrete):
+        return {}
+    weights = _numpy(tensor)
+    order = getattr(of, "order", None)
+    if isinstance(order, Tensor) and len(order) == len(weights):  # back to the events' order
+        weights = weights[np.argsort(_numpy(order))]
+    if len(weights) != math.prod(support.shape):
+        return {}
+    columns = weights.T[np.argsort(-np.linalg.norm(weights, axis=0), kind="stable")]
+    return {f"features_{name}": columns[:FEATURES]}
+
+
+def _sentence(content: dict[str, Any], teacher: str) -> str:
+    student = content["models"][1]["name"]
+    article = "An" if student[:1].lower() in "aeiou" else "A"
+    text = f"{article} {student}, distilled from {teacher} in {content['seconds']:.0f} s"
+    held_out = content.get("held_out")
+    if held_out is None:
+        return f"{text}; its log probabilities are exact."
+    text += f", gives {held_out['where']} a log probability of {held_out['student']:.2f} nats "
+    text += "on average"
+    if "teacher" in held_out:
+        text += f" ({teacher} itself {held_out['teacher']:.2f})"
+    for z in [each for each in content.get("log_z", []) if each["value"] is not None][:1]:
+        width = (z["high"] - z["low"]) / 2 if z["high"] is not None else math.inf
+        trust = "" if z["trustworthy"] else ", which should not be relied on"
+        trust = ", which is unchecked" if z["state"] == "unchecked" else trust
+        text += f"; with it, log Z is {z['value']:.3f} ± {width:.3f} (95%, by {z['method']}){trust}"
+    return text + "."
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()
+
+
+def stats(content: Mapping[str, Any]) -> list[Stat]:
+    r"""Log probabilities, the divergence, log Z."""
+    shown = []
+    if held_out := content.get("held_out"):
+        teacher = f", the teacher {held_out['teacher']:.2f}" if "teacher" in held_out else ""
+        label = f"nats, mean log probability of {held_out['where']}{teacher}"
+        shown.append(Stat(f"{held_out['student']:.2f}", label))
+    numbers = [(content.get("divergence"), "nats of KL(teacher ‖ student)")]
+    for z in (content.get("log_z") or [])[:2]:
+        numbers.append((z, f"log Z, {z['name']}{'' if z['trustworthy'] else f', {_state(z)}'}"))
+    for number, label in numbers:
+        if number:
+            text = _with_error_or_dash(number["value"], number["std_error"])
+            text, _, error = text.partition(" ± ")
+            shown.append(Stat(text, label, f"± {error}" if error else ""))
+    if content.get("exact") is not None:
+        shown.append(Stat(f"{content['exact']:.4f}", "log Z, exact"))
+    return shown
+
+
+def sections(drawing: Drawing) -> list[Section]:
+    r"""Models, samples, features, log probabilities, estimates of log Z."""
+    return [
+        Section("Teacher beside student", _log_probability_table(drawing.saved.content)),
+        Section("Samples", _sample_blocks(drawing)),
+        Section("Features", _feature_blocks(drawing)),
+        Section("Log probabilities", _log_probability_blocks(drawing)),
+        Section("log Z", _log_z_blocks(drawing)),
+    ]
+
+
+def _log_probability_table(content: Mapping[str, Any]) -> list[Block]:
+    held_out, divergence, rows = content.get("held_out"), content.get("divergence"), []
+    if held_out:
+        logs = ["–" if held_out.get(m) is None else f"{held_out[m]:.3f}" for m in MODELS]
+        name = f"mean log probability of {held_out['events']:,} {held_out['where']}"
+        rows.append([name, *logs])
+    if divergence:
+        rows.append(
+            [
+                "KL(teacher ‖ student)",
+                "",
+                _with_error_or_dash(divergence["value"], divergence["std_error"]),
+            ]
+        )
+    return [TableBlock("In nats", ["", *MODELS], rows, sortable=False)] if rows else []
+
+
+def _sample_blocks(drawing: Drawing) -> list[Block]:
+    names = [name for name in MODELS if f"samples_{name}" in drawing.saved.arrays]
+    images = drawing.saved.content.get("image")
+    if not drawing.pictures or not names or not (images or len(names) == 2):
+        return []
+    if images:
+        shown = [drawing.picture(name, pictures.samples, True, model=name) for name in names]
+    else:
+        shown = [drawing.picture("Samples", pictures.samples)]
+    words = (
+        "The student's samples are independent and exact. The teacher's are the states of chains "
+        "that began at other samples of the student: modes that the student lacks may be missing "
+        "there too."
+    )
+    return [Prose(words), Gallery("Samples", shown)]
+
+
+def _feature_blocks(drawing: Drawing) -> list[Block]:
+    if not drawing.pictures or not drawing.saved.content.get("image"):
+        return []
+    shown = [
+        drawing.picture(name, pictures.features, True, model=name)
+        for name in MODELS
+        if f"features_{name}" in drawing.saved.arrays
+    ]
+    return [Gallery("Weights of hidden units", shown)] if shown else []
+
+
+def _log_probability_blocks(drawing: Drawing) -> list[Block]:
+    arrays, title = drawing.saved.arrays, "Sorted log probabilities"
+    if not drawing.pictures or not {"log_prob_teacher", "log_prob_student"} <= arrays.keys():
+        return []
+    return [Gallery(title, [drawing.picture(title, pictures.log_probabilities)])]
+
+
+def _log_z_blocks(drawing: Drawing) -> list[Block]:
+    entries = drawing.saved.content.get("log_z") or []
+    if not entries:
+        return []
+    blocks: list[Block] = []
+    if drawing.pictures and any(map(pictures.has_interval, entries)):
+        blocks.append(Gallery("Estimates", [drawing.picture("log Z", pictures.log_z)]))
+    heads = [
+        "estimate",
+        "verdict",
+        "log Z",
+        "95% interval",
+        "lower bound",
+        "upper bound",
+        "seconds",
+    ]
+    rows = []
+    for each in entries:
+        bounds = [(each.get("bounds") or {}).get(side) for side in ("lower", "upper")]
+        low, high = ("∞" if each[end] is None else f"{each[end]:.4f}" for end in ("low", "high"))
+        rows.append([
+            each["name"],
+            _state(each),
+            _with_error_or_dash(each["value"], each["std_error"]),
+            f"{low} … {high}",
+            *(_with_error_or_dash(*(bound or (None, None))) for bound in bounds),
+            f"{each['seconds']:.2f}",
+        ])  # fmt: skip
+    note = "± is one standard error. Bounds hold in expectation, each with its own error."
+    blocks.append(TableBlock("Estimates of log Z", heads, rows, True, note, (0, 1)))
+    for each in entries:
+        if each["reasons"]:
+            method, why = NAMES.get(each["method"], each["method"]), "; ".join(each["reasons"])
+            blocks.append(Prose(f"{each['name']} ({method}) is {_state(each)}: {why}."))
+    diagnostics = [each.get("diagnostics") or {} for each in entries]
+    titles = {"ess": "effective size", "r_hat": "R̂", "pareto_k": "Pareto k̂", "burn_in": "burn-in"}
+    rows = [
+        [titles.get(n, n.replace("_", " ")), *(value(e[n]) if n in e else "" for e in diagnostics)]
+        for n in dict.fromkeys(name for each in diagnostics for name in each)
+    ]
+    if rows:
+        columns = ["diagnostic", *(each["name"] for each in entries)]
+        blocks.append(TableBlock("Diagnostics", columns, rows, sortable=False))
+    return blocks
+
+
+def _state(estimate: Mapping[str, Any]) -> str:
+    r"""The verdict's state; earlier versions saved only whether it is trustworthy."""
+    return str(estimate.get("state", "trustworthy" if estimate["trustworthy"] else "doubtful"))
+
+
+def _with_error_or_dash(mean: float | None, error: float | None) -> str:
+    if mean is None:
+        return "–"
+    return f"{mean:.4f}" if error is None else _with_error(mean, error)
