@@ -44,15 +44,14 @@ if TYPE_CHECKING:
     from limbeck.models.made import MADE
     from limbeck.models.nade import NADE
     from limbeck.models.rbm import RBM
-    from limbeck.normalization.bounds import free_energy
-    from limbeck.normalization.chains import Chains
     from limbeck.normalization.estimate import LogPartition
-    from limbeck.normalization.exact import exact_log_z
     from limbeck.normalization.expectations import expected_statistics
-    from limbeck.normalization.log_partition import log_partition
+    from limbeck.normalization.importance import free_energy
+    from limbeck.normalization.log_partition import exact_log_z, log_partition
     from limbeck.normalization.normalize import normalize
     from limbeck.posteriors.read import as_draws
     from limbeck.posteriors.stream import StreamEnded
+    from limbeck.samplers.chains import Chains
     from limbeck.supports import Binary, Real, Spins, States
     from limbeck.tables.table import Table
     from limbeck.teachers.base import Opaque, Teacher
@@ -143,7 +142,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "Bernoulli": "limbeck.distributions",
     "Binary": "limbeck.supports",
     "Categorical": "limbeck.distributions",
-    "Chains": "limbeck.normalization.chains",
+    "Chains": "limbeck.samplers.chains",
     "CheckpointError": "limbeck.errors",
     "Compressed": "limbeck.compression.compressed",
     "Condensed": "limbeck.condensation.condensed",
@@ -193,9 +192,9 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "ep_logistic": "limbeck.condensation.logistic",
     "evaluate": "limbeck.evaluation",
     "export": "limbeck.export",
-    "exact_log_z": "limbeck.normalization.exact",
+    "exact_log_z": "limbeck.normalization.log_partition",
     "expected_statistics": "limbeck.normalization.expectations",
-    "free_energy": "limbeck.normalization.bounds",
+    "free_energy": "limbeck.normalization.importance",
     "inputs": "limbeck.inputs",
     "load": "limbeck.loading",
     "log_partition": "limbeck.normalization.log_partition",

@@ -13,8 +13,8 @@ from limbeck.arrays import Batch
 from limbeck.evaluation import Evaluated
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.normalization.bounds import free_energy
-from limbeck.normalization.mode_search import climb
+from limbeck.normalization.importance import free_energy
+from limbeck.normalization.modes import climb
 
 DOUBLE = torch.float64
 RBM_ = RBM.random(6, 4, scale=1.0, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)

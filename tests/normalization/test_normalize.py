@@ -17,7 +17,7 @@ from limbeck.models.energy import Energy
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
 from limbeck.normalization import normalize as module
-from limbeck.normalization.bounds import free_energy
+from limbeck.normalization.importance import free_energy
 from limbeck.normalization.normalize import normalize
 from limbeck.supports import Binary, Real, Spins, States
 
@@ -123,11 +123,11 @@ def test_by_default_only_a_student_of_its_own_making_is_started_at_the_teacher()
 def test_the_settings_of_the_text(monkeypatch):
     seen = {}
 
-    def stop(target, student, inputs, loss, **options):
-        seen.update(options, chains=inputs, loss=loss)
+    def stop(target, student, inputs, loss, training):
+        seen.update(vars(training), chains=inputs, loss=loss)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "distill", stop)
+    monkeypatch.setattr(module, "train", stop)
     with pytest.raises(KeyboardInterrupt):
         normalize(rbm(), preset="thesis", device="cpu")
     chains = seen["chains"]

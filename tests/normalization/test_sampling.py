@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from limbeck.normalization import sampling
+from limbeck.normalization import bridge
+from limbeck.normalization.bridge import as_start, draws_of, plan
 from limbeck.normalization.densities import Densities
-from limbeck.normalization.sampling import as_start, draw, draws_of, plan
-from limbeck.normalization.walk import Walk, starts
+from limbeck.samplers import chains as sampling
+from limbeck.samplers.chains import Chains, start_events
 from tests.normalization.small import generator, random_rbm, student
 
 RBM = random_rbm()
 DENSITIES = Densities(RBM, student(RBM))
 
 
-def walk(n: int = 40) -> Walk:
-    return Walk(DENSITIES, starts(DENSITIES, "target", n, generator()), generator(1))
+def walk(n: int = 40) -> Chains:
+    return Chains.at(DENSITIES, start_events(DENSITIES, "target", n, generator()), generator(1))
 
 
 @pytest.mark.parametrize("patience", [8, 16, 64, 10**9])
@@ -28,8 +29,8 @@ def test_chains_go_on_until_they_have_forgotten_and_then_as_long_again(patience)
         return 2 ** (len(seen) + 2) >= patience
 
     walked = walk()
-    drawn = draw(walked, "target", None, 1, 1, forgotten)
-    longest = min(patience, sampling.LONGEST)
+    drawn = walked.collect("target", None, 1, 1, forgotten)
+    longest = min(patience, sampling.LONGEST_BURN_IN)
     assert drawn.steps == 2 * longest
     assert drawn.sweeps == 40 * drawn.steps
     assert torch.equal(drawn.logs.target[:, 0], DENSITIES.logs(walked.x).target)
@@ -39,7 +40,7 @@ def test_chains_go_on_until_they_have_forgotten_and_then_as_long_again(patience)
 
 @pytest.mark.parametrize(("burn_in", "quarter"), [(0, 0), (1, 1), (3, 1), (100, 25)])
 def test_a_given_burn_in_is_kept_to(burn_in, quarter):
-    drawn = draw(walk(), "target", burn_in, 3, 2, None)
+    drawn = walk().collect("target", burn_in, 3, 2, None)
     assert drawn.steps == burn_in
     assert drawn.sweeps == 40 * (burn_in + 4)
     assert drawn.logs.ratio.shape == (40, 3)
@@ -50,8 +51,8 @@ def test_a_given_burn_in_is_kept_to(burn_in, quarter):
 
 
 def test_metropolis_ends_with_sweeps_that_must_change_nothing():
-    drawn = draw(walk(), "metropolis", 30, 1, 1, None)
-    assert drawn.sweeps == 40 * sampling.POLISH
+    drawn = walk().collect("metropolis", 30, 1, 1, None)
+    assert drawn.sweeps == 40 * sampling.FINAL_SWEEPS
     assert 0 < drawn.acceptance < 1
     assert not torch.equal(drawn.early.target, drawn.logs.target[:, 0])
 
@@ -66,7 +67,7 @@ def test_a_quarter_of_the_chains_is_from_the_second_start():
     assert plan(100, "target", "target", "auto", 5, 1, 5).second_start == ("proposal",)
     first, second = draws_of(DENSITIES, few, torch.zeros(50), None, False)
     assert first.logs.ratio.shape == (5, 20)
-    assert second.logs.ratio.shape == (sampling.SECOND, 1)
+    assert second.logs.ratio.shape == (bridge.SECOND, 1)
     alone = plan(100, "target", "proposal", None, None, 1, 5)
     assert draws_of(DENSITIES, alone, torch.zeros(50), None, False)[1] is None
 

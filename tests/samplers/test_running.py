@@ -12,7 +12,7 @@ from torch import Tensor
 
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.samplers.diagnostics import effective_size, r_hat
-from limbeck.samplers.running import Running
+from limbeck.samplers.diagnostics import Running
 from tests.samplers.test_diagnostics import autoregressive
 
 

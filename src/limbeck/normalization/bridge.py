@@ -3,30 +3,42 @@ r"""Bridge sampling: log Z from draws of the target and of a proposal that overl
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from limbeck.normalization.bounds import mean_bound
-from limbeck.normalization.densities import Densities, Logs
-from limbeck.normalization.estimate import LogPartition, Verdict
+from limbeck.arguments import whole_number
+from limbeck.arrays import as_part
+from limbeck.errors import ArgumentError
+from limbeck.normalization.densities import Densities, tail_doubts
+from limbeck.normalization.estimate import LogPartition, Verdict, mean_bound
 from limbeck.normalization.modes import check_modes
-from limbeck.normalization.sampling import Draws, Plan, Start, draws_of, plan
-from limbeck.normalization.tails import tail_doubts
-from limbeck.normalization.walk import (
+from limbeck.samplers.chains import KERNELS, Chains, Draws, Logs, start_events
+from limbeck.samplers.diagnostics import (
     MIN_CHAINS,
-    NO_OWN_STARTS,
     SIGNIFICANT,
     difference,
     drift,
+    effective_size,
     memory,
-    target_starts_have_mass,
+    r_hat,
 )
-from limbeck.samplers.diagnostics import effective_size, r_hat
 
-__all__ = ["Bridge", "bridge", "fit_bridge"]
+__all__ = ["NO_OWN_STARTS", "Bridge", "Start", "as_start", "bridge", "fit_bridge"]
+
+NO_OWN_STARTS = "chains from the target's own starts were not compared: it has no mass there"
+
+Start = str | Tensor
+r"""Where chains begin: "proposal", "target", or events (m, *shape)."""
+
+STARTS = ("proposal", "target")
+
+SECOND = 500
+r"""Chains from the second start that come on top of few chains with many draws."""
+
 
 TOLERANCE = 1e-10
 ITERATIONS = 200
@@ -199,7 +211,7 @@ def bridge(
     how = plan(samples, kernel, start, second_start, chains, thin, burn_in)
     unchecked = []
     seconds = how.second_start or ()
-    if len(seconds) > 1 and not target_starts_have_mass(densities):  # the others can do without
+    if len(seconds) > 1 and not densities.target_starts_have_mass():  # the others can do without
         rest = tuple(each for each in seconds if not isinstance(each, str) or each != "target")
         how = how._replace(second_start=rest)
         unchecked += [NO_OWN_STARTS] * (len(rest) < len(seconds))
@@ -258,6 +270,100 @@ def bridge(
         sweeps=sum(run.sweeps for run in runs),
         degrees=fit.degrees,
     )
+
+
+class Plan(NamedTuple):
+    r"""How the target is drawn from; `log_partition` says what the fields mean."""
+
+    kernel: str
+    start: Start
+    second_start: tuple[Start, ...] | None
+    chains: int
+    per_chain: int
+    thin: int
+    burn_in: int | None
+
+
+def plan(
+    samples: int,
+    kernel: str,
+    start: Any,
+    second_start: Any,
+    chains: int | None,
+    thin: int,
+    burn_in: int | str | None,
+) -> Plan:
+    r"""A plan of what the user asked for; burn_in is None where the chains decide."""
+    if kernel not in KERNELS:
+        raise ArgumentError.unknown("kernel", kernel, KERNELS)
+    expected = f"a whole number from 1 to {samples}, the number of samples"
+    chains = samples if chains is None else whole_number("chains", chains, expected, least=1)
+    if chains > samples:
+        raise ArgumentError("chains", chains, expected)
+    thin = whole_number("thin", thin, "a whole number from 1", least=1)
+    if burn_in is None:
+        burn_in = 2000 if kernel == "target" else "auto"
+    expected = "a whole number from 0, or 'auto'"
+    steps = None if burn_in == "auto" else whole_number("burn_in", burn_in, expected, least=0)
+    start = as_start(start, "start")
+    # The starts that limbeck compares with; events that the user gives come on top of them.
+    others: tuple[Start, ...] = STARTS
+    if isinstance(start, str):
+        others = tuple(name for name in STARTS if name != start)
+    if second_start is None:
+        others = ()
+    elif not isinstance(second_start, str) or second_start != "auto":
+        given = as_start(second_start, "second_start")
+        others = others if isinstance(given, str) else (*others, given)
+    return Plan(kernel, start, others or None, chains, math.ceil(samples / chains), thin, steps)
+
+
+def as_start(start: Any, argument: str) -> Start:
+    r"""A start that is known by name, or events as a tensor."""
+    if isinstance(start, str):
+        if start not in STARTS:
+            raise ArgumentError(argument, repr(start), f"{STARTS} or events (m, *shape)")
+        return start
+    if start is None:
+        raise ArgumentError(argument, None, f"{STARTS} or events (m, *shape)")
+    return as_part(start, argument).values
+
+
+def draws_of(
+    densities: Densities,
+    how: Plan,
+    log_ratio: Tensor,
+    forgotten: Callable[[Logs, Logs, Logs], bool],
+    progress: bool,
+) -> tuple[Draws, Draws | None]:
+    r"""Draws from the first start, and from the second one if there is one.
+
+    The second start has a quarter of the chains. Where chains have several draws each, it has some
+    of its own, with one draw each.
+
+    Arguments:
+        densities: The target and the proposal.
+        how: The plan.
+        log_ratio: log p̃ − log q (n,) at samples of the proposal.
+        forgotten: Callable[[Logs, Logs, Logs], bool]s whether chains have forgotten their start: see `draw`.
+        progress: Whether to show bars.
+    """
+    single = how.per_chain == 1
+    second = 0 if how.second_start is None else how.chains // 4 if single else SECOND
+    generator = densities.generator("chains")
+    x = start_events(densities, how.start, how.chains - second * single, generator)
+    walk = Chains.at(densities, x, generator, progress)
+    draws = walk.collect(how.kernel, how.burn_in, how.per_chain, how.thin, forgotten)
+    if lost := int((draws.logs.target == -math.inf).sum()):
+        received = f"chains at events of zero density ({lost:,} of {draws.logs.target.numel():,})"
+        raise ArgumentError("target", received, "chains within the target's mass; see start")
+    if not second or how.second_start is None:
+        return draws, None
+    generator = densities.generator("chains from the second start")
+    others = start_events(densities, how.second_start, second, generator)
+    walk = Chains.at(densities, others, generator, progress)
+    walk.settle(log_ratio, draws.sweeps // len(x))
+    return draws, walk.collect("mixed", 0, 1, 1, forgotten)
 
 
 def _scores(

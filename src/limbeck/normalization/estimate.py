@@ -10,10 +10,11 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from limbeck.arguments import number
 
-__all__ = ["Bound", "LogPartition", "Verdict"]
+__all__ = ["Bound", "LogPartition", "Verdict", "mean_bound"]
 
 NAMES = {
     "ais": "annealed importance sampling",
@@ -46,6 +47,23 @@ class Bound(float):
         return _with_error(float(self), self.std_error)
 
     __str__ = __repr__
+
+
+def mean_bound(log_ratio: Tensor, size: float | None = None) -> Bound:
+    r"""The mean of log p̃ − log q, and its standard error.
+
+    Over samples of the proposal it is log Z − KL(q ‖ p), a lower bound; over samples of the target
+    log Z + KL(p ‖ q), an upper one. It is infinite where one of the two has no mass.
+
+    Arguments:
+        log_ratio: log p̃(x) − log q(x) at samples, of any shape.
+        size: The number of independent samples that they are worth. Default: all of them.
+    """
+    r = log_ratio.double().flatten()
+    mean = float(r.mean())
+    if not math.isfinite(mean) or len(r) < 2:
+        return Bound(mean, math.inf)
+    return Bound(mean, float(r.std()) / math.sqrt(len(r) if size is None else size))
 
 
 @dataclass(frozen=True)

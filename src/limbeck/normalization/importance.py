@@ -8,24 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.normalization.bounds import mean_bound
-from limbeck.normalization.bridge import fit_bridge
-from limbeck.normalization.densities import Densities, Logs
-from limbeck.normalization.estimate import LogPartition, Verdict
+from limbeck.arguments import whole_number
+from limbeck.models.energy import Target
+from limbeck.normalization.bridge import NO_OWN_STARTS, Start, as_start, fit_bridge
+from limbeck.normalization.densities import Densities, tail_doubts
+from limbeck.normalization.estimate import Bound, LogPartition, Verdict, mean_bound
 from limbeck.normalization.modes import check_modes
-from limbeck.normalization.sampling import Start, as_start
-from limbeck.normalization.tails import tail_doubts
-from limbeck.normalization.walk import (
-    NO_OWN_STARTS,
-    SIGNIFICANT,
-    Walk,
-    settle,
-    starts,
-    target_starts_have_mass,
-)
-from limbeck.samplers.diagnostics import pareto_k, weights_effective_size
+from limbeck.samplers.chains import Chains, Logs, start_events
+from limbeck.samplers.diagnostics import SIGNIFICANT, pareto_k, weights_effective_size
 
-__all__ = ["importance", "log_mean", "weight_doubts"]
+__all__ = ["free_energy", "importance", "log_mean", "weight_doubts"]
 
 FEWEST = 100
 r"""Equal weights, at least, that weights must be worth."""
@@ -58,7 +50,7 @@ def importance(
         origins: dict[str, Start] = {"far": "target"}
         if not isinstance(start, str) or start != "target":
             origins["start"] = start  # on top of the target's own: a check keeps its probes
-            if not target_starts_have_mass(densities):
+            if not densities.target_starts_have_mass():
                 del origins["far"]
                 unchecked.append(NO_OWN_STARTS)
         swept, sweeps = _swept(densities, x, logs.ratio, origins, progress)
@@ -136,14 +128,14 @@ def _swept(
     count = min(len(x), PROBES)
     share = torch.softmax(log_ratio, 0).to(x.device)
     chosen = torch.multinomial(share, count, True, generator=generator)
-    walks = {"near": Walk(densities, x[chosen], generator, progress)}
+    walks = {"near": Chains.at(densities, x[chosen], generator, progress)}
     walks["near"].sweep(PROBE_SWEEPS)
     for name, origin in origins.items():
-        begin = starts(densities, origin, min(len(x), FAR), generator)
-        walks[name] = Walk(densities, begin, generator)
-        settle(walks[name], log_ratio)
+        begin = start_events(densities, origin, min(len(x), FAR), generator)
+        walks[name] = Chains.at(densities, begin, generator)
+        walks[name].settle(log_ratio)
     swept = {name: walk.logs().cpu() for name, walk in walks.items()}
-    return swept, sum(walk.sweeps for walk in walks.values())
+    return swept, sum(walk.sweeps_done for walk in walks.values())
 
 
 def _probe(
@@ -175,3 +167,29 @@ def _probe(
             )
         scores[f"{name}_z"] = z
     return found, scores
+
+
+def free_energy(target: Target, student: object, samples: int = 10_000, seed: int = 0) -> Bound:
+    r"""⟨log p̃(x) − log q(x)⟩ over samples of q: log Z less KL(q ‖ p), so at most log Z.
+
+    It is −∞, with an infinite error, where the student gives events that the target forbids.
+
+    Arguments:
+        target: Has a `support` and `log_unnormalized(x)`.
+        student: q, with `log_prob` and `sample`.
+        samples: The number of samples, from 2.
+        seed: Seeds the samples.
+
+    >>> import torch
+    >>> from limbeck.models.energy import Energy
+    >>> from limbeck.supports import Binary
+    >>> coins = torch.distributions.Bernoulli(torch.full((3,), 0.5))
+    >>> bound = free_energy(Energy(lambda x: 0 * x.sum(1), Binary(3)), coins)
+    >>> print(f"{bound:.4f}")  # 3 log 2
+    2.0794
+    """
+    samples = whole_number("samples", samples, "a whole number from 2", least=2)
+    densities = Densities(target, student, seed)
+    with densities.at_work():
+        _, logs = densities.drawn(samples, "free energy")
+    return mean_bound(logs.ratio)

@@ -1,50 +1,184 @@
-r"""Modes that an estimate of log Z may miss: the probability it implies for them against visits."""
+r"""Likely events of a discrete target: hill climbing, and modes that an estimate may miss."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.rbm import RBM
-from limbeck.normalization.densities import BLOCK, Densities
-from limbeck.normalization.mode_search import tops
-from limbeck.normalization.walk import SIGNIFICANT, starts
-from limbeck.samplers.diagnostics import effective_size, weights_effective_size
+from limbeck.models.energy import Target
+from limbeck.models.rbm import RBM, softplus
+from limbeck.normalization.densities import BLOCK, Densities, place_of
+from limbeck.samplers.chains import own_starts, start_events
+from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size, weights_effective_size
 from limbeck.samplers.gibbs import sweep
-from limbeck.supports import Discrete
+from limbeck.supports import Discrete, Support
 
-__all__ = ["ModeCheck", "check_modes"]
+__all__ = ["ModeCheck", "Peak", "check_modes", "climb", "tops"]
 
-MAX_CONSTANT_EVENTS = 16
-MAX_CLIMBED_EVENTS = 8
-CLIMBS = 16
-r"""Climbs from random events, and as many from draws of the estimate."""
-
-MAX_ROUNDS = 20
-r"""Rounds of a climb over all variables."""
-
-LOCAL_CHAINS, LOCAL_SWEEPS = 64, 10
-r"""Chains around each event, and their sweeps."""
-
-LOCAL_SAMPLES = 500
-r"""Samples that measure the mass around each event."""
-
-PRIOR_CHAINS = 2.0
-r"""Chains that the average over all sites counts for in the distribution of one site."""
+LOCAL_CHAINS, LOCAL_SWEEPS, LOCAL_SAMPLES = 64, 10, 500
+r"""Chains around each event, their sweeps, and samples that measure the mass around it."""
 
 MAX_CALLS = 2000
 r"""Calls of log p̃ in a round over all sites; with more, nothing climbs or moves site by site."""
 
-SMALLEST_GAP = 1e-3
-r"""A probability whose absence changes log Z too little to matter."""
+
+class Climbable(Protocol):
+    r"""A target that can be climbed: an RBM, or log p̃ over a discrete support."""
+
+    support: Discrete
+
+    def log_unnormalized(self, x: Tensor) -> Tensor:
+        r"""log p̃(x), (n,)."""
+
+
+class Peak(NamedTuple):
+    r"""The highest point of all climbs.
+
+    Attributes:
+        value: log p̃(x), a lower bound on log Z.
+        x: The event, (*shape).
+    """
+
+    value: float
+    x: Tensor
+
+
+@torch.no_grad()
+def climb(
+    target: Target,
+    tries: int = 20,
+    *,
+    start: Tensor | None = None,
+    sweeps: int = 10,
+    seed: int = 0,
+) -> Peak:
+    r"""A large log p̃(x) of a discrete target, at an x that no change of one variable improves.
+
+    Every try starts from an event and changes one variable after the other to its best value,
+    until a whole round changes nothing. The events are the one of all first values (all zeros,
+    the blank image), those of `start`, and states of the target's own chains after a few
+    sweeps. An RBM climbs in float64, and first by alternate steps of all bits at once.
+
+    Arguments:
+        target: An RBM, or any target with a discrete support.
+        tries: The number of chains to start from. Default: 20.
+        start: Further events (n, *shape) to start from, such as data. Default: none.
+        sweeps: Sweeps of the chains before the climb. Default: 10.
+        seed: The seed of the chains. Default: 0.
+
+    >>> value, x = climb(RBM([[1.0], [-3.0]], [0.5, 0.0], [0.0]))
+    >>> x
+    tensor([1., 0.])
+    """
+    support = getattr(target, "support", None)
+    if not isinstance(support, Discrete):
+        what = repr(support) if isinstance(support, Support) else f"a {type(target).__name__}"
+        raise ArgumentError("target", what, "a target with a discrete support")
+    tries = whole_number("tries", tries, "a whole number from 0", least=0)
+    sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
+    device, dtype = place_of(target)
+    generator = torch.Generator(device).manual_seed(whole_number("seed", seed, "a seed", least=0))
+    x = support.decode(torch.zeros(1, *support.shape, device=device, dtype=dtype))
+    if start is not None:
+        x = torch.cat([x, support.check(start, "start").to(x)])
+    if tries:
+        chains = own_starts(target, tries, generator, device, dtype)
+        x = torch.cat([x, target.advance(chains, sweeps, generator).to(x)])
+    value, x = tops(target, x)
+    top = int(value.nan_to_num(-math.inf, math.inf).argmax())
+    if not math.isfinite(highest := value[top].item()):
+        expected = "a target with a finite log p̃ near some event to start from"
+        raise ArgumentError("target", f"{highest} as the largest log p̃(x)", expected)
+    return Peak(highest, x[top].clone())
+
+
+@torch.no_grad()
+def tops(target: Climbable, x: Tensor, rounds: int = 1000) -> tuple[Tensor, Tensor]:
+    r"""log p̃ (n,) where climbs from events (n, *shape) end, and the events there.
+
+    Arguments:
+        target: An RBM, or any target with a discrete support.
+        x: Where the climbs start.
+        rounds: The most rounds over all variables. Default: 1000, more than any climb takes.
+    """
+    if isinstance(target, RBM):
+        return _climb_rbm(target, x, rounds)
+    return _climb_any(target, x, rounds)
+
+
+def _climb_any(target: Climbable, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
+    support = target.support
+
+    def log_p(codes: Tensor) -> Tensor:
+        return target.log_unnormalized(support.decode(codes).reshape(-1, *support.shape))
+
+    def turn_each(codes: Tensor) -> Tensor:
+        value, first = log_p(codes), codes
+        for site in range(support.size):
+            for turn in range(1, support.count):
+                other = codes.clone()
+                other[:, site] = (first[:, site] + turn) % support.count
+                log = log_p(other)
+                better = log > value + _noise(value)
+                value = torch.where(better, log, value)
+                codes = torch.where(better[:, None], other, codes)
+        return codes
+
+    codes = _until_still(turn_each, support.encode(x).flatten(1), rounds)
+    return log_p(codes).double(), support.decode(codes).reshape(x.shape)
+
+
+def _climb_rbm(rbm: RBM, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
+    W, a, b = (p.detach().double() for p in (rbm.W, rbm.a, rbm.b))
+
+    def turn_all(x: Tensor) -> Tensor:
+        # x·(a + Wq) + b·q + entropy(q) is at most log p̃(x), and equal at q = p(h | x): what
+        # raises it at this q raises log p̃
+        slope = a + torch.sigmoid(x @ W + b) @ W.T
+        return torch.where(slope.abs() > 1e-9, (slope > 0).double(), x)
+
+    def turn_each(x: Tensor) -> Tensor:
+        x, activation = x.clone(), x @ W + b
+        hidden = softplus(activation).sum(1)
+        for i, (weights, bias) in enumerate(zip(W.unbind(), a.unbind(), strict=True)):
+            change = 1 - 2 * x[:, i]  # of this bit, if it turns
+            turned = torch.addcmul(activation, change[:, None], weights)
+            turned_hidden = softplus(turned).sum(1)
+            better = turned_hidden - hidden + change * bias > _noise(hidden)
+            hidden = torch.where(better, turned_hidden, hidden)
+            activation = torch.where(better[:, None], turned, activation)
+            x[:, i] += better * change
+        return x
+
+    x = _until_still(turn_each, _until_still(turn_all, x.double(), rounds), rounds)
+    return x @ a + softplus(x @ W + b).sum(1), x.to(rbm.W.dtype)
+
+
+def _until_still(round_of: Callable[[Tensor], Tensor], x: Tensor, rounds: int) -> Tensor:
+    r"""Rounds of the rows that still move."""
+    x, rows = x.clone(), torch.arange(len(x), device=x.device)
+    for _ in range(rounds):
+        if not len(rows):
+            break
+        before = x[rows]
+        x[rows] = after = round_of(before)
+        rows = rows[(after != before).any(1)]
+    return x
+
+
+def _noise(value: Tensor) -> Tensor:
+    r"""What rounding may add to log p̃; less is no gain, or a climb might go in circles."""
+    return 8 * torch.finfo(value.dtype).eps * value.abs().nan_to_num(0, 0, 0).clamp_min(1)
 
 
 class ModeCheck(NamedTuple):
-    r"""What the check of an estimate gives.
+    r"""The result of a check of an estimate.
 
     Attributes:
         reasons: Why not to trust the estimate, in words.
@@ -76,15 +210,6 @@ class Region(NamedTuple):
     several: bool = False
 
 
-class Finding(NamedTuple):
-    r"""A region that draws visit less often than the estimate implies."""
-
-    region: Region
-    log_implied: float
-    share: float
-    size: float
-
-
 @torch.no_grad()
 def check_modes(
     densities: Densities,
@@ -114,47 +239,49 @@ def check_modes(
         x: The draws of the target that the estimate rests on, (chains, draws, *shape).
         log_z: The estimate.
         std_error: Its standard error.
-        log_weights: Logarithms of the draws' weights (chains · draws,); None for equal ones.
+        log_weights: Logarithms of the draws' weights (chains · draws,). Default: equal weights.
     """
     support = densities.support
     if not isinstance(support, Discrete) or not math.isfinite(log_z + std_error):
         return ModeCheck([], 0.0, {})
-    chains, generator = x.shape[:2], densities.generator("modes")
+    generator = densities.generator("modes")
     draws = x.flatten(0, 1).to(densities.device, densities.dtype)
-    target = CountedTarget(densities)
+    target = CountedTarget(densities.target, support)
     names, events, log_p = _likely_events(densities, target, draws, generator)
-    states = _states(names, events, log_p, draws)
-    around = _neighbourhoods(densities, target, names, events, log_p, draws, generator)
-    series = densities.log_target(draws).cpu().reshape(chains) if log_weights is None else None
-    findings, lacking = [], 0.0
-    for region in [*states, *around]:
+    single = [
+        Region(name, log, 0.0, (draws == event).flatten(1).all(1).cpu())
+        for name, event, log in zip(names, events, log_p.tolist(), strict=True)
+    ]
+    regions = single + _union(single, [(each.log_mass, 0.0) for each in single], "events")
+    regions += _neighbourhoods(densities, target, names, events, log_p, draws, generator)
+    series = densities.log_target(draws).cpu().reshape(x.shape[:2]) if log_weights is None else None
+    missed, lacking = [], 0.0
+    for region in regions:
         share, size = _visits(region.inside, series, log_weights)
         log_implied = region.log_mass - log_z
         gap = math.exp(min(log_implied, 700.0)) - share
-        needed = max(SMALLEST_GAP, 2 * std_error)
+        needed = max(1e-3, 2 * std_error)  # less changes log Z too little to matter
         lowest = log_implied - SIGNIFICANT * math.hypot(std_error, region.error)
         p = math.exp(min(lowest, 0.0))
-        missed = math.exp(min(lowest, 700.0)) - share
-        if missed > max(needed, SIGNIFICANT * math.sqrt(p * (1 - p) / size)):
-            findings.append(Finding(region, log_implied, share, size))
+        least_gap = math.exp(min(lowest, 700.0)) - share
+        if least_gap > max(needed, SIGNIFICANT * math.sqrt(p * (1 - p) / size)):
+            missed.append((region, log_implied, share, size))
         elif share or gap <= needed:
             continue
         lacking = max(lacking, math.log1p(gap))
-    diagnostics: dict[str, float] = {
-        "modes_checked": len(events),
-        "modes_evaluations": target.evaluations,
-    }
-    if not findings:
-        return ModeCheck([], lacking, diagnostics)
-    worst = max(findings, key=lambda each: (not each.region.several, each.region.log_mass))
-    return ModeCheck([_reason(worst)], lacking, diagnostics)
+    counts: dict[str, float] = {"modes_checked": len(events)}
+    counts["modes_evaluations"] = target.evaluations
+    if not missed:
+        return ModeCheck([], lacking, counts)
+    worst = max(missed, key=lambda each: (not each[0].several, each[0].log_mass))
+    return ModeCheck([_reason(*worst)], lacking, counts)
 
 
 class CountedTarget:
     r"""A target whose evaluations are counted, with no mass where its log density is NaN."""
 
-    def __init__(self, densities: Densities) -> None:
-        self.target, self.support = densities.target, densities.support
+    def __init__(self, target: Target, support: Discrete) -> None:
+        self.target, self.support = target, support
         self.evaluations = 0
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
@@ -170,24 +297,25 @@ def _likely_events(
     densities: Densities, target: CountedTarget, draws: Tensor, generator: torch.Generator
 ) -> tuple[list[str], Tensor, Tensor]:
     r"""Constant events and those that climbs lead to: names, events (m, *shape) and log p̃ (m,)."""
-    support = _discrete(densities)
-    device, dtype = densities.device, densities.dtype
+    support, device, dtype = target.support, densities.device, densities.dtype
     values = torch.tensor(support.values, device=device, dtype=dtype)
-    shape = (-1,) + (1,) * len(support.shape)
-    constant = values.view(shape).expand(-1, *support.shape)
+    constant = values.view(-1, *(1 for _ in support.shape)).expand(-1, *support.shape)
     log_p = target.log_unnormalized(constant)
-    if len(values) > MAX_CONSTANT_EVENTS:
-        log_p, chosen = log_p.topk(MAX_CONSTANT_EVENTS)
+    if len(values) > 16:
+        log_p, chosen = log_p.topk(16)
         values, constant = values[chosen], constant[chosen]
     names = [f"the event of all {value:g}" for value in values.tolist()]
     climbed = constant[:0]
     if isinstance(densities.target, RBM) or support.size * (support.count - 1) <= MAX_CALLS:
-        some = torch.randint(len(draws), (CLIMBS,), generator=generator, device=device)
-        random = support.start(CLIMBS, generator, device, dtype)
-        x = torch.cat([constant, random, draws[some]])
+        some = torch.randint(len(draws), (16,), generator=generator, device=device)
+        random = support.start(16, generator, device, dtype)
         climber = densities.target if isinstance(densities.target, RBM) else target
-        climbed = _distinct(*tops(climber, x, MAX_ROUNDS), constant)
-    names += [_shown(event) for event in climbed]
+        peaks = tops(climber, torch.cat([constant, random, draws[some]]), 20)
+        climbed = _distinct(*peaks, constant)
+    for event in climbed:
+        shown = ", ".join(f"{value:g}" for value in event.flatten()[:8].tolist())
+        more = ", …" if event.numel() > 8 else ""
+        names.append(f"the event ({shown}{more}) that climbing leads to")
     events = torch.cat([constant, climbed])
     log_p = torch.cat([log_p, target.log_unnormalized(climbed)]) if len(climbed) else log_p
     possible = log_p > -math.inf
@@ -196,29 +324,16 @@ def _likely_events(
 
 
 def _distinct(log_p: Tensor, x: Tensor, known: Tensor) -> Tensor:
-    r"""The highest of some events (n, *shape), without those close to one another or to others."""
+    r"""The 8 highest of some events (n, *shape), without those close to one another or to known."""
     chosen = list(known.flatten(1))
     count, close = len(chosen), known[0].numel() // 20
     for row in log_p.argsort(descending=True).tolist():
-        if len(chosen) == count + MAX_CLIMBED_EVENTS:
+        if len(chosen) == count + 8:
             break
         event = x[row].flatten().to(known)
         if all(int((event != other).sum()) > close for other in chosen):
             chosen.append(event)
     return torch.stack(chosen)[count:].reshape(-1, *known.shape[1:])
-
-
-def _states(names: list[str], events: Tensor, log_p: Tensor, draws: Tensor) -> list[Region]:
-    r"""Single events, and all of them together."""
-    found = []
-    for name, event, log in zip(names, events, log_p.tolist(), strict=True):
-        inside = (draws == event).flatten(1).all(1).cpu()
-        found.append(Region(name, log, 0.0, inside))
-    if len(found) > 1:
-        inside = torch.stack([region.inside for region in found]).any(0)
-        together = f"{len(found)} events together (one is {names[int(log_p.argmax())]})"
-        found.append(Region(together, float(log_p.logsumexp(0)), 0.0, inside, True))
-    return found
 
 
 class Neighbourhood(NamedTuple):
@@ -233,6 +348,22 @@ class Neighbourhood(NamedTuple):
     log_q: Tensor
     floor: float
     centre: Tensor | None
+
+    @classmethod
+    def of(cls, codes: Tensor, count: int, centre: Tensor | None) -> Neighbourhood:
+        r"""The neighbourhood where chains are, from their codes (n, size).
+
+        A site's rare values are as rare as those of all sites together, which count as two chains,
+        where the chains are too few to tell.
+        """
+        n, size = codes.shape
+        seen = torch.stack([(codes == value).sum(0) for value in range(count)], 1).double()
+        usual = seen.argmax(1, keepdim=True)
+        rare = 1 - (float(seen.gather(1, usual).sum()) - 0.5) / (n * size)
+        prior = torch.full_like(seen, rare / (count - 1)).scatter(1, usual, 1 - rare)
+        around = cls(((seen + 2 * prior) / (n + 2)).log(), -math.inf, centre)
+        floor = float(around.log_prob(codes).min())
+        return around._replace(floor=floor - 1e-9 * abs(floor))  # rounding must not exclude it
 
     def log_prob(self, codes: Tensor) -> Tensor:
         r"""The product's log probabilities (n,) of codes (n, size)."""
@@ -260,63 +391,60 @@ def _neighbourhoods(
     generator: torch.Generator,
 ) -> list[Region]:
     r"""What lies around events, and around short chains from random events; and all of it."""
-    support = _discrete(densities)
-    elsewhere = starts(densities, "target", LOCAL_CHAINS, generator)
+    support = target.support
+
+    def codes_of(x: Tensor) -> Tensor:
+        dtype = torch.uint8 if support.count <= 256 else torch.int64
+        return support.encode(x).flatten(1).round().to(dtype)
+
+    elsewhere = start_events(densities, "target", LOCAL_CHAINS, generator)
     x = torch.cat([events.repeat_interleave(LOCAL_CHAINS, 0), elsewhere])
-    codes = _codes(support, _moved(densities, target, x, generator)).split(LOCAL_CHAINS)
+    codes = codes_of(_moved(densities, target, x, generator)).split(LOCAL_CHAINS)
     names = [f"{name} and the events around it" for name in names]
     names.append("the events that short chains from random starts reach")
-    seen = _codes(support, draws)
-    found: list[Region] = []
+    seen, regions = codes_of(draws), list[Region]()
     fresh: list[tuple[float, float]] = []  # masses of what no neighbourhood before has, and errors
     before: list[Neighbourhood] = []
-    for centre, local in zip([*_codes(support, events), None], codes, strict=True):
-        around = _fitted(local, support.count, centre)
-        picked = torch.multinomial(around.log_q.exp(), LOCAL_SAMPLES, True, generator=generator).T
-        log = around.log_prob(picked)
-        inside = (log >= around.floor) & ~around.at_centre(picked)
-        other = support.decode(picked.to(densities.dtype)).reshape(-1, *support.shape)
+    for centre, local in zip([*codes_of(events), None], codes, strict=True):
+        around = Neighbourhood.of(local, support.count, centre)
+        sampled = torch.multinomial(around.log_q.exp(), LOCAL_SAMPLES, True, generator=generator).T
+        log = around.log_prob(sampled)
+        inside = (log >= around.floor) & ~around.at_centre(sampled)
+        other = support.decode(sampled.to(densities.dtype)).reshape(-1, *support.shape)
         weights = (target.log_unnormalized(other) - log).masked_fill(~inside, -math.inf)
-        exact = -math.inf if centre is None else float(log_p[len(found)])
+        exact = -math.inf if centre is None else float(log_p[len(regions)])
         mass = _mass(weights.cpu(), exact)
-        found.append(Region(names[len(found)], *mass, around.contains(seen).cpu()))
+        regions.append(Region(names[len(regions)], *mass, around.contains(seen).cpu()))
         for each in before:
-            weights = weights.masked_fill(each.contains(picked), -math.inf)
+            weights = weights.masked_fill(each.contains(sampled), -math.inf)
             if centre is not None and bool(each.contains(centre[None])):
                 exact = -math.inf
         fresh.append(_mass(weights.cpu(), exact))
         before.append(around)
-    scale = max(mass for mass, _ in fresh)
-    if len(fresh) > 1 and scale > -math.inf:
-        shares = [math.exp(mass - scale) for mass, _ in fresh]
-        error = math.hypot(*(s * e for s, (_, e) in zip(shares, fresh, strict=True))) / sum(shares)
-        inside = torch.stack([region.inside for region in found]).any(0)
-        top = max(found, key=lambda region: region.log_mass).name
-        together = f"{len(found)} sets of events together (one is {top})"
-        found.append(Region(together, scale + math.log(sum(shares)), error, inside, True))
-    return found
+    return regions + _union(regions, fresh, "sets of events")
 
 
-def _discrete(densities: Densities) -> Discrete:
-    assert isinstance(densities.support, Discrete)
-    return densities.support
-
-
-def _codes(support: Discrete, x: Tensor) -> Tensor:
-    r"""Whole numbers (n, size) of events (n, *shape)."""
-    dtype = torch.uint8 if support.count <= 256 else torch.int64
-    return support.encode(x).flatten(1).round().to(dtype)
+def _union(regions: list[Region], masses: list[tuple[float, float]], kind: str) -> list[Region]:
+    r"""All regions as one, by the log masses and errors of what each adds; none of a single one."""
+    scale = max((mass for mass, _ in masses), default=-math.inf)
+    if len(regions) < 2 or scale == -math.inf:
+        return []
+    shares = [math.exp(mass - scale) for mass, _ in masses]
+    error = math.hypot(*(s * e for s, (_, e) in zip(shares, masses, strict=True))) / sum(shares)
+    inside = torch.stack([region.inside for region in regions]).any(0)
+    top = max(regions, key=lambda region: region.log_mass).name
+    name = f"{len(regions)} {kind} together (one is {top})"
+    return [Region(name, scale + math.log(sum(shares)), error, inside, True)]
 
 
 def _mass(log_weights: Tensor, exact: float) -> tuple[float, float]:
     r"""log (mean of weights + exp(exact)), and its relative standard error."""
-    n = len(log_weights)
     scale = max(float(log_weights.max()), exact)
     if scale == -math.inf:
         return -math.inf, 0.0
     w = (log_weights - scale).exp()
     mean = float(w.mean()) + math.exp(exact - scale)
-    return scale + math.log(mean), float(w.std()) / math.sqrt(n) / mean
+    return scale + math.log(mean), float(w.std()) / math.sqrt(len(w)) / mean
 
 
 def _moved(
@@ -327,39 +455,19 @@ def _moved(
     Sweeps go site by site where that is quick enough, so that chains stay around their start and a
     sampler of the user's that jumps between modes does not take them away.
     """
-    support = _discrete(densities)
-    if isinstance(densities.target, RBM):
-        return densities.target.advance(x, LOCAL_SWEEPS, generator)
-    if support.size * (support.count - 1) <= MAX_CALLS:
+    model, support = densities.target, target.support
+    if not isinstance(model, RBM) and support.size * (support.count - 1) <= MAX_CALLS:
         known = None
         for _ in range(LOCAL_SWEEPS):
             x, known = sweep(target.log_unnormalized, x, support, generator, known=known)
         return x
-    advance: Any = getattr(densities.target, "advance", None)
-    return advance(x, LOCAL_SWEEPS, generator) if callable(advance) else x
-
-
-def _fitted(codes: Tensor, count: int, centre: Tensor | None) -> Neighbourhood:
-    r"""The neighbourhood where chains are, from their codes (n, size).
-
-    A site's rare values are as rare as those of all sites together where the chains are too few to
-    tell.
-    """
-    n, size = codes.shape
-    seen = torch.stack([(codes == value).sum(0) for value in range(count)], 1).double()
-    usual = seen.argmax(1, keepdim=True)
-    rare = 1 - (float(seen.gather(1, usual).sum()) - 0.5) / (n * size)
-    prior = torch.full_like(seen, rare / (count - 1)).scatter(1, usual, 1 - rare)
-    log_q = ((seen + PRIOR_CHAINS * prior) / (n + PRIOR_CHAINS)).log()
-    around = Neighbourhood(log_q, -math.inf, centre)
-    floor = float(around.log_prob(codes).min())
-    return around._replace(floor=floor - 1e-9 * abs(floor))  # rounding must not exclude it
+    return model.advance(x, LOCAL_SWEEPS, generator) if hasattr(model, "advance") else x
 
 
 def _visits(
     inside: Tensor, series: Tensor | None, log_weights: Tensor | None
 ) -> tuple[float, float]:
-    r"""The share of draws in a set, and how many independent draws it is of.
+    r"""The share of draws in a set, and the number of independent draws that they are worth.
 
     Arguments:
         inside: Whether each draw is in the set, (n,).
@@ -374,18 +482,11 @@ def _visits(
     return float(inside.double().mean()), size
 
 
-def _shown(event: Tensor) -> str:
-    values = [f"{value:g}" for value in event.flatten()[:8].tolist()]
-    more = ", …" if event.numel() > 8 else ""
-    return f"the event ({', '.join(values)}{more}) that climbing leads to"
-
-
-def _reason(finding: Finding) -> str:
-    region, log_implied, share, size = finding
+def _reason(region: Region, log_implied: float, share: float, size: float) -> str:
     visited = f"{share:.2%} of about {size:,.0f} independent draws are there"
     if share == 0:
         visited = f"none of about {size:,.0f} independent draws is there"
-    implied = f"a probability of {math.exp(log_implied):.3g}"
+    implied = f"a probability of {math.exp(min(log_implied, 700.0)):.3g}"
     if log_implied > 0:
         implied = f"a probability above 1 (log Z is at least {region.log_mass:.6g})"
     return (
