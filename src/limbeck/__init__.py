@@ -44,9 +44,11 @@ if TYPE_CHECKING:
     from limbeck.models.made import MADE
     from limbeck.models.nade import NADE
     from limbeck.models.rbm import RBM
+    from limbeck.normalization.annealing import AIS
+    from limbeck.normalization.bridge import Bridge
     from limbeck.normalization.estimate import LogPartition
     from limbeck.normalization.expectations import expected_statistics
-    from limbeck.normalization.importance import free_energy
+    from limbeck.normalization.importance import Importance, free_energy
     from limbeck.normalization.log_partition import exact_log_z, log_partition
     from limbeck.normalization.normalize import normalize
     from limbeck.posteriors.read import as_draws
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "AIS",
     "MADE",
     "MLP",
     "NADE",
@@ -75,6 +78,7 @@ __all__ = [
     "BatchedMLP",
     "Bernoulli",
     "Binary",
+    "Bridge",
     "Categorical",
     "Chains",
     "CheckpointError",
@@ -85,10 +89,12 @@ __all__ = [
     "DistilledRegressor",
     "Energy",
     "Ensemble",
+    "Exact",
     "Fidelity",
     "GaussianMixture",
     "GradientUpdate",
     "HeldOutWarning",
+    "Importance",
     "InexactTeacherError",
     "LimbeckError",
     "LimbeckWarning",
@@ -136,11 +142,13 @@ __all__ = [
 ]
 
 _HOMES = {  # modules are imported when something of theirs is used, so that `--help` need not wait
+    "AIS": "limbeck.normalization.annealing",
     "ArgumentError": "limbeck.errors",
     "Batch": "limbeck.arrays",
     "BatchedMLP": "limbeck.models",
     "Bernoulli": "limbeck.distributions",
     "Binary": "limbeck.supports",
+    "Bridge": "limbeck.normalization.bridge",
     "Categorical": "limbeck.distributions",
     "Chains": "limbeck.samplers.chains",
     "CheckpointError": "limbeck.errors",
@@ -151,10 +159,12 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "DistilledRegressor": "limbeck.compression.estimators",
     "Energy": "limbeck.models.energy",
     "Ensemble": "limbeck.models",
+    "Exact": "limbeck.normalization.log_partition",
     "Fidelity": "limbeck.compression.fidelity.report",
     "GaussianMixture": "limbeck.models",
     "GradientUpdate": "limbeck.training.update",
     "HeldOutWarning": "limbeck.errors",
+    "Importance": "limbeck.normalization.importance",
     "InexactTeacherError": "limbeck.errors",
     "LimbeckError": "limbeck.errors",
     "LimbeckWarning": "limbeck.errors",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from limbeck.normalization import bridge
-from limbeck.normalization.bridge import as_start, draws_of, plan
+import limbeck as lb
+from limbeck.normalization.bridge import SECOND_CHAINS, Bridge
 from limbeck.normalization.densities import Densities
 from limbeck.samplers import chains as sampling
 from limbeck.samplers.chains import Chains, start_events
@@ -58,27 +58,26 @@ def test_metropolis_ends_with_sweeps_that_must_change_nothing():
 
 
 def test_a_quarter_of_the_chains_is_from_the_second_start():
-    how = plan(100, "target", "proposal", "auto", None, 1, 5)
-    assert how.second_start == ("target",)
-    first, second = draws_of(DENSITIES, how, torch.zeros(50), None, False)
+    how = Bridge(samples=100, burn_in=5)
+    assert how.others == ("target",)
+    first, second = how._draws(DENSITIES, how.others, torch.zeros(50), False)
     assert (len(first.start.ratio), len(second.start.ratio)) == (75, 25)
-    few = plan(100, "target", torch.zeros(1, 12), "auto", 5, 1, 5)
-    assert few.second_start == ("proposal", "target")
-    assert plan(100, "target", "target", "auto", 5, 1, 5).second_start == ("proposal",)
-    first, second = draws_of(DENSITIES, few, torch.zeros(50), None, False)
+    few = Bridge(samples=100, start=torch.zeros(1, 12), chains=5, burn_in=5)
+    assert few.others == ("proposal", "target")
+    assert Bridge(samples=100, start="target", chains=5, burn_in=5).others == ("proposal",)
+    first, second = few._draws(DENSITIES, few.others, torch.zeros(50), False)
     assert first.logs.ratio.shape == (5, 20)
-    assert second.logs.ratio.shape == (bridge.SECOND, 1)
-    alone = plan(100, "target", "proposal", None, None, 1, 5)
-    assert draws_of(DENSITIES, alone, torch.zeros(50), None, False)[1] is None
+    assert second.logs.ratio.shape == (SECOND_CHAINS, 1)
+    alone = Bridge(samples=100, second_start=None, burn_in=5)
+    assert alone._draws(DENSITIES, alone.others, torch.zeros(50), False)[1] is None
 
 
 def test_burn_in_by_default():
-    settings = ("proposal", None, None, 1, None)
-    assert plan(10, "target", *settings).burn_in == 2000
-    assert plan(10, "mixed", *settings).burn_in is None
-    assert plan(10, "metropolis", *settings).burn_in is None
+    assert lb.Bridge().burn_in == 2000
+    assert lb.Bridge(kernel="mixed").burn_in == "auto"
+    assert lb.Bridge(kernel="metropolis").burn_in == "auto"
 
 
 def test_data_may_be_any_array():
-    assert as_start([[0, 1], [1, 0]], "start").tolist() == [[0, 1], [1, 0]]
-    assert as_start(torch.eye(2).numpy(), "start").shape == (2, 2)
+    assert lb.Bridge(start=[[0, 1], [1, 0]]).start.tolist() == [[0, 1], [1, 0]]
+    assert lb.Importance(start=torch.eye(2).numpy()).start.shape == (2, 2)

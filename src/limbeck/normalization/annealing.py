@@ -5,34 +5,137 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError, LimbeckError
-from limbeck.models.energy import Energy, EnergyPath
+from limbeck.models.energy import Energy, EnergyPath, Path
 from limbeck.models.rbm import RBM
 from limbeck.models.rbm_path import base_biases
-from limbeck.normalization.bridge import Start, as_start, fit_bridge
+from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
-from limbeck.normalization.estimate import LogPartition, Verdict, mean_bound
+from limbeck.normalization.estimate import LogPartition, Method, Start, as_start, mean_bound
 from limbeck.normalization.importance import log_mean, weight_doubts
-from limbeck.normalization.modes import check_modes
 from limbeck.progress import tracked
 from limbeck.samplers.chains import Chains, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, drift, pareto_k, weights_effective_size
 
-__all__ = ["SPACINGS", "ais", "temperatures"]
+__all__ = ["AIS", "SPACINGS", "Schedule", "temperatures"]
 
 SPACINGS = ("geometric", "linear", "sigmoid")
-STEEPNESS = 4.0
-APART = 0.25
-r"""A drift of log p̃, in its standard deviations, that matters."""
-
-BASE_CHAINS, BASE_SWEEPS = 1000, 200
 ACCEPTED = "'2008', a number of temperatures, or increasing numbers from 0 to 1"
+
+Schedule = str | int | Sequence[float] | Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class AIS(Method):
+    r"""log Z by annealing along the target's path, all samples at once; no proposal is needed.
+
+    The mean of the weights is Z without bias, and the mean of their logarithms a lower bound. The
+    reverse way, from the target down to the start of the path, gives an upper one; then both ways
+    together give a bridge, with which the forward estimate must agree.
+
+    Arguments:
+        samples: The number of runs. Default: 10,000.
+        schedule: "2008" for 14,500 temperatures, their number, or the numbers themselves; see
+            `temperatures`. Default: "2008".
+        spacing: How a number of temperatures is spread: "linear", "sigmoid" or "geometric".
+            Default: "linear".
+        path: A `limbeck.models.energy.Path` of your own. Default: the target's; an RBM's begins at
+            independent bits with about its own means, which short chains give.
+        reverse: Whether to anneal back from the target too, for an upper bound. Default: False.
+        start: With `reverse`, where the target's chains begin: "target", or events (m, *shape),
+            which come on top of the target's own starts. Default: "target".
+        burn_in: With `reverse`, the sweeps of these chains. Default: 2,000.
+    """
+
+    name: ClassVar[str] = "ais"
+
+    schedule: Schedule = "2008"
+    spacing: str = "linear"
+    path: Path | None = None
+    reverse: bool = False
+    start: Start = "target"
+    burn_in: int = 2000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        temperatures(self.schedule, self.spacing)
+        if self.reverse:
+            expected = "a whole number from 0"
+            self._set("burn_in", whole_number("burn_in", self.burn_in, expected, least=0))
+            self._set("start", as_start(self.start, "start"))
+
+    def _estimate(self, densities: Densities, progress: bool) -> LogPartition:
+        betas = temperatures(self.schedule, self.spacing)
+        path = _path(densities.target if self.path is None else self.path, densities)
+        check_path(path, densities, self.reverse)
+        x = path.sample(self.samples, densities.generator("path"))
+        total, x = _up(path, x, betas, densities.generator("annealing"), progress)
+        forward = path.log_z + total
+        value, sampling_error = log_mean(forward)
+        error, lower, upper = sampling_error, mean_bound(forward), None
+        doubts = weight_doubts(forward, "weights of the runs") + tail_doubts(densities, x)
+        diagnostics: dict[str, float | None] = {
+            "ess": weights_effective_size(forward),
+            "sampling_error": error,
+            "pareto_k": pareto_k(forward),
+            "temperatures": len(betas),
+        }
+        sweeps, unchecked = self.samples * (len(betas) - 1), []
+        if self.reverse:
+            backward, more, reasons = self._backward(densities, path, betas, progress)
+            upper, sweeps = mean_bound(backward), sweeps + more
+            both = fit_bridge(backward[:, None], forward)
+            diagnostics |= {"both_ways": both.log_z, "both_ways_error": both.std_error}
+            doubts += reasons
+            if self.burn_in == 0:
+                unchecked.append(
+                    "the upper bound is of chains that were never moved (burn_in=0): whether they "
+                    "are draws of the target was not checked"
+                )
+            gap = abs(both.log_z - value)
+            if gap > SIGNIFICANT * math.hypot(error, both.std_error):
+                doubts.append(f"the two ways disagree by {gap:.3g} nats")
+                error = math.hypot(error, gap)
+            if float(upper) < float(lower):
+                doubts.append("the upper bound is below the lower one")
+        return self._conclude(
+            densities, x[:, None], value, error, sampling_error, doubts, unchecked, lower=lower,
+            upper=upper, diagnostics=diagnostics, sweeps=sweeps,
+            degrees=max(self.samples - 1, 1), log_weights=forward,
+        )  # fmt: skip
+
+    def _backward(
+        self, densities: Densities, path: Path, betas: list[float], progress: bool
+    ) -> tuple[Tensor, int, list[str]]:
+        r"""Log weights (n,) of runs from the target down, their sweeps, and doubts about them."""
+        origin: tuple[Start, ...] = (self.start,)
+        if not isinstance(self.start, str) and densities.target_starts_have_mass():
+            origin = (self.start, "target")  # events add to the starts of this check
+        generator = densities.generator("chains")
+        x = start_events(densities, origin, self.samples, generator)
+        chains = Chains.at(densities, x, generator, progress)
+        chains.sweep(self.burn_in // 4)
+        early = densities.log_target(chains.x).cpu()
+        chains.sweep(self.burn_in - self.burn_in // 4)
+        now = densities.log_target(chains.x).cpu()
+        score, moved = drift(early, now), abs(float((now - early).mean()))
+        weights = path.log_z + _down(path, chains.x, betas, generator, progress)
+        doubts = []
+        if abs(score) > SIGNIFICANT and moved > 0.25 * float(now.std()):
+            doubts.append(
+                f"the target's chains still drift at the end of their burn-in (z = {score:.1f}): "
+                "the upper bound may be none"
+            )
+        if not densities.exact:
+            doubts.append("the target's sampler says that it is not exact")
+        return weights, chains.sweeps_done + self.samples * (len(betas) - 1), doubts
 
 
 def temperatures(
@@ -71,145 +174,38 @@ def _spread(count: int, spacing: str) -> list[float]:
     last = count - 1
     even = [k / last for k in range(count)]
     if spacing == "sigmoid":
-        bend = math.tanh(STEEPNESS / 2)
-        even = [0.5 + 0.5 * math.tanh(STEEPNESS * (t - 0.5)) / bend for t in even]
+        bend = math.tanh(2)
+        even = [0.5 + 0.5 * math.tanh(4 * (t - 0.5)) / bend for t in even]
     elif spacing == "geometric":
         even = [0.0, *(count ** ((k - last) / last) for k in range(1, last))]
         even.append(1.0)
     return [0.0, *even[1:-1], 1.0]
 
 
-def ais(
-    densities: Densities,
-    samples: int,
-    *,
-    schedule: str | int | Sequence[float] | Tensor = "2008",
-    spacing: str = "linear",
-    path: Any = None,
-    reverse: bool = False,
-    start: Any = "target",
-    burn_in: int | str = 2000,
-    progress: bool = True,
-) -> LogPartition:
-    r"""log Z by annealing all samples at once; the arguments are those of `log_partition`.
-
-    The mean of the weights is Z without bias, and the mean of their logarithms a lower bound. The
-    reverse way, from the target down to the start of the path, gives an upper one; then both ways
-    together give a bridge, with which the forward estimate must agree.
-    """
-    betas = temperatures(schedule, spacing)
-    path = _path(densities.target if path is None else path, densities)
-    check_path(path, densities, reverse)
-    x = path.sample(samples, densities.generator("path"))
-    total, x = _up(path, x, betas, densities.generator("annealing"), progress)
-    forward = path.log_z + total
-    value, error = log_mean(forward)
-    modes = check_modes(densities, x[:, None], value, error, forward)
-    found = weight_doubts(forward, "weights of the runs") + tail_doubts(densities, x)
-    diagnostics: dict[str, Any] = {
-        "ess": weights_effective_size(forward),
-        "sampling_error": error,
-        "pareto_k": pareto_k(forward),
-        "temperatures": len(betas),
-    }
-    sweeps, upper = samples * (len(betas) - 1), None
-    unchecked = []
-    if reverse:
-        steps = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
-        origin: tuple[Start, ...] = (as_start(start, "start"),)
-        if not isinstance(origin[0], str) and densities.target_starts_have_mass():
-            origin = (*origin, "target")  # events add to the starts of this check
-        backward, more, doubts = _backward(densities, path, betas, samples, origin, steps, progress)
-        upper, sweeps = mean_bound(backward), sweeps + more
-        both = fit_bridge(backward[:, None], forward)
-        diagnostics |= {"both_ways": both.log_z, "both_ways_error": both.std_error}
-        found += doubts
-        if steps == 0:
-            unchecked.append(
-                "the upper bound is of chains that were never moved (burn_in=0): whether they are "
-                "draws of the target was not checked"
-            )
-        gap = abs(both.log_z - value)
-        if gap > SIGNIFICANT * math.hypot(error, both.std_error):
-            found.append(f"the two ways disagree by {gap:.3g} nats")
-            error = math.hypot(error, gap)
-        if float(upper) < float(mean_bound(forward)):
-            found.append("the upper bound is below the lower one")
-    found, error = found + modes.reasons, math.hypot(error, modes.lacking)
-    diagnostics |= modes.diagnostics
-    return LogPartition(
-        value,
-        error,
-        "ais",
-        Verdict(tuple(found), tuple(unchecked)),
-        mean_bound(forward),
-        upper,
-        diagnostics,
-        samples=samples,
-        sweeps=sweeps,
-        degrees=max(samples - 1, 1),
-    )
-
-
-def _path(given: Any, densities: Densities) -> Any:
+def _path(source: Any, densities: Densities) -> Path:
     r"""The path itself, or that of a target."""
-    if isinstance(given, RBM):
-        return given.path(_base(given, densities.generator("base")))
-    own = getattr(given, "path", None)
-    path = own() if callable(own) else given
-    wanted = ("log_z", "sample", "log_unnormalized", "advance", "climb")
-    missing = [name for name in wanted if not hasattr(path, name)]
+    if isinstance(source, RBM):
+        # Biases near the model's own means, by chains too short to be its samples. Any start of a
+        # path is right; from uniform bits it would be a longer one by far.
+        generator = densities.generator("base")
+        chains = source.advance(source.start(1000, generator), 200, generator)
+        return source.path(base_biases(chains))
+    own = getattr(source, "path", None)
+    path: Path = own() if callable(own) else source
+    needed = ("log_z", "sample", "log_unnormalized", "advance", "climb")
+    missing = [name for name in needed if not hasattr(path, name)]
     if missing:
         what = "no path()" if own is None else f"a path without {' and '.join(missing)}"
         expected = (
             "for method='ais', a target with path(), such as an lb.RBM or an lb.Energy over a "
             "discrete support, or path=; see limbeck.models.energy.Path"
         )
-        raise ArgumentError("target", f"a {type(given).__name__} with {what}", expected)
+        raise ArgumentError("target", f"a {type(source).__name__} with {what}", expected)
     return path
 
 
-def _base(rbm: RBM, generator: torch.Generator) -> Tensor:
-    r"""Biases near the model's own means, by chains too short to be its samples.
-
-    Any start of a path is right; from uniform bits it would be a longer one by far.
-    """
-    return base_biases(rbm.advance(rbm.start(BASE_CHAINS, generator), BASE_SWEEPS, generator))
-
-
-def _backward(
-    densities: Densities,
-    path: Any,
-    betas: list[float],
-    samples: int,
-    origin: tuple[Start, ...],
-    burn_in: int,
-    progress: bool,
-) -> tuple[Tensor, int, list[str]]:
-    r"""Log weights (n,) of runs from the target down, their sweeps, and doubts about them."""
-    generator = densities.generator("chains")
-    walk = Chains.at(
-        densities, start_events(densities, origin, samples, generator), generator, progress
-    )
-    walk.sweep(burn_in // 4)
-    early = densities.log_target(walk.x).cpu()
-    walk.sweep(burn_in - burn_in // 4)
-    now = densities.log_target(walk.x).cpu()
-    score, moved = drift(early, now), abs(float((now - early).mean()))
-    weights = path.log_z + _down(path, walk.x, betas, generator, progress)
-    doubts = []
-    if abs(score) > SIGNIFICANT and moved > APART * float(now.std()):
-        doubts.append(
-            f"the target's chains still drift at the end of their burn-in (z = {score:.1f}): the "
-            "upper bound may be none"
-        )
-    if not densities.exact:
-        doubts.append("the target's sampler says that it is not exact")
-    return weights, walk.sweeps_done + samples * (len(betas) - 1), doubts
-
-
 def _up(
-    path: Any, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
+    path: Path, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
 ) -> tuple[Tensor, Tensor]:
     r"""The log weights (n,) of runs from β = 0 to 1, and where they end."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
@@ -221,7 +217,7 @@ def _up(
 
 
 def _down(
-    path: Any, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
+    path: Path, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
 ) -> Tensor:
     r"""The same of runs from β = 1 to 0, by the reversed kernels."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
@@ -263,7 +259,7 @@ MULTIPLIER = (
 
 
 @torch.no_grad()
-def check_path(path: Any, densities: Densities, reverse: bool) -> None:
+def check_path(path: Path, densities: Densities, reverse: bool) -> None:
     r"""Refuse a path that does not end at the target, or whose kernels lead elsewhere.
 
     An `advance` of the user's with an argument `beta` must do at beta=1.0 what it does without, and
@@ -314,7 +310,7 @@ def check_path(path: Any, densities: Densities, reverse: bool) -> None:
                 raise ArgumentError("advance", received, MULTIPLIER)
 
 
-def _check_end(path: Any, densities: Densities) -> None:
+def _check_end(path: Path, densities: Densities) -> None:
     r"""Refuse a path to something else than the target."""
     x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
     end = path.log_unnormalized(x, 1.0).double()
@@ -343,7 +339,7 @@ def _check_default(energy: Energy, x: Tensor, densities: Densities) -> None:
         raise ArgumentError("advance", received, MULTIPLIER)
 
 
-def _small_beta(path: Any, x: Tensor) -> float:
+def _small_beta(path: Path, x: Tensor) -> float:
     r"""The largest of 1, ½, ¼, … at which weights of the base's events are still good."""
     base, beta = path.log_unnormalized(x, 0.0), 1.0
     for _ in range(40):

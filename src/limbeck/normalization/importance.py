@@ -3,92 +3,90 @@ r"""Importance sampling: log Z from samples of a proposal and their weights p̃/
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from limbeck.arguments import whole_number
 from limbeck.models.energy import Target
-from limbeck.normalization.bridge import NO_OWN_STARTS, Start, as_start, fit_bridge
+from limbeck.normalization.bridge import NO_OWN_STARTS, fit_bridge
 from limbeck.normalization.densities import Densities, tail_doubts
-from limbeck.normalization.estimate import Bound, LogPartition, Verdict, mean_bound
-from limbeck.normalization.modes import check_modes
+from limbeck.normalization.estimate import Bound, LogPartition, Method, Start, as_start, mean_bound
 from limbeck.samplers.chains import Chains, Logs, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, pareto_k, weights_effective_size
 
-__all__ = ["free_energy", "importance", "log_mean", "weight_doubts"]
-
-FEWEST = 100
-r"""Equal weights, at least, that weights must be worth."""
-
-PROBES, PROBE_SWEEPS = 4000, 20
-r"""Samples that are swept, at most, and how often."""
-
-FAR = 500
-r"""Chains from elsewhere, at most."""
+__all__ = ["Importance", "free_energy", "log_mean", "weight_doubts"]
 
 
-def importance(
-    densities: Densities, samples: int, *, start: Any = "target", progress: bool = True
-) -> LogPartition:
-    r"""log Z = log ⟨p̃/q⟩ over samples of q.
+@dataclass(frozen=True, kw_only=True)
+class Importance(Method):
+    r"""log Z = log ⟨p̃/q⟩ over samples of a proposal q that covers all of the target's mass.
 
     Where q misses some of the target's mass the weights do not show it. So some of the samples,
     chosen by weight, are swept by the target's own kernel, which must leave their distribution as
     it is; and chains from elsewhere must arrive at it: from the target's own starts, and from
     `start` as well if that is something else. Events that q misses come up in them.
+
+    Arguments:
+        samples: Samples of the proposal. Default: 10,000.
+        start: Where the chains of the check begin, besides the target's own starts: "target",
+            "proposal", or events (m, *shape), such as data. Default: "target".
     """
-    start = as_start(start, "start")
-    x, logs = densities.drawn(samples, "proposal")
-    value, error = log_mean(logs.ratio)
-    found = weight_doubts(logs.ratio, "weights") + tail_doubts(densities, x)
-    diagnostics: dict[str, float] = {}
-    sampling_error, seen = error, logs.target
-    sweeps, unchecked = 0, []
-    if callable(getattr(densities.target, "advance", None)) and densities.exact:
-        origins: dict[str, Start] = {"far": "target"}
-        if not isinstance(start, str) or start != "target":
-            origins["start"] = start  # on top of the target's own: a check keeps its probes
-            if not densities.target_starts_have_mass():
-                del origins["far"]
-                unchecked.append(NO_OWN_STARTS)
-        swept, sweeps = _swept(densities, x, logs.ratio, origins, progress)
-        reasons, diagnostics = _probe(swept, logs, value, error)
-        if reasons:  # what bridges to the swept ones say is counted in with the error
-            ratios = [each.ratio for each in swept.values()]
-            bridges = [fit_bridge(ratio[:, None], logs.ratio).log_z for ratio in ratios]
-            error = math.hypot(error, max(abs(other - value) for other in bridges))
-        found += reasons
-        seen = torch.cat([seen, *(each.target for each in swept.values())])
-    else:
-        why = "its advance is not exact" if not densities.exact else "it has no advance"
-        unchecked.append(
-            f"whether the proposal covers the target was not checked by sweeps of the target: {why}"
-        )
-    largest = float(seen.max())
-    if densities.support.discrete and largest > value + SIGNIFICANT * error:
-        found.append(f"log Z is above {largest:.6g}, log p̃ of one of the events seen")
-    modes = check_modes(densities, x[:, None], value, sampling_error, logs.ratio)
-    found, error = found + modes.reasons, math.hypot(error, modes.lacking)
-    return LogPartition(
-        value,
-        error,
-        "importance",
-        Verdict(tuple(found), tuple(unchecked)),
-        mean_bound(logs.ratio),
-        None,
-        {
-            "ess": weights_effective_size(logs.ratio),
-            "sampling_error": sampling_error,
-            "pareto_k": pareto_k(logs.ratio),
-            **diagnostics,
-            **modes.diagnostics,
-        },
-        samples=samples,
-        sweeps=sweeps,
-        degrees=max(samples - 1, 1),
-    )
+
+    name: ClassVar[str] = "importance"
+
+    start: Start = "target"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("start", as_start(self.start, "start"))
+
+    def _estimate(self, densities: Densities, progress: bool) -> LogPartition:
+        x, logs = densities.drawn(self.samples, "proposal")
+        value, sampling_error = log_mean(logs.ratio)
+        doubts = weight_doubts(logs.ratio, "weights") + tail_doubts(densities, x)
+        error, seen, scores = sampling_error, logs.target, dict[str, float]()
+        sweeps, unchecked = 0, []
+        if callable(getattr(densities.target, "advance", None)) and densities.exact:
+            origins: dict[str, Start] = {"far": "target"}
+            if not isinstance(self.start, str) or self.start != "target":
+                origins["start"] = self.start  # on top of the target's own
+                if not densities.target_starts_have_mass():
+                    del origins["far"]
+                    unchecked.append(NO_OWN_STARTS)
+            swept, sweeps = _swept(densities, x, logs.ratio, origins, progress)
+            reasons, scores = _probe(swept, logs, value, error)
+            if reasons:  # the difference to bridges between the swept ones counts in with the error
+                ratios = [each.ratio for each in swept.values()]
+                bridges = [fit_bridge(ratio[:, None], logs.ratio).log_z for ratio in ratios]
+                error = math.hypot(error, max(abs(other - value) for other in bridges))
+            doubts += reasons
+            seen = torch.cat([seen, *(each.target for each in swept.values())])
+        else:
+            why = "its advance is not exact" if not densities.exact else "it has no advance"
+            unchecked.append(
+                "whether the proposal covers the target was not checked by sweeps of the target: "
+                + why
+            )
+        largest = float(seen.max())
+        if densities.support.discrete and largest > value + SIGNIFICANT * error:
+            doubts.append(f"log Z is above {largest:.6g}, log p̃ of one of the events seen")
+        return self._conclude(
+            densities, x[:, None], value, error, sampling_error, doubts, unchecked,
+            lower=mean_bound(logs.ratio),
+            upper=None,
+            diagnostics={
+                "ess": weights_effective_size(logs.ratio),
+                "sampling_error": sampling_error,
+                "pareto_k": pareto_k(logs.ratio),
+                **scores,
+            },
+            sweeps=sweeps,
+            degrees=max(self.samples - 1, 1),
+            log_weights=logs.ratio,
+        )  # fmt: skip
 
 
 def log_mean(log_weights: Tensor) -> tuple[float, float]:
@@ -106,18 +104,18 @@ def log_mean(log_weights: Tensor) -> tuple[float, float]:
 
 
 def weight_doubts(log_weights: Tensor, what: str) -> list[str]:
-    r"""What speaks against the mean of weights: a heavy tail, or few that count."""
-    n, found = len(log_weights), []
+    r"""Reasons to distrust the mean of weights: a heavy tail, or few that count."""
+    n, reasons = len(log_weights), list[str]()
     size, k = weights_effective_size(log_weights), pareto_k(log_weights)
-    if size < FEWEST:
-        found.append(f"the {what} are worth {size:.3g} equal ones, too few to know the error")
+    if size < 100:
+        reasons.append(f"the {what} are worth {size:.3g} equal ones, too few to know the error")
     limit = min(1 - 1 / math.log10(n), 0.7) if n > 10 else 0.0
     if k > limit:
-        found.append(
+        reasons.append(
             f"the {what} have a heavy tail (Pareto k̂ = {k:.2f} > {limit:.2g}): such means are "
             "mostly too low, and their errors too"
         )
-    return found
+    return reasons
 
 
 def _swept(
@@ -125,14 +123,14 @@ def _swept(
 ) -> tuple[dict[str, Logs], int]:
     r"""Log densities where sweeps lead: from samples chosen by weight, and from elsewhere."""
     generator = densities.generator("probes")
-    count = min(len(x), PROBES)
+    count = min(len(x), 4000)
     share = torch.softmax(log_ratio, 0).to(x.device)
     chosen = torch.multinomial(share, count, True, generator=generator)
     walks = {"near": Chains.at(densities, x[chosen], generator, progress)}
-    walks["near"].sweep(PROBE_SWEEPS)
+    walks["near"].sweep(20)
     for name, origin in origins.items():
-        begin = start_events(densities, origin, min(len(x), FAR), generator)
-        walks[name] = Chains.at(densities, begin, generator)
+        start = start_events(densities, origin, min(len(x), 500), generator)
+        walks[name] = Chains.at(densities, start, generator)
         walks[name].settle(log_ratio)
     swept = {name: walk.logs().cpu() for name, walk in walks.items()}
     return swept, sum(walk.sweeps_done for walk in walks.values())
@@ -142,10 +140,10 @@ def _probe(
     swept: dict[str, Logs], logs: Logs, value: float, error: float
 ) -> tuple[list[str], dict[str, float]]:
     r"""Whether swept samples are where the weighted ones say that the target is."""
-    found = []
+    reasons = []
     outside = max(float((each.ratio == math.inf).double().mean()) for each in swept.values())
     if outside:
-        found.append(f"the proposal has no mass at {outside:.1%} of the target's draws")
+        reasons.append(f"the proposal has no mass at {outside:.1%} of the target's draws")
     share = torch.softmax(logs.ratio, 0)
     tilt = torch.sigmoid(logs.ratio - value)
     mean = float(share @ tilt)
@@ -161,12 +159,12 @@ def _probe(
         above = each.ratio[each.ratio > logs.ratio.max()]
         beyond, lack = len(above) / len(now), float(-(value - above).expm1().sum()) / len(now)
         if abs(z) > SIGNIFICANT or (lack > 2 * error and beyond * len(now) > 5):
-            found.append(
+            reasons.append(
                 f"sweeps of the target from {name} lead away from the proposal's samples (z = "
                 f"{z:.1f}, and {beyond:.1%} beyond the largest weight): it misses some of the mass"
             )
         scores[f"{name}_z"] = z
-    return found, scores
+    return reasons, scores
 
 
 def free_energy(target: Target, student: object, samples: int = 10_000, seed: int = 0) -> Bound:
@@ -177,8 +175,8 @@ def free_energy(target: Target, student: object, samples: int = 10_000, seed: in
     Arguments:
         target: Has a `support` and `log_unnormalized(x)`.
         student: q, with `log_prob` and `sample`.
-        samples: The number of samples, from 2.
-        seed: Seeds the samples.
+        samples: The number of samples, from 2. Default: 10,000.
+        seed: Seeds the samples. Default: 0.
 
     >>> import torch
     >>> from limbeck.models.energy import Energy
