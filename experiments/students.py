@@ -31,8 +31,8 @@ from limbeck.models.made import MADE
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
 from limbeck.normalization.estimate import mean_bound
-from limbeck.samplers.chains import Chains
 from limbeck.normalization.log_partition import log_partition
+from limbeck.samplers.chains import Chains
 from limbeck.training.distill import steps
 from limbeck.training.preparation import choose_device
 

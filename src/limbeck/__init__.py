@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from limbeck.normalization.annealing import AIS
     from limbeck.normalization.bridge import Bridge
     from limbeck.normalization.estimate import LogPartition
-    from limbeck.normalization.expectations import expected_statistics
-    from limbeck.normalization.importance import Importance, free_energy
+    from limbeck.normalization.importance import Importance, expected_statistics, free_energy
     from limbeck.normalization.log_partition import exact_log_z, log_partition
     from limbeck.normalization.normalize import normalize
     from limbeck.posteriors.read import as_draws
@@ -203,7 +202,7 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "evaluate": "limbeck.evaluation",
     "export": "limbeck.export",
     "exact_log_z": "limbeck.normalization.log_partition",
-    "expected_statistics": "limbeck.normalization.expectations",
+    "expected_statistics": "limbeck.normalization.importance",
     "free_energy": "limbeck.normalization.importance",
     "inputs": "limbeck.inputs",
     "load": "limbeck.loading",

@@ -7,9 +7,9 @@ import torch
 
 from limbeck.models.rbm import RBM
 from limbeck.models.rbm_training import train_rbm
+from limbeck.normalization.importance import expected_statistics
 from limbeck.normalization.log_partition import exact_log_z
-from limbeck.normalization.expectations import expected_statistics
-from limbeck.normalization.modes import climb
+from limbeck.normalization.mode_search import climb
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -11,7 +11,7 @@ from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM
 from limbeck.normalization.log_partition import exact_log_z
-from limbeck.normalization.modes import climb
+from limbeck.normalization.mode_search import climb
 from limbeck.supports import Binary, Real, Spins, States
 
 DOUBLE = torch.float64

@@ -14,7 +14,7 @@ from limbeck.evaluation import Evaluated
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
 from limbeck.normalization.importance import free_energy
-from limbeck.normalization.modes import climb
+from limbeck.normalization.mode_search import climb
 
 DOUBLE = torch.float64
 RBM_ = RBM.random(6, 4, scale=1.0, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)

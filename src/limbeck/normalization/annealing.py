@@ -15,7 +15,7 @@ from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.models.energy import Energy, EnergyPath, Path
 from limbeck.models.rbm import RBM
-from limbeck.models.rbm_path import base_biases
+from limbeck.models.rbm_path import RBMPath, base_biases
 from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
 from limbeck.normalization.estimate import LogPartition, Method, Start, as_start, mean_bound
@@ -112,7 +112,7 @@ class AIS(Method):
         )  # fmt: skip
 
     def _backward(
-        self, densities: Densities, path: Path, betas: list[float], progress: bool
+        self, densities: Densities, path: Path | RBMPath, betas: list[float], progress: bool
     ) -> tuple[Tensor, int, list[str]]:
         r"""Log weights (n,) of runs from the target down, their sweeps, and doubts about them."""
         origin: tuple[Start, ...] = (self.start,)
@@ -182,7 +182,7 @@ def _spread(count: int, spacing: str) -> list[float]:
     return [0.0, *even[1:-1], 1.0]
 
 
-def _path(source: Any, densities: Densities) -> Path:
+def _path(source: Any, densities: Densities) -> Path | RBMPath:
     r"""The path itself, or that of a target."""
     if isinstance(source, RBM):
         # Biases near the model's own means, by chains too short to be its samples. Any start of a
@@ -205,7 +205,7 @@ def _path(source: Any, densities: Densities) -> Path:
 
 
 def _up(
-    path: Path, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
+    path: Path | RBMPath, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
 ) -> tuple[Tensor, Tensor]:
     r"""The log weights (n,) of runs from β = 0 to 1, and where they end."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
@@ -217,7 +217,7 @@ def _up(
 
 
 def _down(
-    path: Path, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
+    path: Path | RBMPath, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
 ) -> Tensor:
     r"""The same of runs from β = 1 to 0, by the reversed kernels."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
@@ -259,7 +259,7 @@ MULTIPLIER = (
 
 
 @torch.no_grad()
-def check_path(path: Path, densities: Densities, reverse: bool) -> None:
+def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> None:
     r"""Refuse a path that does not end at the target, or whose kernels lead elsewhere.
 
     An `advance` of the user's with an argument `beta` must do at beta=1.0 what it does without, and
@@ -310,7 +310,7 @@ def check_path(path: Path, densities: Densities, reverse: bool) -> None:
                 raise ArgumentError("advance", received, MULTIPLIER)
 
 
-def _check_end(path: Path, densities: Densities) -> None:
+def _check_end(path: Path | RBMPath, densities: Densities) -> None:
     r"""Refuse a path to something else than the target."""
     x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
     end = path.log_unnormalized(x, 1.0).double()
@@ -339,7 +339,7 @@ def _check_default(energy: Energy, x: Tensor, densities: Densities) -> None:
         raise ArgumentError("advance", received, MULTIPLIER)
 
 
-def _small_beta(path: Path, x: Tensor) -> float:
+def _small_beta(path: Path | RBMPath, x: Tensor) -> float:
     r"""The largest of 1, ½, ¼, … at which weights of the base's events are still good."""
     base, beta = path.log_unnormalized(x, 0.0), 1.0
     for _ in range(40):

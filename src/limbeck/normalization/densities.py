@@ -18,10 +18,9 @@ from limbeck.arrays import full_precision
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
 from limbeck.inputs.generated import SeededCall, parameters_of
-from limbeck.models.energy import Target
 from limbeck.models.nade import NADE
-from limbeck.samplers.chains import Logs, float_tensor, start_events
-from limbeck.supports import Support
+from limbeck.samplers.chains import ChainTarget, Logs, float_tensor, start_events
+from limbeck.supports import Discrete, Support
 
 __all__ = [
     "BLOCK", "EVENTS", "Densities", "Proposal", "as_proposal", "check_repeatable", "check_student",
@@ -79,7 +78,7 @@ def check_target(target: Any, chains: bool = True) -> None:
         check_repeatable(target.log_unnormalized, x, "target")
 
 
-def check_student(student: object, target: Target, samples: bool = False) -> None:
+def check_student(student: object, target: ChainTarget, samples: bool = False) -> None:
     r"""Refuse a student that is no density over the target's support.
 
     Arguments:
@@ -99,10 +98,10 @@ def check_student(student: object, target: Target, samples: bool = False) -> Non
         raise ArgumentError("student", f"one over {support!r}", expected)
 
 
-def default_student(target: Target, seed: int) -> NADE:
+def default_student(target: ChainTarget, seed: int) -> NADE:
     r"""A NADE over the target's support, with as many hidden units as the target, if it has any."""
     support = target.support
-    if not support.discrete:
+    if not isinstance(support, Discrete):
         expected = "a module with log_prob and sample, as "
         expected += f"lb.GaussianMixture(10, {support.size}) or a Flow({support.size})"
         raise ArgumentError("student", f"None, for a target over {support!r}", expected)
@@ -250,7 +249,7 @@ class Densities:
         dtype: The floating type of events.
     """
 
-    def __init__(self, target: Target, proposal: object = None, seed: int = 0) -> None:
+    def __init__(self, target: ChainTarget, proposal: object = None, seed: int = 0) -> None:
         self.target, self.support = target, target.support
         self.seed = whole_number("seed", seed, "a whole number from 0", least=0)
         self.device, self.dtype = place_of(target)

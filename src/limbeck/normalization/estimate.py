@@ -18,9 +18,9 @@ from torch import Tensor
 from limbeck.arguments import number, whole_number
 from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError
-from limbeck.models.energy import Target
 from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.modes import check_modes
+from limbeck.samplers.chains import ChainTarget
 
 __all__ = [
     "Bound", "LogPartition", "Method", "Start", "Verdict", "as_start", "mean_bound",
@@ -286,7 +286,7 @@ class Method:
         self._set("samples", whole_number("samples", self.samples, expected, least=1))
 
     def estimate(
-        self, target: Target, proposal: object = None, *, seed: int = 0, progress: bool = True
+        self, target: ChainTarget, proposal: object = None, *, seed: int = 0, progress: bool = True
     ) -> LogPartition:
         r"""Estimate log Z of a target.
 

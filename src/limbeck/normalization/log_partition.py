@@ -15,7 +15,6 @@ from torch import Tensor
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
-from limbeck.models.energy import Target
 from limbeck.models.rbm import RBM, softplus
 from limbeck.normalization.annealing import AIS
 from limbeck.normalization.bridge import Bridge
@@ -30,6 +29,7 @@ from limbeck.normalization.estimate import Bound, LogPartition, Method, Verdict
 from limbeck.normalization.importance import Importance
 from limbeck.normalization.normalize import normalize
 from limbeck.progress import tracked
+from limbeck.samplers.chains import ChainTarget
 from limbeck.supports import Discrete, Support
 
 __all__ = ["ENUMERABLE", "METHODS", "Exact", "exact_log_z", "log_partition"]
@@ -59,7 +59,7 @@ class Exact:
             whole_number("block", self.block, expected, least=1)
 
     def estimate(
-        self, target: Target, proposal: object = None, *, seed: int = 0, progress: bool = True
+        self, target: ChainTarget, proposal: object = None, *, seed: int = 0, progress: bool = True
     ) -> LogPartition:
         r"""Sum over all events of a target; proposal and seed are of no use.
 
@@ -88,7 +88,7 @@ METHODS = ("auto", *KINDS)
 
 
 def log_partition(
-    target: Target,
+    target: ChainTarget,
     proposal: object = None,
     *,
     method: str | Method | Exact = "auto",
@@ -180,7 +180,7 @@ def _method(name: str, settings: dict[str, object]) -> Method | Exact:
     return KINDS[name](**given)
 
 
-def _events(target: Target) -> float:
+def _events(target: ChainTarget) -> float:
     r"""How many events an exact sum would need."""
     if isinstance(target, RBM):
         return 2.0 ** min(target.visible, target.hidden)
@@ -193,7 +193,7 @@ LARGEST = 690.0  # the largest exponent in float64, nearly
 
 
 def exact_log_z(
-    target: Target, *, limit: int = 2**25, block: int | None = None, progress: bool = True
+    target: ChainTarget, *, limit: int = 2**25, block: int | None = None, progress: bool = True
 ) -> float:
     r"""log Z of a discrete target, by enumeration.
 
@@ -223,7 +223,9 @@ def exact_log_z(
     return log_z
 
 
-def _event_parts(target: Target, limit: int, block: int | None, progress: bool) -> Iterator[Tensor]:
+def _event_parts(
+    target: ChainTarget, limit: int, block: int | None, progress: bool
+) -> Iterator[Tensor]:
     r"""The logarithm of the sum of p̃ over each block of events."""
     support = getattr(target, "support", None)
     if not isinstance(support, Discrete):

@@ -19,13 +19,12 @@ from limbeck.inputs import Samples
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.models.deep_nade import DeepNADE
-from limbeck.models.energy import Target
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
 from limbeck.normalization.densities import check_student, check_target, default_student
 from limbeck.normalization.importance import free_energy
-from limbeck.normalization.modes import climb
-from limbeck.samplers.chains import SCHEMES, Chains
+from limbeck.normalization.mode_search import climb
+from limbeck.samplers.chains import SCHEMES, Chains, ChainTarget
 from limbeck.training.config import PRESETS, Training
 from limbeck.training.distill import train
 from limbeck.training.preparation import choose_device, whole
@@ -314,7 +313,7 @@ def normalize(
 
 
 def square_error_then_kl(
-    target: Target,
+    target: ChainTarget,
     student: nn.Module,
     chains: Chains,
     c: float,

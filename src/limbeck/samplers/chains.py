@@ -23,6 +23,7 @@ __all__ = [
     "SCHEMES",
     "ChainTarget",
     "Chains",
+    "Density",
     "Draws",
     "Logs",
     "Pair",
@@ -41,10 +42,19 @@ FINAL_SWEEPS = 10
 r"""Sweeps after the last step of Metropolis: they must change nothing."""
 
 
-class ChainTarget(Protocol):
-    r"""What chains run on; it may also have `start(n, generator)` and `log_unnormalized(x)`."""
+class Density(Protocol):
+    r"""An unnormalised density p̃ over a support."""
 
-    support: Support
+    @property
+    def support(self) -> Support:
+        r"""Where x lives."""
+
+    def log_unnormalized(self, x: Tensor, /) -> Tensor:
+        r"""log p̃(x), (n,), of events (n, *shape)."""
+
+
+class ChainTarget(Density, Protocol):
+    r"""A density that chains run on; it may also have `start(n, generator)`."""
 
     def advance(self, x: Tensor, sweeps: int, generator: torch.Generator, /) -> Tensor:
         r"""Chains (n, *shape) after a number of sweeps."""
@@ -66,7 +76,10 @@ class Logs(NamedTuple):
 class Pair(Protocol):
     r"""A target p̃ and a proposal q over the same support."""
 
-    target: ChainTarget
+    @property
+    def target(self) -> ChainTarget:
+        r"""The density p̃."""
+
     support: Support
     device: torch.device
     dtype: torch.dtype
@@ -163,7 +176,12 @@ class Chains(Inputs):
         self.restarts = True  # at `to`; the second stage of a training goes on where it stands
         self.dtype: torch.dtype | None = None  # the student's, once it is known
         self.pair: Pair | None = None
-        self._restart()
+        self.place, self.sweeps_done, self.burnt = 0, 0, False
+        self.tried, self.accepted = 0, torch.zeros((), dtype=torch.int64)  # jumps
+        self._x: Tensor | None = None  # at a fixed address once made
+        self._captured: CapturedAdvance | None = None
+        self._logs: Logs | None = None
+        self._proposed: list[Tensor] = []
 
     @classmethod
     def at(
@@ -240,7 +258,8 @@ class Chains(Inputs):
         self.dtype = dtype
         if isinstance(self.target, nn.Module):
             self.target.to(device)
-        self._restart()
+        self._x = self._captured = None
+        self.place, self.sweeps_done, self.burnt = 0, 0, False
 
     def state_dict(self) -> dict[str, Tensor]:
         x = self.x.clone()  # before the generator's state, since it may draw
@@ -269,14 +288,6 @@ class Chains(Inputs):
         super().load_state_dict(state)
         self.place, self.sweeps_done, burnt = state["position"].tolist()
         self.burnt = bool(burnt)
-
-    def _restart(self) -> None:
-        self._x: Tensor | None = None  # at a fixed address once made
-        self._captured: CapturedAdvance | None = None
-        self.place, self.sweeps_done, self.burnt = 0, 0, False
-        self._logs: Logs | None = None
-        self._proposed: list[Tensor] = []
-        self.tried, self.accepted = 0, torch.zeros((), dtype=torch.int64)
 
     def _after_burn_in(self) -> Tensor:
         if not self.burnt:
