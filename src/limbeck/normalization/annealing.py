@@ -238,17 +238,11 @@ def _finite(total: Tensor) -> Tensor:
     return total
 
 
-BASE, CHAINS, SWEEPS = 8000, 2000, 10
-r"""Events of the base, chains that start at some of them, and their sweeps."""
+CHAINS, SWEEPS = 2000, 10
+r"""Chains of the check of a path, and their sweeps."""
 
 LIMIT = 5.5
 r"""A z-score that chance gives in 1 of 10⁵ checks, of a hundred statistics each."""
-
-COORDINATES = 64
-r"""Variables whose means are compared, at most."""
-
-INEXACT = 0.3
-r"""Standard deviations that chains may move if their kernel is said to be inexact."""
 
 MULTIPLIER = (
     "an advance(x, sweeps, generator, beta) that leaves exp(−beta · fn / temperature) invariant, "
@@ -275,7 +269,7 @@ def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> Non
         _check_end(path, densities)
     if not isinstance(path, EnergyPath) or not path.energy.tempers:
         return
-    x = path.sample(BASE, densities.generator("path, to check it"))
+    x = path.sample(8000, densities.generator("path, to check it"))
     _check_default(path.energy, x, densities)
     for beta in (0.0, _small_beta(path, x)):
         log_w = (path.log_unnormalized(x, beta) - path.log_unnormalized(x, 0.0)).double()
@@ -301,7 +295,7 @@ def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> Non
             noise = (weight.square() @ (before - mean).square()).sqrt() + after.std(0) / CHAINS**0.5
             gap = (after.mean(0) - mean).abs()
             if not densities.exact:
-                gap = torch.where(gap > INEXACT * spread, gap, 0.0)
+                gap = torch.where(gap > 0.3 * spread, gap, 0.0)
             if (z := _largest(gap, noise)) > LIMIT:
                 received = (
                     f"sweeps at beta={beta:.3g} that lead away from the density they should leave "
@@ -377,4 +371,4 @@ class _Features:
 
     def _raw(self, x: Tensor) -> Tensor:
         log = self.densities.log_target(x)
-        return torch.cat([log[:, None], x.flatten(1)[:, :COORDINATES].double()], 1)
+        return torch.cat([log[:, None], x.flatten(1)[:, :64].double()], 1)

@@ -130,10 +130,10 @@ class Bridge(Method):
         fit, target, x = fit_bridge(first.logs.ratio, logs.ratio), first.logs, first.x
         scores = self._scores(fit, first.start, first.early, first.logs.ratio[:, 0])
         doubts = [
-            f"{sentence} (z = {scores[name]:.1f}); a longer one may help"
+            f"{sentence} (z = {scores[name]:.1f}); increase burn_in"
             for name, sentence in {
                 "drift_z": "chains still drift at the end of their burn-in",
-                "memory_z": "chains have not forgotten where they started",
+                "memory_z": "chains still depend on their start",
             }.items()
             if abs(scores.get(name, 0.0)) > SIGNIFICANT
         ]
@@ -375,7 +375,7 @@ def _solve(target: Tensor, proposal: Tensor, share: float) -> tuple[float, int, 
 def _disagreement(fit: BridgeFit, one: Logs, other: Logs) -> tuple[list[str], float]:
     r"""Reasons to distrust chains from two starts, and the z-score of their difference."""
     if (other.target == -math.inf).any():
-        return ["chains from the second start have not found the target's mass"], math.inf
+        return ["chains from the second start have not reached the target's mass"], math.inf
     z = difference(fit.tilt(one.ratio), fit.tilt(other.ratio))
     reasons = []
     if abs(z) > SIGNIFICANT:

@@ -82,7 +82,7 @@ class Verdict:
     r"""Whether an estimate can be trusted.
 
     Attributes:
-        doubts: What checks have found against it, in words.
+        doubts: The checks that failed, in words.
         unchecked: The checks that did not run, in words: such a check is not one that passed.
 
     >>> Verdict().state, Verdict(("chains drift",)).state, Verdict((), ("no second start",)).state
@@ -119,14 +119,14 @@ class LogPartition:
 
     Attributes:
         value: The estimate.
-        std_error: Its standard error; differences that the checks have found are counted in.
+        std_error: Its standard error; differences that checks measure are counted in.
         method: "bridge", "importance", "ais" or "exact".
         verdict: Whether to trust it, and why not.
         lower_bound: An estimate of a lower bound on log Z, with its own error, if there is one.
         upper_bound: The same for an upper bound.
         diagnostics: Numbers by name: "ess", "pareto_k", "overlap", "iterations", "acceptance", …;
             "sampling_error" is the standard error without such differences.
-        samples: The number of samples of each kind that was asked for.
+        samples: The number of samples of each kind.
         sweeps: Sweeps of single chains that were made.
         seed: What everything was seeded with.
         seconds: Wall-clock seconds.
@@ -214,15 +214,15 @@ class LogPartition:
         how = NAMES.get(self.method, self.method)
         if self.method == "exact":
             return f"log Z is {self.value:.6f}, exactly: by {how}."
-        found = _with_error(self.value, self.std_error)
+        value = _with_error(self.value, self.std_error)
         if self.verdict:
             low, high = (f"{end:.{_decimals(self.std_error)}f}" for end in self.interval())
-            return f"By {how}, log Z is {found} (95%: {low} to {high}); no check speaks against it."
+            return f"By {how}, log Z is {value} (95%: {low} to {high}); all checks passed."
         *others, last = self.verdict.reasons
         reasons = f"{'; '.join(others)}; and {last}" if others else last
         if self.verdict.state == "unchecked":
-            return f"log Z = {found}, by {how}, is unchecked: {reasons}."
-        return f"Do not rely on log Z = {found}, by {how}: {reasons}."
+            return f"log Z = {value}, by {how}, is unchecked: {reasons}."
+        return f"Do not rely on log Z = {value}, by {how}: {reasons}."
 
     def __str__(self) -> str:
         console = Console(width=100, record=True, file=io.StringIO())

@@ -172,12 +172,12 @@ def _method(name: str, settings: dict[str, object]) -> Method | Exact:
     for each in settings.keys() - known:
         raise ArgumentError.unknown("settings", each, known)
     own = {field.name for field in fields(KINDS[name])}
-    given: dict[str, Any] = {
+    own_settings: dict[str, Any] = {
         key: value
         for key, value in settings.items()
         if key in own and (value is not None or key == "second_start")
     }
-    return KINDS[name](**given)
+    return KINDS[name](**own_settings)
 
 
 def _events(target: ChainTarget) -> float:

@@ -48,9 +48,6 @@ SQUARE_ERRORS = ("square_error", "log_density_error", "square_error_then_kl")
 
 NAMES = ("kl", "reverse_kl", "score_matching", *SQUARE_ERRORS)
 
-DOUBTS = 3.0
-r"""Standard errors that a constant stays below the free energy that it is taken from."""
-
 
 class Constant(NamedTuple):
     r"""The constant c of the square error, and where it came from."""
@@ -89,8 +86,8 @@ def objective(loss: str | Loss, constant: Constant | None) -> Loss:
         return loss
     if constant is not None:
         return losses.log_density_error(constant.value)
-    found: Loss = getattr(losses, loss)()
-    return found
+    named: Loss = getattr(losses, loss)()
+    return named
 
 
 def find_constant(
@@ -114,7 +111,7 @@ def find_constant(
         received = f"None over {target.support!r}, with a student that has no sample"
         raise ArgumentError("c", received, "a number that is at most log Z")
     bound = free_energy(target, student, seed=seed)
-    value = float(bound) - DOUBTS * bound.std_error
+    value = float(bound) - 3 * bound.std_error  # so that it is hardly above log Z
     if not math.isfinite(value):
         received = f"None, and the free energy of the student is {bound}"
         raise ArgumentError("c", received, "a finite number, at most log Z")
@@ -215,30 +212,31 @@ def normalize(
 
     Arguments:
         target: An RBM, an Energy, or anything that follows `limbeck.models.energy.Target`.
-        student: A module with `log_prob` over the same support; it is trained in place. None
-            makes a NADE, for discrete supports.
-        loss: A name, or from `limbeck.losses`.
-        steps: The number of steps: 20,000 by default, 30,000 in the preset "thesis".
-        batch_size: Samples a step; 200 by default, 20 in the preset "thesis".
-        chains: The number of chains; see `Chains`.
-        scheme: Which chains advance at a step: "all", or the "block" that is used. "auto" is all
-            on a GPU, a block on a CPU, whose time it saves.
-        sweeps: By how many sweeps; by default 1 for all, and as many as a chain would get by that
-            between two uses, at most 20, for a block.
-        burn_in: Sweeps before the first step.
-        start: Events (m, *shape) that chains start from, such as data.
+        student: A module with `log_prob` over the same support; it is trained in place. Default: a
+            NADE, for discrete supports.
+        loss: A name, or from `limbeck.losses`. Default: "kl".
+        steps: The number of steps. Default: 20,000; 30,000 in the preset "thesis".
+        batch_size: Samples a step. Default: 200; 20 in the preset "thesis".
+        chains: The number of chains; see `Chains`. Default: 2,000.
+        scheme: Which chains advance at a step: "all", or the "block" that is used. Default: all on
+            a GPU, a block on a CPU, whose time it saves.
+        sweeps: By how many sweeps. Default: 1 for all; for a block, as many as a chain would get by
+            that between two uses, at most 20.
+        burn_in: Sweeps before the first step. Default: 2,000.
+        start: Events (m, *shape) that chains start from, such as data. Default: the target's own.
         init: "teacher" sets the student to the target's weights first (a NADE of an RBM), "none"
-            trains it from where it is; "auto" is "teacher" where limbeck makes the student itself.
-        c: The constant of the square error, at most log Z; None finds one: by climbing the
-            target, or, for continuous supports, from the free energy of the student as it starts.
-        switch: The fraction of the steps before "square_error_then_kl" changes over.
+            trains it from where it is. Default: "teacher" where limbeck makes the student itself.
+        c: The constant of the square error, at most log Z. Default: one by climbing the target, or,
+            for continuous supports, from the free energy of the student as it starts.
+        switch: The fraction of the steps before "square_error_then_kl" changes over. Default: 0.1.
         preset: "thesis" for the source text's settings: ADADELTA, batches of 20, 2,000 chains
-            that all advance, a cold start.
-        force: Whether to use score matching on a discrete support all the same.
-        seed: Seeds everything.
-        device: Where to run; "auto" is a GPU if there is one.
-        checkpoint: A folder to write checkpoints to, and to resume from if it holds one.
-        progress: Whether to show bars, if a terminal is there.
+            that all advance, a cold start. Default: "auto".
+        force: Whether to use score matching on a discrete support all the same. Default: False.
+        seed: Seeds everything. Default: 0.
+        device: Where to run. Default: a GPU if there is one.
+        checkpoint: A folder to write checkpoints to, and to resume from if it holds one. Default:
+            none.
+        progress: Whether to show bars, if a terminal is there. Default: True.
         options: Further arguments of `limbeck.distill`: optimizer, schedule, lr, clip, update,
             engine, metrics, held_out, patience, every, seconds, checkpoint_every, ….
     """
@@ -390,7 +388,7 @@ class SchedulePart:
 
 
 def subfolders(checkpoint: str | Path | None, names: Sequence[str]) -> list[Path | None]:
-    r"""A folder for the checkpoints of each stage; the one given must hold nothing else."""
+    r"""A folder for the checkpoints of each stage, in one that holds nothing else."""
     if checkpoint is None:
         return [None] * len(names)
     folder = Path(checkpoint)
@@ -415,8 +413,8 @@ def joined(results: Sequence[Result], final: str) -> Result:
         final: The name of the last stage's loss.
     """
     last, before = results[-1], 0
-    told = [list(result.history) for result in results if result.history]
-    names = [name for name in (told or [[]])[-1] if all(name in each for each in told)]
+    recorded = [list(result.history) for result in results if result.history]
+    names = [name for name in (recorded or [[]])[-1] if all(name in each for each in recorded)]
     columns: dict[str, list[float]] = {name: [] for name in names}
     for result in results:
         history = {name: list(values) for name, values in result.history.items()}

@@ -25,7 +25,7 @@ r"""Chains below which only their own series can be tested."""
 
 
 def effective_size(series: Tensor) -> float:
-    r"""How many independent draws estimate the mean of a series as well as its draws do.
+    r"""The number of independent draws that estimate the mean of a series as well.
 
     It is the effective size of the plain mean of these very numbers, with no ranks taken: the
     square of the standard error of the mean is the series' variance over it. Autocovariances are
@@ -174,8 +174,8 @@ def memory(log_weights: Tensor, now: Tensor) -> float:
 
     Chains that begin at samples of q, weighted by p/q of where they began, stand for chains that
     begin at p, and these stay at p. So the weighted mean less the plain mean is what is left of the
-    start. It is given over its error were all forgotten; with less than ten weights that count,
-    nothing can be said.
+    start. It is divided by its error if there were nothing left; with less than ten effective
+    weights the score is zero.
     """
     if len(now) < MIN_CHAINS or not log_weights.isfinite().any():
         return 0.0
@@ -218,7 +218,7 @@ class Running:
 
     R̂ is that of `samplers.r_hat`, Gelman and Rubin's with each chain cut in halves, of all draws
     in whole blocks. Chains that agree and have e effective draws each have about 1 + 1/e, however
-    many chains there are: those of a few draws cannot be told from chains that disagree.
+    many chains there are: those of a few draws look like chains that disagree.
 
     The effective size is that of the mean over all chains, by batch means (Flegal and Jones,
     2010): the variance of draws over the variance of means of batches. There are a hundred
@@ -226,11 +226,12 @@ class Running:
     autocorrelation. Fewer chains are cut into batches, which must be long: with τ draws for an
     effective one, batches of b draws give a size too large by a part of about τ/2b. So longer
     batches are tried too, up to whole chains, and count where they vary by more than their own
-    error above the others: slow chains are found out, and chains that never meet.
+    error above the others. This detects slow chains, and chains that never meet.
 
     Arguments:
-        names: What to call the coordinates in `reasons`; None is their numbers.
-        blocks: Blocks kept, an even number from 4. A single chain is better off with more.
+        names: What to call the coordinates in `reasons`. Default: their numbers.
+        blocks: The number of blocks, an even number from 4; more are better for a single chain.
+            Default: 64.
 
     >>> running = Running()
     >>> for draws in torch.randn(500, 4, 2, generator=torch.Generator().manual_seed(0)):
@@ -287,7 +288,7 @@ class Running:
     def ess(self) -> Tensor:
         r"""The effective size of each coordinate's draws, all chains together, (dim,).
 
-        NaN until it can be told.
+        NaN until there are enough draws.
         """
         mean, squares = self._blocks()
         chains, dim = mean.shape[1:]
@@ -309,10 +310,10 @@ class Running:
         return (total * share).clamp_max(total * math.log10(max(total, 11)))
 
     def reasons(self, r_hat: float = 1.05) -> list[str]:
-        r"""What there is to distrust in the draws so far, a sentence each; none if all seems well.
+        r"""Reasons to distrust the draws so far, a sentence each; none if all seems well.
 
         Arguments:
-            r_hat: How much R̂ may be.
+            r_hat: The largest R̂ that is accepted. Default: 1.05.
         """
         limit = number("r_hat", r_hat, "a number above 1", lambda r: r > 1)
         ratios, sizes = self.r_hat, self.ess
@@ -380,7 +381,7 @@ class Running:
         return x
 
     def _stuck(self) -> list[str]:
-        r"""Chains that have stayed at a point since half-time, told in a sentence, if there are."""
+        r"""A sentence about chains that stayed at a point since half-time, if there are any."""
         mean, squares = self._blocks()
         late = slice(self._full // 2, self._full)
         draws = (self._full - self._full // 2) * self._length
@@ -413,7 +414,7 @@ def _pooled(mean: Tensor, squares: Tensor, length: int, size: int) -> tuple[Tens
 
 
 def _ratio(one: Tensor, other: Tensor, x: Tensor, constant: float) -> Tensor:
-    r"""A ratio of variances (dim,) of values like x (n, dim); given where both are rounding."""
+    r"""A ratio of variances (dim,) of values like x (n, dim); constant if both are rounding."""
     rounding = (1e-14 * x.abs().amax(0)).square()
     one, other = (torch.where(v <= rounding, 0.0, v) for v in (one, other))
     return torch.where((one == 0) & (other == 0), constant, one / other)
