@@ -1,6 +1,6 @@
 r"""Which files of the package run a function in one small default call of each verb.
 
-python tools/flows.py
+    python tools/flows.py
 """
 
 from __future__ import annotations
