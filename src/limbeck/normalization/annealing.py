@@ -259,11 +259,6 @@ def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> Non
     An `advance` of the user's with an argument `beta` must do at beta=1.0 what it does without, and
     leave the densities of the path invariant. At β = 0 the path gives exact draws; at a small β
     these are weighted. Sweeps may change no mean of them, however slowly or quickly they mix.
-
-    Arguments:
-        path: The path.
-        densities: The target.
-        reverse: Whether the reversed kernels will be used too.
     """
     if callable(path.log_unnormalized):
         _check_end(path, densities)
@@ -345,17 +340,13 @@ def _small_beta(path: Path | RBMPath, x: Tensor) -> float:
 
 
 def _largest(gap: Tensor, error: Tensor) -> float:
+    r"""The largest z-score."""
     z = torch.where(gap > 1e-9, gap / error, 0.0)
     return float(z.nan_to_num(0.0, math.inf).max())
 
 
 class _Features:
-    r"""Bounded statistics (n, k) of events: log p̃, its square, and a number of variables.
-
-    Arguments:
-        x: Events that say how far each of them reaches.
-        densities: The target.
-    """
+    r"""Statistics (n, k) of events: log p̃, its square and some variables, within their ranges."""
 
     def __init__(self, x: Tensor, densities: Densities) -> None:
         self.densities = densities

@@ -27,13 +27,10 @@ r"""Calls of log p̃ in a round over all sites; with more, nothing climbs or mov
 
 
 class ModeCheck(NamedTuple):
-    r"""The result of a check of an estimate.
+    r"""The result of a check: reasons not to trust the estimate, and numbers.
 
-    Attributes:
-        reasons: Why not to trust the estimate, in words.
-        lacking: By how many nats the estimate is too low, as far as the check can tell. It may be
-            above zero without a reason, where too few draws were made to visit a set.
-        diagnostics: Numbers by name.
+    `lacking` says by how many nats the estimate is too low, as far as the check can tell. It may be
+    above zero without a reason, where too few draws were made to visit a set.
     """
 
     reasons: list[str]
@@ -42,21 +39,13 @@ class ModeCheck(NamedTuple):
 
 
 class Region(NamedTuple):
-    r"""A set of events, its mass, and which draws lie in it.
-
-    Attributes:
-        name: What it is, in words.
-        log_mass: The logarithm of Σ p̃(x) over the set, estimated without bias or exact.
-        error: The relative standard error of the mass.
-        inside: Whether each draw lies in it, (n,).
-        several: Whether it is made of several of the others.
-    """
+    r"""A set of events, its mass Σ p̃(x), and which draws lie in it."""
 
     name: str
-    log_mass: float
-    error: float
-    inside: Tensor
-    several: bool = False
+    log_mass: float  # estimated without bias, or exact
+    error: float  # relative standard error of the mass
+    inside: Tensor  # whether each draw lies in it, (n,)
+    several: bool = False  # whether it is made of several of the others
 
 
 @torch.no_grad()
@@ -186,17 +175,11 @@ def _distinct(log_p: Tensor, x: Tensor, known: Tensor) -> Tensor:
 
 
 class Neighbourhood(NamedTuple):
-    r"""An event, if there is one, and the events that a product of independent sites makes likely.
+    r"""An event, if any, and the events that a product of independent sites makes likely."""
 
-    Attributes:
-        log_q: Log probabilities (size, count) of the sites' values.
-        floor: The smallest log probability of an event inside.
-        centre: The codes (size,) of the event.
-    """
-
-    log_q: Tensor
-    floor: float
-    centre: Tensor | None
+    log_q: Tensor  # log probabilities (size, count) of the sites' values
+    floor: float  # the smallest log probability of an event inside
+    centre: Tensor | None  # the codes (size,) of the event
 
     @classmethod
     def of(cls, codes: Tensor, count: int, centre: Tensor | None) -> Neighbourhood:
@@ -318,10 +301,7 @@ def _visits(
 ) -> tuple[float, float]:
     r"""The share of draws in a set, and the number of independent draws that they are worth.
 
-    Arguments:
-        inside: Whether each draw is in the set, (n,).
-        series: log p̃ of the draws, (chains, draws), where they have equal weights.
-        log_weights: Logarithms of their weights (n,), where they do not.
+    They have weights, or equal weights and log p̃ as a series (chains, draws).
     """
     if series is None:
         assert log_weights is not None

@@ -322,14 +322,7 @@ def square_error_then_kl(
 
     Learning rates follow one schedule through both stages; an optimizer by name starts afresh in
     the second, whose gradients are of another size. Running out of time in the first ends it all.
-
-    Arguments:
-        target: The teacher.
-        student: The student.
-        chains: The target's chains, which go on through both stages.
-        c: The constant of the square error.
-        switch: The fraction of the steps before the switch.
-        training: The settings of both stages together; each has its own folder in `checkpoint`.
+    The chains go on through both stages; each stage has its own folder in `checkpoint`.
     """
     number("switch", switch, "a fraction above 0 and below 1", lambda f: 0 < f < 1)
     steps, limit = training.steps, training.seconds
@@ -366,17 +359,11 @@ def square_error_then_kl(
 
 @dataclass(frozen=True, repr=False)
 class SchedulePart:
-    r"""A part of a schedule, as the schedule of one stage.
-
-    Arguments:
-        whole: The schedule of all stages together.
-        before: The steps of the stages before.
-        total: The steps of all stages.
-    """
+    r"""A part of a schedule of several stages, as the schedule of one of them."""
 
     whole: Schedule
-    before: int
-    total: int
+    before: int  # steps of the stages before
+    total: int  # steps of all stages
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         return self.whole(t + self.before, self.total)
@@ -406,11 +393,7 @@ def joined(results: Sequence[Result], final: str) -> Result:
 
     Its "loss" is that of the last stage throughout, so that the numbers compare; the stages
     before must have measured it as a term. Held-out losses before the last stage are of other
-    objectives, and NaN here.
-
-    Arguments:
-        results: Those of the stages, in order.
-        final: The name of the last stage's loss.
+    objectives, and NaN here. `final` is the name of the last stage's loss.
     """
     last, before = results[-1], 0
     recorded = [list(result.history) for result in results if result.history]

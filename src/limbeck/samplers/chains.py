@@ -95,27 +95,16 @@ class Pair(Protocol):
 
 
 class Draws(NamedTuple):
-    r"""Draws of chains.
+    r"""Draws of chains, and log densities on the way to them."""
 
-    Attributes:
-        x: The draws, (chains, draws, *shape).
-        logs: At the draws, (chains, draws).
-        start: Where the chains began, (chains,).
-        early: After a quarter of the burn-in (for Metropolis: before the last sweeps), (chains,).
-        steps: Steps of each chain before its first draw.
-        sweeps: Sweeps of single chains in all.
-        acceptance: The share of the proposal's events that were accepted; NaN if none was tried.
-        moved: Whether any chain is elsewhere than where it started.
-    """
-
-    x: Tensor
-    logs: Logs
-    start: Logs
-    early: Logs
-    steps: int
-    sweeps: int
-    acceptance: float
-    moved: bool
+    x: Tensor  # (chains, draws, *shape)
+    logs: Logs  # (chains, draws), at the draws
+    start: Logs  # (chains,), where the chains began
+    early: Logs  # (chains,), after a quarter of the burn-in; Metropolis: before the last sweeps
+    steps: int  # of each chain before its first draw
+    sweeps: int  # of single chains in all
+    acceptance: float  # share of the proposal's events that were accepted; NaN if none was tried
+    moved: bool  # whether any chain is elsewhere than where it started
 
 
 class Chains(Inputs):
@@ -187,14 +176,7 @@ class Chains(Inputs):
     def at(
         cls, pair: Pair, x: Tensor, generator: torch.Generator, progress: bool = False
     ) -> Chains:
-        r"""Chains for an estimate, which may jump to events of the proposal too.
-
-        Arguments:
-            pair: The target and the proposal.
-            x: Where the chains begin, (chains, *shape).
-            generator: The source of randomness, on the device of x.
-            progress: Whether moves show a bar.
-        """
+        r"""Chains for an estimate, from events x (chains, *shape); they may jump too."""
         chains = cls(pair.target, len(x), burn_in=0, progress=progress)
         chains.pair, chains.device, chains.generator = pair, x.device, generator
         chains._x, chains.burnt = x.clone(), True
@@ -300,10 +282,8 @@ class Chains(Inputs):
         r"""Refuse chains that left the support, or stand where the density is not a number > 0."""
         self.support.check(self.x, "target.advance")
         density = getattr(self.target, "log_unnormalized", None)
-        if density is None:
-            return
         with torch.no_grad():
-            bad = int((~density(self.x).isfinite()).sum())
+            bad = 0 if density is None else int((~density(self.x).isfinite()).sum())
         if bad:
             received = f"a log density that is not finite at {bad:,} of {self.count:,} chains"
             expected = "finite ones after the burn-in; a start where the target has mass may help"
@@ -332,11 +312,7 @@ class Chains(Inputs):
         return moved
 
     def jump(self, ahead: int = 1) -> None:
-        r"""A step of independence Metropolis: to an event of the proposal, or not.
-
-        Arguments:
-            ahead: How many jumps are still to come, this one included. Default: 1.
-        """
+        r"""A step of independence Metropolis, the first of `ahead`: to an event of q, or not."""
         pair, n = self._pair(), self.count
         if not self._proposed:  # a proposal gives many samples at once more quickly
             rounds = min(ahead, max(1, 2**15 // n))
@@ -483,12 +459,8 @@ def start_events(
 ) -> Tensor:
     r"""Events (n, *shape) that chains of an estimate begin at.
 
-    Arguments:
-        pair: The target and the proposal.
-        start: "proposal" for samples of it, "target" for `own_starts`, or events (m, *shape) to
-            choose from at random; several of these for an equal part of the chains each.
-        n: The number of events.
-        generator: The source of randomness.
+    Starts are "proposal" for samples of it, "target" for `own_starts`, or events (m, *shape) to
+    choose from at random; several of these for an equal part of the chains each.
     """
     if isinstance(start, tuple):
         sizes = [(n + place) // len(start) for place in reversed(range(len(start)))]
@@ -516,14 +488,9 @@ def start_events(
 class CapturedAdvance:
     r"""Advances chains in place, beside whatever else the GPU is doing.
 
-    Factors of float32 products are rounded to TF32, as in training; estimates advance their
-    chains at full precision.
-
-    Arguments:
-        target: A target whose `advance` never waits for the GPU.
-        x: The chains, which stay where they are.
-        sweeps: Sweeps at each call.
-        generator: Where random numbers come from; it goes on as if nothing were captured.
+    The target's `advance` must never wait for the GPU, and the generator goes on as if nothing were
+    captured. Factors of float32 products are rounded to TF32, as in training; estimates advance
+    their chains at full precision.
     """
 
     def __init__(
