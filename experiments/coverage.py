@@ -27,8 +27,7 @@ from torch.distributions import Bernoulli
 
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.normalization.exact import exact_log_z
-from limbeck.normalization.log_partition import log_partition
+from limbeck.normalization.log_partition import exact_log_z, log_partition
 
 SAMPLES, FIRST = 2000, 1000
 COUPLINGS = (0.3, 2.5)  # the range of the weights' standard deviations

@@ -30,9 +30,9 @@ from limbeck.models.kernels import nade_op
 from limbeck.models.made import MADE
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.normalization.bounds import mean_bound
-from limbeck.normalization.chains import Chains
+from limbeck.normalization.estimate import mean_bound
 from limbeck.normalization.log_partition import log_partition
+from limbeck.samplers.chains import Chains
 from limbeck.training.distill import steps
 from limbeck.training.preparation import choose_device
 

@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from limbeck.models.made import MADE
     from limbeck.models.nade import NADE
     from limbeck.models.rbm import RBM
-    from limbeck.normalization.bounds import free_energy
-    from limbeck.normalization.chains import Chains
+    from limbeck.normalization.annealing import AIS
+    from limbeck.normalization.bridge import Bridge
     from limbeck.normalization.estimate import LogPartition
-    from limbeck.normalization.exact import exact_log_z
-    from limbeck.normalization.expectations import expected_statistics
-    from limbeck.normalization.log_partition import log_partition
+    from limbeck.normalization.importance import Importance, expected_statistics, free_energy
+    from limbeck.normalization.log_partition import exact_log_z, log_partition
     from limbeck.normalization.normalize import normalize
     from limbeck.posteriors.read import as_draws
     from limbeck.posteriors.stream import StreamEnded
+    from limbeck.samplers.chains import Chains
     from limbeck.supports import Binary, Real, Spins, States
     from limbeck.tables.table import Table
     from limbeck.teachers.base import Opaque, Teacher
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "AIS",
     "MADE",
     "MLP",
     "NADE",
@@ -76,6 +77,7 @@ __all__ = [
     "BatchedMLP",
     "Bernoulli",
     "Binary",
+    "Bridge",
     "Categorical",
     "Chains",
     "CheckpointError",
@@ -86,10 +88,12 @@ __all__ = [
     "DistilledRegressor",
     "Energy",
     "Ensemble",
+    "Exact",
     "Fidelity",
     "GaussianMixture",
     "GradientUpdate",
     "HeldOutWarning",
+    "Importance",
     "InexactTeacherError",
     "LimbeckError",
     "LimbeckWarning",
@@ -137,13 +141,15 @@ __all__ = [
 ]
 
 _HOMES = {  # modules are imported when something of theirs is used, so that `--help` need not wait
+    "AIS": "limbeck.normalization.annealing",
     "ArgumentError": "limbeck.errors",
     "Batch": "limbeck.arrays",
     "BatchedMLP": "limbeck.models",
     "Bernoulli": "limbeck.distributions",
     "Binary": "limbeck.supports",
+    "Bridge": "limbeck.normalization.bridge",
     "Categorical": "limbeck.distributions",
-    "Chains": "limbeck.normalization.chains",
+    "Chains": "limbeck.samplers.chains",
     "CheckpointError": "limbeck.errors",
     "Compressed": "limbeck.compression.compressed",
     "Condensed": "limbeck.condensation.condensed",
@@ -152,10 +158,12 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "DistilledRegressor": "limbeck.compression.estimators",
     "Energy": "limbeck.models.energy",
     "Ensemble": "limbeck.models",
+    "Exact": "limbeck.normalization.log_partition",
     "Fidelity": "limbeck.compression.fidelity.report",
     "GaussianMixture": "limbeck.models",
     "GradientUpdate": "limbeck.training.update",
     "HeldOutWarning": "limbeck.errors",
+    "Importance": "limbeck.normalization.importance",
     "InexactTeacherError": "limbeck.errors",
     "LimbeckError": "limbeck.errors",
     "LimbeckWarning": "limbeck.errors",
@@ -193,9 +201,9 @@ _HOMES = {  # modules are imported when something of theirs is used, so that `--
     "ep_logistic": "limbeck.condensation.logistic",
     "evaluate": "limbeck.evaluation",
     "export": "limbeck.export",
-    "exact_log_z": "limbeck.normalization.exact",
-    "expected_statistics": "limbeck.normalization.expectations",
-    "free_energy": "limbeck.normalization.bounds",
+    "exact_log_z": "limbeck.normalization.log_partition",
+    "expected_statistics": "limbeck.normalization.importance",
+    "free_energy": "limbeck.normalization.importance",
     "inputs": "limbeck.inputs",
     "load": "limbeck.loading",
     "log_partition": "limbeck.normalization.log_partition",

@@ -16,8 +16,7 @@ import torch
 
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
-from limbeck.normalization.exact import exact_log_z
-from limbeck.normalization.log_partition import log_partition
+from limbeck.normalization.log_partition import exact_log_z, log_partition
 from limbeck.supports import Binary, Real, Spins, States
 from tests.normalization.small import generator
 

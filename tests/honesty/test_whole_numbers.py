@@ -17,7 +17,7 @@ from limbeck import losses
 from limbeck.compression.fidelity.cost import as_cost
 from limbeck.export import export
 from limbeck.inputs import Dataset, Loader, Noise, Seek
-from limbeck.normalization.exact import exact_log_z
+from limbeck.normalization.log_partition import exact_log_z
 
 X = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
 RBM = lb.RBM(torch.zeros(4, 3), torch.zeros(4), torch.zeros(3))

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from limbeck.models.rbm import RBM, train_rbm
-from limbeck.normalization.exact import exact_log_z
-from limbeck.normalization.expectations import expected_statistics
+from limbeck.normalization.importance import expected_statistics
+from limbeck.normalization.log_partition import exact_log_z
 from limbeck.normalization.mode_search import climb
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -11,8 +11,7 @@ import torch
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.normalization.annealing import SPACINGS, temperatures
-from limbeck.normalization.exact import exact_log_z
-from limbeck.normalization.log_partition import log_partition
+from limbeck.normalization.log_partition import exact_log_z, log_partition
 from limbeck.supports import Real, Spins
 from tests.normalization.small import generator, random_rbm, table
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from limbeck.normalization.bounds import mean_bound
+from limbeck.normalization.estimate import mean_bound
 from tests.normalization.small import generator, random_rbm, student, table
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM
-from limbeck.normalization import exact as enumeration
-from limbeck.normalization.exact import exact_log_z
+from limbeck.normalization import log_partition as enumeration
+from limbeck.normalization.log_partition import exact_log_z
 from limbeck.supports import Binary, Real, Spins, States
 
 DOUBLE = torch.float64

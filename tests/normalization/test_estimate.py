@@ -36,7 +36,7 @@ def test_an_exact_value_has_no_width_and_an_unknown_error_an_infinite_one():
 
 @pytest.mark.parametrize("level", [0, 1, 95, -0.5, math.nan, "95%"])
 def test_levels_are_probabilities(level):
-    with pytest.raises(ArgumentError, match=r"level: expected .*, got .* a number between 0 and 1"):
+    with pytest.raises(ArgumentError, match=r"level: expected a number between 0 and 1, got "):
         estimate().interval(level)
 
 
@@ -91,8 +91,7 @@ def test_it_prints_as_a_table_that_ends_with_a_sentence():
     )
     *_, last = str(z).splitlines()
     assert last == (
-        "By bridge sampling, log Z is 451.270 ± 0.015 (95%: 451.240 to 451.300); no check speaks "
-        "against it."
+        "By bridge sampling, log Z is 451.270 ± 0.015 (95%: 451.240 to 451.300); all checks passed."
     )
     for part in ("449.000 ± 0.020", "453.500 ± 0.030", "20,000,000", "trustworthy", "9,999 ", "–"):
         assert part in str(z)

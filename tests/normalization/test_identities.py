@@ -13,7 +13,7 @@ from limbeck.arrays import Batch
 from limbeck.evaluation import Evaluated
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.normalization.bounds import free_energy
+from limbeck.normalization.importance import free_energy
 from limbeck.normalization.mode_search import climb
 
 DOUBLE = torch.float64

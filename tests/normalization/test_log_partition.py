@@ -7,6 +7,8 @@ import math
 
 import pytest
 
+import limbeck as lb
+import limbeck.normalization.log_partition as summing
 import limbeck.normalization.normalize as normalizing
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
@@ -54,7 +56,7 @@ def test_without_a_proposal_a_student_is_distilled(monkeypatch, method):
         asked.update(settings, target=target)
         return Result()
 
-    monkeypatch.setattr(normalizing, "normalize", normalize)
+    monkeypatch.setattr(summing, "normalize", normalize)
     z = log_partition(rbm, method=method, seed=3, **QUICK)
     assert asked["target"] is rbm
     assert asked["seed"] == 3
@@ -80,6 +82,43 @@ def test_every_method_prints_and_can_be_written(method):
     assert json.loads(json.dumps(z.to_dict()))["value"] == z.value
     assert str(z).splitlines()[-1].endswith(".")
     assert z.seconds > 0
+
+
+OBJECTS = {
+    "bridge": lb.Bridge(samples=400, burn_in=50, kernel="mixed"),
+    "importance": lb.Importance(samples=400),
+    "ais": lb.AIS(samples=100, schedule=20, reverse=True, burn_in=10),
+    "exact": lb.Exact(),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_a_method_by_name_and_as_an_object_give_the_same(name):
+    rbm, method = random_rbm(), OBJECTS[name]
+    one = log_partition(rbm, student(rbm), method=method, seed=3, progress=False)
+    other = log_partition(rbm, student(rbm), method=name, seed=3, progress=False, **vars(method))
+    direct = method.estimate(rbm, student(rbm), seed=3, progress=False)
+    for each in (one, other, direct):
+        assert each.method == name
+        assert (each.value, each.std_error) == (one.value, one.std_error)
+        assert each.verdict == one.verdict
+
+
+@pytest.mark.parametrize(
+    "setting", [{"samples": 5}, {"burn_in": 5}, {"kernel": "mixed"}, {"schedule": 20}]
+)
+def test_settings_beside_a_method_object_are_refused(setting):
+    with pytest.raises(ArgumentError) as error:
+        log_partition(random_rbm(), method=lb.Exact(), **setting)
+    assert [error.value.argument] == list(setting)
+
+
+def test_unknown_settings_are_refused():
+    with pytest.raises(ArgumentError, match="kernel"):
+        log_partition(random_rbm(), method="exact", kernels="mixed")
+    with pytest.raises(ArgumentError) as error:
+        log_partition(random_rbm(), method=3)
+    assert error.value.argument == "method"
 
 
 def test_float32_models_are_summed_in_float64():

@@ -8,7 +8,7 @@ import torch
 
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.normalization.exact import exact_log_z
+from limbeck.normalization.log_partition import exact_log_z
 from reproduction import chapter4, data, output
 from reproduction.page import page
 from reproduction.thesis import CHAPTER_4

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.samplers.diagnostics import effective_size, r_hat
-from limbeck.samplers.running import Running
+from limbeck.samplers.diagnostics import Running, effective_size, r_hat
 from tests.samplers.test_diagnostics import autoregressive
 
 

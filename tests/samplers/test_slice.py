@@ -341,7 +341,7 @@ def test_other_arguments_that_are_none_are_refused():
 @pytest.mark.parametrize(
     ("density", "received"),
     [
-        (lambda x: -x.square(), r"a Tensor of shape \(3, 2\); expected a tensor of shape \(3,\)"),
+        (lambda x: -x.square(), r"a Tensor of shape \(3, 2\)"),
         (lambda x: normal(x)[:, None], r"a Tensor of shape \(3, 1\)"),
         (lambda x: normal(x).sum(), r"a Tensor of shape \(\)"),
         (lambda x: normal(x).numpy(), "a ndarray of shape"),
@@ -350,8 +350,10 @@ def test_other_arguments_that_are_none_are_refused():
     ],
 )
 def test_densities_that_are_none_are_refused(density, received):
-    with pytest.raises(ArgumentError, match=f"log_density: expected .*, got {received}"):
+    with pytest.raises(ArgumentError, match=f"log_density: expected .*, got {received}") as error:
         Slice(density, torch.zeros(3, 2))
+    if "Tensor of shape" in received:
+        assert "a tensor of shape (3,)" in str(error.value.expected)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -70,7 +70,7 @@ def proposal_of(text: str) -> Any:
 
 def check_proposal(proposal: Any, target: Any) -> None:
     r"""Refuse a proposal that is no density over the target's support."""
-    from limbeck.normalization.compatibility import check_student
+    from limbeck.normalization.densities import check_student
 
     try:
         check_student(proposal, target, samples=True)
@@ -99,7 +99,7 @@ def student_for(target: Any, kind: str | None, hidden: int | None, seed: int) ->
     import torch
 
     import limbeck as lb
-    from limbeck.normalization.compatibility import default_student
+    from limbeck.normalization.densities import default_student
 
     usual = default_student(target, seed)
     units = usual.hidden if hidden is None else hidden
@@ -243,7 +243,7 @@ def logz(
     def work(job: Job) -> Done:
         import limbeck as lb
         from limbeck.cli.errors import say
-        from limbeck.normalization.compatibility import check_target
+        from limbeck.normalization.densities import check_target
         from limbeck.normalization.log_partition import ENUMERABLE, METHODS, _events
         from limbeck.training.preparation import choose_device
 

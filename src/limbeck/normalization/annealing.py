@@ -5,36 +5,136 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from limbeck.arguments import number, whole_number
-from limbeck.errors import ArgumentError
-from limbeck.models.rbm import RBM, base_biases
-from limbeck.normalization.bounds import mean_bound
+from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.models.energy import Energy, EnergyPath, Path
+from limbeck.models.rbm import RBM, RBMPath, base_biases
 from limbeck.normalization.bridge import fit_bridge
-from limbeck.normalization.densities import Densities
-from limbeck.normalization.estimate import LogPartition, Verdict
+from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
+from limbeck.normalization.estimate import LogPartition, Method, Start, as_start, mean_bound
 from limbeck.normalization.importance import log_mean, weight_doubts
-from limbeck.normalization.modes import check_modes
-from limbeck.normalization.path_check import check_path
-from limbeck.normalization.sampling import Starts, as_start
-from limbeck.normalization.tails import tail_doubts
-from limbeck.normalization.walk import SIGNIFICANT, Walk, drift, starts, target_starts_have_mass
 from limbeck.progress import tracked
-from limbeck.samplers.diagnostics import pareto_k, weights_effective_size
+from limbeck.samplers.chains import Chains, start_events
+from limbeck.samplers.diagnostics import SIGNIFICANT, drift, pareto_k, weights_effective_size
 
-__all__ = ["SPACINGS", "ais", "temperatures"]
+__all__ = ["AIS", "SPACINGS", "Schedule", "temperatures"]
 
 SPACINGS = ("geometric", "linear", "sigmoid")
-STEEPNESS = 4.0
-APART = 0.25
-r"""A drift of log p̃, in its standard deviations, that matters."""
-
-BASE_CHAINS, BASE_SWEEPS = 1000, 200
 ACCEPTED = "'2008', a number of temperatures, or increasing numbers from 0 to 1"
+
+Schedule = str | int | Sequence[float] | Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class AIS(Method):
+    r"""log Z by annealing along the target's path, all samples at once; no proposal is needed.
+
+    The mean of the weights is Z without bias, and the mean of their logarithms a lower bound. The
+    reverse way, from the target down to the start of the path, gives an upper one; then both ways
+    together give a bridge, with which the forward estimate must agree.
+
+    Arguments:
+        samples: The number of runs. Default: 10,000.
+        schedule: "2008" for 14,500 temperatures, their number, or the numbers themselves; see
+            `temperatures`. Default: "2008".
+        spacing: How a number of temperatures is spread: "linear", "sigmoid" or "geometric".
+            Default: "linear".
+        path: A `limbeck.models.energy.Path` of your own. Default: the target's; an RBM's begins at
+            independent bits with about its own means, which short chains give.
+        reverse: Whether to anneal back from the target too, for an upper bound. Default: False.
+        start: With `reverse`, where the target's chains begin: "target", or events (m, *shape),
+            which come on top of the target's own starts. Default: "target".
+        burn_in: With `reverse`, the sweeps of these chains. Default: 2,000.
+    """
+
+    name: ClassVar[str] = "ais"
+
+    schedule: Schedule = "2008"
+    spacing: str = "linear"
+    path: Path | None = None
+    reverse: bool = False
+    start: Start = "target"
+    burn_in: int = 2000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        temperatures(self.schedule, self.spacing)
+        if self.reverse:
+            expected = "a whole number from 0"
+            self._set("burn_in", whole_number("burn_in", self.burn_in, expected, least=0))
+            self._set("start", as_start(self.start, "start"))
+
+    def _estimate(self, densities: Densities, progress: bool) -> LogPartition:
+        betas = temperatures(self.schedule, self.spacing)
+        path = _path(densities.target if self.path is None else self.path, densities)
+        check_path(path, densities, self.reverse)
+        x = path.sample(self.samples, densities.generator("path"))
+        total, x = _up(path, x, betas, densities.generator("annealing"), progress)
+        forward = path.log_z + total
+        value, sampling_error = log_mean(forward)
+        error, lower, upper = sampling_error, mean_bound(forward), None
+        doubts = weight_doubts(forward, "weights of the runs") + tail_doubts(densities, x)
+        diagnostics: dict[str, float | None] = {
+            "ess": weights_effective_size(forward),
+            "sampling_error": error,
+            "pareto_k": pareto_k(forward),
+            "temperatures": len(betas),
+        }
+        sweeps, unchecked = self.samples * (len(betas) - 1), []
+        if self.reverse:
+            backward, more, reasons = self._backward(densities, path, betas, progress)
+            upper, sweeps = mean_bound(backward), sweeps + more
+            both = fit_bridge(backward[:, None], forward)
+            diagnostics |= {"both_ways": both.log_z, "both_ways_error": both.std_error}
+            doubts += reasons
+            if self.burn_in == 0:
+                unchecked.append(
+                    "the upper bound is of chains that were never moved (burn_in=0): whether they "
+                    "are draws of the target was not checked"
+                )
+            gap = abs(both.log_z - value)
+            if gap > SIGNIFICANT * math.hypot(error, both.std_error):
+                doubts.append(f"the two ways disagree by {gap:.3g} nats")
+                error = math.hypot(error, gap)
+            if float(upper) < float(lower):
+                doubts.append("the upper bound is below the lower one")
+        return self._conclude(
+            densities, x[:, None], value, error, sampling_error, doubts, unchecked, lower=lower,
+            upper=upper, diagnostics=diagnostics, sweeps=sweeps,
+            degrees=max(self.samples - 1, 1), log_weights=forward,
+        )  # fmt: skip
+
+    def _backward(
+        self, densities: Densities, path: Path | RBMPath, betas: list[float], progress: bool
+    ) -> tuple[Tensor, int, list[str]]:
+        r"""Log weights (n,) of runs from the target down, their sweeps, and doubts about them."""
+        origin: tuple[Start, ...] = (self.start,)
+        if not isinstance(self.start, str) and densities.target_starts_have_mass():
+            origin = (self.start, "target")  # events add to the starts of this check
+        generator = densities.generator("chains")
+        x = start_events(densities, origin, self.samples, generator)
+        chains = Chains.at(densities, x, generator, progress)
+        chains.sweep(self.burn_in // 4)
+        early = densities.log_target(chains.x).cpu()
+        chains.sweep(self.burn_in - self.burn_in // 4)
+        now = densities.log_target(chains.x).cpu()
+        score, moved = drift(early, now), abs(float((now - early).mean()))
+        weights = path.log_z + _down(path, chains.x, betas, generator, progress)
+        doubts = []
+        if abs(score) > SIGNIFICANT and moved > 0.25 * float(now.std()):
+            doubts.append(
+                f"the target's chains still drift at the end of their burn-in (z = {score:.1f}): "
+                "the upper bound may be none"
+            )
+        if not densities.exact:
+            doubts.append("the target's sampler says that it is not exact")
+        return weights, chains.sweeps_done + self.samples * (len(betas) - 1), doubts
 
 
 def temperatures(
@@ -73,143 +173,38 @@ def _spread(count: int, spacing: str) -> list[float]:
     last = count - 1
     even = [k / last for k in range(count)]
     if spacing == "sigmoid":
-        bend = math.tanh(STEEPNESS / 2)
-        even = [0.5 + 0.5 * math.tanh(STEEPNESS * (t - 0.5)) / bend for t in even]
+        bend = math.tanh(2)
+        even = [0.5 + 0.5 * math.tanh(4 * (t - 0.5)) / bend for t in even]
     elif spacing == "geometric":
         even = [0.0, *(count ** ((k - last) / last) for k in range(1, last))]
         even.append(1.0)
     return [0.0, *even[1:-1], 1.0]
 
 
-def ais(
-    densities: Densities,
-    samples: int,
-    *,
-    schedule: str | int | Sequence[float] | Tensor = "2008",
-    spacing: str = "linear",
-    path: Any = None,
-    reverse: bool = False,
-    start: Any = "target",
-    burn_in: int | str = 2000,
-    progress: bool = True,
-) -> LogPartition:
-    r"""log Z by annealing all samples at once; the arguments are those of `log_partition`.
-
-    The mean of the weights is Z without bias, and the mean of their logarithms a lower bound. The
-    reverse way, from the target down to the start of the path, gives an upper one; then both ways
-    together give a bridge, with which the forward estimate must agree.
-    """
-    betas = temperatures(schedule, spacing)
-    path = _path(densities.target if path is None else path, densities)
-    check_path(path, densities, reverse)
-    x = path.sample(samples, densities.generator("path"))
-    total, x = _up(path, x, betas, densities.generator("annealing"), progress)
-    forward = path.log_z + total
-    value, error = log_mean(forward)
-    modes = check_modes(densities, x[:, None], value, error, forward)
-    found = weight_doubts(forward, "weights of the runs") + tail_doubts(densities, x)
-    diagnostics: dict[str, Any] = {
-        "ess": weights_effective_size(forward),
-        "sampling_error": error,
-        "pareto_k": pareto_k(forward),
-        "temperatures": len(betas),
-    }
-    sweeps, upper = samples * (len(betas) - 1), None
-    unchecked = []
-    if reverse:
-        steps = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
-        origin: Starts = (as_start(start, "start"),)
-        if not isinstance(origin[0], str) and target_starts_have_mass(densities):
-            origin = (*origin, "target")  # events add to the starts of this check
-        backward, more, doubts = _backward(densities, path, betas, samples, origin, steps, progress)
-        upper, sweeps = mean_bound(backward), sweeps + more
-        both = fit_bridge(backward[:, None], forward)
-        diagnostics |= {"both_ways": both.log_z, "both_ways_error": both.std_error}
-        found += doubts
-        if steps == 0:
-            unchecked.append(
-                "the upper bound is of chains that were never moved (burn_in=0): whether they are "
-                "draws of the target was not checked"
-            )
-        gap = abs(both.log_z - value)
-        if gap > SIGNIFICANT * math.hypot(error, both.std_error):
-            found.append(f"the two ways disagree by {gap:.3g} nats")
-            error = math.hypot(error, gap)
-        if float(upper) < float(mean_bound(forward)):
-            found.append("the upper bound is below the lower one")
-    found, error = found + modes.reasons, math.hypot(error, modes.lacking)
-    diagnostics |= modes.diagnostics
-    return LogPartition(
-        value,
-        error,
-        "ais",
-        Verdict(tuple(found), tuple(unchecked)),
-        mean_bound(forward),
-        upper,
-        diagnostics,
-        samples=samples,
-        sweeps=sweeps,
-        degrees=max(samples - 1, 1),
-    )
-
-
-def _path(given: Any, densities: Densities) -> Any:
+def _path(source: Any, densities: Densities) -> Path | RBMPath:
     r"""The path itself, or that of a target."""
-    if isinstance(given, RBM):
-        return given.path(_base(given, densities.generator("base")))
-    own = getattr(given, "path", None)
-    path = own() if callable(own) else given
-    wanted = ("log_z", "sample", "log_unnormalized", "advance", "climb")
-    missing = [name for name in wanted if not hasattr(path, name)]
+    if isinstance(source, RBM):
+        # Biases near the model's own means, by chains too short to be its samples. Any start of a
+        # path is right; from uniform bits it would be a longer one by far.
+        generator = densities.generator("base")
+        chains = source.advance(source.start(1000, generator), 200, generator)
+        return source.path(base_biases(chains))
+    own = getattr(source, "path", None)
+    path: Path = own() if callable(own) else source
+    needed = ("log_z", "sample", "log_unnormalized", "advance", "climb")
+    missing = [name for name in needed if not hasattr(path, name)]
     if missing:
         what = "no path()" if own is None else f"a path without {' and '.join(missing)}"
         expected = (
             "for method='ais', a target with path(), such as an lb.RBM or an lb.Energy over a "
             "discrete support, or path=; see limbeck.models.energy.Path"
         )
-        raise ArgumentError("target", f"a {type(given).__name__} with {what}", expected)
+        raise ArgumentError("target", f"a {type(source).__name__} with {what}", expected)
     return path
 
 
-def _base(rbm: RBM, generator: torch.Generator) -> Tensor:
-    r"""Biases near the model's own means, by chains too short to be its samples.
-
-    Any start of a path is right; from uniform bits it would be a longer one by far.
-    """
-    return base_biases(rbm.advance(rbm.start(BASE_CHAINS, generator), BASE_SWEEPS, generator))
-
-
-def _backward(
-    densities: Densities,
-    path: Any,
-    betas: list[float],
-    samples: int,
-    origin: Starts,
-    burn_in: int,
-    progress: bool,
-) -> tuple[Tensor, int, list[str]]:
-    r"""Log weights (n,) of runs from the target down, their sweeps, and doubts about them."""
-    generator = densities.generator("chains")
-    walk = Walk(densities, starts(densities, origin, samples, generator), generator, progress)
-    walk.sweep(burn_in // 4)
-    early = densities.log_target(walk.x).cpu()
-    walk.sweep(burn_in - burn_in // 4)
-    now = densities.log_target(walk.x).cpu()
-    score, moved = drift(early, now), abs(float((now - early).mean()))
-    weights = path.log_z + _down(path, walk.x, betas, generator, progress)
-    doubts = []
-    if abs(score) > SIGNIFICANT and moved > APART * float(now.std()):
-        doubts.append(
-            f"the target's chains still drift at the end of their burn-in (z = {score:.1f}): the "
-            "upper bound may be none"
-        )
-    if not densities.exact:
-        doubts.append("the target's sampler says that it is not exact")
-    return weights, walk.sweeps + samples * (len(betas) - 1), doubts
-
-
 def _up(
-    path: Any, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
+    path: Path | RBMPath, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
 ) -> tuple[Tensor, Tensor]:
     r"""The log weights (n,) of runs from β = 0 to 1, and where they end."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
@@ -221,7 +216,7 @@ def _up(
 
 
 def _down(
-    path: Any, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
+    path: Path | RBMPath, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
 ) -> Tensor:
     r"""The same of runs from β = 1 to 0, by the reversed kernels."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
@@ -240,3 +235,130 @@ def _finite(total: Tensor) -> Tensor:
         received = f"log weights such as {total[bad | (total == -math.inf)][0].item()}"
         raise ArgumentError("target", received, "numbers, or −∞ for some of the runs")
     return total
+
+
+CHAINS, SWEEPS = 2000, 10
+r"""Chains of the check of a path, and their sweeps."""
+
+LIMIT = 5.5
+r"""A z-score that chance gives in 1 of 10⁵ checks, of a hundred statistics each."""
+
+MULTIPLIER = (
+    "an advance(x, sweeps, generator, beta) that leaves exp(−beta · fn / temperature) invariant, "
+    "from beta = 0, all events alike, to beta = 1, the target itself. If your beta is something "
+    "else, such as a physical inverse temperature, rename that argument: without one called beta, "
+    "annealing uses limbeck's own site-wise Gibbs sampling"
+)
+
+
+@torch.no_grad()
+def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> None:
+    r"""Refuse a path that does not end at the target, or whose kernels lead elsewhere.
+
+    An `advance` of the user's with an argument `beta` must do at beta=1.0 what it does without, and
+    leave the densities of the path invariant. At β = 0 the path gives exact draws; at a small β
+    these are weighted. Sweeps may change no mean of them, however slowly or quickly they mix.
+    """
+    if callable(path.log_unnormalized):
+        _check_end(path, densities)
+    if not isinstance(path, EnergyPath) or not path.energy.tempers:
+        return
+    x = path.sample(8000, densities.generator("path, to check it"))
+    _check_default(path.energy, x, densities)
+    for beta in (0.0, _small_beta(path, x)):
+        log_w = (path.log_unnormalized(x, beta) - path.log_unnormalized(x, 0.0)).double()
+        for back in (False, True) if reverse else (False,):
+            generator = densities.generator(f"kernels at {beta}, {back}")
+            weight = log_w.softmax(0)
+            chosen = torch.multinomial(weight, CHAINS, True, generator=generator)
+            moved = x[chosen]
+            features = _Features(moved, densities)
+            try:
+                for _ in range(SWEEPS):
+                    moved = path.advance(moved, beta, generator, reverse=back)
+                after = features(densities.support.check(moved, "advance"))
+            except LimbeckError as error:
+                raise ArgumentError("advance", f"{error} (at beta={beta:g})", MULTIPLIER) from error
+            except ArithmeticError as error:
+                received = f"{type(error).__name__}: {error} at beta={beta:g}"
+                raise ArgumentError("advance", received, MULTIPLIER) from error
+            before = features(x)
+            mean = weight @ before
+            spread = (weight @ (before - mean).square()).sqrt()
+            # The two errors are not independent where chains mix slowly: they add, at most.
+            noise = (weight.square() @ (before - mean).square()).sqrt() + after.std(0) / CHAINS**0.5
+            gap = (after.mean(0) - mean).abs()
+            if not densities.exact:
+                gap = torch.where(gap > 0.3 * spread, gap, 0.0)
+            if (z := _largest(gap, noise)) > LIMIT:
+                received = (
+                    f"sweeps at beta={beta:.3g} that lead away from the density they should leave "
+                    f"as it is (z = {z:.1f})"
+                )
+                raise ArgumentError("advance", received, MULTIPLIER)
+
+
+def _check_end(path: Path | RBMPath, densities: Densities) -> None:
+    r"""Refuse a path to something else than the target."""
+    x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
+    end = path.log_unnormalized(x, 1.0).double()
+    own = densities.log_target(x)
+    both = end.isfinite() & own.isfinite()
+    scale = max(1.0, float(own[both].abs().max())) if both.any() else 1.0
+    if ((end - own)[both].abs() > 1e-3 * scale).any() or (end.isfinite() != own.isfinite()).any():
+        received = "a path whose log density at beta=1.0 is not that of the target"
+        raise ArgumentError("path", received, "log_unnormalized(x, 1.0) equal to the target's")
+
+
+def _check_default(energy: Energy, x: Tensor, densities: Densities) -> None:
+    r"""Refuse an `advance` that goes elsewhere with beta=1.0 than without."""
+    one, other = x[:CHAINS], x[CHAINS : 2 * CHAINS]
+    plain = energy.advance(one.clone(), SWEEPS, densities.generator("kernel"))
+    at_one = energy.advance_at(one.clone(), SWEEPS, densities.generator("kernel"), beta=1.0)
+    if float((plain == at_one).flatten(1).all(1).double().mean()) > 0.99:  # but for rounding
+        return
+    # It may use random numbers in another way: other starts and numbers, and the same means.
+    at_one = energy.advance_at(other.clone(), SWEEPS, densities.generator("other"), beta=1.0)
+    features = _Features(torch.cat([plain, at_one]), densities)
+    a, b = features(plain), features(at_one)
+    error = ((a.var(0) + b.var(0)) / CHAINS).sqrt()
+    if (z := _largest((a.mean(0) - b.mean(0)).abs(), error)) > LIMIT:
+        received = f"chains that go elsewhere with beta=1.0 than without it (z = {z:.1f})"
+        raise ArgumentError("advance", received, MULTIPLIER)
+
+
+def _small_beta(path: Path | RBMPath, x: Tensor) -> float:
+    r"""The largest of 1, ½, ¼, … at which weights of the base's events are still good."""
+    base, beta = path.log_unnormalized(x, 0.0), 1.0
+    for _ in range(40):
+        share = (path.log_unnormalized(x, beta) - base).double().softmax(0)
+        if float(1 / share.square().sum()) > len(x) / 4:
+            break
+        beta /= 2
+    return beta
+
+
+def _largest(gap: Tensor, error: Tensor) -> float:
+    r"""The largest z-score."""
+    z = torch.where(gap > 1e-9, gap / error, 0.0)
+    return float(z.nan_to_num(0.0, math.inf).max())
+
+
+class _Features:
+    r"""Statistics (n, k) of events: log p̃, its square and some variables, within their ranges."""
+
+    def __init__(self, x: Tensor, densities: Densities) -> None:
+        self.densities = densities
+        raw = self._raw(x)
+        finite = torch.where(raw.isfinite(), raw, raw[raw.isfinite()].mean())
+        ends = torch.tensor([0.005, 0.995], dtype=raw.dtype, device=raw.device)
+        self.low, self.high = finite.quantile(ends, dim=0)
+        self.middle = finite[:, 0].median()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        raw = self._raw(x).nan_to_num(0.0, math.inf, -math.inf).clamp(self.low, self.high)
+        return torch.cat([raw, (raw[:, :1] - self.middle).square()], 1)
+
+    def _raw(self, x: Tensor) -> Tensor:
+        log = self.densities.log_target(x)
+        return torch.cat([log[:, None], x.flatten(1)[:, :64].double()], 1)

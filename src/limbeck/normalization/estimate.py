@@ -1,19 +1,31 @@
-r"""What an estimate of log Z gives back: a value, its error, bounds, and whether to believe it."""
+r"""An estimate of log Z: its value, error, bounds and verdict; and what all methods share."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
-from limbeck.arguments import number
+from limbeck.arguments import number, whole_number
+from limbeck.arrays import as_part
+from limbeck.errors import ArgumentError
+from limbeck.normalization.densities import Densities, check_target
+from limbeck.normalization.modes import check_modes
+from limbeck.samplers.chains import ChainTarget
 
-__all__ = ["Bound", "LogPartition", "Verdict"]
+__all__ = [
+    "Bound", "LogPartition", "Method", "Start", "Verdict", "as_start", "mean_bound",
+    "recorded_warnings",
+]  # fmt: skip
 
 NAMES = {
     "ais": "annealed importance sampling",
@@ -48,12 +60,29 @@ class Bound(float):
     __str__ = __repr__
 
 
+def mean_bound(log_ratio: Tensor, size: float | None = None) -> Bound:
+    r"""The mean of log p̃ − log q, and its standard error.
+
+    Over samples of the proposal it is log Z − KL(q ‖ p), a lower bound; over samples of the target
+    log Z + KL(p ‖ q), an upper one. It is infinite where one of the two has no mass.
+
+    Arguments:
+        log_ratio: log p̃(x) − log q(x) at samples, of any shape.
+        size: The number of independent samples that they are worth. Default: all of them.
+    """
+    r = log_ratio.double().flatten()
+    mean = float(r.mean())
+    if not math.isfinite(mean) or len(r) < 2:
+        return Bound(mean, math.inf)
+    return Bound(mean, float(r.std()) / math.sqrt(len(r) if size is None else size))
+
+
 @dataclass(frozen=True)
 class Verdict:
     r"""Whether an estimate can be trusted.
 
     Attributes:
-        doubts: What checks have found against it, in words.
+        doubts: The checks that failed, in words.
         unchecked: The checks that did not run, in words: such a check is not one that passed.
 
     >>> Verdict().state, Verdict(("chains drift",)).state, Verdict((), ("no second start",)).state
@@ -90,14 +119,14 @@ class LogPartition:
 
     Attributes:
         value: The estimate.
-        std_error: Its standard error; differences that the checks have found are counted in.
+        std_error: Its standard error; differences that checks measure are counted in.
         method: "bridge", "importance", "ais" or "exact".
         verdict: Whether to trust it, and why not.
         lower_bound: An estimate of a lower bound on log Z, with its own error, if there is one.
         upper_bound: The same for an upper bound.
         diagnostics: Numbers by name: "ess", "pareto_k", "overlap", "iterations", "acceptance", …;
             "sampling_error" is the standard error without such differences.
-        samples: The number of samples of each kind that was asked for.
+        samples: The number of samples of each kind.
         sweeps: Sweeps of single chains that were made.
         seed: What everything was seeded with.
         seconds: Wall-clock seconds.
@@ -185,15 +214,15 @@ class LogPartition:
         how = NAMES.get(self.method, self.method)
         if self.method == "exact":
             return f"log Z is {self.value:.6f}, exactly: by {how}."
-        found = _with_error(self.value, self.std_error)
+        value = _with_error(self.value, self.std_error)
         if self.verdict:
             low, high = (f"{end:.{_decimals(self.std_error)}f}" for end in self.interval())
-            return f"By {how}, log Z is {found} (95%: {low} to {high}); no check speaks against it."
+            return f"By {how}, log Z is {value} (95%: {low} to {high}); all checks passed."
         *others, last = self.verdict.reasons
         reasons = f"{'; '.join(others)}; and {last}" if others else last
         if self.verdict.state == "unchecked":
-            return f"log Z = {found}, by {how}, is unchecked: {reasons}."
-        return f"Do not rely on log Z = {found}, by {how}: {reasons}."
+            return f"log Z = {value}, by {how}, is unchecked: {reasons}."
+        return f"Do not rely on log Z = {value}, by {how}: {reasons}."
 
     def __str__(self) -> str:
         console = Console(width=100, record=True, file=io.StringIO())
@@ -230,3 +259,136 @@ def _decimals(error: float) -> int:
 def _with_error(value: float, error: float) -> str:
     places = _decimals(error)
     return f"{value:.{places}f} ± {error:.{places}f}" if error else f"{value:.{places}f}"
+
+
+Start = str | Tensor
+r"""Where chains begin: "proposal", "target", or events (m, *shape)."""
+
+
+def as_start(start: object, argument: str) -> Start:
+    r"""A start by name, or events as a tensor."""
+    names = ("proposal", "target")
+    if start is None or (isinstance(start, str) and start not in names):
+        received = None if start is None else repr(start)
+        raise ArgumentError(argument, received, f"{names} or events (m, *shape)")
+    return start if isinstance(start, str) else as_part(start, argument).values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    r"""A way to estimate log Z, with its settings."""
+
+    name: ClassVar[str]
+    samples: int = 10_000
+
+    def __post_init__(self) -> None:
+        expected = "a whole number from 1"
+        self._set("samples", whole_number("samples", self.samples, expected, least=1))
+
+    def estimate(
+        self, target: ChainTarget, proposal: object = None, *, seed: int = 0, progress: bool = True
+    ) -> LogPartition:
+        r"""Estimate log Z of a target.
+
+        Arguments:
+            target: An RBM, an Energy, or anything that follows `limbeck.models.energy.Target`.
+            proposal: A student, or a distribution with `log_prob` and `sample`, for the methods
+                that need one. Default: none.
+            seed: Seeds everything; equal seeds give equal results. Default: 0.
+            progress: Whether to show bars, if a terminal is there. Default: True.
+        """
+        began = time.perf_counter()
+        check_target(target, chains=self.name == "bridge")
+        densities = Densities(target, None if self.name == "ais" else proposal, seed)
+        with recorded_warnings() as texts, densities.at_work():
+            z = self._estimate(densities, progress)
+        z.verdict = replace(z.verdict, doubts=(*z.verdict.doubts, *texts))
+        z.seed, z.seconds = seed, time.perf_counter() - began
+        return z
+
+    def _estimate(self, densities: Densities, progress: bool) -> LogPartition:
+        raise NotImplementedError
+
+    def _conclude(
+        self,
+        densities: Densities,
+        x: Tensor,
+        value: float,
+        error: float,
+        sampling_error: float,
+        doubts: list[str],
+        unchecked: list[str],
+        *,
+        lower: Bound,
+        upper: Bound | None,
+        diagnostics: Mapping[str, float | None],
+        sweeps: int,
+        degrees: float,
+        log_weights: Tensor | None = None,
+    ) -> LogPartition:
+        r"""The estimate after a last check, by draws x (chains, draws, *shape): of missed modes."""
+        modes = check_modes(densities, x, value, sampling_error, log_weights)
+        return LogPartition(
+            value,
+            math.hypot(error, modes.lacking),
+            self.name,
+            Verdict((*doubts, *modes.reasons), tuple(unchecked)),
+            lower,
+            upper,
+            {**diagnostics, **modes.diagnostics},
+            samples=self.samples,
+            sweeps=sweeps,
+            degrees=degrees,
+        )
+
+    def _set(self, name: str, value: object) -> None:
+        r"""Store a setting after a check."""
+        object.__setattr__(self, name, value)
+
+
+ABOUT_CODE = (
+    DeprecationWarning,
+    PendingDeprecationWarning,
+    FutureWarning,
+    ImportWarning,
+    ResourceWarning,
+    SyntaxWarning,
+)
+r"""Kinds of warnings that say nothing about numbers."""
+
+
+@contextmanager
+def recorded_warnings() -> Iterator[list[str]]:
+    r"""A list that holds, afterwards, what was warned of: one text for each place in the code.
+
+    The warnings themselves are raised again at the end, once for each place, and meet the filters
+    that are set outside. A filter that hides a warning does not hide it from the list.
+    """
+    texts: list[str] = []
+    raised: dict[tuple[type[Warning], str, int], warnings.WarningMessage] = {}
+    try:
+        with warnings.catch_warnings(record=True) as every:
+            warnings.simplefilter("always")
+            yield texts
+    except BaseException:
+        with suppress(Warning):  # the error is more important than what came before
+            _raise_again(every)
+        raise
+    for each in every:
+        raised.setdefault((each.category, each.filename, each.lineno), each)
+    texts += [
+        f"a warning was raised while the estimate ran: {str(each.message).strip().rstrip('.')}"
+        for each in raised.values()
+        if not issubclass(each.category, ABOUT_CODE) and not _of_the_compiler(each.filename)
+    ]
+    _raise_again(list(raised.values()))
+
+
+def _raise_again(every: list[warnings.WarningMessage]) -> None:
+    for each in every:
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+def _of_the_compiler(filename: str) -> bool:
+    r"""Whether it comes from torch's own compiler, which warns of speed."""
+    return "/torch/_" in filename.replace("\\", "/")

@@ -1,102 +1,113 @@
-r"""Importance sampling: log Z from samples of a proposal and their weights p̃/q."""
+r"""Importance sampling: log Z, and expected statistics, from weighted samples of a proposal."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from limbeck.normalization.bounds import mean_bound
-from limbeck.normalization.bridge import fit_bridge
-from limbeck.normalization.densities import Densities, Logs
-from limbeck.normalization.estimate import LogPartition, Verdict
-from limbeck.normalization.modes import check_modes
-from limbeck.normalization.sampling import Start, as_start
-from limbeck.normalization.tails import tail_doubts
-from limbeck.normalization.walk import (
-    NO_OWN_STARTS,
-    SIGNIFICANT,
-    Walk,
-    settle,
-    starts,
-    target_starts_have_mass,
+from limbeck.arguments import whole_number
+from limbeck.errors import ArgumentError
+from limbeck.models.rbm import RBM, Statistics
+from limbeck.normalization.bridge import NO_OWN_STARTS, fit_bridge
+from limbeck.normalization.densities import Densities, tail_doubts
+from limbeck.normalization.estimate import (
+    Bound,
+    LogPartition,
+    Method,
+    Start,
+    Verdict,
+    as_start,
+    mean_bound,
 )
-from limbeck.samplers.diagnostics import pareto_k, weights_effective_size
+from limbeck.samplers.chains import Chains, ChainTarget, Logs, start_events
+from limbeck.samplers.diagnostics import (
+    SIGNIFICANT,
+    effective_size,
+    pareto_k,
+    r_hat,
+    weights_effective_size,
+)
 
-__all__ = ["importance", "log_mean", "weight_doubts"]
+__all__ = [
+    "ExpectedStatistics", "Importance", "expected_statistics", "free_energy", "log_mean",
+    "weight_doubts",
+]  # fmt: skip
 
-FEWEST = 100
-r"""Equal weights, at least, that weights must be worth."""
-
-PROBES, PROBE_SWEEPS = 4000, 20
-r"""Samples that are swept, at most, and how often."""
-
-FAR = 500
-r"""Chains from elsewhere, at most."""
+EXPECTATION_BLOCK = 2**22
+r"""Numbers of x at a time."""
 
 
-def importance(
-    densities: Densities, samples: int, *, start: Any = "target", progress: bool = True
-) -> LogPartition:
-    r"""log Z = log ⟨p̃/q⟩ over samples of q.
+@dataclass(frozen=True, kw_only=True)
+class Importance(Method):
+    r"""log Z = log ⟨p̃/q⟩ over samples of a proposal q that covers all of the target's mass.
 
     Where q misses some of the target's mass the weights do not show it. So some of the samples,
     chosen by weight, are swept by the target's own kernel, which must leave their distribution as
     it is; and chains from elsewhere must arrive at it: from the target's own starts, and from
     `start` as well if that is something else. Events that q misses come up in them.
+
+    Arguments:
+        samples: Samples of the proposal. Default: 10,000.
+        start: Where the chains of the check begin, besides the target's own starts: "target",
+            "proposal", or events (m, *shape), such as data. Default: "target".
     """
-    start = as_start(start, "start")
-    x, logs = densities.drawn(samples, "proposal")
-    value, error = log_mean(logs.ratio)
-    found = weight_doubts(logs.ratio, "weights") + tail_doubts(densities, x)
-    diagnostics: dict[str, float] = {}
-    sampling_error, seen = error, logs.target
-    sweeps, unchecked = 0, []
-    if callable(getattr(densities.target, "advance", None)) and densities.exact:
-        origins: dict[str, Start] = {"far": "target"}
-        if not isinstance(start, str) or start != "target":
-            origins["start"] = start  # on top of the target's own: a check keeps its probes
-            if not target_starts_have_mass(densities):
-                del origins["far"]
-                unchecked.append(NO_OWN_STARTS)
-        swept, sweeps = _swept(densities, x, logs.ratio, origins, progress)
-        reasons, diagnostics = _probe(swept, logs, value, error)
-        if reasons:  # what bridges to the swept ones say is counted in with the error
-            ratios = [each.ratio for each in swept.values()]
-            bridges = [fit_bridge(ratio[:, None], logs.ratio).log_z for ratio in ratios]
-            error = math.hypot(error, max(abs(other - value) for other in bridges))
-        found += reasons
-        seen = torch.cat([seen, *(each.target for each in swept.values())])
-    else:
-        why = "its advance is not exact" if not densities.exact else "it has no advance"
-        unchecked.append(
-            f"whether the proposal covers the target was not checked by sweeps of the target: {why}"
-        )
-    largest = float(seen.max())
-    if densities.support.discrete and largest > value + SIGNIFICANT * error:
-        found.append(f"log Z is above {largest:.6g}, log p̃ of one of the events seen")
-    modes = check_modes(densities, x[:, None], value, sampling_error, logs.ratio)
-    found, error = found + modes.reasons, math.hypot(error, modes.lacking)
-    return LogPartition(
-        value,
-        error,
-        "importance",
-        Verdict(tuple(found), tuple(unchecked)),
-        mean_bound(logs.ratio),
-        None,
-        {
-            "ess": weights_effective_size(logs.ratio),
-            "sampling_error": sampling_error,
-            "pareto_k": pareto_k(logs.ratio),
-            **diagnostics,
-            **modes.diagnostics,
-        },
-        samples=samples,
-        sweeps=sweeps,
-        degrees=max(samples - 1, 1),
-    )
+
+    name: ClassVar[str] = "importance"
+
+    start: Start = "target"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("start", as_start(self.start, "start"))
+
+    def _estimate(self, densities: Densities, progress: bool) -> LogPartition:
+        x, logs = densities.drawn(self.samples, "proposal")
+        value, sampling_error = log_mean(logs.ratio)
+        doubts = weight_doubts(logs.ratio, "weights") + tail_doubts(densities, x)
+        error, seen, scores = sampling_error, logs.target, dict[str, float]()
+        sweeps, unchecked = 0, []
+        if callable(getattr(densities.target, "advance", None)) and densities.exact:
+            origins: dict[str, Start] = {"far": "target"}
+            if not isinstance(self.start, str) or self.start != "target":
+                origins["start"] = self.start  # on top of the target's own
+                if not densities.target_starts_have_mass():
+                    del origins["far"]
+                    unchecked.append(NO_OWN_STARTS)
+            swept, sweeps = _swept(densities, x, logs.ratio, origins, progress)
+            reasons, scores = _probe(swept, logs, value, error)
+            if reasons:  # the difference to bridges between the swept ones counts in with the error
+                ratios = [each.ratio for each in swept.values()]
+                bridges = [fit_bridge(ratio[:, None], logs.ratio).log_z for ratio in ratios]
+                error = math.hypot(error, max(abs(other - value) for other in bridges))
+            doubts += reasons
+            seen = torch.cat([seen, *(each.target for each in swept.values())])
+        else:
+            why = "its advance is not exact" if not densities.exact else "it has no advance"
+            unchecked.append(
+                "whether the proposal covers the target was not checked by sweeps of the target: "
+                + why
+            )
+        largest = float(seen.max())
+        if densities.support.discrete and largest > value + SIGNIFICANT * error:
+            doubts.append(f"log Z is above {largest:.6g}, log p̃ of one of the events seen")
+        return self._conclude(
+            densities, x[:, None], value, error, sampling_error, doubts, unchecked,
+            lower=mean_bound(logs.ratio),
+            upper=None,
+            diagnostics={
+                "ess": weights_effective_size(logs.ratio),
+                "sampling_error": sampling_error,
+                "pareto_k": pareto_k(logs.ratio),
+                **scores,
+            },
+            sweeps=sweeps,
+            degrees=max(self.samples - 1, 1),
+            log_weights=logs.ratio,
+        )  # fmt: skip
 
 
 def log_mean(log_weights: Tensor) -> tuple[float, float]:
@@ -114,18 +125,18 @@ def log_mean(log_weights: Tensor) -> tuple[float, float]:
 
 
 def weight_doubts(log_weights: Tensor, what: str) -> list[str]:
-    r"""What speaks against the mean of weights: a heavy tail, or few that count."""
-    n, found = len(log_weights), []
+    r"""Reasons to distrust the mean of weights: a heavy tail, or few that count."""
+    n, reasons = len(log_weights), list[str]()
     size, k = weights_effective_size(log_weights), pareto_k(log_weights)
-    if size < FEWEST:
-        found.append(f"the {what} are worth {size:.3g} equal ones, too few to know the error")
+    if size < 100:
+        reasons.append(f"the {what} are worth {size:.3g} equal ones, too few to know the error")
     limit = min(1 - 1 / math.log10(n), 0.7) if n > 10 else 0.0
     if k > limit:
-        found.append(
+        reasons.append(
             f"the {what} have a heavy tail (Pareto k̂ = {k:.2f} > {limit:.2g}): such means are "
             "mostly too low, and their errors too"
         )
-    return found
+    return reasons
 
 
 def _swept(
@@ -133,27 +144,27 @@ def _swept(
 ) -> tuple[dict[str, Logs], int]:
     r"""Log densities where sweeps lead: from samples chosen by weight, and from elsewhere."""
     generator = densities.generator("probes")
-    count = min(len(x), PROBES)
+    count = min(len(x), 4000)
     share = torch.softmax(log_ratio, 0).to(x.device)
     chosen = torch.multinomial(share, count, True, generator=generator)
-    walks = {"near": Walk(densities, x[chosen], generator, progress)}
-    walks["near"].sweep(PROBE_SWEEPS)
+    walks = {"near": Chains.at(densities, x[chosen], generator, progress)}
+    walks["near"].sweep(20)
     for name, origin in origins.items():
-        begin = starts(densities, origin, min(len(x), FAR), generator)
-        walks[name] = Walk(densities, begin, generator)
-        settle(walks[name], log_ratio)
+        start = start_events(densities, origin, min(len(x), 500), generator)
+        walks[name] = Chains.at(densities, start, generator)
+        walks[name].settle(log_ratio)
     swept = {name: walk.logs().cpu() for name, walk in walks.items()}
-    return swept, sum(walk.sweeps for walk in walks.values())
+    return swept, sum(walk.sweeps_done for walk in walks.values())
 
 
 def _probe(
     swept: dict[str, Logs], logs: Logs, value: float, error: float
 ) -> tuple[list[str], dict[str, float]]:
     r"""Whether swept samples are where the weighted ones say that the target is."""
-    found = []
+    reasons = []
     outside = max(float((each.ratio == math.inf).double().mean()) for each in swept.values())
     if outside:
-        found.append(f"the proposal has no mass at {outside:.1%} of the target's draws")
+        reasons.append(f"the proposal has no mass at {outside:.1%} of the target's draws")
     share = torch.softmax(logs.ratio, 0)
     tilt = torch.sigmoid(logs.ratio - value)
     mean = float(share @ tilt)
@@ -169,9 +180,166 @@ def _probe(
         above = each.ratio[each.ratio > logs.ratio.max()]
         beyond, lack = len(above) / len(now), float(-(value - above).expm1().sum()) / len(now)
         if abs(z) > SIGNIFICANT or (lack > 2 * error and beyond * len(now) > 5):
-            found.append(
+            reasons.append(
                 f"sweeps of the target from {name} lead away from the proposal's samples (z = "
                 f"{z:.1f}, and {beyond:.1%} beyond the largest weight): it misses some of the mass"
             )
         scores[f"{name}_z"] = z
-    return found, scores
+    return reasons, scores
+
+
+def free_energy(
+    target: ChainTarget, student: object, samples: int = 10_000, seed: int = 0
+) -> Bound:
+    r"""⟨log p̃(x) − log q(x)⟩ over samples of q: log Z less KL(q ‖ p), so at most log Z.
+
+    It is −∞, with an infinite error, where the student gives events that the target forbids.
+
+    Arguments:
+        target: Has a `support` and `log_unnormalized(x)`.
+        student: q, with `log_prob` and `sample`.
+        samples: The number of samples, from 2. Default: 10,000.
+        seed: Seeds the samples. Default: 0.
+
+    >>> import torch
+    >>> from limbeck.models.energy import Energy
+    >>> from limbeck.supports import Binary
+    >>> coins = torch.distributions.Bernoulli(torch.full((3,), 0.5))
+    >>> bound = free_energy(Energy(lambda x: 0 * x.sum(1), Binary(3)), coins)
+    >>> print(f"{bound:.4f}")  # 3 log 2
+    2.0794
+    """
+    samples = whole_number("samples", samples, "a whole number from 2", least=2)
+    densities = Densities(target, student, seed)
+    with densities.at_work():
+        _, logs = densities.drawn(samples, "free energy")
+    return mean_bound(logs.ratio)
+
+
+class ExpectedStatistics(NamedTuple):
+    r"""Estimates of ⟨xhᵀ⟩, ⟨x⟩ and ⟨h⟩ under an RBM: ∂log Z/∂W, ∂log Z/∂a and ∂log Z/∂b.
+
+    Attributes:
+        mean: The estimates, in float64.
+        std_error: Their standard errors.
+        ess: The effective number of samples: of the weights, with a proposal; of the mean of
+            log p̃, with chains of several draws.
+        verdict: Whether to trust them, and why not.
+    """
+
+    mean: Statistics
+    std_error: Statistics
+    ess: float
+    verdict: Verdict
+
+
+def expected_statistics(
+    rbm: RBM,
+    x: Tensor | None = None,
+    *,
+    proposal: object = None,
+    samples: int = 10_000,
+    seed: int = 0,
+) -> ExpectedStatistics:
+    r"""⟨xhᵀ⟩, ⟨x⟩ and ⟨h⟩ under an RBM, by samples of it or by weighted samples of a student.
+
+    Hidden units enter by their probabilities given x, not by draws.
+
+    Arguments:
+        rbm: The model.
+        x: Samples of the model: (n, I), independent of one another, such as one state of each of n
+            chains; or (chains, draws, I), whose errors come from the variance between chains.
+        proposal: A student or a distribution to sample instead, with `log_prob` and `sample`. Its
+            samples are weighted by p̃(x)/q(x), and the weights scaled to sum to one.
+        samples: The number of samples of the proposal. Default: 10,000.
+        seed: The seed of these samples. Default: 0.
+
+    >>> rbm = RBM([[0.0], [0.0]], [0.0, 0.0], [0.0])
+    >>> coins = torch.distributions.Bernoulli(torch.full((2,), 0.5))
+    >>> estimate = expected_statistics(rbm, proposal=coins, samples=1000)
+    >>> round(estimate.mean.b.item(), 6), round(estimate.ess)
+    (0.5, 1000)
+    """
+    if not isinstance(rbm, RBM):
+        raise ArgumentError("rbm", f"a {type(rbm).__name__}", "an RBM")
+    if (x is None) == (proposal is None):
+        received = "neither" if x is None else "both"
+        raise ArgumentError("x, proposal", received, "either samples x of the RBM, or a proposal")
+    if proposal is not None:
+        return _weighted(rbm, proposal, whole_number("samples", samples, "2 or more", 2), seed)
+    if not isinstance(x, Tensor) or x.dim() not in (2, 3) or x.shape[-1] != rbm.visible:
+        received = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        expected = f"a tensor (n, {rbm.visible}) or (chains, draws, {rbm.visible})"
+        raise ArgumentError("x", received, expected)
+    if len(x) < 2 or x.numel() == 0:
+        expected = "two samples or chains at least, for a standard error"
+        raise ArgumentError("x", f"shape {tuple(x.shape)}", expected)
+    rbm.support.check(x.flatten(0, -2), "x")
+    return (_independent if x.dim() == 2 else _chains)(rbm, x.to(rbm.W))
+
+
+def _weighted(rbm: RBM, proposal: object, samples: int, seed: int) -> ExpectedStatistics:
+    densities = Densities(rbm, proposal, seed)
+    with densities.at_work():
+        x, logs = densities.drawn(samples, "expectations")
+        weight = logs.ratio.softmax(0).to(x.device)
+        mean, error = _moments(rbm, x, weight)
+    ess, k = weights_effective_size(logs.ratio), pareto_k(logs.ratio)
+    reasons = [f"only {ess:.0f} effective samples of {samples:,}"] * (ess < 100)
+    reasons += [f"the largest weights have a heavy tail, k̂ = {k:.2f}"] * (k > 0.7)
+    return ExpectedStatistics(mean, error, ess, Verdict(tuple(reasons)))
+
+
+def _independent(rbm: RBM, x: Tensor) -> ExpectedStatistics:
+    with Densities(rbm).at_work():
+        mean, error = _moments(rbm, x, _equal(x))
+    reasons = (f"only {len(x)} samples",) * (len(x) < 100)
+    return ExpectedStatistics(mean, error, float(len(x)), Verdict(reasons))
+
+
+def _chains(rbm: RBM, x: Tensor) -> ExpectedStatistics:
+    n, densities = len(x), Densities(rbm)
+    with densities.at_work():
+        log_p = densities.log_target(x.flatten(0, 1)).reshape(x.shape[:2])
+        mean = _sums(rbm, x.flatten(0, 1), _equal(x.flatten(0, 1)))
+        squares = [torch.zeros_like(part) for part in mean]
+        for chain in x:  # the means of all chains side by side would be too large to hold
+            for square, own, all_ in zip(
+                squares, _sums(rbm, chain, _equal(chain)), mean, strict=True
+            ):
+                square += (own - all_).square()
+    error = Statistics(*((square / (n * (n - 1))).sqrt() for square in squares))
+    ess, shrinkage = effective_size(log_p), r_hat(log_p)
+    reasons = [f"only {n} chains, too few to tell the errors by"] * (n < 20)
+    reasons += [f"only {ess:.0f} effective samples"] * (ess < 100)
+    reasons += [f"chains disagree, R-hat = {shrinkage:.2f}"] * (shrinkage > 1.05)
+    return ExpectedStatistics(mean, error, ess, Verdict(tuple(reasons)))
+
+
+def _equal(x: Tensor) -> Tensor:
+    return torch.full((len(x),), 1 / len(x), dtype=torch.float64, device=x.device)
+
+
+def _moments(rbm: RBM, x: Tensor, weight: Tensor) -> tuple[Statistics, Statistics]:
+    r"""Means μ = Σ w f under weights that sum to one, and their errors, √Σ w² (f − μ)²."""
+    mean, square = _sums(rbm, x, weight), weight.square()
+    seconds, firsts = _sums(rbm, x, square, power=2), _sums(rbm, x, square)
+    scale = len(x) / (len(x) - 1)
+    errors = (
+        (scale * (second - 2 * mu * first + mu.square() * square.sum()).clamp_min(0)).sqrt()
+        for mu, first, second in zip(mean, firsts, seconds, strict=True)
+    )
+    return mean, Statistics(*errors)
+
+
+def _sums(rbm: RBM, x: Tensor, weight: Tensor, power: int = 1) -> Statistics:
+    r"""Σ w f^power of the statistics f = xhᵀ, x and h, in float64; bits are their own powers."""
+    shapes = (rbm.W, rbm.a, rbm.b)
+    total = Statistics(*(torch.zeros_like(t, dtype=torch.float64) for t in shapes))
+    rows = max(1, EXPECTATION_BLOCK // max(rbm.visible, rbm.hidden))
+    for part, w in zip(x.split(rows), weight.split(rows), strict=True):
+        h = rbm.hidden_probabilities(part).double().pow(power)
+        v = part.double() * w[:, None]
+        for sum_, part_sum in zip(total, (v.T @ h, v.sum(0), w @ h), strict=True):
+            sum_ += part_sum
+    return total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,16 +12,15 @@ from torch import Tensor
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.rbm import RBM, softplus
-from limbeck.normalization.exact import place_of
+from limbeck.normalization.densities import place_of
+from limbeck.samplers.chains import ChainTarget, Density, own_starts
 from limbeck.supports import Discrete, Support
 
 __all__ = ["Peak", "climb", "tops"]
 
-ROUNDS = 1000  # more than any climb takes
-
 
 class Peak(NamedTuple):
-    r"""The highest point found.
+    r"""The highest point of all climbs.
 
     Attributes:
         value: log p̃(x), a lower bound on log Z.
@@ -34,7 +33,7 @@ class Peak(NamedTuple):
 
 @torch.no_grad()
 def climb(
-    target: Any,
+    target: ChainTarget,
     tries: int = 20,
     *,
     start: Tensor | None = None,
@@ -45,15 +44,15 @@ def climb(
 
     Every try starts from an event and changes one variable after the other to its best value,
     until a whole round changes nothing. The events are the one of all first values (all zeros,
-    the blank image), those that are given, and states of the target's own chains after a few
+    the blank image), those of `start`, and states of the target's own chains after a few
     sweeps. An RBM climbs in float64, and first by alternate steps of all bits at once.
 
     Arguments:
         target: An RBM, or any target with a discrete support.
-        tries: How many chains to start from.
-        start: Further events (n, *shape) to start from, such as data.
-        sweeps: How many sweeps the chains run before the climb.
-        seed: The seed of the chains.
+        tries: The number of chains to start from. Default: 20.
+        start: Further events (n, *shape) to start from, such as data. Default: none.
+        sweeps: Sweeps of the chains before the climb. Default: 10.
+        seed: The seed of the chains. Default: 0.
 
     >>> value, x = climb(RBM([[1.0], [-3.0]], [0.5, 0.0], [0.0]))
     >>> x
@@ -71,31 +70,33 @@ def climb(
     if start is not None:
         x = torch.cat([x, support.check(start, "start").to(x)])
     if tries:
-        own = getattr(target, "start", None)
-        chains = own(tries, generator) if own else support.start(tries, generator, device, dtype)
+        chains = own_starts(target, tries, generator, device, dtype)
         x = torch.cat([x, target.advance(chains, sweeps, generator).to(x)])
     value, x = tops(target, x)
     top = int(value.nan_to_num(-math.inf, math.inf).argmax())
-    if not math.isfinite(found := value[top].item()):
+    if not math.isfinite(highest := value[top].item()):
         expected = "a target with a finite log p̃ near some event to start from"
-        raise ArgumentError("target", f"{found} as the largest log p̃(x)", expected)
-    return Peak(found, x[top].clone())
+        raise ArgumentError("target", f"{highest} as the largest log p̃(x)", expected)
+    return Peak(highest, x[top].clone())
 
 
 @torch.no_grad()
-def tops(target: Any, x: Tensor, rounds: int = ROUNDS) -> tuple[Tensor, Tensor]:
+def tops(target: Density, x: Tensor, rounds: int = 1000) -> tuple[Tensor, Tensor]:
     r"""log p̃ (n,) where climbs from events (n, *shape) end, and the events there.
 
     Arguments:
         target: An RBM, or any target with a discrete support.
         x: Where the climbs start.
-        rounds: Rounds over all variables, at most.
+        rounds: The most rounds over all variables. Default: 1000, more than any climb takes.
     """
-    return (_climb_rbm if isinstance(target, RBM) else _climb_any)(target, x, rounds)
+    if isinstance(target, RBM):
+        return _climb_rbm(target, x, rounds)
+    return _climb_any(target, x, rounds)
 
 
-def _climb_any(target: Any, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
+def _climb_any(target: Density, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
     support = target.support
+    assert isinstance(support, Discrete)
 
     def log_p(codes: Tensor) -> Tensor:
         return target.log_unnormalized(support.decode(codes).reshape(-1, *support.shape))
@@ -106,9 +107,9 @@ def _climb_any(target: Any, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
             for turn in range(1, support.count):
                 other = codes.clone()
                 other[:, site] = (first[:, site] + turn) % support.count
-                found = log_p(other)
-                better = found > value + _noise(value)
-                value = torch.where(better, found, value)
+                log = log_p(other)
+                better = log > value + _noise(value)
+                value = torch.where(better, log, value)
                 codes = torch.where(better[:, None], other, codes)
         return codes
 
@@ -131,9 +132,9 @@ def _climb_rbm(rbm: RBM, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
         for i, (weights, bias) in enumerate(zip(W.unbind(), a.unbind(), strict=True)):
             change = 1 - 2 * x[:, i]  # of this bit, if it turns
             turned = torch.addcmul(activation, change[:, None], weights)
-            found = softplus(turned).sum(1)
-            better = found - hidden + change * bias > _noise(hidden)
-            hidden = torch.where(better, found, hidden)
+            turned_hidden = softplus(turned).sum(1)
+            better = turned_hidden - hidden + change * bias > _noise(hidden)
+            hidden = torch.where(better, turned_hidden, hidden)
             activation = torch.where(better[:, None], turned, activation)
             x[:, i] += better * change
         return x

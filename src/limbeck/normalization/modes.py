@@ -1,9 +1,9 @@
-r"""Modes that an estimate of log Z may miss: the probability it implies for them against visits."""
+r"""Modes that an estimate of log Z may miss: the probability it implies for them and visits."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,45 +12,25 @@ from limbeck.errors import ArgumentError
 from limbeck.models.rbm import RBM
 from limbeck.normalization.densities import BLOCK, Densities
 from limbeck.normalization.mode_search import tops
-from limbeck.normalization.walk import SIGNIFICANT, starts
-from limbeck.samplers.diagnostics import effective_size, weights_effective_size
+from limbeck.samplers.chains import ChainTarget, Density, start_events
+from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size, weights_effective_size
 from limbeck.samplers.gibbs import sweep
 from limbeck.supports import Discrete
 
 __all__ = ["ModeCheck", "check_modes"]
 
-MAX_CONSTANT_EVENTS = 16
-MAX_CLIMBED_EVENTS = 8
-CLIMBS = 16
-r"""Climbs from random events, and as many from draws of the estimate."""
-
-MAX_ROUNDS = 20
-r"""Rounds of a climb over all variables."""
-
-LOCAL_CHAINS, LOCAL_SWEEPS = 64, 10
-r"""Chains around each event, and their sweeps."""
-
-LOCAL_SAMPLES = 500
-r"""Samples that measure the mass around each event."""
-
-PRIOR_CHAINS = 2.0
-r"""Chains that the average over all sites counts for in the distribution of one site."""
+LOCAL_CHAINS, LOCAL_SWEEPS, LOCAL_SAMPLES = 64, 10, 500
+r"""Chains around each event, their sweeps, and samples that measure the mass around it."""
 
 MAX_CALLS = 2000
 r"""Calls of log p̃ in a round over all sites; with more, nothing climbs or moves site by site."""
 
-SMALLEST_GAP = 1e-3
-r"""A probability whose absence changes log Z too little to matter."""
-
 
 class ModeCheck(NamedTuple):
-    r"""What the check of an estimate gives.
+    r"""The result of a check: reasons not to trust the estimate, and numbers.
 
-    Attributes:
-        reasons: Why not to trust the estimate, in words.
-        lacking: By how many nats the estimate is too low, as far as the check can tell. It may be
-            above zero without a reason, where too few draws were made to visit a set.
-        diagnostics: Numbers by name.
+    `lacking` says by how many nats the estimate is too low, as far as the check can tell. It may be
+    above zero without a reason, where too few draws were made to visit a set.
     """
 
     reasons: list[str]
@@ -59,30 +39,13 @@ class ModeCheck(NamedTuple):
 
 
 class Region(NamedTuple):
-    r"""A set of events, its mass, and which draws lie in it.
-
-    Attributes:
-        name: What it is, in words.
-        log_mass: The logarithm of Σ p̃(x) over the set, estimated without bias or exact.
-        error: The relative standard error of the mass.
-        inside: Whether each draw lies in it, (n,).
-        several: Whether it is made of several of the others.
-    """
+    r"""A set of events, its mass Σ p̃(x), and which draws lie in it."""
 
     name: str
-    log_mass: float
-    error: float
-    inside: Tensor
-    several: bool = False
-
-
-class Finding(NamedTuple):
-    r"""A region that draws visit less often than the estimate implies."""
-
-    region: Region
-    log_implied: float
-    share: float
-    size: float
+    log_mass: float  # estimated without bias, or exact
+    error: float  # relative standard error of the mass
+    inside: Tensor  # whether each draw lies in it, (n,)
+    several: bool = False  # whether it is made of several of the others
 
 
 @torch.no_grad()
@@ -114,47 +77,49 @@ def check_modes(
         x: The draws of the target that the estimate rests on, (chains, draws, *shape).
         log_z: The estimate.
         std_error: Its standard error.
-        log_weights: Logarithms of the draws' weights (chains · draws,); None for equal ones.
+        log_weights: Logarithms of the draws' weights (chains · draws,). Default: equal weights.
     """
     support = densities.support
     if not isinstance(support, Discrete) or not math.isfinite(log_z + std_error):
         return ModeCheck([], 0.0, {})
-    chains, generator = x.shape[:2], densities.generator("modes")
+    generator = densities.generator("modes")
     draws = x.flatten(0, 1).to(densities.device, densities.dtype)
-    target = CountedTarget(densities)
+    target = CountedTarget(densities.target, support)
     names, events, log_p = _likely_events(densities, target, draws, generator)
-    states = _states(names, events, log_p, draws)
-    around = _neighbourhoods(densities, target, names, events, log_p, draws, generator)
-    series = densities.log_target(draws).cpu().reshape(chains) if log_weights is None else None
-    findings, lacking = [], 0.0
-    for region in [*states, *around]:
+    single = [
+        Region(name, log, 0.0, (draws == event).flatten(1).all(1).cpu())
+        for name, event, log in zip(names, events, log_p.tolist(), strict=True)
+    ]
+    regions = single + _union(single, [(each.log_mass, 0.0) for each in single], "events")
+    regions += _neighbourhoods(densities, target, names, events, log_p, draws, generator)
+    series = densities.log_target(draws).cpu().reshape(x.shape[:2]) if log_weights is None else None
+    missed, lacking = [], 0.0
+    for region in regions:
         share, size = _visits(region.inside, series, log_weights)
         log_implied = region.log_mass - log_z
         gap = math.exp(min(log_implied, 700.0)) - share
-        needed = max(SMALLEST_GAP, 2 * std_error)
+        needed = max(1e-3, 2 * std_error)  # less changes log Z too little to matter
         lowest = log_implied - SIGNIFICANT * math.hypot(std_error, region.error)
         p = math.exp(min(lowest, 0.0))
-        missed = math.exp(min(lowest, 700.0)) - share
-        if missed > max(needed, SIGNIFICANT * math.sqrt(p * (1 - p) / size)):
-            findings.append(Finding(region, log_implied, share, size))
+        least_gap = math.exp(min(lowest, 700.0)) - share
+        if least_gap > max(needed, SIGNIFICANT * math.sqrt(p * (1 - p) / size)):
+            missed.append((region, log_implied, share, size))
         elif share or gap <= needed:
             continue
         lacking = max(lacking, math.log1p(gap))
-    diagnostics: dict[str, float] = {
-        "modes_checked": len(events),
-        "modes_evaluations": target.evaluations,
-    }
-    if not findings:
-        return ModeCheck([], lacking, diagnostics)
-    worst = max(findings, key=lambda each: (not each.region.several, each.region.log_mass))
-    return ModeCheck([_reason(worst)], lacking, diagnostics)
+    counts: dict[str, float] = {"modes_checked": len(events)}
+    counts["modes_evaluations"] = target.evaluations
+    if not missed:
+        return ModeCheck([], lacking, counts)
+    worst = max(missed, key=lambda each: (not each[0].several, each[0].log_mass))
+    return ModeCheck([_reason(*worst)], lacking, counts)
 
 
 class CountedTarget:
     r"""A target whose evaluations are counted, with no mass where its log density is NaN."""
 
-    def __init__(self, densities: Densities) -> None:
-        self.target, self.support = densities.target, densities.support
+    def __init__(self, target: ChainTarget, support: Discrete) -> None:
+        self.target, self.support = target, support
         self.evaluations = 0
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
@@ -170,24 +135,25 @@ def _likely_events(
     densities: Densities, target: CountedTarget, draws: Tensor, generator: torch.Generator
 ) -> tuple[list[str], Tensor, Tensor]:
     r"""Constant events and those that climbs lead to: names, events (m, *shape) and log p̃ (m,)."""
-    support = _discrete(densities)
-    device, dtype = densities.device, densities.dtype
+    support, device, dtype = target.support, densities.device, densities.dtype
     values = torch.tensor(support.values, device=device, dtype=dtype)
-    shape = (-1,) + (1,) * len(support.shape)
-    constant = values.view(shape).expand(-1, *support.shape)
+    constant = values.view(-1, *(1 for _ in support.shape)).expand(-1, *support.shape)
     log_p = target.log_unnormalized(constant)
-    if len(values) > MAX_CONSTANT_EVENTS:
-        log_p, chosen = log_p.topk(MAX_CONSTANT_EVENTS)
+    if len(values) > 16:
+        log_p, chosen = log_p.topk(16)
         values, constant = values[chosen], constant[chosen]
     names = [f"the event of all {value:g}" for value in values.tolist()]
     climbed = constant[:0]
     if isinstance(densities.target, RBM) or support.size * (support.count - 1) <= MAX_CALLS:
-        some = torch.randint(len(draws), (CLIMBS,), generator=generator, device=device)
-        random = support.start(CLIMBS, generator, device, dtype)
-        x = torch.cat([constant, random, draws[some]])
-        climber = densities.target if isinstance(densities.target, RBM) else target
-        climbed = _distinct(*tops(climber, x, MAX_ROUNDS), constant)
-    names += [_shown(event) for event in climbed]
+        some = torch.randint(len(draws), (16,), generator=generator, device=device)
+        random = support.start(16, generator, device, dtype)
+        climber: Density = densities.target if isinstance(densities.target, RBM) else target
+        peaks = tops(climber, torch.cat([constant, random, draws[some]]), 20)
+        climbed = _distinct(*peaks, constant)
+    for event in climbed:
+        shown = ", ".join(f"{value:g}" for value in event.flatten()[:8].tolist())
+        more = ", …" if event.numel() > 8 else ""
+        names.append(f"the event ({shown}{more}) that climbing leads to")
     events = torch.cat([constant, climbed])
     log_p = torch.cat([log_p, target.log_unnormalized(climbed)]) if len(climbed) else log_p
     possible = log_p > -math.inf
@@ -196,11 +162,11 @@ def _likely_events(
 
 
 def _distinct(log_p: Tensor, x: Tensor, known: Tensor) -> Tensor:
-    r"""The highest of some events (n, *shape), without those close to one another or to others."""
+    r"""The 8 highest of some events (n, *shape), without those close to one another or to known."""
     chosen = list(known.flatten(1))
     count, close = len(chosen), known[0].numel() // 20
     for row in log_p.argsort(descending=True).tolist():
-        if len(chosen) == count + MAX_CLIMBED_EVENTS:
+        if len(chosen) == count + 8:
             break
         event = x[row].flatten().to(known)
         if all(int((event != other).sum()) > close for other in chosen):
@@ -208,31 +174,28 @@ def _distinct(log_p: Tensor, x: Tensor, known: Tensor) -> Tensor:
     return torch.stack(chosen)[count:].reshape(-1, *known.shape[1:])
 
 
-def _states(names: list[str], events: Tensor, log_p: Tensor, draws: Tensor) -> list[Region]:
-    r"""Single events, and all of them together."""
-    found = []
-    for name, event, log in zip(names, events, log_p.tolist(), strict=True):
-        inside = (draws == event).flatten(1).all(1).cpu()
-        found.append(Region(name, log, 0.0, inside))
-    if len(found) > 1:
-        inside = torch.stack([region.inside for region in found]).any(0)
-        together = f"{len(found)} events together (one is {names[int(log_p.argmax())]})"
-        found.append(Region(together, float(log_p.logsumexp(0)), 0.0, inside, True))
-    return found
-
-
 class Neighbourhood(NamedTuple):
-    r"""An event, if there is one, and the events that a product of independent sites makes likely.
+    r"""An event, if any, and the events that a product of independent sites makes likely."""
 
-    Attributes:
-        log_q: Log probabilities (size, count) of the sites' values.
-        floor: The smallest log probability of an event inside.
-        centre: The codes (size,) of the event.
-    """
+    log_q: Tensor  # log probabilities (size, count) of the sites' values
+    floor: float  # the smallest log probability of an event inside
+    centre: Tensor | None  # the codes (size,) of the event
 
-    log_q: Tensor
-    floor: float
-    centre: Tensor | None
+    @classmethod
+    def of(cls, codes: Tensor, count: int, centre: Tensor | None) -> Neighbourhood:
+        r"""The neighbourhood where chains are, from their codes (n, size).
+
+        A site's rare values are as rare as those of all sites together, which count as two chains,
+        where the chains are too few to tell.
+        """
+        n, size = codes.shape
+        seen = torch.stack([(codes == value).sum(0) for value in range(count)], 1).double()
+        usual = seen.argmax(1, keepdim=True)
+        rare = 1 - (float(seen.gather(1, usual).sum()) - 0.5) / (n * size)
+        prior = torch.full_like(seen, rare / (count - 1)).scatter(1, usual, 1 - rare)
+        around = cls(((seen + 2 * prior) / (n + 2)).log(), -math.inf, centre)
+        floor = float(around.log_prob(codes).min())
+        return around._replace(floor=floor - 1e-9 * abs(floor))  # rounding must not exclude it
 
     def log_prob(self, codes: Tensor) -> Tensor:
         r"""The product's log probabilities (n,) of codes (n, size)."""
@@ -260,63 +223,60 @@ def _neighbourhoods(
     generator: torch.Generator,
 ) -> list[Region]:
     r"""What lies around events, and around short chains from random events; and all of it."""
-    support = _discrete(densities)
-    elsewhere = starts(densities, "target", LOCAL_CHAINS, generator)
+    support = target.support
+
+    def codes_of(x: Tensor) -> Tensor:
+        dtype = torch.uint8 if support.count <= 256 else torch.int64
+        return support.encode(x).flatten(1).round().to(dtype)
+
+    elsewhere = start_events(densities, "target", LOCAL_CHAINS, generator)
     x = torch.cat([events.repeat_interleave(LOCAL_CHAINS, 0), elsewhere])
-    codes = _codes(support, _moved(densities, target, x, generator)).split(LOCAL_CHAINS)
+    codes = codes_of(_moved(densities, target, x, generator)).split(LOCAL_CHAINS)
     names = [f"{name} and the events around it" for name in names]
     names.append("the events that short chains from random starts reach")
-    seen = _codes(support, draws)
-    found: list[Region] = []
+    seen, regions = codes_of(draws), list[Region]()
     fresh: list[tuple[float, float]] = []  # masses of what no neighbourhood before has, and errors
     before: list[Neighbourhood] = []
-    for centre, local in zip([*_codes(support, events), None], codes, strict=True):
-        around = _fitted(local, support.count, centre)
-        picked = torch.multinomial(around.log_q.exp(), LOCAL_SAMPLES, True, generator=generator).T
-        log = around.log_prob(picked)
-        inside = (log >= around.floor) & ~around.at_centre(picked)
-        other = support.decode(picked.to(densities.dtype)).reshape(-1, *support.shape)
+    for centre, local in zip([*codes_of(events), None], codes, strict=True):
+        around = Neighbourhood.of(local, support.count, centre)
+        sampled = torch.multinomial(around.log_q.exp(), LOCAL_SAMPLES, True, generator=generator).T
+        log = around.log_prob(sampled)
+        inside = (log >= around.floor) & ~around.at_centre(sampled)
+        other = support.decode(sampled.to(densities.dtype)).reshape(-1, *support.shape)
         weights = (target.log_unnormalized(other) - log).masked_fill(~inside, -math.inf)
-        exact = -math.inf if centre is None else float(log_p[len(found)])
+        exact = -math.inf if centre is None else float(log_p[len(regions)])
         mass = _mass(weights.cpu(), exact)
-        found.append(Region(names[len(found)], *mass, around.contains(seen).cpu()))
+        regions.append(Region(names[len(regions)], *mass, around.contains(seen).cpu()))
         for each in before:
-            weights = weights.masked_fill(each.contains(picked), -math.inf)
+            weights = weights.masked_fill(each.contains(sampled), -math.inf)
             if centre is not None and bool(each.contains(centre[None])):
                 exact = -math.inf
         fresh.append(_mass(weights.cpu(), exact))
         before.append(around)
-    scale = max(mass for mass, _ in fresh)
-    if len(fresh) > 1 and scale > -math.inf:
-        shares = [math.exp(mass - scale) for mass, _ in fresh]
-        error = math.hypot(*(s * e for s, (_, e) in zip(shares, fresh, strict=True))) / sum(shares)
-        inside = torch.stack([region.inside for region in found]).any(0)
-        top = max(found, key=lambda region: region.log_mass).name
-        together = f"{len(found)} sets of events together (one is {top})"
-        found.append(Region(together, scale + math.log(sum(shares)), error, inside, True))
-    return found
+    return regions + _union(regions, fresh, "sets of events")
 
 
-def _discrete(densities: Densities) -> Discrete:
-    assert isinstance(densities.support, Discrete)
-    return densities.support
-
-
-def _codes(support: Discrete, x: Tensor) -> Tensor:
-    r"""Whole numbers (n, size) of events (n, *shape)."""
-    dtype = torch.uint8 if support.count <= 256 else torch.int64
-    return support.encode(x).flatten(1).round().to(dtype)
+def _union(regions: list[Region], masses: list[tuple[float, float]], kind: str) -> list[Region]:
+    r"""All regions as one, by the log masses and errors of what each adds; none of a single one."""
+    scale = max((mass for mass, _ in masses), default=-math.inf)
+    if len(regions) < 2 or scale == -math.inf:
+        return []
+    shares = [math.exp(mass - scale) for mass, _ in masses]
+    error = math.hypot(*(s * e for s, (_, e) in zip(shares, masses, strict=True))) / sum(shares)
+    inside = torch.stack([region.inside for region in regions]).any(0)
+    top = max(regions, key=lambda region: region.log_mass).name
+    name = f"{len(regions)} {kind} together (one is {top})"
+    return [Region(name, scale + math.log(sum(shares)), error, inside, True)]
 
 
 def _mass(log_weights: Tensor, exact: float) -> tuple[float, float]:
     r"""log (mean of weights + exp(exact)), and its relative standard error."""
-    n = len(log_weights)
     scale = max(float(log_weights.max()), exact)
     if scale == -math.inf:
         return -math.inf, 0.0
     w = (log_weights - scale).exp()
     mean = float(w.mean()) + math.exp(exact - scale)
-    return scale + math.log(mean), float(w.std()) / math.sqrt(n) / mean
+    return scale + math.log(mean), float(w.std()) / math.sqrt(len(w)) / mean
 
 
 def _moved(
@@ -327,44 +287,21 @@ def _moved(
     Sweeps go site by site where that is quick enough, so that chains stay around their start and a
     sampler of the user's that jumps between modes does not take them away.
     """
-    support = _discrete(densities)
-    if isinstance(densities.target, RBM):
-        return densities.target.advance(x, LOCAL_SWEEPS, generator)
-    if support.size * (support.count - 1) <= MAX_CALLS:
+    model, support = densities.target, target.support
+    if not isinstance(model, RBM) and support.size * (support.count - 1) <= MAX_CALLS:
         known = None
         for _ in range(LOCAL_SWEEPS):
             x, known = sweep(target.log_unnormalized, x, support, generator, known=known)
         return x
-    advance: Any = getattr(densities.target, "advance", None)
-    return advance(x, LOCAL_SWEEPS, generator) if callable(advance) else x
-
-
-def _fitted(codes: Tensor, count: int, centre: Tensor | None) -> Neighbourhood:
-    r"""The neighbourhood where chains are, from their codes (n, size).
-
-    A site's rare values are as rare as those of all sites together where the chains are too few to
-    tell.
-    """
-    n, size = codes.shape
-    seen = torch.stack([(codes == value).sum(0) for value in range(count)], 1).double()
-    usual = seen.argmax(1, keepdim=True)
-    rare = 1 - (float(seen.gather(1, usual).sum()) - 0.5) / (n * size)
-    prior = torch.full_like(seen, rare / (count - 1)).scatter(1, usual, 1 - rare)
-    log_q = ((seen + PRIOR_CHAINS * prior) / (n + PRIOR_CHAINS)).log()
-    around = Neighbourhood(log_q, -math.inf, centre)
-    floor = float(around.log_prob(codes).min())
-    return around._replace(floor=floor - 1e-9 * abs(floor))  # rounding must not exclude it
+    return model.advance(x, LOCAL_SWEEPS, generator) if hasattr(model, "advance") else x
 
 
 def _visits(
     inside: Tensor, series: Tensor | None, log_weights: Tensor | None
 ) -> tuple[float, float]:
-    r"""The share of draws in a set, and how many independent draws it is of.
+    r"""The share of draws in a set, and the number of independent draws that they are worth.
 
-    Arguments:
-        inside: Whether each draw is in the set, (n,).
-        series: log p̃ of the draws, (chains, draws), where they have equal weights.
-        log_weights: Logarithms of their weights (n,), where they do not.
+    They have weights, or equal weights and log p̃ as a series (chains, draws).
     """
     if series is None:
         assert log_weights is not None
@@ -374,18 +311,11 @@ def _visits(
     return float(inside.double().mean()), size
 
 
-def _shown(event: Tensor) -> str:
-    values = [f"{value:g}" for value in event.flatten()[:8].tolist()]
-    more = ", …" if event.numel() > 8 else ""
-    return f"the event ({', '.join(values)}{more}) that climbing leads to"
-
-
-def _reason(finding: Finding) -> str:
-    region, log_implied, share, size = finding
+def _reason(region: Region, log_implied: float, share: float, size: float) -> str:
     visited = f"{share:.2%} of about {size:,.0f} independent draws are there"
     if share == 0:
         visited = f"none of about {size:,.0f} independent draws is there"
-    implied = f"a probability of {math.exp(log_implied):.3g}"
+    implied = f"a probability of {math.exp(min(log_implied, 700.0)):.3g}"
     if log_implied > 0:
         implied = f"a probability above 1 (log Z is at least {region.log_mass:.6g})"
     return (

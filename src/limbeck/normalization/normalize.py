@@ -3,6 +3,8 @@ r"""`normalize`: an unnormalised target in; a tractable student of it out."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 
 from limbeck import losses
 from limbeck.arguments import number, whole_number
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.evaluation import evaluating
 from limbeck.inputs import Samples
 from limbeck.inputs.base import Inputs
@@ -19,15 +21,16 @@ from limbeck.losses.base import Loss
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.normalization.bounds import free_energy
-from limbeck.normalization.chains import SCHEMES, Chains
-from limbeck.normalization.compatibility import check_student, check_target, default_student
+from limbeck.normalization.densities import check_student, check_target, default_student
+from limbeck.normalization.importance import free_energy
 from limbeck.normalization.mode_search import climb
-from limbeck.normalization.stages import square_error_then_kl
-from limbeck.training.config import PRESETS, refuse_unknown
-from limbeck.training.distill import distill
+from limbeck.samplers.chains import SCHEMES, Chains, ChainTarget
+from limbeck.training.config import PRESETS, Training
+from limbeck.training.distill import train
 from limbeck.training.preparation import choose_device, whole
 from limbeck.training.result import Result
+from limbeck.training.schedules import Schedule, as_schedule
+from limbeck.training.settings import History
 
 __all__ = [
     "NAMES",
@@ -44,9 +47,6 @@ __all__ = [
 SQUARE_ERRORS = ("square_error", "log_density_error", "square_error_then_kl")
 
 NAMES = ("kl", "reverse_kl", "score_matching", *SQUARE_ERRORS)
-
-DOUBTS = 3.0
-r"""Standard errors that a constant stays below the free energy that it is taken from."""
 
 
 class Constant(NamedTuple):
@@ -86,8 +86,8 @@ def objective(loss: str | Loss, constant: Constant | None) -> Loss:
         return loss
     if constant is not None:
         return losses.log_density_error(constant.value)
-    found: Loss = getattr(losses, loss)()
-    return found
+    named: Loss = getattr(losses, loss)()
+    return named
 
 
 def find_constant(
@@ -111,7 +111,7 @@ def find_constant(
         received = f"None over {target.support!r}, with a student that has no sample"
         raise ArgumentError("c", received, "a number that is at most log Z")
     bound = free_energy(target, student, seed=seed)
-    value = float(bound) - DOUBTS * bound.std_error
+    value = float(bound) - 3 * bound.std_error  # so that it is hardly above log Z
     if not math.isfinite(value):
         received = f"None, and the free energy of the student is {bound}"
         raise ArgumentError("c", received, "a finite number, at most log Z")
@@ -168,7 +168,7 @@ On CD25(500), 2,000 chains and batches of 20, the KL after 20,000 steps is 1.3 n
 advancing all chains with one sweep, 0.4 with three, 0.07 with ten, and the same with twenty.
 """
 
-SETTLED = ("teacher_output", "student_output", "precompute")
+DECIDED = ("teacher_output", "student_output", "precompute")
 r"""Settings of a training that `normalize` decides itself."""
 
 
@@ -212,30 +212,31 @@ def normalize(
 
     Arguments:
         target: An RBM, an Energy, or anything that follows `limbeck.models.energy.Target`.
-        student: A module with `log_prob` over the same support; it is trained in place. None
-            makes a NADE, for discrete supports.
-        loss: A name, or from `limbeck.losses`.
-        steps: The number of steps: 20,000 by default, 30,000 in the preset "thesis".
-        batch_size: Samples a step; 200 by default, 20 in the preset "thesis".
-        chains: The number of chains; see `Chains`.
-        scheme: Which chains advance at a step: "all", or the "block" that is used. "auto" is all
-            on a GPU, a block on a CPU, whose time it saves.
-        sweeps: By how many sweeps; by default 1 for all, and as many as a chain would get by that
-            between two uses, at most 20, for a block.
-        burn_in: Sweeps before the first step.
-        start: Events (m, *shape) that chains start from, such as data.
+        student: A module with `log_prob` over the same support; it is trained in place. Default: a
+            NADE, for discrete supports.
+        loss: A name, or from `limbeck.losses`. Default: "kl".
+        steps: The number of steps. Default: 20,000; 30,000 in the preset "thesis".
+        batch_size: Samples a step. Default: 200; 20 in the preset "thesis".
+        chains: The number of chains; see `Chains`. Default: 2,000.
+        scheme: Which chains advance at a step: "all", or the "block" that is used. Default: all on
+            a GPU, a block on a CPU, whose time it saves.
+        sweeps: By how many sweeps. Default: 1 for all; for a block, as many as a chain would get by
+            that between two uses, at most 20.
+        burn_in: Sweeps before the first step. Default: 2,000.
+        start: Events (m, *shape) that chains start from, such as data. Default: the target's own.
         init: "teacher" sets the student to the target's weights first (a NADE of an RBM), "none"
-            trains it from where it is; "auto" is "teacher" where limbeck makes the student itself.
-        c: The constant of the square error, at most log Z; None finds one: by climbing the
-            target, or, for continuous supports, from the free energy of the student as it starts.
-        switch: The fraction of the steps before "square_error_then_kl" changes over.
+            trains it from where it is. Default: "teacher" where limbeck makes the student itself.
+        c: The constant of the square error, at most log Z. Default: one by climbing the target, or,
+            for continuous supports, from the free energy of the student as it starts.
+        switch: The fraction of the steps before "square_error_then_kl" changes over. Default: 0.1.
         preset: "thesis" for the source text's settings: ADADELTA, batches of 20, 2,000 chains
-            that all advance, a cold start.
-        force: Whether to use score matching on a discrete support all the same.
-        seed: Seeds everything.
-        device: Where to run; "auto" is a GPU if there is one.
-        checkpoint: A folder to write checkpoints to, and to resume from if it holds one.
-        progress: Whether to show bars, if a terminal is there.
+            that all advance, a cold start. Default: "auto".
+        force: Whether to use score matching on a discrete support all the same. Default: False.
+        seed: Seeds everything. Default: 0.
+        device: Where to run. Default: a GPU if there is one.
+        checkpoint: A folder to write checkpoints to, and to resume from if it holds one. Default:
+            none.
+        progress: Whether to show bars, if a terminal is there. Default: True.
         options: Further arguments of `limbeck.distill`: optimizer, schedule, lr, clip, update,
             engine, metrics, held_out, patience, every, seconds, checkpoint_every, ….
     """
@@ -246,7 +247,7 @@ def normalize(
     ):
         if value not in known:
             raise ArgumentError.unknown(name, value, known)
-    refuse_unknown(options, SETTLED)
+    training = Training.from_options(options, DECIDED)
     steps = whole("steps", STEPS[preset] if steps is None else steps)
     chains, seed = whole("chains", chains), whole_number("seed", seed, "a whole number")
     on_policy = refuse_misfits(loss, target, force)
@@ -264,24 +265,34 @@ def normalize(
         if warm:
             warm_start(student, target, torch.Generator().manual_seed(seed))
         constant = find_constant(c, loss, target, student, seed)
-        size = _batch_size(batch_size, preset, None if on_policy else chains)
+        size: int = PRESETS[preset]["batch_size"]
+        if batch_size != "auto":
+            size = whole("batch_size", batch_size)
+        elif not on_policy:
+            size = min(size, chains)
+        source: Inputs
         if on_policy:
-            source = _own_samples(student, options)
+            if training.held_out is not None:
+                expected = "None: reverse_kl is a mean over samples of the student itself"
+                raise ArgumentError("held_out", "held-out inputs", expected)
+            source = Samples(student)
         else:
-            advance = _scheme(scheme, sweeps, preset, place, chains // size)
+            if scheme == "auto":
+                scheme = "all" if preset == "thesis" or place.type == "cuda" else "block"
+            if sweeps is None:  # as many as a chain would get between two uses, were all to advance
+                sweeps = 1 if scheme == "all" else min(max(1, chains // size), BLOCK_SWEEPS)
             source = Chains(
-                target, chains, **advance, burn_in=burn_in, start=start, progress=progress
-            )
-        options |= {"batch_size": size, "preset": preset, "seed": seed}
-        options |= {"device": device, "progress": progress, "checkpoint": checkpoint}
-        if loss == "square_error_then_kl" and constant is not None:
-            result = square_error_then_kl(
-                target, student, source, constant.value, steps=steps, switch=switch, **options
-            )
+                target, chains, scheme=scheme, sweeps=sweeps, burn_in=burn_in, start=start,
+                progress=progress,
+            )  # fmt: skip
+        training = replace(
+            training, steps=steps, batch_size=size, preset=preset, seed=seed, device=device,
+            progress=progress, checkpoint=checkpoint,
+        )  # fmt: skip
+        if loss == "square_error_then_kl" and constant is not None and isinstance(source, Chains):
+            result = square_error_then_kl(target, student, source, constant.value, switch, training)
         else:
-            result = distill(
-                target, student, source, objective(loss, constant), steps=steps, **options
-            )
+            result = train(target, student, source, objective(loss, constant), training)
     about: dict[str, Any] = {"init": "teacher" if warm else "none"}
     if constant is not None:
         about |= {"c": constant.value, "c_origin": constant.origin}
@@ -299,26 +310,117 @@ def normalize(
     return result
 
 
-def _batch_size(batch_size: int | str, preset: str, chains: int | None) -> int:
-    if batch_size != "auto":
-        return whole("batch_size", batch_size)
-    default: int = PRESETS[preset]["batch_size"]
-    return default if chains is None else min(default, chains)
+def square_error_then_kl(
+    target: ChainTarget,
+    student: nn.Module,
+    chains: Chains,
+    c: float,
+    switch: float,
+    training: Training,
+) -> Result:
+    r"""Distil by the square error for a fraction of the steps, and go on by the KL divergence.
+
+    Learning rates follow one schedule through both stages; an optimizer by name starts afresh in
+    the second, whose gradients are of another size. Running out of time in the first ends it all.
+    The chains go on through both stages; each stage has its own folder in `checkpoint`.
+    """
+    number("switch", switch, "a fraction above 0 and below 1", lambda f: 0 < f < 1)
+    steps, limit = training.steps, training.seconds
+    first = min(max(1, round(switch * steps)), steps - 1)
+    if not first:
+        raise ArgumentError("steps", steps, "2 or more, at least one for each stage")
+    folders = subfolders(training.checkpoint, ("1-square-error", "2-kl"))
+    schedule = training.schedule
+    whole = as_schedule(PRESETS[training.preset]["schedule"] if schedule == "auto" else schedule)
+    training = replace(training, every=training.every or max(1, steps // 50))
+    error, kl = losses.log_density_error(c), losses.kl()
+    stage = replace(
+        training, steps=first, checkpoint=folders[0], schedule=SchedulePart(whole, 0, steps)
+    )
+    # the KL is measured along, for the history
+    results = [train(target, student, chains, error + 0.0 * kl, stage)]
+    seconds = results[0].seconds
+    if results[0].failure is None and (limit is None or seconds < limit):
+        stage = replace(
+            training, steps=steps - first, checkpoint=folders[1],
+            schedule=SchedulePart(whole, first, steps),
+            seconds=None if limit is None else limit - seconds,
+        )  # fmt: skip
+        chains.restarts = False
+        results.append(train(target, student, chains, kl, stage))
+    result = joined(results, kl.name)
+    result.settings |= {"loss": f"{error!r}, then {kl!r}", "steps": steps}
+    result.settings["stages"] = [
+        {"loss": repr(loss), "steps": each.steps, "stop_reason": each.stop_reason}
+        for loss, each in zip((error, kl), results, strict=False)
+    ]
+    return result
 
 
-def _scheme(
-    scheme: str, sweeps: int | None, preset: str, place: torch.device, between: int
-) -> dict[str, Any]:
-    r"""Which chains advance, and by how much; there are `between` steps between uses of one."""
-    if scheme == "auto":
-        scheme = "all" if preset == "thesis" or place.type == "cuda" else "block"
-    if sweeps is None:
-        sweeps = 1 if scheme == "all" else min(max(1, between), BLOCK_SWEEPS)
-    return {"scheme": scheme, "sweeps": sweeps}
+@dataclass(frozen=True, repr=False)
+class SchedulePart:
+    r"""A part of a schedule of several stages, as the schedule of one of them."""
+
+    whole: Schedule
+    before: int  # steps of the stages before
+    total: int  # steps of all stages
+
+    def __call__(self, t: Tensor, total: int) -> Tensor:
+        return self.whole(t + self.before, self.total)
+
+    def __repr__(self) -> str:  # a run is recognised by it, so it must not hold an address
+        known = hasattr(self.whole, "__dataclass_fields__")
+        name = repr(self.whole) if known else getattr(self.whole, "__qualname__", "")
+        return f"Part({name}, before={self.before}, total={self.total})"
 
 
-def _own_samples(student: nn.Module, options: dict[str, Any]) -> Inputs:
-    if options.get("held_out") is not None:
-        expected = "None: reverse_kl is a mean over samples of the student itself"
-        raise ArgumentError("held_out", "held-out inputs", expected)
-    return Samples(student)
+def subfolders(checkpoint: str | Path | None, names: Sequence[str]) -> list[Path | None]:
+    r"""A folder for the checkpoints of each stage, in one that holds nothing else."""
+    if checkpoint is None:
+        return [None] * len(names)
+    folder = Path(checkpoint)
+    held = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    if folder.is_file() or held - set(names):
+        raise CheckpointError(
+            f"checkpoint: {folder} holds something else than checkpoints of these stages; "
+            f"expected a new or empty folder, or one with {' and '.join(names)}"
+        )
+    return [folder / name for name in names]
+
+
+def joined(results: Sequence[Result], final: str) -> Result:
+    r"""One result of several stages; its steps go on counting through them.
+
+    Its "loss" is that of the last stage throughout, so that the numbers compare; the stages
+    before must have measured it as a term. Held-out losses before the last stage are of other
+    objectives, and NaN here. `final` is the name of the last stage's loss.
+    """
+    last, before = results[-1], 0
+    recorded = [list(result.history) for result in results if result.history]
+    names = [name for name in (recorded or [[]])[-1] if all(name in each for each in recorded)]
+    columns: dict[str, list[float]] = {name: [] for name in names}
+    for result in results:
+        history = {name: list(values) for name, values in result.history.items()}
+        history["step"] = [before + step for step in history.get("step", [])]
+        if final in history:
+            history["loss"] = history[final]
+        if result is not last and "held_out" in history:
+            history["held_out"] = [math.nan] * len(history["held_out"])
+        for name in names:
+            columns[name].extend(history.get(name, []))
+        before += result.steps
+    failure = last.failure
+    if failure is not None:
+        failure = replace(failure, step=failure.step + before - last.steps)
+    return Result(
+        last.student,
+        History(columns),
+        before,
+        last.stop_reason,
+        sum(result.seconds for result in results),
+        last.engine,
+        dict(last.settings),
+        failure,
+        last.processes,
+        sum(result.compile_seconds for result in results),
+    )

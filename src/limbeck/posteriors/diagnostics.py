@@ -10,8 +10,7 @@ from torch import Tensor
 
 from limbeck.posteriors.arrays import is_whole
 from limbeck.posteriors.structure import Structure
-from limbeck.samplers.diagnostics import effective_size, r_hat
-from limbeck.samplers.running import Running
+from limbeck.samplers.diagnostics import Running, effective_size, r_hat
 from limbeck.storage.files import under
 
 if TYPE_CHECKING:

@@ -1,8 +1,13 @@
-r"""Samplers: chains that advance side by side, one call a sweep; and what their draws are worth."""
+r"""Samplers: chains that advance side by side, one call a sweep; and diagnostics of their draws."""
 
-from limbeck.samplers.diagnostics import effective_size, pareto_k, r_hat, weights_effective_size
+from limbeck.samplers.diagnostics import (
+    Running,
+    effective_size,
+    pareto_k,
+    r_hat,
+    weights_effective_size,
+)
 from limbeck.samplers.gibbs import sweep
-from limbeck.samplers.running import Running
 from limbeck.samplers.slice import Slice
 
 __all__ = [

@@ -36,18 +36,19 @@ def sweep(
     A site's q − 1 other values are evaluated in one call for all chains; the value of the present
     one is known from the site before. A sweep leaves exp(β log p̃) invariant. With sites in the
     fixed order it is not its own reversal: `reverse` gives that, by going through them backwards.
-    Events of probability zero may be met; a chain that finds nothing else around it moves freely
-    until it does. Where the log density is NaN or +∞ the chain becomes NaN.
+    A chain among events of probability zero moves freely until it meets others. Where the log
+    density is NaN or +∞ the chain becomes NaN.
 
     Arguments:
         log_density: log p̃(x), (n,), of events (n, *shape).
         x: The chains (n, *shape); they stay as they are.
         support: Where x lives.
-        generator: The source of randomness, on the chains' device.
-        beta: The power β ≥ 0 of the density.
+        generator: The source of randomness, on the chains' device. Default: torch's own.
+        beta: The power β ≥ 0 of the density. Default: 1.0.
         order: "fixed", or "random" for a new order at each sweep, the same for all chains.
-        reverse: Whether to go through a fixed order backwards.
-        known: log p̃(x) (n,) of the chains as they are, if it is known.
+            Default: "fixed".
+        reverse: Whether to go through a fixed order backwards. Default: False.
+        known: log p̃(x) (n,) of the chains as they are. Default: it is evaluated.
 
     Returns:
         The new chains (n, *shape) and their log p̃, (n,).
@@ -59,15 +60,21 @@ def sweep(
     present = log_density(x.reshape(n, *support.shape)) if known is None else known
     worst = present
     shifts = torch.arange(1, q, device=x.device, dtype=x.dtype)[:, None]
-    for site in _sites(support.size, order, reverse, generator):
+    sites = list(range(support.size - 1, -1, -1) if reverse else range(support.size))
+    if order == "random":
+        device = "cpu" if generator is None else generator.device
+        sites = torch.randperm(support.size, generator=generator, device=device).tolist()
+    for site in sites:
         own = x[:, site].clone()
         values = support.decode((support.encode(own) + shifts) % q)  # (q − 1, n), all but its own
         others = x.repeat(q - 1, 1)
         others[:, site] = values.reshape(-1)
-        found = log_density(others.reshape(-1, *support.shape)).reshape(q - 1, n)
-        worst = torch.maximum(worst, found.amax(0))  # NaN is larger than anything
-        logs = torch.cat([present[None], found])
-        chosen = choose(_power(logs, beta), generator)[None]
+        log = log_density(others.reshape(-1, *support.shape)).reshape(q - 1, n)
+        worst = torch.maximum(worst, log.amax(0))  # NaN is larger than anything
+        logs = torch.cat([present[None], log])
+        # nothing is forbidden at β = 0, where −∞ · 0 would be NaN
+        powers = logs if beta == 1 else logs * beta if beta else torch.zeros_like(logs)
+        chosen = choose(powers, generator)[None]
         present = logs.gather(0, chosen)[0]
         x[:, site] = torch.cat([own[None], values]).gather(0, chosen)[0]
     x = torch.where((worst.isnan() | (worst == math.inf))[:, None], math.nan, x)
@@ -87,20 +94,3 @@ def choose(logs: Tensor, generator: torch.Generator | None = None) -> Tensor:
     below = weights.cumsum(0)
     # rounding may lead beyond the last, back to the first
     return (at * below[-1] >= below).sum(0) % len(logs)
-
-
-def _power(logs: Tensor, beta: float) -> Tensor:
-    r"""β log p̃; nothing is forbidden at β = 0."""
-    if beta == 1:
-        return logs
-    return logs * beta if beta else torch.zeros_like(logs)
-
-
-def _sites(
-    size: int, order: str, reverse: bool, generator: torch.Generator | None
-) -> list[int] | range:
-    if order == "random":
-        device = "cpu" if generator is None else generator.device
-        sites: list[int] = torch.randperm(size, generator=generator, device=device).tolist()
-        return sites
-    return range(size - 1, -1, -1) if reverse else range(size)

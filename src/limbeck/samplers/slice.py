@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,11 +16,7 @@ from limbeck.progress import tracked
 
 __all__ = ["Slice"]
 
-RUNAWAY = 0.01
-r"""Share of a sweep's updates that may take more than half of the steps out without a warning.
-
-What chance adds to it in a sweep of so many updates comes on top.
-"""
+Numbers = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tensor
 
 
 class Slice:
@@ -31,9 +27,8 @@ class Slice:
     left the slice (or have no steps left), and points are drawn from the interval, which shrinks
     to each one that misses, until one is inside the slice.
 
-    All chains move together. The density is asked for both ends in one call, and from then on for
-    the ends and points that are not settled yet; where chains are, it is known. The sampler is an
-    iterator over draws (chains, dim) that never ends.
+    All chains move together: the density is evaluated at both ends in one call, and from then on at
+    the ends and points that still move. The sampler is an endless iterator over draws.
 
     Arguments:
         log_density: The logarithm of the density up to a constant, (n,), of points (n, dim), for
@@ -41,12 +36,12 @@ class Slice:
         start: Where the chains begin, (chains, dim), with a density above zero. Its precision
             and its device are those of the sampler.
         width: How far an end steps: a number, or one for each coordinate. The density is left
-            invariant with any; it takes fewest evaluations with about the width of a slice.
-        seed: The generator's seed.
-        generator: A source of randomness in place of the seed.
-        max_steps_out: How many steps both ends may take together. They are dealt out at random
-            beforehand, which keeps the density invariant where they do not suffice.
-        tune: Whether `burn_in` changes the width.
+            invariant with any; about the width of a slice takes fewest evaluations. Default: 1.0.
+        seed: The generator's seed. Default: 0.
+        generator: A source of randomness in place of the seed. Default: none.
+        max_steps_out: The most steps that both ends may take together. They are dealt out at random
+            beforehand, which keeps the density invariant where they do not suffice. Default: 1000.
+        tune: Whether `burn_in` changes the width. Default: True.
 
     >>> sampler = Slice(lambda x: -x.square().sum(1) / 2, torch.zeros(100, 2)).burn_in(10)
     >>> sampler.step().shape
@@ -56,8 +51,8 @@ class Slice:
     def __init__(
         self,
         log_density: Callable[[Tensor], Tensor],
-        start: Any,
-        width: Any = 1.0,
+        start: Numbers,
+        width: Numbers = 1.0,
         *,
         seed: int = 0,
         generator: torch.Generator | None = None,
@@ -87,7 +82,7 @@ class Slice:
     def step(self) -> Tensor:
         r"""One sweep, an update of each coordinate of each chain: the draws (chains, dim)."""
         _, far = self._sweep()
-        usual = RUNAWAY * self._x.numel()
+        usual = 0.01 * self._x.numel()
         # of a few chains several may be far out by chance, as of a Cauchy distribution
         if far > usual + 4 * math.sqrt(usual) + 1 and not self._warned:
             self._warned = True
@@ -106,15 +101,14 @@ class Slice:
         return self.step()
 
     def burn_in(self, sweeps: int, progress: bool = False) -> Slice:
-        r"""Sweeps that forget the start and find the width: the mean interval of their draws.
+        r"""Sweep away from the start, and set the width to the mean interval of the draws.
 
         It is set after 1, 2, 4, 8, … sweeps and after the last, each time by those since the time
-        before: what the way from the start asked for is forgotten too. Then it stays. Chains that
-        tune themselves as they go do not leave the density invariant.
+        before. Then it stays: chains that tune as they go do not leave the density invariant.
 
         Arguments:
-            sweeps: How many.
-            progress: Whether to show a bar.
+            sweeps: The number of sweeps.
+            progress: Whether to show a bar. Default: False.
 
         Returns:
             The sampler itself.
@@ -140,11 +134,11 @@ class Slice:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         r"""Go on from where `state_dict` was taken."""
-        kept, here = state["chains"], self._x
-        if (kept.shape, kept.dtype) != (here.shape, here.dtype):
-            found = f"{tuple(kept.shape)} of {kept.dtype}, and here {tuple(here.shape)} of "
-            raise CheckpointError(f"checkpoint: the chains in it are {found}{here.dtype}")
-        self._x = kept.to(here, copy=True)
+        stored, here = state["chains"], self._x
+        if (stored.shape, stored.dtype) != (here.shape, here.dtype):
+            both = f"{tuple(stored.shape)} of {stored.dtype}, and here {tuple(here.shape)} of "
+            raise CheckpointError(f"checkpoint: the chains in it are {both}{here.dtype}")
+        self._x = stored.to(here, copy=True)
         self._log = state["log_density"].to(self._log, copy=True)
         self.width = state["width"].to(self.width, copy=True)
         self.sweeps_done, self.evaluations = state["counts"].tolist()
@@ -231,7 +225,7 @@ class Slice:
         return torch.rand(n, generator=self.generator, device=x.device, dtype=x.dtype)
 
 
-def _points(start: Any) -> Tensor:
+def _points(start: Numbers) -> Tensor:
     expected = "finite points (chains, dim) in single or double precision"
     x = _tensor("start", start, expected)
     if not x.is_floating_point() and not x.is_complex():
@@ -243,17 +237,18 @@ def _points(start: Any) -> Tensor:
     return x
 
 
-def _widths(width: Any, x: Tensor) -> Tensor:
+def _widths(width: Numbers, x: Tensor) -> Tensor:
     expected = f"a finite number above zero, or {x.shape[1]} of them"
-    w = _tensor("width", width, expected, dtype=x.dtype, device=x.device)
+    w = _tensor("width", width, expected, x)
     if w.shape not in ((), x.shape[1:]) or not ((w > 0) & (w < math.inf)).all():
         raise ArgumentError("width", repr(width), expected)
     return w.expand(x.shape[1]).contiguous()
 
 
-def _tensor(argument: str, value: Any, expected: str, **options: Any) -> Tensor:
+def _tensor(argument: str, value: Numbers, expected: str, like: Tensor | None = None) -> Tensor:
+    device, dtype = (None, None) if like is None else (like.device, like.dtype)
     try:
-        return torch.as_tensor(value, **options).detach().clone()
+        return torch.as_tensor(value, dtype=dtype, device=device).detach().clone()
     except (TypeError, ValueError, RuntimeError):
         raise ArgumentError(argument, repr(value), expected) from None
 

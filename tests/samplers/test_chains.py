@@ -15,8 +15,8 @@ from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM
-from limbeck.normalization import chains as module
-from limbeck.normalization.chains import SCHEMES, Chains, Continued
+from limbeck.samplers import chains as module
+from limbeck.samplers.chains import SCHEMES, Chains
 from limbeck.supports import Binary, Real, Spins
 
 CPU, DOUBLE = torch.device("cpu"), torch.float64
@@ -98,11 +98,11 @@ def test_batches_stay_as_they_were_when_the_chains_go_on(scheme):
     source = Chains(Counter(), 6, scheme=scheme, burn_in=0)
     first = source.draw(4)
     before = first.clone()
-    place = source._begun().data_ptr()
+    place = source.x.data_ptr()
     for _ in range(5):
         source.draw(4)
     assert torch.equal(first, before)
-    assert source._begun().data_ptr() == place, "chains stay where they are in memory"
+    assert source.x.data_ptr() == place, "chains stay where they are in memory"
 
 
 @every_scheme
@@ -154,7 +154,7 @@ def test_its_batches_are_samples_of_the_target(scheme):
     source.to(CPU, torch.float32, 0)
     x = torch.cat([source(100).x for _ in range(60)])
     assert x.dtype == torch.float32
-    assert source._begun().dtype == DOUBLE, "chains run in the target's own precision"
+    assert source.x.dtype == DOUBLE, "chains run in the target's own precision"
     p = target.log_unnormalized(Binary(5).enumerate(0, 32, dtype=DOUBLE)).softmax(0).detach()
     found = torch.bincount(x.long() @ (2 ** torch.arange(4, -1, -1)), minlength=32)
     assert scipy.stats.chisquare(found, p * len(x)).pvalue > 1e-3
@@ -212,7 +212,7 @@ def test_an_interrupted_distillation_ends_bit_for_bit_where_another_ends(scheme,
     found, resumed = run(11, checkpoint=tmp_path / "run")
     assert torch.equal(found, expected)
     assert resumed.sweeps_done == source.sweeps_done
-    assert torch.equal(resumed._begun(), source._begun())
+    assert torch.equal(resumed.x, source.x)
 
 
 @pytest.mark.parametrize(
@@ -230,10 +230,11 @@ def test_a_state_of_other_chains_is_refused(changed, message):
         Chains(rbm(), **{"count": 12, "burn_in": 5} | changed).load_state_dict(state)
 
 
-def test_continued_goes_on_where_the_chains_stand():
+def test_chains_that_do_not_restart_go_on_where_they_stand():
     one, other = placed(1), placed(1)
     one(4), other(4)
-    going = Continued(one)
+    going = one
+    going.restarts = False
     going.to(CPU, DOUBLE, 99)
     assert torch.equal(going.probe(3).x, other.probe(3).x)
     assert torch.equal(going(4).x, other(4).x)

@@ -10,7 +10,8 @@ import torch
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.normalization.densities import Densities
-from limbeck.normalization.walk import KERNELS, Walk, acceptance_rate, settle, starts
+from limbeck.samplers.chains import KERNELS, Chains, start_events
+from limbeck.samplers.diagnostics import acceptance_rate
 from limbeck.supports import Binary
 from tests.normalization.small import (
     MODES,
@@ -35,8 +36,8 @@ def test_each_kernel_leaves_the_target_as_it_is(kernel):
     _x, log, log_z = table(rbm)
     n = 40_000
     first = Tabular(log).sample(n, generator(1))
-    walk = Walk(Densities(rbm, student(rbm, noise=0.5)), first, generator(2))
-    walk.go(kernel, 3)
+    walk = Chains.at(Densities(rbm, student(rbm, noise=0.5)), first, generator(2))
+    walk.move(kernel, 3)
     p = (log - log_z).exp()
     # χ² of 31 degrees of freedom: 61 is exceeded in one of a thousand
     assert float((n * (frequencies(walk.x, 5) - p).square() / p).sum()) < 61
@@ -47,8 +48,8 @@ def test_each_kernel_leads_to_the_target_from_elsewhere(kernel):
     rbm = random_rbm(visible=5, hidden=3, scale=1.0)
     _, log, log_z = table(rbm)
     n = 40_000
-    walk = Walk(Densities(rbm, student(rbm)), torch.ones(n, 5).double(), generator(3))
-    walk.go(kernel, 40)
+    walk = Chains.at(Densities(rbm, student(rbm)), torch.ones(n, 5).double(), generator(3))
+    walk.move(kernel, 40)
     p = (log - log_z).exp()
     assert float((n * (frequencies(walk.x, 5) - p).square() / p).sum()) < 61
 
@@ -59,8 +60,8 @@ def test_the_acceptance_is_what_weights_foretell():
     q = student(rbm)
     densities = Densities(rbm, q)
     _, logs = densities.drawn(20_000, "proposal")
-    walk = Walk(densities, Tabular(log).sample(20_000, generator()), generator(1))
-    walk.go("metropolis", 2)
+    walk = Chains.at(densities, Tabular(log).sample(20_000, generator()), generator(1))
+    walk.move("metropolis", 2)
     assert walk.acceptance == pytest.approx(acceptance_rate(logs.ratio), abs=0.01)
     ratio = log - q.log_q
     exact = (
@@ -77,13 +78,13 @@ def test_acceptance_rates_of_zero_weights():
 def test_log_densities_are_those_of_where_the_chains_are():
     rbm = random_rbm()
     densities = Densities(rbm, student(rbm))
-    walk = Walk(densities, starts(densities, "target", 50, generator()), generator())
-    for move in (lambda: walk.sweep(3), walk.jump, lambda: walk.go("mixed", 2)):
+    walk = Chains.at(densities, start_events(densities, "target", 50, generator()), generator())
+    for move in (lambda: walk.sweep(3), walk.jump, lambda: walk.move("mixed", 2)):
         move()
         logs, expected = walk.logs(), densities.logs(walk.x)
         torch.testing.assert_close(logs.target, expected.target, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(logs.ratio, expected.ratio, rtol=1e-12, atol=1e-12)
-    assert walk.sweeps == 50 * 5
+    assert walk.sweeps_done == 50 * 5
 
 
 def test_chains_leave_events_without_mass_but_not_those_that_the_proposal_lacks():
@@ -91,8 +92,8 @@ def test_chains_leave_events_without_mass_but_not_those_that_the_proposal_lacks(
     target = Energy(lambda x: torch.where(x[:, 0] > 0, math.inf, 0.0), Binary(3))
     q = Tabular(torch.tensor([0.0, 0, -math.inf, -math.inf, 0, 0, 0, 0]))
     forbidden, missed = torch.ones(40, 3), torch.tensor([[0.0, 1, 0]]).expand(40, 3)
-    walk = Walk(Densities(target, q), torch.cat([forbidden, missed]), generator())
-    walk.go("metropolis", 30)
+    walk = Chains.at(Densities(target, q), torch.cat([forbidden, missed]), generator())
+    walk.move("metropolis", 30)
     assert (walk.x[:40, 0] == 0).all()
     assert torch.equal(walk.x[40:], missed)
 
@@ -102,10 +103,10 @@ def test_settled_chains_find_both_modes_but_stay_where_the_proposal_does_not_rea
     for q, ones in ((student(rbm, faith=1.0), 0.5), (one_mode_student(), None)):
         densities = Densities(rbm, q)
         _, logs = densities.drawn(500, "proposal")
-        zeros = Walk(densities, torch.zeros(400, MODES).double(), generator())
-        settle(zeros, logs.ratio)
-        away = Walk(densities, torch.ones(400, MODES).double(), generator())
-        settle(away, logs.ratio)
+        zeros = Chains.at(densities, torch.zeros(400, MODES).double(), generator())
+        zeros.settle(logs.ratio)
+        away = Chains.at(densities, torch.ones(400, MODES).double(), generator())
+        away.settle(logs.ratio)
         share = [float((walk.x.mean(1) > 0.5).double().mean()) for walk in (zeros, away)]
         assert share == pytest.approx([ones, ones] if ones else [0, 1], abs=0.1)
 
@@ -113,18 +114,20 @@ def test_settled_chains_find_both_modes_but_stay_where_the_proposal_does_not_rea
 def test_starts_are_what_they_are_called():
     rbm = random_rbm()
     densities = Densities(rbm, one_value(1.0))
-    assert (starts(densities, "proposal", 6, generator()) == 1).all()
-    assert starts(densities, "target", 500, generator()).mean() == pytest.approx(0.5, abs=0.03)
-    both = starts(densities, ("proposal", "target"), 501, generator())
+    assert (start_events(densities, "proposal", 6, generator()) == 1).all()
+    assert start_events(densities, "target", 500, generator()).mean() == pytest.approx(
+        0.5, abs=0.03
+    )
+    both = start_events(densities, ("proposal", "target"), 501, generator())
     assert (both[:251] == 1).all()
     assert both[251:].mean() == pytest.approx(0.5, abs=0.04)
-    assert len(starts(densities, ("proposal", "target"), 1, generator())) == 1
+    assert len(start_events(densities, ("proposal", "target"), 1, generator())) == 1
     data = torch.eye(12)
-    chosen = starts(densities, data, 30, generator())
+    chosen = start_events(densities, data, 30, generator())
     assert chosen.dtype == torch.float64
     assert (chosen.sum(1) == 1).all()
     assert len(chosen.argmax(1).unique()) > 5
-    assert torch.equal(chosen, starts(densities, data.to(torch.uint8), 30, generator()))
+    assert torch.equal(chosen, start_events(densities, data.to(torch.uint8), 30, generator()))
 
 
 def one_value(value: float) -> Tabular:
@@ -144,7 +147,7 @@ def one_value(value: float) -> Tabular:
 def test_starts_that_are_no_events_are_refused(data, message):
     densities = Densities(random_rbm(), one_value(0.0))
     with pytest.raises(ArgumentError, match=r"start: expected .*, got .*" + message):
-        starts(densities, data, 5, generator())
+        start_events(densities, data, 5, generator())
 
 
 def test_an_advance_of_another_shape_is_refused():
@@ -153,4 +156,4 @@ def test_an_advance_of_another_shape_is_refused():
     with pytest.raises(
         ArgumentError, match=r"target: expected .*, got chains of shape \(3, 12\) from advance"
     ):
-        Walk(Densities(rbm), torch.zeros(4, 12).double(), generator()).sweep(1)
+        Chains.at(Densities(rbm), torch.zeros(4, 12).double(), generator()).sweep(1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from limbeck.normalization.walk import SIGNIFICANT, difference, drift, memory
+from limbeck.samplers.diagnostics import SIGNIFICANT, difference, drift, memory
 from tests.normalization.small import generator
 
 

@@ -10,7 +10,7 @@ import torch
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM
-from limbeck.normalization.exact import exact_log_z
+from limbeck.normalization.log_partition import exact_log_z
 from limbeck.normalization.mode_search import climb
 from limbeck.supports import Binary, Real, Spins, States
 

@@ -99,14 +99,17 @@ def test_a_proposal_s_own_samples_must_have_mass():
 @pytest.mark.parametrize(
     ("proposal", "message"),
     [
-        (NADE(5, 2, generator=generator()), r"one over Binary\(5\); expected one over Binary"),
-        (NADE(12, 2, support=Spins(12), generator=generator()), r"one over Spins\(12\)"),
-        (Bernoulli(torch.full((5,), 0.5)), r"shape \(8, 5\); expected shape \(n, 12\)"),
-        (Normal(torch.zeros(12), 1.0), "values such as .* expected 0 and 1"),
+        (NADE(5, 2, generator=generator()), r"one over Binary\(12\), got one over Binary\(5\)"),
+        (
+            NADE(12, 2, support=Spins(12), generator=generator()),
+            r"one over Binary\(12\), got one over Spins\(12\)",
+        ),
+        (Bernoulli(torch.full((5,), 0.5)), r"shape \(n, 12\), got shape \(8, 5\)"),
+        (Normal(torch.zeros(12), 1.0), "0 and 1, got .* values such as "),
     ],
 )
 def test_a_proposal_over_something_else_is_refused(proposal, message):
-    with pytest.raises(ArgumentError, match=r"proposal: expected .*, got .*" + message):
+    with pytest.raises(ArgumentError, match="proposal: expected " + message):
         Densities(random_rbm(), proposal)
 
 

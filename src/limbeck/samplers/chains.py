@@ -1,0 +1,530 @@
+r"""Chains of a target, side by side: where they start, how they move, and the draws they give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.arguments import whole_number
+from limbeck.arrays import Batch, tensor_float
+from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.inputs.base import Inputs
+from limbeck.progress import tracked
+from limbeck.samplers.diagnostics import acceptance_rate
+from limbeck.storage.files import differences
+from limbeck.supports import Support
+
+__all__ = [
+    "KERNELS",
+    "SCHEMES",
+    "ChainTarget",
+    "Chains",
+    "Density",
+    "Draws",
+    "Logs",
+    "Pair",
+    "float_tensor",
+    "own_starts",
+    "start_events",
+]  # fmt: skip
+
+SCHEMES = ("all", "block")
+KERNELS = ("target", "metropolis", "mixed")
+
+LONGEST_BURN_IN = 4096
+r"""Steps at the last test of whether chains still depend on their start."""
+
+FINAL_SWEEPS = 10
+r"""Sweeps after the last step of Metropolis: they must change nothing."""
+
+
+class Density(Protocol):
+    r"""An unnormalised density p̃ over a support."""
+
+    @property
+    def support(self) -> Support:
+        r"""Where x lives."""
+
+    def log_unnormalized(self, x: Tensor, /) -> Tensor:
+        r"""log p̃(x), (n,), of events (n, *shape)."""
+
+
+class ChainTarget(Density, Protocol):
+    r"""A density that chains run on; it may also have `start(n, generator)`."""
+
+    def advance(self, x: Tensor, sweeps: int, generator: torch.Generator, /) -> Tensor:
+        r"""Chains (n, *shape) after a number of sweeps."""
+
+
+class Logs(NamedTuple):
+    r"""log p̃(x) and log p̃(x) − log q(x) at events, of any one shape, in float64.
+
+    The second is +∞ where the proposal has no mass, and −∞ where the target has none.
+    """
+
+    target: Tensor
+    ratio: Tensor
+
+    def cpu(self) -> Logs:
+        return Logs(self.target.cpu(), self.ratio.cpu())
+
+
+class Pair(Protocol):
+    r"""A target p̃ and a proposal q over the same support."""
+
+    @property
+    def target(self) -> ChainTarget:
+        r"""The density p̃."""
+
+    support: Support
+    device: torch.device
+    dtype: torch.dtype
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        r"""Events (n, *shape) of the proposal."""
+
+    def log_target(self, x: Tensor) -> Tensor:
+        r"""log p̃(x), (n,)."""
+
+    def logs(self, x: Tensor) -> Logs:
+        r"""Both log densities at events (n, *shape)."""
+
+
+class Draws(NamedTuple):
+    r"""Draws of chains, and log densities on the way to them."""
+
+    x: Tensor  # (chains, draws, *shape)
+    logs: Logs  # (chains, draws), at the draws
+    start: Logs  # (chains,), where the chains began
+    early: Logs  # (chains,), after a quarter of the burn-in; Metropolis: before the last sweeps
+    steps: int  # of each chain before its first draw
+    sweeps: int  # of single chains in all
+    acceptance: float  # share of the proposal's events that were accepted; NaN if none was tried
+    moved: bool  # whether any chain is elsewhere than where it started
+
+
+class Chains(Inputs):
+    r"""Chains of a target side by side. As a source of inputs, a block of them is a batch.
+
+    Samples in a batch are of different chains, hence independent; a chain comes again after all
+    the others have been used. How far it has moved by then depends on the scheme:
+
+    * "all": after each draw all chains advance, so a chain comes again after count / n draws and
+      as many times the sweeps. On a GPU, where a sweep of many chains costs little more than one
+      of few, this is the better one.
+    * "block": only the block about to be used advances. With few sweeps it is cheap, but the
+      student sees nearly the same events again, and the fit is worse for it.
+
+    Arguments:
+        target: What the chains run on: `support`, `log_unnormalized`, `advance`.
+        count: The number of chains, at least the size of a batch. Default: 2000.
+        scheme: "all" or "block". Default: "all".
+        sweeps: Sweeps at each draw. Default: 1.
+        burn_in: Sweeps of all chains before the first draw. Default: 2000.
+        start: Events (m, *shape) to start from, used in turn. Default: the target's own starts, or
+            those of its support.
+        seed: The generator's seed. Default: the seed of the distillation.
+        progress: Whether the burn-in shows a bar, if a terminal is there. Default: True.
+
+    Attributes:
+        x: The chains (count, *shape).
+        sweeps_done: Sweeps of single chains so far, burn-in included.
+    """
+
+    def __init__(
+        self,
+        target: ChainTarget,
+        count: int = 2000,
+        *,
+        scheme: str = "all",
+        sweeps: int = 1,
+        burn_in: int = 2000,
+        start: Tensor | None = None,
+        seed: int | None = None,
+        progress: bool = True,
+    ) -> None:
+        super().__init__(seed)
+        support = getattr(target, "support", None)
+        if not isinstance(support, Support) or not callable(getattr(target, "advance", None)):
+            expected = "a target with a support and advance(x, sweeps, generator)"
+            raise ArgumentError("target", f"an object of type {type(target).__name__}", expected)
+        if scheme not in SCHEMES:
+            raise ArgumentError.unknown("scheme", scheme, SCHEMES)
+        self.target, self.support, self.scheme = target, support, scheme
+        self.count = whole_number("chains", count, "a whole number from 1", least=1)
+        self.sweeps = whole_number("sweeps", sweeps, "a whole number from 1", least=1)
+        self.burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
+        self.start = None if start is None else support.check(start, "start").detach()
+        if self.start is not None and not len(self.start):
+            raise ArgumentError("start", "0 events", "one or more events")
+        self.progress = progress
+        self.restarts = True  # at `to`; the second stage of a training goes on where it stands
+        self.dtype: torch.dtype | None = None  # the student's, once it is known
+        self.pair: Pair | None = None
+        self.place, self.sweeps_done, self.burnt = 0, 0, False
+        self.tried, self.accepted = 0, torch.zeros((), dtype=torch.int64)  # jumps
+        self._x: Tensor | None = None  # at a fixed address once made
+        self._captured: CapturedAdvance | None = None
+        self._logs: Logs | None = None
+        self._proposed: list[Tensor] = []
+
+    @classmethod
+    def at(
+        cls, pair: Pair, x: Tensor, generator: torch.Generator, progress: bool = False
+    ) -> Chains:
+        r"""Chains for an estimate, from events x (chains, *shape); they may jump too."""
+        chains = cls(pair.target, len(x), burn_in=0, progress=progress)
+        chains.pair, chains.device, chains.generator = pair, x.device, generator
+        chains._x, chains.burnt = x.clone(), True
+        return chains
+
+    @property
+    def exact(self) -> bool:
+        r"""Whether the target says that its sweeps leave it invariant."""
+        return bool(getattr(self.target, "exact", True))
+
+    @property
+    def x(self) -> Tensor:
+        if self._x is None:
+            like = float_tensor(self.target)
+            dtype = self.dtype if like is None else like.dtype
+            with torch.no_grad():
+                if self.start is None:
+                    x = own_starts(self.target, self.count, self.generator, self.device, dtype)
+                else:
+                    x = self.start[torch.arange(self.count) % len(self.start)]
+                self._x = x.to(self.device, dtype, copy=True)
+        if self._captured is not None:
+            self._captured.wait()
+        return self._x
+
+    # Inputs of a training
+
+    def draw(self, n: int) -> Tensor:
+        r"""The next n chains, (n, *shape), advanced by the scheme."""
+        if n > self.count:
+            raise ArgumentError("batch_size", n, f"at most {self.count}, the number of chains")
+        x = self._after_burn_in()
+        end, beyond = self.place + n, max(0, self.place + n - self.count)
+        block = torch.cat([x[self.place : end], x[:beyond]])
+        if self.scheme == "block":
+            block = self._advanced(block, self.sweeps)
+            x[self.place : end], x[:beyond] = block[: n - beyond], block[n - beyond :]
+            self.sweeps_done += n * self.sweeps
+        elif x.is_cuda and getattr(self.target, "capturable", False):
+            if self._captured is None:
+                self._captured = CapturedAdvance(self.target, x, self.sweeps, self.generator)
+            self._captured()  # for the next draw: the GPU has until then
+            self.sweeps_done += self.count * self.sweeps
+        else:
+            self.advance(self.sweeps)
+        self.place = end % self.count
+        return block if self.dtype is None else block.to(self.dtype)
+
+    def build(self, drawn: Tensor) -> Batch:
+        return Batch(drawn)
+
+    def probe(self, n: int) -> Batch:
+        r"""A few chains as they are: where they start, if there was no draw yet."""
+        x = self.x[:n].clone()
+        return Batch(x if self.dtype is None else x.to(self.dtype))
+
+    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
+        if not self.restarts:
+            return
+        super().to(device, dtype, seed)
+        self.dtype = dtype
+        if isinstance(self.target, nn.Module):
+            self.target.to(device)
+        self._x = self._captured = None
+        self.place, self.sweeps_done, self.burnt = 0, 0, False
+
+    def state_dict(self) -> dict[str, Tensor]:
+        x = self.x.clone()  # before the generator's state, since it may draw
+        settings = [self.count, SCHEMES.index(self.scheme), self.sweeps, self.burn_in]
+        return super().state_dict() | {
+            "chains": x,
+            "position": torch.tensor([self.place, self.sweeps_done, int(self.burnt)]),
+            "settings": torch.tensor(settings),
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        count, scheme, sweeps, burn_in = state["settings"].tolist()
+        saved = {"chains": count, "scheme": SCHEMES[scheme], "sweeps": sweeps, "burn_in": burn_in}
+        here = {
+            "chains": self.count, "scheme": self.scheme, "sweeps": self.sweeps,
+            "burn_in": self.burn_in,
+        }  # fmt: skip
+        if changed := differences(saved, here):
+            raise CheckpointError(f"checkpoint: it is of other chains: {'; '.join(changed)}")
+        x, stored = self.x, state["chains"]
+        if stored.shape != x.shape:
+            raise CheckpointError(
+                f"checkpoint: the chains in it are {tuple(stored.shape)}, and here {tuple(x.shape)}"
+            )
+        x.copy_(stored)
+        super().load_state_dict(state)
+        self.place, self.sweeps_done, burnt = state["position"].tolist()
+        self.burnt = bool(burnt)
+
+    def _after_burn_in(self) -> Tensor:
+        if not self.burnt:
+            self.sweep(self.burn_in, "burning in")
+            self.burnt = True
+            self._check()
+        return self.x
+
+    def _check(self) -> None:
+        r"""Refuse chains that left the support, or stand where the density is not a number > 0."""
+        self.support.check(self.x, "target.advance")
+        density = getattr(self.target, "log_unnormalized", None)
+        with torch.no_grad():
+            bad = 0 if density is None else int((~density(self.x).isfinite()).sum())
+        if bad:
+            received = f"a log density that is not finite at {bad:,} of {self.count:,} chains"
+            expected = "finite ones after the burn-in; a start where the target has mass may help"
+            raise ArgumentError("target", received, expected)
+
+    # Moves: every one of them leaves the target invariant
+
+    def sweep(self, count: int, label: str = "moving chains") -> None:
+        r"""Advance all chains, in pieces with a bar."""
+        pieces = [10] * (count // 10) + [count % 10] * (count % 10 > 0)
+        for piece in tracked(pieces, label, self.progress):
+            self.advance(piece)
+
+    def advance(self, sweeps: int = 1) -> None:
+        r"""Advance all chains by the target's own sweeps."""
+        self.x.copy_(self._advanced(self.x, sweeps))
+        self._logs = None
+        self.sweeps_done += sweeps * self.count
+
+    def _advanced(self, x: Tensor, sweeps: int) -> Tensor:
+        with torch.no_grad():
+            moved = self.target.advance(x, sweeps, self.generator)
+        if not isinstance(moved, Tensor) or moved.shape != x.shape:
+            received = f"chains of shape {tuple(getattr(moved, 'shape', ()))} from advance"
+            raise ArgumentError("target", received, f"the shape given, {tuple(x.shape)}")
+        return moved
+
+    def jump(self, ahead: int = 1) -> None:
+        r"""A step of independence Metropolis, the first of `ahead`: to an event of q, or not."""
+        pair, n = self._pair(), self.count
+        if not self._proposed:  # a proposal gives many samples at once more quickly
+            rounds = min(ahead, max(1, 2**15 // n))
+            self._proposed = list(pair.sample(rounds * n, self.generator).split(n))
+        y = self._proposed.pop()
+        here, there = self.logs(), pair.logs(y)
+        uniform = torch.rand(n, generator=self.generator, device=y.device, dtype=torch.float64)
+        # Events without mass are left at once, those without density in the proposal never.
+        better = (there.ratio - here.ratio).exp() > uniform
+        taken = better & (here.ratio < math.inf) | (here.target == -math.inf)
+        shape = (-1,) + (1,) * (y.dim() - 1)
+        self.x.copy_(torch.where(taken.view(shape), y, self.x))
+        both = zip(there, here, strict=True)
+        self._logs = Logs(*(torch.where(taken, new, old) for new, old in both))
+        self.tried += n
+        self.accepted = self.accepted.to(y.device) + taken.sum()
+
+    def move(self, kernel: str, steps: int) -> None:
+        r"""Steps of one of the `KERNELS`: sweeps, jumps, or pairs of a jump and a sweep."""
+        if kernel == "target":
+            self.sweep(steps)
+            return
+        for ahead in tracked(range(steps, 0, -1), "moving chains", self.progress):
+            self.jump(ahead)
+            if kernel == "mixed":
+                self.advance()
+
+    def settle(self, log_ratio: Tensor, sweeps: int = 0) -> None:
+        r"""Move chains away from any start, with the proposal's help.
+
+        Sweeps first, so that they fall into the modes that are near. Then jumps between sweeps:
+        they take chains from one mode to another, but not out of one that the proposal misses.
+
+        Arguments:
+            log_ratio: log p̃ − log q (n,) at samples of the proposal: how often jumps succeed.
+            sweeps: The sweeps that chains get, at least. Default: 0.
+        """
+        jumps = math.ceil(5 / max(acceptance_rate(log_ratio), 5 / 300))  # 5 accepted; 300 at most
+        self.sweep(max(50, sweeps // 2))
+        each = max(1, sweeps // (2 * jumps))
+        for ahead in tracked(range(jumps, 0, -1), "settling chains", self.progress):
+            self.jump(ahead)
+            self.advance(each)
+
+    # Draws for an estimate
+
+    def logs(self) -> Logs:
+        r"""Log densities where the chains are, (chains,)."""
+        if self._logs is None:
+            self._logs = self._pair().logs(self.x)
+        return self._logs
+
+    @property
+    def acceptance(self) -> float:
+        r"""The share of jumps that were accepted; NaN if none was tried."""
+        return int(self.accepted) / self.tried if self.tried else math.nan
+
+    def collect(
+        self,
+        kernel: str,
+        burn_in: int | None,
+        per_chain: int,
+        thin: int,
+        settled: Callable[[Logs, Logs, Logs], bool],
+    ) -> Draws:
+        r"""Draws after a burn-in.
+
+        Arguments:
+            kernel: How chains move: one of `KERNELS`.
+            burn_in: Steps before the first draw. None moves until `settled`, with twice as many
+                steps before each test, and then as many again.
+            per_chain: Draws of each chain.
+            thin: Steps between two draws.
+            settled: Whether chains no longer depend on their start, from log densities (chains,) at
+                the start, after a quarter of the steps, and now.
+        """
+        start, origin = self.logs().cpu(), self.x.clone()
+        if burn_in is None:
+            steps, early = self._move_until(kernel, start, settled)
+        else:
+            steps, quarter = burn_in, min(burn_in, max(1, burn_in // 4))
+            self.move(kernel, quarter)
+            early = self.logs().cpu()
+            self.move(kernel, steps - quarter)
+        if kernel == "metropolis":
+            early = self.logs().cpu()
+            self.sweep(FINAL_SWEEPS)
+        parts, x = [self.logs().cpu()], [self.x.clone()]
+        for _ in range(per_chain - 1):
+            self.move(kernel, thin)
+            parts.append(self.logs().cpu())
+            x.append(self.x.clone())
+        logs = Logs(*(torch.stack(part, 1) for part in zip(*parts, strict=True)))
+        moved = bool((self.x != origin).any())
+        ran = self.sweeps_done, self.acceptance, moved
+        return Draws(torch.stack(x, 1), logs, start, early, steps, *ran)
+
+    def _move_until(
+        self, kernel: str, start: Logs, settled: Callable[[Logs, Logs, Logs], bool]
+    ) -> tuple[int, Logs]:
+        r"""The steps that were made, and log densities after a quarter of them."""
+        steps = 2
+        self.move(kernel, steps)
+        recent = [self.logs().cpu()] * 3  # after a quarter, a half and all of the steps
+        while steps < LONGEST_BURN_IN and not (steps >= 8 and settled(start, recent[0], recent[2])):
+            self.move(kernel, steps)
+            steps, recent = 2 * steps, [*recent[1:], self.logs().cpu()]
+        self.move(kernel, steps)
+        return 2 * steps, recent[1]
+
+    def _pair(self) -> Pair:
+        assert self.pair is not None
+        return self.pair
+
+
+def float_tensor(model: object) -> Tensor | None:
+    r"""The first floating-point parameter or buffer of a module: its device and type."""
+    held = (*model.parameters(), *model.buffers()) if isinstance(model, nn.Module) else ()
+    return next((t for t in held if t.is_floating_point()), None)
+
+
+def own_starts(
+    target: ChainTarget,
+    n: int,
+    generator: torch.Generator,
+    device: torch.device,
+    dtype: torch.dtype | None,
+) -> Tensor:
+    r"""Events (n, *shape) that the target gives chains to start from, or else its support."""
+    start = getattr(target, "start", None)
+    if not callable(start):
+        return target.support.start(n, generator, device, dtype or torch.float32)
+    x = target.support.check(start(n, generator), "target.start")
+    if len(x) != n:
+        raise ArgumentError("target", f"{len(x)} events from start({n})", f"{n} events")
+    return x.detach().to(device, dtype)
+
+
+def start_events(
+    pair: Pair,
+    start: str | Tensor | tuple[str | Tensor, ...],
+    n: int,
+    generator: torch.Generator,
+) -> Tensor:
+    r"""Events (n, *shape) that chains of an estimate begin at.
+
+    Starts are "proposal" for samples of it, "target" for `own_starts`, or events (m, *shape) to
+    choose from at random; several of these for an equal part of the chains each.
+    """
+    if isinstance(start, tuple):
+        sizes = [(n + place) // len(start) for place in reversed(range(len(start)))]
+        parts = zip(start, sizes, strict=True)
+        return torch.cat([start_events(pair, each, k, generator) for each, k in parts if k])
+    if isinstance(start, Tensor):
+        rows = start.detach() if start.is_floating_point() else start.to(pair.dtype)
+        pair.support.check(rows, "start")
+        if not len(rows):
+            raise ArgumentError("start", "no events", "one or more")
+        chosen = torch.randint(len(rows), (n,), generator=generator, device=generator.device)
+        return rows.to(pair.device, pair.dtype)[chosen]
+    if start == "proposal":
+        return pair.sample(n, generator)
+    x = own_starts(pair.target, n, generator, pair.device, pair.dtype)
+    if pair.support.discrete:
+        return x
+    # over real numbers, no slice can be taken where the density is zero
+    inside = (pair.log_target(x) > -math.inf).nonzero()[:, 0]
+    if len(inside) in (0, n):
+        return x
+    return x[inside[torch.arange(n, device=x.device) % len(inside)]]
+
+
+class CapturedAdvance:
+    r"""Advances chains in place, beside whatever else the GPU is doing.
+
+    The target's `advance` must never wait for the GPU, and the generator goes on as if nothing were
+    captured. Factors of float32 products are rounded to TF32, as in training; estimates advance
+    their chains at full precision.
+    """
+
+    def __init__(
+        self, target: ChainTarget, x: Tensor, sweeps: int, generator: torch.Generator
+    ) -> None:
+        self.stream = torch.cuda.Stream(x.device)
+        self._ready, self._done = torch.cuda.Event(), torch.cuda.Event()
+        self._pending = False
+        self._graph = torch.cuda.CUDAGraph()
+        self._graph.register_generator_state(generator)
+        state = generator.get_state()
+        self.stream.wait_stream(torch.cuda.current_stream(x.device))
+        with torch.cuda.stream(self.stream), tensor_float(), torch.no_grad():
+            target.advance(x, sweeps, generator)  # so that libraries have chosen their kernels
+        self.stream.synchronize()
+        with torch.cuda.graph(self._graph, stream=self.stream), tensor_float(), torch.no_grad():
+            x.copy_(target.advance(x, sweeps, generator))
+        generator.set_state(state)
+
+    def __call__(self) -> None:
+        r"""Start the next sweeps after all that the current stream has to do so far."""
+        here = torch.cuda.current_stream(self.stream.device)
+        self._ready.record(here)
+        self._ready.wait(self.stream)
+        torch.cuda.set_stream(self.stream)  # a context manager costs as much as the replay
+        try:
+            self._graph.replay()
+        finally:
+            torch.cuda.set_stream(here)
+        self._done.record(self.stream)
+        self._pending = True
+
+    def wait(self) -> None:
+        r"""Make the current stream wait for the chains."""
+        if self._pending:
+            self._done.wait(torch.cuda.current_stream(self.stream.device))
+            self._pending = False
