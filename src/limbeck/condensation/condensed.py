@@ -29,7 +29,7 @@ from limbeck.condensation.serialization import (
     told_diagnostics,
 )
 from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.posteriors.diagnostics import Diagnostics
+from limbeck.posteriors.draws import Diagnostics
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream, StreamEnded

@@ -30,7 +30,7 @@ from limbeck.losses.base import Loss
 from limbeck.models import MLP
 from limbeck.models.preprocessed import Preprocessed, standardising
 from limbeck.outputs import TOLERANCE
-from limbeck.posteriors.arrays import as_array, as_tensor
+from limbeck.posteriors.structure import as_array, as_tensor
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import Stream
 from limbeck.teachers.stored import Stored

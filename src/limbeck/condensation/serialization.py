@@ -13,7 +13,7 @@ from limbeck.condensation import models
 from limbeck.condensation.outcomes import Head
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError
-from limbeck.posteriors.diagnostics import Diagnostics
+from limbeck.posteriors.draws import Diagnostics
 from limbeck.posteriors.structure import Structure
 
 __all__ = [

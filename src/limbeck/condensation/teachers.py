@@ -18,7 +18,7 @@ from limbeck.distributions.base import random
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.evaluation import Evaluated
 from limbeck.inputs import Dataset
-from limbeck.posteriors.diagnostics import Diagnostics
+from limbeck.posteriors.draws import Diagnostics
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import Stream
 from limbeck.posteriors.structure import Structure
