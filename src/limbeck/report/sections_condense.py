@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from limbeck.condensation.agreement import Agreement
-from limbeck.condensation.new_inputs import NewInputs
+from limbeck.condensation.held_out import NewInputs
 from limbeck.report import pictures
 from limbeck.report.blocks import Block, Prose, Section, Stat, TableBlock, from_rich
 from limbeck.report.drawing import Drawing
