@@ -19,7 +19,7 @@ from limbeck.arrays import X, leaves, part_of, rows
 from limbeck.condensation.held_out import OUTCOMES, NewInputs
 from limbeck.condensation.predict_function import PredictFunction, class_logs
 from limbeck.condensation.teachers import AT_ONCE, Average
-from limbeck.distributions import average
+from limbeck.distributions import Distribution, average
 from limbeck.distributions.discrete import Bernoulli, Categorical
 from limbeck.posteriors.draws import Draws
 from limbeck.text import compared
@@ -34,8 +34,8 @@ class Agreement:
     r"""A student beside the average over draws, at some inputs.
 
     Attributes:
-        inputs: How many inputs; of a density without inputs, how many samples.
-        draws: How many draws the average is over.
+        inputs: The number of inputs; of a density without inputs, the number of samples.
+        draws: The number of draws that the average is over.
         mean_error: The mean of |t − f|: of class probabilities, of the means of y, or of densities.
         max_error: The largest.
         kl: The mean of KL(t ‖ f), in nats.
@@ -122,17 +122,7 @@ def agreement(
     bytes_: tuple[int, int],
     seed: int = 0,
 ) -> Agreement:
-    r"""Compare a student with the average over draws.
-
-    Arguments:
-        predict: The user's function.
-        draws: The draws.
-        student: From inputs to distributions.
-        x: The inputs.
-        y: Outcomes (n, ...) at the inputs, if there are any.
-        bytes_: Bytes of the draws and of the student.
-        seed: For outcomes by which divergences of densities are estimated.
-    """
+    r"""Compare a student with the average over draws."""
     n, generator = rows(x), torch.Generator().manual_seed(seed)
     each = draws.count * predict.numbers * draws.flat.element_size()
     size = n if predict.classes is not None else max(1, min(n, AT_ONCE // (each * OUTCOMES)))
@@ -170,16 +160,7 @@ def density_agreement(
     bytes_: tuple[int, int],
     seed: int = 0,
 ) -> Agreement:
-    r"""The same of a density without inputs, at samples of the average over draws.
-
-    Arguments:
-        predict: The user's function of a draw.
-        draws: The draws.
-        student: A density with `log_prob`.
-        y: Outcomes (n, ...), if there are any.
-        bytes_: Bytes of the draws and of the student.
-        seed: For the samples.
-    """
+    r"""The same of a density without inputs, at samples of the average over draws."""
     t = average(predict.stacked(draws.structure.unflatten(draws.flat)))
     events = t.sample((SAMPLES,), torch.Generator().manual_seed(seed))
     size = max(1, AT_ONCE // (draws.count * predict.numbers * draws.flat.element_size()))
@@ -212,7 +193,9 @@ def _means(one: Tensor, other: Tensor) -> tuple[float, float]:
     return one.mean().item(), other.mean().item()
 
 
-def _divergence(t: Any, f: Any, classes: bool, generator: torch.Generator) -> Tensor:
+def _divergence(
+    t: Distribution, f: Distribution, classes: bool, generator: torch.Generator
+) -> Tensor:
     r"""KL(t ‖ f) at each input, (n,); of densities, estimates (OUTCOMES · n,)."""
     if classes:
         of_t, of_f = class_logs(t), class_logs(f)

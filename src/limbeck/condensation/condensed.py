@@ -29,14 +29,15 @@ from limbeck.condensation.predict_function import (
 from limbeck.condensation.sample_bag import SampleBag, WarnOnce, marginal
 from limbeck.condensation.teachers import user_stacklevel
 from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.posteriors.draws import Diagnostics, Draws
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
 from limbeck.posteriors.structure import Structure
-from limbeck.posteriors.structure import as_parts as parts_of
 from limbeck.progress import watched
 from limbeck.storage import files
+from limbeck.teachers.base import Teacher
 from limbeck.training.config import Training
 from limbeck.training.loop import Run
 from limbeck.training.preparation import prepare
@@ -56,9 +57,9 @@ class Condensed(Result):
 
     Attributes:
         diagnostics: R̂ and effective sizes of the draws, with reasons to distrust them; None where
-            they cannot be told.
-        notes: What there is to know beside.
-        used: How many draws were used; those of a stored posterior count once.
+            they are not known.
+        notes: Further remarks.
+        used: The number of draws that were used; those of a stored posterior count once.
         draw_bytes: The bytes of the draws that were in memory at once.
         head: How the student's outputs are read; None of a density without inputs.
         calling: The user's function; None where predictions were given.
@@ -83,7 +84,7 @@ class Condensed(Result):
         return sum(tensor.numel() * tensor.element_size() for tensor in state)
 
     @torch.no_grad()
-    def predict(self, x: Any = None) -> Any:
+    def predict(self, x: object = None) -> Any:
         r"""The distribution of y at inputs x, an array, a tensor or a dict of such.
 
         It is right at each single input; samples at several are independent of each other, as
@@ -95,17 +96,17 @@ class Condensed(Result):
         return marginal(self.head.read(self.student(self._to_student(x))), once)
 
     def report(
-        self, x: Any = None, y: Any = None, *, posterior: Any = None, draws: int = 10_000
+        self, x: object = None, y: object = None, *, posterior: object = None, draws: int = 10_000
     ) -> Agreement:
         r"""The student beside the average over all draws: errors, divergence, bytes, time.
 
         Arguments:
             x: Inputs, best such as the student has not seen; None for a density without inputs,
                 which is compared at samples of the average.
-            y: Outcomes there, if known, whose log probabilities are compared.
-            posterior: Draws to average over; None takes those that were condensed, which a result
-                that was read back has forgotten. Of a stream, further ones are taken.
-            draws: How many draws to take of a stream.
+            y: Outcomes there, if known, whose log probabilities are compared. Default: None.
+            posterior: Draws to average over. Default: those that were condensed, or further ones of
+                a stream; a loaded result has none.
+            draws: Number of draws to take of a stream. Default: 10,000.
         """
         if self.calling is None and not isinstance(self.student, SampleBag):
             expected = (
@@ -116,8 +117,8 @@ class Condensed(Result):
         if given is None:
             raise ArgumentError("posterior", None, "the draws, which are not saved with a result")
         if isinstance(given, Stream):
-            some = parts_of(_further(given, whole_number("draws", draws, "a whole number", 2)))
-            given = Draws({name: part[None] for name, part in some.items()})
+            n = whole_number("draws", draws, "a whole number", 2)
+            given = Draws.one_chain(_further(given, n))
         like = next(self.student.parameters())
         stored = given.to(like.device, like.dtype)
         size = stored.count * stored.structure.dim * like.element_size()
@@ -131,14 +132,14 @@ class Condensed(Result):
         if calling is None:
             assert isinstance(self.student, SampleBag)
             calling = PredictFunction(self.student.predict, stored.take([0, 1]), inputs)
-        found = agreement(calling, stored, self.predict, inputs, outcomes, (size, self.bytes))
-        return replace(found, new_inputs=self.new_inputs)
+        result = agreement(calling, stored, self.predict, inputs, outcomes, (size, self.bytes))
+        return replace(result, new_inputs=self.new_inputs)
 
     def save(self, folder: str | Path) -> Path:
-        r"""Write the student and its story into a folder, and how its answers are read.
+        r"""Write the student, its history and the form of its outputs into a folder.
 
-        A ready-made model of `limbeck.condensation.models` is remembered by its name and settings;
-        a function of your own is not saved, and `load` asks for it. Draws are not saved either.
+        A ready-made model of `limbeck.condensation.models` is saved by its name and settings; a
+        function of your own is not saved, and `load` needs it again. Draws are not saved either.
         """
         folder = super().save(folder)
         about = {
@@ -159,7 +160,7 @@ class Condensed(Result):
         *,
         predict: Callable[..., Any] | None = None,
     ) -> Condensed:
-        r"""Read a result back; it predicts and is exported as before, and has forgotten its draws.
+        r"""Read a result back; it predicts and is exported as before, but has no draws.
 
         Arguments:
             folder: What `save` wrote.
@@ -245,14 +246,14 @@ def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def _worth(found: Diagnostics) -> str:
+def _worth(diagnostics: Diagnostics) -> str:
     r"""The largest R̂ and the smallest effective size of those that can be told."""
-    r_hat, ess = (each[each.isfinite()].tolist() for each in (found.r_hat, found.ess))
+    r_hat, ess = (each[each.isfinite()].tolist() for each in (diagnostics.r_hat, diagnostics.ess))
     most = f"at most {max(r_hat):.3f}" if r_hat else "not known"
     return f"{most}, " + (f"at least {min(ess):,.0f}" if ess else "not known: too few draws")
 
 
-def _further(stream: Stream, n: int) -> Any:
+def _further(stream: Stream, n: int) -> X:
     r"""The next draws of a stream that has not ended."""
     try:
         return stream.next(n)
@@ -262,7 +263,9 @@ def _further(stream: Stream, n: int) -> Any:
         raise ArgumentError("posterior", received, expected) from end
 
 
-def run_steps(teacher: Any, student: nn.Module, inputs: Any, loss: Loss, training: Training) -> Run:
+def run_steps(
+    teacher: Teacher | None, student: nn.Module, inputs: Inputs, loss: Loss, training: Training
+) -> Run:
     r"""All steps of a distillation, or as many as there are draws for.
 
     If the iterator of draws ends, fails or gives a bad batch after the first step, the student so

@@ -78,11 +78,6 @@ class Pairs(Nested):
     An outcome is drawn by the teacher: one posterior draw an input, then y of its prediction. So
     −log f(y|x) is in the mean the cross entropy with the average over all draws, however few of
     them are in memory.
-
-    Arguments:
-        inputs: The source of x.
-        outcomes: From (batch, generator) to a Pair; it may have a state of its own.
-        state: That state, or None.
     """
 
     def __init__(self, inputs: Inputs, outcomes: Outcomes, state: Stateful | None = None) -> None:
@@ -141,18 +136,14 @@ class pair_derivative_error(Loss):  # noqa: N801 - losses are written as functio
         return residual[:, 0, :size].square().sum(1) / 2
 
 
-WEIGHTED = ("log", "teacher")  # the domain and the weight that outcomes of the teacher give
-
-
 def pair_losses(loss: Loss) -> Loss:
     r"""The losses on pairs that stand for losses on classes."""
     total: Any = 0
+    weighted = ("log", "teacher")
     for coefficient, term in loss:
         if isinstance(term, kl) or (isinstance(term, cross_entropy) and term.temperature == 1):
             own: Loss = kl()
-        elif (
-            isinstance(term, derivative_error) and term.domain == "log" and term.weight == "teacher"
-        ):
+        elif isinstance(term, derivative_error) and (term.domain, term.weight) == weighted:
             own = pair_derivative_error()
         elif isinstance(term, pair_derivative_error):
             own = term
@@ -166,14 +157,7 @@ def pair_losses(loss: Loss) -> Loss:
 def outcomes_of_draws(
     function: PredictFunction, loss: Loss, stored: Draws | None, fresh: DrawSource
 ) -> tuple[Teacher | None, Outcomes]:
-    r"""Outcomes, one of a fresh draw's prediction at each input; and a teacher of derivatives.
-
-    Arguments:
-        function: The user's function.
-        loss: The loss on pairs, which may need derivatives of the teacher.
-        stored: Draws to average those over at each pair; None for the draw that y came from.
-        fresh: The source of fresh draws.
-    """
+    r"""Outcomes, one of a fresh draw's prediction at each input; and a teacher of derivatives."""
     derivatives = any("derivatives" in term.asks for _, term in loss)
     if derivatives and function.batch:
         received = f"{loss!r} of outcomes of shape {function.batch}"
@@ -243,12 +227,7 @@ def with_outcomes(
 
 
 class Events(Inputs):
-    r"""Samples of the posterior predictive density: one fresh draw each, then an event of it.
-
-    Arguments:
-        function: The user's function of a draw.
-        source: The source of draws.
-    """
+    r"""Samples of the posterior predictive density: one fresh draw each, then an event of it."""
 
     def __init__(self, function: PredictFunction, source: DrawSource) -> None:
         super().__init__()

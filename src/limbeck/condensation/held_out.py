@@ -17,7 +17,7 @@ from torch import Tensor
 from limbeck.arrays import X, join, map_tensors, part_of, rows
 from limbeck.condensation.predict_function import PredictFunction, class_logs
 from limbeck.condensation.teachers import AT_ONCE, Average, bytes_of, strata, user_stacklevel
-from limbeck.distributions import average
+from limbeck.distributions import Distribution, average
 from limbeck.errors import ArgumentError, HeldOutWarning
 from limbeck.inputs import Dataset, Loader, Mix, Seek, as_inputs
 from limbeck.inputs.base import Inputs, Nested
@@ -351,15 +351,7 @@ r"""From inputs to divergences (n,), and to the Monte Carlo errors (n,) of the a
 def check_new_inputs(
     split: HeldOut, trained: Inputs, measure: Measure, seed: int, note: str = ""
 ) -> NewInputs:
-    r"""Measure a student at new inputs and at training inputs; warn if it is clearly worse there.
-
-    Arguments:
-        split: The held-out inputs.
-        trained: The source that the student was trained with.
-        measure: Its divergence from the average.
-        seed: The seed of the choice of rows.
-        note: A further remark on the held-out inputs.
-    """
+    r"""Measure a student at new and at training inputs; warn if it is clearly worse at new ones."""
     try:
         new, known = _new_rows(split, trained, seed)
         before = _training_rows(split, trained, seed)
@@ -446,12 +438,6 @@ def posterior_divergence(
     The draws are taken in two halves, whose difference gives the error of their average: with d the
     difference of log probabilities, whose variance is four times that of the average, the
     divergence of the average from what it estimates is about ⅛ of the mean of d².
-
-    Arguments:
-        predict: The user's function.
-        draws: The draws; of very many, some are taken, spread over all chains and times.
-        student: From inputs to distributions.
-        seed: The seed of the choice of draws, and of outcomes.
     """
     classes = predict.classes is not None
 
@@ -481,14 +467,12 @@ def posterior_divergence(
 def _halves(draws: Draws, most: int, generator: torch.Generator) -> list[Draws]:
     r"""The draws as two halves, by chain or by time; or a single one as it is."""
     if draws.count > most:
-        some = draws.take(strata(draws.count, most, generator))
-        parts = {"": some} if isinstance(some, Tensor) else some
-        draws = Draws(map_tensors(lambda part: part[None], parts), draws.dtype, draws.device)
+        draws = Draws.one_chain(draws.take(strata(draws.count, most, generator)))
     return [draws] if draws.count < 2 else [*draws.split()]
 
 
 def _compare_classes(
-    predict: PredictFunction, halves: list[Draws], f: Any, x: X, generator: torch.Generator
+    predict: PredictFunction, halves: list[Draws], f: Distribution, x: X, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     logs = [Average(predict, half)(x).double() for half in halves]
     t = _together(logs, halves)
@@ -498,7 +482,7 @@ def _compare_classes(
 
 
 def _compare_densities(
-    predict: PredictFunction, halves: list[Draws], f: Any, x: X, generator: torch.Generator
+    predict: PredictFunction, halves: list[Draws], f: Distribution, x: X, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     means = [average(predict.stacked(half.structure.unflatten(half.flat), x)) for half in halves]
     some = OUTCOMES // len(halves)
@@ -517,7 +501,9 @@ def _together(logs: list[Tensor], halves: list[Draws]) -> Tensor:
 
 
 @torch.no_grad()
-def divergence(t: Any, f: Any, classes: bool, generator: torch.Generator) -> Tensor:
+def divergence(
+    t: Distribution, f: Distribution, classes: bool, generator: torch.Generator
+) -> Tensor:
     r"""KL(t ‖ f) at each input, (n,); of densities an estimate."""
     if classes:
         of_t, of_f = class_logs(t).double(), class_logs(f).double()

@@ -131,8 +131,8 @@ class PredictFunction:
             self.mapped = not self.reason
             self._known = self.mapped
             with count:
-                found = self._raw(first(draws), x)
-            self.example = self._checked(found, x)
+                example = self._raw(first(draws), x)
+            self.example = self._checked(example, x)
             self.unused = unused_variables(self.function, *self._given(first(draws), x))
             for draw in range(1, rows(draws)):
                 self._checked(self._raw(first(part_of(draws, draw, 1)), x), x)
@@ -183,10 +183,10 @@ class PredictFunction:
         return mapped(self._one(draw, map_tensors(lambda t: t.unsqueeze(0), x)), _row)
 
     def _one(self, draw: X, x: X | None) -> Any:
-        found = self._raw(draw, x)
+        prediction = self._raw(draw, x)
         if not self._known:
-            found = as_distribution(found, self.argument, self._like)
-        return broadcast(found)
+            prediction = as_distribution(prediction, self.argument, self._like)
+        return broadcast(prediction)
 
     def _raw(self, draw: X, x: X | None) -> Any:
         return self.function(*self._given(draw, x))
@@ -196,8 +196,8 @@ class PredictFunction:
         given = [draw] if x is None else [draw, x]
         return [_as_arrays(each) for each in given] if self.arrays else given
 
-    def _checked(self, found: Any, x: X | None) -> Any:
-        return check(found, None if x is None else rows(x), self.argument, self._like)
+    def _checked(self, prediction: object, x: X | None) -> Any:
+        return check(prediction, None if x is None else rows(x), self.argument, self._like)
 
     def _choose_arrays(self, draws: X, x: X | None, error: Exception) -> None:
         r"""Find out what a function takes that torch cannot map: arrays, or else tensors."""
@@ -251,10 +251,12 @@ class NumberCounter(TorchDispatchMode):
         super().__init__()
         self.numbers = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        self.numbers += sum(leaf.numel() for leaf in leaves(found))
-        return found
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.numbers += sum(leaf.numel() for leaf in leaves(result))
+        return result
 
 
 def _inner(distribution: Any) -> Any:
@@ -276,11 +278,11 @@ def _class_count(distribution: Any, argument: str) -> int | None:
     return 2 if isinstance(inner, Bernoulli) else int(inner.outputs.shape[-1])
 
 
-def class_logs(found: Any) -> Tensor:
+def class_logs(distribution: Any) -> Tensor:
     r"""Log probabilities (..., K) of a distribution over classes, or of a mixture of such."""
-    while isinstance(found, Mixture):
-        found = found.components.mixed(found.log_weights)
-    logs: Tensor = found.log_probabilities
+    while isinstance(distribution, Mixture):
+        distribution = distribution.components.mixed(distribution.log_weights)
+    logs: Tensor = distribution.log_probabilities
     return logs
 
 
@@ -300,10 +302,10 @@ def first(tree: X) -> Any:
     return map_tensors(lambda tensor: tensor[0], tree)
 
 
-def stack(found: Sequence[Any]) -> Any:
+def stack(distributions: Sequence[Any]) -> Any:
     r"""Distributions of the same kind with one more dimension in front."""
-    columns = zip(*(tensors(each) for each in found), strict=True)
-    return mapped(found[0], lambda value, dims: torch.stack(next(columns)))
+    columns = zip(*(tensors(each) for each in distributions), strict=True)
+    return mapped(distributions[0], lambda value, dims: torch.stack(next(columns)))
 
 
 def _row(value: Tensor, dims: int) -> Tensor:

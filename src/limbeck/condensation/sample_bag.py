@@ -52,8 +52,8 @@ def over_draws(function: Callable[[X], D], draws: X) -> D:
     count = rows(draws)
     level = _vmap_increment_nesting(count, "error")
     try:
-        found = function(map_tensors(lambda part: _add_batch_dim(part, 0, level), draws))
-        return mapped(found, lambda value, dims: _remove_batch_dim(value, level, count, 0))
+        stacked = function(map_tensors(lambda part: _add_batch_dim(part, 0, level), draws))
+        return mapped(stacked, lambda value, dims: _remove_batch_dim(value, level, count, 0))
     finally:
         _vmap_decrement_nesting()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -73,12 +73,7 @@ class DrawSource(Protocol):
 
 
 class ResampledDraws:
-    r"""Stored draws at random, so that their mean is the average over all of them.
-
-    Arguments:
-        draws: The draws, which stay where they are: those that are taken are converted.
-        seed: The generator's seed.
-    """
+    r"""Stored draws at random, so that their mean is the average over all of them."""
 
     def __init__(self, draws: Draws, seed: int = 0) -> None:
         self.draws, self.structure = draws, draws.structure
@@ -101,10 +96,6 @@ class RecordedStream:
     r"""A stream that keeps some of its draws, each with the same chance, in constant memory.
 
     A student is compared with these after training, without further draws of the chain.
-
-    Arguments:
-        stream: The stream.
-        seed: The seed of the choice.
     """
 
     def __init__(self, stream: Stream, seed: int = 0) -> None:
@@ -127,9 +118,7 @@ class RecordedStream:
         r"""The draws that were kept; None if there were none."""
         if self.rows is None:
             return None
-        parts = self.structure.unflatten(self.rows[: self.seen])
-        named = {"": parts} if isinstance(parts, Tensor) else parts
-        return Draws({name: part[None] for name, part in named.items()})
+        return Draws.one_chain(self.structure.unflatten(self.rows[: self.seen]))
 
     def state_dict(self) -> dict[str, Tensor]:
         state = self.stream.state_dict() | {"record.generator": self.generator.get_state()}
@@ -237,11 +226,6 @@ class Average(nn.Module):
     r"""log ⟨p(y|x, w)⟩ over stored draws w: of all classes y, (n, K), or at given y, (n,).
 
     Draws are gone through in blocks, so that memory stays bounded for any number of them.
-
-    Arguments:
-        predict: The user's function.
-        draws: The draws, all of which are kept in memory.
-        pairs: Whether inputs are pairs of x and y, as `limbeck.condensation.outcomes` has them.
     """
 
     flat: Tensor
@@ -314,13 +298,7 @@ class AverageTeacher(Teacher):
 
 
 def average_teacher(predict: PredictFunction, draws: Draws, pairs: bool = False) -> Teacher:
-    r"""A teacher that averages predictions over all stored draws.
-
-    Arguments:
-        predict: The user's function.
-        draws: The draws.
-        pairs: Whether to teach the density of pairs of x and y in place of all classes.
-    """
+    r"""A teacher that averages predictions over all stored draws."""
     source, form = Average(predict, draws, pairs), "log_density" if pairs else "log_probabilities"
     if predict.mapped:
         return AverageTeacher(source, form)
@@ -340,10 +318,6 @@ class OneDraw:
 
     def __init__(self, predict: PredictFunction, source: DrawSource, share: int = 1) -> None:
         self.predict, self.source, self.share = predict, source, share
-
-    def draw(self, n: int) -> X:
-        r"""The next n draws."""
-        return self.source.next(n)
 
     def __call__(self, x: X, drawn: X) -> Tensor:
         n = rows(x)
@@ -372,7 +346,7 @@ def one_draw_teacher(predict: PredictFunction, source: DrawSource, share: int = 
     """
     answer = OneDraw(predict, source, share)
     if predict.mapped:
-        return Teacher(answer, "log_probabilities", exact=False, draw=answer.draw)
+        return Teacher(answer, "log_probabilities", exact=False, draw=source.next)
     function = lambda x: answer(x, source.next(rows(x)))  # noqa: E731
     return UnmappedTeacher(predict, function, "log_probabilities", source)
 
@@ -391,7 +365,11 @@ class UnmappedTeacher(Opaque):
     r"""A teacher whose function torch cannot map: it is called outside the step."""
 
     def __init__(
-        self, predict: PredictFunction, function: Any, form: str, source: DrawSource | None = None
+        self,
+        predict: PredictFunction,
+        function: Callable[[X], Tensor],
+        form: str,
+        source: DrawSource | None = None,
     ) -> None:
         super().__init__(function, form, exact=source is None)
         self.predict, self.draws = predict, source

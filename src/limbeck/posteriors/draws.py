@@ -89,10 +89,15 @@ class Draws:
         self.device = device or next(places, torch.device("cpu"))
         self.notes = tuple(notes)
 
+    @classmethod
+    def one_chain(cls, draws: X) -> Draws:
+        r"""Draws (n, ...) as they were taken, as one chain."""
+        return cls({name: part[None] for name, part in as_parts(draws).items()})
+
     def __len__(self) -> int:
         return self.count
 
-    def take(self, index: int | Sequence[int] | Tensor) -> X:
+    def take(self, index: int | Sequence[int] | np.ndarray | Tensor) -> X:
         r"""Draws by number, in the structure: (m, ...) each, or one draw for a single number."""
         index = torch.as_tensor(index)
         if index.is_floating_point() and index.numel():

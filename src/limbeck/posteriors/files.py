@@ -193,11 +193,6 @@ def open_files(
     r"""The variables of a file, as long as it is open.
 
     Large arrays are left in the file where it allows that: npy, npz that is not compressed.
-
-    Arguments:
-        files: A path; several of CSV files, which are chains.
-        choose: Selects among the names.
-        layout: How axes are read where the file does not say.
     """
     paths = [Path(path) for path in ([files] if isinstance(files, str | os.PathLike) else files)]
     kinds = {path.suffix.lower() for path in paths}

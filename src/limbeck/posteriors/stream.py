@@ -95,12 +95,7 @@ class StreamBroken(StreamEnded):
 
 
 class OnlineDiagnostics:
-    r"""R̂ and effective sizes of some of the chains and coordinates of parallel chains.
-
-    Arguments:
-        structure: What draws look like.
-        chains: The number of draws of a batch.
-    """
+    r"""R̂ and effective sizes of some of the chains and coordinates of parallel chains."""
 
     def __init__(self, structure: Structure, chains: int) -> None:
         self.chains, self.diagnosed = chains, min(chains, DIAGNOSED_CHAINS)
