@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from limbeck.condensation.condense import condense
-from limbeck.condensation.outcomes import ClassLogs
+from limbeck.condensation.predict_function import ClassLogs
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.demo.condensation import GRID, MonteCarlo, log_posterior, sampler
 from limbeck.distributions.discrete import Bernoulli

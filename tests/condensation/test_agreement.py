@@ -9,7 +9,7 @@ import torch
 
 from limbeck.condensation import agreement as agreements
 from limbeck.condensation.agreement import SAMPLES, agreement, density_agreement
-from limbeck.condensation.predict_function import Predict
+from limbeck.condensation.predict_function import PredictFunction
 from limbeck.distributions import Mixture, Normal
 from limbeck.posteriors.read import as_draws
 
@@ -24,7 +24,9 @@ def density(w):
 def compare(**options):
     draws = as_draws(MEANS)
     student = Normal(torch.tensor(0.4, dtype=DOUBLE), torch.tensor(1.4, dtype=DOUBLE))
-    return student, density_agreement(Predict(density, MEANS, None), draws, student, **options)
+    return student, density_agreement(
+        PredictFunction(density, MEANS, None), draws, student, **options
+    )
 
 
 def test_densities_are_compared_at_samples_of_the_average():
@@ -62,7 +64,7 @@ def test_the_time_of_a_part_stands_for_that_of_all(monkeypatch):
 
     x = torch.linspace(-1, 1, 30, dtype=DOUBLE)
     draws = as_draws(MEANS)
-    predict = Predict(real, MEANS, x)
+    predict = PredictFunction(real, MEANS, x)
     each = 3 * predict.numbers * 8 * agreements.OUTCOMES
     monkeypatch.setattr(agreements, "AT_ONCE", 10 * each)  # ten inputs at once
     found = agreement(predict, draws, lambda x: real(MEANS[0], x), x, None, (1, 1))

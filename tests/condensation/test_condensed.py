@@ -13,7 +13,7 @@ from limbeck.condensation import agreement as agreements
 from limbeck.condensation import models
 from limbeck.condensation.agreement import agreement, predictive
 from limbeck.condensation.condense import condense
-from limbeck.condensation.predict_function import Predict
+from limbeck.condensation.predict_function import PredictFunction
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import is_online
 from limbeck.distributions import Bernoulli, Categorical, Normal
@@ -98,7 +98,7 @@ def test_divergences_of_densities_are_estimated_with_their_error(monkeypatch):
         return Normal(x @ w, torch.tensor(0.5, dtype=DOUBLE))
 
     draws = stored(W[:1].repeat(4, 1))  # all the same: the average is one normal distribution
-    predict = Predict(real, draws.take([0, 1]), X)
+    predict = PredictFunction(real, draws.take([0, 1]), X)
 
     def student(x):
         return Normal(x @ W[0] + 0.3, torch.full((len(x),), 0.6, dtype=DOUBLE))
@@ -117,13 +117,13 @@ def test_divergences_of_densities_are_estimated_with_their_error(monkeypatch):
 
 
 def test_the_predictive_distribution_is_of_the_functions_kind():
-    predict = Predict(logistic, W[:4], X)
+    predict = PredictFunction(logistic, W[:4], X)
     found = predictive(predict, stored(), X)
     assert isinstance(found, Bernoulli)
     torch.testing.assert_close(found.mean, (X @ W.T).sigmoid().mean(1))
     scores = torch.randn(400, 6, dtype=DOUBLE, generator=G)
     softmax = models.softmax(classes=3)
-    several = predictive(Predict(softmax, scores[:4], X), stored(scores), X)
+    several = predictive(PredictFunction(softmax, scores[:4], X), stored(scores), X)
     assert isinstance(several, Categorical)
     direct = torch.stack([softmax(w, X).mean for w in scores]).mean(0)
     torch.testing.assert_close(several.mean, direct)

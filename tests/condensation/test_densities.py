@@ -9,9 +9,9 @@ from torch import nn
 
 from limbeck.condensation.condense import condense
 from limbeck.condensation.densities import Events, events_of
-from limbeck.condensation.predict_function import Predict
+from limbeck.condensation.predict_function import PredictFunction
 from limbeck.condensation.stepwise_em import StepwiseEM
-from limbeck.condensation.teachers import Picked
+from limbeck.condensation.teachers import ResampledDraws
 from limbeck.distributions import Mixture, MultivariateNormal, Normal, Poisson
 from limbeck.errors import ArgumentError
 from limbeck.models.mixture import GaussianMixture
@@ -134,10 +134,10 @@ def test_a_stream_that_fails_gives_the_mixture_so_far():
 
 def test_events_are_of_the_average_and_can_be_gone_back_to():
     draws = {name: torch.tensor(part).flatten(0, 1) for name, part in VARIANCE.items()}
-    calling = Predict(two, {name: part[:4] for name, part in draws.items()}, None)
+    calling = PredictFunction(two, {name: part[:4] for name, part in draws.items()}, None)
     events = events_of(calling, draws, torch.Generator().manual_seed(0))
     assert events.shape == (600, 1)
-    source = Events(calling, Picked(as_draws(VARIANCE)))
+    source = Events(calling, ResampledDraws(as_draws(VARIANCE)))
     source.to(torch.device("cpu"), DOUBLE, 0)
     state = source.state_dict()
     first = source(2000).x

@@ -312,7 +312,7 @@ def test_they_are_sources_of_inputs():
 # averages over draws
 
 
-def one_draw(kind, w):
+def one_draw_teacher(kind, w):
     r"""What a draw w (3,) predicts at four inputs; scales and weights are broadcast."""
     x = torch.linspace(-1, 1, 12, dtype=DOUBLE).reshape(4, 3)
     z = x @ w
@@ -356,11 +356,11 @@ DRAWS = torch.randn(6, 3, dtype=DOUBLE, generator=generator(5))
 @pytest.mark.parametrize("weighted", [False, True])
 def test_an_average_over_draws_has_the_mean_density(kind, weighted):
     weights = torch.arange(1.0, 7.0, dtype=DOUBLE) if weighted else torch.ones(6, dtype=DOUBLE)
-    stacked = torch.vmap(lambda w: broadcast(one_draw(kind, w)))(DRAWS)
+    stacked = torch.vmap(lambda w: broadcast(one_draw_teacher(kind, w)))(DRAWS)
     found = average(stacked, weights if weighted else None)
     assert type(found) is KINDS[kind]
     assert found.batch_shape == (4,)
-    each = [broadcast(one_draw(kind, w)) for w in DRAWS]
+    each = [broadcast(one_draw_teacher(kind, w)) for w in DRAWS]
     y = each[0].sample(9, generator())
     share = (weights / weights.sum()).reshape(-1, 1, 1)
     expected = (torch.stack([one.log_prob(y).exp() for one in each]) * share).sum(0)
@@ -371,7 +371,7 @@ def test_an_average_over_draws_has_the_mean_density(kind, weighted):
 
 
 def test_averages_of_blocks_make_the_average_of_all():
-    stacked = torch.vmap(lambda w: one_draw("categorical", w))(DRAWS)
+    stacked = torch.vmap(lambda w: one_draw_teacher("categorical", w))(DRAWS)
     blocks = [average(map_tensors(lambda t, r=r: t[r], stacked)) for r in (slice(4), slice(4, 6))]
     joined = Categorical(logits=torch.stack([block.logits for block in blocks]))
     found = average(joined, torch.tensor([4.0, 2.0]))
@@ -403,10 +403,10 @@ def test_weights_must_fit():
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_pass_through_vmap_and_jacrev(kind):
     def mean(w):
-        return broadcast(one_draw(kind, w)).mean
+        return broadcast(one_draw_teacher(kind, w)).mean
 
     def predictive(w):
-        return average(torch.vmap(lambda v: broadcast(one_draw(kind, v)))(w)).mean
+        return average(torch.vmap(lambda v: broadcast(one_draw_teacher(kind, v)))(w)).mean
 
     stacked = torch.vmap(mean)(DRAWS)
     torch.testing.assert_close(stacked, torch.stack([mean(w) for w in DRAWS]))
@@ -423,8 +423,8 @@ def test_they_pass_through_vmap_and_jacrev(kind):
 
 def test_they_pass_through_the_compiler():
     def both(w, y):
-        coin = average(torch.vmap(lambda v: one_draw("bernoulli", v))(w))
-        normal = average(torch.vmap(lambda v: broadcast(one_draw("normal", v)))(w))
+        coin = average(torch.vmap(lambda v: one_draw_teacher("bernoulli", v))(w))
+        normal = average(torch.vmap(lambda v: broadcast(one_draw_teacher("normal", v)))(w))
         return coin.mean, normal.log_prob(y), normal
 
     y = torch.linspace(-1, 1, 4, dtype=DOUBLE)

@@ -6,13 +6,12 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.arrays import Batch
-from limbeck.condensation.outcomes import (
+from limbeck.condensation.densities import Pairs, pair_losses
+from limbeck.condensation.predict_function import (
     ClassLogs,
     Head,
     Pair,
     PairDensity,
-    Pairs,
-    pair_losses,
     paired,
     unpaired,
 )

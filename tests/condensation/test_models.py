@@ -8,7 +8,7 @@ from torch.nn.utils import parameters_to_vector
 
 import limbeck as lb
 from limbeck.condensation import models
-from limbeck.condensation.predict_function import Predict
+from limbeck.condensation.predict_function import PredictFunction
 from limbeck.errors import ArgumentError
 
 DOUBLE = torch.float64
@@ -111,7 +111,7 @@ def test_a_network_of_real_numbers_has_a_scale():
 )
 def test_all_are_mapped_over_draws(function, size):
     draws = torch.rand(9, size, dtype=DOUBLE, generator=G) + 0.1
-    predict = Predict(function, draws, X)
+    predict = PredictFunction(function, draws, X)
     assert predict.mapped
     torch.testing.assert_close(predict.stacked(draws, X).mean[3], function(draws[3], X).mean)
 
@@ -119,7 +119,7 @@ def test_all_are_mapped_over_draws(function, size):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: models.logistic()(torch.zeros(7), X.float()), "draws of 7 .*: 3 or 4"),
+        (lambda: models.logistic()(torch.zeros(7), X.float()), "expected 3 or 4.*draws of 7"),
         (lambda: models.softmax()(torch.zeros(12), X.float()), "classes: expected .*, got None"),
         (lambda: models.softmax(classes=1), "classes: expected .*, got 1"),
         (
@@ -133,7 +133,7 @@ def test_all_are_mapped_over_draws(function, size):
         (lambda: models.logistic()({"beta": BETA[:2]}, X), r"weights of shape \(2,\)"),
         (lambda: models.softmax()({"beta": BETA}, X), r"expected weights \(D, classes\)"),
         (lambda: models.logistic()(BETA, {"x": X}), "inputs: expected .*, got a dict"),
-        (lambda: models.mlp(3, 2, 1)(torch.zeros(5), X.float()), "draws of 5 .*expected 11"),
+        (lambda: models.mlp(3, 2, 1)(torch.zeros(5), X.float()), r"expected 11[\s\S]*draws of 5"),
         (lambda: models.mlp(3, 2, 1)({"layers.0.weight": X}, X), "posterior: expected"),
         (lambda: models.mlp(3, 2, 2, scale=1.0), "sizes: .*one output"),
         (lambda: models.Regression("cauchy"), "family: expected .*, got 'cauchy'"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.condensation.teachers import outside
+from limbeck.condensation.teachers import user_stacklevel
 
 G = torch.Generator().manual_seed(0)
 
@@ -40,4 +40,4 @@ def test_warnings_of_chains_point_at_the_users_line(make):
 
 
 def test_the_level_of_a_caller_outside_is_its_own():
-    assert outside() == 1
+    assert user_stacklevel() == 1

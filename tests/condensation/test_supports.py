@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limbeck.condensation.supports import Interval, Simplex, Supports, as_support
+from limbeck.condensation.sample_bag import Interval, Simplex, Supports, as_support
 from limbeck.errors import ArgumentError
 from limbeck.posteriors.structure import Structure
 
@@ -27,37 +27,39 @@ def tensor(values):
 @settings(deadline=None, max_examples=30)
 def test_free_numbers_are_held_within_and_come_back(support, free):
     free = tensor(free)
-    held = support.held(free)
+    held = support.constrain(free)
     assert not support.outside(held).any()
-    torch.testing.assert_close(support.held(support.free(held)), held, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        support.constrain(support.unconstrain(held)), held, rtol=1e-9, atol=1e-12
+    )
 
 
 def test_a_simplex_sums_to_one_and_comes_back():
     simplex, free = Simplex(3), torch.randn(5, 6, dtype=DOUBLE)
-    held = simplex.held(free)
+    held = simplex.constrain(free)
     torch.testing.assert_close(held.unflatten(-1, (2, 3)).sum(-1), torch.ones(5, 2, dtype=DOUBLE))
     assert not simplex.outside(held).any()
-    torch.testing.assert_close(simplex.held(simplex.free(held)), held)
+    torch.testing.assert_close(simplex.constrain(simplex.unconstrain(held)), held)
 
 
 def test_numbers_at_the_ends_become_finite_free_ones():
     for support, ends in ((Interval(0.0), [0.0]), (Interval(0.0, 1.0), [0.0, 1.0])):
-        free = support.free(tensor(ends))
+        free = support.unconstrain(tensor(ends))
         assert free.isfinite().all()
-        torch.testing.assert_close(support.held(free), tensor(ends), rtol=0, atol=1e-10)
+        torch.testing.assert_close(support.constrain(free), tensor(ends), rtol=0, atol=1e-10)
 
 
 def test_each_variable_is_held_by_its_own_support():
     supports = Supports.of(GIVEN, STRUCTURE)
     free = torch.randn(50, STRUCTURE.dim, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
-    draws = STRUCTURE.unflatten(supports.held(5 * free))
+    draws = STRUCTURE.unflatten(supports.constrain(5 * free))
     assert torch.equal(draws["beta"], 5 * free[:, :2])
     torch.testing.assert_close(draws["sigma"], (5 * free[:, 2]).exp(), rtol=1e-12, atol=0)
     assert draws["p"].min() >= -1
     assert draws["p"].max() <= 2.5
     torch.testing.assert_close(draws["mix"].sum(-1), torch.ones(50, 2, dtype=DOUBLE))
-    back = supports.free(STRUCTURE.flatten(draws))
-    torch.testing.assert_close(supports.held(back), STRUCTURE.flatten(draws))
+    back = supports.unconstrain(STRUCTURE.flatten(draws))
+    torch.testing.assert_close(supports.constrain(back), STRUCTURE.flatten(draws))
     supports.check(STRUCTURE.flatten(draws), STRUCTURE)
 
 
@@ -65,15 +67,15 @@ def test_real_numbers_stay_as_they_are():
     supports = Supports.of(None, STRUCTURE)
     rows = torch.randn(3, STRUCTURE.dim)
     assert supports.plain
-    assert supports.held(rows) is rows
+    assert supports.constrain(rows) is rows
 
 
 def test_numbers_of_a_vector_have_supports_by_their_places():
     vector = Structure(("",), ((3,),))
     supports = Supports.of({2: "positive"}, vector)
-    assert torch.equal(supports.held(tensor([-1.0, -2.0, 0.0])), tensor([-1.0, -2.0, 1.0]))
-    assert (Supports.of("unit", vector).held(tensor([-1.0, 0.0, 9.0])) < 1).all()
-    assert Supports.of("simplex", vector).held(tensor([0.0, 0.0, 0.0])).sum() == 1
+    assert torch.equal(supports.constrain(tensor([-1.0, -2.0, 0.0])), tensor([-1.0, -2.0, 1.0]))
+    assert (Supports.of("unit", vector).constrain(tensor([-1.0, 0.0, 9.0])) < 1).all()
+    assert Supports.of("simplex", vector).constrain(tensor([0.0, 0.0, 0.0])).sum() == 1
 
 
 def test_supports_survive_as_a_table_of_numbers():
@@ -85,7 +87,7 @@ def test_supports_survive_as_a_table_of_numbers():
 def test_derivatives_pass_through_all_supports():
     supports = Supports.of(GIVEN, STRUCTURE)
     free = torch.randn(STRUCTURE.dim, dtype=DOUBLE, requires_grad=True)
-    assert torch.autograd.gradcheck(supports.held, (free,))
+    assert torch.autograd.gradcheck(supports.constrain, (free,))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,17 @@ from torch.func import functional_call, grad
 from limbeck import losses
 from limbeck.arrays import Batch
 from limbeck.condensation import teachers
-from limbeck.condensation.outcomes import ClassLogs, Head, Pair, PairDensity, pair_losses, paired
-from limbeck.condensation.predict_function import Predict
+from limbeck.condensation.densities import pair_losses
+from limbeck.condensation.predict_function import (
+    ClassLogs,
+    Head,
+    Pair,
+    PairDensity,
+    PredictFunction,
+    paired,
+)
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import Average, Picked, average_teacher, one_draw
+from limbeck.condensation.teachers import Average, ResampledDraws, average_teacher, one_draw_teacher
 from limbeck.distributions import Bernoulli, Categorical, Normal, Poisson
 from limbeck.errors import InexactTeacherError, NotDifferentiableError
 from limbeck.inputs import Dataset
@@ -55,7 +62,7 @@ def cases():
 
 
 def calling(function, draws, x=X):
-    return Predict(function, draws.take(torch.arange(min(4, draws.count))), x)
+    return PredictFunction(function, draws.take(torch.arange(min(4, draws.count))), x)
 
 
 def probabilities(direct, x):
@@ -147,7 +154,9 @@ def test_the_mean_of_one_draw_gradients_is_the_batch_gradient(name, loss, share)
     predict = calling(function, draws)
     student = ClassLogs(bag(function, draws).double())
     batch = Objective(average_teacher(predict, draws), student, Dataset(X), loss)
-    online = Objective(one_draw(predict, Picked(draws), share), student, Dataset(X), loss)
+    online = Objective(
+        one_draw_teacher(predict, ResampledDraws(draws), share), student, Dataset(X), loss
+    )
     expected = gradient(batch, plan_of(batch, None))
     found = []
     for start in range(0, S, 8):  # each input meets each draw equally often
@@ -162,10 +171,10 @@ def test_equal_weights_would_be_biased_and_are_refused():
     predict = calling(logistic, draws)
     student = ClassLogs(bag(logistic, draws).double())
     with pytest.raises(InexactTeacherError, match='weight="teacher"'):
-        Objective(one_draw(predict, Picked(draws)), student, Dataset(X), loss)
+        Objective(one_draw_teacher(predict, ResampledDraws(draws)), student, Dataset(X), loss)
     batch = Objective(average_teacher(predict, draws), student, Dataset(X), loss)
     online = Objective(average_teacher(predict, draws), student, Dataset(X), loss)
-    online.teacher = one_draw(predict, Picked(draws))  # behind its back
+    online.teacher = one_draw_teacher(predict, ResampledDraws(draws))  # behind its back
     found = [gradient(online, plan_of(online, draws.take(torch.full((N,), s)))) for s in range(S)]
     bias = torch.stack(found).mean(0) - gradient(batch, plan_of(batch, None))
     assert bias.abs().max() > 1e-3
@@ -176,7 +185,12 @@ def test_other_losses_that_one_draw_would_bias_are_refused(loss):
     draws = stored(W)
     student = ClassLogs(bag(logistic, draws).double())
     with pytest.raises(InexactTeacherError, match="one draw at a time"):
-        Objective(one_draw(calling(logistic, draws), Picked(draws)), student, Dataset(X), loss)
+        Objective(
+            one_draw_teacher(calling(logistic, draws), ResampledDraws(draws)),
+            student,
+            Dataset(X),
+            loss,
+        )
 
 
 def counts(w, x):
@@ -224,12 +238,12 @@ def test_one_outcome_of_one_draw_is_unbiased_for_densities_too(function, events)
 
 def test_picked_draws_are_of_the_posterior_and_go_on_where_they_were():
     draws = stored(W)
-    source = Picked(draws, seed=3)
+    source = ResampledDraws(draws, seed=3)
     source.next(5)
     state = {name: value.clone() for name, value in source.state_dict().items()}
     expected = source.next(7)
     assert all((row == W).all(1).any() for row in expected)
-    again = Picked(draws, seed=99)
+    again = ResampledDraws(draws, seed=99)
     again.load_state_dict(state)
     assert torch.equal(again.next(7), expected)
     assert again.used == 12
@@ -237,7 +251,7 @@ def test_picked_draws_are_of_the_posterior_and_go_on_where_they_were():
 
 def test_a_live_teachers_state_is_that_of_its_draws():
     draws = stored(W)
-    teacher = one_draw(calling(logistic, draws), Picked(draws, seed=3))
+    teacher = one_draw_teacher(calling(logistic, draws), ResampledDraws(draws, seed=3))
     state = {name: value.clone() for name, value in teacher.state_dict().items()}
     expected = teacher.draw(4)
     teacher.load_state_dict(state)
@@ -259,9 +273,9 @@ def test_functions_of_numpy_teach_values_and_say_why_no_derivatives():
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
     with pytest.raises(NotDifferentiableError, match=r"predict: .* function of NumPy arrays"):
         teacher.refuse_derivatives("derivative_error()")
-    online = one_draw(predict, Picked(draws, seed=3))
+    online = one_draw_teacher(predict, ResampledDraws(draws, seed=3))
     assert not online.exact
-    own = Picked(draws, seed=3).next(N)
+    own = ResampledDraws(draws, seed=3).next(N)
     torch.testing.assert_close(
         online.prepare(Batch(X)).exp()[:, 1], (X * own).sum(1).sigmoid(), rtol=1e-10, atol=0
     )
@@ -291,6 +305,6 @@ def test_dicts_of_inputs_and_draws_are_taught_alike():
 
 
 def one_draw_answers(predict, draws, x):
-    teacher = one_draw(calling(predict, draws, x), Picked(draws))
+    teacher = one_draw_teacher(calling(predict, draws, x), ResampledDraws(draws))
     while True:
         yield teacher.view(Batch(x), teacher.draw(4)).probabilities()

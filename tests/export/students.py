@@ -5,7 +5,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.condensation import models
-from limbeck.condensation.outcomes import Head, Means
+from limbeck.condensation.predict_function import Head, Means
 
 
 def seeded(seed=0):

@@ -12,7 +12,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.compression.training import Answering
-from limbeck.condensation.outcomes import Head, Means
+from limbeck.condensation.predict_function import Head, Means
 from limbeck.export import numpy_predictor, to_numpy
 from limbeck.export.numpy_layers import READER, described
 from limbeck.models.tree import Trees

@@ -266,7 +266,7 @@ def test_a_failure_of_the_check_does_not_lose_the_student():
 
 
 def test_the_rule_needs_a_gap_that_is_large_and_no_chance():
-    from limbeck.condensation.new_inputs import NewInputs, judge
+    from limbeck.condensation.held_out import NewInputs, judge
 
     values = torch.rand(200, generator=GENERATOR).double()
 
@@ -286,7 +286,7 @@ def test_the_rule_needs_a_gap_that_is_large_and_no_chance():
 
 
 def test_false_alarms_are_rare():
-    from limbeck.condensation.new_inputs import judge
+    from limbeck.condensation.held_out import judge
 
     # Heavy tails, as divergences have them: rows of one kind, divided at random.
     alarms = 0

@@ -124,7 +124,7 @@ def test_without_a_posterior(kind):
     else:
         full.add_groups(observed_data=data_set())
         del full.posterior
-    with pytest.raises(ArgumentError, match=rf"a {kind} of 'observed_data'; .*under 'posterior'"):
+    with pytest.raises(ArgumentError, match=rf"under 'posterior', got a {kind} of 'observed_data'"):
         as_draws(full)
 
 
@@ -146,7 +146,7 @@ def test_data_frames():
 def test_emcee():
     emcee = pytest.importorskip("emcee")
     sampler = emcee.EnsembleSampler(6, 2, lambda x: -0.5 * x @ x)
-    with pytest.raises(ArgumentError, match=r"a EnsembleSampler without a chain .*that has run"):
+    with pytest.raises(ArgumentError, match=r"that has run, got a EnsembleSampler without a chain"):
         as_draws(sampler)
     sampler.run_mcmc(RNG.normal(size=(6, 2)), 30)
     chain = sampler.get_chain()  # (step, walker, dim)

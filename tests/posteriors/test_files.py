@@ -120,7 +120,9 @@ def test_broken_files(tmp_path, kind):
         pytest.importorskip("netCDF4")
     path = tmp_path / f"broken.{kind}"
     path.write_bytes(b"not what it says")
-    with pytest.raises(ArgumentError, match=f"broken.{kind}, which cannot be read .*{kind} file"):
+    with pytest.raises(
+        ArgumentError, match=f"{kind} file, got .*broken.{kind}, which cannot be read"
+    ):
         as_draws(path)
 
 

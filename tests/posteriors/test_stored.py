@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limbeck.errors import ArgumentError
-from limbeck.posteriors.diagnostics import spread
-from limbeck.posteriors.draws import Draws
+from limbeck.posteriors.draws import Draws, spread
 from limbeck.posteriors.read import as_draws
 from limbeck.samplers.diagnostics import effective_size, r_hat
 

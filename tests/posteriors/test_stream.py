@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
-from limbeck.posteriors.diagnostics import CHAINS, Watch
 from limbeck.posteriors.read import as_draws
-from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
+from limbeck.posteriors.stream import DIAGNOSED_CHAINS, Stream, StreamBroken, StreamEnded
 from limbeck.samplers.diagnostics import r_hat
 from limbeck.samplers.slice import Slice
 
@@ -142,7 +141,7 @@ def test_memory_does_not_grow_with_the_stream():
     finally:
         tracemalloc.stop()
     assert peaks[1] < 1.05 * peaks[0]
-    assert sum(t.numel() * 8 for t in stream._watch.state_dict().values()) < 20e6
+    assert sum(t.numel() * 8 for t in stream._diagnostics.state_dict().values()) < 20e6
 
 
 def test_the_end():
@@ -319,12 +318,11 @@ def test_where_diagnostics_cannot_be_told():
     assert uneven.diagnostics() is None
 
 
-def test_many_chains_and_coordinates_are_watched_in_part():
+def test_many_chains_and_coordinates_are_diagnosticsed_in_part():
     wide = as_draws(iter([{"a": torch.ones(1000, 70), "b": torch.ones(1000)}] * 20))
     wide.next(20_000)
-    watch = wide._watch
-    assert isinstance(watch, Watch)
-    assert watch.running._mean.shape[1:] == (CHAINS, 64)
+    watch = wide._diagnostics
+    assert watch.running._mean.shape[1:] == (DIAGNOSED_CHAINS, 64)
     assert wide.diagnostics().names[0] == "a[0]"
     assert wide.diagnostics().names[-1] == "b"
 

@@ -70,7 +70,7 @@ def _new_inputs(record: dict[str, Any] | None) -> dict[str, str]:
     r"""What is known of a condensed posterior at inputs that it was not trained on."""
     if record is None:
         return {}
-    from limbeck.condensation.new_inputs import NewInputs
+    from limbeck.condensation.held_out import NewInputs
 
     return dict(NewInputs.from_record(record).lines())
 

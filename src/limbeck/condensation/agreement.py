@@ -16,27 +16,17 @@ from rich.table import Table
 from torch import Tensor
 
 from limbeck.arrays import X, leaves, part_of, rows
-from limbeck.condensation.new_inputs import NewInputs
-from limbeck.condensation.predict_function import Predict, class_logs
+from limbeck.condensation.held_out import OUTCOMES, NewInputs
+from limbeck.condensation.predict_function import PredictFunction, class_logs
 from limbeck.condensation.teachers import AT_ONCE, Average
-from limbeck.distributions import average
+from limbeck.distributions import Distribution, average
 from limbeck.distributions.discrete import Bernoulli, Categorical
 from limbeck.posteriors.draws import Draws
 from limbeck.text import compared
 
 __all__ = ["Agreement", "agreement", "density_agreement", "predictive"]
 
-OUTCOMES = 16
-r"""Outcomes of each input that a divergence of densities is estimated with."""
-
-SAMPLES = 10_000
-r"""Samples at which densities without inputs are compared."""
-
-TURNS = 5
-r"""How often a prediction is timed; the median counts."""
-
-ENOUGH = 1.0
-r"""Seconds after which it is not timed again."""
+SAMPLES = 10_000  # at which densities without inputs are compared
 
 
 @dataclass(frozen=True)
@@ -44,8 +34,8 @@ class Agreement:
     r"""A student beside the average over draws, at some inputs.
 
     Attributes:
-        inputs: How many inputs; of a density without inputs, how many samples.
-        draws: How many draws the average is over.
+        inputs: The number of inputs; of a density without inputs, the number of samples.
+        draws: The number of draws that the average is over.
         mean_error: The mean of |t − f|: of class probabilities, of the means of y, or of densities.
         max_error: The largest.
         kl: The mean of KL(t ‖ f), in nats.
@@ -93,19 +83,19 @@ class Agreement:
             compared(*self.bytes, "smaller", "larger", "as large", " times"),
             compared(*self.seconds, "faster", "slower", "as fast", " times"),
         )
-        said = " and ".join(filter(None, ways))
+        gains = " and ".join(filter(None, ways))
         return console.export_text() + (
             f"The student is within {self.mean_error:.2g} of the average of {self.draws:,} draws "
-            f"in the mean{f', {said}' if said else ''}."
+            f"in the mean{f', {gains}' if gains else ''}."
         )
 
 
 def _milliseconds(seconds: float) -> str:
-    found = 1e3 * seconds
-    return f"{found:,.0f}" if found >= 100 else f"{found:.3g}"
+    value = 1e3 * seconds
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def predictive(predict: Predict, draws: Draws, x: X) -> Any:
+def predictive(predict: PredictFunction, draws: Draws, x: X) -> Any:
     r"""The distribution of y at each x, averaged over all draws.
 
     Of classes it is a Bernoulli or Categorical one, computed in blocks; else it is a mixture with
@@ -124,7 +114,7 @@ def predictive(predict: Predict, draws: Draws, x: X) -> Any:
 
 @torch.no_grad()
 def agreement(
-    predict: Predict,
+    predict: PredictFunction,
     draws: Draws,
     student: Callable[[X], Any],
     x: X,
@@ -132,17 +122,7 @@ def agreement(
     bytes_: tuple[int, int],
     seed: int = 0,
 ) -> Agreement:
-    r"""Compare a student with the average over draws.
-
-    Arguments:
-        predict: The user's function.
-        draws: The draws.
-        student: From inputs to distributions.
-        x: The inputs.
-        y: Outcomes (n, ...) at the inputs, if there are any.
-        bytes_: Bytes of the draws and of the student.
-        seed: For outcomes by which divergences of densities are estimated.
-    """
+    r"""Compare a student with the average over draws."""
     n, generator = rows(x), torch.Generator().manual_seed(seed)
     each = draws.count * predict.numbers * draws.flat.element_size()
     size = n if predict.classes is not None else max(1, min(n, AT_ONCE // (each * OUTCOMES)))
@@ -155,14 +135,14 @@ def agreement(
         if y is not None:
             own = y[start : start + size]
             logs.append(torch.stack([t.log_prob(own), f.log_prob(own)]).flatten(1))
-    found, kl = torch.cat(errors).double(), torch.cat(divergences).double()
+    error, kl = torch.cat(errors).double(), torch.cat(divergences).double()
     calls = (lambda: predictive(predict, draws, part_of(x, 0, size)), lambda: student(x))
     teacher, own_time = (_seconds(call) for call in calls)
     return Agreement(
         n,
         draws.count,
-        found.mean().item(),
-        found.max().item(),
+        error.mean().item(),
+        error.max().item(),
         kl.mean().item(),
         0.0 if predict.classes is not None else (kl.std() / math.sqrt(len(kl))).item(),
         _means(*torch.cat(logs, 1).double()) if logs else None,
@@ -173,23 +153,14 @@ def agreement(
 
 @torch.no_grad()
 def density_agreement(
-    predict: Predict,
+    predict: PredictFunction,
     draws: Draws,
     student: Any,
     y: Tensor | None,
     bytes_: tuple[int, int],
     seed: int = 0,
 ) -> Agreement:
-    r"""The same of a density without inputs, at samples of the average over draws.
-
-    Arguments:
-        predict: The user's function of a draw.
-        draws: The draws.
-        student: A density with `log_prob`.
-        y: Outcomes (n, ...), if there are any.
-        bytes_: Bytes of the draws and of the student.
-        seed: For the samples.
-    """
+    r"""The same of a density without inputs, at samples of the average over draws."""
     t = average(predict.stacked(draws.structure.unflatten(draws.flat)))
     events = t.sample((SAMPLES,), torch.Generator().manual_seed(seed))
     size = max(1, AT_ONCE // (draws.count * predict.numbers * draws.flat.element_size()))
@@ -222,7 +193,9 @@ def _means(one: Tensor, other: Tensor) -> tuple[float, float]:
     return one.mean().item(), other.mean().item()
 
 
-def _divergence(t: Any, f: Any, classes: bool, generator: torch.Generator) -> Tensor:
+def _divergence(
+    t: Distribution, f: Distribution, classes: bool, generator: torch.Generator
+) -> Tensor:
     r"""KL(t ‖ f) at each input, (n,); of densities, estimates (OUTCOMES · n,)."""
     if classes:
         of_t, of_f = class_logs(t), class_logs(f)
@@ -234,10 +207,10 @@ def _divergence(t: Any, f: Any, classes: bool, generator: torch.Generator) -> Te
 def _seconds(call: Callable[[], Any]) -> float:
     call()
     times: list[float] = []
-    while len(times) < TURNS and sum(times) < ENOUGH:
+    while len(times) < 5 and sum(times) < 1.0:
         began = time.perf_counter()
-        found = call()
-        if any(tensor.is_cuda for tensor in leaves(found)):
+        result = call()
+        if any(tensor.is_cuda for tensor in leaves(result)):
             torch.cuda.synchronize()
         times.append(time.perf_counter() - began)
     return max(statistics.median(times), 1e-9)

@@ -1,43 +1,103 @@
-r"""`condense`: draws of a posterior, stored or still to come, in; a small predictive model out."""
+r"""`condense`: draws of a posterior, stored or streamed, in; a small predictive model out."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from limbeck import losses
 from limbeck.arguments import whole_number
-from limbeck.condensation.assembling import as_loss
-from limbeck.condensation.condensed import Condensed
-from limbeck.condensation.conditional import Making, condense_conditional
-from limbeck.condensation.densities import check_options, condense_density
-from limbeck.condensation.precomputed import condense_predictions
-from limbeck.condensation.teachers import is_online
+from limbeck.arrays import X, rows
+from limbeck.condensation.condensed import Condensed, describe_run, run_steps
+from limbeck.condensation.densities import (
+    condense_density,
+    outcomes_of_draws,
+    pair_losses,
+    rows_of,
+    stored_outcomes,
+    with_outcomes,
+)
+from limbeck.condensation.held_out import (
+    GIVEN,
+    MEASURED,
+    HeldOut,
+    NewInputs,
+    check_new_inputs,
+    divergence,
+    hold_out,
+    judge,
+    posterior_divergence,
+)
+from limbeck.condensation.predict_function import (
+    ClassLogs,
+    Head,
+    PairDensity,
+    PredictFunction,
+    class_logs,
+)
+from limbeck.condensation.sample_bag import SampleBag
+from limbeck.condensation.teachers import (
+    RecordedStream,
+    ResampledDraws,
+    as_predictions,
+    average_teacher,
+    bytes_of,
+    diagnose,
+    example_draws,
+    floating_type,
+    is_online,
+    one_draw_teacher,
+    to_device,
+    user_stacklevel,
+)
+from limbeck.distributions.base import Distribution, broadcast, mapped
+from limbeck.distributions.checking import check
 from limbeck.errors import ArgumentError
+from limbeck.inputs import Dataset, as_inputs
+from limbeck.inputs.base import Eager, Inputs
 from limbeck.losses.base import Loss
+from limbeck.models import MLP
+from limbeck.models.preprocessed import Preprocessed, standardising
+from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.read import as_draws
-from limbeck.training.preparation import whole
+from limbeck.posteriors.stream import Stream
+from limbeck.teachers.base import Teacher
+from limbeck.teachers.stored import Stored
+from limbeck.training.config import PRESETS, Training
+from limbeck.training.preparation import batch_size_of, choose_device, whole
 
 __all__ = ["condense"]
 
-THESIS = {"optimizer": "sgd", "lr": 1.0, "schedule": "linear", "batch_size": 10}
-r"""The source text's settings; its number of steps is the default one anyway."""
+PROBE = 8  # inputs that `predict` is tried at
+
+
+class BagOptions(NamedTuple):
+    r"""How a bag is made; see `SampleBag`."""
+
+    components: int
+    support: object
+    weighted: bool
+    start: str = "draws"
+    scaled: bool = True
 
 
 def condense(
-    posterior: Any = None,
-    predict: Callable[..., Any] | None = None,
-    inputs: Any = None,
+    posterior: object = None,
+    predict: Callable[..., Distribution] | None = None,
+    inputs: object = None,
     *,
     components: int = 10,
     student: nn.Module | None = None,
     loss: Loss | str = "auto",
     online: bool | str = "auto",
-    predictions: Any = None,
-    support: Any = "auto",
+    predictions: object = None,
+    support: object = "auto",
     weighted: bool = False,
     var_names: str | Sequence[str] | None = None,
     burn_in: int = 0,
@@ -50,7 +110,7 @@ def condense(
     batch_size: int | str = "auto",
     pool: int | str | None = "auto",
     share: int | str = "auto",
-    held_out: Any = "auto",
+    held_out: object = "auto",
     preset: str = "auto",
     seed: int = 0,
     device: str | torch.device = "auto",
@@ -61,9 +121,9 @@ def condense(
 
     With stored draws the teacher is the average over all of them (batch). With a stream it is one
     fresh draw an input (online), and memory does not grow with the number of draws. If a stream
-    ends early, raises, or gives a batch with NaN or of another shape, the student so far is given
-    back, and `stop_reason` tells; but for the first, there is a warning as well. Before the first
-    step these are errors.
+    ends early, raises, or gives a batch with NaN or of another shape, the student so far is
+    returned, and `stop_reason` says why; except for the first case, with a warning. Before the
+    first step these are errors.
 
     Arguments:
         posterior: The draws: an array (draw, dim), a dict of arrays (chain, draw, ...), an ArviZ
@@ -73,34 +133,39 @@ def condense(
             that gives one density. `limbeck.condensation.models` has ready-made ones.
         inputs: Where predictions are to be alike: anything that `limbeck.inputs` takes; None for
             a density without inputs.
-        components: Pseudo-draws of the student, or components of a density.
+        components: Pseudo-draws of the student, or components of a density. Default: 10.
         student: A module: of logits (n, K) for classes, of (mean, log scale) for real numbers, of
-            log rates for counts, or of limbeck's distributions; None makes a `SampleBag`, or a
-            `GaussianMixture` without inputs. It is trained in place.
-        loss: "cross_entropy" (the default), "derivative_error", or from `limbeck.losses`.
-        online: Whether to use one draw an input; "auto" does so with streams and with stored draws
-            of more than a gigabyte.
-        predictions: What the draws say of the inputs, computed elsewhere: probabilities (S, n) or
-            (S, n, K), averages of them (n,) or (n, K), or a distribution with such parameters.
-        support: Where variables of a bag are to stay; see `SampleBag`.
-        weighted: Whether the components of a bag have trained weights.
-        var_names: Variables to take, or, as "~name", to leave out.
-        burn_in: How many draws of each chain to leave out at the beginning.
-        thin: Take every so manieth draw of each chain.
+            log rates for counts, or of limbeck's distributions. It is trained in place. Default: a
+            `SampleBag`, or a `GaussianMixture` without inputs.
+        loss: "cross_entropy", "derivative_error", or from `limbeck.losses`. Default:
+            "cross_entropy".
+        online: Whether to use one draw an input. Default: with streams and with stored draws of
+            more than a gigabyte.
+        predictions: Predictions of the draws at the inputs, computed elsewhere: probabilities
+            (S, n) or (S, n, K), averages of them (n,) or (n, K), or a distribution with such
+            parameters. Default: None.
+        support: Bounds of the variables of a bag; see `SampleBag`. Default: "auto".
+        weighted: Whether the components of a bag have trained weights. Default: False.
+        var_names: Variables to take, or, as "~name", to leave out. Default: all.
+        burn_in: Number of draws of each chain to leave out at the beginning. Default: 0.
+        thin: Take every `thin`-th draw of each chain. Default: 1.
         layout: What the first axes of arrays are; see `limbeck.posteriors.read.as_draws`.
+            Default: "auto".
         covariance: Without inputs, the kind of covariances: "full", "diagonal", "spherical".
-        samples: Without inputs, the number of samples that batch EM fits a mixture to.
-        restarts: Without inputs, the starts of EM, of which the best is kept; by default 10, and 4
+            Default: "full".
+        samples: Without inputs, the number of samples that batch EM fits a mixture to. Default:
+            10,000.
+        restarts: Without inputs, the starts of EM, of which the best is kept. Default: 10, and 4
             online.
-        steps: The number of steps.
-        batch_size: Inputs a step; 200 by default. A torch DataLoader as inputs keeps its own size.
-        pool: Batch only: how many inputs are drawn, once, from a source that does not end, so that
-            the average over all draws need not be taken anew for each; None draws fresh inputs at
-            each step. "auto" is 5,000 to 50,000, fewer for more draws, and none of a loader whose
-            batches have no one size.
-        share: Online only: by how many of the draws of a minibatch each input is predicted. More
-            take noise away at the cost of predictions; their mean and the memory are the same. 1
-            is the source text's way; "auto" is up to 16.
+        steps: The number of steps. Default: 5,000.
+        batch_size: Inputs a step. Default: 200, or the batches of a torch DataLoader.
+        pool: Batch only: number of inputs that are drawn, once, from a source that does not end, so
+            that the average over all draws is not taken again for each; None draws fresh inputs at
+            each step. Default: 5,000 to 50,000, fewer for more draws, and none of a loader with
+            batches of different sizes.
+        share: Online only: number of a minibatch's draws that predict each input. More reduce the
+            noise at the cost of predictions; their mean and the memory are the same. Default: up
+            to 16; the source text has 1.
         held_out: Inputs that the student is not trained on and that it is measured at, in
             `new_inputs` of the result, with a `limbeck.HeldOutWarning` where it is clearly worse
             there. "auto" holds out a fifth of the different rows of a data set, from 5 to 1,000,
@@ -109,51 +174,361 @@ def condense(
             recorded, except beside a stream that cannot go back. A source that does not end is
             measured at a fresh draw. 0 or None trains on all rows, and the result says that it is
             unchecked at new inputs. With `patience` the held-out rows also decide when to stop,
-            and the result says so.
+            and the result says so. Default: "auto".
         preset: "thesis" for the source text's settings: plain gradient descent with a rate from 1
             to 0, batches of 10 fresh inputs, a bag that starts at standard normal numbers.
-        seed: Seeds everything.
-        device: Where to run; "auto" is a GPU if there is one.
-        progress: Whether to show bars, if a terminal is there.
+            Default: "auto".
+        seed: Seeds everything. Default: 0.
+        device: Where to run. Default: a GPU if there is one.
+        progress: Whether to show bars, if a terminal is there. Default: True.
         options: Further arguments of `limbeck.distill`: optimizer, schedule, lr, engine, metrics,
             checkpoint, patience, ….
     """
-    check_options(options)
-    if preset not in ("auto", "thesis"):
-        raise ArgumentError.unknown("preset", preset, ("auto", "thesis"))
-    thesis = preset == "thesis"
-    options |= {"steps": whole("steps", steps), "batch_size": batch_size}
-    options |= {"seed": whole_number("seed", seed, "a whole number"), "device": device}
-    options["progress"] = progress
-    if thesis:
-        own = isinstance(inputs, DataLoader) or getattr(inputs, "own_batches", False)
-        settled = {k: v for k, v in THESIS.items() if k != "batch_size" or not own}
-        options = settled | {k: v for k, v in options.items() if v != "auto" or k == "device"}
-        options.setdefault("batch_size", "auto")
+    training = Training.from_options(
+        {k: v for k, v in options.items() if k not in ("optimizer", "schedule") or v != "auto"},
+        decided=("teacher_output", "preset"),
+        arguments=("student", "loss"),
+        **_defaults(preset, inputs, batch_size),
+        steps=whole("steps", steps),
+        seed=whole_number("seed", seed, "a whole number"),
+        device=device,
+        progress=progress,
+    )
+    bag = BagOptions(components, support, weighted)
+    if preset == "thesis":
+        bag = bag._replace(start="normal", scaled=False)
         pool, share = (None if pool == "auto" else pool), (1 if share == "auto" else share)
     draws = None
     if posterior is not None:
         draws = as_draws(posterior, var_names=var_names, burn_in=burn_in, thin=thin, layout=layout)
-    how = ("normal", False) if thesis else ("draws", True)
-    making = Making(components, support, weighted, *how)
     if predictions is not None:
-        return condense_predictions(
-            predictions, inputs, predict, draws, student, as_loss(loss), making, held_out,
-            options,
-        )  # fmt: skip
+        return _condense_predictions(
+            predictions, inputs, predict, draws, student, _as_loss(loss), bag, held_out, training
+        )
     if draws is None or predict is None:
-        name, what = (
+        name, kind = (
             ("posterior", "draws") if draws is None else ("predict", "a function of a draw")
         )
-        raise ArgumentError(name, None, f"{what}; or predictions= of the draws at the inputs")
-    flows = is_online(online, draws)
+        raise ArgumentError(name, None, f"{kind}; or predictions= of the draws at the inputs")
+    online = is_online(online, draws)
     if inputs is None:
         if not (held_out is None or isinstance(held_out, str | int | float)):
-            options["held_out"] = held_out
+            training = replace(training, held_out=held_out)
         return condense_density(
-            draws, predict, student, components, covariance, samples, restarts, flows, options
+            draws, predict, student, components, covariance, samples, restarts, online, training
         )
-    return condense_conditional(
-        draws, predict, inputs, student, as_loss(loss), flows, making, pool, share, held_out,
-        options,
+    return _condense_draws(
+        draws, predict, inputs, student, _as_loss(loss), online, bag, pool, share, held_out,
+        training,
     )  # fmt: skip
+
+
+def _defaults(preset: str, inputs: object, batch_size: int | str) -> dict[str, Any]:
+    r"""Settings of the preset, and the size of batches."""
+    if preset not in ("auto", "thesis"):
+        raise ArgumentError.unknown("preset", preset, ("auto", "thesis"))
+    if preset == "auto":
+        return {"batch_size": batch_size}
+    own = isinstance(inputs, DataLoader) or getattr(inputs, "own_batches", False)
+    size = 10 if batch_size == "auto" and not own else batch_size
+    return {"optimizer": "sgd", "lr": 1.0, "schedule": "linear", "batch_size": size}
+
+
+def _as_loss(loss: Loss | str) -> Loss:
+    r"""A loss by name; derivatives are weighted by the teacher, as is right for posteriors."""
+    known: dict[str, Callable[[], Loss]] = {
+        "auto": losses.cross_entropy,
+        "cross_entropy": losses.cross_entropy,
+        "derivative_error": lambda: losses.derivative_error(weight="teacher"),
+    }
+    if isinstance(loss, Loss):
+        return loss
+    if loss not in known:
+        raise ArgumentError.unknown("loss", loss, known)
+    return known[loss]()
+
+
+def _condense_draws(
+    draws: Draws | Stream,
+    predict: Callable[..., Distribution],
+    inputs: object,
+    student: nn.Module | None,
+    loss: Loss,
+    online: bool,
+    bag: BagOptions,
+    pool: int | str | None,
+    share: int | str,
+    held_out: object,
+    training: Training,
+) -> Condensed:
+    r"""Condense draws of a posterior with inputs."""
+    _check_module(student)
+    device, seed = choose_device(training.device), training.seed
+    all_inputs, dtype = as_inputs(inputs), floating_type(inputs, draws, student)
+    split = hold_out(all_inputs, held_out, seed)
+    source = split.training
+    for each, own_seed in ((source, seed), (split.source, seed + 1)):
+        if isinstance(each, Eager):
+            each.convert()  # what a function returns need not be of the floating type of the draws
+        if each is not None:
+            each.to(device, dtype, own_seed)
+    training = _fit_batch_size(training, all_inputs, source)
+    x = source.probe(PROBE).x
+    draws = to_device(draws, device, dtype)
+    function = PredictFunction(predict, example_draws(draws), x)
+    diagnostics = diagnose(draws) if isinstance(draws, Draws) else None
+    if student is None:
+        student, training = _make_bag(function, draws, bag, dtype, training)
+    head = Head.of(function.example)
+    fresh: RecordedStream | ResampledDraws
+    if isinstance(draws, Stream):
+        fresh = RecordedStream(draws, seed + 3)
+    else:
+        fresh = ResampledDraws(draws, seed + 3)
+    stored = draws.to(device, dtype) if isinstance(draws, Draws) and not online else None
+    bare = student.to(device)
+    if training.metrics:  # of the student itself, not of what wraps it
+        metrics = {k: lambda _, f=metric: f(bare) for k, metric in training.metrics.items()}
+        training = replace(training, metrics=metrics)
+    watched: Inputs | None = _watched_inputs(split, training, draws)
+    if stored is not None and head.classes:
+        source, training = _pool_inputs(source, pool, stored.count, training, function.mapped)
+    size = _batch_size(training, source)
+    share = _check_share(share, function, size)
+    if head.classes:
+        teacher: Teacher | None
+        if stored is None:
+            teacher = one_draw_teacher(function, fresh, share)
+        else:
+            teacher = average_teacher(function, stored)
+        live, pairs = _class_student(bare, x), source
+    else:
+        loss, live = pair_losses(loss), PairDensity(bare, head)
+        teacher, outcomes = outcomes_of_draws(function, loss, stored, fresh)
+        pairs, watched = with_outcomes(outcomes, live, source, watched, fresh)
+    run = run_steps(teacher, live, pairs, loss, replace(training, held_out=watched))
+    result = Condensed(
+        bare,
+        **describe_run(run),
+        diagnostics=diagnose(draws) if isinstance(draws, Stream) else diagnostics,
+        notes=[*draws.notes, *function.notes],
+        used=fresh.used if stored is None else stored.count,
+        draw_bytes=bytes_of(size if stored is None else stored.count, draws.structure, dtype),
+        head=replace(head, form=run.objective.form),
+        calling=function,
+        posterior=draws,
+    )
+    _warn_of_predictions(result, x)
+    compared = fresh.stored() if isinstance(fresh, RecordedStream) else stored or fresh.draws
+    if isinstance(bare, SampleBag):
+        bare.mark_trained()
+    if compared is not None:
+        measure = posterior_divergence(function, compared, result.predict, seed)
+        stopped = "the loss on the held-out inputs also decided when to stop"
+        note = stopped if training.patience is not None else ""
+        result.new_inputs = check_new_inputs(split, source, measure, seed, note)
+    return result
+
+
+def _condense_predictions(
+    predictions: object,
+    inputs: object,
+    predict: Callable[..., Distribution] | None,
+    draws: Draws | Stream | None,
+    student: nn.Module | None,
+    loss: Loss,
+    bag: BagOptions,
+    held_out: object,
+    training: Training,
+) -> Condensed:
+    r"""Condense predictions of draws at inputs, so that nobody must port a model to torch.
+
+    The student is a module of the user's, a bag if there are draws and a function too, or else a
+    net of two hidden layers.
+    """
+    _check_module(student)
+    if (predict is None) != (draws is None):
+        name = "predict" if predict is None else "posterior"
+        raise ArgumentError(name, None, "both posterior and predict, for a bag, or none of them")
+    if inputs is None:
+        raise ArgumentError("inputs", None, "the inputs that the predictions are of")
+    everywhere = as_inputs(inputs)
+    if not isinstance(everywhere, Dataset):
+        received = f"{type(everywhere).__name__} inputs"
+        raise ArgumentError("inputs", received, "the inputs that the predictions are of, as data")
+    device, seed = choose_device(training.device), training.seed
+    dtype = floating_type(inputs, draws, student)
+    if not (held_out is None or isinstance(held_out, int | float | str)):
+        received = "held-out inputs, of which no predictions are known"
+        raise ArgumentError("held_out", received, "a fraction of the rows, 'auto' or None")
+    averaged = as_predictions(predictions, len(everywhere))
+    split = hold_out(everywhere, held_out, seed)
+    source = split.training
+    assert isinstance(source, Dataset)
+    everywhere.to(device, dtype, seed)
+    source.to(device, dtype, seed)
+    training = _fit_batch_size(training, everywhere, source)
+    if training.patience is not None:
+        expected = "None beside predictions, which are known at the inputs alone"
+        raise ArgumentError("patience", training.patience, expected)
+    known = mapped(broadcast(averaged), lambda value, dims: value.to(device, dtype))
+    taught = known if split.rows is None else rows_of(known, split.rows[0])
+    head, x = Head.of(taught), source.probe(PROBE).x
+    if student is None and predict is not None and draws is not None:
+        draws = to_device(draws, device, dtype)
+        function = PredictFunction(predict, example_draws(draws), x)
+        student, training = _make_bag(function, draws, bag, dtype, training)
+    elif student is None:
+        student = _make_net(source.x, taught, head, seed, dtype)
+    bare = student.to(device)
+    if head.classes:
+        teacher = Stored(class_logs(taught), "log_probabilities")
+        run = run_steps(teacher, _class_student(bare, x), source, loss, training)
+    else:
+        live = PairDensity(bare, head)
+        pairs, _ = with_outcomes(stored_outcomes(taught), live, source, None)
+        run = run_steps(None, live, pairs, pair_losses(loss), training)
+    result = Condensed(bare, **describe_run(run), head=replace(head, form=run.objective.form))
+    if isinstance(bare, SampleBag):
+        bare.mark_trained()
+    if split.rows is None:
+        result.new_inputs = NewInputs(reason=f"unchecked at new inputs: {split.reason}")
+        return result
+    generator = torch.Generator().manual_seed(seed)
+    both = []
+    for index in split.rows:
+        order = torch.randperm(len(index), generator=generator)[:MEASURED]
+        here = index[order].to(everywhere.device)
+        predicted = result.predict(everywhere.build(here).x)
+        both.append(divergence(rows_of(known, here), predicted, head.classes, generator))
+    result.new_inputs = judge(both[0], both[1], 0.0, split.kind, seed)
+    return result
+
+
+def _check_module(student: object) -> None:
+    if not (student is None or isinstance(student, nn.Module)):
+        raise ArgumentError("student", f"a {type(student).__name__}", "a torch module, or None")
+
+
+def _class_student(student: nn.Module, x: X) -> nn.Module:
+    r"""A student as a module of logits or log probabilities of classes."""
+    with torch.no_grad():
+        gives = isinstance(student, SampleBag) or isinstance(student(x), Distribution)
+    return ClassLogs(student) if gives else student
+
+
+def _make_bag(
+    function: PredictFunction,
+    draws: Draws | Stream,
+    bag: BagOptions,
+    dtype: torch.dtype,
+    training: Training,
+) -> tuple[SampleBag, Training]:
+    r"""A bag of the posterior's structure, with a learning rate where the user gave none."""
+    if not function.mapped:
+        received = f"None with a predict that torch cannot map over draws ({function.reason})"
+        raise ArgumentError("student", received, "a module; or a predict in torch, for a bag")
+    if training.update is None and training.optimizer == "auto" and training.lr is None:
+        training = replace(training, lr=0.05)  # numbers are in units of the posterior's deviations
+    generator = torch.Generator().manual_seed(training.seed)
+    made = SampleBag(function.function, draws, **bag._asdict(), dtype=dtype, generator=generator)
+    return made, training
+
+
+def _make_net(x: X, taught: Distribution, head: Head, seed: int, dtype: torch.dtype) -> nn.Module:
+    r"""A net with its scaling inside."""
+    if not isinstance(x, Tensor):
+        raise ArgumentError("student", None, "a module, where inputs are a dict")
+    generator = torch.Generator().manual_seed(seed)
+    outputs = {"Bernoulli": 1, "Normal": 2, "Poisson": 1}.get(head.kind)
+    outputs = class_logs(taught).shape[-1] if outputs is None and head.classes else outputs
+    if outputs is None:
+        raise ArgumentError("student", None, f"a module that gives {head.kind or 'several'} ones")
+    shift, scale = standardising(x.flatten(1))
+    net = MLP(shift.numel(), 64, 64, outputs, hidden="tanh", dtype=dtype, generator=generator)
+    if head.kind != "Normal":
+        return Preprocessed(net, shift, scale)
+    mean, spread = taught.mean.mean(), (taught.variance.mean() + taught.mean.var()).sqrt()
+    ends = torch.stack([mean, spread.log()]), torch.stack([spread, torch.ones_like(spread)])
+    return Preprocessed(net, shift, scale, *ends, output_form="values")
+
+
+def _watched_inputs(split: HeldOut, training: Training, draws: Draws | Stream) -> Inputs | None:
+    r"""Held-out inputs on which the loss is recorded: those of the user, and those for patience.
+
+    A stream that cannot go back has no draws to spare for that.
+    """
+    patience = training.patience is not None
+    if not (patience or split.kind == GIVEN):
+        return None
+    rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")
+    if patience and not rewinds:
+        received = "patience beside a stream that cannot go back"
+        raise ArgumentError("patience", received, "None, or a stream with a state_dict")
+    if patience and not isinstance(split.source, Dataset):
+        received = f"patience without held-out rows ({split.reason or split.kind})"
+        raise ArgumentError("patience", received, "held_out=, inputs to watch the loss on")
+    return split.source if rewinds else None
+
+
+def _fit_batch_size(training: Training, all_inputs: Inputs, source: Inputs) -> Training:
+    r"""Batches of the rows that are left to train on, where the batch was to hold all rows."""
+    size = training.batch_size
+    if source is all_inputs or not isinstance(source, Dataset) or source.replace:
+        return training
+    total = len(all_inputs) if isinstance(all_inputs, Dataset) else 0
+    if isinstance(size, int) and len(source) < size <= total:
+        return replace(training, batch_size=len(source))
+    return training
+
+
+def _pool_inputs(
+    source: Inputs, pool: int | str | None, draws: int, training: Training, mapped: bool
+) -> tuple[Inputs, Training]:
+    r"""Inputs of a source that does not end, drawn once as a data set; or the source itself.
+
+    Inputs of a loader stay in batches of its size; if it has no one size, it is not pooled unless
+    the user says so.
+    """
+    if isinstance(source, Dataset) or pool is None:
+        return source, training
+    size = _batch_size(training, source)
+    if pool == "auto":
+        enough = max(5_000, min(50_000, 5 * 10**7 // draws))  # bounds the single predictions
+        total = training.steps * size
+        if (mapped and total <= enough) or (source.own_batches and source.batch_size is None):
+            return source, training
+        pool = min(enough, total)
+    batch = source(whole_number("pool", pool, "'auto', None, or a whole number from 1", least=1))
+    data = Dataset(batch.x, weight=batch.weight)
+    if source.own_batches:
+        training = replace(training, batch_size=min(size, len(data)))
+    return data, training
+
+
+def _check_share(share: int | str, function: PredictFunction, size: int) -> int:
+    r"""The number of a minibatch's draws that predict each input."""
+    if share != "auto":
+        return whole_number("share", share, "'auto' or a whole number from 1", least=1)
+    affordable = 10**6 // (size * function.numbers)  # numbers that a step may take
+    return max(1, min(16, affordable)) if function.mapped else 1
+
+
+def _batch_size(training: Training, source: Inputs) -> int:
+    r"""About how many inputs a step takes."""
+    size = training.batch_size
+    size = size if isinstance(size, str) else whole("batch_size", size)
+    default: int = PRESETS["auto"]["batch_size"]
+    if source.own_batches:
+        batch_size_of(size, source)  # which refuses another size
+        return source.batch_size or default
+    return default if isinstance(size, str) else size
+
+
+def _warn_of_predictions(result: Condensed, x: X) -> None:
+    r"""Warn of a student whose predictions make no sense."""
+    try:
+        check(result.predict(x), rows(x), "student")
+    except ArgumentError as error:
+        hint = "support= keeps variables of a bag positive or within bounds"
+        warnings.warn(f"{error}; {hint}", stacklevel=user_stacklevel())

@@ -1,8 +1,10 @@
-r"""What `condense` gives back: a small student, how far its draws can be trusted, its report."""
+r"""The result of `condense`: a small student, diagnostics of the draws, its report."""
 
 from __future__ import annotations
 
 import json
+import math
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -13,31 +15,35 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
-from limbeck.arrays import X, as_parts, map_tensors
+from limbeck.arrays import X, as_parts, floats, map_tensors
 from limbeck.condensation.agreement import Agreement, agreement, density_agreement
-from limbeck.condensation.marginal import WarnOnce, marginal
-from limbeck.condensation.new_inputs import NewInputs
-from limbeck.condensation.outcomes import Head, Means
-from limbeck.condensation.predict_function import Predict
-from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.serialization import (
-    bag_of,
-    check_bag,
-    diagnostics_of,
-    remembered,
-    told_bag,
-    told_diagnostics,
+from limbeck.condensation.held_out import NewInputs
+from limbeck.condensation.models import model_spec, named_model
+from limbeck.condensation.predict_function import (
+    Head,
+    Means,
+    PairDensity,
+    PredictFunction,
+    unpaired,
 )
+from limbeck.condensation.sample_bag import SampleBag, WarnOnce, marginal
+from limbeck.condensation.teachers import user_stacklevel
 from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.posteriors.diagnostics import Diagnostics
-from limbeck.posteriors.draws import Draws
+from limbeck.inputs.base import Inputs
+from limbeck.losses.base import Loss
+from limbeck.posteriors.draws import Diagnostics, Draws
 from limbeck.posteriors.read import as_draws
-from limbeck.posteriors.stream import Stream, StreamEnded
-from limbeck.posteriors.structure import as_parts as parts_of
+from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
+from limbeck.posteriors.structure import Structure
+from limbeck.progress import watched
 from limbeck.storage import files
+from limbeck.teachers.base import Teacher
+from limbeck.training.config import Training
+from limbeck.training.loop import Run
+from limbeck.training.preparation import prepare
 from limbeck.training.result import FORMAT, STUDENT, Result, load
 
-__all__ = ["ABOUT", "Condensed"]
+__all__ = ["ABOUT", "Condensed", "describe_run", "run_steps"]
 
 ABOUT = "condensed.json"
 
@@ -51,9 +57,9 @@ class Condensed(Result):
 
     Attributes:
         diagnostics: R̂ and effective sizes of the draws, with reasons to distrust them; None where
-            they cannot be told.
-        notes: What there is to know beside.
-        used: How many draws were used; those of a stored posterior count once.
+            they are not known.
+        notes: Further remarks.
+        used: The number of draws that were used; those of a stored posterior count once.
         draw_bytes: The bytes of the draws that were in memory at once.
         head: How the student's outputs are read; None of a density without inputs.
         calling: The user's function; None where predictions were given.
@@ -67,7 +73,7 @@ class Condensed(Result):
     used: int = 0
     draw_bytes: int = 0
     head: Head | None = None
-    calling: Predict | None = None
+    calling: PredictFunction | None = None
     posterior: Draws | Stream | None = None
     new_inputs: NewInputs | None = None
 
@@ -78,7 +84,7 @@ class Condensed(Result):
         return sum(tensor.numel() * tensor.element_size() for tensor in state)
 
     @torch.no_grad()
-    def predict(self, x: Any = None) -> Any:
+    def predict(self, x: object = None) -> Any:
         r"""The distribution of y at inputs x, an array, a tensor or a dict of such.
 
         It is right at each single input; samples at several are independent of each other, as
@@ -87,20 +93,20 @@ class Condensed(Result):
         if self.head is None:
             return self.student
         once = self.__dict__.setdefault("_once", WarnOnce())
-        return marginal(self.head.read(self.student(self._placed(x))), once)
+        return marginal(self.head.read(self.student(self._to_student(x))), once)
 
     def report(
-        self, x: Any = None, y: Any = None, *, posterior: Any = None, draws: int = 10_000
+        self, x: object = None, y: object = None, *, posterior: object = None, draws: int = 10_000
     ) -> Agreement:
         r"""The student beside the average over all draws: errors, divergence, bytes, time.
 
         Arguments:
             x: Inputs, best such as the student has not seen; None for a density without inputs,
                 which is compared at samples of the average.
-            y: Outcomes there, if known, whose log probabilities are compared.
-            posterior: Draws to average over; None takes those that were condensed, which a result
-                that was read back has forgotten. Of a stream, further ones are taken.
-            draws: How many draws to take of a stream.
+            y: Outcomes there, if known, whose log probabilities are compared. Default: None.
+            posterior: Draws to average over. Default: those that were condensed, or further ones of
+                a stream; a loaded result has none.
+            draws: Number of draws to take of a stream. Default: 10,000.
         """
         if self.calling is None and not isinstance(self.student, SampleBag):
             expected = (
@@ -111,8 +117,8 @@ class Condensed(Result):
         if given is None:
             raise ArgumentError("posterior", None, "the draws, which are not saved with a result")
         if isinstance(given, Stream):
-            some = parts_of(_further(given, whole_number("draws", draws, "a whole number", 2)))
-            given = Draws({name: part[None] for name, part in some.items()})
+            n = whole_number("draws", draws, "a whole number", 2)
+            given = Draws.one_chain(_further(given, n))
         like = next(self.student.parameters())
         stored = given.to(like.device, like.dtype)
         size = stored.count * stored.structure.dim * like.element_size()
@@ -122,24 +128,24 @@ class Condensed(Result):
             return density_agreement(
                 self.calling, stored, self.student, outcomes, (size, self.bytes)
             )
-        placed, calling = self._placed(x), self.calling
+        inputs, calling = self._to_student(x), self.calling
         if calling is None:
             assert isinstance(self.student, SampleBag)
-            calling = Predict(self.student.predict, stored.take([0, 1]), placed)
-        found = agreement(calling, stored, self.predict, placed, outcomes, (size, self.bytes))
-        return replace(found, new_inputs=self.new_inputs)
+            calling = PredictFunction(self.student.predict, stored.take([0, 1]), inputs)
+        result = agreement(calling, stored, self.predict, inputs, outcomes, (size, self.bytes))
+        return replace(result, new_inputs=self.new_inputs)
 
     def save(self, folder: str | Path) -> Path:
-        r"""Write the student and its story into a folder, and how its answers are read.
+        r"""Write the student, its history and the form of its outputs into a folder.
 
-        A ready-made model of `limbeck.condensation.models` is remembered by its name and settings;
-        a function of your own is not saved, and `load` asks for it. Draws are not saved either.
+        A ready-made model of `limbeck.condensation.models` is saved by its name and settings; a
+        function of your own is not saved, and `load` needs it again. Draws are not saved either.
         """
         folder = super().save(folder)
         about = {
             "head": None if self.head is None else asdict(self.head),
-            "bag": told_bag(self.student),
-            "diagnostics": told_diagnostics(self.diagnostics),
+            "bag": _bag_spec(self.student),
+            "diagnostics": _diagnostics_spec(self.diagnostics),
             "new_inputs": None if self.new_inputs is None else self.new_inputs.record(),
             **{name: getattr(self, name) for name in KEPT},
         }
@@ -154,7 +160,7 @@ class Condensed(Result):
         *,
         predict: Callable[..., Any] | None = None,
     ) -> Condensed:
-        r"""Read a result back; it predicts and is exported as before, and has forgotten its draws.
+        r"""Read a result back; it predicts and is exported as before, but has no draws.
 
         Arguments:
             folder: What `save` wrote.
@@ -168,10 +174,10 @@ class Condensed(Result):
             bag, head = about["bag"], about["head"]
             kept: dict[str, Any] = {name: about[name] for name in KEPT}
             kept["head"] = None if head is None else Head(**head)
-            kept["diagnostics"] = diagnostics_of(about["diagnostics"])
+            kept["diagnostics"] = _diagnostics_from(about["diagnostics"])
             if head is not None:
                 kept["new_inputs"] = NewInputs.from_record(about.get("new_inputs"))
-            known = None if bag is None else remembered(bag["predict"])
+            known = None if bag is None else named_model(bag["predict"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
         function = known if predict is None else predict
@@ -179,13 +185,13 @@ class Condensed(Result):
             if function is None:
                 received = f"None, and {folder} is a bag of the user's own function"
                 raise ArgumentError("predict", received, "predict=, the function of (draw, x)")
-            student = bag_of(bag, files.read(folder / STUDENT, FORMAT)[0], function)
+            student = _empty_bag(bag, files.read(folder / STUDENT, FORMAT)[0], function)
         elif predict is not None:
             received = f"a function for {folder}, whose student calls none"
             raise ArgumentError("predict", received, "None")
         result = load(folder, student)
         if predict is not None and isinstance(result.student, SampleBag):
-            check_bag(result.student, kept["head"], result.settings.get("input_shape") or {})
+            _check_bag(result.student, kept["head"], result.settings.get("input_shape") or {})
         return cls(**{each.name: getattr(result, each.name) for each in fields(Result)}, **kept)
 
     def portable(self) -> Any:
@@ -225,29 +231,29 @@ class Condensed(Result):
             table.add_row("note", note)
         return table
 
-    def _placed(self, x: Any) -> X:
+    def _to_student(self, x: object) -> X:
         r"""Inputs of any kind on the student's device and of its floating type."""
         like = next(self.student.parameters())
         parts = {name: part.values for name, part in as_parts(x, "x").items()}
 
-        def placed(part: Tensor) -> Tensor:
+        def convert(part: Tensor) -> Tensor:
             return part.to(like.device, like.dtype if part.is_floating_point() else part.dtype)
 
-        return map_tensors(placed, parts.get("", parts))
+        return map_tensors(convert, parts.get("", parts))
 
 
 def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def _worth(found: Diagnostics) -> str:
+def _worth(diagnostics: Diagnostics) -> str:
     r"""The largest R̂ and the smallest effective size of those that can be told."""
-    r_hat, ess = (each[each.isfinite()].tolist() for each in (found.r_hat, found.ess))
+    r_hat, ess = (each[each.isfinite()].tolist() for each in (diagnostics.r_hat, diagnostics.ess))
     most = f"at most {max(r_hat):.3f}" if r_hat else "not known"
     return f"{most}, " + (f"at least {min(ess):,.0f}" if ess else "not known: too few draws")
 
 
-def _further(stream: Stream, n: int) -> Any:
+def _further(stream: Stream, n: int) -> X:
     r"""The next draws of a stream that has not ended."""
     try:
         return stream.next(n)
@@ -255,3 +261,110 @@ def _further(stream: Stream, n: int) -> Any:
         received = f"a stream without {n:,} further draws ({end})"
         expected = "posterior=, draws to compare with; or fewer draws= of a stream that goes on"
         raise ArgumentError("posterior", received, expected) from end
+
+
+def run_steps(
+    teacher: Teacher | None, student: nn.Module, inputs: Inputs, loss: Loss, training: Training
+) -> Run:
+    r"""All steps of a distillation, or as many as there are draws for.
+
+    If the iterator of draws ends, fails or gives a bad batch after the first step, the student so
+    far is kept, with the reason; the latter two with a warning, too.
+    """
+    run = prepare(teacher, student, inputs, loss, training)
+    try:
+        for _ in watched(run, training.progress, "condensing"):
+            pass
+    except StreamEnded as end:
+        if not run.done:
+            raise
+        if run._looked < run.done:
+            run._look()
+        run.save()
+        run.stop_reason = f"{end}, at step {run.done:,} of {run.settings.steps:,}"
+        for callback in run.settings.callbacks:
+            callback.end(run.stop_reason)
+        if isinstance(end, StreamBroken):
+            kept = "the student so far is kept"
+            warnings.warn(f"{run.stop_reason}; {kept}", stacklevel=user_stacklevel())
+    finally:
+        run.objective.release()
+    return run
+
+
+def describe_run(run: Run) -> dict[str, Any]:
+    r"""The fields of a `Result` of a run, by name."""
+    like = run.objective._like
+    x = unpaired(like).x if isinstance(run.objective.student, PairDensity) else like
+    shapes = {name: list(part.shape[1:]) for name, part in floats(x).items()}
+    about = {"device": str(run.objective.device), "input_shape": shapes}
+    return {
+        "history": run.history,
+        "steps": run.done,
+        "stop_reason": str(run.stop_reason),
+        "seconds": run.seconds,
+        "engine": run.engine.name,
+        "processes": run.engine.processes,
+        "compile_seconds": run.engine.compile_seconds,
+        "settings": {**(run.settings.identity or {}), "steps": run.settings.steps, **about},
+        "failure": run.failure,
+    }
+
+
+def _bag_spec(student: nn.Module) -> dict[str, Any] | None:
+    r"""The description of a bag, beside its tensors; None of other students."""
+    if not isinstance(student, SampleBag):
+        return None
+    return {**student.structure.spec(), "predict": model_spec(student.predict)}
+
+
+def _empty_bag(
+    spec: dict[str, Any], tensors: dict[str, Tensor], predict: Callable[..., Any]
+) -> SampleBag:
+    r"""A bag of the saved structure, to load the tensors into."""
+    structure, free = Structure.from_spec(spec), tensors["free"]
+    weighted = "logits" in tensors
+    return SampleBag(predict, structure, len(free), weighted=weighted, dtype=free.dtype)
+
+
+def _check_bag(bag: SampleBag, head: Head | None, shapes: dict[str, Any]) -> None:
+    r"""Refuse a function that does not fit the saved pseudo-draws, or predicts another kind."""
+    if set(shapes) != {""} or head is None:
+        return
+    x = torch.randn(3, *shapes[""], generator=torch.Generator().manual_seed(0))
+    expected = f"the function of (draw, x) that was condensed, which gave {head.kind}"
+    try:
+        with torch.no_grad():
+            kind = Head.of(bag(x)).kind
+    except Exception as error:  # of the user's own function
+        received = f"a function that fails at the saved draws ({error})"
+        raise ArgumentError("predict", received, expected) from error
+    if kind != head.kind:
+        raise ArgumentError("predict", f"a function that gives {kind}", expected)
+
+
+def _diagnostics_spec(diagnostics: Diagnostics | None) -> dict[str, Any] | None:
+    r"""Diagnostics as lists; what is not finite is None."""
+    if diagnostics is None:
+        return None
+
+    def numbers(values: Tensor) -> list[float | None]:
+        return [value if math.isfinite(value) else None for value in values.tolist()]
+
+    return {
+        "names": list(diagnostics.names),
+        "r_hat": numbers(diagnostics.r_hat),
+        "ess": numbers(diagnostics.ess),
+        "reasons": list(diagnostics.reasons),
+    }
+
+
+def _diagnostics_from(spec: dict[str, Any] | None) -> Diagnostics | None:
+    r"""The inverse of `_diagnostics_spec`."""
+    if spec is None:
+        return None
+    r_hat, ess = (
+        torch.tensor([math.nan if v is None else v for v in spec[name]], dtype=torch.float64)
+        for name in ("r_hat", "ess")
+    )
+    return Diagnostics(list(spec["names"]), r_hat, ess, list(spec["reasons"]))

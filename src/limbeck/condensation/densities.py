@@ -1,137 +1,241 @@
-r"""Condensing a density without inputs: samples of all draws' densities into one mixture."""
+r"""Densities of outcomes, learnt from outcomes that the posterior's draws predict.
+
+With inputs, the student is trained on pairs of x and y; without, on events y alone.
+"""
 
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
-from limbeck.arrays import Batch, floats
-from limbeck.condensation.condensed import Condensed
-from limbeck.condensation.outcomes import PairDensity, unpaired
-from limbeck.condensation.predict_function import Predict, unread_notes
+from limbeck.arrays import Batch, X, floats, rows
+from limbeck.condensation.condensed import Condensed, describe_run, run_steps
+from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpaired
 from limbeck.condensation.stepwise_em import StepwiseEM
 from limbeck.condensation.teachers import (
     DrawSource,
-    Picked,
+    ResampledDraws,
+    average_teacher,
     bytes_of,
-    diagnosed,
-    few,
+    diagnose,
+    example_draws,
     floating_type,
-    outside,
-    placed,
+    refuse_derivatives,
     strata,
+    to_device,
 )
+from limbeck.distributions.base import Distribution, mapped
 from limbeck.errors import ArgumentError
-from limbeck.inputs.base import Inputs
+from limbeck.evaluation import View
+from limbeck.inputs import Dataset, as_inputs
+from limbeck.inputs.base import Inputs, Nested
+from limbeck.losses.base import Loss
 from limbeck.losses.densities import kl
+from limbeck.losses.derivatives import derivative_error
+from limbeck.losses.values import cross_entropy
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mixture_em import fit_em
 from limbeck.posteriors.draws import Draws
-from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
-from limbeck.progress import watched
+from limbeck.posteriors.stream import Stream
 from limbeck.storage.files import under
-from limbeck.training.config import Training, refuse_unknown
-from limbeck.training.loop import Run
-from limbeck.training.preparation import choose_device, prepare
+from limbeck.teachers.base import Teacher
+from limbeck.training.config import Training
+from limbeck.training.preparation import choose_device
 from limbeck.training.settings import History, replayed
 
-__all__ = ["SETTLED", "Events", "check_options", "condense_density", "events_of", "run", "story"]
+__all__ = [
+    "Events",
+    "Pairs",
+    "condense_density",
+    "outcomes_of_draws",
+    "pair_losses",
+    "rows_of",
+    "stored_outcomes",
+    "with_outcomes",
+]
 
-SETTLED = ("teacher_output", "preset")
-r"""Settings of a training that `condense` decides itself."""
+Outcomes = Callable[[Batch, torch.Generator], Pair]
+r"""Draws an outcome for each input of a batch."""
 
 
-def check_options(options: dict[str, Any]) -> None:
-    r"""Refuse what is not an argument of `distill`."""
-    refuse_unknown(options, SETTLED, ("student", "loss"))
+class Stateful(Protocol):
+    r"""What has a state that checkpoints save."""
+
+    def state_dict(self) -> dict[str, Tensor]: ...
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
 
 
-def run(
-    finished: Callable[[Run], Condensed],
-    teacher: Any,
-    student: Any,
-    inputs: Any,
-    loss: Any,
-    **options: Any,
-) -> Condensed:
-    r"""All steps of a distillation, or as many as there are draws for.
+class Pairs(Nested):
+    r"""Inputs with an outcome each, of the posterior predictive distribution.
 
-    If the iterator of draws ends, fails or gives a bad batch once there was a step, what was learnt
-    until then is kept, and the reason told; the latter two are warned of, too.
-
-    Arguments:
-        finished: Makes the result of a run.
-        teacher: As the other arguments, one of `limbeck.distill`.
+    An outcome is drawn by the teacher: one posterior draw an input, then y of its prediction. So
+    −log f(y|x) is in the mean the cross entropy with the average over all draws, however few of
+    them are in memory.
     """
-    training = Training(**options)
-    found = prepare(teacher, student, inputs, loss, training)
-    try:
-        for _ in watched(found, training.progress, "condensing"):
-            pass
-    except StreamEnded as end:
-        if not found.done:
-            raise
-        if found._looked < found.done:
-            found._look()
-        found.save()
-        found.stop_reason = f"{end}, at step {found.done:,} of {found.settings.steps:,}"
-        for callback in found.settings.callbacks:
-            callback.end(found.stop_reason)
-        if isinstance(end, StreamBroken):
-            kept = "the student so far is kept"
-            warnings.warn(f"{found.stop_reason}; {kept}", stacklevel=outside())
-    finally:
-        found.objective.release()
-    return finished(found)
+
+    def __init__(self, inputs: Inputs, outcomes: Outcomes, state: Stateful | None = None) -> None:
+        super().__init__([inputs])
+        self.outcomes, self.state = outcomes, state
+        self.own_batches, self.batch_size = inputs.own_batches, inputs.batch_size
+
+    def draw(self, n: int) -> Batch:
+        source = self.sources[0]
+        if isinstance(source, Dataset):  # of which n may be more than all: outcomes are fresh
+            return self._with_outcomes(source.build(source.next_rows(n)))
+        return self._with_outcomes(source(n))
+
+    def own_batch(self) -> Batch:
+        source = self.sources[0]
+        return self._with_outcomes(source.build(source.own_batch()))
+
+    def probe(self, n: int) -> Batch:
+        r"""A few inputs with outcomes; draws of a stream that they take do not come again."""
+        before = self.generator.get_state()
+        batch = self._with_outcomes(self.sources[0].probe(n))
+        self.generator.set_state(before)
+        return batch
+
+    def _with_outcomes(self, batch: Batch) -> Batch:
+        with torch.no_grad():
+            pair = self.outcomes(batch, self.generator)
+        return Batch(paired(pair), weight=batch.weight)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        own = {} if self.state is None else self.state.state_dict()
+        return super().state_dict() | {f"draws.{key}": value for key, value in own.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        if self.state is not None:
+            self.state.load_state_dict(under("draws.", state))
 
 
-def story(run: Run) -> dict[str, Any]:
-    r"""What results tell of a run, by name."""
-    like = run.objective._like
-    x = unpaired(like).x if isinstance(run.objective.student, PairDensity) else like
-    shapes = {name: list(part.shape[1:]) for name, part in floats(x).items()}
-    about = {"device": str(run.objective.device), "input_shape": shapes}
-    return {
-        "history": run.history,
-        "steps": run.done,
-        "stop_reason": str(run.stop_reason),
-        "seconds": run.seconds,
-        "engine": run.engine.name,
-        "processes": run.engine.processes,
-        "compile_seconds": run.engine.compile_seconds,
-        "settings": {**(run.settings.identity or {}), "steps": run.settings.steps, **about},
-        "failure": run.failure,
-    }
+class pair_derivative_error(Loss):  # noqa: N801 - losses are written as functions
+    r"""½‖∂log f(y|x) − ∂log t(y|x)‖² with respect to x, at outcomes y of the teacher.
+
+    It is `derivative_error(weight="teacher")` where classes are too many to be summed over.
+    """
+
+    name = "derivative_error"
+    asks = frozenset({"derivatives"})
+    domain = "density"
+    needs = "density"
+    differentiates = True
+    storable = False
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+        size = sum(part[0].numel() for part in floats(unpaired(batch.x).x).values())
+        residual = student.derivatives("density") - teacher.derivatives("density")  # (n, 1, D)
+        return residual[:, 0, :size].square().sum(1) / 2
 
 
-BY_GRADIENT = ("optimizer", "lr", "clip")
-r"""Options that ask for gradient descent in place of EM."""
+def pair_losses(loss: Loss) -> Loss:
+    r"""The losses on pairs that stand for losses on classes."""
+    total: Any = 0
+    weighted = ("log", "teacher")
+    for coefficient, term in loss:
+        if isinstance(term, kl) or (isinstance(term, cross_entropy) and term.temperature == 1):
+            own: Loss = kl()
+        elif isinstance(term, derivative_error) and (term.domain, term.weight) == weighted:
+            own = pair_derivative_error()
+        elif isinstance(term, pair_derivative_error):
+            own = term
+        else:
+            expected = 'cross_entropy(), or derivative_error(weight="teacher")'
+            raise ArgumentError("loss", repr(term), f"{expected}, where y is not a class")
+        total = total + coefficient * own
+    return total
 
-START = 1000
-r"""Samples from which gradient descent starts."""
+
+def outcomes_of_draws(
+    function: PredictFunction, loss: Loss, stored: Draws | None, fresh: DrawSource
+) -> tuple[Teacher | None, Outcomes]:
+    r"""Outcomes, one of a fresh draw's prediction at each input; and a teacher of derivatives."""
+    derivatives = any("derivatives" in term.asks for _, term in loss)
+    if derivatives and function.batch:
+        received = f"{loss!r} of outcomes of shape {function.batch}"
+        raise ArgumentError("loss", received, "cross_entropy() for several outcomes an input")
+    keep = derivatives and stored is None
+    teacher: Teacher | None = None
+    if derivatives:
+        refuse_derivatives(function, repr(loss))
+    if derivatives and stored is not None:
+        teacher = average_teacher(function, stored, pairs=True)
+    elif derivatives:
+
+        def density(pairs: X) -> Tensor:
+            pair = unpaired(pairs)
+            assert pair.draw is not None
+            draws = fresh.structure.unflatten(pair.draw)
+            logs: Tensor = function.paired(draws, pair.x).log_prob(pair.y)
+            return logs
+
+        teacher = Teacher(density, "log_density", exact=False)
+
+    def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
+        draws = fresh.next(rows(batch.x))
+        predicted = function.paired(draws, batch.x)
+        y = predicted.sample((), generator)
+        flat = fresh.structure.flatten(draws) if keep else None
+        return Pair(batch.x, y.long() if predicted.discrete else y, flat)
+
+    return teacher, outcomes
+
+
+def stored_outcomes(predictions: Distribution) -> Outcomes:
+    r"""Outcomes of predictions (n,) that are known at the rows of a data set."""
+
+    def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
+        assert batch.index is not None
+        return Pair(batch.x, rows_of(predictions, batch.index).sample((), generator))
+
+    return outcomes
+
+
+def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
+    r"""The distributions at some rows."""
+    return mapped(distribution, lambda value, dims: value[index.to(value.device)])
+
+
+def with_outcomes(
+    outcomes: Outcomes,
+    student: nn.Module,
+    inputs: Inputs,
+    held_out: Inputs | None,
+    state: Stateful | None = None,
+) -> tuple[Pairs, Dataset | None]:
+    r"""Inputs and held-out inputs with outcomes; those of the latter are drawn once."""
+    pairs = Pairs(inputs, outcomes, state)
+    if held_out is None:
+        return pairs, None
+    source = as_inputs(held_out, "held_out")
+    if not isinstance(source, Dataset):
+        received = f"{type(source).__name__} inputs"
+        raise ArgumentError("held_out", received, "a tensor, an array or a Dataset")
+    dtype = next(p.dtype for p in student.parameters() if p.is_floating_point())
+    source.to(inputs.device, dtype, 0)
+    batch = source.build(torch.arange(len(source), device=source.device))
+    with torch.no_grad():
+        return pairs, Dataset(paired(outcomes(batch, source.generator)))
 
 
 class Events(Inputs):
-    r"""Samples of the posterior predictive density: one fresh draw each, then an event of it.
+    r"""Samples of the posterior predictive density: one fresh draw each, then an event of it."""
 
-    Arguments:
-        calling: The user's function of a draw.
-        source: Where draws come from.
-    """
-
-    def __init__(self, calling: Predict, source: DrawSource) -> None:
+    def __init__(self, function: PredictFunction, source: DrawSource) -> None:
         super().__init__()
-        self.calling, self.source = calling, source
+        self.function, self.source = function, source
         self.dtype: torch.dtype | None = None
 
     def draw(self, n: int) -> Tensor:
-        x = events_of(self.calling, self.source.next(n), self.generator)
+        x = events_of(self.function, self.source.next(n), self.generator)
         return x if self.dtype is None else x.to(self.dtype)
 
     def build(self, drawn: Tensor) -> Batch:
@@ -158,116 +262,108 @@ class Events(Inputs):
 
 
 @torch.no_grad()
-def events_of(calling: Predict, draws: Any, generator: torch.Generator) -> Tensor:
+def events_of(function: PredictFunction, draws: X, generator: torch.Generator) -> Tensor:
     r"""An event (n, D) of the density of each of n draws."""
-    found = calling.paired(draws).sample((), generator)
-    events: Tensor = found if calling.example.event else found.unsqueeze(1)
-    return events
+    y: Tensor = function.paired(draws).sample((), generator)
+    return y if function.example.event else y.unsqueeze(1)
 
 
 def condense_density(
     draws: Draws | Stream,
-    density: Callable[..., Any],
+    density: Callable[..., Distribution],
     student: nn.Module | None,
     components: int,
     covariance: str,
     samples: int,
     restarts: int | None,
     online: bool,
-    options: dict[str, Any],
+    training: Training,
 ) -> Condensed:
-    r"""Condense draws of a posterior over densities; see `limbeck.condense`.
+    r"""Condense draws of a posterior over densities without inputs; see `limbeck.condense`.
 
     A `GaussianMixture` is fitted by batch EM on samples, or, online, by stepwise EM; any other
     student with `log_prob`, or a mixture with an optimizer, by gradients.
     """
     _refuse_inputs(density)
-    place, seed = choose_device(options["device"]), options["seed"]
+    device, seed = choose_device(training.device), training.seed
     dtype = floating_type(None, draws, student)
-    held = placed(draws, place, dtype)
-    calling = Predict(density, few(held), None)
-    if calling.example.discrete:
-        received = f"a {type(calling.example).__name__}, of whole numbers, without inputs"
+    draws = to_device(draws, device, dtype)
+    function = PredictFunction(density, example_draws(draws), None)
+    if function.example.discrete:
+        received = f"a {type(function.example).__name__}, of whole numbers, without inputs"
         expected = "a density of real numbers; predict(draw, x) with inputs= for classes and counts"
         raise ArgumentError("predict", received, expected)
-    trusted = diagnosed(held) if isinstance(held, Draws) else None
+    diagnostics = diagnose(draws) if isinstance(draws, Draws) else None
     generator = torch.Generator().manual_seed(seed)
     if student is None:
-        dim = calling.example.mean.shape[-1] if calling.example.event else 1
+        dim = function.example.mean.shape[-1] if function.example.event else 1
         student = GaussianMixture(
-            components, dim, covariance, dtype=dtype, device=place, generator=generator
+            components, dim, covariance, dtype=dtype, device=device, generator=generator
         )
-    notes = [*held.notes, *unread_notes(calling.unread)]
-    about: dict[str, Any] = {"calling": calling, "posterior": held, "notes": notes}
-    gradient = not isinstance(student, GaussianMixture) or any(k in options for k in BY_GRADIENT)
-    if isinstance(held, Draws) and not (online or gradient or "update" in options):
+    notes = [*draws.notes, *function.unused_notes]
+    gradient = training.optimizer != "auto" or (training.lr, training.clip) != (None, None)
+    mixture = student if isinstance(student, GaussianMixture) and not gradient else None
+    if isinstance(draws, Draws) and mixture and not online and training.update is None:
         count = whole_number("samples", samples, "a whole number from 1", least=1)
-        chosen = held.take(strata(held.count, count, generator))
-        x = events_of(calling, chosen, generator)
-        size = bytes_of(held.count, held.structure, dtype)
-        about |= {"diagnostics": trusted, "used": held.count, "draw_bytes": size}
-        return _by_em(student, x, generator, restarts, options, about)
-    fresh = held if isinstance(held, Stream) else Picked(held, seed + 3)
-    events, bare = Events(calling, fresh), student
-    if gradient and isinstance(student, GaussianMixture):
-        events.to(place, dtype, seed)
-        student.start_from(events.probe(START).x, generator=generator)
-    if not gradient and "update" not in options:
-        own: dict[str, Any] = {"restarts": restarts, "schedule": options.get("schedule")}
-        given = {name: value for name, value in own.items() if value is not None}
-        options = options | {"update": StepwiseEM(**given)}
-
-    def finished(done: Run) -> Condensed:
-        broken = getattr(options.get("update"), "reasons", ())  # of components, by stepwise EM
+        chosen = draws.take(strata(draws.count, count, generator))
+        x = events_of(function, chosen, generator)
+        mixture.to(x.device)
+        starts = {} if restarts is None else {"restarts": restarts}
+        fit = fit_em(mixture, x, generator=generator, progress=training.progress, **starts)
+        values = [-value for value in fit.log_likelihood]
+        history = History({"step": list(range(len(values))), "loss": values})
+        settings = {"loss": "kl()", "update": "EM", "samples": len(x), "seed": seed}
+        replayed(training.callbacks, settings, history, fit.verdict)
         return Condensed(
-            bare,
-            **story(done),
-            **{**about, "notes": [*notes, *broken]},
-            diagnostics=diagnosed(held) if isinstance(held, Stream) else trusted,
-            used=fresh.used,
-            draw_bytes=bytes_of(done.settings.batch_size or 0, held.structure, dtype),
+            mixture,
+            history,
+            fit.iterations,
+            fit.verdict,
+            fit.seconds,
+            "EM",
+            settings,
+            diagnostics=diagnostics,
+            notes=[*notes, *fit.reasons],
+            used=draws.count,
+            draw_bytes=bytes_of(draws.count, draws.structure, dtype),
+            calling=function,
+            posterior=draws,
         )
-
-    return run(finished, None, student, events, kl(), **options)
-
-
-def _by_em(
-    mixture: nn.Module,
-    x: Tensor,
-    generator: torch.Generator,
-    restarts: int | None,
-    options: dict[str, Any],
-    about: dict[str, Any],
-) -> Condensed:
-    r"""Batch EM on samples."""
-    assert isinstance(mixture, GaussianMixture)
-    mixture.to(x.device)
-    given = {} if restarts is None else {"restarts": restarts}
-    found = fit_em(mixture, x, generator=generator, progress=options["progress"], **given)
-    losses = [-value for value in found.log_likelihood]
-    settings = {"loss": "kl()", "update": "EM", "samples": len(x), "seed": options["seed"]}
-    history = History({"step": list(range(len(losses))), "loss": losses})
-    replayed(options.get("callbacks"), settings, history, found.verdict)
+    fresh = draws if isinstance(draws, Stream) else ResampledDraws(draws, seed + 3)
+    events = Events(function, fresh)
+    if mixture is None and isinstance(student, GaussianMixture):
+        events.to(device, dtype, seed)
+        student.start_from(events.probe(1000).x, generator=generator)
+    if mixture is not None and training.update is None:
+        own: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
+        if training.schedule not in (None, "auto"):
+            own["schedule"] = training.schedule
+        training = replace(training, update=StepwiseEM(**own))
+    run = run_steps(None, student, events, kl(), training)
     return Condensed(
-        mixture,
-        history,
-        found.iterations,
-        found.verdict,
-        found.seconds,
-        "EM",
-        settings,
-        **{**about, "notes": [*about["notes"], *found.reasons]},
+        student,
+        **describe_run(run),
+        diagnostics=diagnose(draws) if isinstance(draws, Stream) else diagnostics,
+        notes=[*notes, *getattr(training.update, "reasons", ())],  # of components, by stepwise EM
+        used=fresh.used,
+        draw_bytes=bytes_of(run.settings.batch_size or 0, draws.structure, dtype),
+        calling=function,
+        posterior=draws,
     )
 
 
-def _refuse_inputs(density: Any) -> None:
-    r"""Refuse a function that wants inputs where there are none."""
+def _refuse_inputs(density: object) -> None:
+    r"""Refuse a function of inputs where there are none."""
+    if not callable(density):
+        return
     try:
         parameters = inspect.signature(density).parameters.values()
     except (TypeError, ValueError):
         return
-    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    wanted = [p for p in parameters if p.kind in named and p.default is inspect.Parameter.empty]
-    if len(wanted) > 1:
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [
+        p for p in parameters if p.kind in positional and p.default is inspect.Parameter.empty
+    ]
+    if len(required) > 1:
         expected = "the inputs that predict(draw, x) is of; a density without inputs is of a draw"
         raise ArgumentError("inputs", None, expected)

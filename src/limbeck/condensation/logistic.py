@@ -29,19 +29,11 @@ __all__ = [
 ]
 
 METHODS = ("quadrature", "mackay")
-
-NARROW = 2.0
-r"""The variance up to which Gauss–Hermite quadrature is the better of two rules."""
-
-REACH = 40.0
-r"""Where the density of the logistic distribution is taken to end, on both sides."""
-
-AT_ONCE = 2**15
-r"""Rows that are predicted at once: memory stays small for any number."""
+NARROW = 2.0  # the variance up to which Gauss–Hermite quadrature is the better of two rules
 
 
 def predict(
-    mean: Any, covariance: Any, x: Any, method: str = "quadrature", nodes: int = 32
+    mean: object, covariance: object, x: object, method: str = "quadrature", nodes: int = 32
 ) -> Tensor:
     r"""The probabilities ∫ σ(xᵀw) N(w; mean, covariance) dw of logistic regression.
 
@@ -53,8 +45,8 @@ def predict(
         mean: The posterior's mean (dim,).
         covariance: Its covariance (dim, dim).
         x: Inputs (n, dim), with a column of ones if the model has a bias.
-        method: "quadrature" or "mackay".
-        nodes: How many nodes Gauss–Hermite quadrature has.
+        method: "quadrature" or "mackay". Default: "quadrature".
+        nodes: The number of nodes of Gauss–Hermite quadrature. Default: 32.
 
     Returns:
         The probability (n,) of the label 1 at each input.
@@ -67,20 +59,21 @@ def predict(
     nodes = whole_number("nodes", nodes, "a whole number from 2 to 200", least=2)
     if nodes > 200:
         raise ArgumentError("nodes", nodes, "a whole number from 2 to 200")
-    m, s, x = finite("mean", mean), finite("covariance", covariance), finite("x", x)
+    m, s, rows = finite("mean", mean), finite("covariance", covariance), finite("x", x)
     dim = m.numel()
     for name, tensor, shape in ("mean", m, (dim,)), ("covariance", s, (dim, dim)):
         if tensor.shape != shape:
             raise ArgumentError(name, f"shape {tuple(tensor.shape)}", f"shape {shape}")
-    if x.dim() != 2 or x.shape[1] != dim:
-        raise ArgumentError("x", f"shape {tuple(x.shape)}", f"shape (n, {dim})")
-    centre, variance = x @ m, ((x @ s) * x).sum(1)
-    if (variance < -1e-9 * (x.square() @ s.diagonal().abs())).any():
+    if rows.dim() != 2 or rows.shape[1] != dim:
+        raise ArgumentError("x", f"shape {tuple(rows.shape)}", f"shape (n, {dim})")
+    centre, variance = rows @ m, ((rows @ s) * rows).sum(1)
+    if (variance < -1e-9 * (rows.square() @ s.diagonal().abs())).any():
         raise ArgumentError("covariance", "a negative variance at some x", "a covariance")
     variance = variance.clamp_min(0)
     if method == "mackay":
         return mackay_mean(centre, variance)
-    blocks = zip(centre.split(AT_ONCE), variance.split(AT_ONCE), strict=True)
+    size = 2**15  # rows that are predicted at once: memory stays small for any number
+    blocks = zip(centre.split(size), variance.split(size), strict=True)
     return torch.cat([sigmoid_mean(*block, nodes) for block in blocks])
 
 
@@ -145,7 +138,7 @@ def log_moments(mean: Tensor, variance: Tensor, nodes: int = 32) -> tuple[Tensor
     return log_z, torch.where(tail, 1 - slope, slope), bend.clamp_min(0)
 
 
-def finite(argument: str, value: Any) -> Tensor:
+def finite(argument: str, value: object) -> Tensor:
     r"""An argument's numbers in double precision, all of them finite."""
     try:
         x = torch.as_tensor(value).detach().double()
@@ -162,9 +155,9 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 def _by_width(narrow: Rule, wide: Rule, mean: Tensor, variance: Tensor) -> Tensor:
     r"""The rule for narrow Gaussians or the one for wide ones, for each of (n,); both (…, n)."""
     small = variance <= NARROW
-    found = narrow(mean[small], variance[small])
-    result = mean.new_empty(found.shape[:-1] + mean.shape)
-    result[..., small] = found
+    values = narrow(mean[small], variance[small])
+    result = mean.new_empty(values.shape[:-1] + mean.shape)
+    result[..., small] = values
     result[..., ~small] = wide(mean[~small], variance[~small])
     return result
 
@@ -181,23 +174,19 @@ def _hermite(nodes: int) -> tuple[Any, Any]:
 
 @cache
 def _logistic(nodes: int) -> tuple[Any, Any]:
-    at = np.linspace(-REACH, REACH, 4 * nodes + 1)
+    at = np.linspace(-40.0, 40.0, 4 * nodes + 1)  # the density is negligible beyond
     weight = 1 / np.cosh(at / 2) ** 2
     return at, weight / weight.sum()
 
 
-CALMER = 0.8
-r"""What damping is multiplied by when the sites get further from where they want to be."""
-
-
 class Gaussian(NamedTuple):
-    r"""A Gaussian approximation of a posterior, and how it was found.
+    r"""A Gaussian approximation of a posterior.
 
     Arguments:
         mean: (dim,).
         covariance: (dim, dim).
         log_evidence: The logarithm of the approximate probability of the labels.
-        iterations: Rounds that were made over all sites.
+        iterations: Rounds over all sites.
         converged: Whether the last one changed nothing beyond the tolerance.
     """
 
@@ -230,10 +219,10 @@ class Sites(NamedTuple):
 
 
 def ep_logistic(
-    X: Any,
-    y: Any,
-    prior_mean: Any = None,
-    prior_covariance: Any = None,
+    X: object,
+    y: object,
+    prior_mean: object = None,
+    prior_covariance: object = None,
     *,
     moments: str = "mackay",
     iterations: int = 500,
@@ -244,21 +233,21 @@ def ep_logistic(
 
     Each likelihood σ(±xᵀw) is replaced by a Gaussian site in a = xᵀw, such that putting the
     likelihood back in place of its site leaves the mean and the variance of a as they are. All
-    sites are renewed at once, with damping. Where many sites say the same, as those of separable
-    data do, the fixed point itself is too sure: EP's variances are then too small.
+    sites are updated at once, with damping. Where many sites agree, as those of separable data do,
+    EP's variances are too small at the fixed point itself.
 
     Arguments:
         X: Inputs (n, dim), with a column of ones if the model has a bias.
         y: Labels (n,), 0 or 1.
-        prior_mean: The mean (dim,) of the weights' Gaussian prior; None is zero.
-        prior_covariance: Its covariance (dim, dim), or a number times the identity; None is 1.
-        moments: How the one-dimensional integrals are done: "mackay" by MacKay's approximation,
-            as in the source text, or "quadrature", which is exact.
-        iterations: Rounds over all sites, at most.
+        prior_mean: The mean (dim,) of the weights' Gaussian prior. Default: zero.
+        prior_covariance: Its covariance (dim, dim), or a number times the identity. Default: 1.
+        moments: How one-dimensional integrals are computed: "mackay" by MacKay's approximation, as
+            in the source text, or "quadrature", which is exact. Default: "mackay".
+        iterations: The largest number of rounds over all sites. Default: 500.
         tolerance: The change of the marginals of a, in units of their standard deviations, below
-            which the sites are taken to have converged.
-        damping: How far a site goes to its new value in a round, above 0 and up to 1; less once
-            rounds begin to diverge.
+            which the sites have converged. Default: 1e-8.
+        damping: The part of the way to its new value that a site goes in a round, above 0 and up
+            to 1; less once rounds begin to diverge. Default: 0.5.
 
     >>> posterior = ep_logistic([[1.0], [2.0], [-1.0]], [1, 1, 0], prior_covariance=4.0)
     >>> posterior.converged, round(float(posterior.mean), 3)
@@ -287,7 +276,7 @@ def ep_logistic(
         )
         before, now = now, sites.marginals()
         last, change = change, _change(*before, *now) / damping
-        damping *= CALMER if change > last else 1
+        damping *= 0.8 if change > last else 1  # where rounds begin to diverge
     if change > tolerance:
         warnings.warn(
             f"EP has not converged: the marginals still change by {change:.1g} standard deviations "
@@ -335,7 +324,7 @@ def _mackay(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return F.logsigmoid(z), kappa * miss, kappa.square() * z.sigmoid() * miss
 
 
-def _data(X: Any, y: Any) -> tuple[Tensor, Tensor]:
+def _data(X: object, y: object) -> tuple[Tensor, Tensor]:
     x, labels = finite("X", X), finite("y", y)
     if x.dim() != 2 or x.numel() == 0:
         raise ArgumentError("X", f"shape {tuple(x.shape)}", "inputs (n, dim), one or more")
@@ -345,7 +334,7 @@ def _data(X: Any, y: Any) -> tuple[Tensor, Tensor]:
     return x, 2 * labels - 1
 
 
-def _prior(mean: Any, covariance: Any, dim: int) -> tuple[Tensor, Tensor]:
+def _prior(mean: object, covariance: object, dim: int) -> tuple[Tensor, Tensor]:
     m = finite("prior_mean", torch.zeros(dim) if mean is None else mean)
     s = finite("prior_covariance", 1.0 if covariance is None else covariance)
     s = s * torch.eye(dim, dtype=s.dtype) if s.dim() == 0 else s

@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from limbeck.arguments import whole_number
 from limbeck.arrays import X
+from limbeck.distributions.base import Distribution
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
 from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError
@@ -25,6 +26,8 @@ __all__ = [
     "linear",
     "logistic",
     "mlp",
+    "model_spec",
+    "named_model",
     "poisson",
     "probit",
     "softmax",
@@ -203,3 +206,48 @@ def _check_names(wanted: Iterable[str], draw: Mapping[str, Tensor]) -> None:
 def mlp(*sizes: int, hidden: str = "tanh", scale: str | float | None = None) -> MLPRegression:
     r"""A Bayesian network; see `MLPRegression`."""
     return MLPRegression(sizes, hidden, scale)
+
+
+SETTINGS = {
+    **dict.fromkeys(("logistic", "probit", "poisson"), ("weights", "bias")),
+    "linear": ("weights", "bias", "scale"),
+    "softmax": ("weights", "bias", "classes"),
+}
+
+
+def model_spec(predict: object) -> dict[str, Any] | None:
+    r"""A ready-made model by its name and settings; None of any other function.
+
+    >>> model_spec(logistic(bias="intercept"))
+    {'model': 'logistic', 'weights': 'beta', 'bias': 'intercept'}
+    """
+    if type(predict) is Regression:
+        names = SETTINGS[predict.family]
+        spec = {"model": predict.family, **{name: getattr(predict, name) for name in names}}
+    elif type(predict) is MLPRegression:
+        net = predict._net.spec()
+        spec = {"model": "mlp", "sizes": list(net["sizes"]), "hidden": net["hidden"]}
+        spec["scale"] = predict.scale
+    else:
+        return None
+    scale = spec.get("scale")
+    if not (scale is None or isinstance(scale, str)):
+        if getattr(scale, "ndim", 0):  # a scale for each input is not saved
+            return None
+        spec["scale"] = float(scale)
+    return spec
+
+
+def named_model(spec: dict[str, Any] | None) -> Callable[..., Distribution] | None:
+    r"""The model of a `model_spec`; only limbeck's own are ever made."""
+    if spec is None:
+        return None
+    options = dict(spec)
+    name = options.pop("model", None)
+    if name == "mlp":
+        return mlp(*options.pop("sizes", ()), **options)
+    if name not in SETTINGS:
+        raise ArgumentError.unknown("model", name, (*SETTINGS, "mlp"))
+    factories = (linear, logistic, poisson, probit, softmax)
+    made: Callable[..., Distribution] = {f.__name__: f for f in factories}[name](**options)
+    return made

@@ -1,44 +1,45 @@
-r"""The user's `predict`: how it is called, checked, and what of a draw it reads."""
+r"""The user's `predict`: how it is called and checked, and students of the same outcomes."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from limbeck import outputs as forms
 from limbeck.arrays import X, leaves, map_tensors, part_of, rows
 from limbeck.distributions import as_distribution, broadcast, check
-from limbeck.distributions.base import Mixture, given, mapped, tensors
-from limbeck.distributions.discrete import Bernoulli, Categorical, log_means
+from limbeck.distributions.base import Distribution, Mixture, given, mapped, tensors
+from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson, log_means
+from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError
 
 __all__ = [
-    "Predict",
+    "ClassLogs",
+    "Head",
+    "Means",
+    "Pair",
+    "PairDensity",
+    "PredictFunction",
     "class_logs",
-    "classes_of",
     "first",
     "mean_logs",
+    "paired",
     "stack",
-    "unread",
-    "unread_notes",
+    "unpaired",
+    "unused_variables",
 ]
 
-SHOWN = 5
-r"""Names that a note lists."""
 
-
-class Watched(dict[str, Any]):
-    r"""A dict that remembers which of its values were looked at.
-
-    Attributes:
-        read: Their names; all of them, once it has been gone through as a whole.
-    """
+class WatchedDict(dict[str, Any]):
+    r"""A dict that records the names of the values that were read: all, once it is iterated."""
 
     def __init__(self, content: dict[str, Any]) -> None:
         super().__init__(content)
@@ -48,7 +49,7 @@ class Watched(dict[str, Any]):
         self.read.add(name)
         return super().__getitem__(name)
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         self.read.add(name)
         return super().get(name, default)
 
@@ -57,27 +58,29 @@ class Watched(dict[str, Any]):
         return super().__iter__()
 
     def keys(self) -> Any:
-        self.read.update(super().keys())
+        iter(self)
         return super().keys()
 
     def values(self) -> Any:
-        self.read.update(super().keys())
+        iter(self)
         return super().values()
 
     def items(self) -> Any:
-        self.read.update(super().keys())
+        iter(self)
         return super().items()
 
 
-def unread(function: Callable[..., Any], draw: Any, *rest: Any) -> tuple[str, ...]:
-    r"""The names of variables that a function of a draw does not look at.
+def unused_variables(
+    function: Callable[..., Any], draw: X | dict[str, Any], *rest: object
+) -> tuple[str, ...]:
+    r"""The names of variables that a function of a draw does not read.
 
-    >>> unread(lambda draw, x: draw["beta"] * x, {"beta": 1.0, "mu": 2.0}, 3.0)
+    >>> unused_variables(lambda draw, x: draw["beta"] * x, {"beta": 1.0, "mu": 2.0}, 3.0)
     ('mu',)
     """
     if not isinstance(draw, dict):
         return ()
-    watched = Watched(draw)
+    watched = WatchedDict(draw)
     try:
         function(watched, *rest)
     except Exception:  # of a function that takes nothing but a plain dict
@@ -85,30 +88,17 @@ def unread(function: Callable[..., Any], draw: Any, *rest: Any) -> tuple[str, ..
     return tuple(name for name in draw if name not in watched.read) if watched.read else ()
 
 
-def unread_notes(names: tuple[str, ...]) -> list[str]:
-    r"""What to tell of variables that are not looked at."""
-    if not names:
-        return []
-    listed = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-    left_out = ", ".join(repr(f"~{name}") for name in names[:SHOWN])
-    return [f"predict does not use {listed}: var_names=[{left_out}] leaves out what is not needed"]
-
-
-ALIKE = 1e-3
-r"""How far two ways to compute the same prediction may be apart, relative to its size."""
-
-
-class Predict:
+class PredictFunction:
     r"""A function of one draw and all inputs, over many draws at once.
 
-    A function of torch is mapped by `torch.vmap`, and can be differentiated. Any other, one of
-    NumPy above all, is called draw by draw with whatever it takes, arrays or tensors, and cannot.
+    A function of torch is mapped by `torch.vmap`, and can be differentiated. Any other, such as one
+    of NumPy, is called draw by draw with arrays or tensors, and cannot.
 
     Arguments:
         function: The user's function of (draw, x), or of a draw alone.
         draws: A few draws (m, ...), in the posterior's structure.
         x: A few inputs; None where the function is of a draw alone.
-        argument: What errors call the function.
+        argument: The name of the function in errors. Default: "predict".
 
     Attributes:
         mapped: Whether `torch.vmap` maps it.
@@ -116,7 +106,7 @@ class Predict:
         example: What it gave for the first draw.
         classes: The number of classes, of a function that gives Bernoulli or Categorical ones.
         numbers: About how many numbers are in memory at once for each draw and input.
-        unread: The names of variables that it does not look at.
+        unused: The names of variables that it does not read.
     """
 
     def __init__(
@@ -126,7 +116,7 @@ class Predict:
             raise ArgumentError(argument, f"a {type(function).__name__}", "a function of a draw")
         self.function, self.argument = function, argument
         self.reason, self.arrays, self._known = "", False, False
-        self._like, count = leaves(draws)[0], Counting()
+        self._like, count = leaves(draws)[0], NumberCounter()
         with torch.no_grad():
             try:
                 self._stacked(draws, x)  # first: NumPy warns before it fails on plain tensors
@@ -134,20 +124,34 @@ class Predict:
                 raise
             except Exception as error:  # the user's own, or what torch cannot map
                 self._refuse_randomness(error)
-                self.reason = _told(error)
-                self._choose(draws, x, error)
+                self.reason = _describe_error(error)
+                self._choose_arrays(draws, x, error)
             self.mapped = not self.reason
             self._known = self.mapped
             with count:
-                found = self._raw(first(draws), x)
-            self.example = self._checked(found, x)
-            self.unread = unread(self.function, *self._given(first(draws), x))
+                example = self._raw(first(draws), x)
+            self.example = self._checked(example, x)
+            self.unused = unused_variables(self.function, *self._given(first(draws), x))
             for draw in range(1, rows(draws)):
                 self._checked(self._raw(first(part_of(draws, draw, 1)), x), x)
             self.numbers = max(1, count.numbers // (1 if x is None else rows(x)))
-            self.classes = None if x is None else classes_of(self.example, argument)
+            self.classes = None if x is None else _class_count(self.example, argument)
             if x is not None:
                 self._refuse_mixing(draws, x)
+
+    @property
+    def unused_notes(self) -> list[str]:
+        r"""A note on variables that are not read, if there are any."""
+        if not self.unused:
+            return []
+        listed = ", ".join(self.unused[:5]) + (", …" if len(self.unused) > 5 else "")
+        names = ", ".join(repr(f"~{name}") for name in self.unused[:5])
+        return [f"predict does not use {listed}: var_names=[{names}] leaves out what is not needed"]
+
+    @property
+    def notes(self) -> list[str]:
+        r"""Remarks on the function for the user."""
+        return [f"predict: {self.reason}"] * bool(self.reason) + self.unused_notes
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -177,10 +181,10 @@ class Predict:
         return mapped(self._one(draw, map_tensors(lambda t: t.unsqueeze(0), x)), _row)
 
     def _one(self, draw: X, x: X | None) -> Any:
-        found = self._raw(draw, x)
+        prediction = self._raw(draw, x)
         if not self._known:
-            found = as_distribution(found, self.argument, self._like)
-        return broadcast(found)
+            prediction = as_distribution(prediction, self.argument, self._like)
+        return broadcast(prediction)
 
     def _raw(self, draw: X, x: X | None) -> Any:
         return self.function(*self._given(draw, x))
@@ -190,10 +194,10 @@ class Predict:
         given = [draw] if x is None else [draw, x]
         return [_as_arrays(each) for each in given] if self.arrays else given
 
-    def _checked(self, found: Any, x: X | None) -> Any:
-        return check(found, None if x is None else rows(x), self.argument, self._like)
+    def _checked(self, prediction: object, x: X | None) -> Any:
+        return check(prediction, None if x is None else rows(x), self.argument, self._like)
 
-    def _choose(self, draws: X, x: X | None, error: Exception) -> None:
+    def _choose_arrays(self, draws: X, x: X | None, error: Exception) -> None:
         r"""Find out what a function takes that torch cannot map: arrays, or else tensors."""
         few = [first(part_of(draws, draw, 1)) for draw in range(rows(draws))]
         for self.arrays in (True, False):
@@ -212,9 +216,9 @@ class Predict:
                     stacklevel=5,
                 )
             return
-        shapes = f"a draw {_described(few[0])}"
-        shapes += "" if x is None else f" and inputs {_described(x)}"
-        received = f"a function that fails ({_told(error)})"
+        shapes = f"a draw {_describe_shapes(few[0])}"
+        shapes += "" if x is None else f" and inputs {_describe_shapes(x)}"
+        received = f"a function that fails ({_describe_error(error)})"
         raise ArgumentError(self.argument, received, f"a function of {shapes}") from error
 
     def _refuse_randomness(self, error: Exception) -> None:
@@ -224,51 +228,59 @@ class Predict:
             raise ArgumentError(self.argument, received, expected) from error
 
     def _refuse_mixing(self, draws: X, x: X) -> None:
-        r"""Refuse functions whose word on an input depends on the other inputs."""
+        r"""Refuse functions whose prediction at an input depends on the other inputs."""
         n = min(rows(draws), rows(x), 4)
         some, their = part_of(draws, 0, n), part_of(x, 0, n)
         together = mapped(
             self.stacked(some, their), lambda value, dims: value.diagonal(0, 0, 1).movedim(-1, 0)
         )
         for a, b in zip(tensors(together), tensors(self.paired(some, their)), strict=True):
-            apart = (a - b).abs() > ALIKE * (1 + a.abs())
+            apart = (a - b).abs() > 1e-3 * (1 + a.abs())
             if bool(apart.any()):
                 received = "predictions that change with the inputs beside, or from call to call"
                 expected = "a function of a draw and of each input by itself"
                 raise ArgumentError(self.argument, received, expected)
 
 
-class Counting(TorchDispatchMode):
-    r"""Counts the numbers that operations give, as a bound on what is kept for derivatives."""
+class NumberCounter(TorchDispatchMode):
+    r"""Counts the results of operations, as a bound on the memory that derivatives need."""
 
     def __init__(self) -> None:
         super().__init__()
         self.numbers = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        self.numbers += sum(leaf.numel() for leaf in leaves(found))
-        return found
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.numbers += sum(leaf.numel() for leaf in leaves(result))
+        return result
 
 
-def classes_of(found: Any, argument: str) -> int | None:
-    r"""The number of classes, if a distribution is over classes; mixtures are looked into."""
-    inner = found
-    while isinstance(inner, Mixture):
-        inner = inner.components
+def _inner(distribution: Any) -> Any:
+    r"""The components of a mixture, of whatever depth; or the distribution itself."""
+    while isinstance(distribution, Mixture):
+        distribution = distribution.components
+    return distribution
+
+
+def _class_count(distribution: Any, argument: str) -> int | None:
+    r"""The number of classes, if a distribution, or its components, are over classes."""
+    inner = _inner(distribution)
     if not isinstance(inner, Bernoulli | Categorical):
         return None
-    if len(found.batch_shape) != 1:
-        received = f"a {type(found).__name__} of the batch shape {tuple(found.batch_shape)}"
+    shape = tuple(distribution.batch_shape)
+    if len(shape) != 1:
+        received = f"a {type(distribution).__name__} of the batch shape {shape}"
         raise ArgumentError(argument, received, "one label an input: the shape (n,)")
     return 2 if isinstance(inner, Bernoulli) else int(inner.outputs.shape[-1])
 
 
-def class_logs(found: Any) -> Tensor:
+def class_logs(distribution: Any) -> Tensor:
     r"""Log probabilities (..., K) of a distribution over classes, or of a mixture of such."""
-    while isinstance(found, Mixture):
-        found = found.components.mixed(found.log_weights)
-    logs: Tensor = found.log_probabilities
+    while isinstance(distribution, Mixture):
+        distribution = distribution.components.mixed(distribution.log_weights)
+    logs: Tensor = distribution.log_probabilities
     return logs
 
 
@@ -288,10 +300,10 @@ def first(tree: X) -> Any:
     return map_tensors(lambda tensor: tensor[0], tree)
 
 
-def stack(found: Sequence[Any]) -> Any:
+def stack(distributions: Sequence[Any]) -> Any:
     r"""Distributions of the same kind with one more dimension in front."""
-    columns = zip(*(tensors(each) for each in found), strict=True)
-    return mapped(found[0], lambda value, dims: torch.stack(next(columns)))
+    columns = zip(*(tensors(each) for each in distributions), strict=True)
+    return mapped(distributions[0], lambda value, dims: torch.stack(next(columns)))
 
 
 def _row(value: Tensor, dims: int) -> Tensor:
@@ -304,11 +316,142 @@ def _as_arrays(tree: X) -> Any:
     return {name: part.detach().cpu().numpy() for name, part in tree.items()}
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).strip() or 'no reason given').splitlines()[0]}"
 
 
-def _described(tree: X) -> str:
+def _describe_shapes(tree: X) -> str:
     if isinstance(tree, Tensor | np.ndarray):
         return str(tuple(tree.shape))
     return "{" + ", ".join(f"{name}: {tuple(part.shape)}" for name, part in tree.items()) + "}"
+
+
+class Pair(NamedTuple):
+    r"""An input, an outcome drawn there, and the posterior draw it came from, if that is kept.
+
+    Attributes:
+        x: Inputs.
+        y: Outcomes (n, ...).
+        draw: Draws as rows of numbers (n, dim).
+    """
+
+    x: X
+    y: Tensor
+    draw: Tensor | None = None
+
+
+def paired(pair: Pair) -> dict[str, Tensor]:
+    r"""A pair as one input of the loop; what can be differentiated of x comes first.
+
+    >>> list(paired(Pair(torch.zeros(2, 3), torch.ones(2))))
+    ['x', 'y']
+    """
+    x = {"x": pair.x} if isinstance(pair.x, Tensor) else {f"x.{k}": v for k, v in pair.x.items()}
+    return x | {"y": pair.y} | ({} if pair.draw is None else {"draw": pair.draw})
+
+
+def unpaired(x: Any) -> Pair:
+    r"""The inverse of `paired`."""
+    beside = {name: x[name] for name in ("y", "draw") if name in x}
+    if "x" in x:
+        return Pair(x["x"], **beside)
+    named = {k.removeprefix("x."): v for k, v in x.items() if k.startswith("x.")}
+    return Pair(named, **beside)
+
+
+OUTPUTS = {
+    "Normal": "2 (mean, log scale), or 3·M from 6 on (logits, means, log scales of a mixture of M)",
+    "Poisson": "1 (the logarithm of the rate)",
+}
+
+
+@dataclass(frozen=True)
+class Head:
+    r"""How a module's outputs are to be read: by the kind of what the teacher predicts.
+
+    Attributes:
+        kind: "Bernoulli", "Categorical", "Normal", "Poisson", or the name of another distribution,
+            which only a student that gives distributions itself can have.
+        form: The form of a classifier's outputs, one of `forms.FORMS`.
+    """
+
+    kind: str
+    form: str = "auto"
+
+    @classmethod
+    def of(cls, distribution: Any) -> Head:
+        r"""The kind of a distribution, or of its components, of the batch shape (n,)."""
+        return cls(
+            type(_inner(distribution)).__name__ if len(distribution.batch_shape) == 1 else ""
+        )
+
+    @property
+    def classes(self) -> bool:
+        r"""Whether predictions are probabilities of classes."""
+        return self.kind in ("Bernoulli", "Categorical")
+
+    def read(self, raw: Any) -> Any:
+        r"""The distribution that outputs stand for."""
+        if isinstance(raw, Distribution):
+            return raw
+        if self.classes:
+            logs = forms.log_probabilities(forms.values(raw), self.form)
+            if self.kind == "Bernoulli":
+                return Bernoulli(logits=logs[:, 1] - logs[:, 0])
+            return Categorical(logits=logs)
+        return self._density(raw)
+
+    def _density(self, raw: Any) -> Any:
+        columns = forms.values(raw) if isinstance(raw, Tensor) and raw.ndim else None
+        size = 0 if columns is None else columns.shape[1]
+        if columns is not None and self.kind == "Poisson" and size == 1:
+            return Poisson(log_rate=columns[:, 0])
+        if columns is not None and self.kind == "Normal" and size == 2:
+            return Normal(columns[:, 0], columns[:, 1].exp())
+        if columns is not None and self.kind == "Normal" and size >= 6 and size % 3 == 0:
+            logits, loc, log_scale = columns.chunk(3, 1)
+            return Mixture(components=Normal(loc, log_scale.exp()), logits=logits)
+        received = f"outputs of shape {tuple(getattr(raw, 'shape', ()))}"
+        also = "a module that gives one of limbeck's distributions, or a SampleBag"
+        outputs = f"outputs (n, {OUTPUTS[self.kind]}), " if self.kind in OUTPUTS else ""
+        raise ArgumentError("student", received, outputs + also)
+
+
+class ClassLogs(nn.Module):
+    r"""A student of distributions over classes as a module of log probabilities (n, K)."""
+
+    output_form = "log_probabilities"
+
+    def __init__(self, student: nn.Module) -> None:
+        super().__init__()
+        self.student = student
+
+    def forward(self, x: X) -> Tensor:
+        return class_logs(self.student(x))
+
+
+class Means(nn.Module):
+    r"""A student of distributions as a module of their means; of classes, probabilities."""
+
+    def __init__(self, student: nn.Module, head: Head) -> None:
+        super().__init__()
+        self.student, self.head = student, head
+
+    def forward(self, x: X) -> Tensor:
+        mean: Tensor = self.head.read(self.student(x)).mean
+        return mean
+
+
+class PairDensity(nn.Module):
+    r"""A student of densities of y given x as the log density (n,) of pairs."""
+
+    output_form = "log_density"
+
+    def __init__(self, student: nn.Module, head: Head) -> None:
+        super().__init__()
+        self.student, self.head = student, head
+
+    def forward(self, pairs: X) -> Tensor:
+        pair = unpaired(pairs)
+        logs: Tensor = self.head.read(self.student(pair.x)).log_prob(pair.y)
+        return logs if logs.ndim == 1 else logs.flatten(1).sum(1)  # independent outcomes

@@ -3,8 +3,11 @@ r"""A bag of few, trained draws: the form of a Monte Carlo average, at a fractio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -12,18 +15,16 @@ from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
 from limbeck.arrays import X, map_tensors, rows
-from limbeck.condensation.marginal import PARAMETERS, WarnOnce, marginal
-from limbeck.condensation.supports import Supports
-from limbeck.condensation.teachers import strata
+from limbeck.condensation.teachers import strata, user_stacklevel
 from limbeck.distributions import averaged, broadcast
-from limbeck.distributions.base import D, mapped, random
-from limbeck.errors import ArgumentError
+from limbeck.distributions.base import D, Distribution, Shape, mapped, random
+from limbeck.errors import ArgumentError, PseudoDrawWarning
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
 from limbeck.posteriors.structure import Structure, as_parts
 
-__all__ = ["SampleBag", "over_draws"]
+__all__ = ["Interval", "SampleBag", "Simplex", "Supports", "WarnOnce", "as_support", "marginal"]
 
 try:
     from torch._C._functorch import (
@@ -39,15 +40,11 @@ else:
 
 
 def over_draws(function: Callable[[X], D], draws: X) -> D:
-    r"""What a function says of each draw: parameters (S, ...).
+    r"""The distributions that a function gives for each draw: parameters (S, ...).
 
     The same operations as `torch.vmap` calls, so the same numbers and derivatives. But `vmap` takes
-    ten times as long to look at arguments and results of unknown kinds as a small bag takes to
+    ten times as long to inspect arguments and results of unknown kinds as a small bag takes to
     predict; here both are known.
-
-    Arguments:
-        function: From one draw to a distribution whose parameters are tensors.
-        draws: A tensor (S, ...), or by name such tensors.
     """
     if not BARE or torch.compiler.is_compiling():
         return torch.vmap(function)(draws)
@@ -55,8 +52,8 @@ def over_draws(function: Callable[[X], D], draws: X) -> D:
     count = rows(draws)
     level = _vmap_increment_nesting(count, "error")
     try:
-        found = function(map_tensors(lambda part: _add_batch_dim(part, 0, level), draws))
-        return mapped(found, lambda value, dims: _remove_batch_dim(value, level, count, 0))
+        stacked = function(map_tensors(lambda part: _add_batch_dim(part, 0, level), draws))
+        return mapped(stacked, lambda value, dims: _remove_batch_dim(value, level, count, 0))
     finally:
         _vmap_decrement_nesting()
 
@@ -67,14 +64,258 @@ def _load() -> None:
     torch.vmap(torch.clone)(torch.zeros(1))
 
 
-LOOKED_AT = 1000
-r"""Draws by which the scale of each number is told, at most."""
+SCALE_DRAWS = 1000  # draws that give the scale of each number, at most
 
-FROM_STREAM = 10
-r"""Draws of a stream for each component to choose from: neighbours in time are alike."""
 
-APART = 0.01
-r"""By how many deviations components are moved apart that would start at the same place."""
+@dataclass(frozen=True)
+class Interval:
+    r"""Numbers between two ends, of which one or both may be infinite.
+
+    >>> Interval(0.0).constrain(torch.tensor([-100.0, 0.0])) > 0
+    tensor([True, True])
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    size = 1
+
+    def constrain(self, free: Tensor) -> Tensor:
+        r"""Numbers in the interval, of any numbers."""
+        if self.low == -math.inf:
+            return free if self.high == math.inf else self.high - free.exp()
+        if self.high == math.inf:
+            return self.low + free.exp()
+        return self.low + (self.high - self.low) * free.sigmoid()
+
+    def unconstrain(self, values: Tensor) -> Tensor:
+        r"""The inverse of `constrain`; a number at an end is moved inwards a little."""
+        tiny, eps = torch.finfo(values.dtype).tiny, torch.finfo(values.dtype).eps
+        if self.low == -math.inf:
+            return values if self.high == math.inf else (self.high - values).clamp_min(tiny).log()
+        if self.high == math.inf:
+            return (values - self.low).clamp_min(tiny).log()
+        return ((values - self.low) / (self.high - self.low)).logit(eps)
+
+    def outside(self, values: Tensor) -> Tensor:
+        r"""Which of the numbers are not in the interval."""
+        return (values < self.low) | (values > self.high)
+
+    def __str__(self) -> str:
+        return f"numbers between {self.low:g} and {self.high:g}"
+
+
+@dataclass(frozen=True)
+class Simplex:
+    r"""Probabilities: the last axis of a variable has `size` nonnegative numbers with the sum 1."""
+
+    size: int
+
+    def constrain(self, free: Tensor) -> Tensor:
+        return free.unflatten(-1, (-1, self.size)).softmax(-1).flatten(-2)
+
+    def unconstrain(self, values: Tensor) -> Tensor:
+        return values.clamp_min(torch.finfo(values.dtype).tiny).log()
+
+    def outside(self, values: Tensor) -> Tensor:
+        sums = values.unflatten(-1, (-1, self.size)).sum(-1, keepdim=True)
+        wrong = (sums - 1).abs() > 1e-3
+        return (values < 0) | wrong.expand(*sums.shape[:-1], self.size).flatten(-2)
+
+    def __str__(self) -> str:
+        return f"{self.size} nonnegative numbers with the sum 1"
+
+
+NAMES = {"real": Interval(), "positive": Interval(0.0), "unit": Interval(0.0, 1.0)}
+
+
+def as_support(value: Any, shape: tuple[int, ...], argument: str) -> Interval | Simplex:
+    r"""The support of a variable, by name, as (low, high), as an Interval or a Simplex."""
+    if value == "simplex" or isinstance(value, Simplex):
+        size = shape[-1] if shape else 0
+        if size < 2 or (isinstance(value, Simplex) and value.size != size):
+            received = f"a simplex for a variable of shape {shape}"
+            raise ArgumentError(argument, received, "a variable whose last axis is a simplex")
+        return Simplex(size)
+    if isinstance(value, Interval):
+        return value
+    if isinstance(value, str):
+        if value not in NAMES:
+            raise ArgumentError.unknown(argument, value, (*NAMES, "simplex"))
+        return NAMES[value]
+    try:
+        low, high = value
+        ends = Interval(
+            -math.inf if low is None else float(low), math.inf if high is None else float(high)
+        )
+    except (TypeError, ValueError):
+        expected = f"{', '.join(map(repr, NAMES))}, 'simplex', or (low, high), one maybe None"
+        raise ArgumentError(argument, repr(value), expected) from None
+    if not ends.low < ends.high:
+        raise ArgumentError(argument, repr(value), "ends with low < high")
+    return ends
+
+
+class Supports:
+    r"""The supports of all numbers of a draw, and the way between draws and unconstrained numbers.
+
+    Arguments:
+        segments: How many numbers of a row follow each other with which support.
+
+    >>> supports = Supports.of({"sigma": "positive"}, Structure(("beta", "sigma"), ((2,), ())))
+    >>> supports.constrain(torch.tensor([-1.0, 2.0, 0.0]))
+    tensor([-1.,  2.,  1.])
+    """
+
+    def __init__(self, segments: Iterable[tuple[int, Interval | Simplex]]) -> None:
+        self.segments = [
+            (sum(size for size, _ in same), support)
+            for support, same in groupby(segments, lambda segment: segment[1])
+        ]
+        self.plain = all(support == Interval() for _, support in self.segments)
+
+    @classmethod
+    def of(cls, support: object, structure: Structure) -> Supports:
+        r"""The supports of some variables by name; all others are real.
+
+        Arguments:
+            support: Supports by name; of a posterior of vectors one support for all numbers, or
+                supports by their places. None is for no bounds.
+            structure: What one draw looks like.
+        """
+        by_name: Any = {} if support is None else support
+        if structure.vector and not isinstance(by_name, Mapping):
+            places = [""] if by_name == "simplex" else range(structure.dim)
+            by_name = dict.fromkeys(places, by_name)
+        if not isinstance(by_name, Mapping):
+            raise ArgumentError("support", repr(support), "a dict of supports by variable")
+        known = ["", *range(structure.dim)] if structure.vector else list(structure.names)
+        for name in by_name:
+            if name not in known:
+                raise ArgumentError("support", f"a support of {name!r}", f"a dict of {structure}")
+        if structure.vector and "" not in by_name:
+            kinds = (
+                as_support(by_name.get(i, "real"), (), f"support[{i}]")
+                for i in range(structure.dim)
+            )
+            return cls((1, kind) for kind in kinds)
+        return cls(
+            (size, as_support(by_name.get(name, "real"), shape, f"support[{name!r}]"))
+            for name, shape, size in zip(
+                structure.names, structure.shapes, structure.sizes, strict=True
+            )
+        )
+
+    def constrain(self, free: Tensor) -> Tensor:
+        r"""Rows of draws (..., dim), of rows of unconstrained numbers (..., dim)."""
+        if self.plain:
+            return free
+        return torch.cat([kind.constrain(part) for kind, part in self._parts(free)], -1)
+
+    def unconstrain(self, rows: Tensor) -> Tensor:
+        r"""The inverse of `constrain`."""
+        if self.plain:
+            return rows
+        return torch.cat([kind.unconstrain(part) for kind, part in self._parts(rows)], -1)
+
+    def _parts(self, rows: Tensor) -> Iterator[tuple[Interval | Simplex, Tensor]]:
+        parts = rows.split([size for size, _ in self.segments], -1)
+        return zip((kind for _, kind in self.segments), parts, strict=True)
+
+    def check(self, rows: Tensor, structure: Structure) -> None:
+        r"""Refuse draws (n, dim) that are not in their supports."""
+        start = 0
+        for support, part in self._parts(rows):
+            outside = support.outside(part)
+            if bool(outside.any()):
+                where = start + int(outside.any(0).nonzero()[0])
+                received = f"{support}, and {int(outside.any(1).sum()):,} of {len(rows):,} draws "
+                received += f"of {structure.label(where)} are not"
+                raise ArgumentError("support", received, "a support that holds all draws")
+            start += part.shape[-1]
+
+    def encoded(self) -> Tensor:
+        r"""The supports as a table of numbers (segments, 4), which `decoded` reads."""
+        table = [
+            [size, 0.0, s.low, s.high] if isinstance(s, Interval) else [size, s.size, 0.0, 1.0]
+            for size, s in self.segments
+        ]
+        return torch.tensor(table, dtype=torch.float64)
+
+    @classmethod
+    def decoded(cls, table: Tensor) -> Supports:
+        r"""The supports of a table of `encoded`."""
+        return cls(
+            (int(size), Simplex(int(simplex)) if simplex else Interval(low, high))
+            for size, simplex, low, high in table.tolist()
+        )
+
+
+JOINT = (
+    "sample: a condensed posterior draws each input independently. The samples of each single "
+    "input are right; sums, differences, maxima and other joint quantities of several inputs are "
+    "not, since what the inputs share through one posterior draw is lost. For these, predict all "
+    "inputs with each of the posterior's own draws"
+)
+
+PARAMETERS = (
+    "draws: pseudo-draws are trained to predict well together and are no draws of the posterior. "
+    "Their means, spreads and intervals are not those of the parameters. For these, use the "
+    "posterior's own draws"
+)
+
+
+class WarnOnce:
+    r"""A warning that comes at most once for a bag or a result, however often it is used."""
+
+    def __init__(self) -> None:
+        self.messages: set[str] = set()
+
+    def __call__(self, message: str) -> None:
+        if message not in self.messages:
+            self.messages.add(message)
+            hint = "filter lb.PseudoDrawWarning to silence this"
+            warnings.warn(f"{message} ({hint}).", PseudoDrawWarning, stacklevel=user_stacklevel())
+
+
+class _Marginal:
+    r"""Adds a warning of joint samples at several inputs to a distribution."""
+
+    once: WarnOnce | None = None
+
+    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+        own: Any = self
+        if self.once is not None and own.batch_shape.numel() > 1:
+            self.once(JOINT)
+        y: Tensor = super().sample(shape, generator)  # type: ignore[misc]
+        return y
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        own: Any = self
+        return type(self).__bases__[1], tuple(own)
+
+
+@cache
+def _with_warning(base: type[Any]) -> type[Any]:
+    r"""The same kind of distribution, by the same name, with the warning."""
+    about = {"__module__": base.__module__, "__doc__": base.__doc__}
+    return type(base.__name__, (_Marginal, base), about)
+
+
+def marginal(prediction: Any, once: WarnOnce) -> Any:
+    r"""A student's distribution with a warning when it is sampled at several inputs.
+
+    It is right at each input, without the joint over inputs. Other values are returned as they are.
+    """
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    if traced or torch._C._are_functorch_transforms_active():
+        return prediction
+    if not isinstance(prediction, Distribution) or isinstance(prediction, _Marginal):
+        return prediction
+    kind: Any = type(prediction)
+    fields: Any = prediction
+    tagged = _with_warning(kind)(*fields)
+    tagged.once = once
+    return tagged
 
 
 class SampleBag(nn.Module):
@@ -88,19 +329,20 @@ class SampleBag(nn.Module):
         predict: The user's function of one draw and all of x, in torch.
         like: The posterior, stored or a stream, of which a few draws are taken; or a `Structure`,
             for a bag whose parameters will be loaded.
-        components: The number of pseudo-draws.
-        support: Where variables are to stay: by name "positive", "unit", "simplex", or (low,
-            high). "auto" keeps a variable with a name positive if all stored draws of it are. None
-            is for no restriction.
-        weighted: Whether components have trained weights; otherwise they count equally.
+        components: The number of pseudo-draws. Default: 10.
+        support: Bounds of variables, by name: "positive", "unit", "simplex", or (low, high); None
+            is for no bounds. Default: "auto", which keeps a variable with a name positive if all
+            stored draws of it are.
+        weighted: Whether components have trained weights; otherwise they count equally. Default:
+            False.
         start: Where components start: at "draws" of the posterior, or at "normal" random numbers,
-            in free space, as the source text's experiments seem to.
+            in unconstrained space, as the source text's experiments seem to. Default: "draws".
         scaled: Whether the trained numbers are in units of the posterior's deviations, about its
             means, so that one learning rate fits all; otherwise they are the draws themselves.
-        dtype: The parameters' type; None is that of draws which came as tensors, else torch's
-            default.
-        device: Where the parameters live.
-        generator: Where the first components are drawn from; None is a new one, seeded with 0.
+            Default: True.
+        dtype: The parameters' type. Default: that of draws which are tensors, else torch's default.
+        device: The parameters' device. Default: the CPU.
+        generator: The generator of the first components. Default: a new one, seeded with 0.
 
     Attributes:
         structure: What one draw looks like.
@@ -117,11 +359,11 @@ class SampleBag(nn.Module):
 
     def __init__(
         self,
-        predict: Callable[..., Any],
-        like: Any,
+        predict: Callable[..., Distribution],
+        like: object,
         components: int = 10,
         *,
-        support: Any = "auto",
+        support: object = "auto",
         weighted: bool = False,
         start: str = "draws",
         scaled: bool = True,
@@ -137,14 +379,14 @@ class SampleBag(nn.Module):
         count = whole_number("components", components, "a whole number from 1", least=1)
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         self._predict = (predict,)  # so that a module's own parameters are not the bag's
-        rows, self.structure, support = _looked_at(like, count, support, generator)
+        rows, self.structure, support = _initial_draws(like, count, support, generator)
         self.supports = Supports.of(support, self.structure)
         self.supports.check(rows, self.structure)
         if dtype is None:
-            held = list(like.values()) if isinstance(like, dict) else [like]
-            typed = all(isinstance(each, Tensor) for each in held)
+            parts = list(like.values()) if isinstance(like, dict) else [like]
+            typed = all(isinstance(each, Tensor) for each in parts)
             dtype = rows.dtype if typed else torch.get_default_dtype()
-        free = self.supports.free(rows.double().cpu())
+        free = self.supports.unconstrain(rows.double().cpu())
         centre, scale = torch.zeros_like(free[0]), torch.ones_like(free[0])
         if scaled:
             centre, deviation = free.mean(0), free.std(0, correction=0)
@@ -183,14 +425,14 @@ class SampleBag(nn.Module):
         r"""The pseudo-draws in the posterior's structure, (components, ...) each.
 
         Once they are trained they are no draws of the posterior: parameters and their uncertainty
-        cannot be read off them. A `limbeck.PseudoDrawWarning` says so, once for each bag.
+        cannot be estimated from them. A `limbeck.PseudoDrawWarning` says so, once for each bag.
         """
         self._warn_of_parameters()
         return self._draws
 
     @property
     def _flat(self) -> Tensor:
-        return self.supports.held(torch.addcmul(self.centre, self.scale, self.free))
+        return self.supports.constrain(torch.addcmul(self.centre, self.scale, self.free))
 
     @property
     def _draws(self) -> X:
@@ -218,7 +460,7 @@ class SampleBag(nn.Module):
             return self.free.new_full((self.components,), -math.log(self.components))
         return self.logits.log_softmax(0)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: X) -> Any:
         r"""The predictive distribution of y at each x, whose floats become the bag's type.
 
         It is right at each single x. Its samples at several x are independent of each other, which
@@ -231,7 +473,7 @@ class SampleBag(nn.Module):
         return marginal(averaged(stacked, self._log_weights), self._once)
 
     def make_room(self, tensors: dict[str, Tensor]) -> None:
-        r"""Be ready for the state of a bag with other supports."""
+        r"""Take the supports of a saved bag, before its other tensors are loaded."""
         if (table := tensors.get("_extra_state")) is not None:
             self.set_extra_state(table)
 
@@ -248,23 +490,23 @@ class SampleBag(nn.Module):
         return f"{self.components} components of {self.structure}, {weights}"
 
 
-def _looked_at(
-    like: Any, components: int, support: Any, generator: torch.Generator
-) -> tuple[Tensor, Structure, Any]:
-    r"""Draws (n, dim) to start from, what one looks like, and the supports that are meant."""
+def _initial_draws(
+    like: object, components: int, support: object, generator: torch.Generator
+) -> tuple[Tensor, Structure, object]:
+    r"""Draws (n, dim) to start from, their structure, and the supports without "auto"."""
     if isinstance(like, Structure):
-        rows = random(torch.randn, (LOOKED_AT, like.dim), torch.empty(0), generator)
+        rows = random(torch.randn, (SCALE_DRAWS, like.dim), torch.empty(0), generator)
         support = None if isinstance(support, str) and support == "auto" else support
-        return Supports.of(support, like).held(rows), like, support
+        return Supports.of(support, like).constrain(rows), like, support
     draws = like if isinstance(like, Draws | Stream) else as_draws(like)
     structure, automatic = draws.structure, isinstance(support, str) and support == "auto"
     if isinstance(draws, Stream):
-        rows = structure.flatten(draws.next(FROM_STREAM * components))
+        rows = structure.flatten(draws.next(10 * components))  # neighbours in time are similar
         return rows, structure, None if automatic else support
     if draws.count < components:
         expected = f"at most {draws.count}, the number of draws"
         raise ArgumentError("components", components, expected)
-    count = max(components, min(draws.count, LOOKED_AT))
+    count = max(components, min(draws.count, SCALE_DRAWS))
     rows = structure.flatten(draws.take(strata(draws.count, count, generator)))
     return rows, structure, positive_variables(draws) if automatic else support
 
@@ -285,5 +527,5 @@ def _spread(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
     chosen = rows[strata(len(rows), count, generator)].clone()
     noise = random(torch.randn, tuple(chosen.shape), chosen, generator)
     same = (chosen[:, None] == chosen[None]).all(-1).tril(-1).any(1)  # as one before
-    chosen[same] += APART * rows.std(0, correction=0) * noise[same]
+    chosen[same] += 0.01 * rows.std(0, correction=0) * noise[same]
     return chosen

@@ -3,7 +3,7 @@ r"""Stepwise EM: a mixture of Gaussians fitted to a stream, minibatch by minibat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,15 +30,6 @@ from limbeck.training.schedules import Schedule, as_schedule, same_until
 from limbeck.training.update import Progress
 
 __all__ = ["StepSize", "StepwiseEM"]
-
-FIRST_ITERATIONS = 10
-r"""Iterations of batch EM on the inputs that each mixture starts from."""
-
-DEAD = 1e-6
-r"""The weight below which a component is said to have died out."""
-
-INPUTS_EACH = 10
-r"""Inputs that a step must stand for, for each component and variable, to weigh 1."""
 
 
 @dataclass(frozen=True)
@@ -68,25 +59,24 @@ class StepwiseEM:
     with weight γ_t, and the M step follows from that average. With γ = 1 and all data in the
     batch it is batch EM. It descends `limbeck.losses.kl`, and nothing else.
 
-    Several mixtures start from some inputs that are looked at before the first step. All run
-    side by side, and the student is the one that has explained fresh inputs best so far, each
-    minibatch being judged before it is learnt from. Everything is computed in float64.
+    Several mixtures start from some inputs before the first step. All run side by side, and the
+    student is the one that has explained fresh inputs best so far, each minibatch being evaluated
+    before it is learnt from. Everything is computed in float64.
 
     Arguments:
         schedule: γ as a function of (steps done, total): "linear" from 1 to 0, "robbins-monro"
-            for `StepSize()`, a `StepSize`, or any other schedule.
-        floor: The least variance of a component, in units of the inputs' variance.
-        restarts: How many mixtures start by k-means++; 0 goes on from where the student is.
-        start: How many inputs are looked at before the first step; "auto" is 100, or more for
-            many components.
+            for `StepSize()`, a `StepSize`, or any other schedule. Default: "linear".
+        floor: The least variance of a component, in units of the inputs' variance. Default: 1e-4.
+        restarts: Mixtures that start by k-means++; 0 goes on from the student. Default: 4.
+        start: Number of inputs that mixtures start from. Default: 100, or more for many components.
         average: The part of the steps, at the end, over which statistics are averaged once more,
-            which takes noise away; 0 for none.
-        window: γ is at most a minibatch's size over this number, so that minibatches too small
-            to know all components by do not replace what was known; "auto" is ten inputs a
-            component and variable, 0 lets γ be what the schedule says.
-        interpolate: "statistics", or "parameters" for the update that the source text also
-            names: θ ← (1 − γ)θ + γθ', where θ' is fitted to the minibatch.
-        iterations: Iterations of EM on the minibatch that θ' takes, from θ.
+            which reduces noise; 0 for none. Default: 0.5.
+        window: γ is at most a minibatch's size over this number, so that minibatches too small for
+            all components do not replace what was learnt; 0 leaves γ to the schedule. Default: ten
+            inputs a component and variable.
+        interpolate: "statistics", or "parameters" for the other update of the source text:
+            θ ← (1 − γ)θ + γθ', where θ' is fitted to the minibatch. Default: "statistics".
+        iterations: Iterations of EM on the minibatch that θ' takes, from θ. Default: 1.
 
     Attributes:
         param_groups: The settings, as checkpoints compare them.
@@ -137,7 +127,7 @@ class StepwiseEM:
         self.whole = not (self.matrices and objective.device.type == "cuda")
         self.progress = Progress(1, objective.device, student.means.dtype)
         self._leaves = {name: p.detach() for name, p in student.named_parameters()}
-        known = INPUTS_EACH * student.components * (student.dim + 1)
+        known = 10 * student.components * (student.dim + 1)  # ten inputs a component and variable
         self._window = known if self.window == "auto" else self.window
         self._begin(max(100, known) if self.start == "auto" else self.start)
 
@@ -149,20 +139,20 @@ class StepwiseEM:
         least = least_variances(samples.variance, self.floor, self.kind)
         seed = self.objective.generator.initial_seed()
         generator = torch.Generator().manual_seed(seed)
-        found = [samples.centred(self.student.moments())] if not self.restarts else []
+        starts = [samples.centred(self.student.moments())] if not self.restarts else []
         for _ in range(self.restarts):
             first = started(samples, self.student.components, self.kind, generator)
             ascent = Ascent(samples, first, self.kind, least)
-            ascent.run(FIRST_ITERATIONS, 0.0)
-            found.append(ascent.moments)
-        self._moments = Moments(*(torch.stack(each) for each in zip(*found, strict=True)))
+            ascent.run(10, 0.0)  # iterations of batch EM
+            starts.append(ascent.moments)
+        self._moments = Moments(*(torch.stack(each) for each in zip(*starts, strict=True)))
         self._state: Statistics | Moments = self._moments
         if self.interpolate == "statistics":
             self._state = expected_statistics(self._moments, self.matrices)
         self._state = _each(torch.clone, self._state)
         self._average = _each(torch.clone, self._state)
         self._score = torch.zeros_like(self._moments.weights[:, 0])
-        self._found = _each(lambda tensor: tensor[:1].clone(), self._moments)
+        self._best = _each(lambda tensor: tensor[:1].clone(), self._moments)
         self._fixed = {"centre": samples.centre, "least": least}
         self._write(torch.ones_like(self.progress.alive))
 
@@ -195,7 +185,7 @@ class StepwiseEM:
         _put(good, self._moments, moments)
         _put(good, self._average, average)
         _put(good, [self._score], [score])
-        _put(good, self._found, self._moments_of(*chosen))
+        _put(good, self._best, self._moments_of(*chosen))
         self._write(good)
         progress.sums.add_(torch.where(good, means, 0.0))
         progress.done.add_(good.to(torch.float64))
@@ -214,7 +204,7 @@ class StepwiseEM:
         r"""The mean loss (R + 1,) of each mixture and of the student, and the former's statistics
         of one input on average.
         """
-        every = _each(lambda *two: torch.cat(two), self._moments, self._found)
+        every = _each(lambda *two: torch.cat(two), self._moments, self._best)
         log_density, sums = expectations(x, weight, every, self.matrices)
         lost = -log_density if weight is None else -log_density * weight
         return lost.mean(-1), _each(lambda each: each[:-1] / len(x), sums)
@@ -222,11 +212,11 @@ class StepwiseEM:
     def _fitted(self, x: Tensor, weight: Tensor | None, fresh: Statistics) -> Moments:
         r"""Mixtures fitted to a minibatch, from where they are."""
         least = self._fixed["least"]
-        found = maximised(fresh, self._moments, self.kind, least)
+        moments = maximised(fresh, self._moments, self.kind, least)
         for _ in range(self.iterations - 1):
-            _, sums = expectations(x, weight, found, self.matrices)
-            found = maximised(sums, found, self.kind, least)
-        return found
+            _, sums = expectations(x, weight, moments, self.matrices)
+            moments = maximised(sums, moments, self.kind, least)
+        return moments
 
     def _moments_of(self, state: Statistics | Moments, before: Moments) -> Moments:
         if isinstance(state, Moments):
@@ -234,25 +224,27 @@ class StepwiseEM:
         return maximised(state, before, self.kind, self._fixed["least"])
 
     def _write(self, good: Tensor) -> None:
-        weights, means, covariances = _each(lambda each: each[0], self._found)
-        placed = Moments(weights, means + self._fixed["centre"], covariances)
-        for name, value in parameters_of(placed, self.kind).items():
+        weights, means, covariances = _each(lambda each: each[0], self._best)
+        moments = Moments(weights, means + self._fixed["centre"], covariances)
+        for name, value in parameters_of(moments, self.kind).items():
             leaf = self._leaves[name]
             leaf.copy_(torch.where(good, value.to(leaf.dtype), leaf))
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        r"""What is wrong with the student's components, in words; nothing, if all is well."""
-        moments = _each(lambda each: each[0], self._found)
-        return troubles(moments, self._fixed["least"], self.matrices, moments.weights / DEAD)
+        r"""Problems of the student's components, in words; none if all is well."""
+        moments = _each(lambda each: each[0], self._best)
+        return troubles(
+            moments, self._fixed["least"], self.matrices, moments.weights / 1e-6
+        )  # a smaller weight is dead
 
     def tensors(self) -> dict[str, Tensor]:
-        found = {f"progress.{name}": t for name, t in self.progress.tensors().items()}
-        found |= {f"fixed.{name}": t for name, t in self._fixed.items()} | {"score": self._score}
-        for name in ("moments", "state", "average", "found"):
-            held = getattr(self, f"_{name}")
-            found |= {f"{name}.{field}": getattr(held, field) for field in held._fields}
-        return found
+        tensors = {f"progress.{name}": t for name, t in self.progress.tensors().items()}
+        tensors |= {f"fixed.{name}": t for name, t in self._fixed.items()} | {"score": self._score}
+        mixtures = {"moments": self._moments, "state": self._state, "average": self._average}
+        for name, mixture in (mixtures | {"found": self._best}).items():
+            tensors |= {f"{name}.{field}": getattr(mixture, field) for field in mixture._fields}
+        return tensors
 
     def load(self, tensors: dict[str, Tensor], path: Path) -> None:
         copy_into(self.tensors(), tensors, path)
@@ -263,6 +255,6 @@ def _each(function: Callable[..., Tensor], *tuples: Any) -> Any:
     return type(tuples[0])(*(function(*fields) for fields in zip(*tuples, strict=True)))
 
 
-def _put(good: Tensor, places: Any, values: Any) -> None:
-    for place, value in zip(places, values, strict=True):
-        place.copy_(torch.where(good, value, place))
+def _put(good: Tensor, targets: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    for target, value in zip(targets, values, strict=True):
+        target.copy_(torch.where(good, value, target))

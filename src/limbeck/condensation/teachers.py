@@ -5,61 +5,55 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from limbeck.arrays import Batch, X, leaves, map_tensors, rows
-from limbeck.condensation.outcomes import unpaired
-from limbeck.condensation.predict_function import Predict, class_logs, mean_logs
-from limbeck.distributions.base import random
+from limbeck.condensation.predict_function import PredictFunction, class_logs, mean_logs, unpaired
+from limbeck.distributions import as_distribution, average, broadcast, check
+from limbeck.distributions.base import Distribution, random
+from limbeck.distributions.discrete import Bernoulli, Categorical
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.evaluation import Evaluated
 from limbeck.inputs import Dataset
-from limbeck.posteriors.diagnostics import Diagnostics
-from limbeck.posteriors.draws import Draws
+from limbeck.outputs import TOLERANCE
+from limbeck.posteriors.draws import Diagnostics, Draws
 from limbeck.posteriors.stream import Stream
-from limbeck.posteriors.structure import Structure
+from limbeck.posteriors.structure import Structure, as_array, as_tensor
 from limbeck.teachers.base import Opaque, Teacher
 
 __all__ = [
     "AT_ONCE",
     "Average",
     "DrawSource",
-    "OneDraw",
-    "Picked",
-    "Recorded",
+    "RecordedStream",
+    "ResampledDraws",
+    "as_predictions",
     "average_teacher",
     "bytes_of",
-    "diagnosed",
-    "few",
+    "diagnose",
+    "example_draws",
     "floating_type",
     "is_online",
-    "one_draw",
-    "outside",
-    "placed",
+    "one_draw_teacher",
     "refuse_derivatives",
     "strata",
+    "to_device",
+    "user_stacklevel",
 ]
 
-FEW = 8
-r"""Draws that a function is tried at."""
-
-IN_MEMORY = 2**30
-r"""Bytes of stored draws from which on they are used one by one and not averaged over."""
-
-
-RECORDED = (1000, 2**26)
-r"""Draws of a stream that are kept to compare with, at most; and their bytes, at most."""
+AT_ONCE = 2**26  # bytes that predictions of a block of draws may take
+IN_MEMORY = 2**30  # bytes of stored draws above which they are used one by one, not averaged over
 
 
 class DrawSource(Protocol):
-    r"""Where fresh draws come from: a `Stream`, or stored draws that are picked at random.
+    r"""A source of fresh draws: a `Stream`, or stored draws at random.
 
     Attributes:
-        used: Draws that were handed out.
+        used: Draws that were used.
     """
 
     used: int
@@ -78,13 +72,8 @@ class DrawSource(Protocol):
         r"""Go on from where `state_dict` was taken."""
 
 
-class Picked:
-    r"""Stored draws at random, so that their mean is the average over all of them.
-
-    Arguments:
-        draws: The draws, which stay where they are: those that are picked are converted.
-        seed: The generator's seed.
-    """
+class ResampledDraws:
+    r"""Stored draws at random, so that their mean is the average over all of them."""
 
     def __init__(self, draws: Draws, seed: int = 0) -> None:
         self.draws, self.structure = draws, draws.structure
@@ -103,14 +92,10 @@ class Picked:
         self.used = int(state["used"])
 
 
-class Recorded:
-    r"""A stream of which some draws are kept, all with the same chance, in constant memory.
+class RecordedStream:
+    r"""A stream that keeps some of its draws, each with the same chance, in constant memory.
 
-    By these a student is compared after training, without further draws of the chain.
-
-    Arguments:
-        stream: The stream.
-        seed: Of the choice.
+    A student is compared with these after training, without further draws of the chain.
     """
 
     def __init__(self, stream: Stream, seed: int = 0) -> None:
@@ -133,9 +118,7 @@ class Recorded:
         r"""The draws that were kept; None if there were none."""
         if self.rows is None:
             return None
-        parts = self.structure.unflatten(self.rows[: self.seen])
-        named = {"": parts} if isinstance(parts, Tensor) else parts
-        return Draws({name: part[None] for name, part in named.items()})
+        return Draws.one_chain(self.structure.unflatten(self.rows[: self.seen]))
 
     def state_dict(self) -> dict[str, Tensor]:
         state = self.stream.state_dict() | {"record.generator": self.generator.get_state()}
@@ -155,8 +138,8 @@ class Recorded:
         r"""Reservoir sampling: the i-th draw takes a random one of i places, if there is such."""
         n = len(flat)
         if self.rows is None:
-            most, size = RECORDED
-            count = max(2, min(most, size // max(1, flat[0].numel() * flat.element_size())))
+            each = max(1, flat[0].numel() * flat.element_size())
+            count = max(2, min(1000, 2**26 // each))  # at most 64 MiB of draws
             self.rows = flat.new_empty(count, flat.shape[1])
         number = torch.arange(self.seen, self.seen + n)
         place = torch.rand(n, dtype=torch.float64, generator=self.generator) * (number + 1)
@@ -179,7 +162,7 @@ def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:
 
 
 def is_online(online: bool | str, draws: Draws | Stream) -> bool:
-    r"""Whether to use one draw an input: said by the user, or by what the draws are."""
+    r"""Whether to use one draw an input; "auto" goes by the kind and the size of the draws."""
     if online not in (True, False, "auto"):
         raise ArgumentError.unknown("online", online, ("auto", "True", "False"))
     if isinstance(draws, Stream):
@@ -196,40 +179,42 @@ def bytes_of(count: int, structure: Structure, dtype: torch.dtype) -> int:
     return count * structure.dim * torch.empty(0, dtype=dtype).element_size()
 
 
-def floating_type(inputs: Any, draws: Draws | Stream | None, student: Any) -> torch.dtype:
-    r"""The student's floating type, or that of tensors that were given, or torch's default."""
-    held: list[Any] = list(student.parameters()) if isinstance(student, nn.Module) else []
-    given = inputs.x if isinstance(inputs, Dataset) else inputs
-    held += list(given.values()) if isinstance(given, dict) else [given]
-    held += list(draws.parts.values()) if isinstance(draws, Draws) else []
-    tensors = (each for each in held if isinstance(each, Tensor) and each.is_floating_point())
+def floating_type(
+    inputs: object, draws: Draws | Stream | None, student: nn.Module | None
+) -> torch.dtype:
+    r"""The student's floating type, or that of the user's tensors, or torch's default."""
+    values: list[object] = list(student.parameters()) if isinstance(student, nn.Module) else []
+    x = inputs.x if isinstance(inputs, Dataset) else inputs
+    values += list(x.values()) if isinstance(x, dict) else [x]
+    values += list(draws.parts.values()) if isinstance(draws, Draws) else []
+    tensors = (each for each in values if isinstance(each, Tensor) and each.is_floating_point())
     return next((tensor.dtype for tensor in tensors), torch.get_default_dtype())
 
 
-def placed(draws: Draws | Stream, place: torch.device, dtype: torch.dtype) -> Draws | Stream:
-    r"""Draws that are given on a device and of a floating type, without taking any."""
+def to_device(draws: Draws | Stream, device: torch.device, dtype: torch.dtype) -> Draws | Stream:
+    r"""The same draws, converted to a device and a floating type when they are taken."""
     if isinstance(draws, Stream):
-        return draws.to(place, dtype)
-    return Draws(draws.parts, dtype, place, draws.notes)
+        return draws.to(device, dtype)
+    return Draws(draws.parts, dtype, device, draws.notes)
 
 
-def few(draws: Draws | Stream) -> X:
+def example_draws(draws: Draws | Stream) -> X:
     r"""A few draws to try a function at; those of a stream do not come again."""
     if isinstance(draws, Stream):
-        return draws.next(FEW)
-    return draws.take(torch.linspace(0, draws.count - 1, min(FEW, draws.count)).long())
+        return draws.next(8)
+    return draws.take(torch.linspace(0, draws.count - 1, min(8, draws.count)).long())
 
 
-def diagnosed(draws: Draws | Stream) -> Diagnostics | None:
-    r"""R̂ and effective sizes of draws; reasons to distrust them are warned of."""
-    found = draws.diagnostics()
-    if found is not None and found.warning is not None:
-        warnings.warn(found.warning, stacklevel=outside())
-    return found
+def diagnose(draws: Draws | Stream) -> Diagnostics | None:
+    r"""R̂ and effective sizes of draws, with a warning if there are reasons to distrust them."""
+    diagnostics = draws.diagnostics()
+    if diagnostics is not None and diagnostics.warning is not None:
+        warnings.warn(diagnostics.warning, stacklevel=user_stacklevel())
+    return diagnostics
 
 
-def outside() -> int:
-    r"""How far up the user's own line is, as `warnings.warn` counts from whoever calls this."""
+def user_stacklevel() -> int:
+    r"""The `stacklevel` of the user's own line, for `warnings.warn` in the calling function."""
     level, frame = 1, inspect.currentframe()
     frame = None if frame is None else frame.f_back
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "limbeck":
@@ -237,24 +222,15 @@ def outside() -> int:
     return level
 
 
-AT_ONCE = 2**26
-r"""Bytes that predictions of a block of draws may take, 64 MiB."""
-
-
 class Average(nn.Module):
     r"""log ⟨p(y|x, w)⟩ over stored draws w: of all classes y, (n, K), or at given y, (n,).
 
     Draws are gone through in blocks, so that memory stays bounded for any number of them.
-
-    Arguments:
-        predict: The user's function.
-        draws: The draws, all of which are kept in memory.
-        pairs: Whether inputs are pairs of x and y, as `limbeck.condensation.outcomes` has them.
     """
 
     flat: Tensor
 
-    def __init__(self, predict: Predict, draws: Draws, pairs: bool = False) -> None:
+    def __init__(self, predict: PredictFunction, draws: Draws, pairs: bool = False) -> None:
         super().__init__()
         self.predict, self.structure, self.pairs = predict, draws.structure, pairs
         self.register_buffer("flat", draws.flat, persistent=False)
@@ -321,18 +297,12 @@ class AverageTeacher(Teacher):
         return f"the average over {len(self.source.flat):,} draws"
 
 
-def average_teacher(predict: Predict, draws: Draws, pairs: bool = False) -> Teacher:
-    r"""A teacher that averages predictions over all stored draws.
-
-    Arguments:
-        predict: The user's function.
-        draws: The draws.
-        pairs: Whether to teach the density of pairs of x and y in place of all classes.
-    """
+def average_teacher(predict: PredictFunction, draws: Draws, pairs: bool = False) -> Teacher:
+    r"""A teacher that averages predictions over all stored draws."""
     source, form = Average(predict, draws, pairs), "log_density" if pairs else "log_probabilities"
     if predict.mapped:
         return AverageTeacher(source, form)
-    return Outside(predict, source, form)
+    return UnmappedTeacher(predict, source, form)
 
 
 class OneDraw:
@@ -340,17 +310,14 @@ class OneDraw:
 
     Arguments:
         predict: The user's function.
-        source: Where draws come from.
-        share: How many of the n draws each input is predicted by. The mean is the same for any
-            number; a larger one takes noise away, for predictions and not for draws.
+        source: The source of draws.
+        share: The number of the n draws that predict each input. The mean is the same for any
+            number; a larger one reduces noise, at the cost of predictions and not of draws.
+            Default: 1.
     """
 
-    def __init__(self, predict: Predict, source: DrawSource, share: int = 1) -> None:
+    def __init__(self, predict: PredictFunction, source: DrawSource, share: int = 1) -> None:
         self.predict, self.source, self.share = predict, source, share
-
-    def draw(self, n: int) -> X:
-        r"""The next n draws."""
-        return self.source.next(n)
 
     def __call__(self, x: X, drawn: X) -> Tensor:
         n = rows(x)
@@ -371,25 +338,20 @@ class OneDraw:
         self.source.load_state_dict(state)
 
 
-def one_draw(predict: Predict, source: DrawSource, share: int = 1) -> Teacher:
-    r"""A teacher that answers with one fresh draw an input, or a few, in memory for a minibatch.
+def one_draw_teacher(predict: PredictFunction, source: DrawSource, share: int = 1) -> Teacher:
+    r"""A teacher by one fresh draw an input, or a few; see `OneDraw`.
 
-    Its answers are those of the average in the mean alone: losses whose gradients are not affine
-    in the targets are refused.
-
-    Arguments:
-        predict: The user's function.
-        source: Where draws come from.
-        share: How many of a minibatch's draws each input is predicted by; see `OneDraw`.
+    Its targets are those of the average in the mean only: losses whose gradients are not affine in
+    the targets are refused.
     """
     answer = OneDraw(predict, source, share)
     if predict.mapped:
-        return Teacher(answer, "log_probabilities", exact=False, draw=answer.draw)
+        return Teacher(answer, "log_probabilities", exact=False, draw=source.next)
     function = lambda x: answer(x, source.next(rows(x)))  # noqa: E731
-    return Outside(predict, function, "log_probabilities", source)
+    return UnmappedTeacher(predict, function, "log_probabilities", source)
 
 
-def refuse_derivatives(predict: Predict, loss: str) -> None:
+def refuse_derivatives(predict: PredictFunction, loss: str) -> None:
     r"""Say that a derivative loss cannot be used, if so, and why."""
     if not predict.mapped:
         raise NotDifferentiableError(
@@ -399,19 +361,23 @@ def refuse_derivatives(predict: Predict, loss: str) -> None:
         )
 
 
-class Outside(Opaque):
+class UnmappedTeacher(Opaque):
     r"""A teacher whose function torch cannot map: it is called outside the step."""
 
     def __init__(
-        self, predict: Predict, function: Any, form: str, source: DrawSource | None = None
+        self,
+        predict: PredictFunction,
+        function: Callable[[X], Tensor],
+        form: str,
+        source: DrawSource | None = None,
     ) -> None:
         super().__init__(function, form, exact=source is None)
         self.predict, self.draws = predict, source
 
     def _call(self, x: X) -> Tensor:
         with torch.no_grad():
-            found: Tensor = self.function(x)
-        return found
+            outputs: Tensor = self.function(x)
+        return outputs
 
     def refuse_derivatives(self, loss: str) -> None:
         refuse_derivatives(self.predict, loss)
@@ -422,3 +388,48 @@ class Outside(Opaque):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         if self.draws is not None and state:
             self.draws.load_state_dict(state)
+
+
+def as_predictions(predictions: object, n: int) -> Any:
+    r"""The average over draws of predictions at n inputs, as one distribution of batch shape (n,).
+
+    Arguments:
+        predictions: Probabilities (S, n) or (S, n, K), averages (n,) or (n, K), or a distribution
+            with parameters of the batch shape (S, n) or (n,).
+        n: The number of inputs.
+    """
+    if not isinstance(predictions, Distribution):
+        predictions = _as_classes(predictions, n)
+    distribution = as_distribution(predictions, "predictions")
+    shape = tuple(distribution.batch_shape)
+    if shape == (n,) or (len(shape) == 2 and shape[1] == n):
+        check(distribution, shape[0], "predictions")
+        full = broadcast(distribution)
+        return full if len(shape) == 1 else average(full)
+    received = f"a {type(distribution).__name__} of the batch shape {shape}"
+    raise ArgumentError("predictions", received, f"the shape (draws, {n}) or ({n},)")
+
+
+def _as_classes(predictions: object, n: int) -> Distribution:
+    r"""Probabilities in an array as a distribution of the batch shape (S, n) or (n,)."""
+    array = as_array(predictions, "predictions")
+    expected = f"probabilities ({n},), (draws, {n}), ({n}, classes) or (draws, {n}, classes)"
+    p = as_tensor(array, torch.float64, torch.device("cpu"))
+    shape = tuple(p.shape)
+    if shape == (n, n):
+        expected = "an average over draws, or a third axis for classes: this could be either"
+        raise ArgumentError("predictions", f"shape {shape} for {n} inputs", expected)
+    classes = shape[:1] == (n,) if p.ndim == 2 else p.ndim == 3
+    if shape[p.ndim - 1 - classes : p.ndim - classes] != (n,) or p.ndim not in (1, 2, 3):
+        raise ArgumentError("predictions", f"shape {shape} for {n} inputs", expected)
+    if p.isfinite().all() and (p.min() < -TOLERANCE or p.max() > 1 + TOLERANCE):
+        received = f"numbers between {p.min():.4g} and {p.max():.4g}"
+        expected = "probabilities; of real numbers, limbeck.Normal(loc, scale) of the draws"
+        raise ArgumentError("predictions", received, expected)
+    if p.ndim == 2 and classes and shape[1] > 1 and ((p.sum(1) - 1).abs() > 0.1).any():
+        received = f"shape {shape} for {n} inputs, with rows that do not have the sum 1"
+        expected = f"({n}, classes) with the sum 1, or (draws, {n}): is it transposed?"
+        raise ArgumentError("predictions", received, expected)
+    if not classes or shape[-1] == 1:
+        return Bernoulli(probs=p.squeeze(-1) if classes else p)
+    return Categorical(probs=p)

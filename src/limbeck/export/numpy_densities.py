@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from limbeck.condensation.models import MLPRegression, Regression
-from limbeck.condensation.outcomes import Means
+from limbeck.condensation.predict_function import Means
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import LimbeckError
 from limbeck.export.numpy_layers import FLAT, class_probabilities

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from limbeck.arrays import map_tensors
-from limbeck.condensation.outcomes import Means
+from limbeck.condensation.predict_function import Means
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating

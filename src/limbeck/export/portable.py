@@ -189,7 +189,7 @@ def portable(thing: Any, input_shape: Any = None, predict: Any = None) -> Portab
 
 def _tensors(student: nn.Module, form: str | None) -> tuple[nn.Module, str | None]:
     r"""A student that gives tensors: of a bag, which gives distributions, their means."""
-    from limbeck.condensation.outcomes import Head, Means
+    from limbeck.condensation.predict_function import Head, Means
     from limbeck.condensation.sample_bag import SampleBag
 
     if not isinstance(student, SampleBag):

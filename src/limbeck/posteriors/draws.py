@@ -1,9 +1,9 @@
-r"""What cannot be a posterior: nothing, one draw, numbers that are none."""
+r"""Stored draws of a posterior, their checks and their diagnostics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,11 +12,42 @@ from torch import Tensor
 from limbeck.arguments import number, whole_number
 from limbeck.arrays import X
 from limbeck.errors import ArgumentError
-from limbeck.posteriors.arrays import Array, as_tensor, common_dtype, is_whole, part_name
-from limbeck.posteriors.diagnostics import Diagnostics, diagnose
-from limbeck.posteriors.structure import Structure, as_parts
+from limbeck.posteriors.structure import (
+    Array,
+    Structure,
+    as_parts,
+    as_tensor,
+    common_dtype,
+    is_whole,
+    part_name,
+)
+from limbeck.samplers.diagnostics import effective_size, r_hat
 
-__all__ = ["Draws", "bad_rows", "check", "whole_notes"]
+__all__ = ["Diagnostics", "Draws", "bad_rows", "check", "spread", "whole_notes"]
+
+LARGE_R_HAT = 1.05
+DIAGNOSED_NUMBERS = 10**8  # of more numbers, some coordinates stand for all
+
+
+class Diagnostics(NamedTuple):
+    r"""R̂ and effective sizes, coordinate by coordinate.
+
+    Attributes:
+        names: The names of the coordinates, as 'alpha[3]'.
+        r_hat: R̂ of chains cut in halves, (coordinates,); NaN where chains are too short.
+        ess: The effective size of all chains together, (coordinates,).
+        reasons: Reasons to distrust the draws, a sentence each; none if all seems well.
+    """
+
+    names: list[str]
+    r_hat: Tensor
+    ess: Tensor
+    reasons: list[str]
+
+    @property
+    def warning(self) -> str | None:
+        r"""All reasons as one text, or None."""
+        return "posterior: " + "; ".join(self.reasons) if self.reasons else None
 
 
 class Draws:
@@ -28,11 +59,11 @@ class Draws:
         parts: Arrays (chain, draw, ...) by name, or one (chain, draw, dim) under ''.
         dtype: The floating type of what is taken; None is the widest that the parts have.
         device: Where it is taken to; None is where the parts are.
-        notes: What a reader has to tell the user.
+        notes: Remarks of the reader for the user.
 
     Attributes:
         structure: What one draw looks like.
-        chains: How many chains there are.
+        chains: The number of chains.
         per_chain: Draws of each chain.
         count: All draws.
 
@@ -58,24 +89,29 @@ class Draws:
         self.device = device or next(places, torch.device("cpu"))
         self.notes = tuple(notes)
 
+    @classmethod
+    def one_chain(cls, draws: X) -> Draws:
+        r"""Draws (n, ...) as they were taken, as one chain."""
+        return cls({name: part[None] for name, part in as_parts(draws).items()})
+
     def __len__(self) -> int:
         return self.count
 
-    def take(self, index: Any) -> X:
+    def take(self, index: int | Sequence[int] | np.ndarray | Tensor) -> X:
         r"""Draws by number, in the structure: (m, ...) each, or one draw for a single number."""
         index = torch.as_tensor(index)
         if index.is_floating_point() and index.numel():
             raise ArgumentError("index", f"numbers of {index.dtype}", "whole numbers, or booleans")
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index.long()
         chain, draw = index // self.per_chain, index % self.per_chain
-        found = {}
+        taken = {}
         for name, part in self.parts.items():
             if isinstance(part, Tensor):
                 rows: Array = part[chain.to(part.device), draw.to(part.device)]
             else:
                 rows = np.asarray(part[chain.cpu().numpy(), draw.cpu().numpy()])
-            found[name] = as_tensor(rows, self.dtype, self.device)
-        return self.structure.pack(found)
+            taken[name] = as_tensor(rows, self.dtype, self.device)
+        return self.structure.pack(taken)
 
     def blocks(self, size: int) -> Iterator[X]:
         r"""All draws in order, at most so many at once."""
@@ -116,13 +152,13 @@ class Draws:
         if whole < 2:
             raise ArgumentError("fraction", f"{fraction} of a single draw", "two draws or more")
         cut = max(1, min(round(share * whole), whole - 1))
-        both = {
-            name: (part[:, :cut], part[:, cut:]) if in_time else (part[:cut], part[cut:])
-            for name, part in self.parts.items()
-        }
-        first, second = ({name: pair[k] for name, pair in both.items()} for k in (0, 1))
-        kept = (self.dtype, self.device, self.notes)
-        return Draws(first, *kept), Draws(second, *kept)
+
+        def between(start: int | None, stop: int | None) -> Draws:
+            cuts = (slice(None), slice(start, stop)) if in_time else (slice(start, stop),)
+            parts = {name: part[cuts] for name, part in self.parts.items()}
+            return Draws(parts, self.dtype, self.device, self.notes)
+
+        return between(None, cut), between(cut, None)
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -133,19 +169,52 @@ class Draws:
         return Draws(parts, dtype, device, self.notes)
 
     def diagnostics(self, most: int = 1000) -> Diagnostics:
-        r"""R̂ and effective sizes, and what there is to distrust.
+        r"""R̂ and effective sizes, and reasons to distrust the draws.
 
         Arguments:
-            most: How many coordinates to look at; of more, these are evenly spread.
+            most: Coordinates to diagnose; of more, so many are taken, evenly spread. Default: 1000.
         """
-        return diagnose(self, whole_number("most", most, "a whole number from 1", least=1))
+        most = whole_number("most", most, "a whole number from 1", least=1)
+        chosen = spread(self.structure.dim, min(most, max(1, DIAGNOSED_NUMBERS // self.count)))
+        names = [self.structure.label(index) for index in chosen]
+        r_hats, sizes = torch.empty(2, len(chosen), dtype=torch.float64)
+        stuck: dict[int, str] = {}  # chains that never moved where others did, with the coordinate
+        for place, index in enumerate(chosen):
+            series = self.series(index)
+            r_hats[place], sizes[place] = r_hat(series), effective_size(series)
+            still = (series == series[:, :1]).all(1)
+            whole = is_whole(self.parts[self.structure.place(index)[0]])
+            if not whole and self.per_chain >= 4 and not still.all():
+                stuck = dict.fromkeys(still.nonzero()[:, 0].tolist(), names[place]) | stuck
+        reasons = []
+        if stuck:
+            shown = ", ".join(map(str, sorted(stuck)[:5])) + (", …" if len(stuck) > 5 else "")
+            reasons.append(
+                f"{len(stuck)} of {self.chains} chains are stuck (all draws of "
+                f"{stuck[min(stuck)]} are the same there): {shown}"
+            )
+        if (r_hats > LARGE_R_HAT).any():
+            worst = int(r_hats.nan_to_num(0.0).argmax())
+            reasons.append(
+                f"R̂ of {names[worst]} is {float(r_hats[worst]):.3g} (above {LARGE_R_HAT:g} for "
+                f"{int((r_hats > LARGE_R_HAT).sum())} of {len(names)}): the chains disagree, or "
+                "are too short to tell"
+            )
+        return Diagnostics(names, r_hats, sizes, reasons)
 
     def __repr__(self) -> str:
         return f"Draws({self.chains:,} chains of {self.per_chain:,}: {self.structure})"
 
 
-AT_ONCE = 2**20
-r"""About how many numbers are looked at together."""
+def spread(dim: int, most: int) -> list[int]:
+    r"""At most so many of `dim` coordinates, evenly spread.
+
+    >>> spread(3, 5), spread(9, 3)
+    ([0, 1, 2], [0, 4, 8])
+    """
+    count = max(1, min(dim, most))
+    step = (dim - 1) / max(1, count - 1)
+    return [round(place * step) for place in range(count)]
 
 
 def check(draws: Draws, burn_in: int = 0) -> Draws:
@@ -158,7 +227,25 @@ def check(draws: Draws, burn_in: int = 0) -> Draws:
     if draws.count == 1:
         expected = "two or more: a posterior of one draw has nothing to condense"
         raise ArgumentError("posterior", "a single draw", expected)
-    _check_finite(draws)
+    counts: dict[str, int] = {}
+    first: dict[str, int] = {}
+    size = max(1, 2**20 // draws.structure.dim)  # draws of about a million numbers together
+    for block, start in zip(draws.blocks(size), range(0, draws.count, size), strict=True):
+        for name, bad in bad_rows(as_parts(block)).items():
+            if bad.any():
+                first.setdefault(name, start + int(bad.nonzero()[0]))
+                counts[name] = counts.get(name, 0) + int(bad.sum())
+    for name, count in counts.items():
+        kind, expected = "NaN or infinite numbers", "finite draws"
+        original = Draws({name: draws.parts[name]}, torch.float64).take([first[name]])
+        if as_parts(original)[name].isfinite().all():
+            kind, expected = f"numbers beyond {draws.dtype}", "another dtype"
+        expected += f"; var_names=['~{name}'] leaves the variable out" if name else ""
+        chain, draw = divmod(first[name], draws.per_chain)
+        received = (
+            f"{kind} in {count:,} of {draws.count:,} draws, the first is {draw} of chain {chain}"
+        )
+        raise ArgumentError(part_name(name), received, expected)
     return draws
 
 
@@ -171,29 +258,7 @@ def bad_rows(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def whole_notes(parts: Mapping[str, Array], dtype: torch.dtype) -> list[str]:
-    r"""What to tell about variables of whole numbers."""
+    r"""Notes about variables of whole numbers."""
     whole = [name or "the posterior" for name, array in parts.items() if is_whole(array)]
     kind = str(dtype).removeprefix("torch.")
     return [f"{name} is of whole numbers, which become {kind}" for name in whole]
-
-
-def _check_finite(draws: Draws) -> None:
-    counts: dict[str, int] = {}
-    first: dict[str, int] = {}
-    size = max(1, AT_ONCE // draws.structure.dim)
-    for block, draw in zip(draws.blocks(size), range(0, draws.count, size), strict=True):
-        for name, bad in bad_rows(as_parts(block)).items():
-            if bad.any():
-                first.setdefault(name, draw + int(bad.nonzero()[0]))
-                counts[name] = counts.get(name, 0) + int(bad.sum())
-    for name, count in counts.items():
-        kind, expected = "NaN or infinite numbers", "finite draws"
-        as_it_came = Draws({name: draws.parts[name]}, torch.float64).take([first[name]])
-        if as_parts(as_it_came)[name].isfinite().all():
-            kind, expected = f"numbers beyond {draws.dtype}", "another dtype"
-        expected += f"; var_names=['~{name}'] leaves the variable out" if name else ""
-        chain, draw = divmod(first[name], draws.per_chain)
-        received = (
-            f"{kind} in {count:,} of {draws.count:,} draws, the first is {draw} of chain {chain}"
-        )
-        raise ArgumentError(part_name(name), received, expected)

@@ -11,16 +11,16 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from limbeck.errors import ArgumentError, LimbeckError
-from limbeck.posteriors.structure import Found, group
+from limbeck.posteriors.structure import group
 
-__all__ = ["CHAIN", "from_columns", "is_path", "opened", "places", "read_csv"]
+__all__ = ["Choose", "Variables", "from_columns", "open_files", "places"]
 
 INDEXED = (
     re.compile(r"(?P<name>.+?)\[(?P<index>\d+(?:,\s*\d+)*)\]"),  # alpha[1,2]
@@ -30,9 +30,24 @@ CHAIN = ("chain__", ".chain")
 OTHER = (".iteration", ".draw", "")  # a nameless column is a table's index
 
 Array = np.ndarray[Any, Any]
+Choose: TypeAlias = Callable[[Sequence[str]], list[str]]
 
 
-def places(header: Sequence[Any]) -> dict[str, Array]:
+class Variables(NamedTuple):
+    r"""The selected variables of a posterior.
+
+    Attributes:
+        by_name: Arrays by name; a bare array has the name ''.
+        layout: How their axes are to be read.
+        notes: Remarks for the user.
+    """
+
+    by_name: Mapping[str, Any]
+    layout: str
+    notes: Sequence[str] = ()
+
+
+def places(header: Sequence[object]) -> dict[str, Array]:
     r"""The columns of each variable, as an array of column numbers of the variable's shape.
 
     Columns of the sampler's own (lp__, .draw) are left out. Indices start at one, or at zero if
@@ -46,7 +61,7 @@ def places(header: Sequence[Any]) -> dict[str, Array]:
     own = [column for column, name in enumerate(names) if name]
     if [names[column] for column in own] == [str(number) for number in range(len(own))]:
         return {"": np.array(own)}
-    found: dict[str, dict[tuple[int, ...], int]] = {}
+    columns: dict[str, dict[tuple[int, ...], int]] = {}
     for column, text in enumerate(names):
         if text.endswith("__") or text in (*CHAIN, *OTHER):
             continue
@@ -54,31 +69,29 @@ def places(header: Sequence[Any]) -> dict[str, Array]:
         match = next((match for match in matches if match), None)
         name, index = (match["name"], re.split(r"[.,]", match["index"])) if match else (text, [])
         place = tuple(map(int, index))
-        if place in found.setdefault(name, {}):
+        if place in columns.setdefault(name, {}):
             raise ArgumentError("posterior", f"two columns {text!r}", "a name for each column")
-        found[name][place] = column
-    if not found:
+        columns[name][place] = column
+    if not columns:
         received = f"the columns {', '.join(names[:8])}"
         raise ArgumentError("posterior", received, "columns of parameters")
-    return {name: _filled(name, columns) for name, columns in found.items()}
+    return {name: _filled(name, own) for name, own in columns.items()}
 
 
 def from_columns(
-    header: Sequence[Any],
-    tables: Sequence[Array],
-    choose: Callable[[Sequence[str]], list[str]],
-    notes: Sequence[str] = (),
-) -> Found:
+    header: Sequence[object], tables: Sequence[Array], choose: Choose, notes: Sequence[str] = ()
+) -> Variables:
     r"""Variables (chain, draw, ...) of tables (draw, column) of one length.
 
-    Each table is a chain, or several if it has a column that says of which chain a row is.
+    Each table is a chain, or several if it has a column with the chain of each row.
     """
-    whole = np.concatenate([_by_chain(header, table) for table in tables])
-    found = places(header)
-    return Found({name: whole[..., found[name]] for name in choose(list(found))}, "chains", notes)
+    chains = np.concatenate([_by_chain(header, table) for table in tables])
+    columns = places(header)
+    by_name = {name: chains[..., columns[name]] for name in choose(list(columns))}
+    return Variables(by_name, "chains", notes)
 
 
-def _by_chain(header: Sequence[Any], table: Array) -> Array:
+def _by_chain(header: Sequence[object], table: Array) -> Array:
     column = next((place for place, name in enumerate(header) if name in CHAIN), None)
     if column is None:
         return table[None]
@@ -102,34 +115,24 @@ def _filled(name: str, columns: dict[tuple[int, ...], int]) -> Array:
     return filled
 
 
-SETTING = re.compile(r"#\s*(\w+)\s*=\s*(\S+)")
-
-
-class Head(NamedTuple):
-    r"""What a file says before its numbers.
-
-    Attributes:
-        names: The columns.
-        lines: How many lines there are before the first draw.
-        warmup: How many of the draws are Stan's warmup, which is there if the user asked for it.
-    """
+class CsvHead(NamedTuple):
+    r"""What a file has before its numbers: columns, lines, and how many draws are Stan's warmup."""
 
     names: list[str]
     lines: int
     warmup: int
 
 
-def read_csv(paths: Sequence[Path], choose: Callable[[Sequence[str]], list[str]]) -> Found:
-    r"""Arrays (chain, draw, ...) of the variables that are chosen."""
-    heads = [_head(path) for path in paths]
+def _read_csv(paths: Sequence[Path], choose: Choose) -> Variables:
+    heads = [_csv_head(path) for path in paths]
     header, warmup = heads[0].names, heads[0].warmup
     for path, head in zip(paths, heads, strict=True):
         if head.names != header:
             received = f"{path}, with other columns than {paths[0]}"
             raise ArgumentError("posterior", received, "chains of one model")
-    found = places(header)
-    wanted = [found[name] for name in choose(list(found))]
-    used = sorted({int(column) for columns in wanted for column in columns.flat})
+    columns = places(header)
+    chosen = [columns[name] for name in choose(list(columns))]
+    used = sorted({int(column) for places in chosen for column in places.flat})
     used += [column for column, name in enumerate(header) if name in CHAIN]
     tables = [_table(path, head, used) for path, head in zip(paths, heads, strict=True)]
     lengths = [len(table) for table in tables]
@@ -140,7 +143,7 @@ def read_csv(paths: Sequence[Path], choose: Callable[[Sequence[str]], list[str]]
     return from_columns([header[column] for column in used], tables, choose, notes)
 
 
-def _head(path: Path) -> Head:
+def _csv_head(path: Path) -> CsvHead:
     comments, names, lines = [], [""], 0
     with open(path, encoding="utf-8-sig") as file:
         for lines, line in enumerate(file, start=1):  # noqa: B007 - used after the loop
@@ -151,26 +154,24 @@ def _head(path: Path) -> Head:
                 break
     if not any(names):
         raise ArgumentError("posterior", f"{path}, without a line of names", "draws by column")
-    settings = {match[1]: match[2] for match in map(SETTING.match, comments) if match}
-    if names != _counted(names) and _numbers(names):
-        return Head(_counted(names), lines - 1, 0)
+    numbered = [str(column) for column in range(len(names))]
+    if names != numbered and _are_numbers(names):
+        return CsvHead(numbered, lines - 1, 0)
+    matches = (re.match(r"#\s*(\w+)\s*=\s*(\S+)", comment) for comment in comments)
+    settings = {match[1]: match[2] for match in matches if match}
     saved = settings.get("save_warmup", "0").lower() in ("1", "true")
     warmup = math.ceil(int(settings.get("num_warmup", 0)) / int(settings.get("thin", 1)))
-    return Head(names, lines, warmup if saved else 0)
+    return CsvHead(names, lines, warmup if saved else 0)
 
 
-def _counted(names: Sequence[str]) -> list[str]:
-    return [str(column) for column in range(len(names))]
-
-
-def _numbers(words: Sequence[str]) -> bool:
+def _are_numbers(words: Sequence[str]) -> bool:
     try:
         return bool([float(word) for word in words])
     except ValueError:
         return False
 
 
-def _table(path: Path, head: Head, used: Sequence[int]) -> np.ndarray[Any, Any]:
+def _table(path: Path, head: CsvHead, used: Sequence[int]) -> Array:
     with open(path, encoding="utf-8-sig") as file:
         rows = (line for line in itertools.islice(file, head.lines, None) if line.strip("\n\r, "))
         lines = (line for line in rows if not line.startswith("#"))
@@ -182,32 +183,18 @@ def _table(path: Path, head: Head, used: Sequence[int]) -> np.ndarray[Any, Any]:
     return table[head.warmup :]
 
 
-NETCDF = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5")
-KINDS = (*NETCDF, ".zarr", ".npy", ".npz", ".csv")
-POSITIONAL = "arr_0"  # numpy.savez's name for an array that came without one
-
-Choose: TypeAlias = Callable[[Sequence[str]], list[str]]
-
-
-def is_path(value: Any) -> bool:
-    r"""Whether a value names a file, or several do."""
-    if isinstance(value, list | tuple):
-        return bool(value) and all(map(is_path, value))
-    return isinstance(value, str | os.PathLike)
+KINDS = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".zarr", ".npy", ".npz", ".csv")
 
 
 @contextlib.contextmanager
-def opened(files: Any, choose: Choose, layout: str) -> Iterator[Found]:
-    r"""What a file holds, as long as it is open.
+def open_files(
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], choose: Choose, layout: str
+) -> Iterator[Variables]:
+    r"""The variables of a file, as long as it is open.
 
     Large arrays are left in the file where it allows that: npy, npz that is not compressed.
-
-    Arguments:
-        files: A path; several of CSV files, which are chains.
-        choose: Picks among the names that there are.
-        layout: How axes are read where the file does not say.
     """
-    paths = [Path(path) for path in (files if isinstance(files, list | tuple) else [files])]
+    paths = [Path(path) for path in ([files] if isinstance(files, str | os.PathLike) else files)]
     kinds = {path.suffix.lower() for path in paths}
     kind = kinds.pop()
     if kinds or kind not in KINDS or (len(paths) > 1 and kind != ".csv"):
@@ -216,24 +203,22 @@ def opened(files: Any, choose: Choose, layout: str) -> Iterator[Found]:
         raise ArgumentError("posterior", received, expected)
     for path in paths:
         if not path.exists():
-            raise ArgumentError(
-                "posterior", f"{path}, which does not exist", "a file that is there"
-            )
+            raise ArgumentError("posterior", f"{path}, which does not exist", "an existing file")
     with contextlib.ExitStack() as stack:
         try:
             if kind == ".csv":
-                found = read_csv(paths, choose)
+                variables = _read_csv(paths, choose)
             elif kind in (".npy", ".npz"):
-                found = Found(_numpy(paths[0], choose), layout)
+                variables = Variables(_numpy(paths[0], choose), layout)
             else:
-                found = Found(_xarray(paths[0], choose, stack), layout)
+                variables = Variables(_xarray(paths[0], choose, stack), layout)
         except LimbeckError:
             raise
         except Exception as error:  # of the readers' many kinds
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             received = f"{paths[0]}, which cannot be read ({reason})"
             raise ArgumentError("posterior", received, f"draws in a {kind} file") from error
-        yield found
+        yield variables
 
 
 def _xarray(path: Path, choose: Choose, stack: contextlib.ExitStack) -> dict[str, Any]:
@@ -262,8 +247,8 @@ def _numpy(path: Path, choose: Choose) -> dict[str, Any]:
         return {"": np.load(path, mmap_mode="c", allow_pickle=False)}
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-    if list(members) == [POSITIONAL]:
-        members = {"": members[POSITIONAL]}
+    if list(members) == ["arr_0"]:  # numpy.savez's name for an array that came without one
+        members = {"": members["arr_0"]}
     return {name: _member(path, members[name]) for name in choose(list(members))}
 
 

@@ -3,10 +3,11 @@ r"""Anything that holds draws of a posterior, as draws."""
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,36 +15,166 @@ from torch import Tensor
 
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.posteriors import files
-from limbeck.posteriors.arrays import Array, as_array, part_name
 from limbeck.posteriors.draws import Draws, check, whole_notes
-from limbeck.posteriors.files import from_columns
+from limbeck.posteriors.files import Choose, Variables, from_columns, open_files
 from limbeck.posteriors.stream import Stream
-from limbeck.posteriors.structure import Found, choose, group
+from limbeck.posteriors.structure import Array, as_array, choose, group, part_name
 
-__all__ = ["LAYOUTS", "arrange", "as_draws", "check_alike", "check_layout", "doubt"]
+__all__ = ["as_draws"]
 
 LAYOUTS = {"chains": "(chain, draw, ...)", "draws": "(draw, ...)", "emcee": "(step, walker, ...)"}
 VECTORS = "(draw, dim) or (chain, draw, dim); draws of another shape by name: {'name': array}"
 
 
-def check_layout(layout: str) -> None:
-    r"""Refuse a layout that there is not."""
-    if layout not in (*LAYOUTS, "auto"):
-        raise ArgumentError.unknown("layout", layout, (*LAYOUTS, "auto"))
+ACCEPTED = (
+    "an array (draw, dim), a dict of arrays (chain, draw, ...), an ArviZ object, an xarray data "
+    "set, a data frame, an emcee sampler, a file (netCDF, Zarr, npz, npy, CSV), a list of chains, "
+    "or an iterator of batches of draws"
+)
 
 
-def arrange(variable: Any, name: str, layout: str, time: slice) -> Array:
-    r"""One variable as (chain, draw, ...), without copies.
+def as_draws(
+    posterior: Any,
+    *,
+    var_names: str | Sequence[str] | None = None,
+    burn_in: int = 0,
+    thin: int = 1,
+    dtype: torch.dtype | None = None,
+    layout: str = "auto",
+) -> Draws | Stream:
+    r"""The draws of a posterior, stored or still to come.
 
-    An xarray variable's own dimensions say which axes are which; otherwise the layout does. If
-    that is "auto", then a bare array with two axes is (draw, dim), and all else (chain, draw, ...).
+    | posterior | is read as |
+    |---|---|
+    | array or tensor (draw, dim), or (chain, draw, dim) | vectors |
+    | dict of arrays (chain, draw, ...) | variables by name |
+    | anything with `posterior["posterior"]`: ArviZ, DataTree; an xarray data set | variables |
+    | data frame, or CSV files (a file a chain), with columns as alpha.1, alpha[1] | variables |
+    | path of a netCDF, Zarr, npz or npy file | as what is in there |
+    | emcee's sampler, or its array with `layout="emcee"` | vectors, a walker being a chain |
+    | list of arrays (draw, dim) | a chain each |
+    | iterator of batches, or an object with `step()` | a `Stream` |
 
     Arguments:
-        variable: An array.
-        name: Its name; '' for a bare array, whose draws are vectors.
-        layout: One of `LAYOUTS`, or "auto".
-        time: Which draws of each chain to keep.
+        posterior: The draws.
+        var_names: Variables to take, or, as "~name", to leave out. Default: all.
+        burn_in: Number of draws of each chain to leave out at the beginning. Default: 0.
+        thin: Take every `thin`-th draw of each chain. Default: 1.
+        dtype: The floating type of draws. Default: that of the posterior.
+        layout: What the first axes are: "chains" (chain, draw, ...), "draws" (draw, ...), "emcee"
+            (step, walker, ...). "auto" reads a bare array with two axes as (draw, dim), and all
+            else as (chain, draw, ...), with a warning if that gives more chains than draws. Of a
+            stream: whether the draws of a batch are of parallel chains ("auto"), or, with "draws",
+            follow each other in time. Default: "auto".
+
+    >>> as_draws({"alpha": np.zeros((4, 100, 2)), "sigma": np.ones((4, 100))}, burn_in=50)
+    Draws(4 chains of 50: alpha (2,), sigma ())
+    """
+    burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
+    thin = whole_number("thin", thin, "a whole number from 1", least=1)
+    if layout not in (*LAYOUTS, "auto"):
+        raise ArgumentError.unknown("layout", layout, (*LAYOUTS, "auto"))
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ArgumentError("dtype", repr(dtype), "a floating type of torch, or None")
+    if isinstance(posterior, type):
+        raise ArgumentError("posterior", f"the class {posterior.__name__}", ACCEPTED)
+    if isinstance(posterior, Stream):
+        if var_names is not None or dtype is not None or (burn_in, thin, layout) != (0, 1, "auto"):
+            raise ArgumentError("posterior", "a Stream with further options", "options in Stream()")
+        return posterior
+    with contextlib.ExitStack() as stack:
+        variables = _stored(posterior, partial(choose, var_names=var_names), layout, stack)
+        if variables is not None:
+            time = slice(burn_in, None, thin)
+            parts = {
+                name: _arrange(variable, name, variables.layout, time)
+                for name, variable in variables.by_name.items()
+            }
+            _check_equal_lengths(parts, variables.layout)
+            _warn_of_layout(variables.by_name, variables.layout)
+            draws = Draws(parts, dtype)
+            draws.notes = (*variables.notes, *whole_notes(parts, draws.dtype))
+            return check(draws, burn_in)
+    if not (callable(getattr(posterior, "step", None)) or hasattr(posterior, "__iter__")):
+        raise ArgumentError("posterior", f"a {type(posterior).__name__}", ACCEPTED)
+    in_time = layout == "draws"
+    return Stream(
+        posterior, var_names=var_names, burn_in=burn_in, thin=thin, dtype=dtype, in_time=in_time
+    )
+
+
+def _stored(
+    posterior: Any, choose: Choose, layout: str, stack: contextlib.ExitStack
+) -> Variables | None:
+    r"""The selected variables of a stored posterior; None for anything else."""
+    if _is_path(posterior) or (
+        isinstance(posterior, list | tuple) and posterior and all(map(_is_path, posterior))
+    ):
+        return stack.enter_context(open_files(posterior, choose, layout))
+    if hasattr(posterior, "columns") and hasattr(posterior, "to_numpy"):
+        table: Any = as_array(posterior.to_numpy(), "posterior")
+        return from_columns(list(posterior.columns), [table], choose)
+    notes: Sequence[str] = ()
+    variables: Mapping[str, Any] | None = {"": posterior}
+    if isinstance(posterior, Draws):
+        variables, layout, notes = posterior.parts, "chains", posterior.notes
+    elif callable(getattr(posterior, "get_chain", None)):
+        layout = "emcee"
+        try:
+            variables = {"": posterior.get_chain()}
+        except Exception as error:  # emcee's backends raise what they like
+            received = f"a {type(posterior).__name__} without a chain ({error})"
+            raise ArgumentError("posterior", received, "a sampler that has run") from error
+    elif isinstance(posterior, list | tuple):
+        variables = _stacked(posterior, layout)
+    elif not isinstance(posterior, Tensor | np.ndarray):
+        variables = group(posterior)
+        if variables is None and hasattr(posterior, "__array__"):
+            variables = {"": posterior}
+    if variables is None:
+        return None
+    return Variables({name: variables[name] for name in choose(list(variables))}, layout, notes)
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _stacked(items: Sequence[Any], layout: str) -> dict[str, Array]:
+    r"""Chains or draws of a list, under a new first axis."""
+    if not all(isinstance(item, Mapping) for item in items):
+        return {"": _stack(items, "")}
+    if not items or layout == "auto":
+        received = "an empty list" if not items else 'a list of dicts with layout="auto"'
+        expected = (
+            'layout="chains" if each dict is a chain, of arrays (draw, ...), layout="draws" if '
+            "each is a draw"
+        )
+        raise ArgumentError("posterior", received, expected)
+    for number, item in enumerate(items):
+        if item.keys() != items[0].keys():
+            received = f"the variables {', '.join(item)}"
+            raise ArgumentError(f"posterior[{number}]", received, ", ".join(items[0]))
+    return {name: _stack([item[name] for item in items], name) for name in items[0]}
+
+
+def _stack(items: Sequence[Any], name: str) -> Array:
+    labels = [part_name(name, f"posterior[{number}]") for number in range(len(items))]
+    arrays = [as_array(item, label) for item, label in zip(items, labels, strict=True)]
+    for array, label in zip(arrays, labels, strict=True):
+        if array.shape != arrays[0].shape:
+            expected = f"shape {tuple(arrays[0].shape)}, as {labels[0]} has"
+            raise ArgumentError(label, f"shape {tuple(array.shape)}", expected)
+    tensors = [array for array in arrays if isinstance(array, Tensor)]
+    if len(tensors) == len(arrays):
+        return torch.stack(tensors)
+    return np.stack([np.asarray(array) for array in arrays])
+
+
+def _arrange(variable: Any, name: str, layout: str, time: slice) -> Array:
+    r"""One variable as (chain, draw, ...), without copies; '' is the name of a bare array.
+
+    An xarray variable's own dimensions say which axes are which; otherwise the layout does.
     """
     dims = getattr(variable, "dims", ())
     if "draw" in dims or "sample" in dims:
@@ -55,7 +186,7 @@ def arrange(variable: Any, name: str, layout: str, time: slice) -> Array:
     return array
 
 
-def check_alike(arrays: dict[str, Array], layout: str) -> None:
+def _check_equal_lengths(arrays: dict[str, Array], layout: str) -> None:
     r"""Refuse variables (chain, draw, ...) that differ in chains or draws."""
     first, *others = arrays
     chains, draws = arrays[first].shape[:2]
@@ -67,7 +198,7 @@ def check_alike(arrays: dict[str, Array], layout: str) -> None:
             raise ArgumentError(part_name(name), received, expected + hint)
 
 
-def doubt(variables: Mapping[str, Any], layout: str) -> None:
+def _warn_of_layout(variables: Mapping[str, Any], layout: str) -> None:
     r"""Warn where axes that were read as (chain, draw, ...) seem to be something else."""
     name, variable = next(iter(variables.items()))
     shape = tuple(getattr(variable, "shape", None) or np.shape(variable))
@@ -104,148 +235,3 @@ def _by_dimensions(variable: Any, name: str, dims: tuple[Any, ...], time: slice)
     ordered = variable.isel({along: time}).transpose(*leading, ...)
     array = as_array(ordered.values, part_name(name))
     return array if len(leading) == 2 else array[None]
-
-
-ACCEPTED = (
-    "an array (draw, dim), a dict of arrays (chain, draw, ...), an ArviZ object, an xarray data "
-    "set, a data frame, an emcee sampler, a file (netCDF, Zarr, npz, npy, CSV), a list of chains, "
-    "or an iterator of batches of draws"
-)
-
-Choose: TypeAlias = Callable[[Sequence[str]], list[str]]
-
-
-def as_draws(
-    posterior: Any,
-    *,
-    var_names: str | Sequence[str] | None = None,
-    burn_in: int = 0,
-    thin: int = 1,
-    dtype: torch.dtype | None = None,
-    layout: str = "auto",
-) -> Draws | Stream:
-    r"""The draws of a posterior, stored or still to come.
-
-    | posterior | is read as |
-    |---|---|
-    | array or tensor (draw, dim), or (chain, draw, dim) | vectors |
-    | dict of arrays (chain, draw, ...) | variables by name |
-    | anything with `posterior["posterior"]`: ArviZ, DataTree; an xarray data set | variables |
-    | data frame, or CSV files (a file a chain), with columns as alpha.1, alpha[1] | variables |
-    | path of a netCDF, Zarr, npz or npy file | as what is in there |
-    | emcee's sampler, or its array with `layout="emcee"` | vectors, a walker being a chain |
-    | list of arrays (draw, dim) | a chain each |
-    | iterator of batches, or an object with `step()` | a `Stream` |
-
-    Arguments:
-        posterior: The draws.
-        var_names: Variables to take, or, as "~name", to leave out; None takes all.
-        burn_in: How many draws of each chain to leave out at the beginning.
-        thin: Take every so manieth draw of each chain.
-        dtype: The floating type of draws; None keeps what came.
-        layout: What the first axes are: "chains" (chain, draw, ...), "draws" (draw, ...), "emcee"
-            (step, walker, ...). "auto" reads a bare array with two axes as (draw, dim), and all
-            else as (chain, draw, ...), with a warning if that gives more chains than draws. Of a
-            stream: whether the draws of a batch are of parallel chains (as "auto" has it), or,
-            with "draws", follow each other in time.
-
-    >>> as_draws({"alpha": np.zeros((4, 100, 2)), "sigma": np.ones((4, 100))}, burn_in=50)
-    Draws(4 chains of 50: alpha (2,), sigma ())
-    """
-    burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
-    thin = whole_number("thin", thin, "a whole number from 1", least=1)
-    check_layout(layout)
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ArgumentError("dtype", repr(dtype), "a floating type of torch, or None")
-    if isinstance(posterior, type):
-        raise ArgumentError("posterior", f"the class {posterior.__name__}", ACCEPTED)
-    if isinstance(posterior, Stream):
-        if var_names is not None or dtype is not None or (burn_in, thin, layout) != (0, 1, "auto"):
-            raise ArgumentError("posterior", "a Stream with further options", "options in Stream()")
-        return posterior
-    wanted = partial(choose, var_names=var_names)
-    with contextlib.ExitStack() as stack:
-        found = _stored(posterior, wanted, layout, stack)
-        if found is not None:
-            time = slice(burn_in, None, thin)
-            parts: dict[str, Array] = {}
-            for name, variable in found.variables.items():
-                parts[name] = arrange(variable, name, found.layout, time)
-            check_alike(parts, found.layout)
-            doubt(found.variables, found.layout)
-            draws = Draws(parts, dtype)
-            draws.notes = (*found.notes, *whole_notes(parts, draws.dtype))
-            return check(draws, burn_in)
-    if not _flows(posterior):
-        raise ArgumentError("posterior", f"a {type(posterior).__name__}", ACCEPTED)
-    options: dict[str, Any] = {"burn_in": burn_in, "thin": thin, "dtype": dtype}
-    return Stream(posterior, var_names=var_names, in_time=layout == "draws", **options)
-
-
-def _stored(
-    posterior: Any, wanted: Choose, layout: str, stack: contextlib.ExitStack
-) -> Found | None:
-    r"""What is stored somewhere, and wanted; None for anything else."""
-    if files.is_path(posterior):
-        return stack.enter_context(files.opened(posterior, wanted, layout))
-    if hasattr(posterior, "columns") and hasattr(posterior, "to_numpy"):
-        table: Any = as_array(posterior.to_numpy(), "posterior")
-        return from_columns(list(posterior.columns), [table], wanted)
-    notes: Sequence[str] = ()
-    variables: Mapping[str, Any] | None = {"": posterior}
-    if isinstance(posterior, Draws):
-        variables, layout, notes = posterior.parts, "chains", posterior.notes
-    elif callable(getattr(posterior, "get_chain", None)):
-        variables, layout = {"": _chain(posterior)}, "emcee"
-    elif isinstance(posterior, list | tuple):
-        variables = _stacked(posterior, layout)
-    elif not isinstance(posterior, Tensor | np.ndarray):
-        variables = group(posterior)
-        if variables is None and hasattr(posterior, "__array__"):
-            variables = {"": posterior}
-    if variables is None:
-        return None
-    return Found({name: variables[name] for name in wanted(list(variables))}, layout, notes)
-
-
-def _flows(posterior: Any) -> bool:
-    return callable(getattr(posterior, "step", None)) or hasattr(posterior, "__iter__")
-
-
-def _chain(sampler: Any) -> Any:
-    try:
-        return sampler.get_chain()
-    except Exception as error:  # emcee's backends raise what they like
-        received = f"a {type(sampler).__name__} without a chain ({error})"
-        raise ArgumentError("posterior", received, "a sampler that has run") from error
-
-
-def _stacked(items: Sequence[Any], layout: str) -> dict[str, Array]:
-    r"""Chains or draws of a list, under a new first axis."""
-    if not all(isinstance(item, Mapping) for item in items):
-        return {"": _stack(items, "")}
-    if not items or layout == "auto":
-        received = "an empty list" if not items else 'a list of dicts with layout="auto"'
-        expected = (
-            'layout="chains" if each dict is a chain, of arrays (draw, ...), layout="draws" if '
-            "each is a draw"
-        )
-        raise ArgumentError("posterior", received, expected)
-    for number, item in enumerate(items):
-        if item.keys() != items[0].keys():
-            received = f"the variables {', '.join(item)}"
-            raise ArgumentError(f"posterior[{number}]", received, ", ".join(items[0]))
-    return {name: _stack([item[name] for item in items], name) for name in items[0]}
-
-
-def _stack(items: Sequence[Any], name: str) -> Array:
-    labels = [part_name(name, f"posterior[{number}]") for number in range(len(items))]
-    arrays = [as_array(item, label) for item, label in zip(items, labels, strict=True)]
-    for array, label in zip(arrays, labels, strict=True):
-        if array.shape != arrays[0].shape:
-            expected = f"shape {tuple(arrays[0].shape)}, as {labels[0]} has"
-            raise ArgumentError(label, f"shape {tuple(array.shape)}", expected)
-    tensors = [array for array in arrays if isinstance(array, Tensor)]
-    if len(tensors) == len(arrays):
-        return torch.stack(tensors)
-    return np.stack([np.asarray(array) for array in arrays])

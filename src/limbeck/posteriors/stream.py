@@ -2,9 +2,9 @@ r"""Draws that come as they are needed, from a chain that runs or a generator.""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -13,28 +13,35 @@ from torch import Tensor
 from limbeck.arguments import whole_number
 from limbeck.arrays import X
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
-from limbeck.posteriors.arrays import Array, as_array, as_tensor, common_dtype, part_name
-from limbeck.posteriors.diagnostics import Diagnostics, Watch
-from limbeck.posteriors.draws import bad_rows, whole_notes
-from limbeck.posteriors.structure import Structure, choose
+from limbeck.posteriors.draws import Diagnostics, bad_rows, spread, whole_notes
+from limbeck.posteriors.structure import (
+    Array,
+    Structure,
+    as_array,
+    as_tensor,
+    choose,
+    common_dtype,
+    part_name,
+)
+from limbeck.samplers.running import Running
 from limbeck.storage.files import under
 
-__all__ = ["Stream", "StreamBroken", "StreamEnded", "check_finite", "read_batch"]
+__all__ = ["Stream", "StreamBroken", "StreamEnded"]
 
 ACCEPTED = "a tensor (m, dim), or a dict of tensors (m, ...)"
+DIAGNOSED_CHAINS = 256  # of more parallel chains, so many are diagnosed
 
 
-def read_batch(
-    raw: Any, number: int, like: Structure | None, choose: Callable[[Sequence[str]], list[str]]
+class Steps(Protocol):
+    r"""A chain that gives the next batch of draws when it is called."""
+
+    def step(self) -> object: ...
+
+
+def _read_batch(
+    raw: object, number: int, like: Structure | None, choose: Callable[[Sequence[str]], list[str]]
 ) -> dict[str, Array]:
-    r"""The variables (m, ...) of one batch.
-
-    Arguments:
-        raw: What the iterator gave.
-        number: The number of the batch, from 1.
-        like: The structure that draws must have; None at the first batch.
-        choose: Picks among the names of the first batch.
-    """
+    r"""The variables (m, ...) of batch `number`, in the structure of the first."""
     if raw is None or isinstance(raw, tuple | str):
         raise ArgumentError(_where("", number), f"a {type(raw).__name__}", ACCEPTED)
     walkers = getattr(raw, "coords", None)
@@ -53,20 +60,14 @@ def read_batch(
             received = f"shape {tuple(array.shape)}" + " beside others" * (len(arrays) > 1)
             expected = f"{ACCEPTED}, of one length m; a single draw as (1, ...)"
             raise ArgumentError(_where(name, number), received, expected)
-    found = Structure.of(arrays)
-    for name, shape, wanted in zip(names, found.shapes, (like or found).shapes, strict=True):
-        if shape != wanted:
-            expected = f"{wanted}, as in batch 1"
+    shapes = Structure.of(arrays).shapes
+    for name, shape, first in zip(
+        names, shapes, shapes if like is None else like.shapes, strict=True
+    ):
+        if shape != first:
+            expected = f"{first}, as in batch 1"
             raise ArgumentError(_where(name, number), f"draws of shape {shape}", expected)
     return arrays
-
-
-def check_finite(parts: Mapping[str, Tensor], number: int) -> None:
-    r"""Refuse a batch with NaN or infinite numbers."""
-    for name, bad in bad_rows(parts).items():
-        if bad.any():
-            received = f"NaN or infinite numbers in {int(bad.sum()):,} of {len(bad):,} draws"
-            raise ArgumentError(_where(name, number), received, "finite draws")
 
 
 def _where(name: str, number: int) -> str:
@@ -77,8 +78,8 @@ class StreamEnded(LimbeckError):  # noqa: N818 - an end is not always an error
     r"""There are no more draws.
 
     Attributes:
-        used: Draws that were handed out.
-        seen: Draws that came, with those that burn-in and thinning left out.
+        used: Draws that were used.
+        seen: Draws that were read, with those that burn-in and thinning left out.
     """
 
     def __init__(self, stream: Stream, what: str = "ended") -> None:
@@ -90,7 +91,45 @@ class StreamEnded(LimbeckError):  # noqa: N818 - an end is not always an error
 
 
 class StreamBroken(StreamEnded):
-    r"""The user's iterator raised, or gave what is no batch like the first: the cause tells."""
+    r"""The user's iterator raised, or gave a batch unlike the first: see the cause."""
+
+
+class OnlineDiagnostics:
+    r"""R̂ and effective sizes of some of the chains and coordinates of parallel chains."""
+
+    def __init__(self, structure: Structure, chains: int) -> None:
+        self.chains, self.diagnosed = chains, min(chains, DIAGNOSED_CHAINS)
+        chosen = spread(structure.dim, 2**14 // self.diagnosed)  # a kilobyte for each number
+        starts = torch.tensor([0, *structure.sizes]).cumsum(0)
+        every = torch.tensor(chosen)
+        self.places = {
+            name: every[(every >= start) & (every < end)] - start
+            for name, start, end in zip(structure.names, starts, starts[1:], strict=False)
+        }
+        self.names = [structure.label(index) for index in chosen]
+        self.running = Running(self.names)
+
+    def update(self, parts: Mapping[str, Tensor]) -> None:
+        r"""Add one more draw of each chain, (chains, ...) by name."""
+        n = self.diagnosed
+        rows = [
+            parts[name][:n].reshape(n, -1)[:, place.to(parts[name].device)].cpu()
+            for name, place in self.places.items()
+            if len(place)
+        ]
+        self.running.update(torch.cat(rows, 1))
+
+    def diagnostics(self) -> Diagnostics:
+        running = self.running
+        return Diagnostics(self.names, running.r_hat, running.ess, running.reasons())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {f"watch.{key}": value for key, value in self.running.state_dict().items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.running = Running(self.names)
+        if own := under("watch.", state):
+            self.running.load_state_dict(own)
 
 
 class Stream:
@@ -103,17 +142,18 @@ class Stream:
     Arguments:
         source: An iterator of batches, or an object whose `step()` gives the next one. A batch is
             a tensor (m, dim), or a dict of tensors (m, ...).
-        var_names: Variables to take, or, as "~name", to leave out; None takes all.
-        burn_in: How many draws of each chain to leave out at the beginning.
-        thin: Take every so manieth draw of each chain.
-        dtype: The floating type of draws; None keeps that of the first batch.
+        var_names: Variables to take, or, as "~name", to leave out. Default: all.
+        burn_in: Number of draws of each chain to leave out at the beginning. Default: 0.
+        thin: Take every `thin`-th draw of each chain. Default: 1.
+        dtype: The floating type of draws. Default: that of the first batch.
         in_time: Whether draws of a batch follow each other in one chain, which is then thinned
             draw by draw; otherwise each is of another chain, and batches are skipped.
+            Default: False.
 
     Attributes:
-        used: Draws that were handed out.
-        seen: Draws that came, with those that burn-in and thinning left out.
-        batches: Batches that came.
+        used: Draws that were used.
+        seen: Draws that were read, with those that burn-in and thinning left out.
+        batches: Batches that were read.
         end: Why there are no more draws; None as long as there may be some.
 
     >>> stream = Stream(torch.full((4, 2), float(step)) for step in range(100))
@@ -125,7 +165,7 @@ class Stream:
 
     def __init__(
         self,
-        source: Any,
+        source: Iterable[object] | Steps,
         *,
         var_names: str | Sequence[str] | None = None,
         burn_in: int = 0,
@@ -133,7 +173,7 @@ class Stream:
         dtype: torch.dtype | None = None,
         in_time: bool = False,
     ) -> None:
-        self.source = source
+        self.source: Any = source
         self.burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
         self.thin = whole_number("thin", thin, "a whole number from 1", least=1)
         self.in_time = in_time
@@ -146,14 +186,14 @@ class Stream:
         self.end: StreamEnded | None = None
         self._structure: Structure | None = None
         self._held: dict[str, Tensor] = {}  # what is left of the last batch, (k, ...) each
-        self._watch: Watch | None = None
-        self._alike = not in_time  # all batches so far are of as many chains
+        self._diagnostics: OnlineDiagnostics | None = None
+        self._equal_batches = not in_time  # all batches so far are of as many chains
 
     @property
     def structure(self) -> Structure:
-        r"""What one draw looks like; asks for the first batch if there was none."""
+        r"""What one draw looks like; reads the first batch if there was none."""
         if self._structure is None:
-            self._held = self._kept()
+            self._held = self._next_batch()
         assert self._structure is not None
         return self._structure
 
@@ -163,7 +203,7 @@ class Stream:
         pieces: list[dict[str, Tensor]] = []
         while missing:
             if not self._held:
-                self._held = self._kept()
+                self._held = self._next_batch()
             # Copies: a sampler may work in the memory of the batch that it gave.
             pieces.append({name: part[:missing].clone() for name, part in self._held.items()})
             left = {name: part[missing:] for name, part in self._held.items()}
@@ -185,13 +225,13 @@ class Stream:
         return self
 
     def diagnostics(self) -> Diagnostics | None:
-        r"""R̂ and effective sizes of the draws so far, and what there is to distrust.
+        r"""R̂ and effective sizes of the draws so far, and reasons to distrust them.
 
         They are of at most 256 chains and of some coordinates, so that memory does not grow with
-        the stream. None where they cannot be told: before the first batch, if batches are of
-        different sizes, if draws of a batch follow each other in time.
+        the stream. None before the first batch, if batches are of different sizes, or if draws of
+        a batch follow each other in time.
         """
-        return None if self._watch is None else self._watch.diagnostics()
+        return None if self._diagnostics is None else self._diagnostics.diagnostics()
 
     def state_dict(self) -> dict[str, Tensor]:
         r"""Where the stream is, with the state of its source if that has one: tensors only."""
@@ -199,7 +239,7 @@ class Stream:
         state |= {f"held.{name}": part.clone() for name, part in self._held.items()}
         if callable(getattr(self.source, "state_dict", None)):
             state |= {f"source.{key}": value for key, value in self.source.state_dict().items()}
-        return state | (self._watch.state_dict() if self._watch is not None else {})
+        return state | ({} if self._diagnostics is None else self._diagnostics.state_dict())
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         r"""Go on from where `state_dict` was taken.
@@ -224,10 +264,10 @@ class Stream:
             self._pull()
         self.used, self.seen, self.batches = used, seen, batches
         self._held = self._converted({name: held[name] for name in names if held})
-        if self._watch is not None:
-            self._watch.load_state_dict(state)
+        if self._diagnostics is not None:
+            self._diagnostics.load_state_dict(state)
 
-    def _kept(self) -> dict[str, Tensor]:
+    def _next_batch(self) -> dict[str, Tensor]:
         r"""The next draws that burn-in and thinning do not leave out, of one batch."""
         self._held = {}  # the last batch may go before the next one comes
         while True:
@@ -239,14 +279,19 @@ class Stream:
                 batch = {name: array[wait :: self.thin] for name, array in batch.items()}
             if _length(batch) and (self.in_time or not wait):
                 break
-        kept = self._converted(batch)
-        try:
-            check_finite(kept, self.batches)
-        except ArgumentError as error:
-            self._break(error)
-        if not self.in_time:
-            self._look_at(kept)
-        return kept
+        parts = self._converted(batch)
+        for name, bad in bad_rows(parts).items():
+            if bad.any():
+                received = f"NaN or infinite numbers in {int(bad.sum()):,} of {len(bad):,} draws"
+                self._break(ArgumentError(_where(name, self.batches), received, "finite draws"))
+        chains = _length(parts)
+        if self._diagnostics is None and self._equal_batches:
+            self._diagnostics = OnlineDiagnostics(self.structure, chains)
+        if self._diagnostics is not None and self._diagnostics.chains == chains:
+            self._diagnostics.update(parts)
+        else:
+            self._diagnostics, self._equal_batches = None, False
+        return parts
 
     def _pull(self) -> dict[str, Array]:
         r"""The variables of the next batch, as they came."""
@@ -265,7 +310,7 @@ class Stream:
             raise self.end from error
         self.batches += 1
         try:
-            batch = read_batch(raw, self.batches, self._structure, self._choose)
+            batch = _read_batch(raw, self.batches, self._structure, self._choose)
         except ArgumentError as error:
             self._break(error)
         self.seen += _length(batch)
@@ -283,29 +328,19 @@ class Stream:
         raise self.end from error
 
     def _converted(self, batch: Mapping[str, Array]) -> dict[str, Tensor]:
-        found = {}
+        parts = {}
         for name, array in batch.items():
-            own = array.device if isinstance(array, Tensor) else torch.device("cpu")
             assert self.dtype is not None
-            found[name] = as_tensor(array, self.dtype, self.device or own)
-        return found
-
-    def _look_at(self, parts: Mapping[str, Tensor]) -> None:
-        r"""Take notice of a batch of parallel chains, as long as there are always as many."""
-        chains = _length(parts)
-        if self._watch is None and self._alike:
-            self._watch = Watch(self.structure, chains)
-        self._alike = self._alike and self._watch is not None and self._watch.chains == chains
-        if not self._alike:
-            self._watch = None
-        elif self._watch is not None:
-            self._watch.update(parts)
+            own = array.device if isinstance(array, Tensor) else torch.device("cpu")
+            parts[name] = as_tensor(array, self.dtype, self.device or own)
+        return parts
 
 
-def _caller(source: Any) -> Callable[[], Any]:
-    if callable(getattr(source, "step", None)):
-        return source.step
-    if not hasattr(source, "__iter__"):
+def _caller(source: object) -> Callable[[], object]:
+    step = getattr(source, "step", None)
+    if callable(step):
+        return step
+    if not isinstance(source, Iterable):
         expected = "an iterator of batches, or an object with a method step"
         raise ArgumentError("source", f"a {type(source).__name__}", expected)
     return iter(source).__next__

@@ -1,11 +1,11 @@
-r"""What one draw looks like: its variables, their shapes and names."""
+r"""What one draw looks like: its variables, their shapes and names; and the arrays they are in."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,7 +14,80 @@ from torch import Tensor
 from limbeck.arrays import X
 from limbeck.errors import ArgumentError
 
-__all__ = ["Found", "Structure", "as_parts", "choose", "group"]
+__all__ = [
+    "Array",
+    "Structure",
+    "as_array",
+    "as_parts",
+    "as_tensor",
+    "choose",
+    "common_dtype",
+    "group",
+    "is_whole",
+    "part_name",
+]
+
+Array: TypeAlias = np.ndarray[Any, Any] | Tensor
+ACCEPTED = "an array of real numbers"
+
+
+def part_name(name: str, argument: str = "posterior") -> str:
+    r"""How an error names a variable; '' is a bare array."""
+    return f"{argument}[{name!r}]" if name else argument
+
+
+def as_array(value: object, argument: str) -> Array:
+    r"""The numbers of one variable, not copied: of a tensor, or of whatever NumPy can read."""
+    if isinstance(value, Tensor):
+        if value.layout != torch.strided or value.is_complex():
+            raise ArgumentError(argument, f"a {value.layout} tensor of {value.dtype}", ACCEPTED)
+        return value.detach()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as reason:
+        received = f"a {type(value).__name__} that is no array ({reason})"
+        raise ArgumentError(argument, received, ACCEPTED) from None
+    if np.ma.is_masked(value):
+        raise ArgumentError(argument, "masked values", ACCEPTED)
+    if array.dtype.kind not in "biuf":
+        received = f"a {type(value).__name__}" if array.ndim == 0 else f"values of {array.dtype}"
+        raise ArgumentError(argument, received, ACCEPTED)
+    return array
+
+
+def is_whole(array: Array) -> bool:
+    r"""Whether these are integers or booleans."""
+    if isinstance(array, Tensor):
+        return not array.is_floating_point()
+    return array.dtype.kind != "f"
+
+
+def common_dtype(arrays: Iterable[Array]) -> torch.dtype:
+    r"""The floating type that holds them all; torch's default one if all are whole numbers."""
+    common = None
+    for array in arrays:
+        if is_whole(array):
+            continue
+        if isinstance(array, Tensor):
+            own = array.dtype
+        else:
+            own = {2: torch.float16, 4: torch.float32}.get(array.itemsize, torch.float64)
+        common = own if common is None else torch.promote_types(common, own)
+    return common or torch.get_default_dtype()
+
+
+def as_tensor(array: Array, dtype: torch.dtype, device: torch.device) -> Tensor:
+    r"""The same numbers as a tensor, in the same memory where torch can use it."""
+    if isinstance(array, Tensor):
+        return array.to(device, dtype)
+    # Torch has no long doubles and hardly any unsigned integers, and needs memory that is
+    # writable, aligned, in the machine's byte order and with strides that go forward.
+    narrow = array.dtype.kind == "f" and array.itemsize <= 8
+    kind = array.dtype.newbyteorder("=") if narrow else np.dtype(np.float64)
+    usable = np.require(array, kind, ["A", "W"])
+    if any(stride < 0 or stride % usable.itemsize for stride in usable.strides):
+        usable = usable.copy()
+    return torch.from_numpy(usable).to(device, dtype)
 
 
 def as_parts(draws: X) -> dict[str, Tensor]:
@@ -26,8 +99,8 @@ def as_parts(draws: X) -> dict[str, Tensor]:
 class Structure:
     r"""Names and shapes, and the way between draws that have them and rows of numbers.
 
-    Whatever axes come first (draws; chains and draws; none under `vmap`) are kept. Nothing but
-    shapes is looked at, so that both ways can be compiled and mapped.
+    Leading axes (draws; chains and draws; none under `vmap`) are kept. Only shapes are read, so
+    that both ways can be compiled and mapped.
 
     Arguments:
         names: Names of the variables, in the order of the numbers in a row; ("",) for a vector.
@@ -65,23 +138,16 @@ class Structure:
 
     @property
     def sizes(self) -> list[int]:
-        r"""How many numbers each variable has in one draw."""
+        r"""The number of values of each variable in one draw."""
         return [math.prod(shape) for shape in self.shapes]
 
     @property
     def dim(self) -> int:
-        r"""How many numbers there are in one draw."""
+        r"""The number of values in one draw."""
         return sum(self.sizes)
 
     def flatten(self, draws: X) -> Tensor:
-        r"""Draws as rows of numbers.
-
-        Arguments:
-            draws: A tensor (..., dim), or by name tensors (..., *shape).
-
-        Returns:
-            A tensor (..., dim).
-        """
+        r"""Draws, a tensor (..., dim) or by name tensors (..., *shape), as rows (..., dim)."""
         rows = [
             part.reshape((*part.shape[: part.ndim - len(shape)], math.prod(shape)))
             for part, shape in self._parts(draws)
@@ -110,7 +176,7 @@ class Structure:
         raise IndexError(index)
 
     def label(self, index: int) -> str:
-        r"""What people call a number of a row."""
+        r"""The name of a number of a row, as 'alpha[3]'."""
         name, place = self.place(index)
         return f"{name or 'draw'}{list(place)}" if place else name
 
@@ -142,22 +208,8 @@ class Structure:
         return ", ".join(f"{name} {shape}" for name, shape in pairs)
 
 
-class Found(NamedTuple):
-    r"""What was found in a posterior.
-
-    Attributes:
-        variables: Those that are wanted, by name; a bare array has the name ''.
-        layout: How their axes are to be read.
-        notes: What there is to tell the user.
-    """
-
-    variables: Mapping[str, Any]
-    layout: str
-    notes: Sequence[str] = ()
-
-
 def choose(known: Iterable[str], var_names: str | Sequence[str] | None) -> list[str]:
-    r"""The names that are wanted, in the order in which they are.
+    r"""The selected names, in their order.
 
     Arguments:
         known: All names; only '' for a bare array.
@@ -184,35 +236,31 @@ def choose(known: Iterable[str], var_names: str | Sequence[str] | None) -> list[
     return chosen
 
 
-def group(value: Any) -> dict[str, Any] | None:
+def group(value: object) -> dict[str, Any] | None:
     r"""The variables of a dict, an xarray data set, or what has them under "posterior".
 
-    ArviZ's InferenceData and xarray's DataTree are such. None is said of anything else.
+    ArviZ's InferenceData and xarray's DataTree are such; of anything else it is None.
     """
-    inner = _posterior_of(value)
-    variables = _variables_of(value if inner is None else inner)
+    variables = _variables_of(value)
+    if isinstance(value, Mapping) or hasattr(value, "__getitem__"):
+        try:
+            inner = _variables_of(value["posterior"])
+        except Exception:  # objects have their own ways to say that there is no such thing
+            inner = None
+        variables = variables if inner is None else inner
     if variables is None:
         return None
-    found = {name: variables[name] for name in variables}
-    groups = [name for name, variable in found.items() if _variables_of(variable) is not None]
-    if not found or groups or not all(isinstance(name, str) and name for name in found):
-        held = ", ".join(map(repr, found)) or ", ".join(map(repr, value)) or "nothing"
-        received = f"a {type(value).__name__} of {held}"
+    by_name = {name: variables[name] for name in variables}
+    groups = [name for name, variable in by_name.items() if _variables_of(variable) is not None]
+    if not by_name or groups or not all(isinstance(name, str) and name for name in by_name):
+        outer: Iterable[Any] = value if isinstance(value, Iterable) else ()
+        names = ", ".join(map(repr, by_name)) or ", ".join(map(repr, outer)) or "nothing"
+        received = f"a {type(value).__name__} of {names}"
         raise ArgumentError("posterior", received, "arrays by name, or such under 'posterior'")
-    return found
+    return by_name
 
 
-def _variables_of(value: Any) -> Mapping[str, Any] | None:
+def _variables_of(value: object) -> Mapping[str, Any] | None:
     own = getattr(value, "data_vars", None)
     own = own if isinstance(own, Mapping) else value
     return own if isinstance(own, Mapping) else None
-
-
-def _posterior_of(value: Any) -> Any:
-    if not hasattr(value, "__getitem__"):
-        return None
-    try:
-        inner = value["posterior"]
-    except Exception:  # objects have their own ways to say that there is no such thing
-        return None
-    return None if _variables_of(inner) is None else inner

@@ -9,7 +9,7 @@ import torch
 import limbeck as lb
 from limbeck.condensation import models
 from limbeck.condensation.condensed import ABOUT, Condensed
-from limbeck.condensation.serialization import named, remembered
+from limbeck.condensation.models import model_spec, named_model
 from limbeck.distributions import Bernoulli, Normal
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.export import export
@@ -58,16 +58,16 @@ def test_ready_made_models_need_nothing(model, tmp_path):
 
 @pytest.mark.parametrize("model", READY)
 def test_a_model_is_what_its_name_and_settings_say(model):
-    told = named(READY[model][0])
-    assert named(remembered(json.loads(json.dumps(told)))) == told
+    told = model_spec(READY[model][0])
+    assert model_spec(named_model(json.loads(json.dumps(told)))) == told
 
 
 def test_functions_of_ones_own_have_no_name():
-    assert named(own) is None
-    assert named(models.linear(scale=torch.ones(3))) is None
-    assert remembered(None) is None
+    assert model_spec(own) is None
+    assert model_spec(models.linear(scale=torch.ones(3))) is None
+    assert named_model(None) is None
     with pytest.raises(ArgumentError, match=r"did you mean 'logistic'"):
-        remembered({"model": "logistics"})
+        named_model({"model": "logistics"})
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,10 @@
 r"""Variables that a function does not look at, whichever way it looks."""
 
 import pytest
+import torch
 
-from limbeck.condensation.predict_function import unread, unread_notes
+from limbeck.condensation.predict_function import PredictFunction, unused_variables
+from limbeck.distributions import Normal
 
 DRAW = {"alpha": 1.0, "beta": 2.0, "mu": 3.0}
 
@@ -22,16 +24,20 @@ DRAW = {"alpha": 1.0, "beta": 2.0, "mu": 3.0}
     ],
 )
 def test_what_is_not_read_is_found_and_nothing_is_claimed_where_it_cannot_be_told(function, names):
-    assert unread(function, DRAW) == names
+    assert unused_variables(function, DRAW) == names
 
 
 def test_vectors_have_no_names():
-    assert unread(lambda d: 0.0, [1.0, 2.0]) == ()
+    assert unused_variables(lambda d: 0.0, [1.0, 2.0]) == ()
 
 
 def test_notes_say_how_to_leave_them_out():
-    assert unread_notes(()) == []
-    assert unread_notes(("mu", "p")) == [
+    def notes(*unused):
+        draw = {name: torch.zeros(1) for name in ("beta", *unused)}
+        return PredictFunction(lambda d, x: Normal(d["beta"] * x, 1.0), draw, torch.ones(2)).notes
+
+    assert notes() == []
+    assert notes("mu", "p") == [
         "predict does not use mu, p: var_names=['~mu', '~p'] leaves out what is not needed"
     ]
-    assert "d, e, …" in unread_notes(tuple("abcdefg"))[0]
+    assert "d, e, …" in notes(*"abcdefg")[0]

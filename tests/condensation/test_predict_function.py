@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from limbeck.condensation.predict_function import Predict, class_logs, first, mean_logs, stack
+from limbeck.condensation.predict_function import (
+    PredictFunction,
+    class_logs,
+    first,
+    mean_logs,
+    stack,
+)
 from limbeck.distributions import Bernoulli, Categorical, Mixture, Normal, Poisson
 from limbeck.errors import ArgumentError
 
@@ -37,7 +43,7 @@ def in_numpy(w, x):
 
 
 def test_structured_draws_are_mapped_like_a_loop_over_them():
-    predict = Predict(hierarchical, DRAWS, X)
+    predict = PredictFunction(hierarchical, DRAWS, X)
     assert predict.mapped
     assert predict.classes is None
     stacked = predict.stacked(DRAWS, X)
@@ -49,7 +55,7 @@ def test_structured_draws_are_mapped_like_a_loop_over_them():
 
 
 def test_pairs_are_the_diagonal():
-    predict = Predict(hierarchical, DRAWS, X)
+    predict = PredictFunction(hierarchical, DRAWS, X)
     five = {name: part[:5] for name, part in DRAWS.items()}
     pairs, stacked = predict.paired(five, X), predict.stacked(five, X)
     torch.testing.assert_close(pairs.loc, stacked.loc.diagonal())
@@ -57,11 +63,11 @@ def test_pairs_are_the_diagonal():
 
 
 def test_a_function_of_numpy_arrays_gives_the_same_outside_torch():
-    predict = Predict(in_numpy, W, POINTS)
+    predict = PredictFunction(in_numpy, W, POINTS)
     assert not predict.mapped
     assert predict.arrays
     assert "NumPy" in predict.reason
-    plain = Predict(logistic, W, POINTS)
+    plain = PredictFunction(logistic, W, POINTS)
     torch.testing.assert_close(
         predict.stacked(W, POINTS).mean, plain.stacked(W, POINTS).mean, rtol=1e-12, atol=0
     )
@@ -75,14 +81,14 @@ def test_torch_code_that_looks_at_values_is_called_draw_by_draw_with_a_warning()
         return Bernoulli(logits=x @ w if torch.sum(w).item() > 0 else -(x @ -w))
 
     with pytest.warns(UserWarning, match="vmap cannot map it over draws .*draw by draw"):
-        predict = Predict(careful, W, POINTS)
+        predict = PredictFunction(careful, W, POINTS)
     assert not predict.mapped
     assert not predict.arrays
     torch.testing.assert_close(predict.stacked(W, POINTS).logits, W @ POINTS.T)
 
 
 def test_a_function_of_a_draw_alone_is_mapped():
-    predict = Predict(lambda w: Normal(w[0], w[1].exp()), W, None)
+    predict = PredictFunction(lambda w: Normal(w[0], w[1].exp()), W, None)
     found = predict.stacked(W)
     torch.testing.assert_close(found.mean, W[:, 0])
     torch.testing.assert_close(predict.paired(W).scale, found.scale)
@@ -90,10 +96,10 @@ def test_a_function_of_a_draw_alone_is_mapped():
 
 def test_classes_are_counted_and_looked_for_in_mixtures():
     k = torch.ones(2, dtype=DOUBLE)
-    assert Predict(logistic, W, POINTS).classes == 2
-    assert Predict(lambda w, x: Categorical(logits=x), W, POINTS).classes == 2
-    assert Predict(lambda w, x: Poisson(log_rate=x @ w), W, POINTS).classes is None
-    mixture = Predict(
+    assert PredictFunction(logistic, W, POINTS).classes == 2
+    assert PredictFunction(lambda w, x: Categorical(logits=x), W, POINTS).classes == 2
+    assert PredictFunction(lambda w, x: Poisson(log_rate=x @ w), W, POINTS).classes is None
+    mixture = PredictFunction(
         lambda w, x: Mixture(logits=k, components=Bernoulli(logits=(x @ w)[:, None] * k)),
         W,
         POINTS,
@@ -105,8 +111,10 @@ def test_classes_are_counted_and_looked_for_in_mixtures():
 
 
 def test_memory_is_counted_by_draw_and_input():
-    few = Predict(logistic, W, POINTS).numbers
-    many = Predict(lambda w, x: Bernoulli(logits=(x @ w)[:, None].repeat(1, 50).mean(1)), W, POINTS)
+    few = PredictFunction(logistic, W, POINTS).numbers
+    many = PredictFunction(
+        lambda w, x: Bernoulli(logits=(x @ w)[:, None].repeat(1, 50).mean(1)), W, POINTS
+    )
     assert many.numbers >= few + 50
 
 
@@ -132,7 +140,7 @@ def test_memory_is_counted_by_draw_and_input():
 )
 def test_what_cannot_be_used_is_refused_with_what_came(function, message):
     with pytest.raises(ArgumentError, match=message):
-        Predict(function, W, POINTS)
+        PredictFunction(function, W, POINTS)
 
 
 def test_the_users_own_error_is_the_cause():
@@ -140,7 +148,7 @@ def test_the_users_own_error_is_the_cause():
         raise ZeroDivisionError("oh no")
 
     with pytest.raises(ArgumentError, match=r"ZeroDivisionError: oh no") as caught:
-        Predict(broken, W, POINTS)
+        PredictFunction(broken, W, POINTS)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
