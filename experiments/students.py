@@ -33,8 +33,8 @@ from limbeck.models.rbm import RBM
 from limbeck.normalization.bounds import mean_bound
 from limbeck.normalization.chains import Chains
 from limbeck.normalization.log_partition import log_partition
+from limbeck.training.config import choose_device
 from limbeck.training.distill import steps
-from limbeck.training.preparation import choose_device
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
 from reproduction import data

@@ -187,7 +187,7 @@ def test_auto_counts_the_operations_of_a_step(compiler):
                 x = x + 1e-3 * torch.tanh(x)
             return self.net(x)
 
-    from limbeck.training.engine_choice import CPU
+    from limbeck.training.engines import CPU
 
     run = taken(12, **options((9, 5), engine="auto", steps=4_000, student=Deep()))
     operations = run.engine._operations

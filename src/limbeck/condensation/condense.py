@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole, whole_number
 from limbeck.condensation.assembling import as_loss
 from limbeck.condensation.condensed import Condensed
 from limbeck.condensation.conditional import Making, condense_conditional
@@ -19,7 +19,6 @@ from limbeck.condensation.teachers import is_online
 from limbeck.errors import ArgumentError
 from limbeck.losses.base import Loss
 from limbeck.posteriors.read import as_draws
-from limbeck.training.preparation import whole
 
 __all__ = ["condense"]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole, whole_number
 from limbeck.arrays import X, rows
 from limbeck.condensation.assembling import check_module, class_parts, density_parts, in_loop
 from limbeck.condensation.condensed import Condensed
@@ -37,9 +37,9 @@ from limbeck.inputs.base import Eager, Inputs
 from limbeck.losses.base import Loss
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import Stream
-from limbeck.training.config import PRESETS
+from limbeck.training.config import PRESETS, choose_device
+from limbeck.training.distill import batch_size_of
 from limbeck.training.loop import Run
-from limbeck.training.preparation import batch_size_of, choose_device, whole
 
 __all__ = ["STOPPED", "Making", "condense_conditional", "fitting_batch", "make_bag"]
 

@@ -36,10 +36,11 @@ from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
 from limbeck.progress import watched
 from limbeck.storage.files import under
-from limbeck.training.config import Training, refuse_unknown
+from limbeck.training.callbacks import replayed
+from limbeck.training.config import Training, choose_device, refuse_unknown
+from limbeck.training.distill import prepare
 from limbeck.training.loop import Run
-from limbeck.training.preparation import choose_device, prepare
-from limbeck.training.settings import History, replayed
+from limbeck.training.result import History
 
 __all__ = ["SETTLED", "Events", "check_options", "condense_density", "events_of", "run", "story"]
 
@@ -105,7 +106,7 @@ def story(run: Run) -> dict[str, Any]:
         "engine": run.engine.name,
         "processes": run.engine.processes,
         "compile_seconds": run.engine.compile_seconds,
-        "settings": {**(run.settings.identity or {}), "steps": run.settings.steps, **about},
+        "settings": {**run.identity, "steps": run.settings.steps, **about},
         "failure": run.failure,
     }
 

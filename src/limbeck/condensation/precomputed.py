@@ -34,8 +34,8 @@ from limbeck.posteriors.arrays import as_array, as_tensor
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import Stream
 from limbeck.teachers.stored import Stored
+from limbeck.training.config import choose_device
 from limbeck.training.loop import Run
-from limbeck.training.preparation import choose_device
 
 __all__ = ["as_predictions", "condense_predictions"]
 

@@ -151,9 +151,9 @@ def train(
     **options: Any,
 ) -> BatchedMLP:
     r"""Train equal nets at once; `Ensemble.train_bootstrap` says what the arguments are."""
+    from limbeck.arguments import whole
     from limbeck.training.config import PRESETS
     from limbeck.training.distill import distill
-    from limbeck.training.preparation import whole
 
     data, seed = Dataset(X, y), whole_number("seed", seed, "a whole number")
     if not isinstance(data.x, Tensor) or data.y is None or data.y.is_floating_point():

@@ -182,7 +182,7 @@ def train_rbm(
     >>> bool(rbm(data[:1].float()) > rbm(torch.tensor([[0.0, 1.0, 0.0, 1.0]])))
     True
     """
-    from limbeck.training.preparation import choose_device
+    from limbeck.training.config import choose_device
 
     bits = binary(data)
     whole = "a whole number from 1"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import losses
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import number, whole, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
 from limbeck.inputs import Samples
@@ -24,9 +24,8 @@ from limbeck.normalization.chains import SCHEMES, Chains
 from limbeck.normalization.compatibility import check_student, check_target, default_student
 from limbeck.normalization.mode_search import climb
 from limbeck.normalization.stages import square_error_then_kl
-from limbeck.training.config import PRESETS, refuse_unknown
+from limbeck.training.config import PRESETS, choose_device, refuse_unknown
 from limbeck.training.distill import distill
-from limbeck.training.preparation import choose_device, whole
 from limbeck.training.result import Result
 
 __all__ = [

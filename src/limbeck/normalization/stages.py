@@ -17,9 +17,8 @@ from limbeck.inputs.base import Inputs
 from limbeck.normalization.chains import Continued
 from limbeck.training.config import PRESETS
 from limbeck.training.distill import distill
-from limbeck.training.result import Result
+from limbeck.training.result import History, Result
 from limbeck.training.schedules import Schedule, as_schedule
-from limbeck.training.settings import History
 
 __all__ = ["Part", "joined", "square_error_then_kl", "subfolders"]
 
