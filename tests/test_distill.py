@@ -373,10 +373,8 @@ def test_a_teacher_is_not_distilled_into_itself():
 
 
 def test_a_net_that_does_not_fit_the_inputs_is_named():
-    refuses(
-        r"student: expected inputs that fit it, got inputs \(8, 4\).*\(n, 5\)", student=net(1, 5, 3)
-    )
-    refuses(r"teacher: expected shape \(n, 5\).*, got inputs \(8, 4\)", teacher=net(1, 5, 3))
+    refuses(r"student: expected inputs that .*\(8, 4\).*\(n, 5\)", student=net(1, 5, 3))
+    refuses(r"teacher: expected inputs that .*\(8, 4\).*\(n, 5\)", teacher=net(1, 5, 3))
 
 
 @pytest.mark.parametrize("precompute", [True, False])
