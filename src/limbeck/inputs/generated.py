@@ -71,7 +71,8 @@ class SeededCall:
 def seeded(generator: torch.Generator) -> Iterator[None]:
     r"""The global generators of torch, NumPy and Python, seeded here and restored afterwards."""
     seed = fresh_seed(generator)
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = list(range(torch.cuda.device_count())) if cuda else []
     python, numpy = random.getstate(), mtrand.get_bit_generator()
     with torch.random.fork_rng(devices=devices):
         try:

@@ -231,7 +231,8 @@ class hints(Loss):  # noqa: N801
     def bind(self, probe: Probe) -> nn.Module | None:
         target = probe.teacher.hidden(self.teacher_layer).flatten(1)
         source = probe.student.hidden(self.student_layer).flatten(1)
-        self.regressor = self.given or nn.Linear(source.shape[1], target.shape[1])
+        own = nn.Linear(source.shape[1], target.shape[1]) if self.given is None else self.given
+        self.regressor = own
         self.regressor.to(device=source.device, dtype=source.dtype)
         try:
             predicted = self.regressor(source).flatten(1)
@@ -252,9 +253,8 @@ class hints(Loss):  # noqa: N801
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         assert self.regressor is not None  # made by bind
         predicted: Tensor = self.regressor(student.hidden(self.student_layer).flatten(1))
-        return (predicted.flatten(1) - teacher.hidden(self.teacher_layer).flatten(1)).square().sum(
-            1
-        ) / 2
+        target = teacher.hidden(self.teacher_layer).flatten(1)
+        return (predicted.flatten(1) - target).square().sum(1) / 2
 
     def __repr__(self) -> str:
         return f"hints({self.teacher_layer!r}, {self.student_layer!r})"

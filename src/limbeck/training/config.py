@@ -2,6 +2,7 @@ r"""How a student is trained: one frozen record of typed settings, and the prese
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from limbeck.training.callbacks import Callbacks, as_callbacks
 from limbeck.training.schedules import Schedule
 from limbeck.training.update import Update
 
-__all__ = ["PRESETS", "Training", "choose_device", "refuse_unknown"]
+__all__ = ["PRESETS", "Training", "choose_device", "launched_processes", "refuse_unknown"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
@@ -138,3 +139,14 @@ def choose_device(device: str | torch.device) -> torch.device:
         expected = f"'auto', or a device of this machine ({reason})"
         raise ArgumentError("device", repr(device), expected) from None
     return chosen
+
+
+def launched_processes() -> int:
+    r"""The number of processes started with this one, as far as torch or a launcher knows."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_world_size()
+    # set by torchrun and accelerate launch, and by kinds of mpirun
+    variables = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+    counts = (os.environ.get(name, "") for name in variables)
+    return max((int(count) for count in counts if count.isdecimal()), default=1)

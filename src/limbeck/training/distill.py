@@ -24,8 +24,8 @@ from limbeck.progress import tracked, watched
 from limbeck.teachers.base import Teacher, as_teacher, output_form
 from limbeck.teachers.stored import Stored, precompute, stored_bytes
 from limbeck.training.callbacks import Callbacks
-from limbeck.training.config import PRESETS, Training, choose_device
-from limbeck.training.engines import Engine, launched_processes, make_engine
+from limbeck.training.config import PRESETS, Training, choose_device, launched_processes
+from limbeck.training.engines import Eager, make_engine
 from limbeck.training.loop import HeldOut, Run, Step
 from limbeck.training.objective import Objective
 from limbeck.training.processes import Distributed, share
@@ -296,7 +296,7 @@ def _bind(
     update.bind(objective, training.steps)
     identity = _identity(objective, update, training)
     if training.engine == "accelerate":
-        engine: Engine = Distributed(update, objective)
+        engine: Eager = Distributed(update, objective)
     else:
         engine = make_engine(training.engine, objective, update, training.steps, training.seconds)
     return Run(objective, update, engine, training, identity, held_out)

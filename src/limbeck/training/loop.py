@@ -23,7 +23,7 @@ from limbeck.storage import files
 from limbeck.teachers.base import Teacher
 from limbeck.training.callbacks import as_callbacks
 from limbeck.training.config import Training
-from limbeck.training.engines import Engine
+from limbeck.training.engines import Eager
 from limbeck.training.objective import Objective, Plan
 from limbeck.training.result import Failure, History
 from limbeck.training.update import Update
@@ -138,7 +138,7 @@ class Run:
         self,
         objective: Objective,
         update: Update,
-        engine: Engine,
+        engine: Eager,
         settings: Training,
         identity: Mapping[str, Any],
         held_out: HeldOut | None = None,

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from limbeck.arrays import X, as_batch, leaves, part_of, rows
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.inputs.base import Inputs
-from limbeck.training.config import Training
-from limbeck.training.engines import Eager, launched_processes
+from limbeck.training.config import Training, launched_processes
+from limbeck.training.engines import Eager
 from limbeck.training.objective import Objective
 from limbeck.training.update import GradientUpdate, Update
 

@@ -1,4 +1,4 @@
-r"""Updates: how a student changes at a step. Gradient descent is one; EM will be another."""
+r"""Updates: how a student changes at a step. Gradient descent by any torch optimizer is one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["GradientUpdate", "Progress", "Update", "has_functional_form"]
 
 
 class Progress:
-    r"""What an update writes down at each step, as tensors that never move.
+    r"""What an update records at each step, as tensors that never move.
 
     Attributes:
         done: The steps that changed the student, (1,) float64; it also drives schedules.
@@ -63,9 +63,9 @@ class Update(Protocol):
         r"""Get ready for a run of that many steps."""
 
     def step(self, plan: Plan, traced: bool) -> None:
-        r"""Change the student in place and write the progress down.
+        r"""Change the student in place and record the progress.
 
-        Traced, it must be a function of tensors without any look at their values.
+        Traced, it must be a function of tensors that never reads their values.
         """
 
     def same_until(self, done: int, total: int) -> bool:
@@ -87,10 +87,10 @@ class GradientUpdate:
 
     Arguments:
         optimizer: A name in `torch.optim`, in any case, or an instance with the student's
-            parameters.
+            parameters. Default: "adam".
         schedule: A name, or a function of (steps done, total) that gives the factor on the
-            learning rate.
-        clip: The largest norm of the gradient, if it is to be clipped.
+            learning rate. Default: "cosine".
+        clip: The largest norm of the gradient. Default: no clipping.
         options: Options of the optimizer by name, such as `lr=1e-3`.
     """
 
@@ -146,9 +146,9 @@ class GradientUpdate:
 
         def mean_loss(leaves: dict[str, Tensor]) -> tuple[Tensor, Any]:
             buffers = {name: b.clone() for name, b in self._buffers.items()}
-            found = functional_call(self.objective, {**leaves, **buffers}, (plan,))
-            total = self.objective.total(found).mean()
-            return total, (torch.stack([*(each.mean() for each in found), total]), buffers)
+            terms = functional_call(self.objective, {**leaves, **buffers}, (plan,))
+            total = self.objective.total(terms).mean()
+            return total, (torch.stack([*(term.mean() for term in terms), total]), buffers)
 
         gradients, (means, buffers) = grad(mean_loss, has_aux=True)(self._leaves)
         return gradients, means, buffers
@@ -210,17 +210,17 @@ class GradientUpdate:
         return torch.ones_like(norm) if self.clip is None else (self.clip / norm).clamp_max(1)
 
     def tensors(self) -> dict[str, Tensor]:
-        found = {f"progress.{name}": t for name, t in self.progress.tensors().items()}
+        tensors = {f"progress.{name}": t for name, t in self.progress.tensors().items()}
         for holder, entries in self._holders().items():
             for key, value in entries.items():
                 if isinstance(value, Tensor):
-                    found[f"{holder}.{key}"] = value
+                    tensors[f"{holder}.{key}"] = value
                 elif isinstance(value, int | float) and not isinstance(value, bool):
                     dtype = torch.float64 if isinstance(value, float) else torch.int64
-                    found[f"number.{holder}.{key}"] = torch.tensor(value, dtype=dtype)
+                    tensors[f"number.{holder}.{key}"] = torch.tensor(value, dtype=dtype)
         for name, extra in self.objective.extras.state_dict().items():
-            found[f"extras.{name}"] = extra
-        return found
+            tensors[f"extras.{name}"] = extra
+        return tensors
 
     def load(self, tensors: dict[str, Tensor], path: Path) -> None:
         holders = self._holders()
@@ -245,8 +245,8 @@ def _above_zero(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0
 
 
+# learning rates where torch's own default would mislead; ADADELTA's is 1 by its definition
 DEFAULT_RATES = {"Adadelta": 1.0, "SGD": 0.1, "Adagrad": 1e-2}
-r"""Learning rates where torch's own default would mislead; ADADELTA's is 1 by its definition."""
 
 FUNCTIONAL = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
 
@@ -282,7 +282,8 @@ def make_optimizer(
                 f"an instance that lacks {missing} of {len(parameters)} trained parameters",
                 "an optimizer made with the student's own parameters, or a name",
             )
-        if "closure" in _required(optimizer.step):
+        step = inspect.signature(optimizer.step).parameters
+        if "closure" in step and step["closure"].default is inspect.Parameter.empty:
             raise ArgumentError(
                 "optimizer",
                 f"{type(optimizer).__name__}, which evaluates the loss several times a step",
@@ -299,16 +300,14 @@ def make_optimizer(
     if not isinstance(optimizer, str) or optimizer.lower() not in known:
         raise ArgumentError.unknown("optimizer", optimizer, known)
     kind = known[optimizer.lower()]
-    options = {
-        **({"lr": DEFAULT_RATES[kind.__name__]} if kind.__name__ in DEFAULT_RATES else {}),
-        **options,
-    }
+    if kind.__name__ in DEFAULT_RATES:
+        options = {"lr": DEFAULT_RATES[kind.__name__], **options}
     try:
-        return kind(parameters, **options)
+        made: torch.optim.Optimizer = kind(parameters, **options)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(
-            "optimizer", f"options {options}", f"what torch.optim.{kind.__name__} takes ({error})"
-        ) from None
+        expected = f"what torch.optim.{kind.__name__} takes ({error})"
+        raise ArgumentError("optimizer", f"options {options}", expected) from None
+    return made
 
 
 def has_functional_form(optimizer: torch.optim.Optimizer) -> bool:
@@ -351,18 +350,14 @@ def _initial(
     return torch.full_like(p, group.get("initial_accumulator_value", 0.0), requires_grad=False)
 
 
-def _required(function: Any) -> list[str]:
-    parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.default is p.empty]
-
-
 def _signature(optimizer: torch.optim.Optimizer) -> inspect.Signature:
     return inspect.signature(_function(optimizer))
 
 
-def _function(optimizer: torch.optim.Optimizer) -> Any:
+def _function(optimizer: torch.optim.Optimizer) -> Callable[..., None]:
     name = type(optimizer).__name__.lower()
-    return getattr(importlib.import_module(f"torch.optim.{name}"), name)
+    function: Callable[..., None] = getattr(importlib.import_module(f"torch.optim.{name}"), name)
+    return function
 
 
 class FunctionalOptimizer:
