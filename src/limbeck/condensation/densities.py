@@ -82,7 +82,7 @@ def run(
             found._look()
         found.save()
         found.stop_reason = f"{end}, at step {found.done:,} of {found.settings.steps:,}"
-        for callback in found.settings.callbacks:
+        for callback in found.callbacks:
             callback.end(found.stop_reason)
         if isinstance(end, StreamBroken):
             kept = "the student so far is kept"
@@ -226,7 +226,7 @@ def condense_density(
             **{**about, "notes": [*notes, *broken]},
             diagnostics=diagnosed(held) if isinstance(held, Stream) else trusted,
             used=fresh.used,
-            draw_bytes=bytes_of(done.settings.batch_size or 0, held.structure, dtype),
+            draw_bytes=bytes_of(done.batch_size or 0, held.structure, dtype),
         )
 
     return run(finished, None, student, events, kl(), **options)

@@ -280,7 +280,7 @@ class Seek(Nested):
         q = self.probabilities(loss)
         chosen = torch.multinomial(q, n, replacement=True, generator=self.generator)
         weight = (1 / (m * q[chosen])).to(loss.dtype)
-        drawn = map_tensors(lambda t: t.index_select(0, chosen), batch)
+        drawn: Batch = map_tensors(lambda t: t.index_select(0, chosen), batch)
         return drawn._replace(weight=weight if drawn.weight is None else weight * drawn.weight)
 
     def probabilities(self, loss: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from torch.utils import data
 
 from limbeck.arrays import (
     Batch,
-    Part,
     as_part,
     as_parts,
     cast,
@@ -87,7 +86,7 @@ class Epochs:
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         r"""The next n row numbers (n,), over as many passes as that takes."""
         end = self.position + n
-        if end <= len(self.order):  # by far the most common case, and the loop is in a hurry
+        if end <= len(self.order):  # by far the most common case
             piece, self.position = self.order[self.position : end], end
             return piece
         pieces = []
@@ -151,10 +150,11 @@ class Dataset(Inputs):
         self._rows = len(next(iter(self._x.values())).values)
         self._y = None if y is None else as_part(y, "y")
         self._weight = None if weight is None else as_part(weight, "weight")
-        if self._y is not None:
-            check_rows(self._y.values, self._rows, "y", "X")
+        for name, part in (("y", self._y), ("weight", self._weight)):
+            if part is not None:
+                check_rows(part.values, self._rows, name, "X")
         if self._weight is not None:
-            _check_weight(self._weight.values, self._rows)
+            _check_weight(self._weight.values)
         self.epochs = Epochs(self._rows)
         self._move(self.device, None)
 
@@ -177,23 +177,16 @@ class Dataset(Inputs):
         return self.epochs.draw(n, self.generator)
 
     def build(self, drawn: Tensor) -> Batch:
-        x = self.x
-        return Batch(
-            {name: part.index_select(0, drawn) for name, part in x.items()}
-            if isinstance(x, dict)
-            else x.index_select(0, drawn),
-            None if self.y is None else self.y.index_select(0, drawn),
-            None if self.weight is None else self.weight.index_select(0, drawn),
-            drawn,
-        )
+        data = (self.x, self.y, self.weight)
+        x, y, weight = map_tensors(lambda tensor: tensor.index_select(0, drawn), data)
+        return Batch(x, y, weight, drawn)
 
     def take(self, index: Tensor) -> Dataset:
         r"""A data set of some of the rows, by their numbers (n,), in this order."""
         some = copy(self)
-        some._x = {name: _rows_of(part, index) for name, part in self._x.items()}
+        parts = (self._x, self._y, self._weight)
+        some._x, some._y, some._weight = map_tensors(lambda t: t[index.to(t.device)], parts)
         some._rows = len(index)
-        some._y = None if self._y is None else _rows_of(self._y, index)
-        some._weight = None if self._weight is None else _rows_of(self._weight, index)
         some.epochs = Epochs(some._rows)
         some._move(self.device, None)
         return some
@@ -219,14 +212,9 @@ class Dataset(Inputs):
             self.weight = self._weight.values.to(device, kind)
 
 
-def _rows_of(part: Part, index: Tensor) -> Part:
-    return part._replace(values=part.values[index.to(part.values.device)])
-
-
-def _check_weight(weight: Tensor, rows: int) -> None:
-    check_rows(weight, rows, "weight", "X")
+def _check_weight(weight: Tensor) -> None:
     if weight.ndim != 1:
-        raise ArgumentError("weight", f"shape {tuple(weight.shape)}", f"shape ({rows},)")
+        raise ArgumentError("weight", f"shape {tuple(weight.shape)}", f"shape ({len(weight)},)")
     if bool((weight < 0).any()):
         first = int((weight < 0).nonzero()[0])
         raise ArgumentError("weight", f"a negative number in row {first}", "nonnegative numbers")
@@ -351,5 +339,4 @@ class Loader(Eager):
 
 
 def _cut(batch: Batch, start: int, stop: int | None) -> Batch:
-    cut: Batch = map_tensors(lambda t: t[start:stop], batch)
-    return cut
+    return Batch(*map_tensors(lambda t: t[start:stop], tuple(batch)))

@@ -244,16 +244,19 @@ class Compiled(Eager):
         return {"cpp_wrapper": True, "cpp.min_chunk_size": 4096}
 
 
+SEQUENCES, CONSTANTS = (tuple, list), (int, float, str)  # made once: used at each step
+
+
 def shapes_of(tree: object) -> object:
     r"""What a graph takes for granted of a plan, beside the numbers in its tensors."""
     if isinstance(tree, Tensor):
         return tree.shape, tree.dtype
     if isinstance(tree, dict):
         return tuple([(key, shapes_of(value)) for key, value in tree.items()])
-    if isinstance(tree, tuple | list):
+    if isinstance(tree, SEQUENCES):
         return tuple([shapes_of(value) for value in tree])
     # a compiler takes numbers and strings as they are
-    return tree if tree is None or isinstance(tree, int | float | str) else type(tree)
+    return tree if tree is None or isinstance(tree, CONSTANTS) else type(tree)
 
 
 def _fewer_rows(full: object, other: object) -> bool:
@@ -402,11 +405,10 @@ class Automatic(Eager):
         elif self._chosen:
             super().step(plan)
         else:
-            counter = contextlib.nullcontext() if self._layouts else _Operations()
-            with counter:
+            counter = _Operations()  # type: ignore[no-untyped-call]
+            with contextlib.nullcontext() if self._layouts else counter:
                 super().step(plan)
-            if isinstance(counter, _Operations):
-                self._operations = counter.number
+            self._operations = self._operations or counter.number
             self._layouts.append(str(shapes_of(plan)))
 
     def _choose(self) -> None:

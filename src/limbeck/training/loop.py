@@ -151,8 +151,8 @@ class Run:
         self.failure: Failure | None = None
         self.plateau = None if settings.patience is None else Plateau(settings.patience)
         self.best: dict[str, Tensor] = {}
-        self._callbacks = as_callbacks(settings.callbacks) if settings.callbacks else ()
-        self._size = settings.batch_size if isinstance(settings.batch_size, int) else None
+        self.callbacks = as_callbacks(settings.callbacks) if settings.callbacks else ()
+        self.batch_size = settings.batch_size if isinstance(settings.batch_size, int) else None
         self._every = settings.every or max(1, settings.steps // 50)
         self._looked = 0  # the step of the last evaluation
         self._torn = False  # whether a step or an evaluation is half done
@@ -179,7 +179,7 @@ class Run:
     def __iter__(self) -> Iterator[Step]:
         self._began = time.monotonic() - self.spent
         self._saved = (self.done, time.monotonic())
-        for callback in self._callbacks:
+        for callback in self.callbacks:
             callback.start({**self.identity, "steps": self.total}, self.history)
         try:
             if self.done and self.stop_reason is None:
@@ -195,7 +195,7 @@ class Run:
                 self.save()
             raise
         finally:
-            for callback in self._callbacks:
+            for callback in self.callbacks:
                 callback.end(self.stop_reason)
         self.save()
         if self._stopping is not None and self._stopping[1] is not None:
@@ -222,7 +222,7 @@ class Run:
         self._torn = True
         if not self._asynchronous:  # the last plan is enough, and its memory is used again
             self._plans.clear()
-        plan = self.objective.draw(self._size)
+        plan = self.objective.draw(self.batch_size)
         self._plans.append(plan)
         if self.objective.randomness is None:
             self.engine.step(plan)
@@ -283,7 +283,7 @@ class Run:
                 best = f"{self.plateau.best:.4g}"
                 self.stop_reason = f"plateau: the held-out loss (best {best}) stopped improving"
         self._torn = False
-        for callback in self._callbacks:
+        for callback in self.callbacks:
             callback.look(entry)
 
     def measure(self) -> dict[str, float]:
