@@ -274,6 +274,7 @@ def evaluate(
     tensor([[[6.]]])
     """
     asks = {asks} if isinstance(asks, str) else set(asks)
+    choices: list[tuple[str, str, tuple[str, ...]]]
     choices = [("asks", ask, ("derivatives", "values")) for ask in asks]
     choices += [("domain", domain, ("log", "plain")), ("output", output, forms.FORMS)]
     for argument, value, known in choices:
