@@ -34,8 +34,8 @@ from limbeck.inputs import Dataset, Mix
 from limbeck.models.mlp import BatchedMLP
 from limbeck.teachers.base import as_teacher
 from limbeck.teachers.stored import precompute
+from limbeck.training.config import choose_device
 from limbeck.training.distill import steps as steps_of
-from limbeck.training.preparation import choose_device
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
 from reproduction import data, keeping

@@ -23,8 +23,8 @@ from limbeck.inputs import Noise
 from limbeck.models import BatchedMLP
 from limbeck.models.ensemble import Ensemble, Resamples, members_cross_entropy
 from limbeck.models.mlp import MLP
+from limbeck.training.config import choose_device
 from limbeck.training.distill import distill
-from limbeck.training.preparation import choose_device
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
 from reproduction import data

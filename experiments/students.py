@@ -34,7 +34,7 @@ from limbeck.normalization.estimate import mean_bound
 from limbeck.normalization.log_partition import log_partition
 from limbeck.samplers.chains import Chains
 from limbeck.training.distill import steps
-from limbeck.training.preparation import choose_device
+from limbeck.training.config import choose_device
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
 from reproduction import data

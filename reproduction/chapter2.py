@@ -17,7 +17,7 @@ from limbeck.environment import environment
 from limbeck.errors import ArgumentError
 from limbeck.models.mlp import INITS
 from limbeck.storage.files import differences
-from limbeck.training.preparation import choose_device
+from limbeck.training.config import choose_device
 from reproduction import data
 from reproduction.record import write
 

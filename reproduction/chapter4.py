@@ -16,7 +16,7 @@ from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
 from limbeck.normalization.log_partition import log_partition
 from limbeck.normalization.normalize import normalize
-from limbeck.training.preparation import choose_device
+from limbeck.training.config import choose_device
 from reproduction import data
 from reproduction.record import write
 from reproduction.thesis import LOG_Z

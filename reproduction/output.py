@@ -11,7 +11,7 @@ from rich.table import Table
 
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.training.preparation import choose_device
+from limbeck.training.config import choose_device
 from reproduction import chapter4, data
 from reproduction import chapter4_pictures as figures
 from reproduction.page import page

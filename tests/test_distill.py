@@ -94,7 +94,7 @@ def test_the_loss_goes_by_the_kind_of_outputs(teacher, student, options, expecte
 
 def test_a_teacher_of_probabilities_asks_what_an_unknown_student_gives():
     refuses(
-        r"student_output: expected .*\"logits\".*, got outputs that could be logits or plain values",
+        r"student_output: expected .*\"logits\".*, got outputs that could be logits or plain",
         teacher=soft,
         student=nn.Linear(4, 3),
     )
@@ -373,8 +373,8 @@ def test_a_teacher_is_not_distilled_into_itself():
 
 
 def test_a_net_that_does_not_fit_the_inputs_is_named():
-    refuses(r"student: expected shape \(n, 5\).*, got inputs \(8, 4\)", student=net(1, 5, 3))
-    refuses(r"teacher: expected shape \(n, 5\).*, got inputs \(8, 4\)", teacher=net(1, 5, 3))
+    refuses(r"student: expected inputs that .*\(8, 4\).*\(n, 5\)", student=net(1, 5, 3))
+    refuses(r"teacher: expected inputs that .*\(8, 4\).*\(n, 5\)", teacher=net(1, 5, 3))
 
 
 @pytest.mark.parametrize("precompute", [True, False])

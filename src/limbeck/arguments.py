@@ -12,7 +12,7 @@ from torch import Tensor
 
 from limbeck.errors import ArgumentError
 
-__all__ = ["number", "whole_number"]
+__all__ = ["number", "whole", "whole_number"]
 
 
 def number(argument: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:
@@ -52,3 +52,8 @@ def whole_number(argument: str, value: object, expected: str, least: int | None 
     if least is not None and result < least:
         raise ArgumentError(argument, repr(value), expected)
     return result
+
+
+def whole(argument: str, value: object) -> int:
+    r"""A whole number from 1."""
+    return whole_number(argument, value, "a whole number from 1", least=1)

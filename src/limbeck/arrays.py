@@ -55,13 +55,13 @@ class Batch(NamedTuple):
     index: Tensor | None = None  # type: ignore[assignment]  # tuple.index is not missed here
 
 
-def as_batch(value: Any) -> Batch:
+def as_batch(value: object) -> Batch:
     r"""A batch of what an input source gave: a Batch, or bare x."""
     if isinstance(value, Batch):
         return value
-    if isinstance(value, Tensor) or (
-        isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values())
-    ):
+    if isinstance(value, Tensor):
+        return Batch(value)
+    if isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values()):
         return Batch(value)
     received = f"a draw of type {type(value).__name__}"
     raise ArgumentError("inputs", received, "a Batch, a tensor or a dict of tensors")
@@ -112,7 +112,7 @@ def part_of(tree: Any, start: int, size: int) -> Any:
     return map_tensors(lambda tensor: tensor[start : start + size], tree)
 
 
-def leaves(tree: Any) -> list[Tensor]:
+def leaves(tree: object) -> list[Tensor]:
     r"""The tensors of nested dicts, tuples and lists, in a fixed order."""
     if isinstance(tree, Tensor):
         return [tree]
@@ -144,7 +144,7 @@ def label(argument: str, name: str) -> str:
     return f"{argument}[{name!r}]" if name else argument
 
 
-def as_parts(value: Any, argument: str) -> dict[str, Part]:
+def as_parts(value: object, argument: str) -> dict[str, Part]:
     r"""All parts of x by name, with equal numbers of rows; a bare tensor has the name ''."""
     if not isinstance(value, dict):
         return {"": as_part(value, argument)}
@@ -165,12 +165,10 @@ def as_part(value: Any, argument: str) -> Part:
         if len({v.shape for v in value}) > 1:
             raise ArgumentError(argument, "tensors of different shapes", ACCEPTED)
         value = torch.stack(list(value))
-    if isinstance(value, Tensor):
-        part = Part(value.detach(), typed=True)
-    else:
-        part = Part(_from_array(value, argument), typed=False)
-    _check(part.values, argument)
-    return part
+    typed = isinstance(value, Tensor)
+    values = value.detach() if typed else _from_array(value, argument)
+    _check(values, argument)
+    return Part(values, typed)
 
 
 def cast_parts(
@@ -194,10 +192,8 @@ def cast(part: Part, device: torch.device, dtype: torch.dtype | None, argument: 
         )
     result = values.to(dtype)
     if not bool(torch.isfinite(result).all()):
-        largest = float(values.abs().max())
-        raise ArgumentError(
-            argument, f"values of up to {largest:g}", f"values within the range of {dtype}"
-        )
+        received = f"values of up to {float(values.abs().max()):g}"
+        raise ArgumentError(argument, received, f"values within the range of {dtype}")
     return result.to(device)
 
 
@@ -213,10 +209,9 @@ def _check(values: Tensor, argument: str) -> None:
         raise ArgumentError(argument, f"a tensor of layout {values.layout}", "a dense tensor")
     if values.is_complex():
         raise ArgumentError(argument, f"complex numbers ({values.dtype})", ACCEPTED)
-    if values.ndim == 0:
-        raise ArgumentError(argument, "a single number", ACCEPTED)
-    if values.numel() == 0:
-        raise ArgumentError(argument, f"no data (shape {tuple(values.shape)})", ACCEPTED)
+    if values.ndim == 0 or values.numel() == 0:
+        received = f"no data (shape {tuple(values.shape)})" if values.ndim else "a single number"
+        raise ArgumentError(argument, received, ACCEPTED)
     if values.is_floating_point() and not bool((finite := torch.isfinite(values)).all()):
         bad = ~finite.reshape(len(values), -1)
         first = int(bad.any(1).nonzero()[0])

@@ -18,16 +18,16 @@ __all__ = [
 
 
 class LimbeckError(Exception):
-    r"""Anything that limbeck refuses, with the reason and the way out."""
+    r"""Base class of limbeck's errors; each says what to do about it."""
 
 
 class ArgumentError(LimbeckError, ValueError):
-    r"""An argument that cannot be used as it came.
+    r"""An argument that cannot be used.
 
     Arguments:
         argument: The argument's name, as the user wrote it.
-        received: What came, in words or as a value.
-        expected: What would have been taken.
+        received: The value, or words about it.
+        expected: What is accepted, in words that follow "expected".
 
     >>> raise ArgumentError("temperature", -1.0, "a number above zero")
     Traceback (most recent call last):
@@ -50,11 +50,11 @@ class ArgumentError(LimbeckError, ValueError):
 
 
 class NotDifferentiableError(LimbeckError):
-    r"""Input derivatives were asked of a model that has none."""
+    r"""Input derivatives are needed of a model that has none."""
 
 
 class InexactTeacherError(LimbeckError):
-    r"""A one-draw teacher was given to a loss that one draw would bias."""
+    r"""A teacher that gives one draw at a time, with a loss that one draw biases."""
 
 
 class CheckpointError(LimbeckError):

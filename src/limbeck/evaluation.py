@@ -1,4 +1,4 @@
-r"""Values and input derivatives of any model, each computed once and only if a loss asks."""
+r"""Values and input derivatives of any model, each computed once and only if needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 @contextmanager
-def evaluating(model: Any) -> Iterator[None]:
+def evaluating(model: object) -> Iterator[None]:
     r"""A module in evaluation mode, and every layer of it back in its own mode afterwards.
 
     Modes are set directly: a module's own `train` or `eval` may do what cannot be undone.
@@ -47,7 +47,7 @@ def evaluating(model: Any) -> Iterator[None]:
             layer.training = mode
 
 
-TAPS = "_limbeck_taps"
+TAPS = "_limbeck_taps"  # the attribute of a module that holds our hooks
 
 
 def hidden(model: Callable[[X], Tensor], x: X, name: str) -> Tensor:
@@ -55,7 +55,7 @@ def hidden(model: Callable[[X], Tensor], x: X, name: str) -> Tensor:
     if not isinstance(model, nn.Module):
         raise ArgumentError("hints", f"a model of type {type(model).__name__}", "torch modules")
     taps = model.__dict__.setdefault(TAPS, {})
-    if name not in taps:  # once: compilers see through a hook that is there, not through adding one
+    if name not in taps:  # once: compilers can trace a hook, but not the adding of one
         named = dict(model.named_modules())
         if name not in named:
             raise ArgumentError.unknown("hints", name, [known for known in named if known])
@@ -186,9 +186,9 @@ class Evaluated:
 
     def directional(self, domain: str, directions: X) -> Tensor:
         parts, function = self._function(domain)
-        given = {"": directions} if isinstance(directions, Tensor) else directions
+        along = {"": directions} if isinstance(directions, Tensor) else directions
         tangents = {
-            name: given[name].expand_as(part) if name in given else torch.zeros_like(part)
+            name: along[name].expand_as(part) if name in along else torch.zeros_like(part)
             for name, part in parts.items()
         }
         return jvp(function, (parts,), (tangents,))[1]
@@ -240,7 +240,7 @@ class Evaluated:
         return forms.columns(1 - y, y) if y.shape[1] == 1 else y
 
 
-def _density_of(model: Any) -> Callable[[X], Tensor]:
+def _density_of(model: Callable[..., Tensor]) -> Callable[[X], Tensor]:
     named = (getattr(model, name, None) for name in ("log_prob", "log_unnormalized"))
     return next((method for method in named if method is not None), model)
 
@@ -266,20 +266,20 @@ def evaluate(
         model: Any `nn.Module` or callable on tensors; it is used frozen, in evaluation mode.
         x: Inputs (n, ...), or a dict of such; derivatives are taken of its floating parts,
             flattened and side by side.
-        asks: "values", "derivatives", or both.
-        output: The form of the model's outputs, one of `forms.FORMS`.
-        domain: "plain", or "log" for log probabilities and their derivatives.
+        asks: "values", "derivatives", or both. Default: "values".
+        output: The form of the model's outputs, one of `forms.FORMS`. Default: "values".
+        domain: "plain", or "log" for log probabilities and their derivatives. Default: "plain".
 
     >>> evaluate(lambda x: x**2, torch.tensor([[3.0]]), ("values", "derivatives")).derivatives
     tensor([[[6.]]])
     """
     asks = {asks} if isinstance(asks, str) else set(asks)
-    for ask in asks - {"values", "derivatives"}:
-        raise ArgumentError.unknown("asks", ask, ("values", "derivatives"))
-    if domain not in ("plain", "log"):
-        raise ArgumentError.unknown("domain", domain, ("plain", "log"))
-    if output not in forms.FORMS:
-        raise ArgumentError.unknown("output", output, forms.FORMS)
+    choices: list[tuple[str, str, tuple[str, ...]]]
+    choices = [("asks", ask, ("derivatives", "values")) for ask in asks]
+    choices += [("domain", domain, ("log", "plain")), ("output", output, forms.FORMS)]
+    for argument, value, known in choices:
+        if value not in known:
+            raise ArgumentError.unknown(argument, value, known)
     with evaluating(model):
         if "derivatives" in asks and not depends_on_inputs(model, x):
             raise NotDifferentiableError(
@@ -303,9 +303,9 @@ def depends_on_inputs(model: Callable[[X], Tensor], x: X) -> bool:
             outputs = model(joined)
             if not (isinstance(outputs, Tensor) and outputs.requires_grad):
                 return False
-            found = torch.autograd.grad(outputs.sum(), list(parts.values()), allow_unused=True)
+            gradients = torch.autograd.grad(outputs.sum(), list(parts.values()), allow_unused=True)
     except (RuntimeError, TypeError):  # e.g. `.numpy()` on a tensor that requires grad
         with torch.no_grad():
-            model(x)  # which says itself what is wrong, if it is something else
+            model(x)  # which raises its own error, if something else is wrong
         return False
-    return any(part is not None for part in found)
+    return any(gradient is not None for gradient in gradients)

@@ -1,4 +1,4 @@
-r"""A progress bar for people who wait; silent where nobody looks."""
+r"""Progress bars on a terminal; nothing anywhere else."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ REFRESH = 0.2  # seconds; looking more often would make GPUs wait
 
 
 def tracked(blocks: Sequence[T], label: str, progress: bool) -> Iterator[T]:
-    r"""Pieces of work one by one, with a bar on the terminal if one is there and wanted."""
+    r"""Pieces of work one by one, with a bar if `progress` is set and there is a terminal."""
     if not _shown(progress):
         yield from blocks
         return
@@ -64,7 +64,7 @@ def _shown(progress: bool) -> bool:
 
 
 def watched(run: Run[S], progress: bool, label: str = "distilling") -> Iterator[S]:
-    r"""The steps of a run, with a bar on the terminal if one is there and progress is wanted."""
+    r"""The steps of a run, with a bar if `progress` is set and there is a terminal."""
     if not _shown(progress):
         yield from run
         return

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 __all__ = ["compared"]
 
-SAME = 1.05
-r"""Ratios below this, either way, are called equal."""
-
 
 def compared(
     teacher: float | None,
@@ -24,7 +21,7 @@ def compared(
         less: The word for a student that needs less, such as "faster".
         more: The word for one that needs more.
         same: The words for no difference.
-        times: What follows the number.
+        times: What follows the number. Default: "×".
 
     >>> compared(6.1, 0.1, "faster", "slower", "as fast"), compared(1, 2, "less", "more", "same")
     ('61× faster', '2.0× more')
@@ -34,7 +31,7 @@ def compared(
     if not teacher or not student:
         return ""
     ratio = teacher / student
-    if 1 / SAME < ratio < SAME:
+    if 1 / 1.05 < ratio < 1.05:
         return same
     number = max(ratio, 1 / ratio)
     shown = f"{number:,.0f}" if number >= 9.95 else f"{number:.1f}"

@@ -14,8 +14,7 @@ import limbeck as lb
 from limbeck.compression.students import GROWING, Fitted, Size, build_student, sizes
 from limbeck.errors import ArgumentError
 from limbeck.models import MLP, Preprocessed, Trees
-from limbeck.training.result import Result
-from limbeck.training.settings import History
+from limbeck.training.result import History, Result
 
 N, D = 240, 4
 GENERATOR = torch.Generator().manual_seed(3)

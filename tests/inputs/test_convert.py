@@ -81,7 +81,7 @@ def test_sources_are_given_back():
         (sparse.eye(2), r"data: expected .*toarray.*, got a sparse "),
         (
             Frame(np.array([["a", 1.0]], dtype=object), ["O", "f8"]),
-            r"data: expected .*needs encoding.*, got a table with columns that are not numbers: 'column 0'",
+            r"data: expected .*needs encoding.*, got a table with columns .*: 'column 0'",
         ),
     ],
 )

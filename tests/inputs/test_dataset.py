@@ -61,7 +61,7 @@ def test_arrays_become_the_students_type_and_tensors_must_be_it():
         "y": Dataset(np.zeros(3), y=torch.zeros(3, dtype=torch.float64)),
     }.items():
         with pytest.raises(
-            ArgumentError, match=name + r": got a tensor of torch\.float64.*float32"
+            ArgumentError, match=name + r": expected .*float32.*, got a tensor of torch\.float64"
         ):
             source.to(CPU, torch.float32, 0)
 

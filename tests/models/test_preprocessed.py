@@ -257,7 +257,7 @@ def labelled() -> Preprocessed:
 )
 def test_a_saved_student_is_read_back_without_the_users_code(tmp_path, make) -> None:
     model = make()
-    history = lb.training.settings.History()
+    history = lb.training.result.History()
     lb.Result(model, history, 0, "made by hand", 0.0).save(tmp_path / "student")
     back = lb.load(tmp_path / "student").student
     assert type(back) is Preprocessed
@@ -270,7 +270,7 @@ def test_an_encoder_of_limbecks_own_is_read_back_too(tmp_path) -> None:
     encoders = pytest.importorskip("limbeck.models.table_encoder")
     encoder = encoders.TableEncoder([("number", None, 50.0, 10.0, 0.0)], [("code", 20, False)])
     model = Preprocessed(net(encoder.width, 5, 2), encoder=encoder)
-    history = lb.training.settings.History()
+    history = lb.training.result.History()
     lb.Result(model, history, 0, "made by hand", 0.0).save(tmp_path / "student")
     back = lb.load(tmp_path / "student").student
     assert type(back.encoder) is encoders.TableEncoder
@@ -291,7 +291,7 @@ def test_an_encoder_of_limbecks_own_is_read_back_too(tmp_path) -> None:
 def test_modules_of_the_users_own_have_no_spec(tmp_path, model, message) -> None:
     with pytest.raises(ArgumentError, match=message):
         model.spec()
-    history = lb.training.settings.History()
+    history = lb.training.result.History()
     lb.Result(model, history, 0, "made by hand", 0.0).save(tmp_path / "student")
     with pytest.raises(ArgumentError, match=r"student: expected .*, got None"):
         lb.load(tmp_path / "student")

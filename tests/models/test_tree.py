@@ -19,8 +19,7 @@ from limbeck.export import to_onnx
 from limbeck.models import Trees
 from limbeck.models.tree import Grown
 from limbeck.models.tree_fit import fit_boosted, fit_tree
-from limbeck.training.result import Result
-from limbeck.training.settings import History
+from limbeck.training.result import History, Result
 
 RNG = np.random.default_rng(0)
 N, D = 300, 5

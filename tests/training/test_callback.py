@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.training.callbacks import Callback
-from limbeck.training.settings import as_callbacks, name_of
+from limbeck.training.callbacks import Callback, as_callbacks, name_of
 
 X = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
 

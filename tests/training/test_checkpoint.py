@@ -105,7 +105,7 @@ def test_out_of_time_it_goes_on_when_there_is_more_time(tmp_path):
     for sitting in range(1, 4):
         part = distilled(net(sitting), seconds=1e-9, checkpoint=tmp_path)
         assert part.steps == 1
-        assert part.stop_reason.startswith("time:")
+        assert part.stop_reason.startswith("time limit")
     same(distilled(net(7), seconds=3600.0, checkpoint=tmp_path), whole)
 
 

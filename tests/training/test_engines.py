@@ -12,8 +12,8 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.inputs import Dataset
-from limbeck.training import engine_choice as engines
-from limbeck.training.engine_choice import CPU
+from limbeck.training import engines
+from limbeck.training.engines import CPU
 
 DOUBLE = torch.float64
 X = torch.randn(90, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
@@ -252,7 +252,7 @@ def test_a_number_that_a_compiled_step_would_leave_as_it_is_is_trained_eagerly()
 def made(name="auto", *, whole=True):
     objective = SimpleNamespace(device=torch.device("cpu"))
     objective.named_parameters = objective.named_buffers = list
-    return type(engines.make(name, objective, SimpleNamespace(whole=whole), 10**6))
+    return type(engines.make_engine(name, objective, SimpleNamespace(whole=whole), 10**6))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import limbeck as lb
 from limbeck.arrays import Batch
 from limbeck.inputs import Dataset, Noise
 from limbeck.losses.base import Loss
-from limbeck.training.loop import Failure
+from limbeck.training.result import Failure
 
 DOUBLE = torch.float64
 X = torch.randn(60, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))

@@ -15,7 +15,7 @@ from limbeck.losses.base import Loss
 from limbeck.storage.files import read
 from limbeck.training import loop
 from limbeck.training.config import Training
-from limbeck.training.preparation import prepare
+from limbeck.training.distill import prepare
 
 DOUBLE = torch.float64
 X = torch.randn(60, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
@@ -112,7 +112,7 @@ def test_all_columns_of_the_history_have_equal_length():
     expected = ["step", "loss", "cross_entropy", "square_error", "gradient_norm", "held_out"]
     assert list(history) == [*expected, "size"]
     assert {len(history[name]) for name in history} == {4}
-    assert repr(history) == f"History(4 looks at {', '.join(history)})"
+    assert repr(history) == f"History(4 evaluations of {', '.join(history)})"
 
 
 def test_a_run_is_looked_at_fifty_times_unless_said_otherwise():

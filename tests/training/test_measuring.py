@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.training.loop import measured
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(1))
 
@@ -24,16 +23,12 @@ def taken(**options):
     yield from itertools.islice(steps, 3)
 
 
-def look(run, last=0):
-    return measured(run.objective, run.update.progress, run.settings, run.done, last)
-
-
 def test_losses_are_means_over_the_steps_since_the_last_look():
     losses, terms = [], []
     for step in taken():
         losses.append(step.loss)
         terms.append(step.terms)
-        found = look(step.run)
+        found = step.run.measure()
     assert (step.number, found["step"]) == (3, 3)
     assert found["loss"] == pytest.approx(sum(losses) / 3)
     for name in terms[0]:
@@ -55,9 +50,9 @@ def test_modes_generators_and_sums_stay_as_they_were(fails):
         run.objective.student[1].eval()
         if fails:
             with pytest.raises(ZeroDivisionError):
-                look(run)
+                run.measure()
         else:
-            assert look(run)["metric"] == 1
+            assert run.measure()["metric"] == 1
         modes = [module.training for module in run.objective.student.modules()]
         assert modes == [True, True, False]
         torch.testing.assert_close(run.objective.rng_state(), before, rtol=0, atol=0)

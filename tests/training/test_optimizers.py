@@ -7,7 +7,7 @@ import torch
 
 import limbeck as lb
 from limbeck.inputs import Dataset
-from limbeck.training.optimizers import FUNCTIONAL, has_functional_form
+from limbeck.training.update import FUNCTIONAL, has_functional_form
 
 DOUBLE = torch.float64
 STEPS, SIZE, SEED = 30, 9, 4

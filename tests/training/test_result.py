@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.training.result import ABOUT, STUDENT
-from limbeck.training.settings import History
+from limbeck.training.result import ABOUT, STUDENT, History
 
 X = torch.randn(40, 4, generator=torch.Generator().manual_seed(1))
 

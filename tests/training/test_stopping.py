@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.training.settings import Plateau
+from limbeck.training.loop import Plateau
 
 DOUBLE = torch.float64
 X = torch.randn(60, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
@@ -109,7 +109,7 @@ def test_a_plateau_stops_the_run_and_gives_the_best_student_back():
     assert history[-1] > history[best]
     assert held_out_loss(student) == pytest.approx(history[best], rel=1e-12)
     torch.testing.assert_close(student.state_dict(), seen[best], rtol=0, atol=0)
-    expected = f"plateau: the held-out loss was {history[best]:.4g} and got no better"
+    expected = f"plateau: the held-out loss (best {history[best]:.4g}) stopped improving"
     assert result.stop_reason == expected
 
 
@@ -127,13 +127,13 @@ def test_a_held_out_loss_that_was_never_finite_stops_the_run_as_well():
         net(1), teacher, teacher_output="logits", held_out=OTHER, patience=2, precompute=False
     )
     assert result.steps == 10
-    assert result.stop_reason.startswith("plateau: the held-out loss was inf")
+    assert result.stop_reason.startswith("plateau: the held-out loss (best inf)")
 
 
 def test_time_stops_the_run_between_two_steps():
     result = distilled(net(1), seconds=1e-9)
     assert result.steps == 1
-    assert result.stop_reason == "time: 1e-09 s were up at step 1"
+    assert result.stop_reason == "time limit of 1e-09 s reached at step 1"
     assert result.seconds >= 1e-9
 
 

@@ -97,7 +97,10 @@ def test_log_probabilities_may_be_minus_infinity() -> None:
     "teacher", [lambda x: LOGITS(x), nn.Linear(D, CLASSES).double()], ids=["function", "module"]
 )
 def test_ambiguous_outputs_are_refused_with_what_to_say(teacher) -> None:
-    message = 'teacher_output: expected teacher_output="logits", "probabilities" or "log_probabilities".*, got outputs that could be logits or plain values'
+    message = (
+        'teacher_output: expected teacher_output="logits", "probabilities" or '
+        '"log_probabilities".*, got outputs that could be logits or plain values'
+    )
     with pytest.raises(ArgumentError, match=message):
         objective(teacher)
     objective(teacher, output="logits")

@@ -95,7 +95,7 @@ def loss_of(text: str, derivatives: float | None, task: str) -> Any:
     elif derivatives is None:
         return text
     else:
-        from limbeck.training.preparation import as_loss
+        from limbeck.training.distill import as_loss
 
         usual = "square_error" if task == "regression" else "cross_entropy"
         name: Any = usual if text == "auto" else text

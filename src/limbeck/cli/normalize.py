@@ -245,7 +245,7 @@ def logz(
         from limbeck.cli.errors import say
         from limbeck.normalization.densities import check_target
         from limbeck.normalization.log_partition import ENUMERABLE, METHODS, _events
-        from limbeck.training.preparation import choose_device
+        from limbeck.training.config import choose_device
 
         if method not in METHODS:
             raise lb.ArgumentError.unknown("--method", method, METHODS)

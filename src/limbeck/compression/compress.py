@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import join, rows
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import Predictor, as_predictor
@@ -29,7 +29,7 @@ from limbeck.teachers.folds import mix, out_of_fold
 from limbeck.teachers.keys import as_rows, count, select
 from limbeck.teachers.query import TeacherError, label
 from limbeck.training.config import refuse_unknown
-from limbeck.training.preparation import as_loss, whole
+from limbeck.training.distill import as_loss
 
 __all__ = ["compress"]
 

@@ -29,8 +29,7 @@ from limbeck.teachers.base import Opaque
 from limbeck.teachers.query import Asked, divisor
 from limbeck.training.config import PRESETS
 from limbeck.training.distill import distill
-from limbeck.training.result import Result
-from limbeck.training.settings import History
+from limbeck.training.result import History, Result
 
 __all__ = [
     "Answering",

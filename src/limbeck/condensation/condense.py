@@ -70,7 +70,9 @@ from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Teacher
 from limbeck.teachers.stored import Stored
 from limbeck.training.config import PRESETS, Training
-from limbeck.training.preparation import batch_size_of, choose_device, whole
+from limbeck.training.distill import batch_size_of
+from limbeck.training.config import choose_device
+from limbeck.arguments import whole
 
 __all__ = ["condense"]
 

@@ -40,7 +40,7 @@ from limbeck.storage import files
 from limbeck.teachers.base import Teacher
 from limbeck.training.config import Training
 from limbeck.training.loop import Run
-from limbeck.training.preparation import prepare
+from limbeck.training.distill import prepare
 from limbeck.training.result import FORMAT, STUDENT, Result, load
 
 __all__ = ["ABOUT", "Condensed", "describe_run", "run_steps"]

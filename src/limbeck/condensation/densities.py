@@ -46,8 +46,9 @@ from limbeck.posteriors.stream import Stream
 from limbeck.storage.files import under
 from limbeck.teachers.base import Teacher
 from limbeck.training.config import Training
-from limbeck.training.preparation import choose_device
-from limbeck.training.settings import History, replayed
+from limbeck.training.config import choose_device
+from limbeck.training.result import History
+from limbeck.training.callbacks import replayed
 
 __all__ = [
     "Events",

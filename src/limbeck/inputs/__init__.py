@@ -1,13 +1,10 @@
 r"""Where inputs come from: data, noise, neighbours, transformations, samples and their mixtures."""
 
 from limbeck.inputs.base import Inputs
-from limbeck.inputs.convert import as_inputs
-from limbeck.inputs.dataset import Dataset
-from limbeck.inputs.generated import Augment, Function, Noise, Samples
-from limbeck.inputs.loader import Loader
-from limbeck.inputs.mix import Mix
+from limbeck.inputs.combined import Augment, Mix, Seek, as_inputs
+from limbeck.inputs.dataset import Dataset, Loader
+from limbeck.inputs.generated import Function, Noise, Samples
 from limbeck.inputs.munge import Munge
-from limbeck.inputs.seek import Seek
 
 __all__ = [
     "Augment",

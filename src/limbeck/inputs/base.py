@@ -29,7 +29,7 @@ class Inputs(ABC):
     A source draws from its own generator on its own device, so equal seeds give equal batches.
 
     Arguments:
-        seed: The generator's seed; None takes the seed of the distillation.
+        seed: The generator's seed. Default: the seed of the distillation.
 
     Attributes:
         own_batches: Whether the data come in batches already, as those of a loader. The loop then
@@ -146,7 +146,7 @@ class Nested(Eager):
 
     Arguments:
         sources: The sources drawn from; their states are saved under '0.', '1.', ...
-        seed: The generator's seed; None takes the seed of the distillation.
+        seed: The generator's seed. Default: the seed of the distillation.
     """
 
     def __init__(self, sources: Sequence[Inputs], seed: int | None = None) -> None:

@@ -1,7 +1,9 @@
-r"""Rows of a data set, with labels, weights and row numbers."""
+r"""The user's data: rows of a data set, and batches of a torch DataLoader."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from copy import copy
 from typing import Any
 
@@ -10,22 +12,34 @@ import torch
 from torch import Tensor
 from torch.utils import data
 
-from limbeck.arrays import Batch, Part, as_part, as_parts, cast, cast_parts, check_rows
+from limbeck.arrays import (
+    Batch,
+    as_part,
+    as_parts,
+    cast,
+    cast_parts,
+    check_alike,
+    check_rows,
+    join,
+    map_tensors,
+    rows,
+)
 from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.inputs.base import Inputs
+from limbeck.inputs.base import Eager, Inputs
+from limbeck.inputs.generated import seeded
 
-__all__ = ["Dataset", "Epochs", "materialise", "split_item"]
+__all__ = ["Dataset", "Epochs", "Loader", "materialise"]
 
 
 def materialise(dataset: data.Dataset[Any], argument: str) -> tuple[Any, Any]:
     r"""X and y (None if there are no labels) of a data set whose items are x or (x, y)."""
     if isinstance(dataset, data.TensorDataset):
-        return split_item(dataset.tensors, argument)
+        return _split_item(dataset.tensors, argument)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise ArgumentError(
             argument, f"a {type(dataset).__name__} without a length", "a map-style data set"
         )
-    items = [split_item(dataset[i], argument) for i in range(len(dataset))]
+    items = [_split_item(dataset[i], argument) for i in range(len(dataset))]
     if not items:
         raise ArgumentError(argument, "no data (a data set of length 0)", "one item or more")
     labelled = [y is not None for _, y in items]
@@ -35,7 +49,7 @@ def materialise(dataset: data.Dataset[Any], argument: str) -> tuple[Any, Any]:
     return _stack([x for x, _ in items], argument), y
 
 
-def split_item(item: Any, argument: str) -> tuple[Any, Any]:
+def _split_item(item: Any, argument: str) -> tuple[Any, Any]:
     r"""Inputs and labels of an item x, (x,) or (x, y); y is None without labels."""
     if not isinstance(item, tuple | list):
         return item, None
@@ -72,7 +86,7 @@ class Epochs:
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         r"""The next n row numbers (n,), over as many passes as that takes."""
         end = self.position + n
-        if end <= len(self.order):  # by far the most common case, and the loop is in a hurry
+        if end <= len(self.order):  # by far the most common case
             piece, self.position = self.order[self.position : end], end
             return piece
         pieces = []
@@ -107,10 +121,10 @@ class Dataset(Inputs):
     Arguments:
         X: A tensor or array (N, ...), a numeric data frame, a dict of such, or a map-style torch
             Dataset of x or (x, y), whose items are read once, here.
-        y: Labels (N, ...).
-        weight: Importance weights (N,), nonnegative.
-        replace: Whether rows are drawn independently; otherwise in shuffled passes.
-        seed: The generator's seed; None takes the seed of the distillation.
+        y: Labels (N, ...). Default: none.
+        weight: Importance weights (N,), nonnegative. Default: none.
+        replace: Whether rows are drawn independently. Default: False, in shuffled passes.
+        seed: The generator's seed. Default: the seed of the distillation.
 
     >>> dataset = Dataset([[1.0], [2.0], [3.0]], y=[0, 1, 0])
     >>> sorted(dataset(3).index.tolist())
@@ -136,12 +150,13 @@ class Dataset(Inputs):
         self._rows = len(next(iter(self._x.values())).values)
         self._y = None if y is None else as_part(y, "y")
         self._weight = None if weight is None else as_part(weight, "weight")
-        if self._y is not None:
-            check_rows(self._y.values, self._rows, "y", "X")
+        for name, part in (("y", self._y), ("weight", self._weight)):
+            if part is not None:
+                check_rows(part.values, self._rows, name, "X")
         if self._weight is not None:
-            _check_weight(self._weight.values, self._rows)
+            _check_weight(self._weight.values)
         self.epochs = Epochs(self._rows)
-        self._place(self.device, None)
+        self._move(self.device, None)
 
     def __len__(self) -> int:
         return self._rows
@@ -162,31 +177,24 @@ class Dataset(Inputs):
         return self.epochs.draw(n, self.generator)
 
     def build(self, drawn: Tensor) -> Batch:
-        x = self.x
-        return Batch(
-            {name: part.index_select(0, drawn) for name, part in x.items()}
-            if isinstance(x, dict)
-            else x.index_select(0, drawn),
-            None if self.y is None else self.y.index_select(0, drawn),
-            None if self.weight is None else self.weight.index_select(0, drawn),
-            drawn,
-        )
+        data = (self.x, self.y, self.weight)
+        x, y, weight = map_tensors(lambda tensor: tensor.index_select(0, drawn), data)
+        return Batch(x, y, weight, drawn)
 
     def take(self, index: Tensor) -> Dataset:
         r"""A data set of some of the rows, by their numbers (n,), in this order."""
         some = copy(self)
-        some._x = {name: _rows_of(part, index) for name, part in self._x.items()}
+        parts = (self._x, self._y, self._weight)
+        some._x, some._y, some._weight = map_tensors(lambda t: t[index.to(t.device)], parts)
         some._rows = len(index)
-        some._y = None if self._y is None else _rows_of(self._y, index)
-        some._weight = None if self._weight is None else _rows_of(self._weight, index)
         some.epochs = Epochs(some._rows)
-        some._place(self.device, None)
+        some._move(self.device, None)
         return some
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
         self.epochs = Epochs(len(self))
-        self._place(self.device, dtype)
+        self._move(self.device, dtype)
 
     def state_dict(self) -> dict[str, Tensor]:
         return super().state_dict() | self.epochs.state_dict()
@@ -195,7 +203,7 @@ class Dataset(Inputs):
         super().load_state_dict(state)
         self.epochs.load_state_dict(state, self.device)
 
-    def _place(self, device: torch.device, dtype: torch.dtype | None) -> None:
+    def _move(self, device: torch.device, dtype: torch.dtype | None) -> None:
         self.x = cast_parts(self._x, device, dtype, "X")
         self.y = None if self._y is None else cast(self._y, device, dtype, "y")
         self.weight = None
@@ -204,14 +212,131 @@ class Dataset(Inputs):
             self.weight = self._weight.values.to(device, kind)
 
 
-def _rows_of(part: Part, index: Tensor) -> Part:
-    return part._replace(values=part.values[index.to(part.values.device)])
-
-
-def _check_weight(weight: Tensor, rows: int) -> None:
-    check_rows(weight, rows, "weight", "X")
+def _check_weight(weight: Tensor) -> None:
     if weight.ndim != 1:
-        raise ArgumentError("weight", f"shape {tuple(weight.shape)}", f"shape ({rows},)")
+        raise ArgumentError("weight", f"shape {tuple(weight.shape)}", f"shape ({len(weight)},)")
     if bool((weight < 0).any()):
         first = int((weight < 0).nonzero()[0])
         raise ArgumentError("weight", f"a negative number in row {first}", "nonnegative numbers")
+
+
+class Loader(Eager):
+    r"""A loader that is gone through again and again.
+
+    As the inputs of a distillation, a DataLoader keeps its batches: each step takes the next one
+    as it comes, also a shorter last one (which `drop_last=True` of the loader leaves out) and
+    those of a batch sampler, whatever their sizes. Each step is the mean over its batch. (One row
+    is too few for batch normalisation: `drop_last=True` helps there too.) A bare
+    IterableDataset has no batches; it is taken in batches of the distillation's batch_size. So are
+    the rows of a loader where others ask for n of them: within `Mix` and `Seek`, and `loader(n)`.
+
+    A loader cannot be rewound. The state holds the number of rows that were used; loading it
+    starts the loader again and skips that many. It continues exactly only if the loader gives the
+    same items again: if it draws from the global generators (shuffle=True), which are seeded from
+    this source's own, and not if it has a generator of its own.
+
+    Arguments:
+        loader: A DataLoader whose batches are x, (x, y) or a dict x, or an IterableDataset of such
+            items.
+        seed: The generator's seed. Default: the seed of the distillation.
+    """
+
+    def __init__(self, loader: Any, seed: int | None = None) -> None:
+        super().__init__(seed)
+        self.own_batches = not isinstance(loader, data.IterableDataset)
+        if not self.own_batches:
+            loader = data.DataLoader(loader, batch_size=64)
+        if not isinstance(loader, data.DataLoader):
+            received = f"a {type(loader).__name__}"
+            raise ArgumentError("loader", received, "a torch DataLoader or IterableDataset")
+        self.loader: data.DataLoader[Any] = loader
+        if self.own_batches:
+            sampler = getattr(loader, "batch_sampler", None)
+            self.batch_size = loader.batch_size or getattr(sampler, "batch_size", None)
+        self.start: Tensor | None = None  # the generator's state before the first item
+        self.ahead: deque[Batch] = deque()  # what was read of the loader and not used yet
+        self.iterator: Iterator[Any] | None = None
+        self._restart()
+
+    def draw(self, n: int) -> Batch:
+        whole = self._join([self._next() for _ in range(self._read(n))])
+        if rows(whole.x) > n:
+            self.ahead.appendleft(_cut(whole, n, None))
+        self.used += n
+        return _cut(whole, 0, n)
+
+    def own_batch(self) -> Batch:
+        batch = self._next()
+        self.used += rows(batch.x)
+        return batch
+
+    def probe(self, n: int) -> Batch:
+        r"""The next n inputs, which stay the next ones."""
+        count = self._read(n)
+        held = list(self.ahead)[:count]
+        try:
+            return _cut(self._join(held), 0, n)
+        except ArgumentError:
+            if not self.own_batches:
+                raise
+            return _cut(held[0], 0, n)  # each batch may have a shape of its own
+
+    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
+        super().to(device, dtype, seed)
+        self._restart()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        start = self.generator.get_state() if self.start is None else self.start
+        return {"generator": start.clone(), "used": torch.tensor(self.used)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        self._restart()
+        self.used = left = int(state["used"])
+        while left > 0:
+            piece = self._next()
+            skip = min(left, rows(piece.x))
+            left -= skip
+            if skip < rows(piece.x):
+                self.ahead.appendleft(_cut(piece, skip, None))
+
+    def _restart(self) -> None:
+        self.start = None
+        self.used = 0
+        self.ahead.clear()
+        self.iterator = None
+
+    def _read(self, n: int) -> int:
+        r"""Read ahead until there are n rows; how many batches these are."""
+        held = count = 0
+        while held < n:
+            if count == len(self.ahead):
+                self.ahead.append(self._fetched())
+            held, count = held + rows(self.ahead[count].x), count + 1
+        return count
+
+    def _join(self, held: list[Batch]) -> Batch:
+        check_alike([piece.x for piece in held], ["a batch"] * len(held), "loader")
+        check_alike([piece.y for piece in held], ["labels"] * len(held), "loader")
+        labels = [piece.y for piece in held if piece.y is not None]
+        return Batch(join([piece.x for piece in held]), torch.cat(labels) if labels else None)
+
+    def _next(self) -> Batch:
+        r"""The next batch, whatever its size."""
+        return self.ahead.popleft() if self.ahead else self._fetched()
+
+    def _fetched(self) -> Batch:
+        if self.start is None:
+            self.start = self.generator.get_state()
+        for _ in range(2):  # the end of one pass, and the start of another
+            with torch.no_grad(), seeded(self.generator):
+                self.iterator = iter(self.loader) if self.iterator is None else self.iterator
+                item = next(self.iterator, None)
+            if item is not None:
+                return self.checked(Batch(*_split_item(item, "loader")), None, "loader")
+            self.iterator = None
+        raise ArgumentError("loader", "no items in a pass", "a loader that gives items every time")
+
+
+def _cut(batch: Batch, start: int, stop: int | None) -> Batch:
+    return Batch(*map_tensors(lambda t: t[start:stop], tuple(batch)))

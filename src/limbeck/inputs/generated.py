@@ -1,4 +1,4 @@
-r"""Inputs that are made: noise, functions, samples of a model, transformed data."""
+r"""Inputs that are generated: noise, functions, samples of a model; and how calls are seeded."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from torch.distributions import Distribution
 from limbeck.arguments import number, whole_number
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
-from limbeck.inputs.base import Eager, Inputs, Nested
-from limbeck.inputs.dataset import Dataset
+from limbeck.inputs.base import Eager, Inputs
 
 __all__ = [
-    "Augment",
     "Function",
     "Noise",
     "Samples",
@@ -31,8 +29,7 @@ __all__ = [
     "seeded",
 ]
 
-SPARE = np.random.MT19937(0)
-r"""Stands in for NumPy's global generator, whose own state is slow to copy."""
+SPARE = np.random.MT19937(0)  # in place of NumPy's global generator, whose state is slow to copy
 
 
 class SeededCall:
@@ -60,7 +57,7 @@ class SeededCall:
                 return self.function(*arguments)
 
     def _near(self, generator: torch.Generator) -> torch.Generator:
-        # A module can only draw on its own device, which need not be the student's.
+        r"""A generator on the device of a module's method, which need not be the student's."""
         owner = getattr(self.function, "__self__", self.function)
         if isinstance(owner, nn.Module):
             tensors = [*owner.parameters(), *owner.buffers()][:1]
@@ -74,7 +71,8 @@ class SeededCall:
 def seeded(generator: torch.Generator) -> Iterator[None]:
     r"""The global generators of torch, NumPy and Python, seeded here and restored afterwards."""
     seed = fresh_seed(generator)
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = list(range(torch.cuda.device_count())) if cuda else []
     python, numpy = random.getstate(), mtrand.get_bit_generator()
     with torch.random.fork_rng(devices=devices):
         try:
@@ -113,9 +111,9 @@ class Noise(Inputs):
 
     Arguments:
         shape: The shape of one input, or its length.
-        scale: The standard deviation.
-        mean: The mean.
-        seed: The generator's seed; None takes the seed of the distillation.
+        scale: The standard deviation. Default: 1.
+        mean: The mean. Default: 0.
+        seed: The generator's seed. Default: the seed of the distillation.
 
     >>> Noise((2, 3), scale=0.1)(5).x.shape
     torch.Size([5, 2, 3])
@@ -158,7 +156,7 @@ class Function(Eager):
         fn: A function of n, or of n and `generator` (on the student's device), that gives a Batch,
             a tensor (n, ...) or a dict of such, all finite. One that draws from the global
             generators is reproducible all the same.
-        seed: The generator's seed; None takes the seed of the distillation.
+        seed: The generator's seed. Default: the seed of the distillation.
 
     >>> import torch
     >>> Function(lambda n: 10 * torch.rand(n, 2))(5).x.shape
@@ -177,10 +175,11 @@ class Samples(Eager):
     r"""What a model's sampling method gives, without gradients.
 
     Arguments:
-        model: Anything with a method that takes n and gives x with n rows, a tensor or a dict;
-            a torch.distributions object is asked for the shape (n,).
-        method: The method's name. It is handed `generator` if it has such a parameter.
-        seed: The generator's seed; None takes the seed of the distillation.
+        model: Anything with a method that takes n and gives x with n rows, a tensor or a dict; the
+            method of a torch.distributions object takes the shape (n,).
+        method: The method's name; it gets `generator` if it has such a parameter.
+            Default: "sample".
+        seed: The generator's seed. Default: the seed of the distillation.
 
     >>> import torch
     >>> Samples(torch.distributions.Poisson(torch.tensor([1.0, 9.0])))(5).x.shape
@@ -204,31 +203,3 @@ class Samples(Eager):
         if isinstance(x, Batch):
             raise ArgumentError("model", "a Batch of samples", "a tensor or a dict of tensors")
         return self.checked(x, n, "model")
-
-
-class Augment(Nested):
-    r"""Transformed rows; labels go with them, row numbers do not.
-
-    Arguments:
-        X: The data, anything that Dataset takes; rows are drawn in shuffled passes.
-        transform: A function of x (n, ...), or of x and `generator`, that gives as many rows.
-            One that draws from the global generators is reproducible all the same.
-        y: Labels (N, ...).
-        seed: The generator's seed; None takes the seed of the distillation.
-
-    >>> import torch
-    >>> Augment([[1.0], [2.0]], lambda x: x + torch.rand_like(x))(4).x.shape
-    torch.Size([4, 1])
-    """
-
-    def __init__(
-        self, X: Any, transform: Callable[..., Any], y: Any = None, seed: int | None = None
-    ) -> None:
-        self.data = Dataset(X, y)
-        self.transform = SeededCall(transform, "transform")
-        super().__init__([self.data], seed)
-
-    def draw(self, n: int) -> Batch:
-        batch = self.data.build(self.data.next_rows(n))
-        x = self.checked(self.transform(self.generator, batch.x), n, "transform").x
-        return Batch(x, batch.y)

@@ -27,7 +27,7 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
     Arguments:
         parts: Arrays (N, ...) by name, N > 1.
         categorical: For each of them which attributes (...) are categorical.
-        block: How many distances are held in memory.
+        block: The number of distances held in memory. Default: 2**24.
 
     >>> nearest({"": torch.tensor([[0.0], [3.0], [1.0]])}, {"": torch.tensor([False])}).tolist()
     [2, 2, 0]
@@ -36,7 +36,7 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
     rows = len(points)
     squares = points.square().sum(1)
     step = max(1, block // rows)
-    found = []
+    neighbours = []
     for start in range(0, rows, step):
         own = slice(start, min(start + step, rows))
         # (block, N), less each row's own square, which is the same for all of its candidates
@@ -44,8 +44,8 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
         for code in codes:
             distance += code[own, None] != code
         distance.diagonal(start).fill_(torch.inf)
-        found.append(distance.argmin(1))
-    return torch.cat(found)
+        neighbours.append(distance.argmin(1))
+    return torch.cat(neighbours)
 
 
 def _coordinates(
@@ -88,11 +88,12 @@ class Munge(Nested):
 
     Arguments:
         X: The data, anything that Dataset takes, with two rows or more.
-        swap: The probability that an attribute is replaced.
+        swap: The probability that an attribute is replaced. Default: 0.5.
         local_variance: The divisor s of the standard deviation; large values stay near e′.
+            Default: 1.
         categorical: Further categorical attributes, in floating-point parts: column numbers of a
-            tensor (N, columns), or names of parts of a dict.
-        seed: The generator's seed; None takes the seed of the distillation.
+            tensor (N, columns), or names of parts of a dict. Default: none.
+        seed: The generator's seed. Default: the seed of the distillation.
 
     >>> Munge([[0.0, 5.0], [1.0, 7.0], [2.0, 5.0]], categorical=[1])(10).x.shape
     torch.Size([10, 2])

@@ -2,9 +2,9 @@ r"""Losses: (n,)-valued, composable with + and *."""
 
 from limbeck.losses.densities import kl, log_density_error, reverse_kl, score_matching
 from limbeck.losses.derivatives import derivative_error, directional_error
-from limbeck.losses.hidden import hints
 from limbeck.losses.values import (
     cross_entropy,
+    hints,
     label_cross_entropy,
     label_square_error,
     logit_error,

@@ -1,10 +1,10 @@
-r"""What a loss is: a value per example, composable with + and *, that knows its own statistics."""
+r"""What a loss is: a value per example, composable with + and *."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,14 @@ from limbeck.arrays import Batch, X
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
 
-__all__ = ["Draws", "Loss", "Probe", "Scaled", "Sum"]
+__all__ = ["Drawn", "Draws", "Loss", "Probe", "Scaled", "Sum"]
+
+Drawn: TypeAlias = Tensor | dict[str, Tensor] | None
+r"""What is random of a loss at a batch: None, a tensor, or tensors by name."""
 
 
 class Probe(NamedTuple):
-    r"""What a loss may look at before the first step: both models at a few inputs."""
+    r"""What a loss gets before the first step: both models at a few inputs."""
 
     student: View
     teacher: View
@@ -47,15 +50,15 @@ class Loss:
 
     Attributes:
         name: What the history calls it.
-        asks: What it wants of the teacher: any of "values", "derivatives", "hidden".
-        domain: The domain, "log", "plain" or "density", that the asked derivatives are in.
+        asks: What it needs of the teacher: any of "values", "derivatives", "hidden".
+        domain: The domain of these derivatives: "log", "plain" or "density".
         needs: What the outputs must be: "probabilities", "values", "density" or "" (anything).
         affine: Whether its gradient is affine in the targets. Only then may the teacher's
             targets be replaced by those of one random draw: the gradient stays unbiased.
         bias: Why not, where it is not affine.
         differentiates: Whether it takes input derivatives of the student.
-        storable: Whether the teacher's targets at a row can be kept for when the row comes again.
-        projections: How many random projections replace the sum over outputs, if any.
+        storable: Whether the teacher's targets at a row can be stored for later visits.
+        projections: The number of random projections that replace the sum over outputs, if any.
     """
 
     name = "loss"
@@ -68,15 +71,15 @@ class Loss:
     storable = True
     projections: int | None = None
 
-    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         r"""The loss of each example, (n,)."""
         raise NotImplementedError
 
     def bind(self, probe: Probe) -> nn.Module | None:
-        r"""Check that the models fit, before the first step; give what must be trained along."""
+        r"""Check that the models fit, before the first step; return a module to train as well."""
         return None
 
-    def draw(self, batch: Draws) -> Any:
+    def draw(self, batch: Draws) -> Drawn:
         r"""Everything random of the loss at a batch, as tensors."""
         return None
 

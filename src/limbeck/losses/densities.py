@@ -3,14 +3,13 @@ r"""Losses on densities: a tractable student against an unnormalised teacher (ch
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from torch import Tensor
 
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
-from limbeck.losses.base import Loss, Probe
+from limbeck.losses.base import Drawn, Loss, Probe
 
 __all__ = ["kl", "log_density_error", "reverse_kl", "score_matching"]
 
@@ -23,7 +22,7 @@ class kl(Loss):  # noqa: N801 - losses are written as functions of their setting
     name = "kl"
     needs = "density"
 
-    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         return -student.log_density()
 
 
@@ -35,6 +34,7 @@ class log_density_error(Loss):  # noqa: N801
 
     Arguments:
         c: A constant, at most log Z; for discrete x the largest known log p̃(x) is one.
+            Default: 0.
     """
 
     name = "log_density_error"
@@ -48,7 +48,7 @@ class log_density_error(Loss):  # noqa: N801
             raise ArgumentError("c", repr(c), "a finite number, at most log Z")
         self.c = float(c)
 
-    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         return (student.log_density() - teacher.log_density() + self.c).square() / 2
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class reverse_kl(Loss):  # noqa: N801
             expected = "samples of the student itself: limbeck.inputs.Samples(student)"
             raise ArgumentError("inputs", received, expected)
 
-    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         log_f = student.log_density()
         r = (log_f - teacher.log_density()).detach()
         others = len(r) - 1
@@ -98,6 +98,6 @@ class score_matching(Loss):  # noqa: N801
     affine = False
     bias = LOGARITHMS
 
-    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         residual = student.derivatives("density") - teacher.derivatives("density")  # (n, 1, D)
         return residual.square().sum((1, 2)) / 2

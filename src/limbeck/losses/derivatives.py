@@ -3,17 +3,16 @@ r"""Losses on input derivatives: how far the student's tangents are from the tea
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from limbeck.arguments import whole_number
 from limbeck.arrays import Batch, X, floats
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
-from limbeck.losses.base import Draws, Loss, Probe
-from limbeck.losses.values import check_same_outputs, check_same_values
+from limbeck.losses.base import Drawn, Draws, Loss, Probe
+from limbeck.losses.values import check_same_classes, check_same_values
 
 __all__ = ["derivative_error", "directional_error"]
 
@@ -21,16 +20,15 @@ DOMAINS = ("log", "plain")
 
 
 def _check_outputs(probe: Probe, domain: str) -> None:
-    if domain == "log":
-        check_same_outputs(probe.student.log_probabilities(), probe.teacher.log_probabilities())
-    else:
-        check_same_values(probe)
+    (check_same_classes if domain == "log" else check_same_values)(probe)
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
+    if isinstance(value, str):
+        return value
     if isinstance(value, Tensor):
         return f"tensor {tuple(value.shape)} of sum {value.double().sum().item():.6g}"
-    return getattr(value, "__qualname__", repr(value))
+    return str(getattr(value, "__qualname__", repr(value)))
 
 
 class derivative_error(Loss):  # noqa: N801 - losses are written as functions of their settings
@@ -46,9 +44,11 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
 
     Arguments:
         domain: "log" for derivatives of log probabilities, "plain" for those of the outputs.
-        weight: "uniform", or "teacher" for weights equal to the teacher's probabilities.
-        projections: None for every output exactly; k for the sum over outputs replaced by k
-            random projections with the same expectation, at a cost that does not grow with I.
+            Default: "log".
+        weight: "uniform", or "teacher" for weights equal to the teacher's probabilities. Default:
+            "uniform".
+        projections: k replaces the sum over outputs by k random projections with the same
+            expectation, at a cost that does not grow with I. Default: every output, exactly.
     """
 
     name = "derivative_error"
@@ -75,17 +75,17 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
             else "the targets enter multiplied with one another"
         )
 
-    def bind(self, probe: Probe) -> nn.Module | None:
+    def bind(self, probe: Probe) -> None:
         _check_outputs(probe, self.domain)
-        return None
 
-    def draw(self, batch: Draws) -> Any:
+    def draw(self, batch: Draws) -> Drawn:
         if self.projections is None:
             return None
         return batch.signs(self.projections, batch.n, batch.outputs, batch.generator)
 
-    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         if self.projections is not None:
+            assert isinstance(drawn, Tensor)  # by draw
             cotangents, target = teacher.projection(self.domain, self.weight, drawn)
             residual = student.projected(self.domain, cotangents) - target  # (n, k, D)
             return residual.square().sum((1, 2)) / (2 * self.projections)
@@ -111,8 +111,9 @@ class directional_error(Loss):  # noqa: N801
         directions: A tensor shaped like one input, or (m, ...) for m directions, over whose
             errors is averaged; a function of x that gives directions (n, ...); or "random".
         targets: "teacher" for the teacher's derivatives along the same directions, or a number
-            or tensor that (n, I) can be compared with.
+            or tensor that (n, I) can be compared with. Default: "teacher".
         domain: "plain" for derivatives of the outputs, "log" for those of log probabilities.
+            Default: "plain".
     """
 
     name = "directional_error"
@@ -140,7 +141,7 @@ class directional_error(Loss):  # noqa: N801
         self.affine = domain == "plain" or not follows
         self.bias = "log derivatives are not averages over draws"
 
-    def bind(self, probe: Probe) -> nn.Module | None:
+    def bind(self, probe: Probe) -> None:
         if isinstance(self.targets, str):
             _check_outputs(probe, self.domain)
         if not isinstance(self.directions, str):
@@ -148,9 +149,8 @@ class directional_error(Loss):  # noqa: N801
             for v in self._each_direction(x, None):
                 for name in ({""} if isinstance(v, Tensor) else v.keys()) - floats(x).keys():
                     raise ArgumentError.unknown("directions", name, floats(x))
-        return None
 
-    def draw(self, batch: Draws) -> Any:
+    def draw(self, batch: Draws) -> Drawn:
         if not isinstance(self.directions, str):
             return None
         return {
@@ -163,7 +163,7 @@ class directional_error(Loss):  # noqa: N801
             for name, part in floats(batch.like).items()
         }
 
-    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         errors = [
             self._error(student, teacher, v).square().mean(1)
             for v in self._each_direction(batch.x, drawn)
@@ -176,8 +176,9 @@ class directional_error(Loss):  # noqa: N801
             targets = teacher.directional(self.domain, direction)
         return student.directional(self.domain, direction) - targets
 
-    def _each_direction(self, x: X, drawn: Any) -> list[X]:
+    def _each_direction(self, x: X, drawn: Drawn) -> list[X]:
         if isinstance(self.directions, str):
+            assert drawn is not None  # by draw
             return [drawn]
         if not isinstance(self.directions, Tensor):
             return [self.directions(x)]
@@ -195,6 +196,5 @@ class directional_error(Loss):  # noqa: N801
         )
 
     def __repr__(self) -> str:
-        along = self.directions if isinstance(self.directions, str) else _described(self.directions)
-        targets = self.targets if isinstance(self.targets, str) else _described(self.targets)
+        along, targets = _described(self.directions), _described(self.targets)
         return f"directional_error({along}, targets={targets}, domain={self.domain!r})"

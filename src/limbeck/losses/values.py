@@ -1,9 +1,8 @@
-r"""Losses on values: outputs, probabilities, logits and labels."""
+r"""Losses on values: outputs, probabilities, logits, labels and hidden units."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +13,14 @@ from limbeck.arguments import number
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
-from limbeck.losses.base import Loss, Probe
+from limbeck.losses.base import Drawn, Loss, Probe
 from limbeck.outputs import FORMS, check_probabilities
 
 __all__ = [
-    "check_same_outputs",
+    "check_same_classes",
     "check_same_values",
     "cross_entropy",
+    "hints",
     "label_cross_entropy",
     "label_square_error",
     "logit_error",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-def check_same_outputs(student: Tensor, teacher: Tensor) -> None:
+def _check_same_outputs(student: Tensor, teacher: Tensor) -> None:
     r"""Refuse models with different numbers of outputs."""
     if student.shape != teacher.shape:
         raise ArgumentError(
@@ -39,9 +39,14 @@ def check_same_outputs(student: Tensor, teacher: Tensor) -> None:
         )
 
 
+def check_same_classes(probe: Probe) -> None:
+    r"""Refuse models with different numbers of classes."""
+    _check_same_outputs(probe.student.log_probabilities(), probe.teacher.log_probabilities())
+
+
 def check_same_values(probe: Probe) -> None:
     r"""Refuse models whose values cannot be compared number by number."""
-    check_same_outputs(probe.student.values(), probe.teacher.values())
+    _check_same_outputs(probe.student.values(), probe.teacher.values())
     one, other = (_shape(view) for view in (probe.student, probe.teacher))
     if not forms.same_layout(one, other):
         received = f"outputs of shape {tuple(one)} where the teacher's are {tuple(other)}"
@@ -49,9 +54,8 @@ def check_same_values(probe: Probe) -> None:
 
 
 def _shape(view: View) -> torch.Size:
-    raw: Any = getattr(view, "raw", view.values)
-    shape: torch.Size = raw().shape
-    return shape
+    raw: Callable[[], Tensor] = getattr(view, "raw", view.values)
+    return raw().shape
 
 
 class square_error(Loss):  # noqa: N801 - losses are written as functions of their settings
@@ -60,11 +64,10 @@ class square_error(Loss):  # noqa: N801 - losses are written as functions of the
     name = "square_error"
     asks = frozenset({"values"})
 
-    def bind(self, probe: Probe) -> nn.Module | None:
+    def bind(self, probe: Probe) -> None:
         check_same_values(probe)
-        return None
 
-    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         return (student.values() - teacher.values()).square().sum(1) / 2
 
 
@@ -74,7 +77,8 @@ class cross_entropy(Loss):  # noqa: N801
     The factor T² keeps the gradients' size when T changes (Hinton et al. 2015).
 
     Arguments:
-        temperature: T, above zero. Away from 1 the gradient is no longer affine in the targets.
+        temperature: T, above zero. Other than at 1 the gradient is not affine in the targets.
+            Default: 1.
     """
 
     name = "cross_entropy"
@@ -87,11 +91,10 @@ class cross_entropy(Loss):  # noqa: N801
         self.affine = self.temperature == 1.0
         self.bias = "a temperature bends the probabilities, and the mean of bent draws is not bent"
 
-    def bind(self, probe: Probe) -> nn.Module | None:
-        check_same_outputs(probe.student.log_probabilities(), probe.teacher.log_probabilities())
-        return None
+    def bind(self, probe: Probe) -> None:
+        check_same_classes(probe)
 
-    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         targets = teacher.probabilities(self.temperature)
         cross = -(targets * student.log_probabilities(self.temperature)).sum(1)
         return self.temperature**2 * cross
@@ -112,11 +115,10 @@ class logit_error(Loss):  # noqa: N801
     affine = False
     bias = "logits are logarithms, and the mean of logarithms is not the logarithm of the mean"
 
-    def bind(self, probe: Probe) -> nn.Module | None:
-        check_same_outputs(probe.student.log_probabilities(), probe.teacher.log_probabilities())
-        return None
+    def bind(self, probe: Probe) -> None:
+        check_same_classes(probe)
 
-    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         difference = student.log_probabilities() - teacher.log_probabilities()
         return (difference - difference.mean(1, keepdim=True)).square().sum(1) / 2
 
@@ -130,7 +132,7 @@ class label_cross_entropy(Loss):  # noqa: N801
     name = "label_cross_entropy"
     needs = "probabilities"
 
-    def bind(self, probe: Probe) -> nn.Module | None:
+    def bind(self, probe: Probe) -> None:
         labels, outputs = _labels(probe.batch), probe.student.log_probabilities().shape[-1]
         n, shape = labels.shape[:1], tuple(labels.shape)
         if labels.is_floating_point() and shape != (*n, outputs):
@@ -143,9 +145,8 @@ class label_cross_entropy(Loss):  # noqa: N801
                 f"class numbers from {labels.min().item()} to {labels.max().item()}",
                 f"class numbers from 0 to {outputs - 1}",
             )
-        return None
 
-    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         labels, logs = _labels(batch), student.log_probabilities()
         if labels.is_floating_point():
             return -(labels * logs).sum(-1)
@@ -158,16 +159,15 @@ class label_square_error(Loss):  # noqa: N801
     name = "label_square_error"
     needs = "values"
 
-    def bind(self, probe: Probe) -> nn.Module | None:
+    def bind(self, probe: Probe) -> None:
         labels, values = _labels(probe.batch), probe.student.values()
         if labels.numel() != values.numel():
             raise ArgumentError("y", f"shape {tuple(labels.shape)}", f"shape {tuple(values.shape)}")
         if not forms.same_layout(labels.shape, _shape(probe.student)):
             expected = f"shape {tuple(_shape(probe.student))}, as the student's outputs"
             raise ArgumentError("y", f"shape {tuple(labels.shape)}", expected)
-        return None
 
-    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         values = student.values()
         return (values - _labels(batch).reshape(values.shape)).square().sum(1) / 2
 
@@ -192,14 +192,13 @@ class multilabel_cross_entropy(Loss):  # noqa: N801 - losses are written as func
     asks = frozenset({"values"})
     needs = "values"
 
-    def bind(self, probe: Probe) -> nn.Module | None:
+    def bind(self, probe: Probe) -> None:
         _refuse("student_output", probe.student, FORMS[:3], "logits")
         _refuse("teacher_output", probe.teacher, FORMS[:1], "probabilities")
         check_same_values(probe)
         check_probabilities(probe.teacher.values().reshape(-1, 1), "teacher")  # each by itself
-        return None
 
-    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         z = student.values()
         return (F.softplus(z) - teacher.values() * z).sum(1)
 
@@ -208,3 +207,54 @@ def _refuse(argument: str, view: View, refused: Sequence[str], kind: str) -> Non
     if (form := getattr(view, "form", "values")) in refused:
         expected = f"'values', the {kind} of labels that do not exclude each other"
         raise ArgumentError(argument, repr(form), expected)
+
+
+class hints(Loss):  # noqa: N801
+    r"""½‖r(h_student) − h_teacher‖², with a regressor r that is trained as well and then dropped.
+
+    Arguments:
+        teacher_layer: The name of a submodule of the teacher, as in `named_modules()`.
+        student_layer: The same of the student.
+        regressor: A module from the student's to the teacher's hidden units. Default: one linear
+            layer of the right size.
+    """
+
+    name = "hints"
+    asks = frozenset({"hidden"})
+
+    def __init__(
+        self, teacher_layer: str, student_layer: str, regressor: nn.Module | None = None
+    ) -> None:
+        self.teacher_layer, self.student_layer = teacher_layer, student_layer
+        self.given = self.regressor = regressor
+
+    def bind(self, probe: Probe) -> nn.Module | None:
+        target = probe.teacher.hidden(self.teacher_layer).flatten(1)
+        source = probe.student.hidden(self.student_layer).flatten(1)
+        own = nn.Linear(source.shape[1], target.shape[1]) if self.given is None else self.given
+        self.regressor = own
+        self.regressor.to(device=source.device, dtype=source.dtype)
+        try:
+            predicted = self.regressor(source).flatten(1)
+        except RuntimeError as error:
+            raise ArgumentError(
+                "regressor",
+                f"a module that fails on the units of {self.student_layer!r}: {error}",
+                f"one that takes {source.shape[1]} inputs",
+            ) from error
+        if predicted.shape != target.shape:
+            raise ArgumentError(
+                "regressor",
+                f"{predicted.shape[1]} outputs",
+                f"{target.shape[1]} outputs, the units of {self.teacher_layer!r}",
+            )
+        return self.regressor
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
+        assert self.regressor is not None  # made by bind
+        predicted: Tensor = self.regressor(student.hidden(self.student_layer).flatten(1))
+        target = teacher.hidden(self.teacher_layer).flatten(1)
+        return (predicted.flatten(1) - target).square().sum(1) / 2
+
+    def __repr__(self) -> str:
+        return f"hints({self.teacher_layer!r}, {self.student_layer!r})"

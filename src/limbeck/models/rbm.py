@@ -19,7 +19,7 @@ from limbeck.models import rbm_files
 from limbeck.models.kernels.bits import BitProducts, Bits
 from limbeck.progress import tracked
 from limbeck.supports import Binary
-from limbeck.training.preparation import choose_device
+from limbeck.training.config import choose_device
 
 __all__ = ["RBM", "RBMPath", "Statistics", "base_biases", "contrast", "softplus", "train_rbm"]
 

@@ -27,10 +27,11 @@ from limbeck.normalization.mode_search import climb
 from limbeck.samplers.chains import SCHEMES, Chains, ChainTarget
 from limbeck.training.config import PRESETS, Training
 from limbeck.training.distill import train
-from limbeck.training.preparation import choose_device, whole
+from limbeck.training.config import choose_device
+from limbeck.arguments import whole
 from limbeck.training.result import Result
 from limbeck.training.schedules import Schedule, as_schedule
-from limbeck.training.settings import History
+from limbeck.training.result import History
 
 __all__ = [
     "NAMES",

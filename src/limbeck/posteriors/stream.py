@@ -23,7 +23,7 @@ from limbeck.posteriors.structure import (
     common_dtype,
     part_name,
 )
-from limbeck.samplers.running import Running
+from limbeck.samplers.diagnostics import Running
 from limbeck.storage.files import under
 
 __all__ = ["Stream", "StreamBroken", "StreamEnded"]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from limbeck.condensation.agreement import Agreement, predictive
 from limbeck.condensation.condensed import Condensed
-from limbeck.condensation.new_inputs import NewInputs
+from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.distributions import average
 from limbeck.posteriors.draws import Draws

@@ -1,69 +1,135 @@
-r"""Where the numbers of a run can go: a CSV file, TensorBoard, MLflow."""
+r"""Callbacks of a run, and those that log its numbers: to a CSV file, TensorBoard or MLflow."""
 
 from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import importlib.util
 import io
 import json
 import re
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.storage.files import write_text
-from limbeck.training.settings import Callback, History, name_of
+from limbeck.training.result import History
 
 __all__ = ["CSVLogger", "Callback", "MLflow", "TensorBoard"]
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-r"""Errors of a full disk, which may be emptied again; others are the user's to mend."""
+
+class Callback:
+    r"""Called at the start of a run, at each evaluation and at its end; each method is optional.
+
+    A run that resumes from a checkpoint starts with the history so far. A verb may make several
+    runs, one after the other. An interrupted one ends without a reason; if the draws that it learns
+    from run out, one more evaluation and an end with that reason follow.
+    """
+
+    def start(self, settings: Mapping[str, Any], history: History) -> None:
+        r"""Before the first step.
+
+        Arguments:
+            settings: The settings, in words and numbers.
+            history: Earlier evaluations, if the run resumes.
+        """
+
+    def look(self, entry: Mapping[str, float]) -> None:
+        r"""At each evaluation: "step", "loss", terms and metrics, as in the history."""
+
+    def end(self, stop_reason: str | None) -> None:
+        r"""After the last step; None if it was interrupted."""
+
+
+EntryFunction: TypeAlias = Callable[[Mapping[str, float]], object]
+Callbacks: TypeAlias = Callback | EntryFunction | Iterable[Callback | EntryFunction] | None
+r"""One or several callbacks, or functions of an evaluation's entry."""
+
+
+class _Function(Callback):
+    def __init__(self, function: EntryFunction) -> None:
+        self.function = function
+
+    def look(self, entry: Mapping[str, float]) -> None:
+        self.function(entry)
+
+
+def as_callbacks(value: Callbacks) -> tuple[Callback, ...]:
+    r"""All of them as a tuple of `Callback`."""
+    if value is None:
+        return ()
+    callbacks: list[Callback] = []
+    for each in value if isinstance(value, Iterable) else [value]:
+        if not isinstance(each, Callback) and (not callable(each) or isinstance(each, type)):
+            expected = "limbeck.training.callbacks, or functions of a dict of numbers"
+            raise ArgumentError("callbacks", repr(each), expected)
+        callbacks.append(each if isinstance(each, Callback) else _Function(each))
+    return tuple(callbacks)
+
+
+def name_of(settings: Mapping[str, Any]) -> str:
+    r"""A short name for a run, the same for the same settings.
+
+    >>> name_of({"student": "MLP [4, 3]", "seed": 0}).startswith("MLP-")
+    True
+    """
+    text = json.dumps({k: v for k, v in settings.items() if k != "steps"}, default=str)
+    kind = str(settings.get("student", "run")).split(" ")[0]
+    return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def replayed(
+    callbacks: Callbacks, settings: Mapping[str, Any], history: History, stop_reason: str
+) -> None:
+    r"""Call callbacks for a run without steps of its own, once it is over."""
+    for callback in as_callbacks(callbacks):
+        callback.start(settings, History())
+        for row in range(len(next(iter(history.values()), []))):
+            callback.look({name: values[row] for name, values in history.items()})
+        callback.end(stop_reason)
 
 
 class Logger(Callback):
-    r"""A callback that writes figures somewhere.
+    r"""A callback that writes numbers somewhere.
 
-    What cannot work is refused before the first step. What fails later, or for want of space, is
-    warned of once, and the training goes on without the log. Subclasses give `_open`, `_write`
-    and `_close`.
+    What cannot work is refused before the first step. A later failure, or a full disk, is warned
+    of once, and the training goes on without the log. Subclasses have `_open`, `_write`, `_close`.
     """
 
-    _gone = False
+    _failed = False
 
     def _open(self, name: str, settings: Mapping[str, Any], history: History) -> None:
-        r"""Begin the log of a run of a name, or go on with it after the history's last step."""
+        r"""Begin the log of a run of a name, or continue it after the history's last step."""
         raise NotImplementedError
 
     def _write(self, entry: Mapping[str, float]) -> None:
-        r"""Log one look."""
         raise NotImplementedError
 
     def _close(self, stop_reason: str | None) -> None:
         r"""End the log of the run."""
 
     def start(self, settings: Mapping[str, Any], history: History) -> None:
-        self._gone = False
+        self._failed = False
         try:
             self._open(name_of(settings), settings, history)
         except OSError as error:
-            if error.errno not in FULL:
-                raise ArgumentError(
-                    "callbacks", f"{self!r} ({error})", "a place to write"
-                ) from error
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk may be emptied again
+                received = f"{self!r} ({error})"
+                raise ArgumentError("callbacks", received, "a place to write") from error
             self._give_up(error)
 
     def look(self, entry: Mapping[str, float]) -> None:
-        self._tried(lambda: self._write(entry))
+        self._try(lambda: self._write(entry))
 
     def end(self, stop_reason: str | None) -> None:
-        self._tried(lambda: self._close(stop_reason))
+        self._try(lambda: self._close(stop_reason))
 
-    def _tried(self, action: Callable[[], None]) -> None:
-        if self._gone:
+    def _try(self, action: Callable[[], None]) -> None:
+        if self._failed:
             return
         try:
             action()
@@ -71,33 +137,32 @@ class Logger(Callback):
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        self._gone = True
+        self._failed = True
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         warnings.warn(
             f"{self!r} logs no more ({reason}); the training goes on without it", stacklevel=2
         )
 
 
-def last_step(history: History) -> int:
-    r"""The step of the last look that a run goes on from; −1 of a new run."""
+def _last_step(history: History) -> int:
+    r"""The step of the last evaluation before a run resumes; −1 of a new run."""
     return int(history["step"][-1]) if history.get("step") else -1
 
 
-def needed(module: str, extra: str) -> None:
-    r"""Refuse to begin without an optional library."""
+def _require(module: str) -> None:
     if importlib.util.find_spec(module) is None:
-        raise LimbeckError(f"callbacks: {module} is needed: pip install 'limbeck[{extra}]'")
+        raise LimbeckError(f"callbacks: {module} is needed: pip install 'limbeck[{module}]'")
 
 
-FIRST = ["run", "step"]
+FIRST_COLUMNS = ["run", "step"]
 
 
 class CSVLogger(Logger):
-    r"""Writes each look as a row of a CSV file, as it comes.
+    r"""Writes each evaluation as a row of a CSV file.
 
-    The column "run" names what was asked for: a run that goes on, or is made again with the same
-    settings, takes the place of its own later rows, and rows of other runs stay. Settings are in
-    a file of the same name that ends in .json.
+    The column "run" names the settings: a run that resumes, or is made again with the same
+    settings, replaces its own later rows, and rows of other runs stay. Settings are in a file of
+    the same name that ends in .json.
 
     Arguments:
         path: The file.
@@ -115,14 +180,13 @@ class CSVLogger(Logger):
         return f"CSVLogger({str(self.path)!r})"
 
     def _open(self, name: str, settings: Mapping[str, Any], history: History) -> None:
-        self.name, after = name, last_step(history)
+        self.name, after = name, _last_step(history)
         self.columns, rows = self._read()
-        kept = [row for row in rows if row["run"] != name or int(row["step"]) <= after]
-        self._rewrite(kept)
+        self._rewrite([row for row in rows if row["run"] != name or int(row["step"]) <= after])
         about = self.path.with_suffix(".json")
         known = json.loads(about.read_text(encoding="utf-8")) if about.exists() else {}
         text = json.dumps({**known, name: dict(settings)}, indent=1, default=str)
-        _whole(about, text + "\n")
+        _write_file(about, text + "\n")
 
     def _write(self, entry: Mapping[str, float]) -> None:
         row = {"run": self.name, **entry, "step": int(entry["step"])}
@@ -135,11 +199,11 @@ class CSVLogger(Logger):
 
     def _read(self) -> tuple[list[str], list[dict[str, str]]]:
         if not self.path.exists():
-            return list(FIRST), []
+            return list(FIRST_COLUMNS), []
         with open(self.path, encoding="utf-8", newline="") as file:
-            found = csv.DictReader(file)
-            columns, rows = list(found.fieldnames or FIRST), list(found)
-        if columns[:2] != FIRST:
+            reader = csv.DictReader(file)
+            columns, rows = list(reader.fieldnames or FIRST_COLUMNS), list(reader)
+        if columns[:2] != FIRST_COLUMNS:
             received = f"{self.path}, which is another file"
             raise ArgumentError("callbacks", received, "a new file, or one of a CSVLogger")
         # the last row may have been cut off
@@ -150,33 +214,30 @@ class CSVLogger(Logger):
         writer = csv.DictWriter(text, self.columns, restval="")
         writer.writeheader()
         writer.writerows(rows)
-        _whole(self.path, text.getvalue())
+        _write_file(self.path, text.getvalue())
 
 
-def _whole(path: Path, text: str) -> None:
+def _write_file(path: Path, text: str) -> None:
     try:
         write_text(path, text)
     except CheckpointError as error:
         raise error.__cause__ or error from None
 
 
-TAG = "limbeck.run"
-r"""By which a run that goes on is found again."""
-
-LONGEST = 500
-r"""Characters of a parameter, which every version of MLflow takes."""
+TAG = "limbeck.run"  # by which the run is found again when it resumes
+MAX_CHARACTERS = 500  # of a parameter, which every version of MLflow takes
 
 
 class MLflow(Logger):
-    r"""Logs each look as metrics of an MLflow run, and the settings as its parameters.
+    r"""Logs each evaluation as metrics of an MLflow run, and the settings as its parameters.
 
-    A run that goes on is taken up again; steps that it has already are not logged twice.
+    A run that resumes continues its MLflow run; steps that it has already are not logged twice.
 
     Arguments:
-        experiment: The experiment's name; it is made if it is not there.
-        uri: Where MLflow keeps its runs, such as "sqlite:///mlflow.db" or the address of a
-            server; None leaves it to MLflow (its environment variable MLFLOW_TRACKING_URI).
-        tags: Further tags of the runs.
+        experiment: The experiment's name; it is made if it does not exist. Default: "limbeck".
+        uri: Where MLflow keeps its runs, such as "sqlite:///mlflow.db" or the address of a server.
+            Default: MLflow's own (its environment variable MLFLOW_TRACKING_URI).
+        tags: Further tags of the runs. Default: none.
     """
 
     def __init__(
@@ -185,7 +246,7 @@ class MLflow(Logger):
         uri: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        needed("mlflow", "mlflow")
+        _require("mlflow")
         self.experiment, self.uri, self.tags = experiment, uri, dict(tags or {})
         self._client: Any = None
 
@@ -197,73 +258,62 @@ class MLflow(Logger):
         from mlflow.tracking import MlflowClient
 
         try:
-            self._client = MlflowClient(tracking_uri=self.uri)
-            found = self._client.get_experiment_by_name(self.experiment)
-            place = (
-                self._client.create_experiment(self.experiment)
-                if found is None
-                else found.experiment_id
-            )
-            self._seen: set[int] = set()
-            self._id = self._taken_up(place, name) if last_step(history) >= 0 else None
+            self._client = client = MlflowClient(tracking_uri=self.uri)
+            known = client.get_experiment_by_name(self.experiment)
+            place = known.experiment_id if known else client.create_experiment(self.experiment)
+            self._logged: set[int] = set()
+            self._id = self._resume(place, name) if _last_step(history) >= 0 else None
             if self._id is None:
-                self._id = self._begun(place, name, settings)
+                tags = {TAG: name, "mlflow.runName": name, **self.tags}
+                self._id = client.create_run(place, tags=tags).info.run_id
+                for key, value in settings.items():
+                    client.log_param(self._id, key, str(value)[:MAX_CHARACTERS])
         except MlflowException as error:
             expected = "a store that MLflow can use"
             raise ArgumentError("callbacks", f"{self!r} ({error})", expected) from error
 
-    def _taken_up(self, place: str, name: str) -> str | None:
-        wanted = f"tags.`{TAG}` = '{name}'"
-        order = ["attributes.start_time DESC"]
-        found = self._client.search_runs([place], wanted, max_results=1, order_by=order)
-        if not found:
+    def _resume(self, place: str, name: str) -> str | None:
+        query, order = f"tags.`{TAG}` = '{name}'", ["attributes.start_time DESC"]
+        runs = self._client.search_runs([place], query, max_results=1, order_by=order)
+        if not runs:
             return None
-        number: str = found[0].info.run_id
+        number: str = runs[0].info.run_id
         self._client.update_run(number, status="RUNNING")
-        self._seen = {int(m.step) for m in self._client.get_metric_history(number, "loss")}
-        return number
-
-    def _begun(self, place: str, name: str, settings: Mapping[str, Any]) -> str:
-        tags = {TAG: name, "mlflow.runName": name, **self.tags}
-        number: str = self._client.create_run(place, tags=tags).info.run_id
-        for key, value in settings.items():
-            self._client.log_param(number, key, str(value)[:LONGEST])
+        self._logged = {int(m.step) for m in self._client.get_metric_history(number, "loss")}
         return number
 
     def _write(self, entry: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
-        step = int(entry["step"])
-        if step in self._seen:
+        step, now = int(entry["step"]), int(time.time() * 1000)
+        if step in self._logged:
             return
-        now = int(time.time() * 1000)
         metrics = [
             Metric(re.sub(r"[^\w\-. /]", "_", key), float(value), now, step)
             for key, value in entry.items()
             if key != "step"
         ]
         self._client.log_batch(self._id, metrics=metrics)
-        self._seen.add(step)
+        self._logged.add(step)
 
     def _close(self, stop_reason: str | None) -> None:
         if stop_reason is not None:
-            self._client.set_tag(self._id, "limbeck.stopped", stop_reason[:LONGEST])
-        status = "KILLED" if stop_reason is None else "FINISHED"
-        self._client.set_terminated(self._id, status)
+            self._client.set_tag(self._id, "limbeck.stopped", stop_reason[:MAX_CHARACTERS])
+        self._client.set_terminated(self._id, "KILLED" if stop_reason is None else "FINISHED")
 
 
 class TensorBoard(Logger):
-    r"""Writes each look as scalars, and the settings once as text.
+    r"""Writes each evaluation as scalars, and the settings once as text.
 
-    Every run has a folder of its own, named by what was asked for. One that goes on hides what
-    was logged after the step it goes on from.
+    Every run has a folder of its own, named by its settings. One that resumes hides what was
+    logged after the step that it resumes from.
 
     Arguments:
-        folder: What `tensorboard --logdir` will be given.
+        folder: The folder for `tensorboard --logdir`. Default: "runs".
     """
 
     def __init__(self, folder: str | Path = "runs") -> None:
-        needed("tensorboard", "tensorboard")
+        _require("tensorboard")
         self.folder = Path(folder)
         self._writer: Any = None
 
@@ -273,9 +323,10 @@ class TensorBoard(Logger):
     def _open(self, name: str, settings: Mapping[str, Any], history: History) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        after, place = last_step(history), self.folder / name
+        after, place = _last_step(history), self.folder / name
         place.mkdir(parents=True, exist_ok=True)
-        self._writer = SummaryWriter(str(place), purge_step=after + 1)
+        writer: Any = SummaryWriter
+        self._writer = writer(str(place), purge_step=after + 1)
         if after < 0:
             rows = [f"| {key} | {value} |" for key, value in settings.items()]
             text = "\n".join(["| setting | value |", "| --- | --- |", *rows])

@@ -2,6 +2,7 @@ r"""How a student is trained: one frozen record of typed settings, and the prese
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -10,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole, whole_number
 from limbeck.errors import ArgumentError
+from limbeck.training.callbacks import Callbacks, as_callbacks
 from limbeck.training.schedules import Schedule
-from limbeck.training.settings import as_callbacks
 from limbeck.training.update import Update
 
-__all__ = ["PRESETS", "Training", "refuse_unknown"]
+__all__ = ["PRESETS", "Training", "choose_device", "launched_processes", "refuse_unknown"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
@@ -34,7 +35,7 @@ class Training:
     r"""How a student is trained. The settings are the keyword arguments of `limbeck.distill`."""
 
     steps: int = 10_000
-    batch_size: int | str = "auto"
+    batch_size: int | str | None = "auto"  # None in a run that takes the inputs' own batches
     optimizer: str | torch.optim.Optimizer = "auto"
     schedule: str | Schedule | None = "auto"
     lr: float | None = None
@@ -48,14 +49,14 @@ class Training:
     student_output: str = "auto"
     precompute: bool | str = "auto"
     metrics: Mapping[str, Callable[[nn.Module], float]] | None = None
-    held_out: Any = None
+    held_out: object = None
     patience: int | None = None
     seconds: float | None = None
     every: int | None = None
     checkpoint: str | Path | None = None
     checkpoint_every: int | None = None
     checkpoint_seconds: float = 60.0
-    callbacks: Any = None
+    callbacks: Callbacks = None
     progress: bool = True
 
     @classmethod
@@ -86,32 +87,28 @@ class Training:
         r"""The same settings with whole numbers as such; what cannot be used is refused."""
         if self.preset not in PRESETS:
             raise ArgumentError.unknown("preset", self.preset, PRESETS)
-        counts: dict[str, Any] = {"steps": self.steps}
-        if not (isinstance(self.batch_size, str) and self.batch_size == "auto"):
-            counts["batch_size"] = self.batch_size
-        for name in ("every", "patience", "checkpoint_every"):
-            if (value := getattr(self, name)) is not None:
-                counts[name] = value
-        numbers: dict[str, Any] = {
-            name: whole_number(name, value, "a whole number from 1", least=1)
-            for name, value in counts.items()
-        }
+        numbers: dict[str, Any] = {"steps": whole("steps", self.steps)}
+        for name in ("batch_size", "every", "patience", "checkpoint_every"):
+            value = getattr(self, name)
+            if name == "batch_size" and isinstance(value, str) and value == "auto":
+                continue
+            if value is not None or name == "batch_size":
+                numbers[name] = whole(name, value)
         numbers["seed"] = whole_number("seed", self.seed, "a whole number")
         if self.patience is not None and self.held_out is None:
-            raise ArgumentError(
-                "held_out", None, "held-out inputs, since patience watches the loss on them"
-            )
+            expected = "held-out inputs, since patience watches the loss on them"
+            raise ArgumentError("held_out", None, expected)
         for name in ("seconds", "checkpoint_seconds"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value > 0):
                 raise ArgumentError(name, repr(value), "a number above zero")
-        as_callbacks(self.callbacks)
-        metrics = {} if self.metrics is None else self.metrics
+        metrics: object = {} if self.metrics is None else self.metrics
         if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
             raise ArgumentError("metrics", repr(metrics), "a dict of functions of the student")
         for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out"}:
             raise ArgumentError("metrics", repr(name), "names that the history does not use itself")
-        return replace(self, **numbers)
+        callbacks = () if self.callbacks is None else as_callbacks(self.callbacks)
+        return replace(self, callbacks=callbacks, **numbers)
 
 
 def refuse_unknown(
@@ -120,7 +117,7 @@ def refuse_unknown(
     r"""Refuse further options of a verb that are no settings of a training.
 
     Arguments:
-        options: The names that were given.
+        options: Their names.
         settled: Settings that the verb decides itself.
         beside: The verb's own arguments, which a misspelt name may have meant.
     """
@@ -128,3 +125,28 @@ def refuse_unknown(
     for name in options:
         if name not in known:
             raise ArgumentError.unknown("options", name, known | set(beside))
+
+
+def choose_device(device: str | torch.device) -> torch.device:
+    r"""The device by name; "auto" is a GPU if there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        expected = f"'auto', or a device of this machine ({reason})"
+        raise ArgumentError("device", repr(device), expected) from None
+    return chosen
+
+
+def launched_processes() -> int:
+    r"""The number of processes started with this one, as far as torch or a launcher knows."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_world_size()
+    # set by torchrun and accelerate launch, and by kinds of mpirun
+    variables = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+    counts = (os.environ.get(name, "") for name in variables)
+    return max((int(count) for count in counts if count.isdecimal()), default=1)

@@ -2,30 +2,44 @@ r"""`distill`: a teacher, a student, inputs and a loss in; a trained student out
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from limbeck.arrays import floats
+from limbeck import losses
+from limbeck.arrays import as_batch, floats, input_dtype, rows
+from limbeck.errors import ArgumentError
+from limbeck.evaluation import close_taps
+from limbeck.inputs import Dataset, as_inputs
+from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
-from limbeck.progress import watched
-from limbeck.training.config import Training
-from limbeck.training.loop import Step
-from limbeck.training.preparation import prepare
+from limbeck.outputs import check_class_axis, recognise
+from limbeck.progress import tracked, watched
+from limbeck.teachers.base import Teacher, as_teacher, output_form
+from limbeck.teachers.stored import Stored, precompute, stored_bytes
+from limbeck.training.callbacks import Callbacks
+from limbeck.training.config import PRESETS, Training, choose_device, launched_processes
+from limbeck.training.engines import Eager, make_engine
+from limbeck.training.loop import HeldOut, Run, Step
+from limbeck.training.objective import Objective
+from limbeck.training.processes import Distributed, share
 from limbeck.training.result import Result
 from limbeck.training.schedules import Schedule
-from limbeck.training.update import Update
+from limbeck.training.update import GradientUpdate, Update
 
-__all__ = ["distill", "steps"]
+__all__ = ["as_loss", "batch_size_of", "distill", "prepare", "steps", "train"]
 
 
 def distill(
-    teacher: Any,
+    teacher: object,
     student: nn.Module,
-    inputs: Any,
+    inputs: object,
     loss: Loss | str = "auto",
     *,
     steps: int = 10_000,
@@ -43,14 +57,14 @@ def distill(
     student_output: str = "auto",
     precompute: bool | str = "auto",
     metrics: Mapping[str, Callable[[nn.Module], float]] | None = None,
-    held_out: Any = None,
+    held_out: object = None,
     patience: int | None = None,
     seconds: float | None = None,
     every: int | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
     checkpoint_seconds: float = 60.0,
-    callbacks: Any = None,
+    callbacks: Callbacks = None,
     progress: bool = True,
 ) -> Result:
     r"""Train a student to do what a teacher does.
@@ -59,76 +73,57 @@ def distill(
         teacher: A torch module, a callable on tensors, an estimator with `predict_proba` or
             `predict`, a `Teacher`, or None for losses that need none.
         student: A module; it is trained in place.
-        inputs: A source from `limbeck.inputs`, or anything that `as_inputs` makes one of: a
-            tensor, an array, a torch Dataset or loader, a model with `.sample`, a function of n.
-            A DataLoader's batches are taken as they come, a shorter last one too.
-        loss: From `limbeck.losses`, or a name; "auto" is cross entropy for class probabilities,
-            KL for densities and square error for everything else. Losses on classes take outputs
-            (n,) or (n, classes), square error on values outputs of any shape.
-        steps: The number of steps.
-        batch_size: Inputs a step; 200 by default. Beside a DataLoader, none but its own.
-        optimizer: A name in `torch.optim` or an instance; Adam by default.
-        schedule: "cosine" (the default), "constant", "linear", "logarithmic", "robbins-monro", or
-            a function of (steps done, total).
-        lr: The learning rate; each optimizer has a default.
-        clip: The largest norm of the gradient, if it is to be clipped.
-        update: An `Update` in place of optimizer, schedule, lr and clip.
+        inputs: A source from `limbeck.inputs`, or anything that `as_inputs` accepts: a tensor, an
+            array, a torch Dataset or loader, a model with `.sample`, a function of n. A
+            DataLoader's batches are taken as they come, a shorter last one too.
+        loss: From `limbeck.losses`, or a name. Default: "auto", cross entropy for class
+            probabilities, KL for densities and square error for everything else. Losses on classes
+            take outputs (n,) or (n, classes), square error on values outputs of any shape.
+        steps: The number of steps. Default: 10,000.
+        batch_size: Inputs a step. Default: 200, or a DataLoader's own.
+        optimizer: A name in `torch.optim` or an instance. Default: Adam.
+        schedule: "cosine", "constant", "linear", "logarithmic", "robbins-monro", or a function of
+            (steps done, total). Default: "cosine".
+        lr: The learning rate. Default: the optimizer's.
+        clip: The largest norm of the gradient. Default: no clipping.
+        update: An `Update` in place of optimizer, schedule, lr and clip. Default: made of these.
         preset: "thesis" for the source text's settings: ADADELTA, batches of 20, no decay.
-        seed: Seeds everything that has no seed of its own.
-        device: Where to run; "auto" is a GPU if there is one.
-        engine: "eager", "compiled", or "auto": compiled where a forecast from the operations of a
-            step and the number of steps says that it pays; "accelerate" in each process of an
-            `accelerate launch`, on batches of its own.
+            Default: "auto".
+        seed: Seeds everything that has no seed of its own. Default: 0.
+        device: Where to run. Default: "auto", a GPU if there is one.
+        engine: "eager", "compiled", or "accelerate" in each process of an `accelerate launch`, on
+            batches of its own. Default: "auto", compiled where a forecast from the operations of a
+            step and the number of steps says that it pays.
         teacher_output: The form of the teacher's outputs: "logits", "probabilities",
-            "log_probabilities", "values"; "auto" asks the model or looks at its outputs, and
-            refuses to guess.
+            "log_probabilities", "values". Default: "auto", found from the model or its outputs;
+            ambiguous outputs are refused.
         student_output: The same for the student.
         precompute: Whether to evaluate the teacher once at every row of a data set and look its
-            targets up from then on; "auto" does so if the run visits rows again and they fit.
-        metrics: Functions of the student, by name, recorded in the history at each look.
-        held_out: Inputs on which the loss is recorded at each look.
-        patience: Stop after so many looks without a better held-out loss, and keep the best.
-        seconds: Stop after so many seconds, compilation included.
-        every: Steps between looks; by default a fiftieth of all.
+            targets up from then on. Default: "auto", if the run visits rows again and they fit.
+        metrics: Functions of the student, by name, recorded in the history at each evaluation.
+            Default: none.
+        held_out: Inputs on which the loss is recorded at each evaluation. Default: none.
+        patience: Stop after so many evaluations without a better held-out loss, and keep the best
+            student. Default: never.
+        seconds: Stop after so many seconds, compilation included. Default: never.
+        every: Steps between evaluations. Default: `steps // 50`.
         checkpoint: A folder to write checkpoints to, and to resume from if it holds one. Another
             number of steps is refused if the schedule depends on it, as "cosine" does.
+            Default: none.
         checkpoint_every: Steps between checkpoints, beside one each `checkpoint_seconds`.
-        checkpoint_seconds: Seconds between checkpoints.
+            Default: None, by seconds only.
+        checkpoint_seconds: Seconds between checkpoints. Default: 60.
         callbacks: Called at every evaluation: one or several of `lb.callbacks`, or functions of a
-            dict of numbers.
-        progress: Whether to show a bar, if a terminal is there.
+            dict of numbers. Default: none.
+        progress: Whether to show a bar on a terminal. Default: True.
     """
-    training = Training(
-        steps=steps,
-        batch_size=batch_size,
-        optimizer=optimizer,
-        schedule=schedule,
-        lr=lr,
-        clip=clip,
-        update=update,
-        preset=preset,
-        seed=seed,
-        device=device,
-        engine=engine,
-        teacher_output=teacher_output,
-        student_output=student_output,
-        precompute=precompute,
-        metrics=metrics,
-        held_out=held_out,
-        patience=patience,
-        seconds=seconds,
-        every=every,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        checkpoint_seconds=checkpoint_seconds,
-        callbacks=callbacks,
-        progress=progress,
-    )
-    return train(teacher, student, inputs, loss, training)
+    arguments = locals()  # the keyword arguments are the fields of Training, by name
+    settings: dict[str, Any] = {name: arguments[name] for name in Training.names()}
+    return train(teacher, student, inputs, loss, Training(**settings))
 
 
 def train(
-    teacher: Any, student: nn.Module, inputs: Any, loss: Loss | str, training: Training
+    teacher: object, student: nn.Module, inputs: object, loss: Loss | str, training: Training
 ) -> Result:
     r"""`distill` with its settings in one record, as the verbs call it."""
     run = prepare(teacher, student, inputs, loss, training)
@@ -138,12 +133,11 @@ def train(
     finally:
         run.objective.release()
     assert run.stop_reason is not None
-    like = floats(run.objective._like)
-    described = dict(run.settings.identity or {}) | {
+    settings = dict(run.identity) | {
         "steps": training.steps,
         "device": str(run.objective.device),
         "student_output": run.objective.form,
-        "input_shape": {name: list(part.shape[1:]) for name, part in like.items()},
+        "input_shape": {n: list(x.shape[1:]) for n, x in floats(run.objective._like).items()},
     }
     return Result(
         student,
@@ -152,7 +146,7 @@ def train(
         run.stop_reason,
         run.seconds,
         run.engine.name,
-        described,
+        settings,
         run.failure,
         run.engine.processes,
         run.engine.compile_seconds,
@@ -160,15 +154,268 @@ def train(
 
 
 def steps(
-    teacher: Any, student: nn.Module, inputs: Any, loss: Loss | str = "auto", **options: Any
+    teacher: object, student: nn.Module, inputs: object, loss: Loss | str = "auto", **options: Any
 ) -> Iterator[Step]:
-    r"""The steps of a distillation one by one, for those who want to look in between.
+    r"""The steps of a distillation one by one, for code of your own in between.
 
-    Takes the arguments of `distill`. Each step gives `.number`, `.loss`, `.terms`, `.student`.
+    Takes the arguments of `distill`; `progress` is False by default. Each step gives `.number`,
+    `.loss`, `.terms`, `.student`.
     """
-    training = Training(**{"progress": False, **options})  # whoever looks in between needs no bar
+    training = Training(**{"progress": False, **options})
     run = prepare(teacher, student, inputs, loss, training)
     try:
         yield from watched(run, training.progress)
     finally:
         run.objective.release()
+
+
+WRAPPERS = {
+    "torch": ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"),
+    "deepspeed": ("DeepSpeedEngine",),
+}
+r"""Classes of modules that spread their work over processes, by package."""
+
+
+def refuse_wrapped(student: nn.Module) -> None:
+    r"""Refuse a student, or a part of it, that already spreads its work over devices.
+
+    limbeck takes gradients by `torch.func`, which bypasses the hooks of such wrappers: without
+    them each process would train on its own.
+    """
+    for name, module in student.named_modules():
+        if isinstance(module, nn.DataParallel):
+            wrapper = "DataParallel" if len(module.device_ids) > 1 else None
+        else:
+            kinds = ((k.__module__.split(".")[0], k.__name__) for k in type(module).__mro__)
+            wrapper = next((kind for pkg, kind in kinds if kind in WRAPPERS.get(pkg, ())), None)
+        if wrapper is not None:
+            where = f"the part {name!r}, " if name else ""
+            raise ArgumentError(
+                "student",
+                f"{where}a module wrapped in {wrapper}, whose averaging of gradients would not run",
+                "the module itself (student.module); for several processes engine='accelerate', "
+                "which averages gradients and buffers",
+            )
+    for name, tensor in (*student.named_parameters(), *student.named_buffers()):
+        if hasattr(tensor, "placements") and hasattr(tensor, "device_mesh"):  # a DTensor
+            raise ArgumentError(
+                "student",
+                f"{name!r}, which is sharded over devices ({type(tensor).__name__})",
+                "a module that is whole in each process; for several processes engine='accelerate'",
+            )
+
+
+def prepare(
+    teacher: object, student: nn.Module, inputs: object, loss: Loss | str, training: Training
+) -> Run:
+    r"""A run of which everything is checked before the first step.
+
+    Arguments:
+        teacher: As the other arguments, one of `limbeck.distill`.
+        training: All further ones.
+    """
+    if not isinstance(student, nn.Module):
+        received = f"an object of type {type(student).__name__}"
+        raise ArgumentError("student", received, "a torch module")
+    if student is teacher:
+        expected = "another module; a copy.deepcopy of the teacher will do"
+        raise ArgumentError("student", "the teacher itself, which would move with it", expected)
+    refuse_wrapped(student)
+    training = training.checked()
+    device, seed = choose_device(training.device), training.seed
+    if training.engine == "accelerate":
+        training, device, seed = share(training)
+    elif (count := launched_processes()) > 1:
+        warnings.warn(
+            f"engine: this is one of {count} processes, and with engine={training.engine!r} each "
+            "of them trains a student of its own and writes its own files; engine='accelerate' "
+            "trains one student in all of them",
+            stacklevel=3,
+        )
+    student.to(device)
+    dtype = input_dtype(student) or torch.get_default_dtype()
+    source = as_inputs(inputs)
+    source.to(device, dtype, seed)
+    size = batch_size_of(training.batch_size, source, training.preset)
+    known = as_teacher(teacher, training.teacher_output)
+    known.to(device)
+    try:
+        return _bind(known, student, source, loss, replace(training, batch_size=size), dtype)
+    except BaseException:
+        known.release()
+        close_taps(student)
+        raise
+
+
+def batch_size_of(size: int | str | None, source: Inputs, preset: str = "auto") -> int | None:
+    r"""Inputs a step; None takes the batches of a loader as they come.
+
+    Arguments:
+        size: A checked number, or "auto".
+        source: The inputs.
+        preset: One of `PRESETS`. Default: "auto".
+    """
+    if source.own_batches:
+        own = source.batch_size
+        if size not in ("auto", own):
+            beside = "" if own is None else f" or {own}"
+            expected = (
+                f"'auto'{beside}: the batches of a loader are taken as they come; give the loader "
+                "another batch_size, or its data set in its place"
+            )
+            raise ArgumentError("batch_size", size, expected)
+        return None
+    if not isinstance(size, str):
+        return size
+    default: int = PRESETS[preset]["batch_size"]
+    full = isinstance(source, Dataset) and not source.replace
+    return min(default, len(source)) if full and isinstance(source, Dataset) else default
+
+
+def _bind(
+    teacher: Teacher,
+    student: nn.Module,
+    source: Inputs,
+    loss: Loss | str,
+    training: Training,
+    dtype: torch.dtype,
+) -> Run:
+    r"""A run of the parts; what is left to check is checked at a few inputs."""
+    loss = as_loss(loss, teacher, student, training.student_output, source)
+    objective = Objective(
+        teacher,
+        student,
+        source,
+        loss,
+        student_output=training.student_output,
+        seed=training.seed + 1,
+    )
+    held_out = None if training.held_out is None else _held_out(training.held_out, objective, dtype)
+    _precompute(objective, training)
+    update = training.update or _gradient_update(training)
+    update.bind(objective, training.steps)
+    identity = _identity(objective, update, training)
+    if training.engine == "accelerate":
+        engine: Eager = Distributed(update, objective)
+    else:
+        engine = make_engine(training.engine, objective, update, training.steps, training.seconds)
+    return Run(objective, update, engine, training, identity, held_out)
+
+
+def _gradient_update(training: Training) -> GradientUpdate:
+    if isinstance(training.optimizer, torch.optim.Optimizer) and training.lr is not None:
+        expected = "no lr beside an optimizer instance, which has its own"
+        raise ArgumentError("lr", training.lr, expected)
+    preset = PRESETS[training.preset]
+    auto = isinstance(training.optimizer, str) and training.optimizer == "auto"
+    options = dict(preset["options"]) if auto else {}
+    if training.lr is not None:
+        options["lr"] = training.lr
+    schedule = preset["schedule"] if training.schedule == "auto" else training.schedule
+    optimizer = preset["optimizer"] if auto else training.optimizer
+    return GradientUpdate(optimizer, schedule, clip=training.clip, **options)
+
+
+def as_loss(
+    loss: Loss | str, teacher: Teacher, student: nn.Module, student_output: str, source: Inputs
+) -> Loss:
+    r"""A loss by name; "auto" goes by the kind of outputs, which are evaluated if not declared."""
+    if isinstance(loss, Loss):
+        return loss
+    if loss == "auto":
+        forms = {teacher.form, output_form("student_output", student, student_output)}
+        if teacher.form == "values":
+            return losses.square_error()
+        if forms == {"auto"} and teacher.source is not None:
+            batch = as_batch(source.probe(8))
+            with torch.no_grad():
+                raw = teacher.view(batch, teacher.draw(rows(batch.x))).raw()
+            if isinstance(raw, torch.Tensor) and raw.ndim:
+                _refuse_class_axes(raw)
+                forms = {recognise(raw) or "auto"}
+        if forms & {"logits", "probabilities", "log_probabilities"}:
+            return losses.cross_entropy()
+        return losses.kl() if "log_density" in forms else losses.square_error()
+    names = [name for name in losses.__all__ if name not in ("hints", "directional_error")]
+    if not isinstance(loss, str) or loss not in names:
+        raise ArgumentError.unknown("loss", loss, ["auto", *names])
+    named: Loss = getattr(losses, loss)()
+    return named
+
+
+def _refuse_class_axes(raw: torch.Tensor) -> None:
+    r"""Refuse what looks like probabilities at several positions: which loss is not clear."""
+    for axis in (1, -1) if raw.ndim > 2 else ():
+        if recognise(raw.movedim(axis, -1).reshape(-1, raw.shape[axis])) is not None:
+            check_class_axis(raw, "teacher")
+
+
+def _precompute(objective: Objective, training: Training, most: int = 2**30) -> None:
+    r"""Store the teacher's targets, if that is possible and pays: `most` is in bytes."""
+    choice, source = training.precompute, objective.inputs
+    if choice not in (True, False, "auto"):
+        raise ArgumentError.unknown("precompute", choice, ("auto", "True", "False"))
+    if not choice:
+        return
+    if not isinstance(source, Dataset) or not _storable(objective):
+        if choice is True:
+            raise ArgumentError("precompute", True, "a Dataset as inputs and an exact teacher")
+        return
+    if choice == "auto":
+        first = source.build(torch.zeros(1, dtype=torch.long, device=objective.device))
+        size = stored_bytes(objective.teacher, objective.terms, source.x, objective.outputs, first)
+        visits = training.steps * int(training.batch_size or 0)
+        if visits < len(source) or size > most:
+            return
+    watch = partial(tracked, label="asking the teacher", progress=training.progress)
+    objective.teacher = precompute(
+        objective.teacher, source.x, objective.terms, seed=training.seed + 2, watch=watch
+    )
+
+
+def _storable(objective: Objective) -> bool:
+    r"""Whether the teacher's targets at a row can be stored and looked up."""
+    teacher = objective.teacher
+    fixed = teacher.exact and teacher.draws_nothing and not isinstance(teacher, Stored)
+    return bool(objective.asks) and fixed and all(term.storable for term in objective.terms)
+
+
+def _held_out(value: object, objective: Objective, dtype: torch.dtype) -> HeldOut:
+    r"""Held-out inputs with the teacher's targets, computed once."""
+    source, teacher = as_inputs(value, "held_out"), objective.teacher
+    if not isinstance(source, Dataset):
+        received = f"{type(source).__name__} inputs"
+        raise ArgumentError("held_out", received, "a tensor, an array or a Dataset")
+    if isinstance(teacher, Stored) and source.y is None:
+        expected = "None with stored targets, or a Dataset whose y are its targets"
+        raise ArgumentError("held_out", "inputs that no targets are stored for", expected)
+    source.to(objective.device, dtype, 0)
+    batch = source.build(torch.arange(len(source), device=objective.device))
+    if isinstance(teacher, Stored) and source.y is not None:
+        teacher = Stored(source.y, teacher.form)
+    elif _storable(objective):
+        teacher = precompute(teacher, source.x, objective.terms)
+    return HeldOut(batch, teacher)
+
+
+def _identity(objective: Objective, update: Update, training: Training) -> dict[str, Any]:
+    r"""What must be the same for a checkpoint to be resumed."""
+    shapes = {name: list(t.shape) for name, t in objective.student.state_dict().items()}
+    optimizer = getattr(update, "optimizer", update)
+    modes = ("params", "capturable", "differentiable", "foreach", "fused")  # change no results
+    groups = [
+        ", ".join(f"{name}={value}" for name, value in group.items() if name not in modes)
+        for group in getattr(optimizer, "param_groups", [])
+    ]
+    schedule = getattr(update, "schedule", None)
+    declared = hasattr(schedule, "__dataclass_fields__")
+    return {
+        "student": f"{type(objective.student).__name__} {shapes}",
+        "inputs": type(objective.inputs).__name__,
+        "loss": repr(objective.loss),
+        "update": f"{type(optimizer).__name__}({'; '.join(groups)})",
+        "clip": getattr(update, "clip", None),
+        "schedule": repr(schedule) if declared else getattr(schedule, "__qualname__", ""),
+        "batch_size": training.batch_size or objective.inputs.batch_size,
+        "seed": training.seed,
+    }

@@ -1,55 +1,48 @@
-r"""How steps run: eagerly, as one compiled function, or as one CUDA graph."""
+r"""How steps run: eagerly, as one compiled function or CUDA graph; and which of these pays."""
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from limbeck.arrays import leaves, map_tensors, tensor_float
-from limbeck.training.objective import Plan
+from limbeck.errors import ArgumentError
+from limbeck.training.objective import Objective, Plan
 from limbeck.training.update import Update
 
-__all__ = ["Compiled", "Eager", "Engine", "Graph", "functions_of", "shapes_of"]
+__all__ = [
+    "CPU",
+    "CUDA",
+    "Automatic",
+    "Compiled",
+    "Costs",
+    "Eager",
+    "Graph",
+    "make_engine",
+    "shapes_of",
+]
 
 
-class Engine(Protocol):
-    r"""Runs steps.
+class Eager:
+    r"""Runs each step as it is written, and is the base class of the other engines.
 
     Attributes:
         name: "eager", "compiled" or "accelerate", as in results.
         processes: The number of processes that take each step together.
-        compile_seconds: Wall-clock seconds of compilation, over all sittings.
+        compile_seconds: Wall-clock seconds of compilation, with those before the run was resumed.
     """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def processes(self) -> int: ...
-
-    @property
-    def compile_seconds(self) -> float: ...
-
-    def step(self, plan: Plan) -> None:
-        r"""Run one step; its effects are in the student and in the update's progress."""
-
-    def state(self) -> dict[str, Any]:
-        r"""What a checkpoint holds, so that a resumed run takes its steps in the same way."""
-
-    def load(self, state: dict[str, Any]) -> None:
-        r"""Go on from what `state` gave; an empty dict is the state of a checkpoint without one."""
-
-
-class Eager:
-    r"""Runs each step as it is written."""
 
     name = "eager"
     processes = 1
@@ -59,71 +52,64 @@ class Eager:
         self.compile_seconds = 0.0
 
     def step(self, plan: Plan) -> None:
+        r"""Run one step; its effects are in the student and in the update's progress."""
         self.update.step(plan, False)
 
     def state(self) -> dict[str, Any]:
+        r"""What a checkpoint holds, so that a resumed run takes its steps in the same way."""
         return {"engine": self.name, "compile_seconds": self.compile_seconds}
 
     def load(self, state: dict[str, Any]) -> None:
+        r"""Resume from what `state` gave, or from an empty dict."""
         self.compile_seconds = state.get("compile_seconds", 0.0)
 
 
-def functions_of(update: Update, plan: Plan) -> list[str]:
+def _opaque_functions(update: Update, plan: Plan) -> list[str]:
     r"""Names of the functions with a backward of their own that a step calls.
 
-    Under `torch.func` the compiler traces a function's forward and differentiates that: it says
-    nothing, and a straight-through estimator, say, would train on other gradients. Functions that
-    hide themselves from the compiler, and so keep their derivatives, say `traceable = True`.
+    Under `torch.func` the compiler traces a function's forward and differentiates that, silently:
+    a straight-through estimator, say, would train on other gradients. Functions that hide
+    themselves from the compiler, and so keep their derivatives, have `traceable = True`.
     """
     gradient = getattr(update, "gradient", None)
     if gradient is None:
         return []
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices), _watched() as seen:
-        gradient(plan)
-    return sorted({each.__name__ for each in seen if not getattr(each, "traceable", False)})
-
-
-@contextmanager
-def _watched() -> Iterator[list[Any]]:
-    r"""What functions are applied as long as it lasts."""
-    seen: list[Any] = []
+    names: set[str] = set()
     usual = Function.__dict__["apply"]
 
-    def apply(cls: Any, *arguments: Any, **named: Any) -> Any:
-        seen.append(cls)
+    def apply(cls: type[Function], *arguments: Any, **named: Any) -> Any:
+        if not getattr(cls, "traceable", False):
+            names.add(cls.__name__)
         return usual.__get__(None, cls)(*arguments, **named)
 
-    Function.apply = classmethod(apply)  # type: ignore[method-assign, assignment]
-    try:
-        yield seen
-    finally:
-        Function.apply = usual  # type: ignore[method-assign]
+    cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if cuda else []
+    with torch.random.fork_rng(devices=devices):
+        Function.apply = classmethod(apply)  # type: ignore[method-assign, assignment]
+        try:
+            gradient(plan)
+        finally:
+            Function.apply = usual  # type: ignore[method-assign]
+    return sorted(names)
 
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
-
-CONSTANTS, SEQUENCES = (int, float, str), (tuple, list)
-r"""Made once: the shapes of plans are compared at each step."""
 
 
 class Compiled(Eager):
     r"""Traces the step once and calls the compiled graph directly from then on.
 
-    A step changes tensors in place that never move (parameters, optimizer state, progress). So
-    nothing needs to be looked up at each call: the graph's arguments are those of the first call,
-    with the plan's tensors replaced. At a batch of twenty that look-up would cost as much as the
-    arithmetic.
+    A step changes tensors in place that never move (parameters, optimizer state, progress), so the
+    graph's arguments are those of the first call, with the plan's tensors replaced. At a batch of
+    twenty, looking the others up would cost as much as the arithmetic.
 
-    The graph is made for the shapes of one plan, the first. A plan of other shapes (the short last
-    batch of a pass, batches padded to their longest row) runs eagerly, on the same tensors. Which
-    steps are compiled is therefore a function of the plans alone: a checkpoint holds the shapes,
-    so that a resumed run compiles for the same ones.
+    The graph is made for the shapes of the first plan. A plan of other shapes (the short last
+    batch of a pass, batches padded to their longest row) runs eagerly, on the same tensors. A
+    checkpoint holds the shapes, so that a resumed run compiles for the same ones.
 
     Arguments:
         update: How the student changes.
-        layout: The shapes to compile for, as text of what `shapes_of` gives; None takes those of
-            the first plan.
+        layout: The shapes to compile for, as text of `shapes_of`. Default: those of the first plan.
     """
 
     name = "compiled"
@@ -131,7 +117,7 @@ class Compiled(Eager):
     def __init__(self, update: Update, layout: str | None = None) -> None:
         super().__init__(update)
         self._layout = layout
-        self._shapes: Any = None  # the same, as it is compared at each step
+        self._shapes: object = None  # the same, as it is compared at each step
         self._graph: Callable[..., Any] | None = None
         self._after_other = self._warned = False
 
@@ -142,7 +128,7 @@ class Compiled(Eager):
         if self._shapes is None and self._layout in (None, str(shapes)):
             self._shapes, self._layout = shapes, str(shapes)
         if shapes != self._shapes:
-            self._tell_of_shapes(shapes)
+            self._warn_of_shapes(shapes)
             return self._eagerly(plan)
         self._after_other = False
         return self._fitting(plan)
@@ -186,7 +172,7 @@ class Compiled(Eager):
 
     def _compile(self, plan: Plan, calls: list[Call]) -> str | None:
         r"""Compile the step and run it once; why not, if it fails, with everything as before."""
-        if names := functions_of(self.update, plan):
+        if names := _opaque_functions(self.update, plan):
             return f"the compiler would not see the backward of {', '.join(names)}"
         before = map_tensors(torch.clone, self._changing())
         try:
@@ -206,10 +192,10 @@ class Compiled(Eager):
 
     def _changing(self) -> dict[str, Tensor]:
         r"""Everything that a step changes."""
-        objective: Any = getattr(self.update, "objective", nn.Module())
-        held = dict(objective.named_parameters()) | dict(objective.named_buffers())
-        held |= {f"update {name}": tensor for name, tensor in self.update.tensors().items()}
-        return {name: tensor.detach() for name, tensor in held.items()}
+        objective: nn.Module = getattr(self.update, "objective", nn.Module())
+        tensors = {**dict(objective.named_parameters()), **dict(objective.named_buffers())}
+        tensors |= {f"update {name}": tensor for name, tensor in self.update.tensors().items()}
+        return {name: tensor.detach() for name, tensor in tensors.items()}
 
     def _give_up(self, plan: Plan, reason: str) -> None:
         r"""Run this step and all that follow eagerly, and say so."""
@@ -217,11 +203,8 @@ class Compiled(Eager):
         self.name, self._graph = "eager", None
         self._eagerly(plan)
 
-    def _tell_of_shapes(self, shapes: Any) -> None:
-        r"""Warn once of batches whose shapes change.
-
-        One batch of fewer rows among full ones is the last of a pass, and as it should be.
-        """
+    def _warn_of_shapes(self, shapes: object) -> None:
+        r"""Warn once of shapes that change, but not of one short batch at the end of a pass."""
         short = not self._after_other and _fewer_rows(self._shapes, shapes)
         self._after_other = True
         if short or self._warned or self._shapes is None:
@@ -261,40 +244,38 @@ class Compiled(Eager):
         return {"cpp_wrapper": True, "cpp.min_chunk_size": 4096}
 
 
-def shapes_of(tree: Any) -> Any:
+SEQUENCES, CONSTANTS = (tuple, list), (int, float, str)  # made once: used at each step
+
+
+def shapes_of(tree: object) -> object:
     r"""What a graph takes for granted of a plan, beside the numbers in its tensors."""
-    if tree is None or isinstance(tree, CONSTANTS):  # a compiler takes them as they are
-        return tree
     if isinstance(tree, Tensor):
         return tree.shape, tree.dtype
     if isinstance(tree, dict):
         return tuple([(key, shapes_of(value)) for key, value in tree.items()])
     if isinstance(tree, SEQUENCES):
         return tuple([shapes_of(value) for value in tree])
-    return type(tree)
+    # a compiler takes numbers and strings as they are
+    return tree if tree is None or isinstance(tree, CONSTANTS) else type(tree)
 
 
-def _fewer_rows(full: Any, other: Any) -> bool:
+def _fewer_rows(full: object, other: object) -> bool:
     r"""Whether shapes differ in nothing but the number of rows, of which the other has fewer."""
-    pairs: set[tuple[int, int]] = set()
-    first = False
+    changes: set[tuple[int, int, int]] = set()  # axis, size, other size
 
-    def compare(a: Any, b: Any) -> bool:
-        nonlocal first
+    def compare(a: object, b: object) -> bool:
         if isinstance(a, torch.Size) and isinstance(b, torch.Size) and len(a) == len(b):
-            changed = [i for i, (old, new) in enumerate(zip(a, b, strict=True)) if old != new]
-            first = first or 0 in changed
-            pairs.update((a[i], b[i]) for i in changed)
-            return len(changed) <= 1
+            different = [(i, a[i], b[i]) for i in range(len(a)) if a[i] != b[i]]
+            changes.update(different)
+            return len(different) <= 1
         if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
             return all(map(compare, a, b))
         return bool(a == b)
 
-    return compare(full, other) and first and len(pairs) == 1 and all(b < a for a, b in pairs)
-
-
-WARM_UP = 3
-r"""Steps run before the capture, so that libraries have chosen their kernels and workspaces."""
+    same = compare(full, other)
+    sizes = {(size, smaller) for _, size, smaller in changes}
+    rows = any(axis == 0 for axis, _, _ in changes)
+    return same and rows and len(sizes) == 1 and all(b < a for a, b in sizes)
 
 
 class Graph(Compiled):
@@ -311,9 +292,10 @@ class Graph(Compiled):
 
     def _fitting(self, plan: Plan) -> None:
         if self._captured is not None:
-            self._refill(plan)
+            for place, tensor in zip(self._places, leaves(plan), strict=True):
+                place.copy_(tensor)
             self._captured.replay()
-        elif self._calls < WARM_UP:
+        elif self._calls < 3:  # so that libraries choose their kernels and workspaces
             self._calls += 1
             with tensor_float():
                 super()._fitting(plan)
@@ -343,9 +325,166 @@ class Graph(Compiled):
             self._graph(*self._arguments)
         self._captured = captured
 
-    def _refill(self, plan: Plan) -> None:
-        for place, tensor in zip(self._places, leaves(plan), strict=True):
-            place.copy_(tensor)
-
     def _options(self) -> dict[str, Any]:
         return {"combo_kernels": True}  # one kernel for what many small parameters have in common
+
+
+WATCHED_STEPS = 8  # eager steps before the choice: enough to see that shapes change
+
+
+class Costs(NamedTuple):
+    r"""What compilation costs and saves, by the number of torch operations in an eager step.
+
+    Measured with MLPs (also with derivative losses), a convolutional net and transformers. Only the
+    ratios matter, which differ less between machines than the numbers do.
+
+    Attributes:
+        start: Seconds that any compilation takes.
+        per_operation: Seconds of compilation an operation.
+        saved: Seconds that a compiled step saves an operation.
+    """
+
+    start: float
+    per_operation: float
+    saved: float
+
+    def pay(self, operations: int, steps: float, seconds: float | None = None) -> bool:
+        r"""Whether a run is forecast to be shorter with compilation than without.
+
+        Arguments:
+            operations: The number of torch operations in an eager step.
+            steps: The number of steps that would be compiled.
+            seconds: The time limit of the run; compilation may take half of it.
+        """
+        compilation = self.start + self.per_operation * operations
+        in_time = seconds is None or compilation <= seconds / 2
+        return in_time and compilation < steps * operations * self.saved
+
+
+CPU = Costs(start=8.0, per_operation=0.05, saved=10e-6)
+CUDA = Costs(start=5.0, per_operation=0.03, saved=20e-6)
+
+
+class Automatic(Eager):
+    r"""Runs a few steps eagerly, then chooses once: eager or compiled.
+
+    The choice follows from the operations counted in the first step, the shapes of the first
+    batches, the number of steps and the time limit, never from a clock, so that equal calls run
+    equally. A checkpoint holds the choice, or what it will follow from.
+
+    Arguments:
+        update: How the student changes.
+        compiled: Makes the compiled engine, for the shapes as text.
+        costs: What compilation costs and saves on this device.
+        steps: The number of steps of the run.
+        seconds: Its time limit. Default: none.
+    """
+
+    def __init__(
+        self,
+        update: Update,
+        compiled: Callable[[str | None], Compiled],
+        costs: Costs,
+        steps: int,
+        seconds: float | None = None,
+    ) -> None:
+        super().__init__(update)
+        self._compiled, self._costs = compiled, costs
+        self._steps, self._seconds = steps, seconds
+        self._engine: Compiled | None = None
+        self._chosen = False
+        self._layouts: list[str] = []
+        self._operations = 0
+
+    def step(self, plan: Plan) -> None:
+        if not self._chosen and len(self._layouts) == WATCHED_STEPS:
+            self._choose()
+        if self._engine is not None:
+            self._engine.step(plan)
+            self.name, self.compile_seconds = self._engine.name, self._engine.compile_seconds
+        elif self._chosen:
+            super().step(plan)
+        else:
+            counter = _Operations()  # type: ignore[no-untyped-call]
+            with contextlib.nullcontext() if self._layouts else counter:
+                super().step(plan)
+            self._operations = self._operations or counter.number
+            self._layouts.append(str(shapes_of(plan)))
+
+    def _choose(self) -> None:
+        self._chosen = True
+        layout, count = Counter(self._layouts).most_common(1)[0]
+        fitting = self._steps * count / len(self._layouts)
+        if self._costs.pay(self._operations, fitting, self._seconds):
+            self._engine = self._compiled(layout)
+        elif self._costs.pay(self._operations, self._steps, self._seconds):
+            warnings.warn(
+                "engine: the shapes of the batches change, and a step is compiled for one shape; "
+                "running eagerly (batches that are all padded to one length can be compiled)",
+                stacklevel=3,
+            )
+
+    def state(self) -> dict[str, Any]:
+        if self._engine is not None:
+            return self._engine.state()
+        seen = {"engine": "auto", "layouts": list(self._layouts), "operations": self._operations}
+        return super().state() | ({} if self._chosen else seen)
+
+    def load(self, state: dict[str, Any]) -> None:
+        name = state.get("engine")
+        if name == "auto":
+            self._layouts, self._operations = list(state["layouts"]), state["operations"]
+        elif name is not None:  # chosen before the run was resumed
+            super().load(state)
+            self._chosen = True
+            if name == "compiled":
+                self._engine = self._compiled(None)
+                self._engine.load(state)
+                self.name = "compiled"
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    r"""Counts torch operations within a `with` block."""
+
+    number = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        self.number += 1
+        return func(*args, **(kwargs or {}))
+
+
+def make_engine(
+    name: str, objective: Objective, update: Update, steps: int, seconds: float | None = None
+) -> Eager:
+    r"""The engine by name; "auto" chooses after a few steps, as `Automatic` says."""
+    if name not in ("auto", "eager", "compiled"):
+        raise ArgumentError.unknown("engine", name, ("auto", "eager", "compiled", "accelerate"))
+    cuda = objective.device.type == "cuda"
+    compiled = partial(Graph if cuda else Compiled, update)
+    if name == "auto":
+        compiler = cuda or shutil.which("g++") or shutil.which("clang++")
+        if not compiler or _obstacle(objective, update) is not None:
+            return Eager(update)
+        return Automatic(update, compiled, CUDA if cuda else CPU, steps, seconds)
+    if name == "compiled":
+        if (reason := _obstacle(objective, update)) is None:
+            return compiled()
+        warnings.warn(f"engine: {reason}; running eagerly", stacklevel=2)
+    return Eager(update)
+
+
+def _obstacle(objective: Objective, update: Update) -> str | None:
+    r"""Why a step cannot be compiled whole, if that can be known beforehand."""
+    if not update.whole:
+        return f"{type(getattr(update, 'optimizer', update)).__name__} has no compiled form"
+    # torch's compiler takes 0-d float64 tensors for Python numbers, and drops what is written
+    for name, tensor in (*objective.named_parameters(), *objective.named_buffers()):
+        if tensor.ndim == 0 and tensor.dtype == torch.float64 and tensor.device.type == "cpu":
+            return f"a compiled step would not change {name!r}, a float64 number of no dimension"
+    return None

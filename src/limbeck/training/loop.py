@@ -2,129 +2,97 @@ r"""The loop: one for all three uses of distillation."""
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
+from limbeck.arguments import whole_number
 from limbeck.arrays import Batch, part_of, rows
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.evaluation import evaluating
 from limbeck.storage import files
+from limbeck.teachers.base import Teacher
+from limbeck.training.callbacks import as_callbacks
+from limbeck.training.config import Training
+from limbeck.training.engines import Eager
 from limbeck.training.objective import Objective, Plan
-from limbeck.training.settings import HeldOut, History, Plateau, Settings
-from limbeck.training.update import Progress, Update
+from limbeck.training.result import Failure, History
+from limbeck.training.update import Update
 
-if TYPE_CHECKING:
-    from limbeck.training.engines import Engine
-
-__all__ = ["Failure", "Run", "Step", "diagnose", "measured"]
-
-
-@dataclass(frozen=True)
-class Failure:
-    r"""A loss or gradient that was not finite.
-
-    Attributes:
-        step: The step at which it was met; the student is as it was before.
-        terms: The loss terms that were not finite, or whose gradients were not.
-        examples: The places in the batch.
-        batch: The batch itself.
-    """
-
-    step: int
-    terms: list[str]
-    examples: list[int]
-    batch: Batch
-
-    def __str__(self) -> str:
-        at = f"inputs {_few(self.examples)} of the batch" if self.examples else "the whole batch"
-        if self.examples and self.batch.index is not None:
-            at += f" (rows {_few(self.batch.index[self.examples].tolist())} of the data)"
-        return f"non-finite {', '.join(self.terms)} at step {self.step}, at {at}"
+__all__ = ["HeldOut", "Plateau", "Run", "Step", "diagnose"]
 
 
 def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
     r"""Find which terms and which inputs of a plan are not finite, by doing the step again."""
     buffers = dict(objective.named_buffers())
 
-    def again(parameters: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        copies = {name: buffer.clone() for name, buffer in buffers.items()}  # a look moves none
-        return functional_call(objective, {**parameters, **copies}, (plan,))
+    def evaluate(parameters: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        copies = {name: buffer.clone() for name, buffer in buffers.items()}
+        terms: tuple[Tensor, ...] = functional_call(objective, {**parameters, **copies}, (plan,))
+        return terms
 
     with torch.no_grad():
-        found = again({})
+        values = evaluate({})
     batch = objective.batch(plan)
-    bad = {name: ~each.isfinite() for name, each in zip(objective.names, found, strict=True)}
+    bad = {name: ~each.isfinite() for name, each in zip(objective.names, values, strict=True)}
     terms = [name for name, where in bad.items() if where.any()]
     if terms:
         where = torch.stack([bad[name] for name in terms]).any(0)
         return Failure(step, terms, where.nonzero().flatten().tolist(), batch)
     leaves = {name: p.detach() for name, p in objective.named_parameters() if p.requires_grad}
     for i, name in enumerate(objective.names):
-        gradients = grad(lambda p, i=i: again(p)[i].mean())(leaves)
+        gradients = grad(lambda p, i=i: evaluate(p)[i].mean())(leaves)
         if not all(g.isfinite().all() for g in gradients.values()):
             terms.append(f"gradient of {name}")
     return Failure(step, terms or ["gradient"], [], batch)
 
 
-def _few(numbers: list[int], most: int = 8) -> str:
-    more = f", … ({len(numbers)} in all)" if len(numbers) > most else ""
-    return ", ".join(map(str, numbers[:most])) + more
+class HeldOut(NamedTuple):
+    r"""Inputs on which the loss is measured, and the teacher of their targets."""
+
+    batch: Batch
+    teacher: Teacher
 
 
-BLOCK = 1000
-r"""Held-out inputs that are evaluated at once."""
-
-
-def measured(
-    objective: Objective, progress: Progress, settings: Settings, done: int, last: int
-) -> dict[str, float]:
-    r"""One entry of the history; the run is left as it is.
+@dataclass
+class Plateau:
+    r"""Watches a measure that should fall.
 
     Arguments:
-        objective: What is minimised.
-        progress: What the update wrote down since the last look.
-        settings: What else is measured: `held_out` and `metrics`.
-        done: The steps done.
-        last: The steps that were done at the last look.
+        patience: The number of evaluations in a row that may pass without a new best.
+        improvement: The fraction of its size by which the best must be beaten. Default: 1e-3.
     """
-    means = (progress.sums / (done - last)).tolist()
-    entry: dict[str, float] = {"step": done, "loss": means[-1]}
-    if len(objective.names) > 1:  # a term may be called "loss" too: the total stays
-        entry = entry | dict(zip(objective.names, means, strict=False)) | entry
-    entry["gradient_norm"] = progress.norm.item()
-    with evaluating(objective.student):
-        if settings.held_out is not None:
-            entry["held_out"] = _held_out(objective, settings.held_out)
-        for name, metric in (settings.metrics or {}).items():
-            entry[name] = float(metric(objective.student))
-    return entry
 
+    patience: int
+    improvement: float = 1e-3
+    best: float = field(default=math.inf, init=False)
+    since: int = field(default=0, init=False)
 
-def _held_out(objective: Objective, held_out: HeldOut) -> float:
-    r"""The mean loss; what it draws at random leaves the draws of later steps as they were."""
-    batch, teacher = held_out
-    state = objective.rng_state()
-    total = 0.0
-    try:
-        for start in range(0, rows(batch.x), BLOCK):
-            part = part_of(batch, start, BLOCK)
-            total += objective.at(part, teacher).double().sum().item()
-    finally:
-        objective.load_rng_state(state)
-    return total / rows(batch.x)
+    def __post_init__(self) -> None:
+        expected = "a whole number from 1, or None"
+        self.patience = whole_number("patience", self.patience, expected, least=1)
 
+    def look(self, measure: float) -> bool:
+        r"""Take a new measure, and return whether it is a new best."""
+        margin = self.improvement * abs(self.best) if math.isfinite(self.best) else 0.0
+        if measure < self.best - margin:
+            self.best, self.since = measure, 0
+            return True
+        self.since += 1
+        return False
 
-LOOK_BEHIND = 50
-r"""On a GPU, how many steps may be under way before anyone asks whether all is well."""
+    @property
+    def reached(self) -> bool:
+        return self.since >= self.patience
 
 
 @dataclass(frozen=True)
@@ -150,6 +118,10 @@ class Step:
         return self.run.objective.student
 
 
+CHECK_INTERVAL = 50
+r"""On a GPU, the number of steps that may be queued before their losses are checked."""
+
+
 class Run:
     r"""One distillation: iterate over it to take its steps.
 
@@ -157,93 +129,100 @@ class Run:
         objective: What is minimised.
         update: How the student changes, bound to the objective.
         engine: How a step runs.
-        settings: How long, and what else.
+        settings: Checked settings; batch_size None takes the inputs' own batches.
+        identity: Settings that must be the same for a checkpoint to be resumed.
+        held_out: Where the loss is measured at each evaluation. Default: nowhere.
     """
 
     def __init__(
-        self, objective: Objective, update: Update, engine: Engine, settings: Settings
+        self,
+        objective: Objective,
+        update: Update,
+        engine: Eager,
+        settings: Training,
+        identity: Mapping[str, Any],
+        held_out: HeldOut | None = None,
     ) -> None:
-        self.objective, self.update, self.engine, self.settings = (
-            objective,
-            update,
-            engine,
-            settings,
-        )
+        self.objective, self.update, self.engine = objective, update, engine
+        self.settings, self.identity, self.held_out = settings, identity, held_out
         self.history = History()
         self.done, self.spent = 0, 0.0
         self.stop_reason: str | None = None
         self.failure: Failure | None = None
         self.plateau = None if settings.patience is None else Plateau(settings.patience)
         self.best: dict[str, Tensor] = {}
-        self._looked = 0
-        self._torn = False  # whether a step or a look is half done
-        self._asked: tuple[str, BaseException | None] | None = None  # to stop, and what to raise
-        self._for_now = False  # whether the same call goes on after it
+        self.callbacks = as_callbacks(settings.callbacks) if settings.callbacks else ()
+        self.batch_size = settings.batch_size if isinstance(settings.batch_size, int) else None
+        self._every = settings.every or max(1, settings.steps // 50)
+        self._looked = 0  # the step of the last evaluation
+        self._torn = False  # whether a step or an evaluation is half done
+        self._stopping: tuple[str, BaseException | None] | None = None  # reason, error to raise
+        self._resumable = False  # whether the same call again continues after the stop
         self._asynchronous = objective.device.type == "cuda"
-        self._plans: deque[Plan] = deque(maxlen=LOOK_BEHIND)
-        if settings.checkpoint is not None:
-            files.check_folder(settings.checkpoint)
-            self._resume(settings.checkpoint)
+        self._plans: deque[Plan] = deque(maxlen=CHECK_INTERVAL)
+        self._folder = None if settings.checkpoint is None else Path(settings.checkpoint)
+        if self._folder is not None:
+            files.check_folder(self._folder)
+            self._resume(self._folder / files.FILE)
         self._written = self._state()
 
     @property
     def total(self) -> int:
-        r"""The number of steps that the run has in all."""
+        r"""The number of steps of the run."""
         return self.settings.steps
+
+    @property
+    def seconds(self) -> float:
+        r"""Wall-clock seconds so far, with those before the run was resumed."""
+        return self.spent
 
     def __iter__(self) -> Iterator[Step]:
         self._began = time.monotonic() - self.spent
         self._saved = (self.done, time.monotonic())
-        asked = {**(self.settings.identity or {}), "steps": self.settings.steps}
-        for callback in self.settings.callbacks:
-            callback.start(asked, self.history)
+        for callback in self.callbacks:
+            callback.start({**self.identity, "steps": self.total}, self.history)
         try:
             if self.done and self.stop_reason is None:
-                self._look_or_stop()  # the run may have been interrupted at a look
+                self._look_or_stop()  # the run may have been interrupted at an evaluation
             while self.stop_reason is None:
                 self._step()
                 if self.failure is None:
                     yield Step(self.done, self)
-                if self._asked is not None:
+                if self._stopping is not None:
                     self._look_or_stop()
         except (KeyboardInterrupt, GeneratorExit):
             if not self._torn:
                 self.save()
             raise
         finally:
-            for callback in self.settings.callbacks:
+            for callback in self.callbacks:
                 callback.end(self.stop_reason)
         self.save()
-        if self._asked is not None and self._asked[1] is not None:
-            raise self._asked[1]
+        if self._stopping is not None and self._stopping[1] is not None:
+            raise self._stopping[1]
 
     def stop(self, reason: str, error: BaseException | None = None) -> None:
         r"""Ask the run to stop; from anywhere, also another thread or a signal's handler.
 
-        The step under way is finished, and a look that is due is taken. Callbacks are told the
+        The present step is finished, and an evaluation that is due is made. Callbacks get the
         reason, a checkpoint is written if there is a folder for it, and the run ends as after its
-        last step. The same call again goes on from there. The first reason stays, and a run that
+        last step. The same call again continues from there. The first reason stays, and a run that
         has stopped is left as it is.
 
         Arguments:
             reason: Why, in words: the run's `stop_reason`.
-            error: What is raised once all that is done, if whoever takes the steps is not to go on.
+            error: Raised at the end. Default: none, and whoever takes the steps goes on.
         """
         if not isinstance(reason, str) or not reason:
             raise ArgumentError("reason", repr(reason), "words that say why")
-        if self.stop_reason is None and self._asked is None:
-            self._asked = (reason, error)
-
-    @property
-    def seconds(self) -> float:
-        r"""Wall-clock seconds so far, over all sittings."""
-        return self.spent
+        if self.stop_reason is None and self._stopping is None:
+            self._stopping = (reason, error)
 
     def _step(self) -> None:
         self._torn = True
-        if not self._asynchronous:  # the last will do, and its memory is used again while hot
+        if not self._asynchronous:  # the last plan is enough, and its memory is used again
             self._plans.clear()
-        plan = self.objective.draw(self.settings.batch_size)
+        plan = self.objective.draw(self.batch_size)
         self._plans.append(plan)
         if self.objective.randomness is None:
             self.engine.step(plan)
@@ -253,9 +232,9 @@ class Run:
         self.done += 1
         self._torn = False
         self.spent = time.monotonic() - self._began
-        ends = self._due or self._late or self._asked is not None
-        asks = not self._asynchronous or ends or self.done % LOOK_BEHIND == 0
-        if asks and not self.update.progress.alive.item():
+        ends = self._due or self._late or self._stopping is not None
+        check = not self._asynchronous or ends or self.done % CHECK_INTERVAL == 0
+        if check and not self.update.progress.alive.item():
             return self._fail()
         self._look_or_stop()
         if self._save_due:
@@ -264,9 +243,9 @@ class Run:
 
     @property
     def _due(self) -> bool:
-        r"""Whether a look is due after the present step, and has not been taken."""
-        last = self.done >= self.settings.steps
-        return self._looked < self.done and (last or self.done % self.settings.every == 0)
+        r"""Whether an evaluation is due after the present step, and has not been made."""
+        last = self.done >= self.total
+        return self._looked < self.done and (last or self.done % self._every == 0)
 
     @property
     def _late(self) -> bool:
@@ -275,37 +254,63 @@ class Run:
     def _look_or_stop(self) -> None:
         if self._due:
             self._look()
-        if self.stop_reason is None:
-            if self.done >= self.settings.steps:
-                self.stop_reason = f"all {self.settings.steps:,} steps done"
-            elif self._late:
-                seconds = f"{self.settings.seconds:g}"
-                compiling = self.engine.compile_seconds
-                of_it = f", after {compiling:.1f} s of compilation" if compiling else ""
-                self.stop_reason = f"time: {seconds} s were up at step {self.done:,}{of_it}"
-                self._for_now = True
-            elif self._asked is not None:
-                self.stop_reason, self._for_now = self._asked[0], True
+        if self.stop_reason is not None:
+            return
+        if self.done >= self.total:
+            self.stop_reason = f"all {self.total:,} steps done"
+        elif self._late:
+            limit, compiling = f"{self.settings.seconds:g} s", self.engine.compile_seconds
+            part = f", after {compiling:.1f} s of compilation" if compiling else ""
+            self.stop_reason = f"time limit of {limit} reached at step {self.done:,}{part}"
+            self._resumable = True
+        elif self._stopping is not None:
+            self.stop_reason, self._resumable = self._stopping[0], True
 
     def _look(self) -> None:
-        r"""Measure first and write down then, so that an interrupted look can be taken again."""
-        progress = self.update.progress
-        entry = measured(self.objective, progress, self.settings, self.done, self._looked)
+        r"""Measure first and record then, so that an interrupted evaluation can be made again."""
+        entry = self.measure()
         self._torn = True
-        progress.sums.zero_()
+        self.update.progress.sums.zero_()
         self._looked = self.done
         self.history.append(**entry)
+        student = self.objective.student
         if self.plateau is not None:
             if self.plateau.look(entry["held_out"]):
-                self.best = _copied(self.objective.student.state_dict())
+                self.best = {name: t.detach().clone() for name, t in student.state_dict().items()}
             elif self.plateau.reached:
-                if self.best:  # none was, if no measure was finite
-                    self.objective.student.load_state_dict(self.best)
+                if self.best:  # there is none if no measure was finite
+                    student.load_state_dict(self.best)
                 best = f"{self.plateau.best:.4g}"
-                self.stop_reason = f"plateau: the held-out loss was {best} and got no better"
+                self.stop_reason = f"plateau: the held-out loss (best {best}) stopped improving"
         self._torn = False
-        for callback in self.settings.callbacks:
+        for callback in self.callbacks:
             callback.look(entry)
+
+    def measure(self) -> dict[str, float]:
+        r"""One entry of the history; the run is left as it is."""
+        progress, names = self.update.progress, self.objective.names
+        means = (progress.sums / (self.done - self._looked)).tolist()
+        entry: dict[str, float] = {"step": self.done, "loss": means[-1]}
+        if len(names) > 1:  # a term may be called "loss" too: the total stays
+            entry = entry | dict(zip(names, means, strict=False)) | entry
+        entry["gradient_norm"] = progress.norm.item()
+        with evaluating(self.objective.student):
+            if self.held_out is not None:
+                entry["held_out"] = self._held_out_loss(*self.held_out)
+            for name, metric in (self.settings.metrics or {}).items():
+                entry[name] = float(metric(self.objective.student))
+        return entry
+
+    def _held_out_loss(self, batch: Batch, teacher: Teacher, block: int = 1000) -> float:
+        r"""The mean loss, in blocks; the random draws of later steps stay as they were."""
+        state, total = self.objective.rng_state(), 0.0
+        try:
+            for start in range(0, rows(batch.x), block):
+                part = part_of(batch, start, block)
+                total += self.objective.at(part, teacher).double().sum().item()
+        finally:
+            self.objective.load_rng_state(state)
+        return total / rows(batch.x)
 
     def _fail(self) -> None:
         good = int(self.update.progress.done.item())
@@ -317,7 +322,7 @@ class Run:
 
     @property
     def _save_due(self) -> bool:
-        if self.settings.checkpoint is None:
+        if self._folder is None:
             return False
         step, moment = self._saved
         every = self.settings.checkpoint_every
@@ -328,60 +333,58 @@ class Run:
         return self.done, self._looked, self.stop_reason
 
     def save(self) -> None:
-        r"""Write a checkpoint, if a folder was given and there is anything new."""
-        if self.settings.checkpoint is None or self._state() == self._written:
+        r"""Write a checkpoint, if there is a folder for it and anything new."""
+        if self._folder is None or self._state() == self._written:
             return
         if self.stop_reason is None and not self.update.progress.alive.item():
             self._fail()
-        tensors = {
-            **{f"student.{k}": v for k, v in self.objective.student.state_dict().items()},
-            **{f"update.{k}": v for k, v in self.update.tensors().items()},
-            **{f"draws.{k}": v for k, v in self.objective.rng_state().items()},
-            **{f"best.{k}": v for k, v in self.best.items()},
+        groups = {
+            "student": self.objective.student.state_dict(),
+            "update": self.update.tensors(),
+            "draws": self.objective.rng_state(),
+            "best": self.best,
         }
+        tensors = {f"{g}.{name}": t for g, group in groups.items() for name, t in group.items()}
         about = {
-            "identity": dict(self.settings.identity or {}),
+            "identity": dict(self.identity),
             "done": self.done,
-            "steps": self.settings.steps,
+            "steps": self.total,
             "looked": self._looked,
             "seconds": self.spent,
             "engine": self.engine.state(),
-            "stop_reason": None if self._for_now else self.stop_reason,
-            "history": dict(self.history),
+            "stop_reason": None if self._resumable else self.stop_reason,
+            "history": self.history,
             "plateau": None if self.plateau is None else [self.plateau.best, self.plateau.since],
         }
-        files.write(self.settings.checkpoint / files.FILE, tensors, about)
+        files.write(self._folder / files.FILE, tensors, about)
         self._saved, self._written = (self.done, time.monotonic()), self._state()
 
-    def _resume(self, folder: Path) -> None:
-        path = folder / files.FILE
+    def _resume(self, path: Path) -> None:
         if not path.exists():
             return
         tensors, about = files.read(path)
-        present = dict(self.settings.identity or {})
-        if found := files.differences(about["identity"], present):
+        folder, device = path.parent, self.objective.device
+        if changed := files.differences(about["identity"], dict(self.identity)):
             raise CheckpointError(
-                f"checkpoint: {folder} belongs to another run: {'; '.join(found)}"
+                f"checkpoint: {folder} belongs to another run: {'; '.join(changed)}"
             )
         if bool(tensors.get("update.progress.alive", True)):  # a run that failed takes no steps
             self._refuse_other_steps(folder, about["done"], about["steps"])
         files.load_weights(self.objective.student, files.under("student.", tensors), path)
         self.update.load(files.under("update.", tensors), path)
         self.objective.load_rng_state(files.under("draws.", tensors))
-        self.best = {
-            k: v.to(self.objective.device) for k, v in files.under("best.", tensors).items()
-        }
+        self.best = {k: v.to(device) for k, v in files.under("best.", tensors).items()}
         self.engine.load(about.get("engine", {}))
         self.history = History(about["history"])
         self.done, self._looked, self.spent = about["done"], about["looked"], about["seconds"]
         if self.plateau is not None and about["plateau"] is not None:
             self.plateau.best, self.plateau.since = about["plateau"]
-        if about["steps"] >= self.settings.steps or not self.update.progress.alive.item():
+        if about["steps"] >= self.total or not self.update.progress.alive.item():
             self.stop_reason = about["stop_reason"]
 
     def _refuse_other_steps(self, folder: Path, done: int, saved: int) -> None:
-        r"""Refuse another number of steps, if the steps done would have been others with it."""
-        steps = self.settings.steps
+        r"""Refuse another number of steps, if it would have changed the steps done."""
+        steps = self.total
         same = getattr(self.update, "same_until", None)
         if saved == steps or not done or (same is not None and same(done, saved)):
             return
@@ -395,7 +398,3 @@ class Run:
             "the same student or the trained one; for runs that are to be prolonged, a schedule "
             "that does not depend on their number, as 'constant' or 'robbins-monro'"
         )
-
-
-def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in state.items()}

@@ -2,7 +2,7 @@ r"""The objective of a distillation: inputs, teacher, loss and student bound int
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -10,42 +10,37 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
-from limbeck.arrays import Batch, X, as_batch, floats, input_dtype, rows
+from limbeck.arrays import Batch, X, as_batch, floats, input_dtype, label, rows
 from limbeck.errors import ArgumentError, InexactTeacherError
 from limbeck.evaluation import Evaluated, close_taps
 from limbeck.inputs.base import Inputs
-from limbeck.losses.base import Draws, Loss, Probe
+from limbeck.losses.base import Drawn, Draws, Loss, Probe
 from limbeck.storage.files import under
 from limbeck.teachers.base import Teacher, misfit, output_form, settle_form
 
-__all__ = ["Objective", "OwnRandomness", "Plan", "global_state"]
-
-
-def global_state(device: torch.device) -> Tensor:
-    r"""The state of torch's own generator for a device."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+__all__ = ["Objective", "Plan"]
 
 
 class OwnRandomness:
-    r"""Lends its own seeded state to torch's generator, and takes it back with what was drawn.
-
-    Arguments:
-        device: The device whose generator it is.
-        seed: Where to start.
-    """
+    r"""A seeded state that torch's global generator has within a `with` block, and only there."""
 
     def __init__(self, device: torch.device, seed: int) -> None:
         self.device = device
         self.state = torch.Generator(device).manual_seed(seed).get_state()
 
+    def current(self) -> Tensor:
+        r"""The present state of torch's global generator of the device."""
+        cuda = self.device.type == "cuda"
+        return torch.cuda.get_rng_state(self.device) if cuda else torch.get_rng_state()
+
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        outer = global_state(self.device)
+        outer = self.current()
         self._set(self.state)
         try:
             yield
         finally:
-            self.state = global_state(self.device)
+            self.state = self.current()
             self._set(outer)
 
     def _set(self, state: Tensor) -> None:
@@ -63,16 +58,16 @@ class Objective(nn.Module):
     r"""⟨E(x, θ)⟩ over inputs x, as a function of the trained parameters.
 
     What is random or stateful happens in `draw`; `forward` is a pure function of the plan and of
-    this module's parameters: the student's, and those of regressors that some losses train along.
+    this module's parameters: the student's, and those of modules that some losses train as well.
 
     Arguments:
         teacher: A frozen source of targets.
         student: The module to be trained.
         inputs: A source of inputs, on the student's device.
         loss: The loss.
-        student_output: The form of the student's outputs, or "auto".
-        seed: Seeds the losses' own draws.
-        probe_size: The inputs on which everything is tried before the first step.
+        student_output: The form of the student's outputs. Default: "auto".
+        seed: Seeds the losses' own draws. Default: 0.
+        probe_size: The number of inputs for the checks before the first step. Default: 8.
     """
 
     def __init__(
@@ -92,15 +87,15 @@ class Objective(nn.Module):
         self.coefficients = [c for c, _ in loss]
         self.terms = [term for _, term in loss]
         self.names = _distinct([term.name for term in self.terms])
-        # what the losses want of the teacher
+        # what the losses need of the teacher
         self.asks = frozenset[str]().union(*(term.asks for term in self.terms))
         self._draw = any(type(term).draw is not Loss.draw for term in self.terms)
         self.device = next((p.device for p in student.parameters()), torch.device("cpu"))
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.form = output_form("student_output", student, student_output)
-        self._said = student_output != "auto"
+        self._declared = student_output != "auto"
         inputs.bind(self.at)
-        self.settle(probe_size)
+        self._check_models(probe_size)
 
     @property
     def teacher(self) -> Teacher:
@@ -110,8 +105,8 @@ class Objective(nn.Module):
     def teacher(self, teacher: Teacher) -> None:
         self._teacher = [teacher]
 
-    def settle(self, probe_size: int) -> None:
-        r"""Look at both models at a few inputs and refuse what does not fit, before any step."""
+    def _check_models(self, probe_size: int) -> None:
+        r"""Evaluate both models at a few inputs and refuse what does not fit, before any step."""
         needs = {term.needs for term in self.terms} - {""}
         if len(needs) > 1:
             expected = "losses on one kind of outputs: classes, values or densities"
@@ -121,58 +116,59 @@ class Objective(nn.Module):
         batch = as_batch(self.inputs.probe(probe_size))
         n = rows(batch.x)
         own = OwnRandomness(self.device, self.generator.initial_seed())
-        with torch.no_grad(), _buffers_kept(self.student), own():
+        with torch.no_grad(), _keep_buffers(self.student), own():
             if self.asks:
                 self.teacher.settle(batch, need)
-            before = global_state(self.device)
+            before = own.current()
             raw = self._student_raw(batch.x, need)
-            draws = not torch.equal(before, global_state(self.device))
+            draws = not torch.equal(before, own.current())
             self.form = settle_form("student_output", "student", raw, *self._student_form(need), n)
             if "derivatives" in self.asks:
                 self.teacher.refuse_derivatives(repr(self.loss))
             self._refuse_batch_statistics()
-            seen = Evaluated(self.student, batch.x, self.form)
-            self.outputs = self._outputs(seen, need)
-            taught = self.teacher.view(batch, self.teacher.draw(n)) if self.asks else seen
-            taught.who, seen.who = "teacher", "student"
-            with torch.random.fork_rng(devices=[]):  # what is trained along starts by our seed
+            student = Evaluated(self.student, batch.x, self.form)
+            self.outputs = self._outputs(student, need)
+            teacher = self.teacher.view(batch, self.teacher.draw(n)) if self.asks else student
+            teacher.who, student.who = "teacher", "student"
+            with torch.random.fork_rng(devices=[]):  # modules of the losses start from our seed
                 torch.default_generator.manual_seed(self.generator.initial_seed())
-                extras = [term.bind(Probe(seen, taught, batch)) for term in self.terms]
+                extras = [term.bind(Probe(student, teacher, batch)) for term in self.terms]
         self.extras = nn.ModuleList([extra for extra in extras if extra is not None])
         self._like = batch.x
         self.randomness = own if draws else None
 
-    def _student_raw(self, x: X, need: str) -> Any:
+    def _student_raw(self, x: X, need: str) -> Tensor:
         dtype = input_dtype(self.student)
         for name, part in floats(x).items():
             if dtype is not None and part.dtype != dtype:
                 raise ArgumentError(
-                    f"inputs{f'[{name!r}]' if name else ''}",
-                    f"{part.dtype}",
-                    f"the student's {dtype}",
+                    label("inputs", name), f"{part.dtype}", f"the student's {dtype}"
                 )
         try:
             if need == "density":
                 return Evaluated(self.student, x, self.form).log_density()
-            return self.student(x)
+            raw: Tensor = self.student(x)
+            return raw
         except (RuntimeError, ArgumentError) as error:
             raise misfit("student", x, error) from error
 
     def _student_form(self, need: str) -> tuple[str, str]:
-        r"""The student's form so far and what is needed of it, in the light of the teacher's."""
-        taught = self.teacher.form if self.asks else ""
-        if "values" in (need, taught) and self.form == "logits" and not self._said:
+        r"""The student's form so far and what is needed of it, by the teacher's form."""
+        target = self.teacher.form if self.asks else ""
+        if "values" in (need, target) and self.form == "logits" and not self._declared:
             return "values", need  # a net that ends in a linear layer does for regression too
-        if not need and taught in forms.FORMS[:3] and self.form == "auto":
+        if not need and target in forms.FORMS[:3] and self.form == "auto":
             return self.form, "probabilities"
         return self.form, need
 
-    def _outputs(self, seen: Evaluated, need: str) -> int:
+    @staticmethod
+    def _outputs(student: Evaluated, need: str) -> int:
         if need == "density":
             return 1
-        if seen.raw().ndim > 2:
-            return forms.values(seen.raw()).shape[1]
-        return (seen.log_probabilities() if need == "probabilities" else seen.values()).shape[1]
+        if student.raw().ndim > 2:
+            return forms.values(student.raw()).shape[1]
+        classes = need == "probabilities"
+        return (student.log_probabilities() if classes else student.values()).shape[1]
 
     def _refuse_by_statistics(self) -> None:
         if self.asks and self.teacher.source is None:
@@ -204,11 +200,10 @@ class Objective(nn.Module):
         r"""Everything random of one step at n inputs, or at the next of the inputs' own batches."""
         plan: Plan = {"inputs": self.inputs.own_batch() if n is None else self.inputs.draw(n)}
         n = rows(self.batch(plan).x) if n is None else n
-        if self.asks:
-            if self.teacher.opaque:
-                plan["teacher"] = self.teacher.prepare(as_batch(self.inputs.build(plan["inputs"])))
-            else:
-                plan["teacher"] = self.teacher.draw(n)
+        if self.asks and self.teacher.opaque:
+            plan["teacher"] = self.teacher.prepare(self.batch(plan))
+        elif self.asks:
+            plan["teacher"] = self.teacher.draw(n)
         plan["loss"] = [None] * len(self.terms)
         if self._draw:
             draws = self._draws(n, self.teacher)
@@ -225,38 +220,39 @@ class Objective(nn.Module):
     def forward(self, plan: Plan) -> tuple[Tensor, ...]:
         r"""Each term's loss at each example, (n,), with its importance, without coefficients."""
         batch = self.batch(plan)
-        student = Evaluated(self.student, batch.x, self.form)
-        teacher = self.teacher.view(batch, plan.get("teacher")) if self.asks else student
-        found = tuple(
-            term(student, teacher, batch, drawn)
-            for term, drawn in zip(self.terms, plan["loss"], strict=True)
-        )
-        return found if batch.weight is None else tuple(batch.weight * each for each in found)
+        values = self._terms(batch, self.teacher, plan.get("teacher"), plan["loss"])
+        return values if batch.weight is None else tuple(batch.weight * each for each in values)
 
-    def total(self, found: tuple[Tensor, ...]) -> Tensor:
+    def _terms(
+        self, batch: Batch, teacher: Teacher, targets: object, draws: Iterable[Drawn]
+    ) -> tuple[Tensor, ...]:
+        student = Evaluated(self.student, batch.x, self.form)
+        view = teacher.view(batch, targets) if self.asks else student
+        each = zip(self.terms, draws, strict=True)
+        return tuple([term(student, view, batch, drawn) for term, drawn in each])
+
+    def total(self, values: tuple[Tensor, ...]) -> Tensor:
         r"""The loss of each example, (n,), from its terms."""
-        return sum(c * each for c, each in zip(self.coefficients, found, strict=True))  # type: ignore[return-value]
+        return sum(c * each for c, each in zip(self.coefficients, values, strict=True))  # type: ignore[return-value]
 
     @torch.no_grad()
     def at(self, batch: Batch, teacher: Teacher | None = None) -> Tensor:
         r"""The present loss of each example of a batch, (n,), without its weight."""
-        n, teacher = rows(batch.x), teacher or self.teacher
-        seen = taught = Evaluated(self.student, batch.x, self.form)
+        n, teacher, targets = rows(batch.x), teacher or self.teacher, None
         if self.asks:
-            drawn = teacher.prepare(batch) if teacher.opaque else teacher.draw(n)
-            taught = teacher.view(batch, drawn)
+            targets = teacher.prepare(batch) if teacher.opaque else teacher.draw(n)
         draws = self._draws(n, teacher)
-        with _buffers_kept(self.student):
-            found = tuple(term(seen, taught, batch, term.draw(draws)) for term in self.terms)
-        return self.total(found)
+        with _keep_buffers(self.student):
+            drawn = [term.draw(draws) for term in self.terms]
+            return self.total(self._terms(batch, teacher, targets, drawn))
 
     def release(self) -> None:
-        r"""Give both models back as they came, but for the student's parameters."""
+        r"""Restore modes and hooks of both models."""
         self.teacher.release()
         close_taps(self.student)
 
     def rng_state(self) -> dict[str, Tensor]:
-        r"""All that goes on drawing: losses, a student with dropout, inputs, a live teacher."""
+        r"""The states of all generators: of losses, student, inputs and a live teacher."""
         return {
             "loss.generator": self.generator.get_state(),
             **({} if self.randomness is None else {"student.generator": self.randomness.state}),
@@ -273,13 +269,13 @@ class Objective(nn.Module):
 
 
 @contextmanager
-def _buffers_kept(student: nn.Module) -> Iterator[None]:
-    r"""Look at a student without moving its running statistics."""
-    kept = [(buffer, buffer.clone()) for buffer in student.buffers()]
+def _keep_buffers(student: nn.Module) -> Iterator[None]:
+    r"""Restore a student's running statistics after the block."""
+    copies = [(buffer, buffer.clone()) for buffer in student.buffers()]
     try:
         yield
     finally:
-        for buffer, before in kept:
+        for buffer, before in copies:
             buffer.copy_(before)
 
 

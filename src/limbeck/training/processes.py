@@ -3,40 +3,31 @@ r"""Several processes that train one student on the mean of their gradients."""
 from __future__ import annotations
 
 import hashlib
-import os
+import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from limbeck.arrays import as_batch, leaves, part_of, rows
+from limbeck.arrays import X, as_batch, leaves, part_of, rows
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.inputs.base import Inputs
+from limbeck.training.config import Training, launched_processes
 from limbeck.training.engines import Eager
 from limbeck.training.objective import Objective
 from limbeck.training.update import GradientUpdate, Update
 
-__all__ = ["APART", "Distributed", "launched_processes", "processes", "refuse_wrapped"]
+__all__ = ["Distributed", "share"]
 
-APART = 1_000_003
-r"""How far the seeds of two processes are apart, so that each sees other inputs."""
+APART = 1_000_003  # between the seeds of two processes, so that each gets other inputs
 
-LAUNCHED = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
-r"""Where launchers (torchrun, accelerate launch, mpirun) say how many processes they started."""
-
-WRAPPERS = {
-    "torch": ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"),
-    "deepspeed": ("DeepSpeedEngine",),
-}
-r"""Classes of modules that spread their work over processes, by package."""
-
+# Two processes that draw from few different rows may agree on some of them by chance.
 COMPARED_BATCHES, COMPARED_ROWS = 32, 8
-r"""How many batches of how many rows processes compare before they are taken for the same: two
-processes that draw from few different rows may agree on some of them by chance."""
 
 
-def processes(cpu: bool) -> Any:
-    r"""Accelerate's word on how many processes there are, which this is, and its device."""
+def _processes(cpu: bool) -> Any:
+    r"""Accelerate's state: how many processes there are, which this is, and its device."""
     try:
         from accelerate import PartialState
     except ImportError:
@@ -46,49 +37,28 @@ def processes(cpu: bool) -> Any:
     return PartialState(cpu=cpu)
 
 
-def launched_processes() -> int:
-    r"""How many processes this one was started with, as far as torch or a launcher knows."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_world_size()
-    named = (os.environ.get(name, "") for name in LAUNCHED)
-    return max((int(number) for number in named if number.isdecimal()), default=1)
-
-
-def refuse_wrapped(student: nn.Module) -> None:
-    r"""Refuse a student, or a part of it, that already spreads its work over devices.
-
-    limbeck takes gradients by `torch.func`, which passes by the hooks of such wrappers: without
-    them each process would train on its own.
-    """
-    for name, module in student.named_modules():
-        kind = _wrapper(module)
-        if kind is not None:
-            where = f"the part {name!r}, " if name else ""
-            raise ArgumentError(
-                "student",
-                f"{where}a module wrapped in {kind}, whose averaging of gradients would not run",
-                "the module itself (student.module); for several processes engine='accelerate', "
-                "which averages gradients and buffers",
-            )
-    for name, tensor in (*student.named_parameters(), *student.named_buffers()):
-        if hasattr(tensor, "placements") and hasattr(tensor, "device_mesh"):  # a DTensor
-            raise ArgumentError(
-                "student",
-                f"{name!r}, which is sharded over devices ({type(tensor).__name__})",
-                "a module that is whole in each process; for several processes engine='accelerate'",
-            )
-
-
-def _wrapper(module: nn.Module) -> str | None:
-    r"""The name of the wrapper that a module is, if it is one."""
-    if isinstance(module, nn.DataParallel):
-        return "DataParallel" if len(module.device_ids) > 1 else None
-    for kind in type(module).__mro__:
-        package = kind.__module__.split(".")[0]
-        if kind.__name__ in WRAPPERS.get(package, ()):
-            return kind.__name__
-    return None
+def share(training: Training) -> tuple[Training, torch.device, int]:
+    r"""This process's settings, device and seed; settings that need one process are refused."""
+    state = _processes(cpu=training.device == "cpu" or not torch.cuda.is_available())
+    if (count := launched_processes()) > state.num_processes:
+        raise ArgumentError(
+            "engine",
+            f"'accelerate' in one of {count} processes, where Accelerate knows of "
+            f"{state.num_processes}",
+            "a launch by `accelerate launch` or `torchrun`, with no Accelerate state made before",
+        )
+    if state.num_processes == 1:
+        warnings.warn(
+            "engine: 'accelerate' runs in a single process here; start the script by `accelerate "
+            "launch --num_processes 2` or `torchrun --nproc-per-node 2` for two",
+            stacklevel=4,
+        )
+    for name in ("checkpoint", "seconds"):
+        if state.num_processes > 1 and getattr(training, name) is not None:
+            raise ArgumentError(name, getattr(training, name), "None with several processes")
+    if not state.is_main_process:
+        training = replace(training, progress=False, callbacks=None)
+    return training, state.device, training.seed + APART * state.process_index
 
 
 class Distributed(Eager):
@@ -143,7 +113,7 @@ def _refuse_synchronized(student: nn.Module) -> None:
             )
 
 
-def _refuse_equal_inputs(source: Inputs, probe: Any) -> None:
+def _refuse_equal_inputs(source: Inputs, probe: X) -> None:
     r"""Refuse inputs of which two processes draw the same rows.
 
     Sources that draw from the generator they are given differ by its seed. An IterableDataset, a
@@ -184,11 +154,10 @@ def _all_different(digest: str) -> bool:
     return len(set(gathered)) == len(gathered)
 
 
-def _digest(x: Any) -> str:
-    found = hashlib.sha256()
+def _digest(x: X) -> str:
+    digest = hashlib.sha256()
     for tensor in leaves(x):
-        found.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        found.update(
-            tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()
-        )
-    return found.hexdigest()
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        values = tensor.detach().cpu().flatten().contiguous()
+        digest.update(values.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

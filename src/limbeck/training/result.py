@@ -1,10 +1,11 @@
-r"""What a distillation gives back: the student, why it stopped, how long it took."""
+r"""What a distillation returns: the student, its history, why it stopped, how long it took."""
 
 from __future__ import annotations
 
 import importlib
 import io
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,32 +14,79 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import files
-from limbeck.training.loop import Failure
-from limbeck.training.settings import History
 
-__all__ = ["Result", "from_spec", "load", "spec_of"]
+__all__ = ["Failure", "History", "Result", "from_spec", "load", "spec_of"]
 
 STUDENT, ABOUT = "student.safetensors", "result.json"
 FORMAT = "limbeck-student-1"
 
 
+class History(dict[str, list[float]]):
+    r"""Columns by name: "step", "loss", "gradient_norm", and what else a run measures.
+
+    That is each of several loss terms, "held_out" inputs, and the user's metrics. Losses are means
+    over the steps since the evaluation before.
+    """
+
+    def __init__(self, columns: Mapping[str, list[float]] | None = None) -> None:
+        super().__init__({name: list(values) for name, values in (columns or {}).items()})
+
+    def append(self, **entry: float) -> None:
+        r"""Add one evaluation."""
+        for name, value in entry.items():
+            self.setdefault(name, []).append(value)
+
+    def __repr__(self) -> str:
+        count = len(next(iter(self.values()), []))
+        return f"History({count} evaluations of {', '.join(self)})"
+
+
+@dataclass(frozen=True)
+class Failure:
+    r"""A loss or gradient that was not finite.
+
+    Attributes:
+        step: The step at which it happened; the student is as it was before.
+        terms: The loss terms that were not finite, or whose gradients were not.
+        examples: The positions in the batch.
+        batch: The batch itself.
+    """
+
+    step: int
+    terms: list[str]
+    examples: list[int]
+    batch: Batch
+
+    def __str__(self) -> str:
+        at = f"inputs {_listed(self.examples)} of the batch" if self.examples else "the whole batch"
+        if self.examples and self.batch.index is not None:
+            at += f" (rows {_listed(self.batch.index[self.examples].tolist())} of the data)"
+        return f"non-finite {', '.join(self.terms)} at step {self.step}, at {at}"
+
+
+def _listed(numbers: list[int], most: int = 8) -> str:
+    more = f", … ({len(numbers)} in all)" if len(numbers) > most else ""
+    return ", ".join(map(str, numbers[:most])) + more
+
+
 @dataclass(repr=False)
 class Result:
-    r"""A distilled student and its story.
+    r"""A distilled student and how it was trained.
 
     Attributes:
         student: The trained module.
         history: Lists by name: "step", "loss", loss terms, metrics.
-        steps: How many steps changed the student.
+        steps: The number of steps that changed the student.
         stop_reason: Why it stopped, in words.
         seconds: Wall-clock seconds.
-        engine: Which engine ran the steps.
-        settings: What was asked for, in words and numbers.
+        engine: The engine that ran the steps.
+        settings: The settings of the run, in words and numbers.
         failure: Where a loss was not finite, if one was.
-        processes: How many processes took each step together.
-        compile_seconds: How many of the seconds went into compilation.
+        processes: The number of processes that took each step together.
+        compile_seconds: How many of the seconds were compilation.
     """
 
     student: nn.Module
@@ -53,20 +101,12 @@ class Result:
     compile_seconds: float = 0.0
 
     def save(self, folder: str | Path) -> Path:
-        r"""Write the student (safetensors) and its story (JSON) into a folder."""
+        r"""Write the student (safetensors) and the rest (JSON) into a folder."""
         folder = Path(folder)
         spec = spec_of(self.student)
         files.write(folder / STUDENT, self.student.state_dict(), {"spec": spec}, FORMAT)
-        about = {
-            "steps": self.steps,
-            "stop_reason": self.stop_reason,
-            "seconds": self.seconds,
-            "engine": self.engine,
-            "processes": self.processes,
-            "compile_seconds": self.compile_seconds,
-            "settings": self.settings,
-            "history": dict(self.history),
-        }
+        names = ("steps", "stop_reason", "seconds", "engine", "processes", "compile_seconds")
+        about = {name: getattr(self, name) for name in (*names, "settings", "history")}
         files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
         return folder
 
@@ -75,15 +115,16 @@ class Result:
 
         Arguments:
             path: A name that ends in .onnx, .pt2 or .npz, or a folder for plain NumPy.
-            format: As of `limbeck.export.export`.
+            format: As of `limbeck.export.export`. Default: "auto", by the path.
             options: Likewise: report, title, card.
         """
-        import limbeck  # exporting stands above training, and is called by the front door
+        import limbeck  # export stands above training in the order of imports
 
-        return limbeck.export.export(self, path, format, **options)
+        exported: Path = limbeck.export.export(self, path, format, **options)
+        return exported
 
     def portable(self) -> Any:
-        r"""What leaves when it is exported: see `limbeck.export.portable`."""
+        r"""What is exported: see `limbeck.export.portable`."""
         import limbeck
 
         return limbeck.export.of_result(self)
@@ -95,38 +136,30 @@ class Result:
             return self.engine
         return f"{self.engine}, {self.processes} process{'es' if self.processes > 1 else ''}"
 
-    @property
-    def _compilation(self) -> str:
-        return f" ({self.compile_seconds:.1f} of them compilation)" if self.compile_seconds else ""
-
     def table(self) -> Table:
         r"""The result as a table."""
         table = Table(title="distillation", title_justify="left", show_header=False)
         count = sum(p.numel() for p in self.student.parameters())
-        rows = {
-            "student": f"{type(self.student).__name__}, {count:,} parameters",
-            "objective": str(self.settings.get("loss", "")),
-            "steps": f"{self.steps:,} ({self.ran_by})",
-            "seconds": f"{self.seconds:.1f}{self._compilation}",
-            "stopped": self.stop_reason,
-        }
+        compiling = self.compile_seconds
+        table.add_row("student", f"{type(self.student).__name__}, {count:,} parameters")
+        table.add_row("objective", str(self.settings.get("loss", "")))
+        table.add_row("steps", f"{self.steps:,} ({self.ran_by})")
+        part = f" ({compiling:.1f} of them compilation)" if compiling else ""
+        table.add_row("seconds", f"{self.seconds:.1f}{part}")
+        table.add_row("stopped", self.stop_reason)
         for name, values in self.history.items():
             if name != "step" and values:
-                rows[name] = f"{values[0]:.4g} → {values[-1]:.4g}"
-        for name, value in rows.items():
-            table.add_row(name, value)
+                table.add_row(name, f"{values[0]:.4g} → {values[-1]:.4g}")
         return table
 
     def __str__(self) -> str:
         console = Console(width=100, record=True, file=io.StringIO())
         console.print(self.table())
         loss = self.history.get("loss", [])
-        fell = (
-            f"the loss went from {loss[0]:.4g} to {loss[-1]:.4g}"
-            if loss
-            else "nothing was measured"
-        )
-        return console.export_text() + f"In {self.steps:,} steps and {self.seconds:.1f} s {fell}."
+        change = "nothing was measured"
+        if loss:
+            change = f"the loss went from {loss[0]:.4g} to {loss[-1]:.4g}"
+        return console.export_text() + f"In {self.steps:,} steps and {self.seconds:.1f} s {change}."
 
     __repr__ = __str__
 
@@ -140,18 +173,17 @@ def load(folder: str | Path, student: nn.Module | None = None) -> Result:
     """
     folder = Path(folder)
     if not (folder / STUDENT).exists():
-        raise ArgumentError(
-            "folder", str(folder), f"a folder with {STUDENT}, as Result.save writes it"
-        )
+        expected = f"a folder with {STUDENT}, as Result.save writes it"
+        raise ArgumentError("folder", str(folder), expected)
     tensors, about = files.read(folder / STUDENT, FORMAT)
     if student is None:
         student = from_spec(about["spec"], folder)
-    if callable(room := getattr(student, "make_room", None)):
-        room(tensors)
+    if callable(make_room := getattr(student, "make_room", None)):
+        make_room(tensors)
     files.load_weights(student, tensors, folder / STUDENT)
     try:
-        story = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        return Result(student, History(story.pop("history")), **story)
+        saved = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        return Result(student, History(saved.pop("history")), **saved)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"folder: {folder / ABOUT} cannot be read ({error!r})") from error
 
@@ -164,9 +196,10 @@ def spec_of(student: nn.Module) -> dict[str, Any] | None:
         return None
     own: Any = student
     try:
-        return own.spec()
+        spec: dict[str, Any] = own.spec()
     except ArgumentError:  # such as an ensemble of the user's own modules
         return None
+    return spec
 
 
 def from_spec(spec: dict[str, Any] | None, folder: Path) -> nn.Module:
@@ -174,9 +207,7 @@ def from_spec(spec: dict[str, Any] | None, folder: Path) -> nn.Module:
     models = importlib.import_module("limbeck.models")
     kind = str((spec or {}).get("type"))
     if spec is None or kind not in models.__all__:
-        raise ArgumentError(
-            "student",
-            f"None, and {folder} holds a module of the user's own",
-            "student=, an empty copy of it",
-        )
-    return getattr(models, kind).from_spec(spec)
+        received = f"None, and {folder} holds a module of the user's own"
+        raise ArgumentError("student", received, "student=, an empty copy of it")
+    student: nn.Module = getattr(models, kind).from_spec(spec)
+    return student

@@ -1,9 +1,11 @@
-r"""Updates: how a student changes at a step. Gradient descent is one; EM will be another."""
+r"""Updates: how a student changes at a step. Gradient descent by any torch optimizer is one."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,15 +16,14 @@ from torch.func import functional_call, grad
 
 from limbeck.errors import ArgumentError
 from limbeck.storage.files import copy_into
-from limbeck.training import optimizers
 from limbeck.training.objective import Objective, Plan
 from limbeck.training.schedules import Schedule, as_schedule, same_until
 
-__all__ = ["GradientUpdate", "Progress", "Update"]
+__all__ = ["GradientUpdate", "Progress", "Update", "has_functional_form"]
 
 
 class Progress:
-    r"""What an update writes down at each step, as tensors that never move.
+    r"""What an update records at each step, as tensors that never move.
 
     Attributes:
         done: The steps that changed the student, (1,) float64; it also drives schedules.
@@ -62,9 +63,9 @@ class Update(Protocol):
         r"""Get ready for a run of that many steps."""
 
     def step(self, plan: Plan, traced: bool) -> None:
-        r"""Change the student in place and write the progress down.
+        r"""Change the student in place and record the progress.
 
-        Traced, it must be a function of tensors without any look at their values.
+        Traced, it must be a function of tensors that never reads their values.
         """
 
     def same_until(self, done: int, total: int) -> bool:
@@ -86,10 +87,10 @@ class GradientUpdate:
 
     Arguments:
         optimizer: A name in `torch.optim`, in any case, or an instance with the student's
-            parameters.
+            parameters. Default: "adam".
         schedule: A name, or a function of (steps done, total) that gives the factor on the
-            learning rate.
-        clip: The largest norm of the gradient, if it is to be clipped.
+            learning rate. Default: "cosine".
+        clip: The largest norm of the gradient. Default: no clipping.
         options: Options of the optimizer by name, such as `lr=1e-3`.
     """
 
@@ -126,13 +127,11 @@ class GradientUpdate:
             held = {id(p) for group in self.given.param_groups for p in group["params"]}
             if along := [p for p in objective.extras.parameters() if id(p) not in held]:
                 self.given.add_param_group({"params": along})
-        self.optimizer = optimizers.make(self.given, self.parameters.values(), self.options)
-        self.whole = optimizers.has_functional_form(self.optimizer)
+        self.optimizer = make_optimizer(self.given, self.parameters.values(), self.options)
+        self.whole = has_functional_form(self.optimizer)
         self._leaves = {name: p.detach() for name, p in self.parameters.items()}
         if self.whole:
-            self._apply = optimizers.FunctionalOptimizer(
-                self.optimizer, self.parameters, self._leaves
-            )
+            self._apply = FunctionalOptimizer(self.optimizer, self.parameters, self._leaves)
         self._buffers = dict(objective.named_buffers())
         first = next(iter(self._leaves.values()))
         self.progress = Progress(len(objective.terms), first.device, first.dtype)
@@ -147,9 +146,9 @@ class GradientUpdate:
 
         def mean_loss(leaves: dict[str, Tensor]) -> tuple[Tensor, Any]:
             buffers = {name: b.clone() for name, b in self._buffers.items()}
-            found = functional_call(self.objective, {**leaves, **buffers}, (plan,))
-            total = self.objective.total(found).mean()
-            return total, (torch.stack([*(each.mean() for each in found), total]), buffers)
+            terms = functional_call(self.objective, {**leaves, **buffers}, (plan,))
+            total = self.objective.total(terms).mean()
+            return total, (torch.stack([*(term.mean() for term in terms), total]), buffers)
 
         gradients, (means, buffers) = grad(mean_loss, has_aux=True)(self._leaves)
         return gradients, means, buffers
@@ -211,17 +210,17 @@ class GradientUpdate:
         return torch.ones_like(norm) if self.clip is None else (self.clip / norm).clamp_max(1)
 
     def tensors(self) -> dict[str, Tensor]:
-        found = {f"progress.{name}": t for name, t in self.progress.tensors().items()}
+        tensors = {f"progress.{name}": t for name, t in self.progress.tensors().items()}
         for holder, entries in self._holders().items():
             for key, value in entries.items():
                 if isinstance(value, Tensor):
-                    found[f"{holder}.{key}"] = value
+                    tensors[f"{holder}.{key}"] = value
                 elif isinstance(value, int | float) and not isinstance(value, bool):
                     dtype = torch.float64 if isinstance(value, float) else torch.int64
-                    found[f"number.{holder}.{key}"] = torch.tensor(value, dtype=dtype)
+                    tensors[f"number.{holder}.{key}"] = torch.tensor(value, dtype=dtype)
         for name, extra in self.objective.extras.state_dict().items():
-            found[f"extras.{name}"] = extra
-        return found
+            tensors[f"extras.{name}"] = extra
+        return tensors
 
     def load(self, tensors: dict[str, Tensor], path: Path) -> None:
         holders = self._holders()
@@ -244,3 +243,180 @@ class GradientUpdate:
 
 def _above_zero(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0
+
+
+# learning rates where torch's own default would mislead; ADADELTA's is 1 by its definition
+DEFAULT_RATES = {"Adadelta": 1.0, "SGD": 0.1, "Adagrad": 1e-2}
+
+FUNCTIONAL = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
+
+STATE = {  # argument of the functional form: name in the optimizer's state
+    "square_avgs": "square_avg",
+    "acc_deltas": "acc_delta",
+    "state_sums": "sum",
+    "exp_avgs": "exp_avg",
+    "exp_avg_sqs": "exp_avg_sq",
+    "max_exp_avg_sqs": "max_exp_avg_sq",
+    "exp_infs": "exp_inf",
+    "mu_products": "mu_product",
+    "grad_avgs": "grad_avg",
+    "momentum_buffer_list": "momentum_buffer",
+    "state_steps": "step",
+}
+
+MODES = ("params", "lr", "capturable", "foreach", "fused", "differentiable")
+
+ONLY_IF = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered", "momentum_buffer": "momentum"}
+
+
+def make_optimizer(
+    optimizer: str | torch.optim.Optimizer, parameters: Iterable[Tensor], options: dict[str, Any]
+) -> torch.optim.Optimizer:
+    r"""An optimizer by name with its options, or the user's own checked to hold the student."""
+    parameters = list(parameters)
+    if isinstance(optimizer, torch.optim.Optimizer):
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if missing := sum(id(p) not in held for p in parameters):
+            raise ArgumentError(
+                "optimizer",
+                f"an instance that lacks {missing} of {len(parameters)} trained parameters",
+                "an optimizer made with the student's own parameters, or a name",
+            )
+        step = inspect.signature(optimizer.step).parameters
+        if "closure" in step and step["closure"].default is inspect.Parameter.empty:
+            raise ArgumentError(
+                "optimizer",
+                f"{type(optimizer).__name__}, which evaluates the loss several times a step",
+                "an optimizer whose step() needs no closure",
+            )
+        return optimizer
+    known = {
+        name.lower(): kind
+        for name, kind in vars(torch.optim).items()
+        if inspect.isclass(kind)
+        and issubclass(kind, torch.optim.Optimizer)
+        and name not in ("Optimizer", "LBFGS", "SparseAdam")
+    }
+    if not isinstance(optimizer, str) or optimizer.lower() not in known:
+        raise ArgumentError.unknown("optimizer", optimizer, known)
+    kind = known[optimizer.lower()]
+    if kind.__name__ in DEFAULT_RATES:
+        options = {"lr": DEFAULT_RATES[kind.__name__], **options}
+    try:
+        made: torch.optim.Optimizer = kind(parameters, **options)
+    except (TypeError, ValueError) as error:
+        expected = f"what torch.optim.{kind.__name__} takes ({error})"
+        raise ArgumentError("optimizer", f"options {options}", expected) from None
+    return made
+
+
+def has_functional_form(optimizer: torch.optim.Optimizer) -> bool:
+    r"""Whether torch gives this optimizer as a function of tensors that limbeck can call."""
+    kind = type(optimizer)
+    return (
+        kind.__name__ in FUNCTIONAL
+        and kind is getattr(torch.optim, kind.__name__)  # not the user's own of the same name
+        and not any(
+            group.get("dampening") or group.get("differentiable")
+            for group in optimizer.param_groups
+        )
+    )
+
+
+def _make_state(optimizer: torch.optim.Optimizer) -> None:
+    r"""Make the optimizer's state before the first step, on the device of the parameters."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            state = optimizer.state[p]
+            for key in _state_keys(optimizer, group):
+                like = _initial(optimizer, key, p, group)
+                state[key] = state.get(key, like).to(like)
+
+
+def _state_keys(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> list[str]:
+    named = (STATE[a] for a in _signature(optimizer).parameters if a in STATE)
+    return [key for key in named if key not in ONLY_IF or group.get(ONLY_IF[key])]
+
+
+def _initial(
+    optimizer: torch.optim.Optimizer, key: str, p: Tensor, group: dict[str, Any]
+) -> Tensor:
+    if key in ("step", "mu_product"):
+        # Powers of decays are taken of it, in the precision of the parameters. Where it is only
+        # counted up, it must not be float64: torch's compiler drops what is written to such.
+        only_counted = type(optimizer).__name__ in ("Adadelta", "RMSprop")
+        dtype = torch.float32 if only_counted else torch.promote_types(p.dtype, torch.float32)
+        return torch.tensor(float(key == "mu_product"), dtype=dtype, device=p.device)
+    return torch.full_like(p, group.get("initial_accumulator_value", 0.0), requires_grad=False)
+
+
+def _signature(optimizer: torch.optim.Optimizer) -> inspect.Signature:
+    return inspect.signature(_function(optimizer))
+
+
+def _function(optimizer: torch.optim.Optimizer) -> Callable[..., None]:
+    name = type(optimizer).__name__.lower()
+    function: Callable[..., None] = getattr(importlib.import_module(f"torch.optim.{name}"), name)
+    return function
+
+
+class FunctionalOptimizer:
+    r"""One step of a torch optimizer as a function of tensors; everything changes in place.
+
+    Arguments:
+        optimizer: An optimizer that has a functional form; its state is made here.
+        names: The trained parameters by name; others that the optimizer holds stay as they are.
+        leaves: The same detached: the tensors that gradients are taken at. They must be the very
+            same objects, since to a compiler two tensors in one memory are a puzzle.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        names: dict[str, Tensor],
+        leaves: dict[str, Tensor],
+    ) -> None:
+        _make_state(optimizer)
+        self.leaves = leaves
+        self.function = _function(optimizer)
+        self.capturable = "capturable" in _signature(optimizer).parameters
+        by_id = {id(p): name for name, p in names.items()}
+        self.groups = [self._group(optimizer, group, by_id) for group in optimizer.param_groups]
+
+    def _group(
+        self, optimizer: torch.optim.Optimizer, group: dict[str, Any], by_id: dict[int, str]
+    ) -> tuple[list[str], list[Tensor], list[list[Any]], dict[str, Any], dict[str, Any]]:
+        held = [p for p in group["params"] if id(p) in by_id]
+        keys, arguments = _state_keys(optimizer, group), _signature(optimizer).parameters
+        lists: list[list[Any]] = [
+            [optimizer.state[p][STATE[a]] for p in held] if STATE[a] in keys else []
+            for a in arguments
+            if a in STATE
+        ]
+        if "nesterov" in group and not lists[0]:
+            lists[0] = [None] * len(held)  # SGD wants a place for each momentum
+        settings = {a: group[a] for a in arguments if a in group and a not in MODES}
+        if "betas" in group:
+            settings["beta1"], settings["beta2"] = group["betas"]
+        return (
+            [by_id[id(p)] for p in held],
+            [self.leaves[by_id[id(p)]] for p in held],
+            lists,
+            settings,
+            group,
+        )
+
+    def __call__(self, gradients: dict[str, Tensor], factor: Tensor | float) -> None:
+        r"""Step along gradients with each group's learning rate times the factor.
+
+        A factor that is a tensor stays one all through, as compilation needs.
+        """
+        modes: dict[str, Any] = {}
+        if isinstance(factor, Tensor):
+            modes = {"foreach": False} | ({"capturable": True} if self.capturable else {})
+        for names, parameters, lists, settings, group in self.groups:
+            if parameters:
+                ordered = [gradients[name] for name in names]
+                # the lists by position: by name, torch would not compile them on a GPU
+                rate = group["lr"] * factor
+                self.function(parameters, ordered, *lists, lr=rate, **settings, **modes)

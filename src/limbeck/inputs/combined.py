@@ -1,0 +1,303 @@
+r"""Anything as a source of inputs, and sources made of others: transformed, mixed, by high loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import data
+
+from limbeck.arguments import number, whole_number
+from limbeck.arrays import Batch, check_alike, join, map_tensors, rows
+from limbeck.errors import ArgumentError
+from limbeck.inputs.base import Inputs, Nested
+from limbeck.inputs.dataset import Dataset, Loader
+from limbeck.inputs.generated import Function, Samples, SeededCall
+from limbeck.inputs.munge import widest_float
+
+__all__ = ["Augment", "Mix", "Seek", "as_inputs"]
+
+ACCEPTED = (
+    "an input source of limbeck.inputs, a tensor, an array, a dict of these, a numeric data frame, "
+    "a torch Dataset or DataLoader, a model with a method sample, or a function of n"
+)
+
+
+def as_inputs(value: object, argument: str = "inputs") -> Inputs:
+    r"""The source that a value stands for.
+
+    Arguments:
+        value: A source, returned as it is; data (Dataset); a torch data set or loader (Dataset,
+            Loader); a model with a method `sample` (Samples); a function of n (Function).
+        argument: What errors call the value. Default: "inputs".
+
+    >>> type(as_inputs([[1.0], [2.0]])).__name__
+    'Dataset'
+    """
+    if isinstance(value, Inputs):
+        return value
+    if isinstance(value, type):
+        raise ArgumentError(argument, f"the class {value.__name__}", "an object of the class")
+    if isinstance(value, list | tuple) and any(isinstance(v, Inputs) for v in value):
+        raise ArgumentError(argument, "several sources", "one: limbeck.inputs.Mix(sources)")
+    if isinstance(value, data.DataLoader | data.IterableDataset):
+        return Loader(value)
+    arrays = (Tensor, np.ndarray, dict, list, tuple, data.Dataset)
+    methods = ("__array__", "to_numpy", "toarray")
+    if isinstance(value, arrays) or any(hasattr(value, name) for name in methods):
+        try:
+            return Dataset(value)
+        except ArgumentError as error:
+            name = argument + error.argument.removeprefix("X")
+            raise ArgumentError(name, error.received, error.expected) from None
+    if callable(getattr(value, "sample", None)):
+        return Samples(value)
+    if isinstance(value, nn.Module):
+        received = f"the module {type(value).__name__}, which has no method sample"
+        raise ArgumentError(argument, received, ACCEPTED)
+    if callable(value):
+        return Function(value)
+    raise ArgumentError(argument, f"a {type(value).__name__}", ACCEPTED)
+
+
+class Augment(Nested):
+    r"""Transformed rows; labels go with them, row numbers do not.
+
+    Arguments:
+        X: The data, anything that Dataset takes; rows are drawn in shuffled passes.
+        transform: A function of x (n, ...), or of x and `generator`, that gives as many rows.
+            One that draws from the global generators is reproducible all the same.
+        y: Labels (N, ...). Default: none.
+        seed: The generator's seed. Default: the seed of the distillation.
+
+    >>> import torch
+    >>> Augment([[1.0], [2.0]], lambda x: x + torch.rand_like(x))(4).x.shape
+    torch.Size([4, 1])
+    """
+
+    def __init__(
+        self, X: Any, transform: Callable[..., Any], y: Any = None, seed: int | None = None
+    ) -> None:
+        self.data = Dataset(X, y)
+        self.transform = SeededCall(transform, "transform")
+        super().__init__([self.data], seed)
+
+    def draw(self, n: int) -> Batch:
+        batch = self.data.build(self.data.next_rows(n))
+        x = self.checked(self.transform(self.generator, batch.x), n, "transform").x
+        return Batch(x, batch.y)
+
+
+class Mix(Nested):
+    r"""Batches of n that are made up of rows from several sources.
+
+    The number of rows from each source follows by systematic sampling: what it has given after
+    any number of batches stays within a constant of its share, and its expected number in every
+    batch is its share exactly. Labels are kept if every source has them, weights are one where a
+    source has none, and row numbers are dropped.
+
+    Arguments:
+        sources: A list of anything that `as_inputs` takes.
+        weights: Their shares, which need not sum to one. Default: equal shares.
+        seed: The generator's seed, from which each source gets a different one. Default: the seed
+            of the distillation.
+
+    >>> from limbeck.inputs import Noise
+    >>> Mix([Noise(2), Noise(2, mean=5.0)], weights=[0.9, 0.1])(100).x.shape
+    torch.Size([100, 2])
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Any],
+        weights: Sequence[float] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if not isinstance(sources, list | tuple) or not sources:
+            raise ArgumentError("sources", repr(sources), "a list of one source or more")
+        super().__init__([as_inputs(s, f"sources[{i}]") for i, s in enumerate(sources)], seed)
+        self.shares = _shares(weights, len(sources))
+        self.given: list[int] = []
+        self.start: list[float] = []
+        # Which fields the batches have: known once every source has given something.
+        self.labelled: bool | None = None
+        self.weighted = False
+        self._restart()
+
+    def draw(self, n: int) -> Batch:
+        counts = self._counts(n)
+        drawn = {i: self.sources[i](count) for i, count in enumerate(counts) if count}
+        if self.labelled is None:
+            absent = {i: self.sources[i].probe(1) for i in range(len(counts)) if i not in drawn}
+            self._find_fields(drawn | absent)
+        return self._join(drawn)
+
+    def probe(self, n: int) -> Batch:
+        r"""A few inputs of every source."""
+        some = max(1, n // len(self.sources))
+        drawn = {i: source.probe(some) for i, source in enumerate(self.sources)}
+        self._find_fields(drawn)
+        return self._join(drawn)
+
+    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
+        super().to(device, dtype, seed)
+        self._restart()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        known = [] if self.labelled is None else [self.labelled, self.weighted]
+        return super().state_dict() | {
+            "given": torch.tensor(self.given, dtype=torch.int64),
+            "start": torch.tensor(self.start, dtype=torch.float64),
+            "fields": torch.tensor(known, dtype=torch.bool),
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        self.given = [int(count) for count in state["given"]]
+        self.start = state["start"].tolist()
+        fields = state["fields"].tolist()
+        self.labelled, self.weighted = fields or (None, False)
+
+    def _restart(self) -> None:
+        self.given = [0] * len(self.sources)
+        self.start = []
+        self.labelled, self.weighted = None, False
+
+    def _counts(self, n: int) -> list[int]:
+        r"""How many of the next n rows come from each source.
+
+        A source takes its share p of the m rows that those before it leave over: in total
+        floor(p m + u), with u uniform in [0, 1) drawn once. The expectation of that is p m, and
+        it grows with m by no more than m does, so that no count is negative.
+        """
+        if not self.start:
+            uniform = torch.rand(
+                len(self.sources), generator=self.generator, device=self.generator.device
+            )
+            self.start = uniform.tolist()
+        left, totals = sum(self.given) + n, []
+        for share, start in zip(self.shares, self.start, strict=True):
+            totals.append(min(left, math.floor(share * left + start)))
+            left -= totals[-1]
+        counts = [total - given for total, given in zip(totals, self.given, strict=True)]
+        self.given = totals
+        return counts
+
+    def _find_fields(self, batches: dict[int, Batch]) -> None:
+        r"""Decide which fields the mixture has, from a batch of every source."""
+        self.labelled = all(batch.y is not None for batch in batches.values())
+        self.weighted = any(batch.weight is not None for batch in batches.values())
+        self._check(batches)
+
+    def _join(self, batches: dict[int, Batch]) -> Batch:
+        self._check(batches)
+        y = weight = None
+        if self.labelled:
+            y = torch.cat([batch.y for batch in batches.values() if batch.y is not None])
+        if self.weighted:
+            weight = torch.cat([self._weight(batch) for batch in batches.values()])
+        return Batch(join([batch.x for batch in batches.values()]), y, weight)
+
+    def _check(self, batches: dict[int, Batch]) -> None:
+        names = [f"sources[{i}]" for i in batches]
+        check_alike([batch.x for batch in batches.values()], names, "sources")
+        if self.labelled:
+            labels = [f"labels of {name}" for name in names]
+            check_alike([batch.y for batch in batches.values()], labels, "sources")
+
+    def _weight(self, batch: Batch) -> Tensor:
+        dtype = self.dtype or torch.get_default_dtype()
+        if batch.weight is None:
+            return torch.ones(rows(batch.x), dtype=dtype, device=self.device)
+        return batch.weight.to(dtype)
+
+
+def _shares(weights: Sequence[float] | None, count: int) -> list[float]:
+    r"""The share of each source in what the sources before it leave over."""
+    expected = f"{count} nonnegative numbers, one for each source, not all zero"
+    values = [1.0] * count if weights is None else list(weights)
+    if len(values) != count:
+        raise ArgumentError("weights", repr(weights), expected)
+    numbers = [number("weights", value, expected, lambda w: w >= 0) for value in values]
+    if not sum(numbers):
+        raise ArgumentError("weights", repr(weights), expected)
+    left = [math.fsum(numbers[k:]) for k in range(count)]
+    return [value / rest if rest else 0.0 for value, rest in zip(numbers, left, strict=True)]
+
+
+class Seek(Nested):
+    r"""Candidates from a source, resampled in proportion to the student's loss on them.
+
+    Of m = candidates · n inputs with losses l, n are drawn with replacement with probabilities
+    q_i = uniform / m + (1 − uniform) l_i / Σ l, and get the weight 1 / (m q_i), times their own:
+    the weighted mean over the batch has the expectation of the plain mean over the source, for
+    the loss and for its gradient. Losses of which some are negative are taken from their minimum,
+    and a candidate whose loss is not finite gets no more than the uniform part.
+
+    Arguments:
+        source: Anything that `as_inputs` takes.
+        candidates: The number of candidates for each input that is drawn. Default: 4.
+        uniform: The part of the probability that is divided equally, in (0, 1]; it bounds the
+            weights by 1 / uniform. Default: 0.1.
+        seed: The generator's seed. Default: the seed of the distillation.
+    """
+
+    def __init__(
+        self, source: object, candidates: int = 4, uniform: float = 0.1, seed: int | None = None
+    ) -> None:
+        self.source = as_inputs(source, "source")
+        super().__init__([self.source], seed)
+        self.candidates = whole_number("candidates", candidates, "a positive integer", least=1)
+        self.uniform = number("uniform", uniform, "a number in (0, 1]", lambda u: 0 < u <= 1)
+        self.loss_of: Callable[[Batch], Tensor] | None = None
+
+    def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:
+        super().bind(loss_of)
+        self.loss_of = loss_of
+
+    def probe(self, n: int) -> Batch:
+        r"""Candidates of weight one, since there is no loss yet before the first step."""
+        batch = self.source.probe(n)
+        if batch.weight is not None:
+            return batch
+        dtype = self.dtype or torch.get_default_dtype()
+        return batch._replace(weight=torch.ones(rows(batch.x), dtype=dtype, device=self.device))
+
+    def draw(self, n: int) -> Batch:
+        if self.loss_of is None:
+            raise ArgumentError(
+                "inputs", "a Seek without a loss", "one that bind(loss_of) was called on"
+            )
+        m = n * self.candidates
+        batch = self._candidates(n)
+        loss = self.loss_of(batch).detach()
+        if loss.shape != (m,):
+            raise ArgumentError("loss_of", f"losses of shape {tuple(loss.shape)}", f"({m},)")
+        q = self.probabilities(loss)
+        chosen = torch.multinomial(q, n, replacement=True, generator=self.generator)
+        weight = (1 / (m * q[chosen])).to(loss.dtype)
+        drawn: Batch = map_tensors(lambda t: t.index_select(0, chosen), batch)
+        return drawn._replace(weight=weight if drawn.weight is None else weight * drawn.weight)
+
+    def probabilities(self, loss: Tensor) -> Tensor:
+        r"""How likely each candidate is to be drawn, from the losses (m,)."""
+        loss = loss.to(widest_float(loss.device))
+        finite = torch.isfinite(loss)
+        loss = torch.where(finite, loss, 0)
+        loss = torch.where(finite, loss - loss.amin().clamp_max(0), 0)
+        largest = loss.amax()
+        loss = torch.where(largest > 0, loss / largest, 1)  # the sum cannot overflow
+        return self.uniform / len(loss) + (1 - self.uniform) * loss / loss.sum()
+
+    def _candidates(self, n: int) -> Batch:
+        try:
+            return self.source(n * self.candidates)
+        except ArgumentError as error:
+            if error.argument != "batch_size":
+                raise
+            received = f"{self.candidates}, which makes {n * self.candidates} of batch_size {n}"
+            raise ArgumentError("candidates", received, error.expected) from None
