@@ -35,7 +35,7 @@ from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from limbeck.models import MLP, Preprocessed
 from limbeck.teachers.folds import as_labels, mix, unlabelled
-from limbeck.teachers.query import divisor
+from limbeck.teachers.query import safe_scale
 from limbeck.teachers.stored import Stored
 from limbeck.training.distill import distill
 from limbeck.training.result import Result
@@ -175,7 +175,7 @@ def _network(
         _start_small(student)
     else:  # it speaks in the labels' own units
         shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
-    values = (torch.as_tensor(problem.targets(), dtype=torch.float32) - shift) / divisor(scale)
+    values = (torch.as_tensor(problem.targets(), dtype=torch.float32) - shift) / safe_scale(scale)
     form = "probabilities" if predictor.task == "classification" else "values"
     options = distill_options(recipe, predictor.task, student, problem.x)
     steps = max(recipe.steps or 0, default_steps(len(learn), options.get("batch_size", "auto")))

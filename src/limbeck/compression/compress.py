@@ -14,7 +14,7 @@ import torch
 from limbeck.arguments import number, whole_number
 from limbeck.arrays import join, rows
 from limbeck.compression.compressed import Compressed
-from limbeck.compression.dispatch import Predictor, as_predictor
+from limbeck.compression.dispatch import RowTeacher, as_predictor
 from limbeck.compression.generators import candidates, fresh
 from limbeck.compression.problem import Problem, default_loss, split, take
 from limbeck.compression.rows import Rows, TableKind, read
@@ -23,11 +23,10 @@ from limbeck.compression.training import Recipe, train
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.losses.base import Loss
 from limbeck.tables.codes import code_note
-from limbeck.teachers.base import Opaque
 from limbeck.teachers.cache import TeacherCache, as_cache
 from limbeck.teachers.folds import mix, out_of_fold
 from limbeck.teachers.keys import as_rows, count, select
-from limbeck.teachers.query import TeacherError, label
+from limbeck.teachers.query import TeacherError, label_rows
 from limbeck.training.config import refuse_unknown
 from limbeck.training.preparation import as_loss, whole
 
@@ -182,7 +181,7 @@ def _size(many: int, inputs: Any) -> int:
     return max(wanted, 2 * many) if made else wanted  # half of them at least as the user wants
 
 
-def _looked_at(teacher: Any, some: Any, **said: Any) -> Predictor:
+def _looked_at(teacher: Any, some: Any, **said: Any) -> RowTeacher:
     r"""The teacher as a predictor; what it raises where it is looked at first is its own error."""
     try:
         return as_predictor(teacher, some, **said)
@@ -236,7 +235,7 @@ def _mixed(before: Any, labels: np.ndarray, weight: float, classes: Any) -> np.n
 
 def _asked(X: Any, other: Any = None, *, predictor: Any, **options: Any) -> np.ndarray:
     r"""The word of the teacher on rows, or that of another in its place."""
-    return label(predictor if other is None else other, X, **options)
+    return label_rows(predictor if other is None else other, X, **options)
 
 
 def _labels(labels: Any, n: int) -> np.ndarray:
@@ -264,4 +263,4 @@ def _refuse_derivatives(problem: Problem) -> None:
             "that are mixed in (label_weight=0 leaves them out)"
         )
         raise ArgumentError("loss", received, expected)
-    Opaque(problem.predictor, "values").refuse_derivatives(repr(problem.loss))
+    problem.predictor.refuse_derivatives(repr(problem.loss))

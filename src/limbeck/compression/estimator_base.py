@@ -24,7 +24,7 @@ from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import files
 from limbeck.tables.columns import measured
 from limbeck.teachers.keys import count
-from limbeck.teachers.predictor import Predictor
+from limbeck.teachers.row_teacher import RowTeacher
 from limbeck.training.result import spec_of
 
 __all__ = [
@@ -374,7 +374,7 @@ class Distilled(BaseEstimator):
         r"""Labels that a teacher can be fitted to."""
         raise NotImplementedError
 
-    def _predictor(self, teacher: Any, X: Any, told: dict[str, Any]) -> Predictor:
+    def _predictor(self, teacher: Any, X: Any, told: dict[str, Any]) -> RowTeacher:
         r"""The teacher as a predictor for the estimator's task."""
         raise NotImplementedError
 

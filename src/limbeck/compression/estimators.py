@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from limbeck.compression.dispatch import as_predictor
 from limbeck.compression.estimator_base import Distilled, is_fitted
 from limbeck.errors import ArgumentError
-from limbeck.teachers.predictor import Predictor, look
+from limbeck.teachers.row_teacher import RowTeacher, first_rows
 
 __all__ = ["DistilledClassifier", "DistilledRegressor"]
 
@@ -83,8 +83,8 @@ class DistilledClassifier(ClassifierMixin, Distilled):
             raise ArgumentError("y", "labels of one class only", "two classes or more")
         return y
 
-    def _predictor(self, teacher: Any, X: Any, told: dict[str, Any]) -> Predictor:
-        some = look(X, "what the teacher gives")
+    def _predictor(self, teacher: Any, X: Any, told: dict[str, Any]) -> RowTeacher:
+        some = first_rows(X, "what the teacher gives")
         try:
             found = as_predictor(teacher, some, **told)
         except ArgumentError as error:
@@ -125,6 +125,6 @@ class DistilledRegressor(RegressorMixin, Distilled):
         found: np.ndarray = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
         return found
 
-    def _predictor(self, teacher: Any, X: Any, told: dict[str, Any]) -> Predictor:
-        some = look(X, "what the teacher gives")
+    def _predictor(self, teacher: Any, X: Any, told: dict[str, Any]) -> RowTeacher:
+        some = first_rows(X, "what the teacher gives")
         return as_predictor(teacher, some, **{"task": "regression"} | told)

@@ -16,7 +16,7 @@ from limbeck.compression.generators import fresh
 from limbeck.compression.rows import Kind
 from limbeck.losses.base import Loss
 from limbeck.teachers.keys import count
-from limbeck.teachers.query import Derivatives, divisor
+from limbeck.teachers.query import Derivatives, safe_scale
 from limbeck.teachers.stored import Stored
 
 __all__ = ["Pool", "Problem", "default_loss", "split", "take"]
@@ -131,10 +131,10 @@ class Problem:
         values = torch.as_tensor(pool.targets, dtype=torch.float32)
         form = "probabilities" if self.predictor.task == "classification" else "values"
         derivatives = {
-            domain: self._derivatives(pool, domain) / divisor(scale)[:, None]
+            domain: self._derivatives(pool, domain) / safe_scale(scale)[:, None]
             for domain in {term.domain for _, term in self.loss if "derivatives" in term.asks}
         }
-        return Stored((values - shift) / divisor(scale), form, derivatives=derivatives)
+        return Stored((values - shift) / safe_scale(scale), form, derivatives=derivatives)
 
     def _derivatives(self, pool: Pool, domain: str) -> Tensor:
         r"""Derivatives (n, K, D) of the teacher's word on a pool's inputs."""

@@ -13,7 +13,7 @@ from torch.utils import data as torch_data
 from limbeck.arrays import X, as_part
 from limbeck.errors import ArgumentError
 from limbeck.inputs.dataset import materialise
-from limbeck.teachers.predictor import called
+from limbeck.teachers.row_teacher import rename_argument
 
 __all__ = ["ArrayKind", "Kind", "Rows", "TableKind", "kind_from_spec", "read"]
 
@@ -145,7 +145,7 @@ class TableKind(Kind):
             raise ArgumentError(argument, received, "a data frame with the columns of the data")
         if not len(given):
             raise ArgumentError(argument, "a data frame without rows", "one row or more")
-        with called("df", argument):
+        with rename_argument("df", argument):
             found: X = self.table.encode_exactly(given)
         return found
 
@@ -222,7 +222,7 @@ def kind_from_spec(spec: dict[str, Any]) -> Kind:
 def _table(frame: Any, table: Any) -> Rows:
     from limbeck.tables.table import Table, as_frame
 
-    with called("df", "X"):
+    with rename_argument("df", "X"):
         found = Table(frame) if table is None else table
         kind = TableKind(found, dtypes=as_frame(frame).dtypes)
     return Rows(kind, kind.encode(frame), kind.as_given(frame))
@@ -233,7 +233,7 @@ def _gaps(given: Any) -> Rows:
     from limbeck.tables.table import Table
 
     frame, given = _framed(given), _as_array(given)
-    with called("df", "X"):
+    with rename_argument("df", "X"):
         kind = TableKind(Table(frame), _dtype_name(given))
     return Rows(kind, kind.encode(frame), given)
 

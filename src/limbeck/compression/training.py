@@ -26,7 +26,7 @@ from limbeck.models.mlp import is_count
 from limbeck.models.preprocessed import origin_of
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.teachers.base import Opaque
-from limbeck.teachers.query import Asked, divisor
+from limbeck.teachers.query import ScaledTeacher, safe_scale
 from limbeck.training.config import PRESETS
 from limbeck.training.distill import distill
 from limbeck.training.result import Result
@@ -205,7 +205,7 @@ def _live(
         new = generator(source, problem.kind, x, seed=recipe.seed, progress=problem.progress)
         source = new if source == "data" else Mix([Dataset(x), new])
     if problem.live:
-        module = Asked(problem.predictor, shift, scale)
+        module = ScaledTeacher(problem.predictor, shift, scale)
         recipe.options.setdefault("teacher_output", module.output_form)
         return module, source
 
@@ -213,7 +213,7 @@ def _live(
         x = map_tensors(torch.as_tensor, arrays) if isinstance(arrays, dict) else arrays
         x = torch.as_tensor(x) if not isinstance(x, dict) else x
         found = problem.ask(problem.kind.decode(x))
-        return (found - shift.numpy()) / divisor(scale).numpy()
+        return (found - shift.numpy()) / safe_scale(scale).numpy()
 
     form = "probabilities" if problem.predictor.task == "classification" else "values"
     return Opaque(asked, form), source

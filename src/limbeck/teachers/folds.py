@@ -11,7 +11,7 @@ from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
 from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
-from limbeck.teachers.query import label
+from limbeck.teachers.query import label_rows
 
 __all__ = ["as_labels", "mix", "out_of_fold", "unlabelled"]
 
@@ -54,12 +54,12 @@ def out_of_fold(
     for k in tracked(range(folds), "refitting the teacher", progress):
         clone = predictor.refit(select(X, known[fold != k]), given[fold != k])
         held = known[fold == k]
-        answers = label(clone, select(X, held), progress=False)
+        answers = label_rows(clone, select(X, held), progress=False)
         places = slice(None) if columns is None else _columns(clone.classes, predictor.classes)
         result[held] = _placed(answers, places, predictor.outputs)
     others = np.setdiff1d(np.arange(n), known)
     if len(others):
-        result[others] = label(predictor, select(X, others), progress=False)
+        result[others] = label_rows(predictor, select(X, others), progress=False)
     return result
 
 
