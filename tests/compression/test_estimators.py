@@ -303,11 +303,11 @@ def test_folders_that_hold_no_estimator(small, tmp_path):
 def test_pickles_are_small_and_still_report(iris, forest):
     X, y = iris
     made = DistilledClassifier(forest, (4,), steps=20, label_weight=0.5).fit(X, y)
-    before = made.result_.problem._kept
+    before = made.result_.problem._known
     again = pickle.loads(pickle.dumps(made))
     np.testing.assert_array_equal(again.predict_proba(X), made.predict_proba(X))
-    assert made.result_.problem._kept is before
-    assert len(before) > 0 == len(again.result_.problem._kept)
+    assert made.result_.problem._known is before
+    assert len(before) > 0 == len(again.result_.problem._known)
     report = again.report(X[:50], y[:50], time=False)
     assert set(report.measures) == {"teacher", "student", "baseline"}
     assert report.measures["student"]["accuracy"].value == again.score(X[:50], y[:50])

@@ -335,7 +335,10 @@ class Distilled(BaseEstimator):
         result = state.get("result_")
         if result is not None and result.problem is not None:
             # what the teacher said is not needed again, and what says it may be a local function
-            bare = replace(result.problem, own=None, given=None, held_given=None, _kept={})
+            bare = replace(
+                result.problem, given=None, held_out_given=None, labels=None, folds=None,
+                fixed_targets=None, _known={},
+            )  # fmt: skip
             state = state | {"result_": replace(result, problem=bare)}
         return state
 
@@ -383,7 +386,7 @@ class Distilled(BaseEstimator):
         check_is_fitted(self)
         if self.result_.problem is None:
             raise ArgumentError("y", None, "labels: an estimator that was read back has no teacher")
-        found: np.ndarray = self.result_.problem.predictor.predict(self._rows(X))
+        found: np.ndarray = self.result_.problem.teacher.predict(self._rows(X))
         return found
 
     def _settings(self, n: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arrays import Batch, X, floats, join, map_tensors, rows
-from limbeck.compression.rows import Kind, TableKind
+from limbeck.compression.rows import RowFormat, TableFormat
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Augment, Dataset, Munge, Samples
 from limbeck.inputs.base import Inputs, Nested
@@ -27,7 +27,7 @@ SPREAD = 0.25
 r"""Standard deviations of the noise in "noise", relative to each column's."""
 
 
-def generator(name: str, kind: Kind, x: X, *, seed: int, progress: bool = True) -> Inputs:
+def generator(name: str, layout: RowFormat, x: X, *, seed: int, progress: bool = True) -> Inputs:
     r"""A source of inputs by name, made of some of the rows.
 
     * "data": the rows themselves;
@@ -40,15 +40,15 @@ def generator(name: str, kind: Kind, x: X, *, seed: int, progress: bool = True) 
 
     Arguments:
         name: One of `GENERATORS`.
-        kind: What the rows are.
+        layout: What the rows are.
         x: The rows, as tensors.
         seed: Seeds what is fitted.
         progress: Whether fitting shows a bar.
     """
     if name not in GENERATORS:
         raise ArgumentError.unknown("inputs", name, ["auto", *GENERATORS])
-    source = GENERATORS[name](kind, x, seed, progress)
-    return Rounded(source, kind) if kind.whole and name != "data" else source
+    source = GENERATORS[name](layout, x, seed, progress)
+    return Rounded(source, layout) if layout.whole and name != "data" else source
 
 
 class Rounded(Nested):
@@ -56,19 +56,19 @@ class Rounded(Nested):
 
     Arguments:
         source: The generator.
-        kind: What the rows are.
+        layout: What the rows are.
     """
 
-    def __init__(self, source: Inputs, kind: Kind) -> None:
+    def __init__(self, source: Inputs, layout: RowFormat) -> None:
         super().__init__([source])
-        self.kind = kind
+        self.layout = layout
 
     def draw(self, n: int) -> Any:
         return self.sources[0].draw(n)
 
     def build(self, drawn: Any) -> Batch:
         batch = self.sources[0].build(drawn)
-        return batch._replace(x=self.kind.rounded(batch.x))
+        return batch._replace(x=self.layout.rounded(batch.x))
 
 
 def float_type(source: Inputs, seed: int) -> torch.dtype:
@@ -81,12 +81,14 @@ def float_type(source: Inputs, seed: int) -> torch.dtype:
     return torch.float64
 
 
-def fresh(name: str | Inputs, kind: Kind, x: X, count: int, seed: int, progress: bool = False) -> X:
+def fresh(
+    name: str | Inputs, layout: RowFormat, x: X, count: int, seed: int, progress: bool = False
+) -> X:
     r"""So many inputs of a generator, of the same types as the rows."""
     source = name
     dtype = next((part.dtype for part in floats(x).values()), torch.float32)
     if isinstance(source, str):
-        source = generator(source, kind, x, seed=seed, progress=progress)
+        source = generator(source, layout, x, seed=seed, progress=progress)
     elif dtype == torch.float64:
         dtype = float_type(source, seed)
     source.to(torch.device("cpu"), dtype, seed)
@@ -97,7 +99,7 @@ def fresh(name: str | Inputs, kind: Kind, x: X, count: int, seed: int, progress:
     return join(found)
 
 
-def candidates(kind: Kind, x: X, live: bool = False, size: int | None = None) -> list[str]:
+def candidates(layout: RowFormat, x: X, live: bool = False, size: int | None = None) -> list[str]:
     r"""What `inputs="auto"` tries; the rows alone, where these are all that the teacher is asked.
 
     A flow is among it if zuko is there, for enough rows of continuous numbers; but not where the
@@ -106,7 +108,7 @@ def candidates(kind: Kind, x: X, live: bool = False, size: int | None = None) ->
     if rows(x) < 2 or (size is not None and size <= rows(x) and not live):
         return ["data"]
     bits = isinstance(x, Tensor) and bool(((x == 0) | (x == 1)).all())
-    found = ["data", "munge", "columns" if bits or isinstance(kind, TableKind) else "noise"]
+    found = ["data", "munge", "columns" if bits or isinstance(layout, TableFormat) else "noise"]
     if not live and isinstance(x, Tensor) and _flows(x) and find_spec("zuko"):
         found.append("flow")
     return found
@@ -118,16 +120,16 @@ def _flows(x: Tensor) -> bool:
     return many and all(len(column.unique()) >= FLOW_DISTINCT for column in x.T)
 
 
-def _data(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+def _data(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
     return Dataset(x)
 
 
-def _munge(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+def _munge(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
     if rows(x) > MUNGED:
         order = torch.randperm(rows(x), generator=torch.Generator().manual_seed(seed))
         x = map_tensors(lambda t: t[order[:MUNGED]], x)
-    if isinstance(kind, TableKind):
-        source: Inputs = kind.table.munge(x)
+    if isinstance(layout, TableFormat):
+        source: Inputs = layout.table.munge(x)
         return source
     assert isinstance(x, Tensor)
     # columns of two values, such as bits, are not to be moved in between
@@ -136,7 +138,7 @@ def _munge(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
     return Munge(x, categorical=two if x.ndim == 2 else ())
 
 
-def _noise(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+def _noise(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
     few = int(rows(x) > 1)  # one row has no deviation
     deviation = map_tensors(
         lambda t: t.std(0, correction=few) if t.is_floating_point() else t[0], x
@@ -156,9 +158,11 @@ def _noise(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
     return Augment(x, transform)
 
 
-def _columns(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+def _columns(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
     held: dict[str, Tensor] = {"": x} if isinstance(x, Tensor) else x
-    together = kind.table.groups() if isinstance(kind, TableKind) else {name: name for name in held}
+    together = (
+        layout.table.groups() if isinstance(layout, TableFormat) else {name: name for name in held}
+    )
 
     def transform(part: X, generator: torch.Generator) -> X:
         n, chosen, found = rows(part), {}, {}
@@ -181,19 +185,19 @@ def _columns(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
     return Augment(x, transform)
 
 
-def _nade(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+def _nade(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
     from limbeck.compression.density import fit_nade
 
     return Samples(fit_nade(_matrix(x, "nade"), seed=seed, progress=progress))
 
 
-def _mixture(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+def _mixture(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
     from limbeck.compression.density import fit_mixture
 
     return Samples(fit_mixture(_matrix(x, "mixture"), seed=seed, progress=progress))
 
 
-def _flow(kind: Kind, x: X, seed: int, progress: bool) -> Inputs:
+def _flow(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
     from limbeck.compression.density import fit_flow
 
     return Samples(fit_flow(_matrix(x, "flow"), seed=seed, progress=progress))
@@ -206,7 +210,7 @@ def _matrix(x: X, name: str) -> Tensor:
     return x
 
 
-GENERATORS: dict[str, Callable[[Kind, Any, int, bool], Inputs]] = {
+GENERATORS: dict[str, Callable[[RowFormat, Any, int, bool], Inputs]] = {
     "data": _data,
     "munge": _munge,
     "noise": _noise,
@@ -215,4 +219,4 @@ GENERATORS: dict[str, Callable[[Kind, Any, int, bool], Inputs]] = {
     "mixture": _mixture,
     "flow": _flow,
 }
-r"""What each name makes, of (kind, rows, seed, progress)."""
+r"""What each name makes, of (layout, rows, seed, progress)."""

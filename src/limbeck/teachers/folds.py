@@ -13,7 +13,7 @@ from limbeck.progress import tracked
 from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
 from limbeck.teachers.query import label_rows
 
-__all__ = ["as_labels", "mix", "out_of_fold", "unlabelled"]
+__all__ = ["as_labels", "mix_labels", "out_of_fold", "unlabelled"]
 
 
 def out_of_fold(
@@ -24,7 +24,7 @@ def out_of_fold(
     A teacher knows its own training rows too well. So the rows are cut into folds, each with
     about the same share of every class, and each fold is labelled by a clone that was fitted to
     the others. Equal rows are in the same fold. A class that a clone has never seen gets 0. Rows
-    without a label (see `mix`) have taught nobody anything, and the teacher itself labels them.
+    without a label (see `mix_labels`) are labelled by the teacher itself.
 
     Arguments:
         predictor: The teacher, as `as_predictor` makes it; it must be able to `refit`.
@@ -63,7 +63,7 @@ def out_of_fold(
     return result
 
 
-def mix(targets: Any, labels: Any, weight: float, classes: Any = None) -> Array:
+def mix_labels(targets: Any, labels: Any, weight: float, classes: Any = None) -> Array:
     r"""The teacher's word and the true labels together: (1 − weight) · teacher + weight · labels.
 
     NaN and None say that there is no label, and −1 does where the labels are classes and it is none
@@ -76,7 +76,7 @@ def mix(targets: Any, labels: Any, weight: float, classes: Any = None) -> Array:
         weight: What the labels count, from 0 to 1.
         classes: The K labels in the order of columns; None for values.
 
-    >>> mix([[0.5, 0.5], [0.25, 0.75]], ["b", None], 0.5, ["a", "b"])
+    >>> mix_labels([[0.5, 0.5], [0.25, 0.75]], ["b", None], 0.5, ["a", "b"])
     array([[0.25, 0.75],
            [0.25, 0.75]])
     """

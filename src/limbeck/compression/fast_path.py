@@ -13,7 +13,7 @@ from limbeck.models.mlp import MLP
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import SURE, Trees
 
-__all__ = ["FewRows"]
+__all__ = ["NumpyFastPath"]
 
 ROWS = 32
 r"""Rows up to which a net is evaluated here."""
@@ -46,7 +46,7 @@ class Held(NamedTuple):
     address: int | None
 
 
-class FewRows:
+class NumpyFastPath:
     r"""A student on a few rows, (n, K) in float64: probabilities, or values.
 
     It computes on the student's own memory, so that a student that is trained on stays in step;
@@ -110,7 +110,12 @@ class FewRows:
         return y
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FewRows, (self.student, self.shape, self.task, self.form)  # the rest is not its own
+        return NumpyFastPath, (
+            self.student,
+            self.shape,
+            self.task,
+            self.form,
+        )
 
 
 Made = tuple[int, Callable[[np.ndarray], np.ndarray]]
