@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.compression import density
+from limbeck.compression import generators as density
 from limbeck.compression.compress import compress
 from limbeck.compression.generators import GENERATORS
 

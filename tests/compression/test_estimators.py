@@ -344,7 +344,7 @@ def test_from_a_thousand_rows_on_inputs_are_chosen(monkeypatch):
         asked.update(settings)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("limbeck.compression.estimator_base.compress", compress)
+    monkeypatch.setattr("limbeck.compression.estimators.compress", compress)
     for n, inputs, size in ((999, "munge", 10_000), (100, "munge", 2000), (1000, "auto", None)):
         X = np.random.default_rng(0).normal(size=(n, 2))
         with pytest.raises(KeyboardInterrupt):

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.compression.density import Bins, fit_nade
-from limbeck.compression.generators import GENERATORS, candidates, fresh, generator
+from limbeck.compression.generators import GENERATORS, Bins, candidates, fit_nade, fresh, generator
 from limbeck.compression.rows import ArrayFormat, read_rows
 
 CPU = torch.device("cpu")

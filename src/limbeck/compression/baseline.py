@@ -42,20 +42,13 @@ from limbeck.training.result import Result
 
 __all__ = ["train_on_labels"]
 
-HELD_OUT = 0.1
-r"""The share of rows that is held out, of many."""
-
+HELD_OUT = 0.1  # the share of rows that is held out, of many
+# how often the held-out loss is measured, and how often in a row it may fail to fall
 EVALUATIONS, PATIENCE = 200, 30
-r"""How often the held-out loss is measured, and how often in a row it may fail to fall."""
-
-RATES = (RATE, RATE / 10)
-r"""Learning rates, of which the one with the lower held-out loss is taken."""
-
-START = 0.1
-r"""What the weights of a network's last layer are multiplied by at the start."""
-
+RATES = (RATE, RATE / 10)  # learning rates, of which the one with the lower held-out loss is taken
+START = 0.1  # what the weights of a network's last layer are multiplied by at the start
+# rows up to which several folds are held out, one after the other, and how many those are
 FEW_ROWS, FOLDS = 500, 5
-r"""Rows up to which several folds are held out, one after the other, and how many those are."""
 
 
 def train_on_labels(problem: Problem, recipe: Recipe, labels: Any) -> tuple[Result, Problem]:
@@ -63,11 +56,6 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: Any) -> tuple[Resu
 
     Networks stop at the lowest held-out loss; a learning rate that is not given is chosen by it.
     Trees, which are as large as the student at most, are as large as does best on rows held out.
-
-    Arguments:
-        problem: What the student was made for.
-        recipe: How it was made.
-        labels: Labels of the user's rows; those without one are left out.
     """
     x, targets = _labelled(problem, labels)
     own = replace(

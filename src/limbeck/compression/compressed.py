@@ -38,19 +38,11 @@ __all__ = ["Compressed", "rules_of"]
 
 Written = Callable[[float], str]
 
-DAY = 86_400
-r"""Seconds of a day."""
+DAY = 86_400  # seconds of a day
 
 
 def rules_of(student: nn.Module, kind: RowFormat | None, classes: Any, names: Any = None) -> str:
-    r"""A single tree as nested rules.
-
-    Arguments:
-        student: A tree, or one behind the encoder of a table.
-        kind: What rows are; a table knows the names of its columns.
-        classes: Names of the classes.
-        names: Names of an array's columns.
-    """
+    r"""A single tree as nested rules."""
     tree = student.network if isinstance(student, Preprocessed) else student
     if not isinstance(tree, Trees):
         received = f"a {type(tree).__name__}"

@@ -28,12 +28,7 @@ __all__ = ["as_predictor"]
 
 
 class AverageTeacher(RowTeacher):
-    r"""The mean of what its members say, over classes that all of them have.
-
-    Arguments:
-        members: Predictors of the same task and the same classes (see `agreed`).
-        weights: One positive number for each member; None weighs all equally.
-    """
+    r"""The mean of what its members say, over classes that all of them have."""
 
     def __init__(self, members: Sequence[RowTeacher], weights: Any = None) -> None:
         self.members = list(members)
@@ -61,12 +56,7 @@ class AverageTeacher(RowTeacher):
 
 
 class StackTeacher(RowTeacher):
-    r"""A further model on what the members say, side by side.
-
-    Arguments:
-        members: Predictors of any task.
-        final: The predictor that maps all their answers (n, M·K) to the final one.
-    """
+    r"""A further model on what the members say, side by side."""
 
     def __init__(self, members: Sequence[RowTeacher], final: RowTeacher) -> None:
         self.members, self.final = list(members), final
@@ -108,13 +98,7 @@ def agreed(members: Sequence[RowTeacher]) -> list[RowTeacher]:
 
 
 def averaged(members: Sequence[RowTeacher], weights: Any, X: Any) -> RowTeacher:
-    r"""The average; of torch modules alone, as one module that the loop can differentiate.
-
-    Arguments:
-        members: As of `agreed`.
-        weights: As of `AverageTeacher`.
-        X: A few rows; None if there are none at hand.
-    """
+    r"""The average; of torch modules alone, as one module that the loop can differentiate."""
     average = AverageTeacher(members, weights)
     nets = [member for member in members if isinstance(member, NetworkTeacher)]
     if X is None or len(nets) < len(members) or not _alike(nets):

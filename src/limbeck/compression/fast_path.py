@@ -15,26 +15,20 @@ from limbeck.models.tree import SURE, Trees
 
 __all__ = ["NumpyFastPath"]
 
-ROWS = 32
-r"""Rows up to which a net is evaluated here."""
-
-STEPS = 1000
-r"""Steps down trees, over all rows and trees, up to which they are walked here."""
-
+ROWS = 32  # rows up to which a net is evaluated here
+STEPS = 1000  # steps down trees, over all rows and trees, up to which they are walked here
+# numbers up to which nothing overflows; greater ones, and NaN, are left to others' checks
 LARGEST = 1e30
-r"""Numbers up to which nothing overflows; greater ones, and NaN, are left to others' checks."""
-
+# what a probability of 0 is read as, so that it has a logarithm
 TINY = float(np.finfo(np.float32).tiny)
-r"""What a probability of 0 is read as, so that it has a logarithm."""
-
 TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
+# kinds of layers that are known here, as in `limbeck.models.MLP`
 LAYERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "linear": lambda z: z,
     "relu": lambda z: np.maximum(z, 0, out=z),
     "tanh": np.tanh,
 }
-r"""Kinds of layers that are known here, as in `limbeck.models.MLP`."""
 
 
 class Held(NamedTuple):
@@ -52,12 +46,6 @@ class NumpyFastPath:
     It computes on the student's own memory, so that a student that is trained on stays in step;
     `current` tells when parts were replaced or moved. Only limbeck's own students of float32 on the
     CPU are known, nets with their scaling and trees, and none that have hooks.
-
-    Arguments:
-        student: The student.
-        shape: The shape of a row.
-        task: "classification", "multilabel" or "regression".
-        form: The form of the student's outputs; None asks it.
     """
 
     def __init__(

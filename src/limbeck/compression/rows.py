@@ -17,8 +17,7 @@ from limbeck.teachers.row_teacher import rename_argument
 
 __all__ = ["ArrayFormat", "RowFormat", "Rows", "TableFormat", "format_from_spec", "read_rows"]
 
-DENSE_AT_MOST = 2**28
-r"""Numbers up to which sparse rows are made dense, as students need them."""
+DENSE_AT_MOST = 2**28  # numbers up to which sparse rows are made dense, as students need them
 
 
 class RowFormat(ABC):
@@ -74,13 +73,7 @@ class Rows(NamedTuple):
 
 
 class ArrayFormat(RowFormat):
-    r"""Rows of numbers (n, ...).
-
-    Arguments:
-        shape: The shape of a row.
-        dtype: The type of the arrays that the teacher gets: the user's own.
-        sparse: Whether it gets sparse matrices.
-    """
+    r"""Rows of numbers (n, ...)."""
 
     def __init__(
         self, shape: tuple[int, ...], dtype: str = "float64", sparse: bool = False
@@ -124,14 +117,7 @@ class ArrayFormat(RowFormat):
 
 
 class TableFormat(RowFormat):
-    r"""Rows of a data frame, by the schema of a `Table`.
-
-    Arguments:
-        table: The schema.
-        array: The type of the arrays that the teacher gets, where it gets arrays: rows of numbers
-            with gaps are taken as a table. None gives it frames.
-        dtypes: The types of the user's columns by name; None takes those of the table.
-    """
+    r"""Rows of a data frame, by the schema of a `Table`."""
 
     def __init__(self, table: Any, array: str | None = None, dtypes: Any = None) -> None:
         self.table, self.array = table, array
@@ -187,10 +173,6 @@ def read_rows(given: Any, table: Any = None) -> Rows:
     r"""The user's rows: a frame, a sparse matrix, a torch Dataset, or numbers.
 
     Numbers with gaps (NaN) are taken as a table, whose students see what is missing.
-
-    Arguments:
-        given: The rows.
-        table: The schema of a data frame; None reads it off.
     """
     if isinstance(given, torch_data.Dataset):
         x, labels = materialise(given, "X")

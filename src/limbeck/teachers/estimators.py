@@ -21,8 +21,8 @@ from limbeck.teachers.row_teacher import RawTeacher, RowTeacher, as_given, first
 
 __all__ = ["BoosterTeacher", "EstimatorTeacher", "is_booster", "is_estimator"]
 
+# what estimators of scikit-learn's family say their type by, in its newer and older versions
 OWN = ("__sklearn_tags__", "_estimator_type")
-r"""What estimators of scikit-learn's family say their type by, in its newer and older versions."""
 
 
 class Fitted(NamedTuple):
@@ -34,13 +34,7 @@ class Fitted(NamedTuple):
 
 
 class EstimatorTeacher(RowTeacher):
-    r"""A fitted classifier with `predict_proba`, or a regressor; also in a Pipeline or a search.
-
-    Arguments:
-        estimator: The estimator.
-        X: A few rows, where it does not say how many outputs it has.
-        spec: What the user spec of it, which must agree with what it is.
-    """
+    r"""A fitted classifier with `predict_proba`, or a regressor; also in a Pipeline or a search."""
 
     def __init__(self, estimator: Any, X: Any, spec: OutputSpec) -> None:
         self.estimator = estimator
@@ -197,6 +191,7 @@ def _named(X: Any, estimator: Any) -> Any:
     return pandas.DataFrame(X, columns=np.asarray(known))
 
 
+# objectives of which it is known what they predict
 BOOSTER_TASKS = {
     "xgboost": {
         "classification": {"binary:logistic", "binary:logitraw", "multi:softprob", "multi:softmax"},
@@ -218,17 +213,10 @@ BOOSTER_TASKS = {
         },
     },
 }  # fmt: skip
-r"""Objectives of which it is known what they predict."""
 
 
 class Objective(NamedTuple):
-    r"""What a boosted model was fitted for.
-
-    Attributes:
-        name: As its library has it.
-        task: One of `readings.TASKS`; None if it is not known.
-        labels: The number of labels in "multilabel", where the model says it.
-    """
+    r"""What a boosted model was fitted for."""
 
     name: str
     task: str | None
@@ -236,13 +224,7 @@ class Objective(NamedTuple):
 
 
 class BoosterTeacher(RawTeacher):
-    r"""A `xgboost.Booster`, a `lightgbm.Booster` or a `catboost.CatBoost`.
-
-    Arguments:
-        model: The model.
-        X: A few rows, at which its answers are looked at.
-        spec: What the user spec of them; the model's objective says it too, if it is known.
-    """
+    r"""A `xgboost.Booster`, a `lightgbm.Booster` or a `catboost.CatBoost`."""
 
     def __init__(self, model: Any, X: Any, spec: OutputSpec) -> None:
         self.model, self.library = model, _library(model)

@@ -25,14 +25,6 @@ def out_of_fold(
     about the same share of every class, and each fold is labelled by a clone that was fitted to
     the others. Equal rows are in the same fold. A class that a clone has never seen gets 0. Rows
     without a label (see `mix_labels`) are labelled by the teacher itself.
-
-    Arguments:
-        predictor: The teacher, as `as_predictor` makes it; it must be able to `refit`.
-        X: The rows that it was fitted to.
-        labels: Their labels or values.
-        folds: The number of folds, 2 or more.
-        seed: Decides which rows are together.
-        progress: Whether to show a bar.
     """
     X = as_rows(X)
     n = count(X)

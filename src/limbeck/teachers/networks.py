@@ -27,8 +27,7 @@ from limbeck.teachers.row_teacher import ModelFile, RawTeacher, dense, first_row
 
 __all__ = ["NetworkTeacher", "OnnxTeacher"]
 
-BLOCK = 1024
-r"""Rows that go through the module together."""
+BLOCK = 1024  # rows that go through the module together
 
 
 class NetworkTeacher(RawTeacher):
@@ -36,12 +35,6 @@ class NetworkTeacher(RawTeacher):
 
     Arrays become tensors on the module's device and of its floating type; integers stay integers
     only if the module has embeddings to look them up in.
-
-    Arguments:
-        module: The module, of a tensor or of a dict of tensors.
-        X: A few rows, at which its outputs are looked at.
-        spec: What the user spec of its outputs.
-        name: For tables; None is the name of the module's class.
     """
 
     def __init__(
@@ -115,19 +108,12 @@ TYPES: dict[str, Any] = {
     "tensor(string)": object,
 }
 
+# rows at which names of classes are looked for, where a file tells them by its labels only
 NAMES_SOUGHT = 1000
-r"""Rows at which names of classes are looked for, where a file tells them by its labels only."""
 
 
 class OnnxTeacher(RawTeacher):
-    r"""An ONNX model of labels and probabilities (as skl2onnx writes it), or of one tensor.
-
-    Arguments:
-        session: What onnxruntime made of the file.
-        file: The file.
-        X: Rows, at which its answers are looked at.
-        spec: What the user spec of them.
-    """
+    r"""An ONNX model of labels and probabilities (as skl2onnx writes it), or of one tensor."""
 
     def __init__(self, session: Any, file: ModelFile, X: Any, spec: OutputSpec) -> None:
         task, output, classes = spec

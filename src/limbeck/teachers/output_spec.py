@@ -83,13 +83,7 @@ def as_outputs(raw: Any, n: int) -> np.ndarray:
 
 
 def infer_output(raw: np.ndarray, spec: OutputSpec, *, network: bool = False) -> OutputKind:
-    r"""The meaning of outputs (n,) or (n, K) at a few rows; ambiguous ones are refused.
-
-    Arguments:
-        raw: The outputs.
-        spec: What is known of them. Labels can only be read if their classes are.
-        network: Whether unnormalised outputs are logits. Default: False.
-    """
+    r"""The meaning of outputs (n,) or (n, K) at a few rows; ambiguous ones are refused."""
     task, output, _ = spec.checked()
     columns = _columns(raw)
     if raw.dtype.kind == "f" and np.isnan(raw).any():

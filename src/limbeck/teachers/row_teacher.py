@@ -268,14 +268,7 @@ class RawTeacher(RowTeacher):
 
 
 class FunctionTeacher(RawTeacher):
-    r"""A callable.
-
-    Arguments:
-        predict: Maps rows to an array (n,) or (n, K).
-        X: A few rows, from whose answers their form is inferred.
-        spec: What the user says about the answers.
-        name: For tables. Default: None, the callable's own.
-    """
+    r"""A callable."""
 
     def __init__(
         self, predict: Callable[[Any], object], X: Any, spec: OutputSpec, name: str | None = None
