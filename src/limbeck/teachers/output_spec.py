@@ -165,7 +165,7 @@ def to_targets(
         y = forms.probabilities(y, kind.form)
     if kind.task == "classification" and y.shape[1] == 1:
         y = forms.columns(1 - y, y)
-    return y.numpy()
+    return np.asarray(y.numpy())
 
 
 def check_outputs(y: np.ndarray, task: str) -> None:

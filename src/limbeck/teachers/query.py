@@ -269,13 +269,16 @@ class ScaledTeacher(nn.Module):
         scale: What they are divided by; 0 stands for a constant, and divides nothing.
     """
 
+    shift: Tensor
+    scale: Tensor
+
     def __init__(self, teacher: RowTeacher, shift: Tensor, scale: Tensor) -> None:
         super().__init__()
         assert teacher.module is not None
         self.module, self.task, self.form = teacher.module, teacher.task, teacher.module_form
         tensors = chain(self.module.parameters(), self.module.buffers())
         self.dtype = next((t.dtype for t in tensors if t.is_floating_point()), None)
-        self.output_form = self.form if self.task == "classification" else "values"
+        self.output_form = str(self.form) if self.task == "classification" else "values"
         self.register_buffer("shift", shift)
         self.register_buffer("scale", safe_scale(scale))
 
@@ -285,8 +288,7 @@ class ScaledTeacher(nn.Module):
             return y
         if self.task == "multilabel" and self.form != "probabilities":
             return y.sigmoid() if self.form == "logits" else y.exp()
-        scaled: Tensor = (y.reshape(len(y), -1) - self.shift) / self.scale
-        return scaled
+        return (y.reshape(len(y), -1) - self.shift) / self.scale
 
 
 def safe_scale(scale: Tensor) -> Tensor:
@@ -329,6 +331,6 @@ class Derivatives:
         blocks = [
             evaluate(model, part, "derivatives", output=model.output_form, domain=self.domain)
             .derivatives.double().cpu().numpy()  # type: ignore[union-attr]
-            for part in x.split(256)
+            for part in torch.split(x, 256)
         ]  # fmt: skip
         return np.concatenate(blocks).reshape(count(X), self.outputs)
