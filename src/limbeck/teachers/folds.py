@@ -50,7 +50,7 @@ def out_of_fold(
         if columns is None:
             result[held] = answers
         else:  # classes that the clone has not seen stay at 0
-            result[np.ix_(held, _columns(clone.classes, teacher.classes))] = answers
+            result[np.ix_(held, _columns(np.asarray(clone.classes), teacher.classes))] = answers
     others = np.setdiff1d(np.arange(n), known)
     if len(others):
         result[others] = label_rows(teacher, select(X, others), progress=False)
@@ -94,7 +94,7 @@ def as_labels(labels: Any, n: int) -> Array:
     array = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
     if array.ndim == 0 or len(array) != n:
         received = f"{len(array)} labels" if array.ndim else repr(labels)
-        raise ArgumentError("labels", received, f"as many as there are rows: {n}")
+        raise ArgumentError("labels", received, f"one for each of {n} rows")
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 

@@ -153,7 +153,7 @@ def to_targets(
         if not (known := one_hot.any(1)).all():
             received = f"the label {labels[~known][0]!r}"
             raise ArgumentError("teacher", received, f"one of the classes {names.tolist()}")
-        return one_hot.astype(np.float64)
+        return np.asarray(one_hot, np.float64)
     try:
         array = np.ascontiguousarray(raw, dtype=np.float64)
     except (TypeError, ValueError):
