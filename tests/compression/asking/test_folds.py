@@ -181,7 +181,7 @@ class Fixed(Memory):
 @pytest.mark.parametrize(
     ("teacher", "y", "folds", "message"),
     [
-        (Memory(), Y[:50], 5, "labels: expected as many as there are rows: 60.*, got 50 labels"),
+        (Memory(), Y[:50], 5, "labels: expected one for each of 60 rows, got 50 labels"),
         (Memory(), "a", 5, "labels: expected .*, got 'a'"),
         (Memory(), Y, 1, "folds: expected a whole number, 2 or more.*, got 1"),
         (Memory(), Y, 2.5, "folds: expected .*, got 2.5"),
