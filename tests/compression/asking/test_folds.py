@@ -160,7 +160,9 @@ def test_a_column_of_labels_is_as_good_as_a_row():
     assert np.array_equal(
         out_of_fold(Logistic(X, Y), X, Y[:, None]), out_of_fold(Logistic(X, Y), X, Y)
     )
-    assert np.array_equal(mix_labels(T, [["a"], ["b"], ["c"], ["a"], ["b"]], 1.0, CLASSES)[3], [1, 0, 0])
+    assert np.array_equal(
+        mix_labels(T, [["a"], ["b"], ["c"], ["a"], ["b"]], 1.0, CLASSES)[3], [1, 0, 0]
+    )
 
 
 def test_labels_may_come_as_a_series_or_tensor():
