@@ -191,7 +191,10 @@ class Compressed(Result):
         given = self.kind.as_given(X)
         labels = self.labels if labels is None else labels
         direct = None if labels is None else self.on_labels(labels)
-        calls = {"teacher": predictor, "student": self._predictions}
+        calls: dict[str, Callable[[Any], np.ndarray]] = {
+            "teacher": predictor,
+            "student": self._predictions,
+        }
         timed = latencies(calls, given) if time else {"teacher": {}, "student": {}}
         return fidelity(
             self.task,

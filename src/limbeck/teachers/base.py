@@ -141,7 +141,7 @@ class Opaque(Teacher):
     opaque = True
 
     def __init__(
-        self, function: Callable[..., object], output: str = "auto", *, exact: bool = True
+        self, function: Callable[..., Any], output: str = "auto", *, exact: bool = True
     ) -> None:
         super().__init__(self._call, "auto", exact=exact, differentiable=False)
         self.function = function
