@@ -283,7 +283,7 @@ def test_a_teacher_for_other_rows(forest):
     [
         (None, "an object of type NoneType"),
         (RandomForestClassifier(), "not fitted"),
-        (RidgeClassifier().fit(X, Y), "no predict_proba; expected .*CalibratedClassifierCV"),
+        (RidgeClassifier().fit(X, Y), "CalibratedClassifierCV.*no predict_proba"),
     ],
 )
 def test_what_is_no_teacher(teacher, message):

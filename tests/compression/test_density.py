@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.compression import density
+from limbeck.compression import generators as density
 from limbeck.compression.compress import compress
-from limbeck.compression.density import fit_flow, fit_mixture
+from limbeck.compression.generators import fit_flow, fit_mixture
 
 QUICK = {"progress": False, "device": "cpu", "engine": "eager", "steps": 20, "size": 200}
 

@@ -303,11 +303,11 @@ def test_folders_that_hold_no_estimator(small, tmp_path):
 def test_pickles_are_small_and_still_report(iris, forest):
     X, y = iris
     made = DistilledClassifier(forest, (4,), steps=20, label_weight=0.5).fit(X, y)
-    before = made.result_.problem._kept
+    before = made.result_.problem._known
     again = pickle.loads(pickle.dumps(made))
     np.testing.assert_array_equal(again.predict_proba(X), made.predict_proba(X))
-    assert made.result_.problem._kept is before
-    assert len(before) > 0 == len(again.result_.problem._kept)
+    assert made.result_.problem._known is before
+    assert len(before) > 0 == len(again.result_.problem._known)
     report = again.report(X[:50], y[:50], time=False)
     assert set(report.measures) == {"teacher", "student", "baseline"}
     assert report.measures["student"]["accuracy"].value == again.score(X[:50], y[:50])
@@ -344,7 +344,7 @@ def test_from_a_thousand_rows_on_inputs_are_chosen(monkeypatch):
         asked.update(settings)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("limbeck.compression.estimator_base.compress", compress)
+    monkeypatch.setattr("limbeck.compression.estimators.compress", compress)
     for n, inputs, size in ((999, "munge", 10_000), (100, "munge", 2000), (1000, "auto", None)):
         X = np.random.default_rng(0).normal(size=(n, 2))
         with pytest.raises(KeyboardInterrupt):

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.compression.density import Bins, fit_nade
-from limbeck.compression.generators import GENERATORS, candidates, fresh, generator
-from limbeck.compression.rows import ArrayKind, read
+from limbeck.compression.generators import GENERATORS, Bins, candidates, fit_nade, fresh, generator
+from limbeck.compression.rows import ArrayFormat, read_rows
 
 CPU = torch.device("cpu")
 
@@ -23,7 +22,7 @@ def correlation(x):
 
 
 def drawn(name, x, count=600, seed=0):
-    return fresh(name, ArrayKind(tuple(x.shape[1:])), x, count, seed)
+    return fresh(name, ArrayFormat(tuple(x.shape[1:])), x, count, seed)
 
 
 @pytest.mark.parametrize("name", sorted(GENERATORS.keys() - {"flow"}))
@@ -92,26 +91,26 @@ def test_names_and_tables():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": np.arange(40.0), "b": list("xyxy") * 10})
     frame.loc[3, "a"] = None
-    rows = read(frame)
-    assert candidates(rows.kind, rows.x) == ["data", "munge", "columns"]
+    rows = read_rows(frame)
+    assert candidates(rows.format, rows.x) == ["data", "munge", "columns"]
     for name in ("data", "munge", "columns", "noise"):
-        found = rows.kind.decode(fresh(name, rows.kind, rows.x, 60, 0))
+        found = rows.format.decode(fresh(name, rows.format, rows.x, 60, 0))
         assert list(found.columns) == ["a", "b"]
         assert set(found["b"]) <= {"x", "y"}
         assert found["a"].isna().mean() < 0.3
     with pytest.raises(lb.ArgumentError, match=r"munge"):
-        generator("nade", rows.kind, rows.x, seed=0)
+        generator("nade", rows.format, rows.x, seed=0)
     with pytest.raises(lb.ArgumentError, match=r"did you mean"):
-        generator("noize", rows.kind, rows.x, seed=0)
+        generator("noize", rows.format, rows.x, seed=0)
 
 
 def test_one_row_is_only_itself():
-    assert candidates(ArrayKind((2,)), torch.ones(1, 2)) == ["data"]
+    assert candidates(ArrayFormat((2,)), torch.ones(1, 2)) == ["data"]
 
 
 def test_auto_tries_a_flow_where_it_may_pay():
     x = torch.randn(600, 3, generator=torch.Generator().manual_seed(0))
-    kind = ArrayKind((3,))
+    kind = ArrayFormat((3,))
     rounded = torch.cat([x[:, :2], x[:, 2:].round()], 1)
     assert "flow" not in candidates(kind, x[:300])
     assert "flow" not in candidates(kind, rounded)

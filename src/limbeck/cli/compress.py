@@ -61,7 +61,7 @@ def note_file(problem: Any, text: str) -> None:
         text: What the user gave for the teacher.
     """
     from limbeck.teachers.fingerprints import of_files
-    from limbeck.teachers.predictor import ModelFile
+    from limbeck.teachers.row_teacher import ModelFile
 
     path = Path(text)
     pickled = not references.is_reference(text) and path.suffix.lower() in PICKLES

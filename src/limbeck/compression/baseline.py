@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,45 +16,39 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arrays import join, part_of, rows
-from limbeck.compression.problem import MOST_HELD_OUT, Problem, default_loss, take
+from limbeck.compression.problem import MAX_HELD_OUT, Problem, default_loss, take
 from limbeck.compression.students import Fitted
 from limbeck.compression.training import (
     RATE,
     Recipe,
     default_steps,
-    distill_options,
     finish_student,
     fit_trees,
+    has_default_update,
     make_student,
     narrowed,
     predictions,
     student_inputs,
+    with_defaults,
 )
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from limbeck.models import MLP, Preprocessed
-from limbeck.teachers.folds import as_labels, mix, unlabelled
-from limbeck.teachers.query import divisor
+from limbeck.teachers.folds import as_labels, mix_labels, unlabelled
+from limbeck.teachers.query import safe_scale
 from limbeck.teachers.stored import Stored
-from limbeck.training.distill import distill
+from limbeck.training.distill import train
 from limbeck.training.result import Result
 
 __all__ = ["train_on_labels"]
 
-HELD_OUT = 0.1
-r"""The share of rows that is held out, of many."""
-
+HELD_OUT = 0.1  # the share of rows that is held out, of many
+# how often the held-out loss is measured, and how often in a row it may fail to fall
 EVALUATIONS, PATIENCE = 200, 30
-r"""How often the held-out loss is measured, and how often in a row it may fail to fall."""
-
-RATES = (RATE, RATE / 10)
-r"""Learning rates, of which the one with the lower held-out loss is taken."""
-
-START = 0.1
-r"""What the weights of a network's last layer are multiplied by at the start."""
-
+RATES = (RATE, RATE / 10)  # learning rates, of which the one with the lower held-out loss is taken
+START = 0.1  # what the weights of a network's last layer are multiplied by at the start
+# rows up to which several folds are held out, one after the other, and how many those are
 FEW_ROWS, FOLDS = 500, 5
-r"""Rows up to which several folds are held out, one after the other, and how many those are."""
 
 
 def train_on_labels(problem: Problem, recipe: Recipe, labels: Any) -> tuple[Result, Problem]:
@@ -63,30 +56,22 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: Any) -> tuple[Resu
 
     Networks stop at the lowest held-out loss; a learning rate that is not given is chosen by it.
     Trees, which are as large as the student at most, are as large as does best on rows held out.
-
-    Arguments:
-        problem: What the student was made for.
-        recipe: How it was made.
-        labels: Labels of the user's rows; those without one are left out.
     """
     x, targets = _labelled(problem, labels)
     own = replace(
-        problem, x=x, index=torch.arange(len(targets)), held_out=None, own=partial(_same, targets),
-        loss=default_loss(problem.predictor.task), _kept={},
+        problem, x=x, index=torch.arange(len(targets)), held_out=None, fixed_targets=targets,
+        loss=default_loss(problem.teacher.task), _known={},
     )  # fmt: skip
-    # what was told to the student's own training: who hears of it, where it is kept, when it stops
-    told = ("callbacks", "checkpoint", "held_out", "patience", "every", "seconds", "teacher_output")
-    options = {name: value for name, value in recipe.options.items() if name not in told}
-    recipe = replace(recipe, inputs="data", options=options)
+    training = replace(  # without what concerns the student's own training
+        recipe.training, callbacks=None, checkpoint=None, held_out=None, patience=None, every=None,
+        seconds=None,
+    )  # fmt: skip
+    recipe = replace(recipe, inputs="data", training=training)
     student, origin = make_student(own, recipe)
     if isinstance(student, Fitted):
-        chosen = _best_size(own, student, recipe.seed, origin)
+        chosen = _best_size(own, student, recipe.training.seed, origin)
         return fit_trees(own, chosen, recipe, origin), own
     return _best_network(own, recipe), own
-
-
-def _same(targets: np.ndarray) -> np.ndarray:
-    return targets
 
 
 def _labelled(problem: Problem, labels: Any) -> tuple[Any, np.ndarray]:
@@ -98,19 +83,19 @@ def _labelled(problem: Problem, labels: Any) -> tuple[Any, np.ndarray]:
         x = join([x, part_of(problem.held_out, 0, count)])
         index = np.concatenate([index, theirs])
     known = as_labels(labels, rows(x))[index]
-    missing = unlabelled(known, problem.predictor.classes).reshape(len(known), -1).any(1)
+    missing = unlabelled(known, problem.teacher.classes).reshape(len(known), -1).any(1)
     there = np.flatnonzero(~missing)
     if not len(there):
         raise ArgumentError("labels", f"{len(known)} missing ones", "labels of some rows at least")
-    nothing = np.zeros((len(there), problem.predictor.outputs))
-    targets = mix(nothing, known[there], 1.0, problem.predictor.classes)
+    nothing = np.zeros((len(there), problem.teacher.outputs))
+    targets = mix_labels(nothing, known[there], 1.0, problem.teacher.classes)
     return take(x, torch.as_tensor(there)), targets
 
 
 def _held_out(targets: np.ndarray, task: str, seed: int) -> np.ndarray:
     r"""Rows to hold out: at random, with about the same share of every class or range of values."""
     n = len(targets)
-    wanted = min(MOST_HELD_OUT, round(HELD_OUT * n))
+    wanted = min(MAX_HELD_OUT, round(HELD_OUT * n))
     places = (np.arange(wanted) + 0.5) * n / max(wanted, 1)
     return np.sort(_ordered(targets, task, seed)[places.astype(int)])
 
@@ -130,19 +115,21 @@ def _best_network(problem: Problem, recipe: Recipe) -> Result:
     Of few rows, a few held-out ones would tell that by chance. So each fold is held out once, their
     mean loss tells the best number of steps, and that many are made with all rows.
     """
-    targets, task = problem.targets(), problem.predictor.task
+    targets, task = problem.targets(), problem.teacher.task
     n = len(targets)
-    usual = not recipe.options.keys() & {"optimizer", "preset", "update", "lr"}
+    training = recipe.training
+    default = has_default_update(training) and training.lr is None
     if n > FEW_ROWS or n < 2 * FOLDS:
-        held = _held_out(targets, task, recipe.seed)
-        rates = [{"lr": rate} for rate in RATES] if usual else [{}]
-        tried = [replace(recipe, options=recipe.options | rate) for rate in rates]
-        runs = [_network(problem, each, held) for each in tried]
+        held = _held_out(targets, task, recipe.training.seed)
+        tried = [replace(training, lr=rate) for rate in RATES] if default else [training]
+        runs = [_network(problem, replace(recipe, training=each), held) for each in tried]
         return min(runs, key=lambda run: run[0].loss)[1]
     # steps of a decaying rate would not be the same ones in a shorter run
-    own = {"lr": min(RATES)} | ({} if "schedule" in recipe.options else {"schedule": "constant"})
-    recipe = replace(recipe, options=recipe.options | own) if usual else recipe
-    folds = _folds(targets, task, recipe.seed)
+    if default:
+        automatic = isinstance(training.schedule, str) and training.schedule == "auto"
+        schedule = "constant" if automatic else training.schedule
+        recipe = replace(recipe, training=replace(training, lr=min(RATES), schedule=schedule))
+    folds = _folds(targets, task, recipe.training.seed)
     curve = _mean_curve([_network(problem, recipe, held)[0].curve for held in folds])
     steps = min(curve, key=lambda step: curve[step])
     return _network(problem, recipe, np.arange(0), steps)[1]
@@ -166,28 +153,28 @@ def _network(
     problem: Problem, recipe: Recipe, held: np.ndarray, stop: int | None = None
 ) -> tuple[_Watch, Result]:
     r"""A network at its lowest held-out loss, or after so many steps; and the losses on the way."""
-    predictor = problem.predictor
     learn = np.setdiff1d(np.arange(rows(problem.x)), held)
     student, _ = make_student(problem, recipe)
+    assert not isinstance(student, Fitted)
     x = student_inputs(student, problem.x)
     shift, scale = problem.unit()
     if isinstance(student, Preprocessed):
         _start_small(student)
     else:  # it speaks in the labels' own units
         shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
-    values = (torch.as_tensor(problem.targets(), dtype=torch.float32) - shift) / divisor(scale)
-    form = "probabilities" if predictor.task == "classification" else "values"
-    options = distill_options(recipe, predictor.task, student, problem.x)
-    steps = max(recipe.steps or 0, default_steps(len(learn), options.get("batch_size", "auto")))
+    values = (torch.as_tensor(problem.targets(), dtype=torch.float32) - shift) / safe_scale(scale)
+    training = with_defaults(recipe.training, problem.teacher.task, student, problem.x)
+    steps = max(recipe.steps or 0, default_steps(len(learn), training.batch_size))
+    training = replace(training, steps=stop or steps)
     watch = _Watch(student)
     if len(held):
         source = Dataset(take(x, torch.as_tensor(held)), y=values[held].numpy())
         every = max(1, steps // EVALUATIONS)
-        options |= {"held_out": source, "patience": PATIENCE, "every": every, "callbacks": watch}
-    result = distill(
-        Stored(values[learn], form), student, Dataset(take(x, torch.as_tensor(learn))),
-        problem.loss, steps=stop or steps, **options,
-    )  # fmt: skip
+        training = replace(
+            training, held_out=source, patience=PATIENCE, every=every, callbacks=watch
+        )
+    teacher, inputs = Stored(values[learn], problem.form), take(x, torch.as_tensor(learn))
+    result = train(teacher, student, Dataset(inputs), problem.loss, training)
     watch.restore()
     finish_student(student, shift, scale)
     return watch, result
@@ -227,8 +214,8 @@ def _best_size(problem: Problem, student: Fitted, seed: int, origin: Tensor | No
     sizes = list(_sizes(student, rows(problem.x)))
     if len(sizes) < 2 or rows(problem.x) < 2 * FOLDS:
         return student
-    task, targets = problem.predictor.task, problem.targets()
-    encoder = problem.kind.encoder("one_hot")
+    task, targets = problem.teacher.task, problem.targets()
+    encoder = problem.format.encoder("one_hot")
     every, inputs = np.arange(len(targets)), narrowed(problem.x, origin)
     few = len(targets) <= FEW_ROWS
     folds = _folds(targets, task, seed) if few else [_held_out(targets, task, seed)]

@@ -3,44 +3,41 @@ r"""`compress`: any teacher and rows without labels in; a small student out."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from functools import partial
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import join, rows
 from limbeck.compression.compressed import Compressed
-from limbeck.compression.dispatch import Predictor, as_predictor
+from limbeck.compression.dispatch import as_predictor
+from limbeck.compression.fidelity.cost import bytes_on_disk
+from limbeck.compression.fidelity.measures import agreement, kl, label_agreement, label_kl
 from limbeck.compression.generators import candidates, fresh
-from limbeck.compression.problem import Problem, default_loss, split, take
-from limbeck.compression.rows import Rows, TableKind, read
-from limbeck.compression.search import best_inputs, grown
-from limbeck.compression.training import Recipe, train
+from limbeck.compression.problem import MIN_HELD_OUT, Problem, default_loss, split, take
+from limbeck.compression.rows import Rows, TableFormat, read_rows
+from limbeck.compression.students import sizes
+from limbeck.compression.training import Recipe, predictions, train
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.losses.base import Loss
+from limbeck.progress import tracked
 from limbeck.tables.codes import code_note
-from limbeck.teachers.base import Opaque
 from limbeck.teachers.cache import TeacherCache, as_cache
-from limbeck.teachers.folds import mix, out_of_fold
+from limbeck.teachers.folds import as_labels, mix_labels
 from limbeck.teachers.keys import as_rows, count, select
-from limbeck.teachers.query import TeacherError, label
-from limbeck.training.config import refuse_unknown
+from limbeck.teachers.query import Query, TeacherError
+from limbeck.teachers.row_teacher import RowTeacher
+from limbeck.training.config import Training
 from limbeck.training.distill import as_loss
+from limbeck.training.result import Result
 
 __all__ = ["compress"]
 
-ASKED = (10_000, 50_000, 10)
-r"""Inputs that a teacher is asked about: ten for each row, within these numbers."""
-
-LOOKED_AT = 100
-r"""Rows at which a teacher is looked at first."""
-
-SETTLED = ("steps", "teacher_output", "precompute", "seed")
-r"""Settings of a training that `compress` decides itself."""
+MIN_SIZE, MAX_SIZE = 10_000, 50_000  # inputs that a teacher labels by default
+PILOT_STEPS = 2000  # of the short runs that inputs are compared by
 
 
 def compress(
@@ -75,193 +72,243 @@ def compress(
 ) -> Compressed:
     r"""Train one small model to predict like a cumbersome one; no labels are needed.
 
-    The teacher is asked about the rows of X, as they are, and about further inputs made of them, in
-    the same types. A teacher that
-    is not of torch is asked beforehand, once for each input; a torch teacher is asked by the loop,
-    at fresh inputs each step.
+    The teacher labels the rows of X, as they are, and further inputs made of them, in the same
+    types. A torch teacher is queried by the loop, at fresh inputs each step; any other one labels
+    its inputs before training, each of them once.
 
     Arguments:
         teacher: A torch module, an estimator of scikit-learn, XGBoost, LightGBM or CatBoost, a
             list of these, the path of an ONNX or booster file, or a function of arrays.
         X: Rows: an array, a tensor, a data frame with columns of any kind, a sparse matrix, a
             torch Dataset.
-        student: Hidden sizes, such as (50, 30); "auto" for the smallest net that keeps enough;
-            "linear", "tree" or "boosted"; a tree of scikit-learn; or a torch module, a copy of
-            which is trained.
-        labels: True labels of the rows, to be mixed with what the teacher says of them. Missing
-            ones are None or NaN.
+        student: Hidden sizes; "auto" for the smallest net that keeps enough; "linear", "tree" or
+            "boosted"; a tree of scikit-learn; or a torch module, a copy of which is trained.
+            Default: (50, 30).
+        labels: True labels of the rows, to be mixed with the teacher's targets. Missing ones are
+            None or NaN. Default: None.
         label_weight: Their share, from 0 to 1; with 0 they only serve the report's comparison.
-        loss: From `limbeck.losses`, or a name; by default cross entropy, or square error for
-            regression. Derivatives can be matched where the teacher is a torch module.
-        inputs: Where inputs come from: a name (see `limbeck.compression.generators`), a source of
-            `limbeck.inputs`, or "auto", which tries a few and keeps what does best at rows that
-            were held out and near them.
-        size: How many inputs the teacher is asked about, beforehand: the rows and, if these are
-            fewer, generated ones. By default ten for each row, at least 10,000 and at most 50,000;
-            or twice the rows, if that is more and `inputs` names what to generate.
-        steps: Steps of the training; by default by the number of inputs.
-        task: "classification", "multilabel" or "regression"; "auto" asks the teacher.
-        output: What a torch teacher's outputs are: "logits", "probabilities", … ; "auto" looks.
-        weights: Of the members, for a list of teachers.
-        stack: A model of the members' answers, for a list of teachers.
-        classes: Names of the classes, where the teacher does not know them.
-        table: The schema of a data frame, a `limbeck.Table`; None reads it off X.
+            Default: 0.5.
+        loss: From `limbeck.losses`, or a name. Derivatives can be matched where the teacher is a
+            torch module. Default: cross entropy, or square error for regression.
+        inputs: The source of inputs: a name (see `limbeck.compression.generators`) or a source of
+            `limbeck.inputs`. Default: "auto", which tries a few and keeps the one that does best
+            at rows that were held out and near them.
+        size: Number of inputs that the teacher labels before training: the rows and, if these are
+            fewer, generated ones. Default: ten for each row, from 10,000 to 50,000; or twice the
+            rows, if that is more and `inputs` names a generator.
+        steps: Steps of the training. Default: by the number of inputs.
+        task: "classification", "multilabel" or "regression". Default: "auto", the teacher's own.
+        output: The form of a torch teacher's outputs: "logits", "probabilities", … . Default:
+            "auto", which infers it.
+        weights: Weights of the members, for a list of teachers. Default: equal ones.
+        stack: A model of the members' answers, for a list of teachers. Default: None.
+        classes: Names of the classes, where the teacher does not know them. Default: None.
+        table: The schema of a data frame, a `limbeck.Table`. Default: read off X.
         teacher_folds: For a teacher that was fitted to these rows and labels: the number of folds
             in which copies of it are fitted anew, so that no row is labelled by one that saw it.
+            Default: None, no folds.
         cache: A folder in which the teacher's answers, and derivatives if the loss asks for some,
-            are kept for the next time. A torch teacher is then asked beforehand, too.
+            are kept for the next time. A torch teacher too is then queried before training.
+            Default: None.
         cache_key: A name for a teacher whose content cannot be read, such as a remote one.
-        teacher_batch: Inputs that the teacher is asked about at once.
-        retries: How often a teacher is asked again after an error of its connection.
-        retry_on: Which errors those are; OSError has ConnectionError and TimeoutError among it.
+            Default: a hash of its content.
+        teacher_batch: Inputs in a query of the teacher. Default: as many as a few seconds allow.
+        retries: Further attempts after an error of the teacher's connection. Default: 3.
+        retry_on: These errors. Default: OSError, with ConnectionError and TimeoutError among it.
         held_out: The fraction of the rows that students are compared on, where there is a choice.
+            Default: 0.1.
         keep: For student="auto": the fraction of the teacher's measure that is enough.
-        max_bytes: For student="auto": the largest student.
-        seed: Seeds everything.
-        progress: Whether to show bars, if a terminal is there.
+            Default: 0.99.
+        max_bytes: For student="auto": the largest student. Default: None, any size.
+        seed: Seeds everything. Default: 0.
+        progress: Whether to show bars, if a terminal is there. Default: True.
         options: Further arguments of `limbeck.distill`: optimizer, batch_size, device, ….
     """
-    refuse_unknown(options, SETTLED, inspect.signature(compress).parameters)
-    seed = whole_number("seed", seed, "a whole number")
-    if options.get("batch_size", "auto") != "auto":
-        options["batch_size"] = whole("batch_size", options["batch_size"])
-    data = read(X, table)
+    decided = ("steps", "teacher_output", "precompute", "seed")
+    arguments = inspect.signature(compress).parameters
+    training = Training.from_options(options, decided, arguments, progress=progress)
+    training = replace(training, seed=whole_number("seed", seed, "a whole number"))
+    if not (isinstance(training.batch_size, str) and training.batch_size == "auto"):
+        batch = whole_number("batch_size", training.batch_size, "a whole number from 1", least=1)
+        training = replace(training, batch_size=batch)
+    data = read_rows(X, table)
     labels = data.labels if labels is None else labels
-    some = select(as_rows(data.given), np.arange(min(LOOKED_AT, rows(data.x))))
-    predictor = _looked_at(
-        teacher, some, task=task, output=output, weights=weights, stack=stack, classes=classes
-    )
-    options["progress"] = progress
-    ask = partial(
-        _asked, predictor=predictor, cache=as_cache(cache), cache_key=cache_key,
-        batch_size=teacher_batch, retries=retries, retry_on=retry_on, progress=progress,
-    )  # fmt: skip
+    some = select(as_rows(data.given), np.arange(min(100, rows(data.x))))
+    model = probe_teacher(teacher, some, task, output, weights, stack, classes)
+    query = Query(as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress)
     chosen = "auto" in [choice for choice in (inputs, student) if isinstance(choice, str)]
     fraction = number("held_out", held_out, "a fraction from 0 to below 1", lambda f: 0 <= f < 1)
-    fraction = fraction if chosen else 0.0
-    refit = None
-    if teacher_folds is not None:
-        refit = partial(out_of_fold, predictor, folds=teacher_folds, seed=seed, progress=progress)
-    problem = _problem(data, predictor, ask, labels, label_weight, refit, fraction, seed)
-    problem.loss = default_loss(predictor.task) if loss == "auto" else _loss(loss)
-    problem.progress = progress
+    problem = _split(data, model, query, fraction if chosen else 0.0, training.seed)
+    problem.folds = teacher_folds
+    _add_labels(problem, labels, label_weight, rows(data.x))
+    if not isinstance(loss, str):
+        problem.loss = loss
+    elif loss != "auto":
+        problem.loss = as_loss(loss, None, None, "", None)  # type: ignore[arg-type]
     # inputs of the user's own source never come again
-    problem.kept = cache is not None and isinstance(inputs, str)
+    problem.keeps_answers = cache is not None and isinstance(inputs, str)
     _refuse_derivatives(problem)
-    wanted = _size(rows(problem.x), inputs)
-    size = wanted if size is None else whole_number("size", size, "a whole number from 1", least=1)
+    size = _default_size(rows(problem.x), inputs) if size is None else size
+    size = whole_number("size", size, "a whole number from 1", least=1)
     if steps is not None:
         steps = whole_number("steps", steps, "a whole number from 1", least=1)
     number("keep", keep, "a fraction above 0, up to 1", lambda share: 0 < share <= 1)
-    recipe = Recipe(student, inputs, size, steps, seed, options)
+    recipe = Recipe(student, inputs, size, steps, training)
     tried: list[dict[str, Any]] = []
     if isinstance(inputs, str) and inputs == "auto":
-        names = candidates(data.kind, problem.x, problem.live, size)
+        names = candidates(data.format, problem.x, problem.live, size)
         recipe, tried = best_inputs(problem, recipe, names)
     if isinstance(student, str) and student == "auto":
-        result, recipe, grew = grown(problem, recipe, keep, max_bytes)
-        tried += grew
+        result, recipe, sizes_tried = grow_student(problem, recipe, keep, max_bytes)
+        tried += sizes_tried
     else:
         result = train(problem, recipe)
-    return Compressed.of(result, problem, recipe, labels, tried, _notes(problem))
+    notes = []
+    if isinstance(problem.format, TableFormat) and isinstance(problem.x, dict):
+        note = code_note(problem.format.table, problem.x, problem.targets())
+        notes = [] if note is None else [note]
+    return Compressed.of(result, problem, recipe, labels, tried, notes)
 
 
-def _notes(problem: Problem) -> list[str]:
-    r"""What a user should know of the rows, beside the student."""
-    if not isinstance(problem.kind, TableKind) or not isinstance(problem.x, dict):
-        return []
-    note = code_note(problem.kind.table, problem.x, problem.targets())
-    return [] if note is None else [note]
+def _default_size(count: int, inputs: object) -> int:
+    size = max(count, min(MAX_SIZE, max(MIN_SIZE, 10 * count)))
+    generated = isinstance(inputs, str) and inputs not in ("auto", "data")
+    return max(size, 2 * count) if generated else size  # half of them at least as the user wants
 
 
-def _size(many: int, inputs: Any) -> int:
-    r"""How many inputs a teacher is asked about, if nobody says."""
-    low, high, each = ASKED
-    wanted = max(many, min(high, max(low, each * many)))
-    made = isinstance(inputs, str) and inputs not in ("auto", "data")
-    return max(wanted, 2 * many) if made else wanted  # half of them at least as the user wants
-
-
-def _looked_at(teacher: Any, some: Any, **said: Any) -> Predictor:
-    r"""The teacher as a predictor; what it raises where it is looked at first is its own error."""
+def probe_teacher(
+    teacher: Any, some: Any, task: str, output: str, weights: Any, stack: Any, classes: Any
+) -> RowTeacher:
+    r"""The teacher, known by its answers to some rows; it may fail there with its own error."""
     try:
-        return as_predictor(teacher, some, **said)
+        return as_predictor(
+            teacher, some, task=task, output=output, weights=weights, stack=stack, classes=classes
+        )
     except LimbeckError:
         raise
     except Exception as error:
         raise TeacherError.of(error, "the first rows of X", np.arange(count(some))) from error
 
 
-def _problem(
-    data: Rows,
-    predictor: Any,
-    ask: Any,
-    labels: Any,
-    weight: float,
-    refit: Callable[..., np.ndarray] | None,
-    fraction: float,
-    seed: int,
-) -> Problem:
-    r"""The rows split, and how the teacher's word on those to learn from is had."""
+def _split(data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int) -> Problem:
+    r"""The teacher, the rows to learn from and those held out."""
+    learn, other = split(rows(data.x), fraction, seed)
+    loss = default_loss(teacher.task)
+    x, given = take(data.x, learn), as_rows(data.given)
+    problem = Problem(teacher, data.format, x, learn, loss, query, data.given, seed=seed)
+    if other is not None:
+        held_out = take(data.x, other)
+        mixed = fresh("munge", data.format, held_out, rows(held_out), seed)
+        problem.given = select(given, learn.numpy())
+        problem.held_out = join([held_out, mixed])
+        problem.held_out_given = select(given, other.numpy())
+    return problem
+
+
+def _add_labels(problem: Problem, labels: Any, weight: float, n: int) -> None:
+    r"""Let targets be mixed with labels, or made by folds that need them."""
     weight = number("label_weight", weight, "a number from 0 to 1", lambda w: 0 <= w <= 1)
-    ours, theirs = split(rows(data.x), fraction, seed)
-    x, given = take(data.x, ours), data.given
-    own: Callable[[], np.ndarray] | None = None
-    if theirs is not None:
-        given = select(as_rows(data.given), ours.numpy())
-    if labels is not None:
-        labels = _labels(labels, rows(data.x))
-    if refit is not None:
-        if labels is None:
+    if labels is None:
+        if problem.folds is not None:
             raise ArgumentError("labels", None, "the labels of the rows, beside teacher_folds")
-        own = partial(refit, given, labels[ours.numpy()])
-    if labels is not None and weight > 0:
-        # looked at before the teacher is asked
-        mix(np.zeros((len(labels), predictor.outputs)), labels, weight, predictor.classes)
-        before = own or partial(ask, given)
-        own = partial(_mixed, before, labels[ours.numpy()], weight, predictor.classes)
-    held, held_given = None, None
-    if theirs is not None:
-        held, held_given = take(data.x, theirs), select(as_rows(data.given), theirs.numpy())
-        held = join([held, fresh("munge", data.kind, held, rows(held), seed)])
-    loss = default_loss(predictor.task)
-    return Problem(
-        predictor, data.kind, x, ours, held, ask, own, loss, given=given, held_given=held_given
-    )
-
-
-def _mixed(before: Any, labels: np.ndarray, weight: float, classes: Any) -> np.ndarray:
-    return mix(before(), labels, weight, classes)
-
-
-def _asked(X: Any, other: Any = None, *, predictor: Any, **options: Any) -> np.ndarray:
-    r"""The word of the teacher on rows, or that of another in its place."""
-    return label(predictor if other is None else other, X, **options)
-
-
-def _labels(labels: Any, n: int) -> np.ndarray:
-    found = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else labels
-    found = np.asarray(found)
-    if found.shape[:1] != (n,):
-        received = f"{len(found)} labels" if found.ndim else repr(labels)
-        raise ArgumentError("labels", received, f"one for each of {n} rows")
-    return found
-
-
-def _loss(loss: str | Loss) -> Loss:
-    return as_loss(loss, None, None, "", None) if isinstance(loss, str) else loss  # type: ignore[arg-type]
+        return
+    array = as_labels(labels, n)
+    if weight > 0:  # unusable labels are refused before the teacher is queried
+        nothing = np.zeros((n, problem.teacher.outputs))
+        mix_labels(nothing, array, weight, problem.teacher.classes)
+    if weight > 0 or problem.folds is not None:
+        problem.labels, problem.label_weight = array[problem.index.numpy()], weight
 
 
 def _refuse_derivatives(problem: Problem) -> None:
-    r"""Say at once that there are no derivatives to be matched."""
-    asking = any("derivatives" in term.asks for _, term in problem.loss)
-    if problem.differentiable or not asking:
+    r"""Refuse a loss on derivatives that do not exist."""
+    matches = any("derivatives" in term.asks for _, term in problem.loss)
+    if problem.differentiable or not matches:
         return
-    if problem.predictor.module is not None:
-        received = f"{problem.loss!r}, which matches derivatives"
-        expected = (
-            "a loss on values: there are no derivatives with respect to a table, nor of labels "
-            "that are mixed in (label_weight=0 leaves them out)"
-        )
-        raise ArgumentError("loss", received, expected)
-    Opaque(problem.predictor, "values").refuse_derivatives(repr(problem.loss))
+    if problem.teacher.module is None:
+        problem.teacher.refuse_derivatives(repr(problem.loss))
+    received = f"{problem.loss!r}, which matches derivatives"
+    expected = (
+        "a loss on values: there are no derivatives with respect to a table, nor of labels "
+        "that are mixed in (label_weight=0 leaves them out)"
+    )
+    raise ArgumentError("loss", received, expected)
+
+
+def best_inputs(
+    problem: Problem, recipe: Recipe, names: list[str]
+) -> tuple[Recipe, list[dict[str, Any]]]:
+    r"""The recipe with the inputs that did best in a short run, and what each of them reached."""
+    if problem.held_out is None or len(names) == 1:
+        return replace(recipe, inputs="munge" if "munge" in names else names[0]), []
+    automatic = isinstance(recipe.student, str) and recipe.student == "auto"
+    student = (50, 30) if automatic else recipe.student
+    steps = min(PILOT_STEPS, recipe.steps or PILOT_STEPS)
+    tried: list[dict[str, Any]] = []
+    for name in tracked(names, "trying inputs", problem.query.progress):
+        training = _in_folder(recipe.training, f"inputs-{name}")
+        training = replace(training, progress=False, callbacks=None)
+        result = train(problem, Recipe(student, name, recipe.size, steps, training))
+        tried.append({"inputs": name, "divergence": divergence(problem, result)})
+    best = min(tried, key=lambda entry: entry["divergence"])
+    training = _in_folder(recipe.training, "student")  # not among those of the short runs
+    return replace(recipe, inputs=best["inputs"], training=training), tried
+
+
+def grow_student(
+    problem: Problem, recipe: Recipe, keep: float, max_bytes: int | None
+) -> tuple[Result, Recipe, list[dict[str, Any]]]:
+    r"""The smallest student of a growing sequence that keeps enough; the last one, if none does."""
+    if problem.held_out is None:
+        count = rows(problem.x)
+        received = f"{count} rows, too few to hold some out"
+        expected = f"for student='auto' so many that held_out takes {MIN_HELD_OUT} or more"
+        if count >= 2 * MIN_HELD_OUT:
+            expected += f", as held_out={math.ceil(100 * MIN_HELD_OUT / count) / 100:g} does"
+        raise ArgumentError("X", received, expected)
+    tried: list[dict[str, Any]] = []
+    teacher, encoder = problem.teacher, problem.format.encoder()
+    for hidden, _ in sizes(
+        problem.x, teacher.outputs, teacher.task, encoder=encoder, max_bytes=max_bytes
+    ):
+        training = _in_folder(recipe.training, "-".join(map(str, hidden)))
+        attempt = replace(recipe, student=hidden, training=training)
+        result = train(problem, attempt)
+        share = retention(problem, result)
+        tried.append({"student": hidden, "kept": share, "bytes": bytes_on_disk(result.student)})
+        if share >= keep:
+            break
+    return result, attempt, tried
+
+
+def _in_folder(training: Training, name: str) -> Training:
+    r"""The settings with checkpoints in a folder of their own, if there are to be any."""
+    if training.checkpoint is None:
+        return training
+    return replace(training, checkpoint=Path(training.checkpoint) / name)
+
+
+def divergence(problem: Problem, result: Result) -> float:
+    r"""The distance of a student from its teacher at held-out inputs: mean KL, or 1 − R²."""
+    teacher, student = _both(problem, result)
+    if problem.teacher.task == "regression":
+        variance = np.maximum(teacher.var(0), np.finfo(float).tiny)
+        return float((((teacher - student) ** 2).mean(0) / variance).mean())
+    measure = kl if problem.teacher.task == "classification" else label_kl
+    return float(measure(teacher, student).mean())
+
+
+def retention(problem: Problem, result: Result) -> float:
+    r"""Agreement with the teacher at held-out inputs; for regression R² against it."""
+    if problem.teacher.task == "regression":
+        return 1 - divergence(problem, result)
+    measure = agreement if problem.teacher.task == "classification" else label_agreement
+    return float(measure(*_both(problem, result)).mean())
+
+
+def _both(problem: Problem, result: Result) -> tuple[np.ndarray, np.ndarray]:
+    r"""Targets and predictions (n, K) at held-out inputs."""
+    assert problem.held_out is not None
+    form = result.settings.get("student_output")
+    student = predictions(result.student, problem.held_out, problem.teacher.task, form)
+    return problem.held_out_targets(), student

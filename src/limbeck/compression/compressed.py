@@ -18,12 +18,12 @@ from rich.table import Table
 from torch import nn
 
 from limbeck.compression.baseline import train_on_labels
-from limbeck.compression.few_rows import FewRows
+from limbeck.compression.fast_path import NumpyFastPath
 from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, latencies, parameters
 from limbeck.compression.fidelity.cost import cost as teacher_cost
 from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.compression.problem import Problem
-from limbeck.compression.rows import ArrayKind, Kind, TableKind, kind_from_spec
+from limbeck.compression.rows import ArrayFormat, RowFormat, TableFormat, format_from_spec
 from limbeck.compression.training import Answering, Recipe, predictions
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.models.preprocessed import Preprocessed
@@ -38,25 +38,17 @@ __all__ = ["Compressed", "rules_of"]
 
 Written = Callable[[float], str]
 
-DAY = 86_400
-r"""Seconds of a day."""
+DAY = 86_400  # seconds of a day
 
 
-def rules_of(student: nn.Module, kind: Kind | None, classes: Any, names: Any = None) -> str:
-    r"""A single tree as nested rules.
-
-    Arguments:
-        student: A tree, or one behind the encoder of a table.
-        kind: What rows are; a table knows the names of its columns.
-        classes: Names of the classes.
-        names: Names of an array's columns.
-    """
+def rules_of(student: nn.Module, kind: RowFormat | None, classes: Any, names: Any = None) -> str:
+    r"""A single tree as nested rules."""
     tree = student.network if isinstance(student, Preprocessed) else student
     if not isinstance(tree, Trees):
         received = f"a {type(tree).__name__}"
         raise ArgumentError("student", received, "a tree, as student='tree' makes one")
     encoder = getattr(student, "encoder", None)
-    if isinstance(kind, TableKind) and isinstance(encoder, TableEncoder):
+    if isinstance(kind, TableFormat) and isinstance(encoder, TableEncoder):
         names, written = _in_own_units(encoder, kind.table)
         text = tree.text(names, classes, written)
         for name in names:  # indicators are 0 or 1
@@ -122,7 +114,7 @@ class Compressed(Result):
 
     task: str = "classification"
     classes: Any = None
-    kind: Kind | None = None
+    kind: RowFormat | None = None
     inputs: str = ""
     tried: list[dict[str, Any]] = field(default_factory=list)
     problem: Problem | None = None
@@ -130,7 +122,7 @@ class Compressed(Result):
     labels: Any = None
     notes: list[str] = field(default_factory=list)
     exported: tuple[Path, ...] = field(default=(), compare=False)
-    _few: FewRows | None = field(default=None, init=False, compare=False)
+    _fast: NumpyFastPath | None = field(default=None, init=False, compare=False)
 
     @classmethod
     def of(
@@ -144,10 +136,10 @@ class Compressed(Result):
     ) -> Compressed:
         r"""The result of a problem's training."""
         given = {each.name: getattr(result, each.name) for each in fields(Result)}
-        predictor = problem.predictor
+        predictor = problem.teacher
         inputs = recipe.inputs if isinstance(recipe.inputs, str) else repr(recipe.inputs)
         return cls(
-            **given, task=predictor.task, classes=predictor.classes, kind=problem.kind,
+            **given, task=predictor.task, classes=predictor.classes, kind=problem.format,
             inputs=inputs, tried=tried, problem=problem, recipe=recipe, labels=labels,
             notes=list(notes),
         )  # fmt: skip
@@ -171,10 +163,10 @@ class Compressed(Result):
     def _predictions(self, X: Any) -> np.ndarray:
         assert self.kind is not None
         form = self.settings.get("student_output")
-        if isinstance(self.kind, ArrayKind):
-            if self._few is None or not self._few.current(self.student):
-                self._few = FewRows(self.student, self.kind.shape, self.task, form)
-            if (found := self._few(X)) is not None:
+        if isinstance(self.kind, ArrayFormat):
+            if self._fast is None or not self._fast.current(self.student):
+                self._fast = NumpyFastPath(self.student, self.kind.shape, self.task, form)
+            if (found := self._fast(X)) is not None:
                 return found
         return predictions(self.student, self.kind.encode(X), self.task, form)
 
@@ -194,12 +186,15 @@ class Compressed(Result):
         """
         if self.problem is None or self.kind is None:
             raise ArgumentError("report", "a result without its teacher", "one made by compress")
-        predictor = self.problem.predictor
+        predictor = self.problem.teacher
         groups = _groups(groups, X)
         given = self.kind.as_given(X)
         labels = self.labels if labels is None else labels
         direct = None if labels is None else self.on_labels(labels)
-        calls = {"teacher": predictor, "student": self._predictions}
+        calls: dict[str, Callable[[Any], np.ndarray]] = {
+            "teacher": predictor,
+            "student": self._predictions,
+        }
         timed = latencies(calls, given) if time else {"teacher": {}, "student": {}}
         return fidelity(
             self.task,
@@ -258,7 +253,7 @@ class Compressed(Result):
     def table(self) -> Table:
         table = super().table()
         if self.problem is not None:
-            predictor = self.problem.predictor
+            predictor = self.problem.teacher
             table.add_row("teacher", f"{predictor.name}, {self.task}")
         asked = f"{self.inputs}, of {len(self.tried)} tried" if self.tried else self.inputs
         table.add_row("inputs", asked)
@@ -268,7 +263,7 @@ class Compressed(Result):
         console = Console(width=100, record=True, file=io.StringIO())
         console.print(self.table())
         size = self.cost().bytes
-        before = None if self.problem is None else bytes_on_disk(self.problem.predictor)
+        before = None if self.problem is None else bytes_on_disk(self.problem.teacher)
         ratio = compared(before, size, "smaller", "larger", "as large as its teacher", " times")
         small = f", {ratio}" if ratio else ""
         shown = "unknown size" if size is None else f"{size:,} bytes"
@@ -299,11 +294,11 @@ class Compressed(Result):
         names = None if self.classes is None else np.asarray(self.classes).tolist()
         about: dict[str, Any] = {"asked at": self.inputs}
         if self.problem is not None:
-            about = {"teacher": self.problem.predictor.name} | about
-        if isinstance(self.kind, TableKind):
+            about = {"teacher": self.problem.teacher.name} | about
+        if isinstance(self.kind, TableFormat):
             rows: dict[str, Any] = {"table": self.kind.table, "shape": None}
         else:
-            assert isinstance(self.kind, ArrayKind)
+            assert isinstance(self.kind, ArrayFormat)
             rows = {"shape": self.kind.shape}
         return limbeck.export.of_result(
             self, whole, form, verb="compress", task=self.task, classes=names, about=about,
@@ -317,7 +312,7 @@ class Compressed(Result):
         path = Path(folder) / ABOUT
         try:
             about = json.loads(path.read_text(encoding="utf-8"))
-            kind = kind_from_spec(about.pop("kind"))
+            kind = format_from_spec(about.pop("kind"))
             given = {each.name: getattr(result, each.name) for each in fields(Result)}
             names = about.pop("classes")
             return cls(

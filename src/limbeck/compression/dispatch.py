@@ -12,26 +12,25 @@ from torch import nn
 
 from limbeck.errors import ArgumentError
 from limbeck.models.ensemble import Ensemble
-from limbeck.teachers.boosters import Booster, is_booster
-from limbeck.teachers.estimators import Estimator, is_estimator
+from limbeck.teachers.estimators import (
+    BoosterTeacher,
+    EstimatorTeacher,
+    is_booster,
+    is_estimator,
+)
 from limbeck.teachers.files import open_model
 from limbeck.teachers.fingerprints import digest
-from limbeck.teachers.networks import Network, Onnx
-from limbeck.teachers.predictor import Function, Predictor, called, look
-from limbeck.teachers.readings import Said
+from limbeck.teachers.networks import NetworkTeacher, OnnxTeacher
+from limbeck.teachers.output_spec import OutputSpec
+from limbeck.teachers.row_teacher import FunctionTeacher, RowTeacher, first_rows, rename_argument
 
-__all__ = ["Average", "Predictor", "Stack", "agreed", "as_predictor", "averaged", "side_by_side"]
+__all__ = ["as_predictor"]
 
 
-class Average(Predictor):
-    r"""The mean of what its members say, over classes that all of them have.
+class AverageTeacher(RowTeacher):
+    r"""The mean of what its members say, over classes that all of them have."""
 
-    Arguments:
-        members: Predictors of the same task and the same classes (see `agreed`).
-        weights: One positive number for each member; None weighs all equally.
-    """
-
-    def __init__(self, members: Sequence[Predictor], weights: Any = None) -> None:
+    def __init__(self, members: Sequence[RowTeacher], weights: Any = None) -> None:
         self.members = list(members)
         self.weights = _normalised(weights, len(self.members))
         one = self.members[0]
@@ -50,21 +49,16 @@ class Average(Predictor):
     def bytes(self) -> int | None:
         return super().bytes() or _bytes(self.members)
 
-    def refit(self, X: Any, y: Any) -> Predictor:
+    def refit(self, X: Any, y: Any) -> RowTeacher:
         fitted = copy.copy(self)
         fitted.members = [member.refit(X, y) for member in self.members]
         return fitted
 
 
-class Stack(Predictor):
-    r"""A further model on what the members say, side by side.
+class StackTeacher(RowTeacher):
+    r"""A further model on what the members say, side by side."""
 
-    Arguments:
-        members: Predictors of any task.
-        final: The predictor that maps all their answers (n, M·K) to the final one.
-    """
-
-    def __init__(self, members: Sequence[Predictor], final: Predictor) -> None:
+    def __init__(self, members: Sequence[RowTeacher], final: RowTeacher) -> None:
         self.members, self.final = list(members), final
         name = f"stack of {len(self.members)}"
         own = final.classes if final.named else None
@@ -80,12 +74,12 @@ class Stack(Predictor):
         return super().bytes() or _bytes([*self.members, self.final])
 
 
-def side_by_side(members: Sequence[Predictor], X: Any) -> np.ndarray:
+def side_by_side(members: Sequence[RowTeacher], X: Any) -> np.ndarray:
     r"""The answers (n, M·K) of several predictors."""
     return np.concatenate([member(X) for member in members], axis=1)
 
 
-def agreed(members: Sequence[Predictor]) -> list[Predictor]:
+def agreed(members: Sequence[RowTeacher]) -> list[RowTeacher]:
     r"""The same members over the same classes; those that have not seen a class give it 0."""
     tasks = sorted({member.task for member in members})
     if len(tasks) > 1:
@@ -94,7 +88,7 @@ def agreed(members: Sequence[Predictor]) -> list[Predictor]:
     named = [member.classes for member in members if member.named and member.classes is not None]
     classes = _union(named)
     if classes is not None:
-        return [member.onto(classes) for member in members]
+        return [member.with_classes(classes) for member in members]
     outputs = {member.outputs for member in members}
     if len(outputs) > 1:
         received = f"members with {' and '.join(map(str, sorted(outputs)))} outputs"
@@ -103,33 +97,27 @@ def agreed(members: Sequence[Predictor]) -> list[Predictor]:
     return list(members)
 
 
-def averaged(members: Sequence[Predictor], weights: Any, X: Any) -> Predictor:
-    r"""The average; of torch modules alone, as one module that the loop can differentiate.
-
-    Arguments:
-        members: As of `agreed`.
-        weights: As of `Average`.
-        X: A few rows; None if there are none at hand.
-    """
-    average = Average(members, weights)
-    nets = [member for member in members if isinstance(member, Network)]
+def averaged(members: Sequence[RowTeacher], weights: Any, X: Any) -> RowTeacher:
+    r"""The average; of torch modules alone, as one module that the loop can differentiate."""
+    average = AverageTeacher(members, weights)
+    nets = [member for member in members if isinstance(member, NetworkTeacher)]
     if X is None or len(nets) < len(members) or not _alike(nets):
         return average
-    forms = [net.reading.form for net in nets]
+    forms = [net.kind.form for net in nets]
     shares = None if weights is None else average.weights.tolist()
     whole = Ensemble([net.module for net in nets], shares, forms)
     classes = average.classes if average.named else None
-    return Network(whole, X, Said(average.task, classes=classes), name=average.name)
+    return NetworkTeacher(whole, X, OutputSpec(average.task, classes=classes), name=average.name)
 
 
-def _alike(nets: Sequence[Network]) -> bool:
+def _alike(nets: Sequence[NetworkTeacher]) -> bool:
     r"""Whether torch can average the modules: equal shapes, places and types, forms it knows."""
     if len({net.raw_columns for net in nets}) > 1:
         return False
     if len({(p.device, p.dtype) for net in nets for p in net.module.parameters()}) > 1:
         return False
     for net in nets:
-        form = net.reading.form
+        form = net.kind.form
         if getattr(net.module, "output_form", None) not in (None, form):
             return False  # the user knows better than the module
         if net.task == "multilabel" and form != "probabilities":
@@ -163,13 +151,13 @@ def _normalised(weights: Any, count: int) -> np.ndarray:
     return found / found.sum()
 
 
-def _content(members: Sequence[Predictor], rest: bytes) -> str | None:
+def _content(members: Sequence[RowTeacher], rest: bytes) -> str | None:
     parts = [member.fingerprint() for member in members]
     known = [part for part in parts if part is not None]
     return digest(rest, *known) if len(known) == len(parts) else None
 
 
-def _bytes(members: Sequence[Predictor]) -> int | None:
+def _bytes(members: Sequence[RowTeacher]) -> int | None:
     sizes = [member.bytes() for member in members]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
@@ -191,7 +179,7 @@ def as_predictor(
     weights: Any = None,
     stack: Any = None,
     classes: Any = None,
-) -> Predictor:
+) -> RowTeacher:
     r"""A teacher of any kind, as a function from rows to probabilities or values (n, K).
 
     Arguments:
@@ -226,52 +214,52 @@ def as_predictor(
     >>> both.classes.tolist(), both(X[:1])
     (['ant', 'cat', 'dog'], array([[0.125, 0.375, 0.5  ]]))
     """
-    said = Said(task, output, classes).checked()
+    spec = OutputSpec(task, output, classes).checked()
     if isinstance(teacher, LISTS):
-        found = _several(list(teacher), X, said, weights, stack)
+        found = _several(list(teacher), X, spec, weights, stack)
     elif weights is not None or stack is not None:
         argument = "stack" if weights is None else "weights"
         raise ArgumentError(argument, "one for a single teacher", "None, or a list of teachers")
     else:
-        found = _single(teacher, X, said)
+        found = _single(teacher, X, spec)
     if found.task == "classification" and found.outputs < 2:
         raise ArgumentError("teacher", "a classifier of one class", "two classes or more")
     return found
 
 
-def _single(teacher: Any, X: Any, said: Said) -> Predictor:
-    if isinstance(teacher, Predictor):
-        return teacher if said.classes is None else teacher.onto(said.classes)
+def _single(teacher: Any, X: Any, spec: OutputSpec) -> RowTeacher:
+    if isinstance(teacher, RowTeacher):
+        return teacher if spec.classes is None else teacher.with_classes(spec.classes)
     if isinstance(teacher, type):
         raise ArgumentError("teacher", f"the class {teacher.__name__}", "an object of the class")
     if isinstance(teacher, str | Path):
         model, file = open_model(teacher)
         if not is_booster(model):
-            return Onnx(model, file, X, said)
-        found = Booster(model, X, said)
+            return OnnxTeacher(model, file, X, spec)
+        found = BoosterTeacher(model, X, spec)
         found.file, found.name = file, file.path.name
         return found
     if isinstance(teacher, nn.Module):
-        return Network(teacher, X, said)
+        return NetworkTeacher(teacher, X, spec)
     if is_booster(teacher):
-        return Booster(teacher, X, said)
+        return BoosterTeacher(teacher, X, spec)
     if is_estimator(teacher):
-        return Estimator(teacher, X, said)
+        return EstimatorTeacher(teacher, X, spec)
     if callable(getattr(teacher, "predict", None)):
-        return Function(teacher.predict, X, said, name=type(teacher).__name__)
+        return FunctionTeacher(teacher.predict, X, spec, name=type(teacher).__name__)
     if callable(teacher):
-        return Function(teacher, X, said)
+        return FunctionTeacher(teacher, X, spec)
     raise ArgumentError("teacher", f"an object of type {type(teacher).__name__}", ACCEPTED)
 
 
-def _several(teachers: list[Any], X: Any, said: Said, weights: Any, stack: Any) -> Predictor:
+def _several(teachers: list[Any], X: Any, spec: OutputSpec, weights: Any, stack: Any) -> RowTeacher:
     if not teachers:
         raise ArgumentError("teacher", "an empty list", ACCEPTED)
     members = []
     for number, teacher in enumerate(teachers):
-        own = said if stack is None else _below(teacher, said)
+        own = spec if stack is None else _below(teacher, spec)
         several = isinstance(teacher, LISTS)
-        with called("teacher", f"teacher[{number}]"):
+        with rename_argument("teacher", f"teacher[{number}]"):
             members.append(
                 _several(list(teacher), X, own, None, None) if several else _single(teacher, X, own)
             )
@@ -283,12 +271,12 @@ def _several(teachers: list[Any], X: Any, said: Said, weights: Any, stack: Any) 
     if getattr(stack, "n_features_in_", width) != width:
         received = f"a model of {stack.n_features_in_} columns"
         raise ArgumentError("stack", received, f"one of {width}, all outputs of the members")
-    rows = None if X is None else side_by_side(members, look(X, "what members give"))
-    with called("teacher", "stack"):
-        return Stack(members, _single(stack, rows, said._replace(output="auto")))
+    rows = None if X is None else side_by_side(members, first_rows(X, "what members give"))
+    with rename_argument("teacher", "stack"):
+        return StackTeacher(members, _single(stack, rows, spec._replace(output="auto")))
 
 
-def _below(member: Any, said: Said) -> Said:
-    r"""What is said of a member of a stack: its classes stay in the order that the stack knows."""
+def _below(member: Any, spec: OutputSpec) -> OutputSpec:
+    r"""What is spec of a member of a stack: its classes stay in the order that the stack knows."""
     knows = isinstance(member, LISTS) or is_estimator(member) or is_booster(member)
-    return Said("auto" if knows else said.task, said.output if not knows else "auto")
+    return OutputSpec("auto" if knows else spec.task, spec.output if not knows else "auto")

@@ -2,20 +2,360 @@ r"""scikit-learn's protocol: estimators that learn from a teacher."""
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import json
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
-from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import check_array
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import check_array, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from torch import Tensor, nn
 
+from limbeck.arrays import X, map_tensors
+from limbeck.compression.compress import compress
+from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import as_predictor
-from limbeck.compression.estimator_base import Distilled, is_fitted
-from limbeck.errors import ArgumentError
-from limbeck.teachers.predictor import Predictor, look
+from limbeck.compression.fidelity.report import Fidelity
+from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.losses.base import Loss
+from limbeck.storage import files
+from limbeck.tables.columns import measured
+from limbeck.teachers.keys import count
+from limbeck.teachers.row_teacher import RowTeacher, first_rows
+from limbeck.training.result import spec_of
 
 __all__ = ["DistilledClassifier", "DistilledRegressor"]
+
+ABOUT = "estimator.json"
+
+
+def is_frame(X: object) -> bool:
+    r"""Whether rows come as a data frame, whose columns have types of their own."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def is_fitted(teacher: Any) -> bool:
+    r"""Whether a teacher predicts as it is; of a list, whether all do."""
+    if teacher is None:
+        return False
+    if isinstance(teacher, list | tuple):
+        return all(map(is_fitted, teacher))
+    if callable(own := getattr(teacher, "is_fitted", None)):  # CatBoost's
+        return bool(own())
+    if not isinstance(teacher, BaseEstimator):
+        return True
+    try:
+        check_is_fitted(teacher)
+    except NotFittedError:
+        return False
+    return True
+
+
+def clone_teacher(teacher: Any) -> Any:
+    r"""The teacher of a clone: the same one if it is fitted, else an unfitted copy."""
+    if teacher is None or is_fitted(teacher):
+        return teacher
+    if isinstance(teacher, list | tuple):
+        return type(teacher)(map(clone_teacher, teacher))
+    return clone(teacher)
+
+
+def fit_teacher(teacher: Any, X: Any, y: np.ndarray | None, regression: bool, seed: int) -> Any:
+    r"""A fitted teacher: a clone of an unfitted one, or a forest for None, fitted to labels."""
+    if is_fitted(teacher):
+        return teacher
+    if y is None:
+        name = "None" if teacher is None else f"an unfitted {type(teacher).__name__}"
+        received = f"None, with {name} for a teacher, which requires y to be passed, but the target"
+        raise ArgumentError("y", f"{received} y is None", "fit(X, y), or a fitted teacher")
+    if isinstance(teacher, list | tuple):
+        return [fit_teacher(each, X, y, regression, seed) for each in teacher]
+    made = forest(X, regression, seed) if teacher is None else clone(teacher)
+    return made.fit(X, y)
+
+
+def forest(X: Any, regression: bool, seed: int) -> Any:
+    r"""A random forest for rows of this kind; all columns of a frame become numbers first."""
+    kind = RandomForestRegressor if regression else RandomForestClassifier
+    trees = kind(100, random_state=seed)
+    if not is_frame(X):
+        return trees
+    words = _other_columns(X, "biufM")
+    # pandas' own numbers and flags have gaps of another kind than NaN
+    own = [
+        name
+        for name in X.columns
+        if name not in words
+        and (not isinstance(X[name].dtype, np.dtype) or X[name].dtype.kind == "M")
+    ]
+    if not words and not own:
+        return trees
+    from sklearn.compose import make_column_transformer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
+
+    codes = OrdinalEncoder(
+        handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2
+    )
+    columns = make_column_transformer(
+        (codes, words), (FunctionTransformer(in_numbers), own), remainder="passthrough"
+    )
+    return make_pipeline(columns, trees)
+
+
+def in_numbers(frame: Any) -> np.ndarray:
+    r"""Columns of numbers, flags and dates as numbers (n, D); NaN where values are missing."""
+    dates = {name: frame[name].dtype.kind == "M" for name in frame}
+    return np.stack([measured(frame[name], dates[name], f"X[{name!r}]") for name in frame], axis=1)
+
+
+def _other_columns(X: Any, kinds: str) -> list[Any]:
+    r"""Names of a frame's columns whose types are none of NumPy's kinds, such as "f"."""
+    return [name for name in X.columns if getattr(X[name].dtype, "kind", "O") not in kinds]
+
+
+def _is_plain(value: object) -> bool:
+    r"""Whether JSON holds a value; sizes are tuples, which it has as lists."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
+
+
+class Distilled(BaseEstimator):
+    r"""What the classifier and the regressor share."""
+
+    regression = False
+
+    def __init__(
+        self,
+        teacher: Any = None,
+        student: Any = (50, 30),
+        *,
+        loss: str | Loss = "auto",
+        inputs: Any = "auto",
+        size: int | None = None,
+        steps: int | None = None,
+        label_weight: float = 0.0,
+        teacher_folds: int | None = None,
+        keep: float = 0.99,
+        max_bytes: int | None = None,
+        random_state: Any = 0,
+        device: Any = "auto",
+        progress: bool = False,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.teacher, self.student, self.loss, self.inputs = teacher, student, loss, inputs
+        self.size, self.steps, self.label_weight = size, steps, label_weight
+        self.teacher_folds, self.keep, self.max_bytes = teacher_folds, keep, max_bytes
+        self.random_state, self.device, self.progress = random_state, device, progress
+        self.options = options
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        r"""Fit the teacher to the labels, unless it is fitted, and the student to the teacher.
+
+        Arguments:
+            X: Rows: an array, a sparse matrix, a data frame with columns of any kind.
+            y: Labels. A fitted teacher needs none; those it gets are mixed in with `label_weight`.
+        """
+        learns = not is_fitted(self.teacher)
+        # the forest needs no columns by name; any other teacher may
+        self._framed = is_frame(X) and (self.teacher is not None or bool(_other_columns(X, "f")))
+        X = self._rows(X, reset=True)
+        y = self._labels(y, strict=learns)
+        if y is not None:
+            check_consistent_length(X, y)
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = int(check_random_state(seed).randint(2**31))
+        self.teacher_ = fit_teacher(self.teacher, X, y, self.regression, int(seed))
+        options = dict(self.options or {})
+        names = ("output", "weights", "stack", "classes", "task")
+        about = {name: options.pop(name) for name in names if name in options}
+        teacher = self._row_teacher(self.teacher_, first_rows(X, "what the teacher gives"), about)
+        arguments = self._arguments(count(X)) | {"seed": int(seed)}
+        for name in options.keys() & (arguments.keys() - {"held_out", "lr"}):
+            raise ArgumentError("options", f"{name!r}", f"the estimator's own argument for {name}")
+        self._set_result(compress(teacher, X, labels=y, **arguments | options))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        r"""Classes (n,), indicators (n, K) of several labels, or values (n,) or (n, K)."""
+        check_is_fitted(self)
+        return self._exact.predict(self._rows(X))
+
+    def report(self, X: Any, y: Any = None, **options: Any) -> Fidelity:
+        r"""Teacher and student side by side on other rows, as `Compressed.report`."""
+        check_is_fitted(self)
+        return self.result_.report(self._rows(X), y, **options)
+
+    def save(self, folder: str | Path) -> Path:
+        r"""Write the student (safetensors) and the rest (JSON) into a folder; no teacher."""
+        check_is_fitted(self)
+        folder = Path(self.result_.save(folder))
+        names = getattr(self, "feature_names_in_", None)
+        arguments = self.get_params(deep=False).items()
+        about = {
+            "type": type(self).__name__,
+            "arguments": {name: value for name, value in arguments if _is_plain(value)},
+            "features": self.n_features_in_,
+            "names": None if names is None else names.tolist(),
+            "framed": self._framed,
+        }
+        files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path, student: nn.Module | None = None) -> Self:
+        r"""Read an estimator back; it predicts, but has no teacher any more.
+
+        Arguments:
+            folder: The folder that `save` wrote.
+            student: An empty copy of a module of the user's own. Default: None, for limbeck's.
+        """
+        folder = Path(folder)
+        if not (folder / ABOUT).exists():
+            raise ArgumentError("folder", str(folder), f"a folder with {ABOUT}, as save writes it")
+        result = Compressed.load(folder, student)
+        try:
+            about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+            if about["type"] != cls.__name__:
+                raise ArgumentError("folder", f"a {about['type']}", f"a saved {cls.__name__}")
+            arguments: dict[str, Any] = about["arguments"]
+            for name, value in arguments.items():  # sizes were a tuple
+                arguments[name] = tuple(value) if isinstance(value, list) else value
+            made = cls(**arguments)
+            made.n_features_in_, made._framed = int(about["features"]), bool(about["framed"])
+            if about["names"] is not None:
+                made.feature_names_in_ = np.array(about["names"], dtype=object)
+        except ArgumentError:
+            raise
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"folder: {folder / ABOUT} cannot be read ({error!r})") from error
+        made._set_result(result)
+        return made
+
+    def set_params(self, **params: Any) -> Self:
+        inside = [name for name in params if name.startswith("teacher__")]
+        if inside and "teacher" not in params and is_fitted(self.teacher):
+            expected = "a teacher that is not fitted, sklearn.clone(teacher), to be fitted with it"
+            raise ArgumentError(inside[0], "a setting of a fitted teacher", expected)
+        super().set_params(**params)
+        return self
+
+    def __sklearn_clone__(self) -> Self:
+        bare = copy.copy(self)
+        bare.teacher = None
+        made: Self = super(Distilled, bare).__sklearn_clone__()
+        made.teacher = clone_teacher(self.teacher)
+        return made
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = find_spec("pandas") is not None  # rows with gaps are tables
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        result = state.get("result_")
+        if result is not None and result.problem is not None:
+            # the teacher's answers are not needed again
+            bare = replace(
+                result.problem, given=None, held_out_given=None, labels=None, folds=None,
+                fixed_targets=None, _known={},
+            )  # fmt: skip
+            state = state | {"result_": replace(result, problem=bare)}
+        return state
+
+    def _set_result(self, result: Compressed) -> None:
+        r"""Take the result of a fit, or one that was read back."""
+        self.result_ = result
+        if result.classes is not None:
+            self.classes_ = result.classes
+        ours = spec_of(result.student) is not None
+        exact = DoublePrecision(result.student) if ours else result.student
+        self._exact = replace(result, student=exact, problem=None, recipe=None, labels=None)
+
+    def _rows(self, X: Any, reset: bool = False) -> Any:
+        if not self._framed:
+            return validate_data(
+                self, X, reset=reset, accept_sparse="csr", allow_nd=True,
+                ensure_all_finite="allow-nan",
+            )  # fmt: skip
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        if is_frame(X):
+            return X
+        import pandas
+
+        return pandas.DataFrame(np.asarray(X), columns=self.feature_names_in_).infer_objects()
+
+    def _labels(self, y: Any, strict: bool) -> np.ndarray | None:
+        r"""Labels as an array; checked as scikit-learn does if the teacher is fitted to them."""
+        if y is None:
+            return None
+        y = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
+        return self._checked(y) if strict else y
+
+    def _checked(self, y: np.ndarray) -> np.ndarray:
+        r"""Labels that a teacher can be fitted to."""
+        raise NotImplementedError
+
+    def _row_teacher(self, teacher: Any, some: Any, about: dict[str, Any]) -> RowTeacher:
+        r"""The teacher, for the estimator's task."""
+        raise NotImplementedError
+
+    def _teacher_predictions(self, X: Any) -> np.ndarray:
+        r"""The teacher's predictions."""
+        check_is_fitted(self)
+        if self.result_.problem is None:
+            raise ArgumentError("y", None, "labels: an estimator that was read back has no teacher")
+        return self.result_.problem.teacher.predict(self._rows(X))
+
+    def _arguments(self, n: int) -> dict[str, Any]:
+        r"""Arguments of `compress`; a fit to few rows is quick, without choices by trial."""
+        names = (
+            "student", "loss", "inputs", "size", "steps", "label_weight", "teacher_folds", "keep",
+            "max_bytes", "device", "progress",
+        )  # fmt: skip
+        arguments: dict[str, Any] = {name: getattr(self, name) for name in names}
+        if n < 1000:
+            if isinstance(self.inputs, str) and self.inputs == "auto":
+                arguments["inputs"] = "munge" if n > 1 else "data"
+            if self.size is None:
+                arguments["size"] = min(10_000, 20 * n)
+            if self.steps is None:
+                arguments["steps"] = max(100, 2 * n)
+        choices = [arguments["inputs"], arguments["student"]]
+        if not any(isinstance(choice, str) and choice == "auto" for choice in choices):
+            arguments["held_out"] = 0.0  # there is nothing to be compared
+        rates = {"lr", "optimizer", "update", "preset"} & set(self.options or {})
+        own = isinstance(self.student, nn.Module) or rates
+        if arguments["steps"] is not None and arguments["steps"] < 500 and not own:
+            arguments["lr"] = 0.02  # a higher rate for few steps
+        return arguments
+
+
+class DoublePrecision(nn.Module):
+    r"""A copy in double precision, whose outputs for a row do not depend on other rows."""
+
+    def __init__(self, student: nn.Module) -> None:
+        super().__init__()
+        self.student = copy.deepcopy(student).double()
+        self.output_form = getattr(student, "output_form", None)
+
+    def forward(self, x: X) -> Tensor:
+        doubled = map_tensors(lambda t: t.double() if t.is_floating_point() else t, x)
+        outputs: Tensor = self.student(doubled)
+        return outputs
 
 
 class DistilledClassifier(ClassifierMixin, Distilled):
@@ -65,7 +405,7 @@ class DistilledClassifier(ClassifierMixin, Distilled):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         r"""The accuracy; without labels, the agreement with the teacher."""
-        y = self._taught(X) if y is None else y
+        y = self._teacher_predictions(X) if y is None else y
         return float(super().score(X, y, sample_weight))
 
     def __sklearn_tags__(self) -> Any:
@@ -83,17 +423,16 @@ class DistilledClassifier(ClassifierMixin, Distilled):
             raise ArgumentError("y", "labels of one class only", "two classes or more")
         return y
 
-    def _predictor(self, teacher: Any, X: Any, told: dict[str, Any]) -> Predictor:
-        some = look(X, "what the teacher gives")
+    def _row_teacher(self, teacher: Any, some: Any, about: dict[str, Any]) -> RowTeacher:
         try:
-            found = as_predictor(teacher, some, **told)
+            made = as_predictor(teacher, some, **about)
         except ArgumentError as error:
-            if error.argument not in ("task", "output") or "task" in told:
+            if error.argument not in ("task", "output") or "task" in about:
                 raise
-            found = as_predictor(teacher, some, task="classification", **told)
-        if found.task == "regression":
-            raise ArgumentError("teacher", f"{found.name}, which gives values", "a classifier")
-        return found
+            made = as_predictor(teacher, some, task="classification", **about)
+        if made.task == "regression":
+            raise ArgumentError("teacher", f"{made.name}, which gives values", "a classifier")
+        return made
 
 
 class DistilledRegressor(RegressorMixin, Distilled):
@@ -112,7 +451,7 @@ class DistilledRegressor(RegressorMixin, Distilled):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         r"""R²; without labels, R² to the teacher's values."""
-        y = self._taught(X) if y is None else y
+        y = self._teacher_predictions(X) if y is None else y
         return float(super().score(X, y, sample_weight))
 
     def __sklearn_tags__(self) -> Any:
@@ -122,9 +461,7 @@ class DistilledRegressor(RegressorMixin, Distilled):
         return tags
 
     def _checked(self, y: np.ndarray) -> np.ndarray:
-        found: np.ndarray = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        return found
+        return np.asarray(check_array(y, ensure_2d=False, dtype=np.float64, input_name="y"))
 
-    def _predictor(self, teacher: Any, X: Any, told: dict[str, Any]) -> Predictor:
-        some = look(X, "what the teacher gives")
-        return as_predictor(teacher, some, **{"task": "regression"} | told)
+    def _row_teacher(self, teacher: Any, some: Any, about: dict[str, Any]) -> RowTeacher:
+        return as_predictor(teacher, some, **{"task": "regression"} | about)

@@ -1,8 +1,7 @@
-r"""What is to be compressed: a teacher, rows to ask it about, and its word on them."""
+r"""What is compressed: a teacher, rows to query it about, and its targets at them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,27 +12,24 @@ from torch import Tensor
 from limbeck import losses
 from limbeck.arrays import X, join, map_tensors, part_of, rows
 from limbeck.compression.generators import fresh
-from limbeck.compression.rows import Kind
+from limbeck.compression.rows import RowFormat
+from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
+from limbeck.teachers.folds import mix_labels, out_of_fold
 from limbeck.teachers.keys import count
-from limbeck.teachers.query import Derivatives, divisor
+from limbeck.teachers.networks import NetworkTeacher
+from limbeck.teachers.query import Derivatives, Query, safe_scale
+from limbeck.teachers.row_teacher import RowTeacher
 from limbeck.teachers.stored import Stored
 
 __all__ = ["Pool", "Problem", "default_loss", "split", "take"]
 
-FEWEST_HELD_OUT, MOST_HELD_OUT = 20, 10_000
-r"""Rows held out to measure students by: at least, or none are; and at most."""
+MIN_HELD_OUT, MAX_HELD_OUT = 20, 10_000  # rows to compare students on; fewer are not held out
 
 
 @dataclass
 class Pool:
-    r"""Inputs with the teacher's word on them.
-
-    Attributes:
-        x: The inputs: the user's rows first, then generated ones.
-        targets: What the teacher says, (n, K), and labels where they are mixed in.
-        derivatives: Its derivatives (n, K, D) by domain, as far as they were asked for.
-    """
+    r"""Inputs, the user's rows first, with the teacher's targets (n, K) and derivatives there."""
 
     x: X
     targets: np.ndarray
@@ -42,46 +38,55 @@ class Pool:
 
 @dataclass
 class Problem:
-    r"""A teacher and the rows it is asked about.
+    r"""A teacher and the rows that it is queried about.
 
     Attributes:
-        predictor: The teacher on arrays or frames.
-        kind: What the rows are, and how tensors become what the teacher eats.
+        teacher: The teacher of arrays or frames.
+        format: What the rows are, and how tensors become rows for the teacher.
         x: The rows to learn from.
         index: Their numbers among the user's rows.
-        held_out: Inputs to measure students by: rows held out, and these mixed with their
-            neighbours, since a teacher may know the rows themselves by heart. None where there are
-            too few.
-        ask: The teacher's word on inputs, (n, K): cached, in batches, with a bar. A second argument
-            is asked in place of the teacher.
-        own: Its word on the rows to learn from, where it is not simply asked: out of fold, or with
-            labels mixed in.
-        loss: What students are trained by.
-        progress: Whether to show bars.
-        kept: Whether answers are kept on disk, so that even a torch teacher is asked beforehand.
-        given: The rows to learn from as the user has them, which is what the teacher is asked
-            about; None where it is not asked about them any more.
-        held_given: The same of the rows held out.
+        loss: The loss of students.
+        query: How the teacher is queried.
+        given: The rows to learn from as the user has them; None makes them of x.
+        held_out: Inputs to compare students on: rows held out, and these mixed with their
+            neighbours, since a teacher may know the rows themselves by heart. None where there
+            are too few.
+        held_out_given: The rows held out as the user has them.
+        labels: True labels of the rows to learn from, where they are used.
+        label_weight: Their share in the targets.
+        folds: For targets out of fold: the number of folds.
+        fixed_targets: Targets in place of the teacher's.
+        seed: Decides which rows are together in a fold.
+        keeps_answers: Whether answers are kept on disk, so that even a torch teacher is queried
+            beforehand.
     """
 
-    predictor: Any
-    kind: Kind
+    teacher: RowTeacher
+    format: RowFormat
     x: X
     index: Tensor
-    held_out: X | None
-    ask: Callable[..., np.ndarray]
-    own: Callable[[], np.ndarray] | None
     loss: Loss
-    progress: bool = True
-    kept: bool = False
+    query: Query
     given: Any = None
-    held_given: Any = None
-    _kept: dict[Any, Any] = field(default_factory=dict)
+    held_out: X | None = None
+    held_out_given: Any = None
+    labels: np.ndarray | None = None
+    label_weight: float = 0.0
+    folds: int | None = None
+    fixed_targets: np.ndarray | None = None
+    seed: int = 0
+    keeps_answers: bool = False
+    _known: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def predictor(self) -> RowTeacher:
+        r"""The teacher, by its former name."""
+        return self.teacher
 
     @property
     def live(self) -> bool:
-        r"""Whether the loop can ask the teacher itself, at fresh inputs each step."""
-        return self.differentiable and not self.kept
+        r"""Whether the loop can query the teacher itself, at fresh inputs each step."""
+        return self.differentiable and not self.keeps_answers
 
     @property
     def differentiable(self) -> bool:
@@ -90,86 +95,109 @@ class Problem:
         It takes rows of numbers as they are, and nothing else is mixed in. A module that looks
         whole numbers up has none.
         """
-        codes = self.kind.whole and getattr(self.predictor, "looks_up", False)
-        taken = isinstance(self.x, Tensor) and not codes
-        return self.predictor.module is not None and self.own is None and taken
+        codes = self.format.whole and getattr(self.teacher, "looks_up", False)
+        own = self.labels is None and self.fixed_targets is None
+        return self.teacher.module is not None and own and isinstance(self.x, Tensor) and not codes
+
+    def ask(self, X: Any) -> np.ndarray:
+        r"""The teacher's targets (n, K) at rows."""
+        return self.query.label(self.teacher, X)
 
     def targets(self) -> np.ndarray:
-        r"""The teacher's word on the rows to learn from, (n, K)."""
-        if "own" not in self._kept:
-            given = self.kind.decode(self.x) if self.given is None else self.given
-            self._kept["own"] = self.ask(given) if self.own is None else self.own()
-        found: np.ndarray = self._kept["own"]
-        return found
+        r"""The targets (n, K) at the rows to learn from."""
+        if self.fixed_targets is not None:
+            return self.fixed_targets
+        if "targets" not in self._known:
+            given = self.format.decode(self.x) if self.given is None else self.given
+            if self.folds is None:
+                targets = self.ask(given)
+            else:
+                progress = self.query.progress
+                targets = out_of_fold(
+                    self.teacher, given, self.labels, self.folds, self.seed, progress
+                )
+            if self.labels is not None and self.label_weight > 0:
+                targets = mix_labels(targets, self.labels, self.label_weight, self.teacher.classes)
+            self._known["targets"] = targets
+        known: np.ndarray = self._known["targets"]
+        return known
 
     def held_out_targets(self) -> np.ndarray:
-        r"""The same of the rows held out."""
-        if "held out" not in self._kept:
+        r"""The teacher's targets at the inputs held out."""
+        if "held out" not in self._known:
             assert self.held_out is not None
-            own = count(self.held_given)
-            made = part_of(self.held_out, own, rows(self.held_out) - own)
-            answers = [self.ask(self.held_given), self.ask(self.kind.decode(made))]
-            self._kept["held out"] = np.concatenate(answers)
-        found: np.ndarray = self._kept["held out"]
-        return found
+            n = count(self.held_out_given)
+            mixed = part_of(self.held_out, n, rows(self.held_out) - n)
+            answers = [self.ask(self.held_out_given), self.ask(self.format.decode(mixed))]
+            self._known["held out"] = np.concatenate(answers)
+        known: np.ndarray = self._known["held out"]
+        return known
 
-    def pool(self, name: Any, size: int, seed: int) -> Pool:
-        r"""The user's rows, and generated ones to make up the size, with the teacher's word."""
-        wanted = max(0, size - rows(self.x)) if name != "data" else 0
-        if (name, wanted, seed) not in self._kept:
+    def pool(self, source: str | Inputs, size: int, seed: int) -> Pool:
+        r"""The user's rows, and generated ones to make up the size, with their targets."""
+        missing = max(0, size - rows(self.x)) if source != "data" else 0
+        key = (source, missing, seed)
+        if key not in self._known:
             x, targets = self.x, self.targets()
-            if wanted:
-                more = fresh(name, self.kind, self.x, wanted, seed, self.progress)
+            if missing:
+                more = fresh(source, self.format, self.x, missing, seed, self.query.progress)
                 x = join([x, more])
-                targets = np.concatenate([targets, self.ask(self.kind.decode(more))])
-            self._kept[name, wanted, seed] = Pool(x, targets)
-        found: Pool = self._kept[name, wanted, seed]
-        return found
+                targets = np.concatenate([targets, self.ask(self.format.decode(more))])
+            self._known[key] = Pool(x, targets)
+        pool: Pool = self._known[key]
+        return pool
 
     def stored(self, pool: Pool, shift: Tensor, scale: Tensor) -> Stored:
-        r"""The pool's targets as a teacher that looks them up; (t − shift) / scale of them."""
+        r"""The pool's targets t as a teacher that looks up (t − shift) / scale."""
         values = torch.as_tensor(pool.targets, dtype=torch.float32)
-        form = "probabilities" if self.predictor.task == "classification" else "values"
         derivatives = {
-            domain: self._derivatives(pool, domain) / divisor(scale)[:, None]
+            domain: self._derivatives(pool, domain) / safe_scale(scale)[:, None]
             for domain in {term.domain for _, term in self.loss if "derivatives" in term.asks}
         }
-        return Stored((values - shift) / divisor(scale), form, derivatives=derivatives)
+        return Stored((values - shift) / safe_scale(scale), self.form, derivatives=derivatives)
+
+    @property
+    def form(self) -> str:
+        r"""The form of the targets, as losses see them."""
+        return "probabilities" if self.teacher.task == "classification" else "values"
 
     def _derivatives(self, pool: Pool, domain: str) -> Tensor:
-        r"""Derivatives (n, K, D) of the teacher's word on a pool's inputs."""
-        asked = Derivatives(self.predictor, domain, pool.x[0].numel())  # type: ignore[index]
-        asked.check_size(rows(pool.x))
+        r"""Derivatives (n, K, D) of the teacher's outputs at a pool's inputs."""
+        assert isinstance(self.teacher, NetworkTeacher)
+        assert isinstance(pool.x, Tensor)
+        teacher = Derivatives(self.teacher, domain, pool.x[0].numel())
+        teacher.check_size(len(pool.x))
         if domain not in pool.derivatives:
-            found = self.ask(self.kind.decode(pool.x), asked)
-            shape = (rows(pool.x), self.predictor.outputs, asked.inputs)
-            pool.derivatives[domain] = torch.as_tensor(found, dtype=torch.float32).reshape(shape)
+            answers = self.query.label(teacher, self.format.decode(pool.x))
+            shape = (len(pool.x), self.teacher.outputs, teacher.inputs)
+            pool.derivatives[domain] = torch.as_tensor(answers, dtype=torch.float32).reshape(shape)
         return pool.derivatives[domain]
 
     def unit(self) -> tuple[Tensor, Tensor]:
-        r"""Mean and standard deviation of a regression's targets, (K,); zeros and ones else."""
+        r"""Mean and standard deviation of a regression's targets, (K,); else zeros and ones."""
         targets = torch.as_tensor(self.targets(), dtype=torch.float32)
-        if self.predictor.task != "regression":
+        if self.teacher.task != "regression":
             return torch.zeros(targets.shape[1]), torch.ones(targets.shape[1])
         return targets.mean(0), targets.std(0, unbiased=False)
 
 
 def default_loss(task: str) -> Loss:
-    r"""What students are trained by, if nobody says."""
+    r"""The loss of students by default."""
     if task == "classification":
         return losses.cross_entropy()
     return losses.multilabel_cross_entropy() if task == "multilabel" else losses.square_error()
 
 
 def split(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor | None]:
-    r"""Row numbers to learn from, and of those held out if they are enough to tell."""
-    held = min(MOST_HELD_OUT, round(fraction * n))
+    r"""Numbers of the rows to learn from, and of those held out if these are enough."""
+    held_out = min(MAX_HELD_OUT, round(fraction * n))
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    if held < FEWEST_HELD_OUT:
+    if held_out < MIN_HELD_OUT:
         return torch.arange(n), None
-    return order[held:].sort().values, order[:held].sort().values
+    return order[held_out:].sort().values, order[:held_out].sort().values
 
 
 def take(x: X, index: Tensor) -> X:
     r"""Some rows."""
-    return map_tensors(lambda t: t[index], x)
+    part: X = map_tensors(lambda t: t[index], x)
+    return part

@@ -13,15 +13,14 @@ from torch.utils import data as torch_data
 from limbeck.arrays import X, as_part
 from limbeck.errors import ArgumentError
 from limbeck.inputs.dataset import materialise
-from limbeck.teachers.predictor import called
+from limbeck.teachers.row_teacher import rename_argument
 
-__all__ = ["ArrayKind", "Kind", "Rows", "TableKind", "kind_from_spec", "read"]
+__all__ = ["ArrayFormat", "RowFormat", "Rows", "TableFormat", "format_from_spec", "read_rows"]
 
-DENSE_AT_MOST = 2**28
-r"""Numbers up to which sparse rows are made dense, as students need them."""
+DENSE_AT_MOST = 2**28  # numbers up to which sparse rows are made dense, as students need them
 
 
-class Kind(ABC):
+class RowFormat(ABC):
     r"""What the user's rows are: how they become tensors, and how tensors become rows again."""
 
     @abstractmethod
@@ -61,26 +60,20 @@ class Rows(NamedTuple):
     r"""The user's rows.
 
     Attributes:
-        kind: What they are.
+        format: What they are.
         x: The rows as tensors.
         given: The rows as the teacher gets them.
         labels: Labels, if the rows came with some.
     """
 
-    kind: Kind
+    format: RowFormat
     x: X
     given: Any
     labels: Any = None
 
 
-class ArrayKind(Kind):
-    r"""Rows of numbers (n, ...).
-
-    Arguments:
-        shape: The shape of a row.
-        dtype: The type of the arrays that the teacher gets: the user's own.
-        sparse: Whether it gets sparse matrices.
-    """
+class ArrayFormat(RowFormat):
+    r"""Rows of numbers (n, ...)."""
 
     def __init__(
         self, shape: tuple[int, ...], dtype: str = "float64", sparse: bool = False
@@ -123,15 +116,8 @@ class ArrayKind(Kind):
         }
 
 
-class TableKind(Kind):
-    r"""Rows of a data frame, by the schema of a `Table`.
-
-    Arguments:
-        table: The schema.
-        array: The type of the arrays that the teacher gets, where it gets arrays: rows of numbers
-            with gaps are taken as a table. None gives it frames.
-        dtypes: The types of the user's columns by name; None takes those of the table.
-    """
+class TableFormat(RowFormat):
+    r"""Rows of a data frame, by the schema of a `Table`."""
 
     def __init__(self, table: Any, array: str | None = None, dtypes: Any = None) -> None:
         self.table, self.array = table, array
@@ -145,7 +131,7 @@ class TableKind(Kind):
             raise ArgumentError(argument, received, "a data frame with the columns of the data")
         if not len(given):
             raise ArgumentError(argument, "a data frame without rows", "one row or more")
-        with called("df", argument):
+        with rename_argument("df", argument):
             found: X = self.table.encode_exactly(given)
         return found
 
@@ -183,18 +169,14 @@ class TableKind(Kind):
         return {"kind": "table", "table": self.table.spec(), "array": self.array}
 
 
-def read(given: Any, table: Any = None) -> Rows:
+def read_rows(given: Any, table: Any = None) -> Rows:
     r"""The user's rows: a frame, a sparse matrix, a torch Dataset, or numbers.
 
     Numbers with gaps (NaN) are taken as a table, whose students see what is missing.
-
-    Arguments:
-        given: The rows.
-        table: The schema of a data frame; None reads it off.
     """
     if isinstance(given, torch_data.Dataset):
         x, labels = materialise(given, "X")
-        return read(x)._replace(labels=labels)
+        return read_rows(x)._replace(labels=labels)
     if hasattr(given, "columns") and hasattr(given, "dtypes"):
         return _table(given, table)
     if table is not None:
@@ -203,29 +185,29 @@ def read(given: Any, table: Any = None) -> Rows:
         return _gaps(given)
     x = _tensor(given, "X")
     given = _as_array(given)
-    kind = ArrayKind(tuple(x.shape[1:]), _dtype_name(given), hasattr(given, "toarray"))
-    return Rows(kind, x, given)
+    row_format = ArrayFormat(tuple(x.shape[1:]), _dtype_name(given), hasattr(given, "toarray"))
+    return Rows(row_format, x, given)
 
 
-def kind_from_spec(spec: dict[str, Any]) -> Kind:
-    r"""What `Kind.spec` described."""
+def format_from_spec(spec: dict[str, Any]) -> RowFormat:
+    r"""What `RowFormat.spec` described."""
     fields = dict(spec)
     if fields.pop("kind") == "array":
-        return ArrayKind(**fields)
+        return ArrayFormat(**fields)
     from limbeck.tables.table import Table
 
     array = fields["array"]  # True in results of versions that gave all arrays as float64
     array = "float64" if array is True else array or None
-    return TableKind(Table.from_spec(fields["table"]), array)
+    return TableFormat(Table.from_spec(fields["table"]), array)
 
 
 def _table(frame: Any, table: Any) -> Rows:
     from limbeck.tables.table import Table, as_frame
 
-    with called("df", "X"):
+    with rename_argument("df", "X"):
         found = Table(frame) if table is None else table
-        kind = TableKind(found, dtypes=as_frame(frame).dtypes)
-    return Rows(kind, kind.encode(frame), kind.as_given(frame))
+        row_format = TableFormat(found, dtypes=as_frame(frame).dtypes)
+    return Rows(row_format, row_format.encode(frame), row_format.as_given(frame))
 
 
 def _gaps(given: Any) -> Rows:
@@ -233,9 +215,9 @@ def _gaps(given: Any) -> Rows:
     from limbeck.tables.table import Table
 
     frame, given = _framed(given), _as_array(given)
-    with called("df", "X"):
-        kind = TableKind(Table(frame), _dtype_name(given))
-    return Rows(kind, kind.encode(frame), given)
+    with rename_argument("df", "X"):
+        row_format = TableFormat(Table(frame), _dtype_name(given))
+    return Rows(row_format, row_format.encode(frame), given)
 
 
 def _as_array(given: Any) -> Any:

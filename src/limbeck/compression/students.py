@@ -23,14 +23,10 @@ from limbeck.outputs import values
 
 __all__ = ["FITTED", "Fitted", "Size", "build_student", "encoded", "sizes"]
 
+# what is fitted to labelled rows at once, by name
 FITTED = {"tree": fit_tree, "boosted": fit_boosted}
-r"""What is fitted to labelled rows at once, by name."""
-
-LIKELY = 1e-5
-r"""The probability from which a class of a row counts, for classifiers."""
-
-BLOCK = 10_000
-r"""Rows that are encoded at once."""
+LIKELY = 1e-5  # the probability from which a class of a row counts, for classifiers
+BLOCK = 10_000  # rows that are encoded at once
 
 
 @dataclass(frozen=True)
@@ -116,13 +112,12 @@ def _clone_fitted(student: Fitted, table: Tensor, targets: np.ndarray) -> Trees:
     return Trees(**{**read(made), "kind": kinds.get(student.task, "values")})
 
 
+# hidden sizes that student="auto" goes through
 GROWING = (
     (8,), (16,), (32,), (32, 16), (50, 30), (100, 50), (200, 100), (400, 200), (800, 400),
 )  # fmt: skip
-r"""Hidden sizes that student="auto" goes through."""
 
-LOOKED_AT = 4
-r"""Rows at which a module of the user's own is tried."""
+LOOKED_AT = 4  # rows at which a module of the user's own is tried
 
 
 def build_student(

@@ -1,10 +1,11 @@
-r"""Students of a problem: trained by the loop, or fitted as trees."""
+r"""Students of a problem: trained by the loop, or fitted as trees; and their predictions."""
 
 from __future__ import annotations
 
 import copy
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -25,38 +26,16 @@ from limbeck.models import Preprocessed
 from limbeck.models.mlp import is_count
 from limbeck.models.preprocessed import origin_of
 from limbeck.models.table_encoder import TableEncoder
-from limbeck.teachers.base import Opaque
-from limbeck.teachers.query import Asked, divisor
-from limbeck.training.config import PRESETS
-from limbeck.training.distill import distill
-from limbeck.training.result import History, Result
+from limbeck.teachers.base import Opaque, Teacher
+from limbeck.teachers.query import ScaledTeacher, safe_scale
+from limbeck.training import distill as loop
+from limbeck.training.config import PRESETS, Training
+from limbeck.training.result import Result
+from limbeck.training.result import History
 
-__all__ = [
-    "Answering",
-    "Recipe",
-    "default_steps",
-    "distill_options",
-    "finish_student",
-    "fit_trees",
-    "make_student",
-    "narrowed",
-    "only_finite",
-    "predictions",
-    "student_inputs",
-    "train",
-]
+__all__ = ["Answering", "Recipe", "only_finite", "predictions", "train"]
 
-BLOCK = 10_000
-r"""Rows that a student sees at once, when it only predicts."""
-
-RATE = 1e-2
-r"""Adam's rate for nets of limbeck's own, whose inputs and outputs are scaled."""
-
-FEW = 8
-r"""Rows at which a module of the user's own is looked at."""
-
-PASSES, FEWEST, MOST = 40, 1000, 20_000
-r"""Steps by default: so many passes over the inputs, within these numbers."""
+RATE = 1e-2  # Adam's, for nets of limbeck's own, whose inputs and outputs are scaled
 
 
 @dataclass(frozen=True)
@@ -64,59 +43,62 @@ class Recipe:
     r"""How a student is trained.
 
     Attributes:
-        student: What `compress` was given: sizes, a name, a module.
+        student: The argument of `compress`: sizes, a name, a module.
         inputs: The name of a generator, or a source of the user's own.
-        size: Inputs that the teacher is asked about, where it is asked beforehand.
+        size: Inputs that the teacher labels before training, where it does.
         steps: Steps; None goes by the number of inputs.
-        seed: Seeds everything.
-        options: Further arguments of `limbeck.distill`.
+        training: The other settings of the loop.
     """
 
     student: Any
-    inputs: Any
+    inputs: str | Inputs
     size: int
     steps: int | None
-    seed: int
-    options: dict[str, Any]
+    training: Training
 
 
 def train(problem: Problem, recipe: Recipe) -> Result:
     r"""A student of the problem; its outputs are in the teacher's units."""
-    predictor = problem.predictor
     student, origin = make_student(problem, recipe)
     if isinstance(student, Fitted):
         return fit_trees(problem, student, recipe, origin)
     ours = isinstance(student, Preprocessed)
     shift, scale = problem.unit()
-    if not ours:  # a module of the user's own speaks in the teacher's units
+    if not ours:  # a module of the user's own gives outputs in the teacher's units
         shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
-    live = problem.live and (ours or not _wide(problem))
-    if live or not isinstance(recipe.inputs, str):
-        teacher, source = _live(problem, recipe, student, shift, scale)
+    training = with_defaults(recipe.training, problem.teacher.task, student, problem.x)
+    teacher: Teacher | nn.Module
+    if (problem.live and (ours or not _wide(problem))) or not isinstance(recipe.inputs, str):
+        source = _live_inputs(problem, recipe, student)
+        if problem.live:
+            teacher = ScaledTeacher(problem.teacher, shift, scale)
+            training = replace(training, teacher_output=teacher.output_form)
+        else:
+            function = partial(_scaled_targets, problem, shift.numpy(), safe_scale(scale).numpy())
+            teacher = Opaque(function, problem.form)
         count = max(rows(problem.x), recipe.size)
     else:
-        pool = problem.pool(recipe.inputs, recipe.size, recipe.seed)
-        inputs = student_inputs(student, pool.x)
-        teacher, source = problem.stored(pool, shift, scale), Dataset(inputs)
+        pool = problem.pool(recipe.inputs, recipe.size, recipe.training.seed)
+        source = Dataset(student_inputs(student, pool.x))
+        teacher = problem.stored(pool, shift, scale)
         count = rows(pool.x)
-    options = distill_options(recipe, predictor.task, student, problem.x)
-    steps = recipe.steps or default_steps(count, options.get("batch_size", "auto"))
+    steps = recipe.steps or default_steps(count, training.batch_size)
     if isinstance(recipe.inputs, str) and isinstance(source, Mix):
-        options["batch_size"] = _batch_size(options, rows(problem.x))
-    result = distill(teacher, student, source, problem.loss, steps=steps, **options)
+        training = replace(training, batch_size=_batch_size(training, rows(problem.x)))
+    training = replace(training, steps=steps)
+    result = loop.train(teacher, student, source, problem.loss, training)
     finish_student(student, shift, scale)
     return result
 
 
-def make_student(problem: Problem, recipe: Recipe) -> tuple[Any, Tensor | None]:
+def make_student(problem: Problem, recipe: Recipe) -> tuple[nn.Module | Fitted, Tensor | None]:
     r"""A recipe's student, not trained yet, and what is subtracted from its inputs in float64."""
     origin = None
     if isinstance(problem.x, Tensor) and not isinstance(recipe.student, nn.Module):
         origin = origin_of(problem.x)
-    predictor = problem.predictor
     student = build_student(
-        copy.deepcopy(recipe.student), narrowed(problem.x, origin), predictor.outputs,
-        predictor.task, encoder=problem.kind.encoder(), seed=recipe.seed,
+        copy.deepcopy(recipe.student), narrowed(problem.x, origin), problem.teacher.outputs,
+        problem.teacher.task, encoder=problem.format.encoder(), seed=recipe.training.seed,
     )  # fmt: skip
     if isinstance(student, Preprocessed) and origin is not None:
         student.set_origin(origin)
@@ -126,7 +108,7 @@ def make_student(problem: Problem, recipe: Recipe) -> tuple[Any, Tensor | None]:
 def finish_student(student: nn.Module, shift: Tensor, scale: Tensor) -> None:
     r"""Let a trained student of limbeck's own give outputs in the teacher's units."""
     if isinstance(student, Preprocessed):
-        student.set_outputs(shift, scale)  # a scale of 0 gives what a constant teacher says
+        student.set_outputs(shift, scale)  # a scale of 0 gives a constant teacher's value
         student.input_dtype = None if student.origin is None else torch.float64
 
 
@@ -135,7 +117,7 @@ def _wide(problem: Problem) -> bool:
 
     Then the loop draws float64, of which a student of limbeck's own takes what it needs.
     """
-    module, x = problem.predictor.module, problem.x
+    module, x = problem.teacher.module, problem.x
     if module is None or not isinstance(x, Tensor) or x.dtype != torch.float64:
         return False
     return any(t.dtype == torch.float64 for t in chain(module.parameters(), module.buffers()))
@@ -155,77 +137,77 @@ def student_inputs(student: nn.Module, x: X) -> X:
     return narrowed(x, None, input_dtype(student) or torch.float32)
 
 
-def distill_options(recipe: Recipe, task: str, student: nn.Module, x: X) -> dict[str, Any]:
-    r"""Further arguments of `distill`: what the user said, and what goes without saying."""
-    ours = isinstance(student, Preprocessed)
-    settled: dict[str, Any] = {"seed": recipe.seed}
-    if task != "classification":
-        settled["student_output"] = "values"
-    elif getattr(student, "output_form", None) is None:  # a module of the user's own
+def with_defaults(training: Training, task: str, student: nn.Module, x: X) -> Training:
+    r"""The user's settings, and those that follow from the student."""
+    form, rate = training.student_output, training.lr
+    if form == "auto" and task != "classification":
+        form = "values"
+    elif form == "auto" and getattr(student, "output_form", None) is None:  # the user's own module
         with torch.no_grad():
-            outputs = student(student_inputs(student, part_of(x, 0, FEW)))
-            settled["student_output"] = forms.recognise(outputs) or "logits"
-    if ours and not recipe.options.keys() & {"optimizer", "preset", "update"}:
-        settled["lr"] = RATE
-    return settled | recipe.options
+            outputs = student(student_inputs(student, part_of(x, 0, 8)))
+            form = forms.recognise(outputs) or "logits"
+    if isinstance(student, Preprocessed) and rate is None and has_default_update(training):
+        rate = RATE
+    return replace(training, student_output=form, lr=rate)
 
 
-def _batch_size(options: dict[str, Any], count: int) -> Any:
-    r"""What a step takes where half of it are the user's rows, none of them twice."""
-    given = options.get("batch_size", "auto")
-    if given == "auto" and options.get("preset", "auto") in PRESETS:
-        return min(PRESETS[options.get("preset", "auto")]["batch_size"], 2 * count)
-    if is_count(given) and given > 2 * count:
+def has_default_update(training: Training) -> bool:
+    r"""Whether the user leaves the optimizer to limbeck."""
+    named = [training.optimizer, training.preset]
+    return training.update is None and all(isinstance(n, str) and n == "auto" for n in named)
+
+
+def _batch_size(training: Training, count: int) -> int | str:
+    r"""The size of batches of which one half are the user's rows, none of them twice."""
+    size = training.batch_size
+    if size == "auto" and training.preset in PRESETS:
+        return min(int(PRESETS[training.preset]["batch_size"]), 2 * count)
+    if is_count(size) and int(size) > 2 * count:
         expected = f"at most {2 * count}, since one half of each batch are rows of X, of {count}"
-        raise ArgumentError("batch_size", given, expected)
-    return given
+        raise ArgumentError("batch_size", size, expected)
+    return size
 
 
 def default_steps(count: int, batch_size: int | str) -> int:
-    r"""Steps, if nobody says how many."""
+    r"""Steps by default: 40 passes over the inputs, from 1,000 to 20,000."""
     each = min(count, 200 if isinstance(batch_size, str) else batch_size)
-    return min(MOST, max(FEWEST, PASSES * count // each))
+    return min(20_000, max(1000, 40 * count // each))
 
 
-def _live(
-    problem: Problem, recipe: Recipe, student: nn.Module, shift: Tensor, scale: Tensor
-) -> tuple[Any, Inputs]:
-    r"""The teacher itself, and fresh inputs at each step."""
-    source = recipe.inputs
-    exact = isinstance(problem.x, Tensor) and problem.x.dtype == torch.float64
-    if not isinstance(source, str):
-        source = as_inputs(source)
+def _live_inputs(problem: Problem, recipe: Recipe, student: nn.Module) -> Inputs:
+    r"""Fresh inputs at each step."""
+    seed = recipe.training.seed
+    if not isinstance(recipe.inputs, str):
+        source = as_inputs(recipe.inputs)
+        exact = isinstance(problem.x, Tensor) and problem.x.dtype == torch.float64
         if exact and isinstance(student, Preprocessed):
-            student.input_dtype = float_type(source, recipe.seed)
-    else:
-        if isinstance(student, Preprocessed) and (student.origin is not None or _wide(problem)):
-            student.input_dtype = torch.float64
-        x = student_inputs(student, problem.x)
-        new = generator(source, problem.kind, x, seed=recipe.seed, progress=problem.progress)
-        source = new if source == "data" else Mix([Dataset(x), new])
-    if problem.live:
-        module = Asked(problem.predictor, shift, scale)
-        recipe.options.setdefault("teacher_output", module.output_form)
-        return module, source
+            student.input_dtype = float_type(source, seed)
+        return source
+    if isinstance(student, Preprocessed) and (student.origin is not None or _wide(problem)):
+        student.input_dtype = torch.float64
+    x, progress = student_inputs(student, problem.x), problem.query.progress
+    new = generator(recipe.inputs, problem.format, x, seed=seed, progress=progress)
+    return new if recipe.inputs == "data" else Mix([Dataset(x), new])
 
-    def asked(arrays: Any) -> np.ndarray:
-        x = map_tensors(torch.as_tensor, arrays) if isinstance(arrays, dict) else arrays
-        x = torch.as_tensor(x) if not isinstance(x, dict) else x
-        found = problem.ask(problem.kind.decode(x))
-        return (found - shift.numpy()) / divisor(scale).numpy()
 
-    form = "probabilities" if problem.predictor.task == "classification" else "values"
-    return Opaque(asked, form), source
+def _scaled_targets(
+    problem: Problem, shift: np.ndarray, scale: np.ndarray, x: np.ndarray | dict[str, np.ndarray]
+) -> np.ndarray:
+    r"""The teacher's targets at arrays of the loop, in the student's units."""
+    parts = x if isinstance(x, dict) else {"": x}
+    tensors = {name: torch.as_tensor(part) for name, part in parts.items()}
+    targets: np.ndarray = problem.ask(problem.format.decode(tensors.get("", tensors)))
+    return (targets - shift) / scale
 
 
 def fit_trees(
     problem: Problem, student: Fitted, recipe: Recipe, origin: Tensor | None = None
 ) -> Result:
-    r"""Trees, fitted at once."""
+    r"""Trees, fitted directly."""
     began = time.perf_counter()
-    pool = problem.pool(recipe.inputs, recipe.size, recipe.seed)
-    plain = problem.kind.encoder("one_hot")  # rules about indicators can be read
-    model = replace(student, encoder=plain).fit(narrowed(pool.x, origin), pool.targets)
+    pool = problem.pool(recipe.inputs, recipe.size, recipe.training.seed)
+    plain = problem.format.encoder("one_hot")  # rules about indicators can be read
+    model: nn.Module = replace(student, encoder=plain).fit(narrowed(pool.x, origin), pool.targets)
     if origin is not None:
         model = Preprocessed(model, origin=origin)
     seconds = time.perf_counter() - began
@@ -287,14 +269,14 @@ def _answers(outputs: Tensor, task: str, form: str) -> Tensor:
 
 @torch.no_grad()
 def predictions(student: nn.Module, x: X, task: str, form: str | None = None) -> np.ndarray:
-    r"""What a student says of inputs, (n, K): probabilities, or values."""
+    r"""A student's predictions (n, K): probabilities, or values."""
     parameter = next(student.parameters(), None)
     device = torch.device("cpu") if parameter is None else parameter.device
     form = form or getattr(student, "output_form", None) or "logits"
-    found = []
+    blocks = []
     with evaluating(student):
-        for start in range(0, rows(x), BLOCK):
-            part = student_inputs(student, part_of(x, start, BLOCK))
+        for start in range(0, rows(x), 10_000):
+            part = student_inputs(student, part_of(x, start, 10_000))
             part = map_tensors(lambda t: t.to(device), part)
-            found.append(_answers(student(part), task, form).double().cpu().numpy())
-    return found[0] if len(found) == 1 else np.concatenate(found)
+            blocks.append(_answers(student(part), task, form).double().cpu().numpy())
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)

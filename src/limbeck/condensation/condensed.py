@@ -281,8 +281,8 @@ def run_steps(
         if run._looked < run.done:
             run._look()
         run.save()
-        run.stop_reason = f"{end}, at step {run.done:,} of {run.settings.steps:,}"
-        for callback in run.settings.callbacks:
+        run.stop_reason = f"{end}, at step {run.done:,} of {run.steps:,}"
+        for callback in run.callbacks:
             callback.end(run.stop_reason)
         if isinstance(end, StreamBroken):
             kept = "the student so far is kept"
@@ -306,7 +306,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "engine": run.engine.name,
         "processes": run.engine.processes,
         "compile_seconds": run.engine.compile_seconds,
-        "settings": {**(run.settings.identity or {}), "steps": run.settings.steps, **about},
+        "settings": {**(run.identity or {}), "steps": run.steps, **about},
         "failure": run.failure,
     }
 

@@ -347,7 +347,7 @@ def condense_density(
         diagnostics=diagnose(draws) if isinstance(draws, Stream) else diagnostics,
         notes=[*notes, *getattr(training.update, "reasons", ())],  # of components, by stepwise EM
         used=fresh.used,
-        draw_bytes=bytes_of(run.settings.batch_size or 0, draws.structure, dtype),
+        draw_bytes=bytes_of(run.batch_size or 0, draws.structure, dtype),
         calling=function,
         posterior=draws,
     )

@@ -1,4 +1,4 @@
-r"""Teachers: frozen sources of targets, live, opaque or stored."""
+r"""`Teacher`: a frozen source of targets, live or opaque, as the training loop calls it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch import Tensor, nn
 from limbeck import outputs as forms
 from limbeck.arrays import Batch, X, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
-from limbeck.evaluation import Evaluated, View, close_taps, depends_on_inputs
+from limbeck.evaluation import Evaluated, close_taps, depends_on_inputs
 
 __all__ = ["Opaque", "Teacher", "as_teacher", "misfit", "output_form", "settle_form"]
 
 
 class Teacher:
-    r"""A callable on tensors as a frozen source of targets.
+    r"""A frozen source of targets: the base of all teachers, made of a callable on tensors.
 
     Arguments:
         source: An `nn.Module` or a callable on x; None for losses that need no teacher.
-        output: The form of its outputs, one of `forms.FORMS`, or "auto".
-        exact: False where each call gives the targets of one random draw (a live chain), as is
-            taken for granted where there is a `draw`.
-        differentiable: Whether input derivatives can be taken; None finds out by trying.
+        output: The form of its outputs, one of `forms.FORMS`. Default: "auto", which finds out.
+        exact: False where each call gives the targets of one random draw (a live chain).
+            Default: None, exact unless there is a `draw`.
+        differentiable: Whether input derivatives can be taken. Default: None, which tries.
         draw: For live teachers, `draw(n)` gives tensors, and source is called as
-            `source(x, drawn)`; everything random or stateful belongs there.
+            `source(x, drawn)`; everything random or stateful belongs there. Default: None.
     """
 
     opaque = False  # whether it must be called outside the compiled step
@@ -49,7 +49,7 @@ class Teacher:
         self._training: list[nn.Module] = []
 
     def settle(self, batch: Batch, needs: str) -> None:
-        r"""Find out, at a few inputs, what was left to be found out; refuse what does not fit."""
+        r"""Infer form and differentiability at a few inputs, and refuse what does not fit."""
         if self.source is None:
             return
         n = rows(batch.x)
@@ -70,26 +70,29 @@ class Teacher:
         return self._draw is None
 
     def draw(self, n: int) -> Any:
-        r"""What is random about the teacher at n inputs, if anything."""
+        r"""The random part of the targets at n inputs; None without one."""
         return None if self._draw is None else self._draw(n)
 
     def signs(self, k: int, n: int, outputs: int, generator: torch.Generator) -> Tensor:
-        r"""What k random projections need: signs (k, n, I) in {0, 1}."""
+        r"""Random signs (k, n, I) in {0, 1} for k projections."""
         size = (k, n, outputs)
         return torch.randint(
             0, 2, size, generator=generator, device=generator.device, dtype=torch.float32
         )
 
-    def prepare(self, batch: Batch) -> Any:
+    def prepare(self, batch: Batch) -> Tensor | None:
         r"""For opaque teachers: the targets at a batch, computed outside the step."""
         return None
 
     def view(self, batch: Batch, drawn: Any = None) -> Any:
         r"""The teacher at a batch, as losses see it."""
-        return Evaluated(self._at(drawn), batch.x, self.form)
+        source = self.source
+        assert source is not None
+        model = source if drawn is None else lambda x: source(x, drawn)
+        return Evaluated(model, batch.x, self.form)
 
     def refuse_derivatives(self, loss: str) -> None:
-        r"""Say that a derivative loss cannot be used, if so."""
+        r"""Raise if a derivative loss cannot be used."""
         if not self.differentiable:
             raise NotDifferentiableError(
                 f"teacher: {loss} asks for input derivatives, and {self} has none: its outputs do "
@@ -97,14 +100,8 @@ class Teacher:
                 "inputs, or distil it first into a differentiable surrogate."
             )
 
-    def _at(self, drawn: Any) -> Callable[[X], Tensor]:
-        if drawn is None:
-            assert self.source is not None
-            return self.source
-        return lambda x: self.source(x, drawn)  # type: ignore[misc]
-
     def to(self, device: torch.device) -> None:
-        r"""Move to the student's device, freeze, and switch to evaluation mode."""
+        r"""Move to the student's device and switch to evaluation mode."""
         if isinstance(self.source, nn.Module):
             self.source.to(device)
             self._training = [module for module in self.source.modules() if module.training]
@@ -112,7 +109,7 @@ class Teacher:
                 module.training = False
 
     def release(self) -> None:
-        r"""Give the teacher back as it came: in its mode, without our hooks."""
+        r"""Restore the modes of the teacher's layers, and take limbeck's hooks off."""
         for module in self._training:
             module.training = True
         self._training = []
@@ -120,7 +117,8 @@ class Teacher:
 
     def state_dict(self) -> dict[str, Tensor]:
         own = getattr(self.source, "state_dict", None)
-        return own() if self._draw is not None and own is not None else {}
+        state: dict[str, Tensor] = own() if self._draw is not None and own is not None else {}
+        return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         if state:
@@ -135,8 +133,9 @@ class Opaque(Teacher):
 
     Arguments:
         function: Maps an array (n, ...), or a dict of arrays, to an array (n,) or (n, I).
-        output: The form of its outputs.
+        output: The form of its outputs. Default: "auto", which finds out.
         exact: False for one that answers with a random draw of itself, right only on average.
+            Default: True.
     """
 
     opaque = True
@@ -149,40 +148,32 @@ class Opaque(Teacher):
         self.form = output_form("teacher_output", function, output)
 
     def _call(self, x: X) -> Tensor:
-        sample = x if isinstance(x, Tensor) else next(iter(x.values()))
-        arrays = (
-            x.detach().cpu().numpy()
-            if isinstance(x, Tensor)
-            else {name: part.detach().cpu().numpy() for name, part in x.items()}
-        )
-        found = np.asarray(self.function(arrays))
-        if found.shape[:1] != sample.shape[:1] or found.ndim > 2:
+        sample = next(iter(as_dict(x).values()))
+        arrays = {name: part.detach().cpu().numpy() for name, part in as_dict(x).items()}
+        outputs = np.asarray(self.function(arrays.get("", arrays)))
+        if outputs.shape[:1] != sample.shape[:1] or outputs.ndim > 2:
             raise ArgumentError(
                 "teacher",
-                f"outputs of shape {found.shape} for {sample.shape[0]} inputs",
+                f"outputs of shape {outputs.shape} for {sample.shape[0]} inputs",
                 f"({sample.shape[0]},) or ({sample.shape[0]}, outputs)",
             )
         dtype = sample.dtype if sample.is_floating_point() else torch.get_default_dtype()
-        return torch.as_tensor(found).to(device=sample.device, dtype=dtype)
+        return torch.as_tensor(outputs).to(device=sample.device, dtype=dtype)
 
     def prepare(self, batch: Batch) -> Tensor:
         return self._call(batch.x)
 
-    def view(self, batch: Batch, drawn: Any = None) -> View:
+    def view(self, batch: Batch, drawn: Any = None) -> Evaluated:
         return Evaluated(self._call if drawn is None else (lambda x: drawn), batch.x, self.form)
 
     def __repr__(self) -> str:
         owner = getattr(self.function, "__self__", None)
-        name = (
-            type(owner).__name__
-            if owner is not None
-            else getattr(self.function, "__name__", "callable")
-        )
-        return f"the teacher ({name})"
+        name = getattr(self.function, "__name__", "callable")
+        return f"the teacher ({name if owner is None else type(owner).__name__})"
 
 
-def as_teacher(value: Any, output: str = "auto") -> Teacher:
-    r"""A teacher made of what the user has.
+def as_teacher(value: object, output: str = "auto") -> Teacher:
+    r"""A teacher made of the user's model.
 
     Torch modules and callables on tensors are live; objects with `predict_proba` or `predict`
     (scikit-learn and its relatives) are opaque; None serves losses that need no teacher.
@@ -191,15 +182,16 @@ def as_teacher(value: Any, output: str = "auto") -> Teacher:
         return value
     if value is None:
         return Teacher(None)
-    if not isinstance(value, nn.Module):
-        if hasattr(value, "predict_proba"):
-            return Opaque(value.predict_proba, "probabilities" if output == "auto" else output)
-        if hasattr(value, "predict"):
-            return Opaque(value.predict, "values" if output == "auto" else output)
-        if not callable(value) and output_form("teacher_output", value, output) == "log_density":
-            return Teacher(value, "log_density")
-    if callable(value):
-        return Teacher(value, output)
+    model: Any = value
+    if not isinstance(model, nn.Module):
+        if hasattr(model, "predict_proba"):
+            return Opaque(model.predict_proba, "probabilities" if output == "auto" else output)
+        if hasattr(model, "predict"):
+            return Opaque(model.predict, "values" if output == "auto" else output)
+        if not callable(model) and output_form("teacher_output", model, output) == "log_density":
+            return Teacher(model, "log_density")
+    if callable(model):
+        return Teacher(model, output)
     raise ArgumentError(
         "teacher",
         f"an object of type {type(value).__name__}",
@@ -208,17 +200,21 @@ def as_teacher(value: Any, output: str = "auto") -> Teacher:
     )
 
 
+def as_dict(x: X) -> dict[str, Tensor]:
+    r"""The parts of x by name; a bare tensor has the name ''."""
+    return {"": x} if isinstance(x, Tensor) else x
+
+
 def misfit(who: str, x: X, error: Exception) -> ArgumentError:
-    r"""What to say where a model fails on inputs."""
-    parts = {"": x} if isinstance(x, Tensor) else x
+    r"""The error for a model that fails on inputs."""
     about = ", ".join(
-        f"{name} {tuple(part.shape)} of {part.dtype}".strip() for name, part in parts.items()
+        f"{name} {tuple(part.shape)} of {part.dtype}".strip() for name, part in as_dict(x).items()
     )
     return ArgumentError(who, f"inputs {about}, on which it fails: {error}", "inputs that fit it")
 
 
-def output_form(argument: str, model: Any, output: str) -> str:
-    r"""The form that a model's outputs are said to have: by the user, or by the model itself."""
+def output_form(argument: str, model: object, output: str) -> str:
+    r"""The form of a model's outputs: the user's word for it, or the model's own."""
     if output == "auto":
         output = getattr(model, "output_form", None) or "auto"
         if output == "auto" and any(hasattr(model, m) for m in ("log_prob", "log_unnormalized")):
@@ -228,14 +224,13 @@ def output_form(argument: str, model: Any, output: str) -> str:
     return output
 
 
-def settle_form(argument: str, who: str, raw: Any, form: str, needs: str, n: int) -> str:
-    r"""The form of outputs that were looked at; ambiguous ones are refused where it matters."""
+def settle_form(argument: str, who: str, raw: object, form: str, needs: str, n: int) -> str:
+    r"""The form of raw outputs at n inputs; ambiguous ones are refused where it matters."""
     if not isinstance(raw, Tensor):
         raise ArgumentError(who, f"outputs of type {type(raw).__name__}", "one tensor (n, outputs)")
     if raw.ndim == 0 or raw.shape[0] != n:
-        raise ArgumentError(
-            who, f"outputs of shape {tuple(raw.shape)} for {n} inputs", f"({n}, ...)"
-        )
+        received = f"outputs of shape {tuple(raw.shape)} for {n} inputs"
+        raise ArgumentError(who, received, f"({n}, ...)")
     if needs == "probabilities":
         forms.check_class_axis(raw, who)
     if form == "auto":
@@ -246,20 +241,14 @@ def settle_form(argument: str, who: str, raw: Any, form: str, needs: str, n: int
             who, "outputs with NaN or infinity", "finite outputs at the inputs given"
         )
     if form == "auto" and needs == "probabilities":
-        raise ArgumentError(
-            argument,
-            "outputs that could be logits or plain values",
-            f'{argument}="logits", "probabilities" or "log_probabilities", since this loss needs '
-            "class probabilities",
-        )
+        expected = f'{argument}="logits", "probabilities" or "log_probabilities", since this loss '
+        received = "outputs that could be logits or plain values"
+        raise ArgumentError(argument, received, expected + "needs class probabilities")
     if form == "auto":
         form = "log_density" if needs == "density" else "values"
     if needs == "probabilities" and form not in forms.FORMS[:3]:
-        raise ArgumentError(
-            argument,
-            repr(form),
-            "logits, probabilities or log probabilities, which this loss needs",
-        )
+        expected = "logits, probabilities or log probabilities, which this loss needs"
+        raise ArgumentError(argument, repr(form), expected)
     if needs == "density" and form in forms.FORMS[:3]:
         raise ArgumentError(argument, repr(form), "log densities, which this loss needs")
     # several axes are for losses that know which one are the classes

@@ -27,13 +27,7 @@ ABANDONED = 24 * 3600.0  # seconds after which an unfinished file has no writer 
 
 
 class Segment(NamedTuple):
-    r"""One write.
-
-    Attributes:
-        name: Its name, which begins with the time of writing.
-        head: Keys (n, 2) and a checksum of key and row (n, 1), together (n, 3); memory-mapped.
-        values: The rows (n, ...), memory-mapped.
-    """
+    r"""One write."""
 
     name: str
     head: Array
@@ -48,11 +42,6 @@ class Segments:
     no locks and readers see whole segments only. Where there are many, the smaller half is
     written anew as one, and then removed. A row that is there twice does no harm. Keys are held
     in memory (32 bytes a row), rows are memory-mapped and read when asked for.
-
-    Arguments:
-        folder: The folder; it is made by the first write.
-        dtype: The dtype of rows, of four bytes or a multiple.
-        shape: The shape of a row.
     """
 
     def __init__(self, folder: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.teachers.fingerprints import of_files
-from limbeck.teachers.predictor import ModelFile
+from limbeck.teachers.row_teacher import ModelFile
 
 __all__ = ["open_model"]
 

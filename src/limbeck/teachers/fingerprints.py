@@ -27,16 +27,14 @@ __all__ = [
     "of_object",
 ]
 
+# packages whose models are in their pickles
 LIBRARIES = frozenset(
     ["catboost", "imblearn", "lightgbm", "limbeck", "sklearn", "torch", "xgboost"]
 )
-r"""Packages whose models are in their pickles."""
 
-PREDICTS = ("predict", "predict_proba")
-r"""Methods by which a model is known."""
-
+PREDICTS = ("predict", "predict_proba")  # methods by which a model is known
+# what every module has: its tensors are in the state, the rest is torch's own business
 OWN = frozenset([*vars(nn.Module()), "_is_torch_compile"])
-r"""What every module has: its tensors are in the state, the rest is torch's own business."""
 
 
 def digest(*parts: str | bytes) -> str:

@@ -11,72 +11,66 @@ from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
 from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
-from limbeck.teachers.query import label
+from limbeck.teachers.query import label_rows
+from limbeck.teachers.row_teacher import RowTeacher
 
-__all__ = ["as_labels", "mix", "out_of_fold", "unlabelled"]
+__all__ = ["as_labels", "mix_labels", "out_of_fold", "unlabelled"]
 
 
 def out_of_fold(
-    predictor: Any, X: Any, labels: Any, folds: int = 5, seed: int = 0, progress: bool = True
+    teacher: RowTeacher, X: Any, labels: Any, folds: int = 5, seed: int = 0, progress: bool = True
 ) -> Array:
-    r"""What clones of a teacher say, (n, K), each of the rows that it has not seen.
+    r"""The targets (n, K) of clones of a teacher, each at the rows that it has not seen.
 
     A teacher knows its own training rows too well. So the rows are cut into folds, each with
     about the same share of every class, and each fold is labelled by a clone that was fitted to
     the others. Equal rows are in the same fold. A class that a clone has never seen gets 0. Rows
-    without a label (see `mix`) have taught nobody anything, and the teacher itself labels them.
-
-    Arguments:
-        predictor: The teacher, as `as_predictor` makes it; it must be able to `refit`.
-        X: The rows that it was fitted to.
-        labels: Their labels or values.
-        folds: The number of folds, 2 or more.
-        seed: Decides which rows are together.
-        progress: Whether to show a bar.
+    without a label (see `mix_labels`) are labelled by the teacher itself.
     """
     X = as_rows(X)
     n = count(X)
     labels = as_labels(labels, n)
     folds = whole_number("teacher_folds", folds, "a whole number, 2 or more", 2)
-    known = np.flatnonzero(~unlabelled(labels, predictor.classes).reshape(n, -1).any(1))
+    known = np.flatnonzero(~unlabelled(labels, teacher.classes).reshape(n, -1).any(1))
     first, inverse = distinct(row_keys(select(X, known)))
     if len(first) < folds:
         received = f"{folds}, for {len(first)} distinct rows with labels"
-        raise ArgumentError(
-            "teacher_folds", received, "at most as many folds as there are such rows"
-        )
+        expected = "at most as many folds as there are such rows"
+        raise ArgumentError("teacher_folds", received, expected)
     given, columns = np.array(labels[known].tolist()), None
-    if predictor.task == "classification":
-        columns = _columns(labels[known], predictor.classes)
-        given = np.asarray(predictor.classes)[columns]  # in the teacher's own type
+    if teacher.task == "classification":
+        columns = _columns(labels[known], teacher.classes)
+        given = np.asarray(teacher.classes)[columns]  # in the teacher's own type
     fold = _folds(None if columns is None else columns[first], len(first), folds, seed)[inverse]
-    result = np.zeros((n, predictor.outputs))
+    result = np.zeros((n, teacher.outputs))
     for k in tracked(range(folds), "refitting the teacher", progress):
-        clone = predictor.refit(select(X, known[fold != k]), given[fold != k])
+        clone = teacher.refit(select(X, known[fold != k]), given[fold != k])
         held = known[fold == k]
-        answers = label(clone, select(X, held), progress=False)
-        places = slice(None) if columns is None else _columns(clone.classes, predictor.classes)
-        result[held] = _placed(answers, places, predictor.outputs)
+        answers = label_rows(clone, select(X, held), progress=False)
+        if columns is None:
+            result[held] = answers
+        else:  # classes that the clone has not seen stay at 0
+            result[np.ix_(held, _columns(np.asarray(clone.classes), teacher.classes))] = answers
     others = np.setdiff1d(np.arange(n), known)
     if len(others):
-        result[others] = label(predictor, select(X, others), progress=False)
+        result[others] = label_rows(teacher, select(X, others), progress=False)
     return result
 
 
-def mix(targets: Any, labels: Any, weight: float, classes: Any = None) -> Array:
-    r"""The teacher's word and the true labels together: (1 − weight) · teacher + weight · labels.
+def mix_labels(targets: Any, labels: Any, weight: float, classes: Any = None) -> Array:
+    r"""Targets and true labels together: (1 − weight) · targets + weight · labels.
 
-    NaN and None say that there is no label, and −1 does where the labels are classes and it is none
-    of them; there the teacher's word stays as it is.
+    NaN and None stand for no label, and so does −1 where the labels are classes and it is none of
+    them; there the targets stay as they are.
 
     Arguments:
-        targets: The teacher's word (n, K).
+        targets: The teacher's targets (n, K).
         labels: (n,), which become one-hot rows; or (n, K) in the form of the targets: values, or
             zeros and ones where several labels hold at once.
-        weight: What the labels count, from 0 to 1.
-        classes: The K labels in the order of columns; None for values.
+        weight: The share of the labels, from 0 to 1.
+        classes: The K labels in the order of columns; Default: None, for values.
 
-    >>> mix([[0.5, 0.5], [0.25, 0.75]], ["b", None], 0.5, ["a", "b"])
+    >>> mix_labels([[0.5, 0.5], [0.25, 0.75]], ["b", None], 0.5, ["a", "b"])
     array([[0.25, 0.75],
            [0.25, 0.75]])
     """
@@ -91,15 +85,16 @@ def mix(targets: Any, labels: Any, weight: float, classes: Any = None) -> Array:
         missing = np.repeat(missing[:, None], targets.shape[1], axis=1)
     else:
         given, missing = _as_values(labels, missing, targets.shape)
-    return np.where(missing, targets, (1 - weight) * targets + weight * given)
+    mixed: Array = np.where(missing, targets, (1 - weight) * targets + weight * given)
+    return mixed
 
 
 def as_labels(labels: Any, n: int) -> Array:
     r"""Labels of n rows as an array (n,) or (n, K)."""
-    array = labels.detach().cpu().numpy() if hasattr(labels, "detach") else np.asarray(labels)
+    array = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
     if array.ndim == 0 or len(array) != n:
         received = f"{len(array)} labels" if array.ndim else repr(labels)
-        raise ArgumentError("labels", received, f"as many as there are rows: {n}")
+        raise ArgumentError("labels", received, f"one for each of {n} rows")
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 
@@ -108,9 +103,9 @@ def unlabelled(labels: Array, classes: Any) -> Array:
     flat = labels.reshape(-1)
     minus = classes is not None and -1 not in np.asarray(classes).tolist()
     if labels.dtype.kind in "biuf":
-        missing = np.isnan(flat) if labels.dtype.kind == "f" else np.zeros(len(flat), bool)
-        return (missing | (minus & (flat == -1))).reshape(labels.shape)
-    missing = np.array([_is_missing(v) or (minus and _is_minus_one(v)) for v in flat], bool)
+        missing: Array = np.isnan(flat) | (minus & (flat == -1))
+    else:
+        missing = np.array([_is_missing(v) or (minus and _is_minus_one(v)) for v in flat], bool)
     return missing.reshape(labels.shape)
 
 
@@ -150,13 +145,6 @@ def _as_values(labels: Array, missing: Array, shape: tuple[int, ...]) -> tuple[A
         expected = "finite numbers; NaN says that there is none"
         raise ArgumentError("labels", "infinite values", expected)
     return values, missing
-
-
-def _placed(answers: Array, places: Any, outputs: int) -> Array:
-    r"""A clone's answers in the teacher's columns; zeros in those that it does not have."""
-    result = np.zeros((len(answers), outputs))
-    result[:, places] = answers
-    return result
 
 
 def _folds(classes: Array | None, n: int, folds: int, seed: int) -> Array:

@@ -16,43 +16,44 @@ from limbeck.evaluation import evaluating
 from limbeck.teachers import fingerprints
 from limbeck.teachers.base import output_form
 from limbeck.teachers.keys import count
-from limbeck.teachers.predictor import ModelFile, RawPredictor, dense, look
-from limbeck.teachers.readings import Reading, Said, as_outputs, read, settle
+from limbeck.teachers.output_spec import (
+    OutputKind,
+    OutputSpec,
+    as_outputs,
+    infer_output,
+    to_targets,
+)
+from limbeck.teachers.row_teacher import ModelFile, RawTeacher, dense, first_rows
 
-__all__ = ["Network", "Onnx"]
+__all__ = ["NetworkTeacher", "OnnxTeacher"]
 
-BLOCK = 1024
-r"""Rows that go through the module together."""
+BLOCK = 1024  # rows that go through the module together
 
 
-class Network(RawPredictor):
+class NetworkTeacher(RawTeacher):
     r"""A torch module.
 
     Arrays become tensors on the module's device and of its floating type; integers stay integers
     only if the module has embeddings to look them up in.
-
-    Arguments:
-        module: The module, of a tensor or of a dict of tensors.
-        X: A few rows, at which its outputs are looked at.
-        said: What the user said of its outputs.
-        name: For tables; None is the name of the module's class.
     """
 
-    def __init__(self, module: nn.Module, X: Any, said: Said, name: str | None = None) -> None:
+    def __init__(
+        self, module: nn.Module, X: Any, spec: OutputSpec, name: str | None = None
+    ) -> None:
         self.module: nn.Module = module
         self.looks_up = any(isinstance(p, nn.Embedding | nn.EmbeddingBag) for p in module.modules())
-        if said.task != "regression":  # the module has a word, too
-            said = said._replace(output=output_form("output", module, said.output))
-        said.checked()
-        raw = self.raw(look(X, "what the module gives"))
-        self.reading = settle(raw, said, network=True)
-        if self.reading.form == "labels":
+        if spec.task != "regression":  # the module has a word, too
+            spec = spec._replace(output=output_form("output", module, spec.output))
+        spec.checked()
+        raw = self.raw(first_rows(X, "what the module gives"))
+        self.kind = infer_output(raw, spec, network=True)
+        if self.kind.form == "labels":
             raise ArgumentError("teacher", "a module of labels", "a module of floating outputs")
-        self.module_form = self.reading.form
+        self.module_form = self.kind.form
         self.raw_columns = raw.reshape(len(raw), -1).shape[1]
-        columns = read(raw, self.reading).shape[1]
+        columns = to_targets(raw, self.kind).shape[1]
         name = name or type(module).__name__
-        super().__init__(name, self.reading.task, columns, None, said.classes)
+        super().__init__(name, self.kind.task, columns, None, spec.classes)
 
     def content(self) -> str | None:
         return fingerprints.of_module(self.module)
@@ -107,29 +108,22 @@ TYPES: dict[str, Any] = {
     "tensor(string)": object,
 }
 
+# rows at which names of classes are looked for, where a file tells them by its labels only
 NAMES_SOUGHT = 1000
-r"""Rows at which names of classes are looked for, where a file tells them by its labels only."""
 
 
-class Onnx(RawPredictor):
-    r"""An ONNX model of labels and probabilities (as skl2onnx writes it), or of one tensor.
+class OnnxTeacher(RawTeacher):
+    r"""An ONNX model of labels and probabilities (as skl2onnx writes it), or of one tensor."""
 
-    Arguments:
-        session: What onnxruntime made of the file.
-        file: The file.
-        X: Rows, at which its answers are looked at.
-        said: What the user said of them.
-    """
-
-    def __init__(self, session: Any, file: ModelFile, X: Any, said: Said) -> None:
-        task, output, classes = said
+    def __init__(self, session: Any, file: ModelFile, X: Any, spec: OutputSpec) -> None:
+        task, output, classes = spec
         self.session, self.file = session, file
         self.inputs = {put.name: put for put in session.get_inputs()}
         self.told, self.scores = _outputs(session.get_outputs())
         self.keys: list[Any] | None = None
-        raw, *labels = self._run(look(X, "what the file gives"))
+        raw, *labels = self._run(first_rows(X, "what the file gives"))
         if self.told is None:
-            self.reading = settle(raw, said, network=True)
+            self.kind = infer_output(raw, spec, network=True)
         else:
             several = labels[0].ndim == 2 and labels[0].shape[1] > 1
             found = "multilabel" if several else "classification"
@@ -137,13 +131,13 @@ class Onnx(RawPredictor):
                 received = f"task={task!r}, output={output!r}"
                 expected = f"{found!r} with probabilities, which is what the file gives"
                 raise ArgumentError("task", received, expected)
-            self.reading = Reading(found, "probabilities")
-        self.labels = classes if self.reading.form == "labels" else None
-        columns = read(raw, self.reading, self.labels).shape[1]
+            self.kind = OutputKind(found, "probabilities")
+        self.labels = classes if self.kind.form == "labels" else None
+        columns = to_targets(raw, self.kind, self.labels).shape[1]
         own = self.labels if self.keys is None else self.keys
-        if own is None and classes is None and labels and self.reading.task == "classification":
-            own = self._names(look(X, "names of classes", NAMES_SOUGHT), columns)
-        super().__init__(file.path.name, self.reading.task, columns, own, classes)
+        if own is None and classes is None and labels and self.kind.task == "classification":
+            own = self._names(first_rows(X, "names of classes", NAMES_SOUGHT), columns)
+        super().__init__(file.path.name, self.kind.task, columns, own, classes)
 
     def raw(self, X: Any) -> np.ndarray:
         return self._run(X)[0]
@@ -193,7 +187,7 @@ class Onnx(RawPredictor):
     def _names(self, X: Any, columns: int) -> list[Any] | None:
         r"""Names of the classes, as labels tell them beside probabilities; None if numbers."""
         raw, labels = self._run(X)
-        best = read(raw, self.reading).argmax(1)
+        best = to_targets(raw, self.kind).argmax(1)
         if labels.dtype.kind in "iu" and np.array_equal(labels, best):
             return None
         pairs = set(zip(best.tolist(), labels.reshape(-1).tolist(), strict=True))

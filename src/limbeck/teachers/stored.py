@@ -17,8 +17,7 @@ from limbeck.teachers.base import Teacher
 
 __all__ = ["Stored", "precompute", "stored_bytes"]
 
-POOL = 4
-r"""Stored random projections a row, for each that a step uses; steps pick among them."""
+POOL = 4  # stored random projections a row, for each that a step uses; steps pick among them
 
 
 class Stored(Teacher):

@@ -217,10 +217,10 @@ def test_bad_arguments_are_named(tmp_path):
         (lambda: TeacherCache(tmp_path, dtype="float16"), "dtype: expected .*, got 'float16'"),
         (lambda: as_cache(3), "cache: expected .*, got 3"),
         (lambda: as_cache(""), "cache: expected .*, got ''"),
-        (lambda: answers.put(KEYS, P[:, :4]), r"values: .*\(6, 4\); expected \(n, 5\)"),
+        (lambda: answers.put(KEYS, P[:, :4]), r"values: expected \(n, 5\), got .*\(6, 4\)"),
         (lambda: answers.put(KEYS[:2], P), "values: expected 2.*, got 6 answers"),
         (lambda: answers.put(KEYS, P * np.nan), "values: .*not finite"),
-        (lambda: answers.put(KEYS, P * 1e39), 'float32; expected .*dtype="float64"'),
+        (lambda: answers.put(KEYS, P * 1e39), 'expected .*dtype="float64", got .*float32'),
     ]
     for call, message in cases:
         with pytest.raises(lb.ArgumentError, match=message):

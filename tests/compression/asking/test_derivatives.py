@@ -13,7 +13,7 @@ from limbeck.compression.compress import compress
 from limbeck.compression.dispatch import as_predictor
 from limbeck.teachers import query as derivatives
 from limbeck.teachers.cache import TeacherCache
-from limbeck.teachers.query import Derivatives, label
+from limbeck.teachers.query import Derivatives, label_rows
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 QUICK = {
@@ -71,22 +71,22 @@ def test_of_values_and_of_labels():
 def test_they_are_kept_beside_the_answers_by_domain(tmp_path):
     net = Counted()
     predictor = as_predictor(net, X, output="logits")
-    values = label(predictor, X, cache=tmp_path, progress=False)
+    values = label_rows(predictor, X, cache=tmp_path, progress=False)
     for domain in ("log", "plain"):
         asked = Derivatives(predictor, domain, 4)
         before = net.rows["seen"]
-        first = label(asked, X, cache=tmp_path, progress=False)
+        first = label_rows(asked, X, cache=tmp_path, progress=False)
         assert net.rows["seen"] > before
         before = net.rows["seen"]
-        again = label(asked, X[::-1], cache=TeacherCache(tmp_path), progress=False)
+        again = label_rows(asked, X[::-1], cache=TeacherCache(tmp_path), progress=False)
         assert net.rows["seen"] == before
         np.testing.assert_array_equal(again, first[::-1])
         np.testing.assert_allclose(first, asked(X), atol=1e-6)
-    np.testing.assert_array_equal(label(predictor, X, cache=tmp_path, progress=False), values)
+    np.testing.assert_array_equal(label_rows(predictor, X, cache=tmp_path, progress=False), values)
     with torch.no_grad():
         net.map.weight.add_(1.0)  # another teacher now
     before = net.rows["seen"]
-    label(Derivatives(predictor, "log", 4), X, cache=tmp_path, progress=False)
+    label_rows(Derivatives(predictor, "log", 4), X, cache=tmp_path, progress=False)
     assert net.rows["seen"] > before
 
 

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
 
 import limbeck as lb
-from limbeck.teachers.folds import mix, out_of_fold
+from limbeck.teachers.folds import mix_labels, out_of_fold
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((60, 3))
@@ -160,7 +160,9 @@ def test_a_column_of_labels_is_as_good_as_a_row():
     assert np.array_equal(
         out_of_fold(Logistic(X, Y), X, Y[:, None]), out_of_fold(Logistic(X, Y), X, Y)
     )
-    assert np.array_equal(mix(T, [["a"], ["b"], ["c"], ["a"], ["b"]], 1.0, CLASSES)[3], [1, 0, 0])
+    assert np.array_equal(
+        mix_labels(T, [["a"], ["b"], ["c"], ["a"], ["b"]], 1.0, CLASSES)[3], [1, 0, 0]
+    )
 
 
 def test_labels_may_come_as_a_series_or_tensor():
@@ -181,7 +183,7 @@ class Fixed(Memory):
 @pytest.mark.parametrize(
     ("teacher", "y", "folds", "message"),
     [
-        (Memory(), Y[:50], 5, "labels: expected as many as there are rows: 60.*, got 50 labels"),
+        (Memory(), Y[:50], 5, "labels: expected one for each of 60 rows, got 50 labels"),
         (Memory(), "a", 5, "labels: expected .*, got 'a'"),
         (Memory(), Y, 1, "folds: expected a whole number, 2 or more.*, got 1"),
         (Memory(), Y, 2.5, "folds: expected .*, got 2.5"),
@@ -201,7 +203,7 @@ T = RNG.dirichlet(np.ones(3), 5)
 
 @given(st.floats(0, 1))
 def test_labels_are_mixed_in_by_weight(weight):
-    found = mix(T, ["a", "c", "b", "b", "a"], weight, CLASSES)
+    found = mix_labels(T, ["a", "c", "b", "b", "a"], weight, CLASSES)
     one_hot = np.eye(3)[[0, 2, 1, 1, 0]]
     np.testing.assert_allclose(found, (1 - weight) * T + weight * one_hot, rtol=1e-12)
     np.testing.assert_allclose(found.sum(1), 1)
@@ -209,8 +211,8 @@ def test_labels_are_mixed_in_by_weight(weight):
 
 def test_all_or_nothing():
     y = ["a", "c", "b", "b", "a"]
-    assert np.array_equal(mix(T, y, 0, CLASSES), T)
-    assert np.array_equal(mix(T, y, 1, CLASSES), np.eye(3)[[0, 2, 1, 1, 0]])
+    assert np.array_equal(mix_labels(T, y, 0, CLASSES), T)
+    assert np.array_equal(mix_labels(T, y, 1, CLASSES), np.eye(3)[[0, 2, 1, 1, 0]])
 
 
 NONE = {
@@ -227,7 +229,7 @@ NONE = {
 @pytest.mark.parametrize("case", NONE)
 def test_where_there_is_no_label_the_teachers_word_stays(case):
     y, classes = NONE[case]
-    found = mix(T, y, 0.5, classes)
+    found = mix_labels(T, y, 0.5, classes)
     assert np.array_equal(found[[1, 4]], T[[1, 4]])
     np.testing.assert_allclose(found[[0, 2, 3]], (T[[0, 2, 3]] + np.eye(3)) / 2)
 
@@ -235,28 +237,28 @@ def test_where_there_is_no_label_the_teachers_word_stays(case):
 def test_pandas_says_missing_in_its_own_way():
     pandas = pytest.importorskip("pandas")
     y = pandas.Series([0, pandas.NA, 1, 2, pandas.NA], dtype="Int64")
-    assert np.array_equal(mix(T, y, 1.0, [0, 1, 2])[[0, 1]], [[1, 0, 0], T[1]])
+    assert np.array_equal(mix_labels(T, y, 1.0, [0, 1, 2])[[0, 1]], [[1, 0, 0], T[1]])
 
 
 def test_minus_one_may_be_a_class():
-    found = mix(T[:, :2], [-1, 1, -1, 1, 1], 1.0, [-1, 1])
+    found = mix_labels(T[:, :2], [-1, 1, -1, 1, 1], 1.0, [-1, 1])
     assert np.array_equal(found, np.eye(2)[[0, 1, 0, 1, 1]])
 
 
 def test_values_are_mixed_as_they_are():
     values = np.arange(5.0)[:, None]
-    found = mix(values, [10.0, np.nan, -1.0, None, 2], 0.25)
+    found = mix_labels(values, [10.0, np.nan, -1.0, None, 2], 0.25)
     np.testing.assert_allclose(found[:, 0], [2.5, 1.0, 1.25, 3.0, 3.5])
-    pairs = mix(T[:, :2], [[1, np.nan], [np.nan, np.nan], [0, 1], [-1, 2], [3, 4]], 1.0)
+    pairs = mix_labels(T[:, :2], [[1, np.nan], [np.nan, np.nan], [0, 1], [-1, 2], [3, 4]], 1.0)
     assert pairs.tolist()[:2] == [[1.0, T[0, 1]], T[1, :2].tolist()]
     assert pairs.tolist()[3] == [-1.0, 2.0]
 
 
 def test_several_labels_at_once_are_mixed_one_by_one():
     y = np.array([[1, 0, -1], [0, 0, 0], [1, 1, 1], [-1, -1, -1], [0, 1, 0]])
-    found = mix(T, y, 0.5, CLASSES)
+    found = mix_labels(T, y, 0.5, CLASSES)
     np.testing.assert_allclose(found, np.where(y < 0, T, (T + y) / 2))
-    single = mix(T[:, :1], [1, 0, -1, 1, 1], 1.0, ["urgent"])
+    single = mix_labels(T[:, :1], [1, 0, -1, 1, 1], 1.0, ["urgent"])
     assert single[:, 0].tolist() == [1, 0, T[2, 0], 1, 1]
 
 
@@ -275,4 +277,4 @@ def test_several_labels_at_once_are_mixed_one_by_one():
 )
 def test_what_cannot_be_mixed_is_refused(y, weight, classes, message):
     with pytest.raises(lb.ArgumentError, match=message):
-        mix(T, y, weight, classes)
+        mix_labels(T, y, weight, classes)

@@ -8,8 +8,9 @@ import torch
 from scipy import sparse
 from sklearn.ensemble import RandomForestClassifier
 
-from limbeck.compression.dispatch import Predictor, as_predictor
+from limbeck.compression.dispatch import as_predictor
 from limbeck.errors import ArgumentError
+from limbeck.teachers.row_teacher import RowTeacher
 
 X = np.random.default_rng(0).normal(size=(40, 3))
 
@@ -25,7 +26,7 @@ def logistic(x: np.ndarray) -> np.ndarray:
 
 def test_probabilities_of_a_callable() -> None:
     teacher = as_predictor(softmax, X)
-    assert isinstance(teacher, Predictor)
+    assert isinstance(teacher, RowTeacher)
     assert (teacher.task, teacher.form, teacher.outputs) == ("classification", "probabilities", 3)
     assert (teacher.module, teacher.module_form, teacher.name) == (None, None, "softmax")
     assert teacher.classes.tolist() == [0, 1, 2]
@@ -120,14 +121,14 @@ def test_no_rows_get_no_answers_and_do_not_reach_the_teacher() -> None:
     ("later", "says"),
     [
         (lambda x: softmax(x)[1:], r"answers of shape \(39, 3\) for 40 rows"),
-        (lambda x: softmax(x[:, :2]), r"shape \(40, 2\).*expected shape \(40, 3\)"),
+        (lambda x: softmax(x[:, :2]), r"shape \(40, 2\) for 40 rows"),
         (lambda x: np.where(x > 2, np.nan, softmax(x)), "NaN or infinite answers"),
         (lambda x: softmax(x) * 2, "between"),
     ],
 )
 def test_answers_that_turn_wrong_are_refused(later, says) -> None:
     teacher = as_predictor(lambda x: softmax(x) if len(x) < 20 else later(x), X)
-    with pytest.raises(ArgumentError, match=f"teacher: expected .*, got .*{says}"):
+    with pytest.raises(ArgumentError, match=f"^teacher: expected .*, got .*{says}"):
         teacher(X)
 
 
@@ -174,7 +175,7 @@ def test_classes_must_fit() -> None:
         ("abc", "a list of names"),
         ([], "a list of names"),
     ]:
-        with pytest.raises(ArgumentError, match=f"classes: expected .*, got .*{says}"):
+        with pytest.raises(ArgumentError, match=f"^classes: expected .*{says}"):
             as_predictor(softmax, X, classes=classes)
     with pytest.raises(ArgumentError, match=r"None for regression"):
         as_predictor(lambda x: x[:, 0] * 9, X, classes=["a"])
@@ -193,7 +194,7 @@ def test_a_predictor_passes_through() -> None:
 def test_what_cannot_teach_is_refused(teacher) -> None:
     name = type(teacher).__name__
     with pytest.raises(
-        ArgumentError, match=f"teacher: expected .*, got an object of type {name}.*ONNX file"
+        ArgumentError, match=f"teacher: expected .*ONNX file.*, got an object of type {name}"
     ):
         as_predictor(teacher, X)
 
@@ -207,4 +208,4 @@ def test_slips_are_named() -> None:
         as_predictor(softmax, X, stack=softmax)
     with pytest.raises(ArgumentError, match=r"X: expected .*, got a "):
         as_predictor(softmax, 3.0)
-    assert repr(as_predictor(softmax, X)) == "Predictor(softmax, classification, outputs=3)"
+    assert repr(as_predictor(softmax, X)) == "the teacher (softmax)"

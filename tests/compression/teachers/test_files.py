@@ -14,7 +14,7 @@ X = np.zeros((3, 2))
 
 def test_other_endings_and_missing_files_are_refused(tmp_path) -> None:
     for name in ("model.pkl", "resnet", "model.pt"):
-        with pytest.raises(ArgumentError, match=f"{name}.*ends in .onnx, .json.*model itself"):
+        with pytest.raises(ArgumentError, match=f"ends in .onnx, .json.*model itself.*{name}"):
             as_predictor(name, X)
     with pytest.raises(ArgumentError, match=r"which is no file"):
         as_predictor(tmp_path / "model.onnx", X)
@@ -35,7 +35,7 @@ def test_what_is_no_model_is_refused_with_the_librarys_reason(
     pytest.importorskip(library)
     path = tmp_path / f"model.{ending}"
     path.write_text("hello")
-    with pytest.raises(ArgumentError, match=f"unreadable: .*a model as {kind} writes it") as error:
+    with pytest.raises(ArgumentError, match=f"a model as {kind} writes it.*unreadable: ") as error:
         as_predictor(path, X)
     assert error.value.__cause__ is not None
 

@@ -1,7 +1,8 @@
-r"""How a teacher's raw outputs are read: probabilities of classes or of labels, or values."""
+r"""What a teacher's raw outputs mean: probabilities of classes or of labels, or values."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -10,13 +11,20 @@ import torch
 from limbeck import outputs as forms
 from limbeck.errors import ArgumentError
 
-__all__ = ["TASKS", "Reading", "Said", "as_outputs", "check", "read", "settle"]
+__all__ = [
+    "TASKS",
+    "OutputKind",
+    "OutputSpec",
+    "as_outputs",
+    "check_outputs",
+    "infer_output",
+    "to_targets",
+]
 
 TASKS = ("classification", "multilabel", "regression")
-OUTPUTS = forms.FORMS[:4]
 
 
-class Reading(NamedTuple):
+class OutputKind(NamedTuple):
     r"""What outputs mean.
 
     Attributes:
@@ -29,8 +37,8 @@ class Reading(NamedTuple):
     form: str
 
 
-class Said(NamedTuple):
-    r"""What the user said of a teacher's outputs.
+class OutputSpec(NamedTuple):
+    r"""What the user says about a teacher's outputs.
 
     Attributes:
         task: One of `TASKS`, or "auto".
@@ -40,15 +48,15 @@ class Said(NamedTuple):
 
     task: str = "auto"
     output: str = "auto"
-    classes: Any = None
+    classes: Sequence[Any] | np.ndarray | None = None
 
-    def checked(self) -> Said:
-        r"""The same, unless there are no such names, or they contradict each other."""
+    def checked(self) -> OutputSpec:
+        r"""The same, unless a name is unknown or the names contradict each other."""
         task, output = self.task, self.output
         if task not in (*TASKS, "auto"):
             raise ArgumentError.unknown("task", task, (*TASKS, "auto"))
-        if output not in (*OUTPUTS, "auto"):
-            raise ArgumentError.unknown("output", output, (*OUTPUTS, "auto"))
+        if output not in (*forms.FORMS[:4], "auto"):
+            raise ArgumentError.unknown("output", output, (*forms.FORMS[:4], "auto"))
         if "auto" not in (task, output) and (output == "values") != (task == "regression"):
             expected = '"values" with task="regression", any other with the others'
             raise ArgumentError("output", f"{output!r} with task={task!r}", expected)
@@ -56,7 +64,7 @@ class Said(NamedTuple):
 
 
 def as_outputs(raw: Any, n: int) -> np.ndarray:
-    r"""A teacher's answer as an array (n,) or (n, K), or an error that says what came."""
+    r"""A teacher's answer as an array (n,) or (n, K)."""
     if isinstance(raw, torch.Tensor):
         raw = raw.detach().cpu()
         raw = raw.float() if raw.dtype == torch.bfloat16 else raw
@@ -71,53 +79,48 @@ def as_outputs(raw: Any, n: int) -> np.ndarray:
         if outputs.dtype == object and outputs.ndim == 0:
             received = f"an answer of type {type(raw).__name__}"
         raise ArgumentError("teacher", received, f"an array ({n},) or ({n}, K)")
-    return outputs if outputs.flags.writeable else outputs.copy()  # as torch wants them
+    return outputs if outputs.flags.writeable else outputs.copy()  # torch takes no read-only ones
 
 
-def settle(raw: np.ndarray, said: Said, *, network: bool = False) -> Reading:
-    r"""The reading of outputs (n,) or (n, K) at a few rows; ambiguous ones are refused.
-
-    Arguments:
-        raw: The outputs.
-        said: What is known of them. Labels can only be read if their classes are.
-        network: Whether unnormalised outputs are to be expected: they are logits, if anything.
-    """
-    task, output, _ = said.checked()
+def infer_output(raw: np.ndarray, spec: OutputSpec, *, network: bool = False) -> OutputKind:
+    r"""The meaning of outputs (n,) or (n, K) at a few rows; ambiguous ones are refused."""
+    task, output, _ = spec.checked()
+    columns = _columns(raw)
     if raw.dtype.kind == "f" and np.isnan(raw).any():
         raise ArgumentError("teacher", "answers with NaN", "finite answers")
     if task == "regression" and raw.dtype.kind in "biuf":
-        return Reading(task, "values")
-    if raw.dtype.kind not in "biuf" or (raw.dtype.kind != "f" and _columns(raw) == 1):
-        return _labels(raw, said)
+        return OutputKind(task, "values")
+    if raw.dtype.kind not in "biuf" or (raw.dtype.kind != "f" and columns == 1):
+        return _labels(raw, spec)
     if output != "auto":
         plain = "regression" if output == "values" else "classification"
-        return Reading(plain if task == "auto" else task, output)
+        return OutputKind(plain if task == "auto" else task, output)
     inside = bool(((raw >= 0) & (raw <= 1)).all())
-    if _columns(raw) > 1 and task != "multilabel":
+    if columns > 1 and task != "multilabel":
         form = forms.recognise(torch.as_tensor(raw, dtype=torch.float64))
         if form is not None:
-            return Reading("classification", form)
+            return OutputKind("classification", form)
     elif inside and (task == "multilabel" or (task == "classification" and not network)):
-        return Reading(task, "probabilities")
+        return OutputKind(task, "probabilities")
     elif task == "auto" and not network and not inside:
-        return Reading("regression", "values")
+        return OutputKind("regression", "values")
     if network and task != "auto" and not inside:
-        return Reading(task, "logits")
+        return OutputKind(task, "logits")
     _refuse(raw, task, inside)
 
 
-def _labels(raw: np.ndarray, said: Said) -> Reading:
-    known = said.classes is not None and said[:2] == ("classification", "auto")
+def _labels(raw: np.ndarray, spec: OutputSpec) -> OutputKind:
+    known = spec.classes is not None and spec[:2] == ("classification", "auto")
     if known and _columns(raw) == 1:
-        return Reading("classification", "labels")
-    example = raw.reshape(-1)[0]
+        return OutputKind("classification", "labels")
     expected = (
         "probabilities (a model itself rather than its predict, or its predict_proba); with "
         'task="classification" and classes=[...] labels are taken as certainties'
     )
     if raw.dtype.kind in "biu":
         expected += ', with task="regression" as values'
-    raise ArgumentError("teacher", f"labels without probabilities, as {example!r}", expected)
+    received = f"labels without probabilities, as {raw.reshape(-1)[0]!r}"
+    raise ArgumentError("teacher", received, expected)
 
 
 def _refuse(raw: np.ndarray, task: str, inside: bool) -> NoReturn:
@@ -135,43 +138,38 @@ def _refuse(raw: np.ndarray, task: str, inside: bool) -> NoReturn:
     raise ArgumentError("task", f"'auto', which cannot tell what these are: {received}", expected)
 
 
-def read(raw: np.ndarray, reading: Reading, classes: Any = None) -> np.ndarray:
+def to_targets(
+    raw: np.ndarray, kind: OutputKind, classes: Sequence[Any] | np.ndarray | None = None
+) -> np.ndarray:
     r"""Probabilities or values (n, K) in float64; one output of a classifier becomes two classes.
 
-    >>> read(np.array([0.0, 100.0]), Reading("classification", "logits"))
+    >>> to_targets(np.array([0.0, 100.0]), OutputKind("classification", "logits"))
     array([[0.5, 0.5],
            [0. , 1. ]])
     """
-    if reading.form == "labels":
-        return _one_hot(raw.reshape(len(raw)), np.asarray(classes))
-    y = forms.values(torch.as_tensor(_floats(raw)))
-    if reading.task == "multilabel" and reading.form == "logits":
-        y = torch.sigmoid(y)
-    elif reading.task != "regression":
-        y = forms.probabilities(y, reading.form)
-    if reading.task == "classification" and y.shape[1] == 1:
-        y = forms.columns(1 - y, y)
-    return y.numpy()
-
-
-def _floats(raw: np.ndarray) -> np.ndarray:
+    if kind.form == "labels":
+        labels, names = raw.reshape(len(raw)), np.asarray(classes)
+        one_hot = labels[:, None] == names[None, :]
+        if not (known := one_hot.any(1)).all():
+            received = f"the label {labels[~known][0]!r}"
+            raise ArgumentError("teacher", received, f"one of the classes {names.tolist()}")
+        return np.asarray(one_hot, np.float64)
     try:
-        return np.ascontiguousarray(raw, dtype=np.float64)
+        array = np.ascontiguousarray(raw, dtype=np.float64)
     except (TypeError, ValueError):
-        expected = "numbers"
-        raise ArgumentError("teacher", f"answers of type {raw.dtype}", expected) from None
+        raise ArgumentError("teacher", f"answers of type {raw.dtype}", "numbers") from None
+    y = forms.values(torch.as_tensor(array))
+    if kind == ("multilabel", "logits"):
+        y = torch.sigmoid(y)
+    elif kind.task != "regression":
+        y = forms.probabilities(y, kind.form)
+    if kind.task == "classification" and y.shape[1] == 1:
+        y = forms.columns(1 - y, y)
+    return np.asarray(y.numpy())
 
 
-def _one_hot(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    found = labels[:, None] == classes[None, :]
-    if not (known := found.any(1)).all():
-        received = f"the label {labels[~known][0]!r}"
-        raise ArgumentError("teacher", received, f"one of the classes {classes.tolist()}")
-    return found.astype(np.float64)
-
-
-def check(y: np.ndarray, task: str) -> None:
-    r"""Refuse answers (n, K) that are not finite, or not probabilities where they ought to be."""
+def check_outputs(y: np.ndarray, task: str) -> None:
+    r"""Refuse answers (n, K) that are not finite, or no probabilities where these are expected."""
     if not (finite := np.isfinite(y)).all():
         row = int(np.flatnonzero(~finite.all(1))[0])
         received = f"{int((~finite).sum())} NaN or infinite answers, the first in row {row}"

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limbeck.errors import ArgumentError
-from limbeck.teachers.readings import Reading, Said, as_outputs, check, read, settle
+from limbeck.teachers.output_spec import (
+    OutputKind,
+    OutputSpec,
+    as_outputs,
+    check_outputs,
+    infer_output,
+    to_targets,
+)
 
 ONE = np.array([0.2, 0.9])
 WIDE = np.array([-3.0, 7.0])
@@ -19,7 +26,7 @@ SCORES = np.array([[-1.0, 2.0], [0.5, 0.0]])
 
 
 @pytest.mark.parametrize(
-    ("raw", "said", "network", "reading"),
+    ("raw", "spec", "network", "reading"),
     [
         (PAIRS, {}, False, ("classification", "probabilities")),
         (np.log(PAIRS), {}, False, ("classification", "log_probabilities")),
@@ -38,9 +45,9 @@ SCORES = np.array([[-1.0, 2.0], [0.5, 0.0]])
         (np.eye(2, dtype=int), {}, False, ("classification", "probabilities")),
     ],
 )
-def test_what_outputs_are_taken_for(raw, said, network, reading) -> None:
-    found = settle(raw, Said(**said), network=network)
-    assert found == Reading(*reading)
+def test_what_outputs_are_taken_for(raw, spec, network, reading) -> None:
+    found = infer_output(raw, OutputSpec(**spec), network=network)
+    assert found == OutputKind(*reading)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,7 @@ def test_what_cannot_be_told_is_asked_by_the_argument_that_settles_it(
     raw, task, network, asks
 ) -> None:
     with pytest.raises(ArgumentError, match=asks):
-        settle(raw, Said(task), network=network)
+        infer_output(raw, OutputSpec(task), network=network)
 
 
 @pytest.mark.parametrize("labels", [np.array([0, 1]), np.array(["a", "b"]), np.array([True])])
@@ -70,16 +77,16 @@ def test_labels_are_refused_unless_their_classes_are_known(labels) -> None:
         with pytest.raises(
             ArgumentError, match=r"teacher: expected .*classes=\[\.\.\.\].*, got labels"
         ):
-            settle(labels, Said(task))
-    assert settle(labels, Said("classification", classes=[0, 1])).form == "labels"
+            infer_output(labels, OutputSpec(task))
+    assert infer_output(labels, OutputSpec("classification", classes=[0, 1])).form == "labels"
 
 
 def test_labels_are_certainties() -> None:
-    reading = Reading("classification", "labels")
-    found = read(np.array(["b", "a"]), reading, ["a", "b", "c"])
+    reading = OutputKind("classification", "labels")
+    found = to_targets(np.array(["b", "a"]), reading, ["a", "b", "c"])
     assert found.tolist() == [[0, 1, 0], [1, 0, 0]]
     with pytest.raises(ArgumentError, match=r"one of the classes \['a', 'b'\].*the label .*'d'"):
-        read(np.array(["d"]), reading, ["a", "b"])
+        to_targets(np.array(["d"]), reading, ["a", "b"])
 
 
 @given(st.lists(st.floats(-50, 50), min_size=2, max_size=5), st.floats(-50, 50))
@@ -87,14 +94,16 @@ def test_readings_agree_with_torch(row, score) -> None:
     y = np.array([row])
     log = torch.log_softmax(torch.tensor(y), 1).numpy()
     p = torch.softmax(torch.tensor(y), 1).numpy()
-    np.testing.assert_allclose(read(y, Reading("classification", "logits")), p)
-    np.testing.assert_allclose(read(log, Reading("classification", "log_probabilities")), p)
+    np.testing.assert_allclose(to_targets(y, OutputKind("classification", "logits")), p)
+    np.testing.assert_allclose(
+        to_targets(log, OutputKind("classification", "log_probabilities")), p
+    )
     one = 1 / (1 + np.exp(-score))
-    found = read(np.array([score]), Reading("classification", "logits"))
+    found = to_targets(np.array([score]), OutputKind("classification", "logits"))
     np.testing.assert_allclose(found, [[1 - one, one]], atol=1e-12)
-    labels = read(y, Reading("multilabel", "logits"))
+    labels = to_targets(y, OutputKind("multilabel", "logits"))
     np.testing.assert_allclose(labels, 1 / (1 + np.exp(-y)))
-    np.testing.assert_array_equal(read(y, Reading("regression", "values")), y)
+    np.testing.assert_array_equal(to_targets(y, OutputKind("regression", "values")), y)
 
 
 def test_answers_come_as_arrays_of_the_right_length() -> None:
@@ -112,30 +121,30 @@ def test_answers_come_as_arrays_of_the_right_length() -> None:
         with pytest.raises(ArgumentError, match=f"teacher: expected .*, got an?.*{says}"):
             as_outputs(wrong, 2)
     with pytest.raises(ArgumentError, match=r"teacher: expected .*, got answers of type"):
-        read(np.array([["a", "b"]]), Reading("regression", "values"))
+        to_targets(np.array([["a", "b"]]), OutputKind("regression", "values"))
 
 
 def test_answers_must_be_finite_and_probabilities_must_be_such() -> None:
     with pytest.raises(ArgumentError, match=r"2 NaN or infinite answers, the first in row 1"):
-        check(np.array([[0.0, 1.0], [np.nan, np.inf]]), "regression")
+        check_outputs(np.array([[0.0, 1.0], [np.nan, np.inf]]), "regression")
     with pytest.raises(ArgumentError, match=r"sums to 0\.9"):
-        check(np.array([[0.5, 0.4]]), "classification")
+        check_outputs(np.array([[0.5, 0.4]]), "classification")
     with pytest.raises(ArgumentError, match=r"between -0\.5 and 1\.5"):
-        check(np.array([[1.5, -0.5]]), "classification")
+        check_outputs(np.array([[1.5, -0.5]]), "classification")
     with pytest.raises(ArgumentError, match=r"between 0 and 2"):
-        check(np.array([[0.0, 2.0]]), "multilabel")
-    check(np.array([[0.9, 0.9]]), "multilabel")
+        check_outputs(np.array([[0.0, 2.0]]), "multilabel")
+    check_outputs(np.array([[0.9, 0.9]]), "multilabel")
     with pytest.raises(ArgumentError, match=r"NaN"):
-        settle(np.array([np.nan, 0.5]), Said())
+        infer_output(np.array([np.nan, 0.5]), OutputSpec())
 
 
 def test_what_is_said_must_exist_and_not_contradict_itself() -> None:
     with pytest.raises(ArgumentError, match=r"did you mean 'regression'"):
-        Said("regresion").checked()
+        OutputSpec("regresion").checked()
     with pytest.raises(ArgumentError, match=r"output: expected .*, got 'log_density'"):
-        Said(output="log_density").checked()
+        OutputSpec(output="log_density").checked()
     for task, output in [("regression", "logits"), ("classification", "values")]:
         with pytest.raises(
             ArgumentError, match=f"output: expected .*, got '{output}' with task='{task}'"
         ):
-            Said(task, output).checked()
+            OutputSpec(task, output).checked()

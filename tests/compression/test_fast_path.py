@@ -13,7 +13,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.compression.compress import compress
-from limbeck.compression.few_rows import ROWS, FewRows
+from limbeck.compression.fast_path import ROWS, NumpyFastPath
 from limbeck.compression.training import predictions
 from limbeck.models import MLP, Preprocessed
 from limbeck.models.tree import Grown, Trees
@@ -62,7 +62,7 @@ STUDENTS = {
 def test_as_in_torch(task, student):
     rows, teacher, options = TEACHERS[task]
     made = compress(teacher(), rows, STUDENTS[student], **QUICK, **options)
-    few = FewRows(made.student, (6,), made.task, made.settings.get("student_output"))
+    few = NumpyFastPath(made.student, (6,), made.task, made.settings.get("student_output"))
     for n, kind in ((1, np.float64), (2, np.float32)):
         asked = rows[:n].astype(kind)
         found = few(asked)
@@ -81,7 +81,7 @@ def test_nets_without_scaling_and_images(hidden, bias):
     scaled = Preprocessed(bare, torch.randn(3, 4, generator=generator), torch.rand(3, 4))
     x = np.random.default_rng(0).normal(size=(5, 3, 4))
     for student in (bare, scaled):
-        found = FewRows(student, (3, 4), "classification", None)(x)
+        found = NumpyFastPath(student, (3, 4), "classification", None)(x)
         expected = predictions(student, torch.tensor(x).float(), "classification")
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
@@ -99,7 +99,7 @@ def test_trees_at_their_thresholds_and_with_pure_leaves(kind):
     task = task or "classification"
     edge = np.float32(0.1)
     x = np.array([[9.0, edge], [9.0, np.nextafter(edge, 1)], [9.0, -1.0]], np.float32)
-    found = FewRows(student, (2,), task, None)(x)
+    found = NumpyFastPath(student, (2,), task, None)(x)
     # numbers up to the threshold are on one side
     np.testing.assert_allclose(found[0], found[2], rtol=1e-6)
     assert (found[0] != found[1]).all()
@@ -112,7 +112,7 @@ def test_trees_at_their_thresholds_and_with_pure_leaves(kind):
 def test_labels_that_are_probabilities_are_left_as_they_are(form):
     net = MLP(6, 4, 3, generator=torch.Generator().manual_seed(0))
     x = X[:3].astype(np.float32)
-    found = FewRows(net, (6,), "multilabel", form)(x)
+    found = NumpyFastPath(net, (6,), "multilabel", form)(x)
     raw = net(torch.tensor(x)).detach().double()
     expected = raw if form == "probabilities" else raw.sigmoid()
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -194,17 +194,17 @@ def test_far_away_numbers_do_not_warn(net):
 
 
 def test_what_is_left_to_torch(net):
-    few = FewRows(net.student, (6,), "classification", "logits")
+    few = NumpyFastPath(net.student, (6,), "classification", "logits")
     many = np.repeat(X[:1], ROWS + 1, axis=0)
     assert few(many[:-1]) is not None
     assert few(many) is None
     assert few(X[:1].tolist()) is None
     assert few(torch.tensor(X[:1])) is None  # of float64
     assert few(X[:1].astype(int)) is None
-    assert FewRows(nn.Linear(6, 3), (6,), "classification", "logits")(X[:1]) is None
+    assert NumpyFastPath(nn.Linear(6, 3), (6,), "classification", "logits")(X[:1]) is None
     probit = MLP(6, 4, 3, hidden="probit")
-    assert FewRows(probit, (6,), "classification", None)(X[:1]) is None
-    assert FewRows(probit.double(), (6,), "classification", None)(X[:1]) is None
+    assert NumpyFastPath(probit, (6,), "classification", None)(X[:1]) is None
+    assert NumpyFastPath(probit.double(), (6,), "classification", None)(X[:1]) is None
 
 
 def test_modules_of_the_users_own_and_several_inputs_still_answer():
@@ -221,5 +221,5 @@ def test_results_are_pickled_and_copied_after_they_have_predicted(forest, studen
     expected = made.predict_proba(X[:2])
     for other in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
         np.testing.assert_array_equal(other.predict_proba(X[:2]), expected)
-        assert other._few.student is other.student
+        assert other._fast.student is other.student
         assert other.problem.targets().shape == (120, 3)

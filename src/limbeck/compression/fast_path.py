@@ -13,28 +13,22 @@ from limbeck.models.mlp import MLP
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import SURE, Trees
 
-__all__ = ["FewRows"]
+__all__ = ["NumpyFastPath"]
 
-ROWS = 32
-r"""Rows up to which a net is evaluated here."""
-
-STEPS = 1000
-r"""Steps down trees, over all rows and trees, up to which they are walked here."""
-
+ROWS = 32  # rows up to which a net is evaluated here
+STEPS = 1000  # steps down trees, over all rows and trees, up to which they are walked here
+# numbers up to which nothing overflows; greater ones, and NaN, are left to others' checks
 LARGEST = 1e30
-r"""Numbers up to which nothing overflows; greater ones, and NaN, are left to others' checks."""
-
+# what a probability of 0 is read as, so that it has a logarithm
 TINY = float(np.finfo(np.float32).tiny)
-r"""What a probability of 0 is read as, so that it has a logarithm."""
-
 TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
+# kinds of layers that are known here, as in `limbeck.models.MLP`
 LAYERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "linear": lambda z: z,
     "relu": lambda z: np.maximum(z, 0, out=z),
     "tanh": np.tanh,
 }
-r"""Kinds of layers that are known here, as in `limbeck.models.MLP`."""
 
 
 class Held(NamedTuple):
@@ -46,18 +40,12 @@ class Held(NamedTuple):
     address: int | None
 
 
-class FewRows:
+class NumpyFastPath:
     r"""A student on a few rows, (n, K) in float64: probabilities, or values.
 
     It computes on the student's own memory, so that a student that is trained on stays in step;
     `current` tells when parts were replaced or moved. Only limbeck's own students of float32 on the
     CPU are known, nets with their scaling and trees, and none that have hooks.
-
-    Arguments:
-        student: The student.
-        shape: The shape of a row.
-        task: "classification", "multilabel" or "regression".
-        form: The form of the student's outputs; None asks it.
     """
 
     def __init__(
@@ -110,7 +98,12 @@ class FewRows:
         return y
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FewRows, (self.student, self.shape, self.task, self.form)  # the rest is not its own
+        return NumpyFastPath, (
+            self.student,
+            self.shape,
+            self.task,
+            self.form,
+        )
 
 
 Made = tuple[int, Callable[[np.ndarray], np.ndarray]]
