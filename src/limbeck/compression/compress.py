@@ -22,7 +22,7 @@ from limbeck.compression.search import best_inputs, grown
 from limbeck.compression.training import Recipe, train
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.losses.base import Loss
-from limbeck.tables.codes import code_note
+from limbeck.tables.table import code_note
 from limbeck.teachers.base import Opaque
 from limbeck.teachers.cache import TeacherCache, as_cache
 from limbeck.teachers.folds import mix, out_of_fold
