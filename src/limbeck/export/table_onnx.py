@@ -238,7 +238,7 @@ def to_onnx(
     return path
 
 
-def feeds(table: Table, df: Any) -> dict[str, np.ndarray[Any, Any]]:
+def feeds(table: Table, df: object) -> dict[str, np.ndarray[Any, Any]]:
     r"""What an ONNX file of a student of this table is given for a frame, by input."""
     return _feeds(table, table.encode(df))
 
@@ -265,7 +265,7 @@ class _Whole(nn.Module):
         return forms.columns(1 - p, p) if p.shape[1] == 1 else p
 
 
-def _labels(classes: Any, outputs: int) -> np.ndarray[Any, Any] | None:
+def _labels(classes: object, outputs: int) -> np.ndarray[Any, Any] | None:
     if classes is None:
         return None
     labels = np.asarray(np.asarray(classes).tolist())  # objects become what they are

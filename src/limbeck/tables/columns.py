@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from limbeck.errors import ArgumentError, LimbeckError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "LIMIT",
@@ -42,40 +45,47 @@ def pandas() -> Any:
     return module
 
 
-def factorized(series: Any) -> tuple[np.ndarray[Any, Any], Any]:
+def factorized(series: pd.Series) -> tuple[np.ndarray[Any, Any], Any]:
     r"""Indices (n,) into the values that occur, −1 where they are missing; and these values.
 
     In up to `FEW_ROWS` rows equal values may come several times: this is faster. Lists and the
     like are a TypeError.
     """
-    pd = pandas()
+    module = pandas()
     if len(series) > FEW_ROWS:
-        result: tuple[np.ndarray[Any, Any], Any] = pd.factorize(series)
+        result: tuple[np.ndarray[Any, Any], Any] = module.factorize(series)
         return result
     places, values = list[int](), list[Any]()
     for value in series.tolist():  # quicker, if they are few
         hash(value)
-        gone = pd.isna(value) is True
+        gone = module.isna(value) is True
         places.append(-1 if gone else len(values))
         values += [] if gone else [value]
     return np.array(places, int), values
 
 
-def measured(series: Any, date: bool, argument: str) -> np.ndarray[Any, Any]:
+def measured(series: pd.Series, date: bool, argument: str) -> np.ndarray[Any, Any]:
     r"""Float64 (n,) of a series of numbers, or seconds since 1970 of dates; NaN where missing."""
-    pd = pandas()
+    module = pandas()
     if date:
-        if not isinstance(series.dtype, np.dtype | pd.DatetimeTZDtype) or series.dtype.kind != "M":
+        if (
+            not isinstance(series.dtype, np.dtype | module.DatetimeTZDtype)
+            or series.dtype.kind != "M"
+        ):
             received = f"values of dtype {series.dtype}"
             raise ArgumentError(argument, received, "dates: pandas.to_datetime makes them")
-        if isinstance(series.dtype, pd.DatetimeTZDtype):
+        if isinstance(series.dtype, module.DatetimeTZDtype):
             series = series.dt.tz_convert("UTC").dt.tz_localize(None)
         ticks = TICKS[series.dt.unit]
         whole = series.to_numpy().view(np.int64)
         return np.where(series.isna(), np.nan, whole // ticks + whole % ticks / ticks)
     plain = isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf"
-    if not plain and (not pd.api.types.is_numeric_dtype(series.dtype) or series.dtype.kind == "c"):
-        kind = pd.api.types.infer_dtype(series, skipna=True)  # NumPy would read strings as numbers
+    if not plain and (
+        not module.api.types.is_numeric_dtype(series.dtype) or series.dtype.kind == "c"
+    ):
+        kind = module.api.types.infer_dtype(
+            series, skipna=True
+        )  # NumPy would read strings as numbers
         if kind not in ("integer", "floating", "mixed-integer-float", "boolean", "empty"):
             raise ArgumentError(argument, f"{kind} values ({series.dtype})", "numbers")
     gaps = {} if plain else {"na_value": np.nan}
@@ -126,7 +136,7 @@ class Column:
         r"""The names of its tensors."""
         return () if self.constant else (self.key,)
 
-    def encode(self, series: Any) -> dict[str, np.ndarray[Any, Any]]:
+    def encode(self, series: pd.Series) -> dict[str, np.ndarray[Any, Any]]:
         r"""Arrays (n,) by key of a pandas series of such values."""
         raise NotImplementedError
 
@@ -190,7 +200,7 @@ class Number(Column):
         r"""Whether values are whole numbers, if only as floats, as pandas keeps those with gaps."""
         return self.step > 0 and self.kind != "date"
 
-    def encode(self, series: Any) -> dict[str, np.ndarray[Any, Any]]:
+    def encode(self, series: pd.Series) -> dict[str, np.ndarray[Any, Any]]:
         raw = measured(series, self.kind == "date", self.argument)
         if self.kind == "date" and (", " in str(series.dtype)) != (", " in self.dtype):
             raise ArgumentError(self.argument, f"dates of {series.dtype}", f"{self.dtype}")
@@ -249,7 +259,7 @@ class Category(Column):
         r"""The code of a missing value."""
         return len(self.categories) + 1
 
-    def encode(self, series: Any) -> dict[str, np.ndarray[Any, Any]]:
+    def encode(self, series: pd.Series) -> dict[str, np.ndarray[Any, Any]]:
         try:
             indices, distinct = factorized(series)
         except TypeError:

@@ -133,7 +133,7 @@ class Table:
         r"""For each tensor the column that it belongs to: a mask goes with its values."""
         return {key: column.key for column in self.columns for key in column.keys}
 
-    def encode(self, df: Any) -> dict[str, Tensor]:
+    def encode(self, df: object) -> dict[str, Tensor]:
         r"""The tensors (n,) of a frame, by column; further columns of the frame are ignored.
 
         A missing value in a column where the data had none is refused. A category that the data
@@ -142,7 +142,7 @@ class Table:
         parts = self.encode_exactly(df)
         return {k: t.float() if t.is_floating_point() else t for k, t in parts.items()}
 
-    def encode_exactly(self, df: Any) -> dict[str, Tensor]:
+    def encode_exactly(self, df: object) -> dict[str, Tensor]:
         r"""The same with numbers in float64, which holds them as they are in the frame."""
         frame = as_frame(df)
         times = Counter(frame.columns)
@@ -278,7 +278,7 @@ def code_note(table: Table, x: dict[str, Tensor], targets: np.ndarray) -> str | 
     )
 
 
-def as_frame(df: Any) -> Any:
+def as_frame(df: object) -> Any:
     r"""A frame of pandas; one of Polars is converted."""
     pd = pandas()
     if not isinstance(df, pd.DataFrame) and hasattr(df, "to_pandas"):

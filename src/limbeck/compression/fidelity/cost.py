@@ -72,7 +72,7 @@ def latencies(
 
 
 def _turns(
-    calls: Mapping[str, Call], batch: Any, seconds: float, clock: Callable[[], float]
+    calls: Mapping[str, Call], batch: object, seconds: float, clock: Callable[[], float]
 ) -> dict[str, float]:
     with _no_garbage_collection(), torch.no_grad():
         first = {name: _time(call, batch, clock) for name, call in calls.items()}
@@ -88,7 +88,7 @@ def _turns(
     return {name: statistics.median(medians[name] or [first[name]]) for name in calls}
 
 
-def _time(call: Call, batch: Any, clock: Callable[[], float]) -> float:
+def _time(call: Call, batch: object, clock: Callable[[], float]) -> float:
     start = clock()
     result = call(batch)
     if isinstance(result, Tensor) and result.is_cuda:
@@ -146,14 +146,14 @@ def as_cost(value: Cost | Mapping[str, Any] | None, argument: str) -> Cost:
     return Cost(**counts, latency=times, files=str(known.get("files") or ""))
 
 
-def cost(model: Any, latency: Mapping[int, float] | None = None) -> Cost:
+def cost(model: object, latency: Mapping[int, float] | None = None) -> Cost:
     r"""What a model costs; times, by the number of rows, are measured elsewhere."""
     file = getattr(model, "file", None)
     files = "" if file is None else file.path.name
     return Cost(parameters(model), bytes_on_disk(model), dict(latency or {}), files)
 
 
-def parameters(model: Any) -> int | None:
+def parameters(model: object) -> int | None:
     r"""How many numbers a model was fitted with, or None where that cannot be told.
 
     Of a module its parameters (if it has none, whatever it holds); of scikit-learn's estimators
@@ -182,7 +182,7 @@ def parameters(model: Any) -> int | None:
     return None
 
 
-def _parts(model: Any) -> list[Any] | None:
+def _parts(model: object) -> list[Any] | None:
     r"""The models that one is made of."""
     if isinstance(model, list | tuple):
         return list(model)
@@ -210,7 +210,7 @@ def _sum(counts: list[int | None]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def bytes_on_disk(model: Any) -> int | None:
+def bytes_on_disk(model: object) -> int | None:
     r"""The size of a model when it is saved, or None where that cannot be told.
 
     Of a module, its state as a safetensors file; of a file, its size; of what has a method
