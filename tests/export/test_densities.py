@@ -3,7 +3,7 @@ r"""Densities and bags by plain operations are the same functions."""
 import pytest
 import torch
 
-from limbeck.export.onnx_file import plain, whitened
+from limbeck.export.torch_files import plain, whitened
 from tests.export.students import EVERY, mixture, rows, seeded
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.export import onnx_file, to_pt2
+from limbeck.export import quietly, to_pt2, torch_files
 from tests.export.students import EVERY, net, rows
 
 SOME = [  # of bags only those that differ for a tracer
@@ -21,7 +21,7 @@ def test_the_program_agrees_with_torch_at_any_batch_size(tmp_path, name):
     make, shape = EVERY[name]
     student = make().eval()
     path = to_pt2(student, tmp_path / "new" / "student.pt2", shape)
-    with onnx_file.quietly():
+    with quietly():
         program = torch.export.load(path).module()
     for n in (1, 2, 7):
         x = rows(student, shape, n)
@@ -58,7 +58,7 @@ def test_refusals(tmp_path, monkeypatch):
         to_pt2(nn.Linear(4, 3), path, "four")
     with pytest.raises(lb.LimbeckError, match="cannot write Branching as a program"):
         to_pt2(Branching(), path, 4)
-    monkeypatch.setattr(onnx_file, "TOLERANCE", -1.0)
+    monkeypatch.setattr(torch_files, "TOLERANCE", -1.0)
     with pytest.raises(lb.LimbeckError, match="the program disagrees with torch"):
         to_pt2(net(), path)
     assert not list(tmp_path.iterdir())

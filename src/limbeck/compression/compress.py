@@ -24,7 +24,7 @@ from limbeck.compression.training import Recipe, predictions, train
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.losses.base import Loss
 from limbeck.progress import tracked
-from limbeck.tables.codes import code_note
+from limbeck.tables.table import code_note
 from limbeck.teachers.cache import TeacherCache, as_cache
 from limbeck.teachers.folds import as_labels, mix_labels
 from limbeck.teachers.keys import as_rows, count, select

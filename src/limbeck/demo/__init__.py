@@ -14,9 +14,6 @@ __all__ = ["PARTS", "run"]
 
 PARTS = ("compress", "condense", "normalize")
 
-FOLDER = Path("limbeck-demo")
-r"""Where results, pictures and the page go, below the current folder."""
-
 
 def run(
     part: str,
@@ -25,9 +22,9 @@ def run(
     seed: int,
     as_json: bool,
     progress: bool,
-    folder: Path = FOLDER,
+    folder: Path = Path("limbeck-demo"),
 ) -> None:
-    r"""Run one part of the demo, or all of them, and print what came out.
+    r"""Run one part of the demo, or all of them, and print the results.
 
     Arguments:
         part: "compress", "condense", "normalize", or "all".
@@ -36,22 +33,22 @@ def run(
         seed: Seeds everything.
         as_json: Whether to print JSON instead of tables.
         progress: Whether to show bars.
-        folder: Where result folders, pictures and the page go.
+        folder: For result folders, pictures and the page. Default: "limbeck-demo".
     """
     from limbeck.demo import compression, condensation, normalization
     from limbeck.demo.tour import Tour
 
     if part != "all" and part not in PARTS:
         raise ArgumentError.unknown("part", part, ("all", *PARTS))
-    console, tour = Console(stderr=as_json), Tour(Path(folder))
-    found: dict[str, Any] = {}
-    common = (seed, console, progress, not as_json, tour)
+    console = Console(stderr=as_json)
+    tour = Tour(Path(folder), steps, seed, console, progress, not as_json)
+    results: dict[str, Any] = {}
     if part in ("all", "compress"):
-        found["compress"] = compression.run(members, steps, *common)
+        results["compress"] = compression.run(tour, members)
     if part in ("all", "condense"):
-        found["condense"] = condensation.run(steps, *common)
+        results["condense"] = condensation.run(tour)
     if part in ("all", "normalize"):
-        found["normalize"] = normalization.run(steps, *common)
+        results["normalize"] = normalization.run(tour)
     console.print(f"\n{tour.write()}", soft_wrap=True)
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(results, indent=1))

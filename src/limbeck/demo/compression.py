@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from sklearn.datasets import load_digits
-from torch import Tensor, nn
+from torch import Tensor
 
 from limbeck import losses
 from limbeck.compression.compress import compress
-from limbeck.demo.tour import Tour
+from limbeck.demo.tour import Tour, print_table
 from limbeck.evaluation import evaluate
 from limbeck.inputs import Dataset
 from limbeck.losses.base import Loss
@@ -26,7 +25,7 @@ __all__ = ["Row", "digits", "run"]
 TEST = 500
 STUDENT = (64, 38, 10)
 TEACHER = (64, 200, 100, 10)
-TENTH = 0.1
+Net = MLP | Ensemble
 BOTH = losses.cross_entropy() + 1e-2 * losses.derivative_error()
 
 
@@ -53,17 +52,12 @@ def digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def measure(
-    name: str,
-    model: nn.Module,
-    teacher: nn.Module,
-    X: Tensor,
-    y: Tensor,
-    images: int,
-    seconds: float,
+    name: str, model: Net, teacher: Net, X: Tensor, y: Tensor, images: int, seconds: float
 ) -> Row:
     r"""A model's row, on test images."""
-    logs = evaluate(model, X, output=model.output_form, domain="log").values  # type: ignore[arg-type]
-    taught = evaluate(teacher, X, output=teacher.output_form, domain="log").values  # type: ignore[arg-type]
+    logs, taught = (
+        evaluate(each, X, output=each.output_form, domain="log").values for each in (model, teacher)
+    )
     guess = logs.argmax(1)
     return Row(
         name,
@@ -76,21 +70,16 @@ def measure(
     )
 
 
-def run(
-    members: int, steps: int, seed: int, console: Console, progress: bool, shown: bool, tour: Tour
-) -> list[dict[str, Any]]:
-    r"""Train the teacher, distil it in several ways, and print the table if it is to be shown."""
-    X, y, X_test, y_test = digits(seed)
-    few = int(TENTH * len(X))
-    console.print(
-        f"Training a teacher: {members} nets {'-'.join(map(str, TEACHER))}, each on a resample …"
-    )
+def run(tour: Tour, members: int) -> list[dict[str, Any]]:
+    r"""Train the teacher, and distil it in several ways."""
+    X, y, X_test, y_test = digits(tour.seed)
+    few = len(X) // 10
+    sizes = "-".join(map(str, TEACHER))
+    tour.console.print(f"Training a teacher: {members} nets {sizes}, each on a resample …")
     start = time.perf_counter()
-    teacher = Ensemble.train_bootstrap(
-        TEACHER, X, y, members=members, epochs=30, seed=seed, device="cpu", progress=progress
-    )
-    took = time.perf_counter() - start
-    rows = [measure("teacher", teacher, teacher, X_test, y_test, len(X), took)]
+    teacher = Ensemble.train_bootstrap(TEACHER, X, y, members=members, epochs=30, **tour.training)
+    seconds = time.perf_counter() - start
+    rows = [measure("teacher", teacher, teacher, X_test, y_test, len(X), seconds)]
     ways: list[tuple[str, Loss]] = [
         ("CE", losses.cross_entropy()),
         ("DSE", losses.derivative_error()),
@@ -99,40 +88,37 @@ def run(
     ]
     for images in (len(X), few):
         for name, loss in ways:
-            console.print(f"Distilling from {images} images: {name} …")
-            student = MLP(*STUDENT, generator=torch.Generator().manual_seed(seed))
+            tour.console.print(f"Distilling from {images} images: {name} …")
+            student = MLP(*STUDENT, generator=torch.Generator().manual_seed(tour.seed))
             inputs = Dataset(X[:images], y[:images])
             result = distill(
-                teacher, student, inputs, loss, steps=steps, batch_size=100, lr=3e-3, seed=seed,
-                device="cpu", progress=progress,
+                teacher, student, inputs, loss, steps=tour.steps, batch_size=100, lr=3e-3,
+                **tour.training,
             )  # fmt: skip
             rows.append(measure(name, student, teacher, X_test, y_test, images, result.seconds))
-    if shown:
-        show(rows, console)
-    console.print(f"The same by one call, with a report: lb.compress, from {few} images …")
+    if tour.tables:
+        show(rows, tour.console)
+    tour.console.print(f"The same by one call, with a report: lb.compress, from {few} images …")
     small = compress(
-        teacher, X[:few], STUDENT[1:-1], inputs="data", loss=BOTH,
-        steps=steps, seed=seed, device="cpu", progress=progress,
+        teacher, X[:few], STUDENT[1:-1], inputs="data", loss=BOTH, steps=tour.steps,
+        **tour.training,
     )  # fmt: skip
     tour.add("compress", small, finding(rows), X=X_test, y=y_test, labels=y[:few])
     return [asdict(row) for row in rows]
 
 
 def show(rows: list[Row], console: Console) -> None:
-    r"""Print the table and what was found."""
-    table = Table(
-        title="An ensemble on 8×8 digits, compressed (500 test images)", title_justify="left"
-    )
-    columns = "model", "images", "accuracy", "log p", "agreement", "parameters", "seconds"
-    for column in columns:
-        table.add_column(column, justify="left" if column == "model" else "right")
-    for i, row in enumerate(rows):
-        table.add_row(
+    r"""Print the table and the finding."""
+    cells = [
+        (
             row.model, f"{row.images:,}", f"{row.accuracy:.1%}", f"{row.log_probability:.3f}",
             f"{row.agreement:.1%}", f"{row.parameters:,}", f"{row.seconds:.1f}",
-            end_section=i in (0, 4),
-        )  # fmt: skip
-    console.print(table)
+        )
+        for row in rows
+    ]  # fmt: skip
+    title = "An ensemble on 8×8 digits, compressed (500 test images)"
+    columns = ("model", "images", "accuracy", "log p", "agreement", "parameters", "seconds")
+    print_table(console, title, columns, cells, left=("model",), sections=(0, 4))
     console.print(
         "CE matches the teacher's predictions, DSE their derivatives with respect to the pixels; "
         "'labels alone' is the same net without a teacher; log p is that of the right class.\n"

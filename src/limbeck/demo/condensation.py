@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,7 +22,7 @@ from limbeck.condensation.logistic import Gaussian, ep_logistic
 from limbeck.condensation.logistic import predict as gaussian
 from limbeck.condensation.models import logistic
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.demo.tour import Tour
+from limbeck.demo.tour import Tour, print_table
 from limbeck.distributions.discrete import Bernoulli
 from limbeck.inputs import Noise
 from limbeck.report.plots import Kept, picture
@@ -46,9 +45,6 @@ __all__ = [
 ]
 
 PRIOR_VARIANCE = 100.0
-
-CENTRE, EACH = 4.0, 12
-r"""Points of a class, about (±4, 0)."""
 
 SIDE = torch.linspace(-8, 8, 65, dtype=torch.float64)
 GRID = torch.cartesian_prod(SIDE, SIDE)
@@ -83,9 +79,9 @@ class MonteCarlo(nn.Module):
 def points(seed: int) -> tuple[Tensor, Tensor]:
     r"""24 points (24, 2) and their labels (24,): 12 of N((−4, 0), I), 12 of N((4, 0), I)."""
     generator = torch.Generator().manual_seed(seed)
-    label = torch.arange(2).repeat_interleave(EACH)
-    x = torch.randn(2 * EACH, 2, generator=generator, dtype=torch.float64)
-    x[:, 0] += CENTRE * (2 * label - 1)
+    label = torch.arange(2).repeat_interleave(12)
+    x = torch.randn(24, 2, generator=generator, dtype=torch.float64)
+    x[:, 0] += 4 * (2 * label - 1)
     return x, label
 
 
@@ -105,34 +101,18 @@ def sampler(x: Tensor, y: Tensor, chains: int, burn_in: int, seed: int) -> Slice
     return Slice(log_posterior(x, y), start, seed=seed).burn_in(burn_in)
 
 
-def errors(truth: Tensor, found: Tensor) -> Errors:
-    r"""How far predictions on the grid are from the truth."""
-    apart = (truth - found).abs()
-    return Errors(float(apart.mean()), float(apart.max()), float(apart[NEAR].mean()))
+def errors(truth: Tensor, predictions: Tensor) -> Errors:
+    r"""Errors of predictions on the grid."""
+    error = (truth - predictions).abs()
+    return Errors(float(error.mean()), float(error.max()), float(error[NEAR].mean()))
 
 
-CHAINS, BURN_IN, SWEEPS = 100, 100, 100
 COMPONENTS = 10
 POOL = 3000
 r"""Inputs at which the average over all draws is taken."""
 
-INPUTS = 1000
-r"""Inputs whose predictions are timed."""
-
-BLOCK = 100
-r"""Inputs that all draws predict at once: so many stay in a processor's cache."""
-
 TURNS = 15
-SHOWN = 1000
-r"""Draws in the picture."""
-
-FILE = "condense.png"
-WEIGHTS = ((-12.0, 36.0), (-24.0, 24.0))
-r"""Which weights are drawn."""
-
-
-EP_BYTES = 8 * 6
-r"""Of a mean and a covariance, in double precision."""
+r"""Timings of each prediction."""
 
 
 @dataclass
@@ -148,74 +128,67 @@ class Row:
     seconds: float
 
 
-def run(
-    steps: int, seed: int, console: Console, progress: bool, shown: bool, tour: Tour
-) -> dict[str, Any]:
-    r"""Sample a posterior, condense it in several ways, and print the table if it is to be shown.
-
-    The picture is written to the tour's folder, if matplotlib is there.
-    """
-    x, y = points(seed)
-    console.print(
-        f"\nSampling the posterior of a logistic regression on {len(x)} points: {CHAINS} chains …"
+def run(tour: Tour) -> dict[str, Any]:
+    r"""Sample a posterior, and condense it in several ways; draw it, if matplotlib is there."""
+    x, y = points(tour.seed)
+    chains = 100
+    tour.console.print(
+        f"\nSampling the posterior of a logistic regression on {len(x)} points: {chains} chains …"
     )
     began = time.perf_counter()
-    chains = sampler(x.float(), y, CHAINS, BURN_IN, seed)
-    stored = torch.stack([chains.step() for _ in range(SWEEPS)], 1)  # (chains, sweeps, 2)
-    sampling = time.perf_counter() - began
-    draws = stored.flatten(0, 1)
-    inputs = Noise(2, scale=math.sqrt(10))
+    slices = sampler(x.float(), y, chains, 100, tour.seed)
+    stored = torch.stack([slices.step() for _ in range(100)], 1)  # (chains, sweeps, 2)
+    seconds = {"all draws": time.perf_counter() - began, "ten draws": 0.0}
+    draws, inputs = stored.flatten(0, 1), Noise(2, scale=math.sqrt(10))
     ways: dict[str, dict[str, Any]] = {
         "batch": {"posterior": stored, "pool": POOL},
-        "online": {"posterior": chains, "batch_size": CHAINS},
+        "online": {"posterior": slices, "batch_size": chains},
     }
-    made: dict[str, Condensed] = {}
+    sizes = {"EP": 8 * 6, "all draws": _bytes(draws), "ten draws": _bytes(draws[:COMPONENTS])}
     bags: dict[str, SampleBag] = {}
-    seconds: dict[str, float] = {}
+    results: dict[str, Condensed] = {}
     for name, arguments in ways.items():
-        console.print(f"Condensing into {COMPONENTS} draws: {name} …")
-        made[name] = result = condense(
-            predict=logistic(), inputs=inputs, components=COMPONENTS, steps=max(1, steps // 3),
-            seed=seed, device="cpu", progress=progress, **arguments,
+        tour.console.print(f"Condensing into {COMPONENTS} draws: {name} …")
+        results[name] = result = condense(
+            predict=logistic(), inputs=inputs, components=COMPONENTS,
+            steps=max(1, tour.steps // 3), **tour.training, **arguments,
         )  # fmt: skip
         assert isinstance(result.student, SampleBag)
-        bags[name], seconds[name] = result.student, result.seconds
+        bags[name], seconds[name], sizes[name] = result.student, result.seconds, result.bytes
     began = time.perf_counter()
     posterior = ep_logistic(x, y, prior_covariance=PRIOR_VARIANCE)
-    seconds |= {"EP": time.perf_counter() - began, "all draws": sampling, "ten draws": 0.0}
+    seconds["EP"] = time.perf_counter() - began
     surfaces = _surfaces(draws, bags, posterior)
     values = {name: surface(GRID.float()).double() for name, surface in surfaces.items()}
-    sizes = {name: result.bytes for name, result in made.items()}
-    sizes |= {"EP": EP_BYTES, "all draws": _bytes(draws), "ten draws": _bytes(draws[:COMPONENTS])}
-    rows = [
-        _row(name, surface, values, len(draws), sizes[name], seconds[name])
-        for name, surface in surfaces.items()
-    ]
+    rows = []
+    for name, surface in surfaces.items():
+        mean, highest, _ = errors(values["all draws"], values[name])
+        count = {"all draws": len(draws), "EP": 0}.get(name, COMPONENTS)
+        milliseconds = 1e3 * _seconds(surface)
+        rows.append(Row(name, count, mean, highest, sizes[name], milliseconds, seconds[name]))
     file = None
     if importlib.util.find_spec("matplotlib"):
-        file = tour.folder / FILE
+        file = tour.folder / "condense.png"
         _draw(x, y, values, draws, bags, posterior, file)
-    if shown:
-        show(rows, file, console)
-    tour.add("condense", made["batch"], finding(rows), x=GRID.float(), points=x, labels=y)
+    if tour.tables:
+        show(rows, file, tour.console)
+    tour.add("condense", results["batch"], finding(rows), x=GRID.float(), points=x, labels=y)
     return {"rows": [asdict(row) for row in rows], "picture": None if file is None else str(file)}
 
 
 def show(rows: list[Row], file: Path | None, console: Console) -> None:
-    r"""Print the table and what was found."""
-    table = Table(
-        title="A Bayesian logistic regression, condensed (errors on [−8, 8]²)", title_justify="left"
-    )
-    columns = ("kept", "draws", "mean |t − f|", "largest", "bytes", "ms / 1,000 inputs", "seconds")
-    for column in columns:
-        table.add_column(column, justify="left" if column == "kept" else "right")
-    for i, row in enumerate(rows):
-        table.add_row(
+    r"""Print the table and the finding."""
+    cells = [
+        (
             row.way, f"{row.draws:,}" if row.draws else "", f"{row.mean_error:.4f}",
             f"{row.max_error:.3f}", f"{row.bytes:,}", f"{row.milliseconds:.3g}",
-            f"{row.seconds:.2g}", end_section=i in (1, 3),
-        )  # fmt: skip
-    console.print(table)
+            f"{row.seconds:.2g}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    title = "A Bayesian logistic regression, condensed (errors on [−8, 8]²)"
+    columns = ("kept", "draws", "mean |t − f|", "largest", "bytes", "ms / 1,000 inputs", "seconds")
+    print_table(console, title, columns, cells, left=("kept",), sections=(1, 3))
     console.print(
         f"t is the average over all draws; batch takes it at {POOL:,} inputs; online sees each "
         "draw once, as the chains run, and keeps none; EP is a Gaussian in place of draws.\n"
@@ -227,8 +200,7 @@ def show(rows: list[Row], file: Path | None, console: Console) -> None:
 def finding(rows: list[Row]) -> str:
     r"""The one sentence to tell a colleague."""
     every, few, bag, _, gauss = rows
-    spent = every.milliseconds, bag.milliseconds
-    quick = compared(*spent, "faster", "slower", "as fast", " times")
+    quick = compared(every.milliseconds, bag.milliseconds, "faster", "slower", "as fast", " times")
     return (
         f"{COMPONENTS} trained draws predict like all {every.draws:,} within {bag.mean_error:.4f} "
         f"on average ({few.mean_error:.4f} if they are not trained, and {gauss.mean_error:.4f} by "
@@ -242,11 +214,11 @@ def _surfaces(
 ) -> dict[str, Callable[[Tensor], Tensor]]:
     r"""Every way to predict, as a function of inputs (n, 2) that gives probabilities (n,)."""
     every, ten = MonteCarlo(draws), MonteCarlo(draws[:: len(draws) // COMPONENTS])
-    trained = {name: _closed(bag) for name, bag in bags.items()}
     return {
-        "all draws": lambda x: torch.cat([every(part) for part in x.split(BLOCK)]),
+        # 100 inputs at a time stay in a processor's cache
+        "all draws": lambda x: torch.cat([every(part) for part in x.split(100)]),
         "ten draws": ten,
-        **trained,
+        **{name: _closed(bag) for name, bag in bags.items()},
         "EP": lambda x: gaussian(posterior.mean, posterior.covariance, x),
     }
 
@@ -258,25 +230,12 @@ def _closed(bag: SampleBag) -> Callable[[Tensor], Tensor]:
     return lambda x: Bernoulli(logits=x @ across).mean @ share
 
 
-def _row(
-    name: str,
-    surface: Callable[[Tensor], Tensor],
-    values: dict[str, Tensor],
-    draws: int,
-    size: int,
-    seconds: float,
-) -> Row:
-    mean, highest, _ = errors(values["all draws"], values[name])
-    count = {"all draws": draws, "EP": 0}.get(name, COMPONENTS)
-    return Row(name, count, mean, highest, size, 1e3 * _seconds(surface), seconds)
-
-
 def _bytes(draws: Tensor) -> int:
     return draws.numel() * draws.element_size()
 
 
 def _seconds(surface: Callable[[Tensor], Tensor]) -> float:
-    x = torch.randn(INPUTS, 2, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(1000, 2, generator=torch.Generator().manual_seed(0))
     times = []
     for _ in range(TURNS):
         began = time.perf_counter()
@@ -294,11 +253,13 @@ def _draw(
     posterior: Gaussian,
     file: Path,
 ) -> None:
-    across, up = (torch.linspace(*ends, 121, dtype=x.dtype) for ends in WEIGHTS)
+    across, up = (
+        torch.linspace(*ends, 121, dtype=x.dtype) for ends in ((-12.0, 36.0), (-24.0, 24.0))
+    )
     log = log_posterior(x, y)(torch.cartesian_prod(across, up))
     shown = {name: value for name, value in values.items() if name != "ten draws"}
     far = {name: errors(values["all draws"], value).mean for name, value in shown.items()}
-    kept = {"all draws": Kept(values["all draws"], draws=draws[:: len(draws) // SHOWN])}
+    kept = {"all draws": Kept(values["all draws"], draws=draws[:: len(draws) // 1000])}
     for name, bag in bags.items():
         flat, share = bag._flat.detach(), bag.weights.detach()
         kept[name] = Kept(values[name], far[name], flat, share)

@@ -1,60 +1,87 @@
-r"""The demo as a page: a result folder for each verb, one report that opens with the findings."""
+r"""What the parts of the demo share: settings, tables, result folders, and one page on all."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from limbeck import storage
 from limbeck.report import records
 
-__all__ = ["NEXT", "Tour"]
-
-NEXT = (
-    "limbeck compress models:teacher train.csv --label y --export student.onnx",
-    "limbeck condense posterior.nc --predict models:predict --inputs data.csv",
-    "limbeck logz rbm.npz",
-)
-r"""What to try after the demo."""
-
-NEEDED = ("jinja2", "matplotlib")
+__all__ = ["Tour", "print_table"]
 
 
+@dataclass
 class Tour:
-    r"""Collects what the parts of the demo give back.
+    r"""Settings of the demo, and the results of its parts.
 
     Arguments:
-        folder: Where result folders and the page go; made when the first of them is written.
+        folder: For result folders, pictures and the page; made with the first of them.
+        steps: Steps of each distillation.
+        seed: Seeds everything.
+        console: Where progress and tables are printed.
+        progress: Whether to show bars.
+        tables: Whether to print tables.
+        folders: The result folders.
+        findings: A sentence on each result.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.folders: list[Path] = []
-        self.findings: list[str] = []
+    folder: Path
+    steps: int
+    seed: int
+    console: Console
+    progress: bool
+    tables: bool
+    folders: list[Path] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
 
-    def add(self, verb: str, result: Any, finding: str, **described: Any) -> None:
-        r"""Write a verb's result folder.
+    @property
+    def training(self) -> dict[str, Any]:
+        r"""Arguments of every training."""
+        return {"seed": self.seed, "device": "cpu", "progress": self.progress}
 
-        Arguments:
-            verb: The verb.
-            result: What it gave back.
-            finding: The sentence to tell a colleague.
-            described: Further arguments of `limbeck.report.records.described`.
-        """
+    def add(self, verb: str, result: object, finding: str, **options: Any) -> None:
+        r"""Write a verb's result folder, with options of `limbeck.report.records.described`."""
         command = f"limbeck demo {verb}"
-        content, arrays = records.described(result, verb=verb, command=command, **described)
-        folder = self.folder / verb
-        storage.write(folder, content, arrays)
-        self.folders.append(folder)
+        content, arrays = records.described(result, verb=verb, command=command, **options)
+        storage.write(self.folder / verb, content, arrays)
+        self.folders.append(self.folder / verb)
         self.findings.append(finding)
 
     def write(self) -> str:
-        r"""Write the page, and say where it is, or what it needs."""
-        missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+        r"""Write the page; a sentence on where it is, or on what it needs."""
+        missing = [name for name in ("jinja2", "matplotlib") if not importlib.util.find_spec(name)]
         if missing:
             return f"A page on it needs {' and '.join(missing)}: pip install 'limbeck[report]'."
         from limbeck.report.page import write_tour
 
-        page = write_tour(self.folders, self.folder, self.findings, commands=NEXT)
+        commands = (
+            "limbeck compress models:teacher train.csv --label y --export student.onnx",
+            "limbeck condense posterior.nc --predict models:predict --inputs data.csv",
+            "limbeck logz rbm.npz",
+        )
+        page = write_tour(self.folders, self.folder, self.findings, commands=commands)
         return f"One page on all of it is {page}. Next: limbeck compress --help."
+
+
+def print_table(
+    console: Console,
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    left: Collection[str],
+    sections: Collection[int] = (),
+) -> None:
+    r"""Print a table, with some columns to the left and a line below some rows."""
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right")
+    for number, row in enumerate(rows):
+        table.add_row(*row, end_section=number in sections)
+    console.print(table)

@@ -2,9 +2,8 @@ r"""Taking a student elsewhere: ONNX, torch.export or plain NumPy, checked, with
 
 from limbeck.export.card import card
 from limbeck.export.numpy_predictor import to_numpy
-from limbeck.export.onnx_file import TOLERANCE, quietly, to_onnx
-from limbeck.export.portable import Portable, of_result, portable
-from limbeck.export.program import to_pt2
+from limbeck.export.portable import TOLERANCE, Portable, of_result, portable, quietly
+from limbeck.export.torch_files import to_onnx, to_pt2
 from limbeck.export.writing import export
 
 __all__ = [

@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
+from limbeck.environment import environment
 from limbeck.export.numpy_predictor import NUMPY_TOLERANCE, places
-from limbeck.export.portable import MARK, Portable, in_place, portable
+from limbeck.export.portable import MARK, Portable, portable
+from limbeck.export.table_onnx import port
 from limbeck.models.preprocessed import Preprocessed
 
-__all__ = ["card", "card_path", "write_card"]
+__all__ = ["card", "card_path"]
 
 ANSWERS = {
     "probabilities": "probabilities, from 0 to 1",
@@ -54,38 +56,37 @@ DOUBTS = {
 
 
 def card(
-    thing: Any,
+    thing: object,
     path: str | Path = "student.onnx",
     format: str = "onnx",
     worst: float | None = None,
     *,
-    report: Any = None,
+    report: object = None,
     title: str | None = None,
 ) -> str:
     r"""The model card of a result or a module, as Markdown.
 
     Arguments:
         thing: A result, an estimator, a module, or what `portable` made of one.
-        path: Where the student is written to.
-        format: "onnx", "pt2" or "numpy".
-        worst: How far the file was from torch, None if that is not known.
-        report: What `result.report(...)` gave, if anything.
-        title: A title; by default the student's kind.
+        path: The file or folder of the student. Default: "student.onnx".
+        format: "onnx", "pt2" or "numpy". Default: "onnx".
+        worst: The file's largest difference from torch. Default: None, not known.
+        report: What `result.report(...)` gave. Default: None.
+        title: The title. Default: the student's kind.
     """
-    from limbeck.environment import environment
-
     leaving = thing if isinstance(thing, Portable) else portable(thing)
     verb = str(leaving.about.get("verb", "distill"))
     count = sum(p.numel() for p in (leaving.student or leaving.module).parameters())
-    told = {k: v for k, v in leaving.about.items() if k not in ("verb", "doubts")}
-    if told:
-        told = {"call": f"limbeck.{verb}", **told}
+    settings = {k: v for k, v in leaving.about.items() if k not in ("verb", "doubts")}
+    if settings:
+        settings = {"call": f"limbeck.{verb}", **settings}
     doubts = [*map(str, leaving.about.get("doubts", [])), *DOUBTS[verb]]
     if leaving.table is not None:
         doubts.append("Categories that the data did not have are taken as unknown.")
-    said = "No report was given when this was written: ask `result.report(...)` on other rows."
+    fidelity = "No report was given when this was written: ask `result.report(...)` on other rows."
     if report is not None:
-        said = f"```text\n{str(report).strip()}\n```"
+        fidelity = f"```text\n{str(report).strip()}\n```"
+    made = _rows(("setting", "value"), list(settings.items())) if settings else "Not known."
     versions = environment("cpu")
     blocks = [
         f"# {title or f'Distilled {leaving.name}'}",
@@ -93,12 +94,12 @@ def card(
         f"## Use\n\n{_use(leaving, Path(path), format)}",
         f"## Inputs\n\n{_inputs(leaving, format)}",
         f"## Outputs\n\n{_outputs(leaving, format)}",
-        "## How it was made\n\n" + (_table("setting", "value", told) if told else "Not known."),
-        f"## How faithful it is\n\n{said}",
+        f"## How it was made\n\n{made}",
+        f"## How faithful it is\n\n{fidelity}",
         f"## Checks\n\n{_checks(worst, format)}",
         f"## Intended use\n\n{INTENDED[verb]}",
         "## When not to trust it\n\n" + "\n".join(f"* {doubt}" for doubt in doubts),
-        "## Versions\n\n" + _table("what", "version", versions),
+        "## Versions\n\n" + _rows(("what", "version"), list(versions.items())),
         f"<!-- {MARK} -->",
     ]
     return "\n\n".join(blocks) + "\n"
@@ -109,15 +110,6 @@ def card_path(path: Path, format: str) -> Path:
     if format == "numpy" and path.suffix != ".npz":
         return path / "card.md"
     return path.with_name(path.name + ".md")
-
-
-def write_card(
-    leaving: Portable, path: Path, format: str, worst: float | None, **options: Any
-) -> None:
-    r"""Write a card beside what it is about."""
-    with in_place(card_path(path, format)) as temporary:
-        text = card(leaving, path, format, worst, **options)
-        Path(temporary).write_text(text, encoding="utf-8")
 
 
 def _what(leaving: Portable) -> str:
@@ -161,9 +153,7 @@ def _inputs(leaving: Portable, format: str) -> str:
         if leaving.dtype == torch.float64 and format != "numpy":
             text += "\n\nfloat32 could not tell some of its numbers apart: do not round them."
         return f"{text}\n\n{_gaps(leaving, format)}".rstrip()
-    from limbeck.export.table_onnx import port
-
-    found = []
+    rows: list[tuple[str, str, str]] = []
     for column in leaving.table.varying:
         values = f"{column.kind}"
         if categories := getattr(column, "categories", ()):
@@ -173,13 +163,13 @@ def _inputs(leaving: Portable, format: str) -> str:
             takes = port(column)
             kind = "string" if takes.dtype is object else takes.dtype.__name__
             gone = "no missing values" if takes.missing is None else f"missing: {takes.missing!r}"
-            found.append((column.key, f"(n, 1) {kind}", f"{values}; {gone}"))
+            rows.append((column.key, f"(n, 1) {kind}", f"{values}; {gone}"))
         elif format == "pt2":
-            found += _tensors(column)
+            rows += _tensors(column)
         else:
             gone = "missing: None or NaN" if column.missing else "no missing values"
-            found.append((column.name, "n values", f"{values}; {gone}"))
-    text = _rows(("name", "shape", "values"), found)
+            rows.append((str(column.name), "n values", f"{values}; {gone}"))
+    text = _rows(("name", "shape", "values"), rows)
     if format == "pt2":
         before = "The program does not take raw columns: it takes one dict of these tensors"
         text = f"{before}, which `limbeck.Table.encode` makes of a data frame.\n\n{text}"
@@ -196,10 +186,10 @@ def _tensors(column: Any) -> list[tuple[str, str, str]]:
         return [(column.key, "(n,) int64", codes)]
     unit = "seconds since 1970 in UTC" if column.kind == "date" else "the number"
     less = f" less {column.origin!r}, subtracted in float64" if column.origin else ""
-    found = [(column.key, "(n,) float32", unit + less)]
+    rows = [(column.key, "(n,) float32", unit + less)]
     if column.mask:
-        found.append((column.mask, "(n,) bool", f"whether `{column.key}` is missing"))
-    return found
+        rows.append((column.mask, "(n,) bool", f"whether `{column.key}` is missing"))
+    return rows
 
 
 def _gaps(leaving: Portable, format: str) -> str:
@@ -233,10 +223,6 @@ def _checks(worst: float | None, format: str) -> str:
     limit = NUMPY_TOLERANCE if format == "numpy" else 1e-5
     figure = f"at most {worst:.1g}, relative to the largest answer and one"
     return f"Run with {with_} at random inputs: off torch{exact} by {figure}; allowed: {limit:g}."
-
-
-def _table(name: str, value: str, content: dict[str, Any]) -> str:
-    return _rows((name, value), list(content.items()))
 
 
 def _rows(heading: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:

@@ -1,24 +1,115 @@
-r"""Layers and tables as lines of NumPy."""
+r"""Modules as lines of NumPy: layers, trees, densities, and predictive distributions."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from limbeck.compression.training import Answering
+from limbeck.condensation.models import MLPRegression, Regression
+from limbeck.condensation.predict_function import Means
+from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import LimbeckError
-from limbeck.export.numpy_predictor import Script
+from limbeck.export.torch_files import whitened
+from limbeck.models.mlp import BatchedMLP
 from limbeck.models.ensemble import Ensemble
-from limbeck.models.mlp import MLP, BatchedMLP
+from limbeck.models.mixture import GaussianMixture
+from limbeck.models.mlp import MLP
+from limbeck.models.nade import NADE
 from limbeck.models.preprocessed import Preprocessed
-from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import SURE, Trees
-from limbeck.tables.columns import Category, Number
 
-__all__ = ["LAYERS", "READER", "TABLES", "beginning", "class_probabilities", "described"]
+__all__ = ["FUNCTIONS", "Script", "writes"]
+
+FUNCTIONS = {
+    "relu": "def relu(z):\n    return np.maximum(z, 0)",
+    "sigmoid": "def sigmoid(z):\n    return np.exp(-np.logaddexp(0, -z))",
+    "log_softmax": (
+        "def log_softmax(z):\n    return z - np.logaddexp.reduce(z, axis=-1, keepdims=True)"
+    ),
+    "softmax": (
+        "def softmax(z):\n    return np.exp(z - np.logaddexp.reduce(z, axis=-1, keepdims=True))"
+    ),
+    "normal_cdf": "def normal_cdf(z):\n    return np.vectorize(math.erfc)(-z / 2**0.5) / 2",
+}
+r"""Functions that scripts define where they use them."""
+
+KINDS = {
+    "linear": "{}",
+    "relu": "relu({})",
+    "tanh": "np.tanh({})",
+    "logistic": "sigmoid({})",
+    "probit": "normal_cdf({})",
+    "softmax": "softmax({})",
+    "log_softmax": "log_softmax({})",
+}
+r"""The layer kinds of `MLP`, as expressions."""
+
+
+class Script:
+    r"""The body of a function: each line changes `h`, which begins as the input.
+
+    Arguments:
+        name: The student's name in errors.
+        features: The number of numbers in a row. Default: 0, for a table.
+        single: Whether features are numbers of 32 bits, as trees compare them. Default: False.
+    """
+
+    def __init__(self, name: str, features: int = 0, single: bool = False) -> None:
+        self.name, self.features, self.single = name, features, single
+        self.lines: list[str] = []
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self.uses: set[str] = set()
+
+    def add(self, *lines: str) -> None:
+        r"""Add lines, and the definitions of the functions that they call."""
+        self.lines += lines
+        for line in lines:
+            self.uses |= set(re.findall(r"\b\w+(?=\()", line)) & FUNCTIONS.keys()
+
+    def array(self, name: str, value: Tensor | np.ndarray[Any, Any]) -> str:
+        r"""Store an array; the expression for it."""
+        plain = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        self.arrays[name] = plain
+        return f'W["{name}"]'
+
+    def attributes(self, module: nn.Module, prefix: str, *names: str) -> list[str]:
+        r"""Store tensors of a module; the expressions for them."""
+        return [self.array(prefix + name, getattr(module, name)) for name in names]
+
+    def module(self, module: nn.Module, prefix: str = "") -> None:
+        r"""Add the lines of a module, whose arrays' names begin with a prefix."""
+        for kind in type(module).__mro__:
+            if kind in WRITERS:
+                WRITERS[kind](self, module, prefix)
+                return
+        raise LimbeckError(
+            f"export: {type(module).__name__} in {self.name} has no NumPy form; expected MLP, "
+            "Preprocessed, Trees, Ensemble, GaussianMixture, a NADE of two states, a SampleBag of "
+            "a ready-made model, simple torch layers; .onnx and .pt2 take other modules"
+        )
+
+
+Writer = TypeVar("Writer", bound=Callable[..., None])
+
+WRITERS: dict[type, Callable[..., None]] = {}
+r"""By type of module, the function that adds its lines to a script."""
+
+
+def writes(*kinds: type[nn.Module]) -> Callable[[Writer], Writer]:
+    r"""Register a function of a script, a module of these types and a prefix."""
+
+    def register(writer: Writer) -> Writer:
+        WRITERS.update(dict.fromkeys(kinds, writer))
+        return writer
+
+    return register
+
 
 FLAT = "h = h.reshape(len(h), -1)"
 
@@ -34,6 +125,7 @@ def class_probabilities(script: Script, form: str) -> None:
     script.add("h = np.hstack([1 - h, h]) if h.shape[1] == 1 else h")
 
 
+@writes(Answering)
 def _answering(script: Script, module: Answering, prefix: str) -> None:
     script.module(module.student, prefix)
     if module.task == "classification":
@@ -44,46 +136,48 @@ def _answering(script: Script, module: Answering, prefix: str) -> None:
         script.add("h = sigmoid(h)")
 
 
+@writes(MLP)
 def _mlp(script: Script, module: MLP, prefix: str) -> None:
     script.add(FLAT)
-    for number, (layer, kind) in enumerate(
-        zip(module.layers, (*module.hidden, module.output), strict=True)
-    ):
+    kinds = (*module.hidden, module.output)
+    for number, (layer, kind) in enumerate(zip(module.layers, kinds, strict=True)):
         _linear(script, layer, f"{prefix}{number}.", kind)
 
 
+@writes(nn.Linear)
 def _linear(script: Script, layer: Any, prefix: str, kind: str = "linear") -> None:
     weight = script.array(f"{prefix}weight", layer.weight)
-    bias = None if layer.bias is None else script.array(f"{prefix}bias", layer.bias)
-    script.dense(weight, bias, kind)
+    bias = "" if layer.bias is None else f" + {script.array(f'{prefix}bias', layer.bias)}"
+    script.add(f"h = {KINDS[kind].format(f'h @ {weight}.T{bias}')}")
 
 
+@writes(Preprocessed)
 def _preprocessed(script: Script, module: Preprocessed, prefix: str) -> None:
     if module.origin is not None:
         script.add(f"h = h - {script.array(f'{prefix}origin', module.origin)}")
     if module.encoder is not None:
         script.module(module.encoder, f"{prefix}encoder.")
     if module.shift is not None and module.scale is not None:
-        shift = script.array(f"{prefix}shift", module.shift)
-        scale = script.array(f"{prefix}scale", module.scale)
+        shift, scale = script.attributes(module, prefix, "shift", "scale")
         script.add(f"h = np.where({scale} == 0, 0, (h - {shift}) * {scale})")
     script.module(module.network, prefix)
     if module.out_shift is not None and module.out_scale is not None:
-        scale = script.array(f"{prefix}out_scale", module.out_scale)
-        script.add(f"h = h * {scale} + {script.array(f'{prefix}out_shift', module.out_shift)}")
+        scale, shift = script.attributes(module, prefix, "out_scale", "out_shift")
+        script.add(f"h = h * {scale} + {shift}")
 
 
+@writes(Ensemble)
 def _ensemble(script: Script, module: Ensemble, prefix: str) -> None:
-    given, sums = f"x{len(script.lines)}", f"y{len(script.lines)}"
+    inputs, sums = f"x{len(script.lines)}", f"y{len(script.lines)}"
     kinds = module.kinds * len(module) if len(module.kinds) == 1 else module.kinds
     weights = [1 / len(module)] * len(module)
     if module.weights is not None:
         weights = module.weights.double().tolist()
-    script.add(f"{given}, {sums} = h, 0")
+    script.add(f"{inputs}, {sums} = h, 0")
     for number, (member, kind) in enumerate(zip(module, kinds, strict=True)):
         if not isinstance(member, nn.Module):
             raise LimbeckError("export: a function in an Ensemble has no NumPy form")
-        script.add(f"h = {given}")
+        script.add(f"h = {inputs}")
         script.module(member, f"{prefix}{number}.")
         if kind == "logits":
             script.add("h = sigmoid(h) if h.ndim == 1 or h.shape[-1] == 1 else softmax(h)")
@@ -93,55 +187,62 @@ def _ensemble(script: Script, module: Ensemble, prefix: str) -> None:
     script.add(f"h = {sums}")
 
 
+@writes(BatchedMLP)
 def _batched(script: Script, module: BatchedMLP, prefix: str) -> None:
-    found = [module.member(number) for number in range(module.members)]
     script.add("x, members = h, []")
-    for number, member in enumerate(found):
+    for number in range(module.members):
         script.add("h = x")
-        script.module(member, f"{prefix}{number}.")
+        script.module(module.member(number), f"{prefix}{number}.")
         script.add("members.append(h)")
     script.add("h = np.stack(members, 1)")
 
 
+@writes(Trees)
 def _trees(script: Script, module: Trees, prefix: str) -> None:
-    names = ("roots", "left", "feature", "threshold", "value", "base")
-    roots, left, feature, threshold, value, base = (
-        script.array(prefix + name, getattr(module, name)) for name in names
+    roots, left, feature, threshold, value, base = script.attributes(
+        module, prefix, "roots", "left", "feature", "threshold", "value", "base"
     )
-    script.add("h = h.reshape(len(h), -1).astype(np.float32)  # as thresholds are")
-    script.add("gone = np.isnan(h)")
-    script.add("h = np.hstack([np.where(gone, -np.inf, h), np.where(gone, np.inf, h)])")
-    script.add(f"node = np.repeat({roots}[None], len(h), 0)  # (n, trees), one level deeper a turn")
-    script.add(f"for _ in range({module.depth}):")
-    script.add(f"    right = np.take_along_axis(h, {feature}[node], 1) > {threshold}[node]")
-    script.add(f"    node = {left}[node] + right")
-    script.add(f"h = {base} + {value}[node].sum(1)")
+    script.add(
+        "h = h.reshape(len(h), -1).astype(np.float32)  # as thresholds are",
+        "gone = np.isnan(h)",
+        "h = np.hstack([np.where(gone, -np.inf, h), np.where(gone, np.inf, h)])",
+        f"node = np.repeat({roots}[None], len(h), 0)  # (n, trees), one level deeper a turn",
+        f"for _ in range({module.depth}):",
+        f"    right = np.take_along_axis(h, {feature}[node], 1) > {threshold}[node]",
+        f"    node = {left}[node] + right",
+        f"h = {base} + {value}[node].sum(1)",
+    )
     if module.kind == "labels":
         script.add(f"h = np.clip(h, {SURE}, 1 - {SURE})")
         script.add("h = np.log(h) - np.log(1 - h)")
 
 
+@writes(nn.Sequential)
 def _sequential(script: Script, module: nn.Sequential, prefix: str) -> None:
     for number, layer in enumerate(module):
         script.module(layer, f"{prefix}{number}.")
 
 
+@writes(nn.Identity, nn.Dropout)
 def _nothing(script: Script, module: nn.Module, prefix: str) -> None:
     pass
 
 
+@writes(nn.Flatten)
 def _flatten(script: Script, module: nn.Flatten, prefix: str) -> None:
     if module.start_dim != 1 or module.end_dim != -1:
         raise LimbeckError("export: this nn.Flatten has no NumPy form; one of all but rows has")
     script.add(FLAT)
 
 
+@writes(nn.Softmax, nn.LogSoftmax)
 def _last_axis(script: Script, module: Any, prefix: str) -> None:
     if module.dim not in (-1, 1):
         raise LimbeckError("export: a softmax over another axis than the last has no NumPy form")
     script.add(f"h = {'softmax' if isinstance(module, nn.Softmax) else 'log_softmax'}(h)")
 
 
+@writes(nn.BatchNorm1d)
 def _normalised(script: Script, module: nn.BatchNorm1d, prefix: str) -> None:
     if module.running_mean is None or module.running_var is None:
         raise LimbeckError("export: batch normalisation without running means has no NumPy form")
@@ -153,116 +254,125 @@ def _normalised(script: Script, module: nn.BatchNorm1d, prefix: str) -> None:
     script.add(f"h = h * {multiplied} + {script.array(f'{prefix}shift', shift)}")
 
 
-def _simple(line: str) -> Any:
-    return lambda script, module, prefix: script.add(line)
+@writes(nn.ReLU, nn.Tanh, nn.Sigmoid)
+def _activation(script: Script, module: nn.Module, prefix: str) -> None:
+    function = {nn.ReLU: "relu", nn.Tanh: "np.tanh", nn.Sigmoid: "sigmoid"}
+    name = next(name for kind, name in function.items() if isinstance(module, kind))
+    script.add(f"h = {name}(h)")
 
 
-LAYERS: dict[type, Any] = {
-    Answering: _answering,
-    MLP: _mlp,
-    BatchedMLP: _batched,
-    Preprocessed: _preprocessed,
-    Ensemble: _ensemble,
-    Trees: _trees,
-    nn.Linear: _linear,
-    nn.Sequential: _sequential,
-    nn.Identity: _nothing,
-    nn.Dropout: _nothing,
-    nn.Flatten: _flatten,
-    nn.BatchNorm1d: _normalised,
-    nn.ReLU: _simple("h = relu(h)"),
-    nn.Tanh: _simple("h = np.tanh(h)"),
-    nn.Sigmoid: _simple("h = sigmoid(h)"),
-    nn.Softmax: _last_axis,
-    nn.LogSoftmax: _last_axis,
+MEANS = {
+    "linear": "z",
+    "logistic": "sigmoid(z)",
+    "probit": "normal_cdf(z)",
+    "poisson": "np.exp(z)",
+    "softmax": "softmax(z)",
 }
-r"""By type of module, what writes its lines."""
+r"""The mean of y at z, by family of regressions."""
 
 
-READER = '''
-def read(given, column):
-    """The numbers or codes of one column, and which are missing."""
-    if "categories" in column:
-        codes = {value: code for code, value in enumerate(column["categories"])}
-        text, found = isinstance(column["categories"][0], str), []
-        for value in np.asarray(given, object).tolist():
-            gone = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
-            if not gone and isinstance(value, str) != text:
-                raise ValueError(f"{column['name']}: got {value!r}, of another kind than before")
-            if gone and not column["gaps"]:
-                raise ValueError(f"{column['name']}: got a missing value; the data had none")
-            found.append(len(codes) + 1 if gone else codes.get(value, len(codes)))
-        return np.array(found, int), None
-    if column["date"]:
-        dates = np.asarray(given, "datetime64[us]")  # in UTC
-        value = np.where(np.isnat(dates), np.nan, dates.astype("int64") / 1e6)
+@writes(GaussianMixture)
+def _mixture(script: Script, module: GaussianMixture, prefix: str) -> None:
+    names = ("inverse", "means", "constant")
+    inverse, means, constant = (
+        script.array(prefix + name, value)
+        for name, value in zip(names, whitened(module), strict=True)
+    )
+    script.add(FLAT)
+    script.add(f"z = (h - {means}[:, None]) @ {inverse}.transpose(0, 2, 1)  # (K, n, D)")
+    script.add(f"h = np.logaddexp.reduce({constant}[:, None] - (z**2).sum(2) / 2, 0)")
+
+
+@writes(NADE)
+def _nade(script: Script, module: NADE, prefix: str) -> None:
+    support: Any = module.support
+    if support.count != 2:
+        raise LimbeckError("export: a NADE of more than two states has no NumPy form; save it")
+    w, c, u, b, order = script.attributes(module, prefix, "w", "c", "u", "b", "order")
+    centre = module.mean if module.mean is not None else torch.zeros_like(module.b)
+    mean = script.array(f"{prefix}mean", centre)
+    script.add(
+        f"h = (h.reshape(len(h), -1)[:, {order}] - {support.first}) / {support.step}",
+        "if not np.isin(h, (0, 1)).all():",
+        f'    raise ValueError("x: expected {support.described}")',
+        f"a, total = np.repeat({c}[None], len(h), 0), np.zeros(len(h))",
+        "for i in range(h.shape[1]):  # p(x_i = 1 | x_<i) = sigmoid(z)",
+        f"    z = sigmoid(a) @ {u}[i] + {b}[i]",
+        "    total += h[:, i] * z - np.logaddexp(0, z)",
+        f"    a += (h[:, i, None] - {mean}[i]) * {w}[i]",
+        "h = total",
+    )
+
+
+@writes(Means)
+def _means(script: Script, module: Means, prefix: str) -> None:
+    script.module(module.student, prefix)
+    head = module.head
+    if isinstance(module.student, SampleBag):  # which gives means itself
+        return
+    if head.classes:
+        class_probabilities(script, head.form)
+        if head.kind == "Bernoulli":
+            script.add("h = h[:, 1]")
+        return
+    script.add(FLAT)
+    if head.kind == "Poisson":
+        script.add("h = np.exp(h[:, 0])")
+    elif head.kind == "Normal":
+        script.add("if h.shape[1] > 2:  # a mixture: logits, means, log scales")
+        script.add("    h = (softmax(np.split(h, 3, 1)[0]) * np.split(h, 3, 1)[1]).sum(1)[:, None]")
+        script.add("h = h[:, 0]")
     else:
-        value = [np.nan if v is None or type(v).__name__ == "NAType" else v for v in given]
-        if any(isinstance(v, str) for v in value):
-            raise ValueError(f"{column['name']}: expected numbers")
-        value = np.array(value, float)
-    gone = np.isnan(value)
-    if np.isinf(value).any() or (gone.any() and not column["mask"]):
-        raise ValueError(f"{column['name']}: expected finite numbers, as the data had")
-    return np.where(gone, column["fill"], value - column["origin"]).astype(np.float32), gone
-'''
-r"""What scripts of tables define."""
+        raise LimbeckError(f"export: means of {head.kind} have no NumPy form")
 
 
-def described(table: Any) -> list[dict[str, Any]]:
-    r"""What a script must know of the columns that vary."""
-    found = []
-    for column in table.varying:
-        own = {"name": column.name, "key": column.key}
-        if isinstance(column, Category):
-            own |= {"categories": list(column.categories), "gaps": bool(column.missing)}
-        else:
-            assert isinstance(column, Number)
-            own |= {"date": column.kind == "date", "mask": column.mask}
-            own |= {"fill": column.fill, "origin": column.origin}
-        found.append(own)
-    return found
-
-
-def beginning(script: Script, table: Any) -> None:
-    r"""The lines from columns by name to the table's tensors."""
-    script.array("columns", np.array(json.dumps(described(table))))
-    script.add("h = {}")
-    script.add('for column in json.loads(str(W["columns"])):')
-    script.add('    h[column["key"]], gone = read(frame[column["name"]], column)')
-    script.add('    if column.get("mask"):')
-    script.add('        h[column["mask"]] = gone')
-
-
-def _encoder(script: Script, module: TableEncoder, prefix: str) -> None:
-    exact = ".astype(np.float32)" if script.single else ""
-    script.add("f = []")
-    if module.numbers:
-        keys, count = [each.key for each in module.numbers], len(module.masks)
-        mean, scale, fill = (
-            script.array(prefix + name, getattr(module, name)) + exact
-            for name in ("mean", "scale", "fill")
+@writes(SampleBag)
+def _bag(script: Script, module: SampleBag, prefix: str) -> None:
+    model = module.predict
+    mix = script.array(f"{prefix}mix", module.weights.double())
+    if isinstance(model, Regression):
+        _regressions(script, module, model, prefix)
+    elif isinstance(model, MLPRegression):
+        _networks(script, module, model, prefix)
+    else:
+        raise LimbeckError(
+            "export: a SampleBag of the user's own function has no NumPy form; expected the "
+            "models of limbeck.condensation.models, or .onnx and .pt2"
         )
-        script.add(f"v = np.stack([h[key] for key in {keys!r}], 1)")
-        if count:
-            script.add(f"gone = np.stack([h[key] for key in {module.masks!r}], 1)")
-            filled = f"np.where(gone, {fill}[:{count}], v[:, :{count}])"
-            script.add(f"v = np.hstack([{filled}, v[:, {count}:]])")
-        script.add(f"f.append((v - {mean}) / {scale})")
-        if count:
-            script.add("f.append(gone)")
-    if module.indicated:
-        keys = [each.key for each in module.indicated]
-        which, slots = (
-            script.array(prefix + name, getattr(module, name)) for name in ("which", "slots")
-        )
-        script.add(f"v = np.stack([h[key] for key in {keys!r}], 1)")
-        script.add(f"f.append(v[:, {which}] == {slots})")
-    for number, (key, layer) in enumerate(zip(module.embedded, module.embeddings, strict=True)):
-        weight: Any = layer.weight
-        script.add(f"f.append({script.array(f'{prefix}{number}.embedding', weight)}[h[{key!r}]])")
-    script.add("h = np.hstack(f)")
+    script.add(f"h = np.tensordot({mix}, h, 1)  # the average over components")
 
 
-TABLES: dict[type, Any] = {TableEncoder: _encoder}
-r"""By type of module, what writes its lines."""
+def _regressions(script: Script, bag: SampleBag, model: Regression, prefix: str) -> None:
+    flat, features = bag._flat.detach(), script.features
+    weights, biases = [], []
+    for row in flat:
+        draw: Any = bag.structure.unflatten(row)
+        cut = model._named(draw) if isinstance(draw, dict) else model._cut(draw, features)
+        weights.append(cut[0].reshape(features, -1))
+        biases.append(torch.as_tensor(cut[1]).to(row).expand(weights[-1].shape[1]))
+    weight = script.array(f"{prefix}weights", torch.stack(weights))  # (components, D, K)
+    bias = script.array(f"{prefix}bias", torch.stack(biases))
+    script.add(FLAT)
+    script.add(f"z = h @ {weight} + {bias}[:, None]  # (components, n, outputs)")
+    if model.family != "softmax":
+        script.add("z = z[:, :, 0]")
+    script.add(f"h = {MEANS[model.family]}")
+
+
+def _networks(script: Script, bag: SampleBag, model: MLPRegression, prefix: str) -> None:
+    draws: Any = bag.structure.unflatten(bag._flat.detach())
+    if not isinstance(draws, dict):
+        draws = model.structure.unflatten(draws[:, : model.structure.dim])
+    net = model._net
+    script.add("z = h.reshape(len(h), -1)")
+    for number, kind in enumerate((*net.hidden, net.output)):
+        weight = script.array(f"{prefix}{number}.weight", draws[f"layers.{number}.weight"])
+        line = f"z @ {weight}.transpose(0, 2, 1)"
+        if f"layers.{number}.bias" in draws:
+            bias = script.array(f"{prefix}{number}.bias", draws[f"layers.{number}.bias"])
+            line += f" + {bias}[:, None]"
+        script.add(f"z = {KINDS[kind].format(line)}")
+    if net.sizes[-1] > 1:
+        script.add("h = softmax(z)")
+    else:
+        script.add("h = z[:, :, 0]" if model.scale is not None else "h = sigmoid(z[:, :, 0])")

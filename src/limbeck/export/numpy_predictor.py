@@ -4,128 +4,132 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import json
 import math
-import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import limbeck
 from limbeck.arrays import map_tensors
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
-from limbeck.export.onnx_file import CHECKED
-from limbeck.export.portable import MARK, Portable, apart, in_place, not_foreign, portable
+from limbeck.export.numpy_layers import FUNCTIONS, Script, writes
+from limbeck.export.portable import (
+    CHECK_ROWS,
+    MARK,
+    Portable,
+    check_agreement,
+    in_place,
+    not_foreign,
+    portable,
+    relative_difference,
+)
+from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
+from limbeck.tables.columns import Category, Number
+from limbeck.tables.table import Table
 
-__all__ = [
-    "FUNCTIONS",
-    "KINDS",
-    "NUMPY_TOLERANCE",
-    "WEIGHTS",
-    "Script",
-    "numpy_files",
-    "places",
-    "to_numpy",
-]
-
-FUNCTIONS = {
-    "relu": "def relu(z):\n    return np.maximum(z, 0)",
-    "sigmoid": "def sigmoid(z):\n    return np.exp(-np.logaddexp(0, -z))",
-    "log_softmax": (
-        "def log_softmax(z):\n    return z - np.logaddexp.reduce(z, axis=-1, keepdims=True)"
-    ),
-    "softmax": (
-        "def softmax(z):\n    return np.exp(z - np.logaddexp.reduce(z, axis=-1, keepdims=True))"
-    ),
-    "normal_cdf": "def normal_cdf(z):\n    return np.vectorize(math.erfc)(-z / 2**0.5) / 2",
-}
-r"""What scripts define where they need it."""
-
-KINDS = {
-    "linear": "{}",
-    "relu": "relu({})",
-    "tanh": "np.tanh({})",
-    "logistic": "sigmoid({})",
-    "probit": "normal_cdf({})",
-    "softmax": "softmax({})",
-    "log_softmax": "log_softmax({})",
-}
-r"""The layer kinds of `MLP`, as expressions."""
-
-Writer = Callable[["Script", Any, str], None]
-
-
-class Script:
-    r"""The body of a function: each line changes `h`, which begins as the input.
-
-    Arguments:
-        name: What errors call the student.
-        writers: By type of module, what writes its lines, given the prefix of its arrays' names.
-        features: How many numbers a row has; 0 for a table.
-        single: Whether features are numbers of 32 bits, as trees compare them.
-    """
-
-    def __init__(
-        self, name: str, writers: dict[type, Writer], features: int = 0, single: bool = False
-    ) -> None:
-        self.name, self.writers, self.features, self.single = name, writers, features, single
-        self.lines: list[str] = []
-        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
-        self.uses: set[str] = set()
-
-    def add(self, line: str) -> None:
-        r"""One more line; of the functions that it calls, the definitions come along."""
-        self.lines.append(line)
-        self.uses |= set(re.findall(r"\b\w+(?=\()", line)) & FUNCTIONS.keys()
-
-    def array(self, name: str, value: Tensor | np.ndarray[Any, Any]) -> str:
-        r"""Keep an array; the expression that stands for it."""
-        plain = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-        self.arrays[name] = plain
-        return f'W["{name}"]'
-
-    def module(self, module: nn.Module, prefix: str = "") -> None:
-        r"""The lines of a module."""
-        for kind in type(module).__mro__:
-            if kind in self.writers:
-                self.writers[kind](self, module, prefix)
-                return
-        raise LimbeckError(
-            f"export: {type(module).__name__} in {self.name} has no NumPy form; expected MLP, "
-            "Preprocessed, Trees, Ensemble, GaussianMixture, a NADE of two states, a SampleBag of "
-            "a ready-made model, simple torch layers; .onnx and .pt2 take other modules"
-        )
-
-    def dense(self, weight: str, bias: str | None, kind: str) -> None:
-        r"""A linear layer and its nonlinearity."""
-        z = f"h @ {weight}.T" + (f" + {bias}" if bias else "")
-        self.add(f"h = {KINDS[kind].format(z)}")
-
+__all__ = ["NUMPY_TOLERANCE", "READER", "column_records", "numpy_files", "places", "to_numpy"]
 
 NUMPY_TOLERANCE = 1e-6
 r"""How far a predictor may be from torch in double precision, relative to the largest answer."""
 
-WEIGHTS, SCRIPT = "weights.npz", "predict.py"
-r"""What the files in a folder are called."""
+READER = '''
+def read(given, column):
+    """The numbers or codes of one column, and which are missing."""
+    if "categories" in column:
+        codes = {value: code for code, value in enumerate(column["categories"])}
+        text, found = isinstance(column["categories"][0], str), []
+        for value in np.asarray(given, object).tolist():
+            gone = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
+            if not gone and isinstance(value, str) != text:
+                kind = "strings" if text else "numbers"
+                raise ValueError(
+                    f"{column['name']}: expected {kind}, got {value!r}, of another kind"
+                )
+            if gone and not column["gaps"]:
+                raise ValueError(f"{column['name']}: expected no missing values, as in the data")
+            found.append(len(codes) + 1 if gone else codes.get(value, len(codes)))
+        return np.array(found, int), None
+    if column["date"]:
+        dates = np.asarray(given, "datetime64[us]")  # in UTC
+        value = np.where(np.isnat(dates), np.nan, dates.astype("int64") / 1e6)
+    else:
+        value = [np.nan if v is None or type(v).__name__ == "NAType" else v for v in given]
+        if any(isinstance(v, str) for v in value):
+            raise ValueError(f"{column['name']}: expected numbers")
+        value = np.array(value, float)
+    gone = np.isnan(value)
+    if np.isinf(value).any() or (gone.any() and not column["mask"]):
+        raise ValueError(f"{column['name']}: expected finite numbers, as the data had")
+    return np.where(gone, column["fill"], value - column["origin"]).astype(np.float32), gone
+'''
+r"""The function by which scripts read a table's columns."""
 
-GIVES = {
-    "probabilities": "probabilities",
-    "log_probabilities": "log probabilities",
-    "logits": "logits",
-    "values": "values",
-    "log_density": "log densities",
-    "means": "means",
-    "outputs": "outputs",
-}
+
+def column_records(table: Table) -> list[dict[str, Any]]:
+    r"""The columns that vary, as `read` takes them."""
+    records = []
+    for column in table.varying:
+        own: dict[str, Any] = {"name": column.name, "key": column.key}
+        if isinstance(column, Category):
+            own |= {"categories": list(column.categories), "gaps": bool(column.missing)}
+        else:
+            assert isinstance(column, Number)
+            own |= {"date": column.kind == "date", "mask": column.mask}
+            own |= {"fill": column.fill, "origin": column.origin}
+        records.append(own)
+    return records
 
 
-def to_numpy(thing: Any, path: str | Path, input_shape: Any = None) -> Path:
+def _read_columns(script: Script, table: Table) -> None:
+    r"""The lines from columns by name to the table's tensors."""
+    script.array("columns", np.array(json.dumps(column_records(table))))
+    script.add(
+        "h = {}",
+        'for column in json.loads(str(W["columns"])):',
+        '    h[column["key"]], gone = read(frame[column["name"]], column)',
+        '    if column.get("mask"):',
+        '        h[column["mask"]] = gone',
+    )
+
+
+@writes(TableEncoder)
+def _encoder(script: Script, module: TableEncoder, prefix: str) -> None:
+    exact = ".astype(np.float32)" if script.single else ""
+    script.add("f = []")
+    if module.numbers:
+        keys, count = [each.key for each in module.numbers], len(module.masks)
+        held = script.attributes(module, prefix, "mean", "scale", "fill")
+        mean, scale, fill = (each + exact for each in held)
+        script.add(f"v = np.stack([h[key] for key in {keys!r}], 1)")
+        if count:
+            script.add(f"gone = np.stack([h[key] for key in {module.masks!r}], 1)")
+            filled = f"np.where(gone, {fill}[:{count}], v[:, :{count}])"
+            script.add(f"v = np.hstack([{filled}, v[:, {count}:]])")
+        script.add(f"f.append((v - {mean}) / {scale})")
+        if count:
+            script.add("f.append(gone)")
+    if module.indicated:
+        keys = [each.key for each in module.indicated]
+        which, slots = script.attributes(module, prefix, "which", "slots")
+        script.add(f"v = np.stack([h[key] for key in {keys!r}], 1)")
+        script.add(f"f.append(v[:, {which}] == {slots})")
+    for number, (key, layer) in enumerate(zip(module.embedded, module.embeddings, strict=True)):
+        weight: Any = layer.weight
+        script.add(f"f.append({script.array(f'{prefix}{number}.embedding', weight)}[h[{key!r}]])")
+    script.add("h = np.hstack(f)")
+
+
+def to_numpy(
+    thing: object, path: str | Path, input_shape: int | Sequence[int] | None = None
+) -> Path:
     r"""Write a small student as weights (.npz) and a script that needs nothing but NumPy.
 
     The script is run and compared with torch before anything is written.
@@ -134,7 +138,7 @@ def to_numpy(thing: Any, path: str | Path, input_shape: Any = None) -> Path:
         thing: As of `limbeck.export.export`, and so is input_shape.
         path: A folder, for weights.npz and predict.py in it; or a file name.npz, which name.py
             is put beside.
-        input_shape: Of a module that does not tell, the shape of one row.
+        input_shape: The shape of one row, of a module that does not have it. Default: None.
     """
     numpy_files(portable(thing, input_shape), Path(path))
     return Path(path)
@@ -150,10 +154,7 @@ def numpy_files(leaving: Portable, path: Path) -> float:
         _save(Path(folder) / weights.name, arrays)
         trial.write_text(text, encoding="utf-8")
         worst = _compared(leaving, trial)
-    if not worst < NUMPY_TOLERANCE:
-        raise LimbeckError(
-            f"export: the NumPy predictor disagrees with torch by {worst:.2g}, and was not written"
-        )
+    check_agreement("NumPy predictor", worst, NUMPY_TOLERANCE)
     with in_place(weights) as temporary:
         _save(Path(temporary), arrays)
     with in_place(script) as temporary:
@@ -167,7 +168,7 @@ def places(path: Path) -> tuple[Path, Path]:
         return path, path.with_suffix(".py")
     if path.is_file():
         raise ArgumentError("path", f"{path}, which is a file", "a folder, or a name of .npz")
-    return path / WEIGHTS, path / SCRIPT
+    return path / "weights.npz", path / "predict.py"
 
 
 def _save(path: Path, arrays: dict[str, Any]) -> None:
@@ -177,39 +178,36 @@ def _save(path: Path, arrays: dict[str, Any]) -> None:
 
 def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     r"""The script, and the arrays that it reads."""
-    from limbeck.export.numpy_densities import DENSITIES
-    from limbeck.export.numpy_layers import LAYERS, READER, TABLES, beginning
-
-    if leaving.shape is None and leaving.table is None:
-        received = f"a {leaving.name} of unknown inputs"
-        raise ArgumentError("student", received, "a student of one tensor, or input_shape=")
-    modules = list(leaving.module.modules())
-    script = Script(
-        leaving.name,
-        {**LAYERS, **DENSITIES, **TABLES},
-        0 if leaving.shape is None else math.prod(leaving.shape),
-        any(isinstance(module, Trees) for module in modules),
-    )
-    if leaving.table is not None:
-        beginning(script, leaving.table)
+    leaving.check_inputs()
+    table, shape = leaving.table, tuple(leaving.shape or ())
+    single = any(isinstance(module, Trees) for module in leaving.module.modules())
+    script = Script(leaving.name, 0 if table is not None else math.prod(shape), single)
+    if table is not None:
+        _read_columns(script, table)
     else:
-        shape = tuple(leaving.shape or ())
-        script.add("h = np.asarray(x, float)")
-        script.add(f"if h.shape[1:] != {shape}:")
-        wanted = f"({', '.join(['n', *map(str, shape)])})"
-        script.add(f'    raise ValueError(f"x: expected shape {wanted}, got {{h.shape}}")')
+        expected = f"({', '.join(['n', *map(str, shape)])})"
+        script.add(
+            "h = np.asarray(x, float)",
+            f"if h.shape[1:] != {shape}:",
+            f'    raise ValueError(f"x: expected shape {expected}, got {{h.shape}}")',
+        )
         if leaving.task is not None:  # as `predict` of a compressed teacher does
-            script.add("if not np.isfinite(h).all():")
-            script.add('    raise ValueError("x: expected finite numbers, got NaN or infinity")')
+            script.add(
+                "if not np.isfinite(h).all():",
+                '    raise ValueError("x: expected finite numbers, got NaN or infinity")',
+            )
     script.module(leaving.module)
     script.add("return h")
-    gives, of = GIVES[leaving.form], "frame" if leaving.table is not None else "x"
-    means = "columns by name: a data frame, or a dict of lists" if of == "frame" else "rows"
-    modules_used = [name for name in ("json", "math") if f"{name}." in _joined(script, READER, of)]
+    answers = leaving.form.replace("_", " ").replace("density", "densities")
+    argument = "x" if table is None else "frame"
+    rows = "rows" if table is None else "columns by name: a data frame, or a dict of lists"
+    functions = [FUNCTIONS[name] for name in FUNCTIONS if name in script.uses]
+    reader = "" if table is None else READER
+    code = "\n".join([*script.lines, *functions, reader])
     lines = [
         f'"""{leaving.name} in plain NumPy; {MARK}, version {limbeck.__version__}."""',
         "",
-        *(f"import {name}" for name in modules_used),
+        *(f"import {name}" for name in ("json", "math") if f"{name}." in code),
         "from pathlib import Path",
         "",
         "import numpy as np",
@@ -223,23 +221,16 @@ def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
         plain = (str, int, float)
         names = [each if isinstance(each, plain) else str(each) for each in leaving.classes]
         lines.append(f"CLASSES = {names!r}")
-    for name in FUNCTIONS:
-        if name in script.uses:
-            lines += ["", "", FUNCTIONS[name]]
-    if of == "frame":
-        lines += ["", *READER.rstrip("\n").split("\n")]
-    lines += ["", "", f"def predict({of}):", f'    """The {gives} of {means}."""']
+    for function in functions:
+        lines += ["", "", function]
+    if reader:
+        lines += ["", *reader.rstrip("\n").split("\n")]
+    lines += ["", "", f"def predict({argument}):", f'    """The {answers} of {rows}."""']
     lines += [f"    {line}" for line in script.lines]
     if leaving.task == "classification" and leaving.classes is not None:
-        lines += ["", "", f"def label({of}):", '    """The most probable class of each."""']
-        lines += [f"    return [CLASSES[k] for k in predict({of}).argmax(1)]"]
+        lines += ["", "", f"def label({argument}):", '    """The most probable class of each."""']
+        lines += [f"    return [CLASSES[k] for k in predict({argument}).argmax(1)]"]
     return "\n".join(lines) + "\n", script.arrays
-
-
-def _joined(script: Any, reader: str, of: str) -> str:
-
-    own = [FUNCTIONS[name] for name in script.uses]
-    return "\n".join([*script.lines, *own, reader if of == "frame" else ""])
 
 
 def _compared(leaving: Portable, script: Path) -> float:
@@ -247,19 +238,19 @@ def _compared(leaving: Portable, script: Path) -> float:
     spec = importlib.util.spec_from_file_location("limbeck_exported", script)
     assert spec is not None
     assert spec.loader is not None
-    made: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    script_module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script_module)
     module = _doubled(leaving.module)
-    x = map_tensors(torch.Tensor.cpu, leaving.rows(CHECKED))
+    x = map_tensors(torch.Tensor.cpu, leaving.rows(CHECK_ROWS))
     if leaving.table is not None:
-        given = leaving.table.to_frame(x)
-        x = leaving.table.encode(given)  # unknown categories have become known ones
+        rows = leaving.table.to_frame(x)
+        x = leaving.table.encode(rows)  # unknown categories have become known ones
     else:
         x = x.double()
-        given = x.numpy()
+        rows = x.numpy()
     with evaluating(module), torch.no_grad():
         expected = module(x)
-    return apart(torch.as_tensor(np.asarray(made.predict(given))), expected)
+    return relative_difference(torch.as_tensor(np.asarray(script_module.predict(rows))), expected)
 
 
 def _doubled(module: nn.Module) -> nn.Module:

@@ -2,7 +2,9 @@ r"""What leaves: a module from raw inputs to answers, and what others must know 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,21 +19,37 @@ from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import Trees
 from limbeck.storage.files import replacing
+from limbeck.tables.columns import Category, Number
+from limbeck.tables.table import Table
 
 __all__ = [
+    "CHECK_ROWS",
     "MARK",
+    "TOLERANCE",
     "Portable",
-    "apart",
+    "check_agreement",
+    "check_suffix",
+    "export_error",
     "in_place",
     "not_foreign",
     "of_result",
     "portable",
+    "quietly",
+    "random_rows",
+    "relative_difference",
     "shape_of",
-    "suffixed",
 ]
 
+TOLERANCE = 1e-5
+r"""Largest difference of a file from torch, relative to the largest answer and one."""
+
+CHECK_ROWS = 64
+r"""Random rows at which a file is compared with torch."""
+
+FREE = "the number of rows must stay free: x.shape[0] does, len(x) does not"
+
 MARK = "limbeck wrote this file"
-r"""By which text files that may be written anew are known."""
+r"""The mark of text files that may be replaced."""
 
 
 @contextmanager
@@ -45,7 +63,7 @@ def in_place(path: Path) -> Iterator[str]:
         raise LimbeckError(f"export: {path} cannot be written ({reason})") from error
 
 
-def suffixed(path: Path, suffix: str) -> None:
+def check_suffix(path: Path, suffix: str) -> None:
     r"""Refuse a path that is not a file of a kind."""
     if path.suffix != suffix:
         raise ArgumentError("path", str(path), f"a name that ends in {suffix}")
@@ -60,18 +78,46 @@ def not_foreign(path: Path) -> None:
         raise ArgumentError("path", received, "another folder or name")
 
 
-def apart(found: Tensor, expected: Tensor) -> float:
+def relative_difference(answers: Tensor, expected: Tensor) -> float:
     r"""The largest difference, relative to the largest answer and one; infinite if not alike."""
-    if found.shape != expected.shape:
+    if answers.shape != expected.shape:
         return float("inf")
-    if not found.numel():
+    if not answers.numel():
         return 0.0
-    worst = (found.double() - expected.double()).abs().max().item()
+    worst = (answers.double() - expected.double()).abs().max().item()
     return worst / (1 + expected.abs().max().item())
 
 
-TOLD = ("loss", "update", "schedule", "batch_size", "inputs", "seed", "device")
-r"""Settings of a run that cards tell."""
+def check_agreement(what: str, worst: float, tolerance: float) -> None:
+    r"""Refuse a file whose answers differ too much from torch's."""
+    if not worst < tolerance:
+        raise LimbeckError(
+            f"export: the {what} disagrees with torch by {worst:.2g}, and was not written"
+        )
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    r"""Without the warnings and the log of torch's exporter."""
+    logs = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
+
+
+def export_error(name: str, what: str, error: Exception) -> LimbeckError:
+    r"""Why torch cannot write a student, in one line."""
+    cause = error.__cause__ or error
+    reason = (str(cause).strip() or repr(cause)).splitlines()[0]
+    advice = f"; {FREE}" if "(batch)" in reason else ""
+    return LimbeckError(f"export: torch cannot write {name} as {what} ({reason}){advice}")
 
 
 @dataclass(frozen=True)
@@ -95,15 +141,15 @@ class Portable:
     form: str = "values"
     classes: list[Any] | None = None
     task: str | None = None
-    table: Any = None
+    table: Table | None = None
     student: nn.Module | None = None
     about: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         r"""The kind of the student."""
-        found = self.student or self.module
-        inner = found.network if isinstance(found, Preprocessed) else found
+        student = self.student or self.module
+        inner = student.network if isinstance(student, Preprocessed) else student
         return type(inner).__name__
 
     def like(self) -> Tensor:
@@ -114,21 +160,23 @@ class Portable:
     @property
     def dtype(self) -> torch.dtype:
         r"""The floating type of its inputs: float64 where float32 could not tell rows apart."""
-        wanted = (getattr(module, "input_dtype", None) for module in self.module.modules())
-        return next(filter(None, wanted), self.like().dtype)
+        own = (getattr(module, "input_dtype", None) for module in self.module.modules())
+        return next(filter(None, own), self.like().dtype)
+
+    def check_inputs(self) -> None:
+        r"""Refuse a student whose inputs are not known."""
+        if self.shape is None and self.table is None:
+            expected = "a student of one tensor whose shape is known, or input_shape="
+            raise ArgumentError("student", f"a {self.name} of unknown inputs", expected)
 
     def rows(self, n: int) -> Any:
         r"""Random inputs as the student may meet them, always the same: (n, *shape), or a dict."""
         if self.table is not None:
-            from limbeck.export.table_onnx import random_rows
-
             place = self.like().device
             return map_tensors(lambda part: part.to(place), random_rows(self.table, n))
-        if self.shape is None:
-            expected = "a student of one tensor whose shape is known, or input_shape="
-            raise ArgumentError("student", f"a {self.name} of unknown inputs", expected)
+        self.check_inputs()
         generator, like = torch.Generator().manual_seed(0), self.like()
-        x = torch.randn(n, *self.shape, generator=generator)
+        x = torch.randn(n, *(self.shape or ()), generator=generator)
         for module in self.module.modules():
             support: Any = getattr(module, "support", None)
             if callable(getattr(support, "start", None)):
@@ -147,6 +195,27 @@ class Portable:
         return x.to(like.device, self.dtype)
 
 
+def random_rows(table: Table, rows: int = CHECK_ROWS) -> dict[str, Tensor]:
+    r"""Rows as the table may have them, also missing and unknown ones."""
+    generator = torch.Generator().manual_seed(0)
+    batch: dict[str, Tensor] = {}
+    for column in table.varying:
+        if isinstance(column, Number):
+            noise = torch.randn(rows, generator=generator)
+            batch[column.key] = column.mean + column.scale * noise
+            if column.mask:
+                batch[column.mask] = torch.rand(rows, generator=generator) < 0.3
+        elif isinstance(column, Category):
+            codes = [*range(column.unknown)]
+            # booleans without gaps stay booleans in a file, where nothing is unknown
+            unknown = column.missing or not isinstance(column.categories[0], bool)
+            codes += [column.unknown] if unknown else []
+            codes += [column.gone] if column.missing else []
+            chosen = torch.randint(len(codes), (rows,), generator=generator)
+            batch[column.key] = torch.tensor(codes)[chosen]
+    return table.rounded(batch)
+
+
 def _around_thresholds(trees: Trees, x: Tensor) -> Tensor:
     r"""Rows that fall on either side of each threshold, some of them."""
     inner = ~trees.is_leaf
@@ -159,14 +228,19 @@ def _around_thresholds(trees: Trees, x: Tensor) -> Tensor:
     return flat.reshape(x.shape)
 
 
-def portable(thing: Any, input_shape: Any = None, predict: Any = None) -> Portable:
+def portable(
+    thing: object,
+    input_shape: int | Sequence[int] | None = None,
+    predict: Callable[..., object] | None = None,
+) -> Portable:
     r"""What leaves of a result, an estimator or a module.
 
     Arguments:
         thing: A result of any verb, or the folder that one was saved in, a fitted estimator of
             limbeck's, or a module.
-        input_shape: Of a module that does not tell, the shape of one row, such as (784,).
-        predict: Of a saved bag, your own function of (draw, x).
+        input_shape: The shape of one row, such as (784,), of a module that does not have it.
+            Default: None.
+        predict: Your own function of (draw, x), of a saved bag. Default: None.
     """
     if isinstance(thing, str | Path):
         from limbeck.loading import load
@@ -177,8 +251,8 @@ def portable(thing: Any, input_shape: Any = None, predict: Any = None) -> Portab
     thing = getattr(thing, "result_", thing)
     own = getattr(thing, "portable", None)
     if callable(own):
-        found: Portable = own()
-        return found
+        result: Portable = own()
+        return result
     if not isinstance(thing, nn.Module):
         expected = "a result of distill, compress, condense or normalize, or a torch module"
         raise ArgumentError("student", f"a {type(thing).__name__}", expected)
@@ -197,7 +271,7 @@ def _tensors(student: nn.Module, form: str | None) -> tuple[nn.Module, str | Non
     return Means(student, Head("")), "means"
 
 
-def shape_of(module: Any) -> tuple[int, ...] | None:
+def shape_of(module: object) -> tuple[int, ...] | None:
     r"""The shape of one row that a module of limbeck's own takes; None of any other."""
     if isinstance(module, Preprocessed):
         if module.encoder is not None:
@@ -217,16 +291,13 @@ def shape_of(module: Any) -> tuple[int, ...] | None:
     return None if members is None else shape_of(members)
 
 
-def _shape(given: Any) -> tuple[int, ...]:
-    sizes = (given,) if isinstance(given, int) else given
+def _shape(value: int | Sequence[int]) -> tuple[int, ...]:
+    sizes = (value,) if isinstance(value, int) else value
     try:
-        found = tuple(
-            whole_number("input_shape", size, "a whole number", least=1) for size in sizes
-        )
+        return tuple(whole_number("input_shape", size, "a whole number", least=1) for size in sizes)
     except (TypeError, ArgumentError):
         expected = "the shape of one row, such as (784,)"
-        raise ArgumentError("input_shape", repr(given), expected) from None
-    return found
+        raise ArgumentError("input_shape", repr(value), expected) from None
 
 
 def of_result(
@@ -254,10 +325,11 @@ def of_result(
     if shape is None and set(shapes) == {""}:
         shape = tuple(shapes[""])
     own = settings.get("student_output") or getattr(student, "output_form", None)
+    settings_shown = ("loss", "update", "schedule", "batch_size", "inputs", "seed", "device")
     about = {
         "verb": "normalize" if "normalization" in settings else verb,
         "doubts": list(doubts),
-        **{name: settings[name] for name in TOLD if settings.get(name) not in (None, "")},
+        **{name: settings[name] for name in settings_shown if settings.get(name) not in (None, "")},
         "steps": f"{result.steps:,}; {result.stop_reason}",
         "seconds": f"{result.seconds:.1f} ({result.ran_by})",
         **more.pop("about", {}),

@@ -13,14 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck import export
 from limbeck import outputs as forms
 from limbeck.compression.training import only_finite
 from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.export.portable import (
+    TOLERANCE,
+    check_agreement,
+    export_error,
+    quietly,
+    random_rows,
+    relative_difference,
+)
 from limbeck.tables.columns import Category, Column, Number
 from limbeck.tables.table import Table
 
-__all__ = ["Nodes", "Port", "feed", "feeds", "nodes", "port", "random_rows", "to_onnx"]
+__all__ = ["Nodes", "Port", "feed", "feeds", "nodes", "port", "to_onnx"]
 
 
 class Port(NamedTuple):
@@ -172,7 +179,6 @@ class Nodes:
 
 TASKS = ("classification", "multilabel", "regression")
 CORE = "student/"  # what all names inside the student's graph begin with
-CHECKED = 64  # random rows at which the file is compared with torch
 
 
 def to_onnx(
@@ -232,7 +238,7 @@ def to_onnx(
     return path
 
 
-def feeds(table: Table, df: Any) -> dict[str, np.ndarray[Any, Any]]:
+def feeds(table: Table, df: object) -> dict[str, np.ndarray[Any, Any]]:
     r"""What an ONNX file of a student of this table is given for a frame, by input."""
     return _feeds(table, table.encode(df))
 
@@ -259,27 +265,7 @@ class _Whole(nn.Module):
         return forms.columns(1 - p, p) if p.shape[1] == 1 else p
 
 
-def random_rows(table: Table, rows: int = CHECKED) -> dict[str, Tensor]:
-    r"""Rows as the table may have them, also missing and unknown ones."""
-    generator = torch.Generator().manual_seed(0)
-    batch: dict[str, Tensor] = {}
-    for column in table.varying:
-        if isinstance(column, Number):
-            noise = torch.randn(rows, generator=generator)
-            batch[column.key] = column.mean + column.scale * noise
-            if column.mask:
-                batch[column.mask] = torch.rand(rows, generator=generator) < 0.3
-        elif isinstance(column, Category):
-            takes = port(column)
-            codes = [*range(column.unknown)]
-            codes += [column.unknown] if takes.unknown is not None else []
-            codes += [column.gone] if column.missing else []
-            drawn = torch.randint(len(codes), (rows,), generator=generator)
-            batch[column.key] = torch.tensor(codes)[drawn]
-    return table.rounded(batch)
-
-
-def _labels(classes: Any, outputs: int) -> np.ndarray[Any, Any] | None:
+def _labels(classes: object, outputs: int) -> np.ndarray[Any, Any] | None:
     if classes is None:
         return None
     labels = np.asarray(np.asarray(classes).tolist())  # objects become what they are
@@ -294,16 +280,14 @@ def _traced(whole: _Whole, parts: tuple[Tensor, ...]) -> Any:
     r"""The ONNX model of torch's part."""
     rows = torch.export.Dim("batch")
     try:
-        with export.quietly():
+        with quietly():
             program: Any = torch.onnx.export(
                 whole, (parts,), dynamo=True, verbose=False, output_names=["answer"],
                 input_names=[f"part_{k}" for k in range(len(parts))],
                 dynamic_shapes=(tuple({0: rows} for _ in parts),),
             )  # fmt: skip
     except Exception as error:  # of the exporter's many kinds
-        reason = str(error.__cause__ or error).strip().partition("\n")[0]
-        who = type(whole.student).__name__
-        raise LimbeckError(f"export: torch cannot write {who} as ONNX ({reason})") from error
+        raise export_error(type(whole.student).__name__, "ONNX", error) from error
     return program.model_proto
 
 
@@ -394,7 +378,7 @@ def _feeds(table: Table, batch: dict[str, Tensor]) -> dict[str, np.ndarray[Any, 
     return {column.key: feed(column, batch) for column in table.varying}
 
 
-def _check(model: Any, expected: Tensor, given: dict[str, Any], task: str) -> None:
+def _check(model: Any, expected: Tensor, inputs: dict[str, np.ndarray], task: str) -> None:
     r"""Run the file, and compare it with torch before anything is written."""
     import onnxruntime
 
@@ -402,8 +386,5 @@ def _check(model: Any, expected: Tensor, given: dict[str, Any], task: str) -> No
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     name = "label" if task == "regression" else "probabilities"
-    found = torch.as_tensor(session.run([name], given)[0])
-    worst = (found - expected).abs().max().item() / (1 + expected.abs().max().item())
-    if not worst < export.TOLERANCE:
-        reason = f"disagrees with torch by {worst:.2g}"
-        raise LimbeckError(f"export: the ONNX file {reason}, and was not written")
+    answers = torch.as_tensor(session.run([name], inputs)[0])
+    check_agreement("ONNX file", relative_difference(answers, expected), TOLERANCE)

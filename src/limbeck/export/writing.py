@@ -2,71 +2,76 @@ r"""`export`: any result or module, to a file of the kind that its name says, wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from limbeck.errors import ArgumentError
-from limbeck.export.card import card_path, write_card
+from limbeck.export.card import card as card_text
+from limbeck.export.card import card_path
 from limbeck.export.numpy_predictor import numpy_files, places
-from limbeck.export.onnx_file import onnx_file
-from limbeck.export.portable import not_foreign, portable
-from limbeck.export.program import program_file
+from limbeck.export.portable import Portable, in_place, not_foreign, portable
+from limbeck.export.torch_files import onnx_file, program_file
 
 __all__ = ["FORMATS", "export", "kind_of"]
 
-FORMATS: dict[str, Any] = {"onnx": onnx_file, "pt2": program_file, "numpy": numpy_files}
-r"""What writes each format."""
+FORMATS: dict[str, Callable[[Portable, Path], float | None]] = {
+    "onnx": onnx_file,
+    "pt2": program_file,
+    "numpy": numpy_files,
+}
+r"""The function that writes each format; it gives the largest difference from torch."""
 
 SUFFIXES = {".onnx": "onnx", ".pt2": "pt2", ".npz": "numpy"}
 
-ACCEPTED = "a name that ends in .onnx, .pt2 or .npz, or a folder for NumPy"
-
 
 def export(
-    thing: Any,
+    thing: object,
     path: str | Path,
     format: str = "auto",
     *,
-    input_shape: Any = None,
-    predict: Callable[..., Any] | None = None,
-    report: Any = None,
+    input_shape: int | Sequence[int] | None = None,
+    predict: Callable[..., object] | None = None,
+    report: object = None,
     title: str | None = None,
     card: bool = True,
 ) -> Path:
     r"""Write a student for use without limbeck; it is run and compared with torch first.
 
-    What was written is given back: the file, or the folder.
+    Returns the path: the file, or the folder.
 
     Arguments:
         thing: A result of any verb, or the folder that one was saved in, a fitted estimator of
             limbeck's, or a module.
         path: `name.onnx` for ONNX, `name.pt2` for torch.export, `name.npz` (with `name.py`) or a
             folder (with predict.py and weights.npz) for plain NumPy.
-        format: "onnx", "pt2" or "numpy"; "auto" goes by the path. In a folder the first two write
-            student.onnx or student.pt2.
-        input_shape: Of a module that does not tell, the shape of one row, such as (784,).
-        predict: Of the folder of a condensed bag, your own function of (draw, x), which is not
-            saved with it; ready-made models are known.
-        report: What `result.report(...)` gave, whose figures go into the card.
-        title: The card's title.
-        card: Whether to write a model card (Markdown) beside it.
+        format: "onnx", "pt2" or "numpy". Default: "auto", by the path. In a folder the first two
+            write student.onnx or student.pt2.
+        input_shape: The shape of one row, such as (784,), of a module that does not have it.
+            Default: None.
+        predict: Your own function of (draw, x), for the folder of a condensed bag, which does not
+            hold it; ready-made models are known. Default: None.
+        report: What `result.report(...)` gave, whose figures go into the card. Default: None.
+        title: The card's title. Default: the student's kind.
+        card: Whether to write a model card (Markdown) beside it. Default: True.
     """
     path = Path(path)
-    found = kind_of(path, format)
-    if found != "numpy" and _folder(path):
-        path = path / f"student.{found}"
+    kind = kind_of(path, format)
+    if kind != "numpy" and _folder(path):
+        path = path / f"student.{kind}"
     if card:
-        not_foreign(card_path(path, found))
+        not_foreign(card_path(path, kind))
     leaving = portable(thing, input_shape, predict)
-    worst = FORMATS[found](leaving, path)
-    files = places(path) if found == "numpy" else (path,)
-    result = getattr(thing, "result_", thing)  # of an estimator
+    worst = FORMATS[kind](leaving, path)
+    files = places(path) if kind == "numpy" else (path,)
+    result: Any = getattr(thing, "result_", thing)  # of an estimator
     if isinstance(getattr(result, "exported", None), tuple):
         result.exported = files
     report = report.shipped(files) if hasattr(report, "shipped") else report
     if card:
-        write_card(leaving, path, found, worst, report=report, title=title)
+        text = card_text(leaving, path, kind, worst, report=report, title=title)
+        with in_place(card_path(path, kind)) as temporary:
+            Path(temporary).write_text(text, encoding="utf-8")
     return path
 
 
@@ -80,12 +85,13 @@ def kind_of(path: Path, format: str = "auto", argument: str = "path") -> str:
     """
     if format not in ("auto", *FORMATS):
         raise ArgumentError.unknown("format", format, ("auto", *FORMATS))
-    said = None if _folder(path) else SUFFIXES.get(path.suffix)
+    by_name = None if _folder(path) else SUFFIXES.get(path.suffix)
     if format == "auto":
-        if said is None and not _folder(path):
-            raise ArgumentError(argument, str(path), ACCEPTED)
-        return said or "numpy"
-    if said not in (None, format):
+        if by_name is None and not _folder(path):
+            expected = "a name that ends in .onnx, .pt2 or .npz, or a folder for NumPy"
+            raise ArgumentError(argument, str(path), expected)
+        return by_name or "numpy"
+    if by_name not in (None, format):
         ending = next(each for each, kind in SUFFIXES.items() if kind == format)
         received = f"{path}, and the format {format}"
         raise ArgumentError(argument, received, f"a name that ends in {ending}")

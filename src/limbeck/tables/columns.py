@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from limbeck.errors import ArgumentError, LimbeckError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "LIMIT",
@@ -26,14 +29,11 @@ __all__ = [
 TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 r"""Ticks a second of NumPy's units of time."""
 
+FEW_ROWS = 32
+r"""Rows up to which values are read one by one."""
+
 LIMIT = float(np.finfo(np.float32).max) / 4
 r"""The largest number that is taken, so that differences stay within float32."""
-
-ROWS = 32
-r"""Rows up to which values are looked at one by one."""
-
-NUMERIC = ("integer", "floating", "mixed-integer-float", "boolean", "empty")
-r"""What pandas calls objects that are numbers."""
 
 
 def pandas() -> Any:
@@ -45,42 +45,49 @@ def pandas() -> Any:
     return module
 
 
-def factorized(series: Any) -> tuple[np.ndarray[Any, Any], Any]:
-    r"""Places (n,) among the values that occur, −1 where they are missing; and these values.
+def factorized(series: pd.Series) -> tuple[np.ndarray[Any, Any], Any]:
+    r"""Indices (n,) into the values that occur, −1 where they are missing; and these values.
 
-    Each stands there once, but for a few rows, where looking for equals takes longer than it
-    saves. Lists and the like are a TypeError.
+    In up to `FEW_ROWS` rows equal values may come several times: this is faster. Lists and the
+    like are a TypeError.
     """
-    pd = pandas()
-    if len(series) > ROWS:
-        found: tuple[np.ndarray[Any, Any], Any] = pd.factorize(series)
-        return found
+    module = pandas()
+    if len(series) > FEW_ROWS:
+        result: tuple[np.ndarray[Any, Any], Any] = module.factorize(series)
+        return result
     places, values = list[int](), list[Any]()
     for value in series.tolist():  # quicker, if they are few
         hash(value)
-        gone = pd.isna(value) is True
+        gone = module.isna(value) is True
         places.append(-1 if gone else len(values))
         values += [] if gone else [value]
     return np.array(places, int), values
 
 
-def measured(series: Any, date: bool, argument: str) -> np.ndarray[Any, Any]:
+def measured(series: pd.Series, date: bool, argument: str) -> np.ndarray[Any, Any]:
     r"""Float64 (n,) of a series of numbers, or seconds since 1970 of dates; NaN where missing."""
-    pd = pandas()
+    module = pandas()
     if date:
-        if not isinstance(series.dtype, np.dtype | pd.DatetimeTZDtype) or series.dtype.kind != "M":
+        if (
+            not isinstance(series.dtype, np.dtype | module.DatetimeTZDtype)
+            or series.dtype.kind != "M"
+        ):
             received = f"values of dtype {series.dtype}"
             raise ArgumentError(argument, received, "dates: pandas.to_datetime makes them")
-        if isinstance(series.dtype, pd.DatetimeTZDtype):
+        if isinstance(series.dtype, module.DatetimeTZDtype):
             series = series.dt.tz_convert("UTC").dt.tz_localize(None)
         ticks = TICKS[series.dt.unit]
         whole = series.to_numpy().view(np.int64)
         return np.where(series.isna(), np.nan, whole // ticks + whole % ticks / ticks)
     plain = isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf"
-    if not plain and (not pd.api.types.is_numeric_dtype(series.dtype) or series.dtype.kind == "c"):
-        found = pd.api.types.infer_dtype(series, skipna=True)  # NumPy would read strings as numbers
-        if found not in NUMERIC:
-            raise ArgumentError(argument, f"{found} values ({series.dtype})", "numbers")
+    if not plain and (
+        not module.api.types.is_numeric_dtype(series.dtype) or series.dtype.kind == "c"
+    ):
+        kind = module.api.types.infer_dtype(
+            series, skipna=True
+        )  # NumPy would read strings as numbers
+        if kind not in ("integer", "floating", "mixed-integer-float", "boolean", "empty"):
+            raise ArgumentError(argument, f"{kind} values ({series.dtype})", "numbers")
     gaps = {} if plain else {"na_value": np.nan}
     values = np.asarray(series.to_numpy(dtype=np.float64, **gaps))
     if np.isinf(values).any():
@@ -129,7 +136,7 @@ class Column:
         r"""The names of its tensors."""
         return () if self.constant else (self.key,)
 
-    def encode(self, series: Any) -> dict[str, np.ndarray[Any, Any]]:
+    def encode(self, series: pd.Series) -> dict[str, np.ndarray[Any, Any]]:
         r"""Arrays (n,) by key of a pandas series of such values."""
         raise NotImplementedError
 
@@ -142,7 +149,7 @@ class Column:
         return {"type": type(self).__name__} | dataclasses.asdict(self)
 
     def _refuse_gaps(self, gone: np.ndarray[Any, Any]) -> NoReturn:
-        r"""A missing value says something only where the student has seen some."""
+        # a student that was trained without missing values cannot use them
         first = int(gone.argmax())
         received = f"{int(gone.sum())} missing values, the first in row {first}"
         expected = "none, as in the data that the student was made with: fill them in first"
@@ -193,7 +200,7 @@ class Number(Column):
         r"""Whether values are whole numbers, if only as floats, as pandas keeps those with gaps."""
         return self.step > 0 and self.kind != "date"
 
-    def encode(self, series: Any) -> dict[str, np.ndarray[Any, Any]]:
+    def encode(self, series: pd.Series) -> dict[str, np.ndarray[Any, Any]]:
         raw = measured(series, self.kind == "date", self.argument)
         if self.kind == "date" and (", " in str(series.dtype)) != (", " in self.dtype):
             raise ArgumentError(self.argument, f"dates of {series.dtype}", f"{self.dtype}")
@@ -228,7 +235,7 @@ class Category(Column):
     r"""One of K categories: int64 codes (n,) from 0 to K − 1; K is unknown, K + 1 is missing.
 
     A missing value where the data had none is refused. In frames, unknown is the most frequent
-    category, which any teacher can eat.
+    category, which any teacher takes.
 
     Arguments:
         categories: The values: all strings, all whole numbers, all floats or all booleans.
@@ -252,9 +259,9 @@ class Category(Column):
         r"""The code of a missing value."""
         return len(self.categories) + 1
 
-    def encode(self, series: Any) -> dict[str, np.ndarray[Any, Any]]:
+    def encode(self, series: pd.Series) -> dict[str, np.ndarray[Any, Any]]:
         try:
-            found, distinct = factorized(series)
+            indices, distinct = factorized(series)
         except TypeError:
             raise ArgumentError(self.argument, "values that are no scalars", "categories") from None
         text = any(isinstance(value, str) for value in self.categories)
@@ -265,10 +272,10 @@ class Category(Column):
                 kind = "strings" if text else f"values such as {self.categories[0]!r}"
                 raise ArgumentError(self.argument, f"the value {value!r}", f"{kind}, as before")
             codes.append(known.get(value, self.unknown))
-        if not self.missing and (found < 0).any():
-            self._refuse_gaps(found < 0)
+        if not self.missing and (indices < 0).any():
+            self._refuse_gaps(indices < 0)
         codes.append(self.gone)
-        return {self.key: np.asarray(codes, np.int64)[found]}
+        return {self.key: np.asarray(codes, np.int64)[indices]}
 
     def decode(self, parts: Mapping[str, np.ndarray[Any, Any]], n: int) -> Any:
         codes = np.full(n, self.frequent) if self.constant else parts[self.key]
@@ -291,13 +298,11 @@ class Category(Column):
         return pd.Series(choices[codes], dtype=self.dtype)
 
 
-KINDS: dict[str, type[Column]] = {"Number": Number, "Category": Category}
-
-
 def column_of(spec: Mapping[str, Any]) -> Column:
     r"""The column that a spec describes."""
     fields = dict(spec)
-    kind = KINDS.get(fields.pop("type", ""))
+    kinds: dict[str, type[Column]] = {"Number": Number, "Category": Category}
+    kind = kinds.get(fields.pop("type", ""))
     if kind is None or set(fields) != {field.name for field in dataclasses.fields(kind)}:
         raise ArgumentError("spec", dict(spec), "what Table.spec() gives")
     if "categories" in fields:

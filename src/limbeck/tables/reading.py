@@ -1,45 +1,29 @@
-r"""Which kind of column a pandas series is."""
+r"""Which kind of column a pandas series is, and which whole numbers look like codes."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
 from limbeck.errors import ArgumentError
 from limbeck.tables.columns import TICKS, Category, Column, Number, measured, pandas
 
-__all__ = ["read"]
+if TYPE_CHECKING:
+    import pandas as pd
 
-FEW = 20
-r"""So many different strings are categories, however few the rows."""
-
-SHARE = 0.5
-r"""Different strings, as a share of all, from which they look like ids or free text."""
-
-NARROW = 1000
-r"""How many times its range a number may be away from zero before float32 lacks digits."""
-
-FARTHEST = 20
-r"""Deviations from the mean that the farthest value may have, once scaled."""
-
-UNITS = (86400, 3600, 60, 1)
-r"""Seconds that dates may differ by whole multiples of."""
+__all__ = ["code_like", "read"]
 
 OBJECTS = {
     "string": "category", "boolean": "flag", "integer": "whole number", "floating": "number",
     "mixed-integer-float": "number", "empty": "nothing",
 }  # fmt: skip
-r"""Kinds of columns of Python objects, by what pandas finds in them."""
-
-ACCEPTED = (
-    "numbers, booleans, strings, dates or categories of these: convert the column with "
-    ".astype(str), pandas.to_numeric or pandas.to_datetime, or leave it out with "
-    "limbeck.Table(df, drop=…)"
-)
+r"""Kinds of columns of Python objects, by the type that pandas infers."""
 
 
-def read(series: Any, name: str | int, key: str, mask: str, category: bool) -> Column:
+def read(series: pd.Series, name: str | int, key: str, mask: str, category: bool) -> Column:
     r"""The column that a series is.
 
     Arguments:
@@ -47,7 +31,7 @@ def read(series: Any, name: str | int, key: str, mask: str, category: bool) -> C
         name: Its name in the frame.
         key: Its name among tensors.
         mask: The key of its mask, if it turns out to need one.
-        category: Whether the user wants its values as categories.
+        category: Whether the user chose to take its values as categories.
     """
     argument = f"df[{name!r}]"
     kind = _kind(series, argument)
@@ -55,7 +39,8 @@ def read(series: Any, name: str | int, key: str, mask: str, category: bool) -> C
     gone = series.isna().to_numpy()
     about: dict[str, Any] = {"name": name, "key": key, "dtype": dtype, "missing": int(gone.sum())}
     if dtype == "object" and gone.any():
-        about["marker"] = _marker(series.to_numpy()[gone][0])
+        first = series.to_numpy()[gone][0]
+        about["marker"] = "None" if first is None else "NA" if first is pandas().NA else "nan"
     if kind == "categorical":
         return _categorical(series, argument, about)
     if gone.all():
@@ -65,10 +50,10 @@ def read(series: Any, name: str | int, key: str, mask: str, category: bool) -> C
     return _number(series, argument, about, kind, mask)
 
 
-def _kind(series: Any, argument: str) -> str:
-    pd = pandas()
-    dtype, types = series.dtype, pd.api.types
-    if isinstance(dtype, pd.CategoricalDtype):
+def _kind(series: pd.Series, argument: str) -> str:
+    module = pandas()
+    dtype, types = series.dtype, module.api.types
+    if isinstance(dtype, module.CategoricalDtype):
         return "categorical"
     if types.is_bool_dtype(dtype):
         return "flag"
@@ -76,12 +61,17 @@ def _kind(series: Any, argument: str) -> str:
         return "whole number"
     if types.is_float_dtype(dtype):
         return "number"
-    if isinstance(dtype, np.dtype | pd.DatetimeTZDtype) and dtype.kind == "M":
+    if isinstance(dtype, np.dtype | module.DatetimeTZDtype) and dtype.kind == "M":
         return "date"
-    found = types.infer_dtype(series, skipna=True) if types.is_string_dtype(dtype) else str(dtype)
-    if found not in OBJECTS:
-        raise ArgumentError(argument, f"values of kind {found}", ACCEPTED)
-    return OBJECTS[found]
+    kind = types.infer_dtype(series, skipna=True) if types.is_string_dtype(dtype) else str(dtype)
+    if kind not in OBJECTS:
+        expected = (
+            "numbers, booleans, strings, dates or categories of these: convert the column with "
+            ".astype(str), pandas.to_numeric or pandas.to_datetime, or leave it out with "
+            "limbeck.Table(df, drop=…)"
+        )
+        raise ArgumentError(argument, f"values of kind {kind}", expected)
+    return OBJECTS[kind]
 
 
 def _name(dtype: Any) -> str:
@@ -90,15 +80,11 @@ def _name(dtype: Any) -> str:
     return f"string[{dtype.storage}]" if name == "string" else name
 
 
-def _marker(value: Any) -> str:
-    return "None" if value is None else "NA" if value is pandas().NA else "nan"
-
-
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _categorical(series: Any, argument: str, about: dict[str, Any]) -> Category:
+def _categorical(series: pd.Series, argument: str, about: dict[str, Any]) -> Category:
     r"""The column of a categorical dtype, whose categories are all kept, used or not."""
     dtype = series.dtype
     categories = tuple(map(_plain, dtype.categories))
@@ -118,14 +104,15 @@ def _categorical(series: Any, argument: str, about: dict[str, Any]) -> Category:
 
 
 def _category(
-    series: Any, argument: str, about: dict[str, Any], kind: str, wanted: bool
+    series: pd.Series, argument: str, about: dict[str, Any], kind: str, chosen: bool
 ) -> Category:
     counts = series.value_counts()  # without missing ones, the most frequent first
     values = [_plain(value) for value in counts.index]
     _check(values, argument)
     present = int(counts.sum())
-    if kind == "category" and not wanted and len(values) > max(FEW, SHARE * present):
-        name, dates = about["name"], _are_dates(values[:FEW])
+    # 20 different strings are categories, however few the rows; half of all look like ids
+    if kind == "category" and not chosen and len(values) > max(20, 0.5 * present):
+        name, dates = about["name"], _are_dates(values[:20])
         like = "dates" if dates else "ids or free text"
         way = f"dates of pandas.to_datetime({argument}), with a teacher that takes them, or "
         raise ArgumentError(
@@ -147,11 +134,11 @@ def _category(
 
 def _are_dates(values: list[str]) -> bool:
     r"""Whether strings are dates as ISO 8601 writes them, such as 2020-02-29."""
-    found = pandas().to_datetime(pandas().Series(values), format="ISO8601", errors="coerce")
-    return bool(found.notna().all()) and all("-" in value for value in values)
+    dates = pandas().to_datetime(pandas().Series(values), format="ISO8601", errors="coerce")
+    return bool(dates.notna().all()) and all("-" in value for value in values)
 
 
-def _check(values: Any, argument: str) -> None:
+def _check(values: Iterable[object], argument: str) -> None:
     kinds = {type(value) for value in values}
     if not kinds <= {str, int, float, bool} or len(kinds) > 1:
         received = "categories of type " + ", ".join(sorted(kind.__name__ for kind in kinds))
@@ -159,7 +146,9 @@ def _check(values: Any, argument: str) -> None:
         raise ArgumentError(argument, received, expected)
 
 
-def _number(series: Any, argument: str, about: dict[str, Any], kind: str, mask: str) -> Number:
+def _number(
+    series: pd.Series, argument: str, about: dict[str, Any], kind: str, mask: str
+) -> Number:
     values = measured(series, kind == "date", argument)
     values = values[~np.isnan(values)]
     constant = bool((values == values[0]).all()) and not about["missing"]
@@ -188,14 +177,16 @@ def _number(series: Any, argument: str, about: dict[str, Any], kind: str, mask: 
         # pandas keeps whole numbers with gaps as floats
         grid = {"low": -(2.0**53), "high": 2.0**53, "step": 1.0}
         origin = float(np.rint((low + high) / 2)) if top > 2**24 else 0.0
-    elif constant or (top > NARROW * spread and _numpy(series.dtype, kind).itemsize > 4):
+    # float32 lacks digits, if a number is 1,000 times its range away from zero
+    elif constant or (top > 1000 * spread and _numpy(series.dtype, kind).itemsize > 4):
         origin = low + spread / 2
     step = grid.get("step", 0.0)
     values = values - origin
     if not constant:
         values = values.astype(np.float32).astype(np.float64)
     median, mean = float(np.median(values)), float(values.mean())
-    deviation = max(float(values.std()), float(np.abs(values - mean).max()) / FARTHEST)
+    # once scaled, no value is farther than 20 deviations from the mean
+    deviation = max(float(values.std()), float(np.abs(values - mean).max()) / 20)
     return Number(
         **about,
         **grid,
@@ -216,11 +207,60 @@ def _numpy(dtype: Any, kind: str) -> np.dtype[Any]:
     return np.dtype(getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", dtype)))
 
 
-def _step(series: Any, ticks: int) -> float:
+def _step(series: pd.Series, ticks: int) -> float:
     r"""The longest unit of time that dates differ by whole multiples of, in seconds."""
     whole = series[series.notna()].astype(np.int64).to_numpy()
     if not (whole % ticks).any():
         apart = whole - whole[0]
-        return next(unit for unit in UNITS if not (apart % (unit * ticks)).any())
+        units = (86400, 3600, 60, 1)
+        return next(unit for unit in units if not (apart % (unit * ticks)).any())
     parts = (part for part in (10**3, 10**6, 10**9) if part <= ticks)
     return 1 / next(part for part in parts if not (whole % (ticks // part)).any())
+
+
+def code_like(columns: list[Column], x: dict[str, Tensor], targets: np.ndarray) -> list[str | int]:
+    r"""Names of the columns of whole numbers that look like codes.
+
+    They have few different values for the number of rows, and no order shows: from one value to the
+    next, the mean of the teacher's predictions (n, K) goes up and down, and not by chance.
+    """
+    whole = [c for c in columns if isinstance(c, Number) and c.counts]
+    if len(whole) > 100:  # such tables hold pixels or counts
+        return []
+    return [column.name for column in whole if _is_code(column, x, targets)]
+
+
+def _is_code(column: Number, x: dict[str, Tensor], targets: np.ndarray) -> bool:
+    values, y = x[column.key].numpy(), targets
+    if column.mask is not None:
+        there = ~x[column.mask].numpy()
+        values, y = values[there], y[there]
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    common = np.flatnonzero(count >= 5)
+    rows = int(count[common].sum())
+    few = 4 <= len(common) <= rows / 10  # counts and amounts mostly have more values
+    if not few or rows < 0.9 * len(values):  # a tail of rare values is one of amounts
+        return False
+    count = count[common]
+    sums = np.stack([np.bincount(place, column)[common] for column in y.T], 1)
+    squares = np.stack([np.bincount(place, column**2)[common] for column in y.T], 1)
+    mean = sums / count[:, None]  # (values, K)
+    error = np.sqrt(np.maximum(squares / count[:, None] - mean**2, 0) / count[:, None])
+    output = int((mean.std(0) / np.maximum(y.std(0), np.finfo(float).tiny)).argmax())
+    turns = _turns(mean[:, output], error[:, output])
+    return turns >= max(2, 0.2 * len(common))  # by chance there are 0.67 turns a value
+
+
+def _turns(mean: np.ndarray, error: np.ndarray) -> int:
+    r"""How often a curve turns up or down, without changes that are small or noise."""
+    steep = 0.15 * float(mean.max() - mean.min())
+    turns, direction, last = 0, 0, 0
+    for k in range(1, len(mean)):
+        change = mean[k] - mean[last]
+        sign = 1 if change > 0 else -1
+        if sign == direction:  # farther the same way
+            last = k
+        elif abs(change) > max(steep, 3 * np.hypot(error[k], error[last])):
+            turns += direction != 0
+            direction, last = sign, k
+    return turns

@@ -19,9 +19,9 @@ from limbeck.errors import ArgumentError
 from limbeck.inputs.munge import Munge
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.tables.columns import Category, Column, Number, column_of, pandas
-from limbeck.tables.reading import read
+from limbeck.tables.reading import code_like, read
 
-__all__ = ["Table", "TableMunge", "as_frame"]
+__all__ = ["Table", "TableMunge", "as_frame", "code_note"]
 
 
 class TableMunge(Munge):
@@ -35,9 +35,9 @@ class TableMunge(Munge):
     Arguments:
         table: The table.
         parts: The rows, as `table.encode` gives them.
-        swap: The probability that a column is replaced.
-        local_variance: The divisor of the standard deviation.
-        seed: The generator's seed; None takes the seed of the distillation.
+        swap: The probability that a column is replaced. Default: 0.5.
+        local_variance: The divisor of the standard deviation. Default: 1.
+        seed: The generator's seed. Default: None, the seed of the distillation.
     """
 
     def __init__(
@@ -75,10 +75,6 @@ def _distinct(parts: dict[str, Tensor], column: Number) -> int:
     return len((values if column.mask is None else values[~parts[column.mask]]).unique())
 
 
-SHOWN = 30
-r"""How many columns `repr` shows."""
-
-
 class Table:
     r"""What the columns of a data frame are.
 
@@ -93,8 +89,8 @@ class Table:
     Arguments:
         df: A pandas data frame; a Polars one is converted, and frames come back as pandas.
         categories: Columns to take as categories: numbers that are codes, or strings of which
-            there are so many that they look like ids.
-        drop: Columns to leave out, of the frames for the teacher, too.
+            there are so many that they look like ids. Default: none.
+        drop: Columns to leave out, of the frames for the teacher, too. Default: none.
 
     Attributes:
         columns: The columns, in order.
@@ -106,24 +102,24 @@ class Table:
     ) -> None:
         frame = as_frame(df)
         _check_names(frame)
-        wanted, left_out = _listed(categories), _listed(drop)
-        for argument, names in (("categories", wanted), ("drop", left_out)):
-            if unknown := [name for name in names if name not in frame.columns]:
+        chosen, dropped = _listed(categories), _listed(drop)
+        for argument, listed in (("categories", chosen), ("drop", dropped)):
+            if unknown := [name for name in listed if name not in frame.columns]:
                 raise ArgumentError.unknown(argument, unknown[0], map(str, frame.columns))
-        kept = [name for name in frame.columns if name not in left_out]
-        if not kept or not len(frame):
-            received = f"a frame of {len(frame)} rows and {len(kept)} columns"
+        names = [name for name in frame.columns if name not in dropped]
+        if not names or not len(frame):
+            received = f"a frame of {len(frame)} rows and {len(names)} columns"
             raise ArgumentError("df", received, "one row and one column or more")
-        taken = {str(name) for name in kept}
+        taken = {str(name) for name in names}
         self.rows = len(frame)
         self.columns: list[Column] = []
-        for name in kept:
+        for name in names:
             plain = name.item() if isinstance(name, np.generic) else name
             mask = f"{name}__missing"
             while mask in taken:
                 mask += "_"
             taken.add(mask)
-            column = read(frame[name], plain, str(name), mask, name in wanted)
+            column = read(frame[name], plain, str(name), mask, name in chosen)
             self.columns.append(column)
         if not self.varying:
             raise ArgumentError("df", "columns that are all constant", "one that varies, or more")
@@ -137,7 +133,7 @@ class Table:
         r"""For each tensor the column that it belongs to: a mask goes with its values."""
         return {key: column.key for column in self.columns for key in column.keys}
 
-    def encode(self, df: Any) -> dict[str, Tensor]:
+    def encode(self, df: object) -> dict[str, Tensor]:
         r"""The tensors (n,) of a frame, by column; further columns of the frame are ignored.
 
         A missing value in a column where the data had none is refused. A category that the data
@@ -146,7 +142,7 @@ class Table:
         parts = self.encode_exactly(df)
         return {k: t.float() if t.is_floating_point() else t for k, t in parts.items()}
 
-    def encode_exactly(self, df: Any) -> dict[str, Tensor]:
+    def encode_exactly(self, df: object) -> dict[str, Tensor]:
         r"""The same with numbers in float64, which holds them as they are in the frame."""
         frame = as_frame(df)
         times = Counter(frame.columns)
@@ -157,8 +153,8 @@ class Table:
         for column in self.varying:
             if times[column.name] > 1:
                 raise ArgumentError("df", f"{column.name!r} more than once", "different names")
-            found = column.encode(frame[column.name])
-            parts |= {key: torch.from_numpy(array) for key, array in found.items()}
+            arrays = column.encode(frame[column.name])
+            parts |= {key: torch.from_numpy(array) for key, array in arrays.items()}
         return parts
 
     def to_frame(self, batch: Mapping[str, Any]) -> Any:
@@ -166,7 +162,7 @@ class Table:
 
         Whole numbers and dates are rounded to what the column holds (whole numbers; days, if all
         dates were days) and limited by nothing but its dtype. An unknown category becomes the
-        most frequent one, which any teacher can eat.
+        most frequent one, which any teacher takes.
         """
         parts = {key: _array(batch, key) for key in self.groups()}
         n = len(next(iter(parts.values())))
@@ -202,9 +198,10 @@ class Table:
         r"""A module from the tensors to features (n, width), to be trained with the student.
 
         Arguments:
-            embed: "auto" has one indicator a category up to 16 of them, and else an embedding of
-                a size that grows with their number; a number is that size; "one_hot" embeds none.
-            generator: Where embeddings are drawn from; None draws the same ones each time.
+            embed: The size of embeddings, or "one_hot" for none. Default: "auto", one indicator
+                a category up to 16 of them, and else an embedding of a size that grows with their
+                number.
+            generator: Of the embeddings. Default: None, the same ones each time.
         """
         numbers = [c for c in self.varying if isinstance(c, Number)]
         categories = [c for c in self.varying if isinstance(c, Category)]
@@ -252,20 +249,36 @@ class Table:
             table.add_column(
                 heading, justify="right" if heading in ("missing", "categories") else "left"
             )
-        for column in self.columns[:SHOWN]:
+        shown = 30
+        for column in self.columns[:shown]:
             codes = f"{len(column.categories):,}" if isinstance(column, Category) else ""
             kind = "whole number" if getattr(column, "counts", False) else column.kind
             kind = f"{kind}, constant" if column.constant else kind
             cells = (str(column.name), kind, column.dtype, f"{column.missing:,}", codes)
             table.add_row(*map(Text, cells))
-        if len(self.columns) > SHOWN:
-            table.add_row(f"and {len(self.columns) - SHOWN:,} more")
+        if len(self.columns) > shown:
+            table.add_row(f"and {len(self.columns) - shown:,} more")
         console = Console(width=100, record=True, file=io.StringIO())
         console.print(table)
         return console.export_text().rstrip()
 
 
-def as_frame(df: Any) -> Any:
+def code_note(table: Table, x: dict[str, Tensor], targets: np.ndarray) -> str | None:
+    r"""A note on the columns that look like codes; None if no column does."""
+    names = code_like(table.varying, x, targets)
+    if not names:
+        return None
+    some = ", ".join(map(repr, names[:3]))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    which = "columns" if len(names) > 1 else "column"
+    they = "they look like codes, but are" if len(names) > 1 else "it looks like a code, but is"
+    return (
+        f"Note: {which} {some}{more}: {they} taken as continuous numbers; "
+        f"table=limbeck.Table(X, categories={names[:3]}) takes them as categories."
+    )
+
+
+def as_frame(df: object) -> Any:
     r"""A frame of pandas; one of Polars is converted."""
     pd = pandas()
     if not isinstance(df, pd.DataFrame) and hasattr(df, "to_pandas"):

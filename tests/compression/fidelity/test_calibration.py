@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.calibration import calibration_curve
 
-from limbeck.compression.fidelity import calibration
-from limbeck.compression.fidelity.calibration import calibration_errors, curve, outcomes
+from limbeck.compression.fidelity import measures
+from limbeck.compression.fidelity.measures import calibration_errors, curve, outcomes
 
 
 def sample(n, seed, power=1.0):
@@ -38,7 +38,7 @@ def by_hand(found, bins=15):
 
 def test_outcomes_are_of_the_most_probable_class_and_of_every_label():
     p = np.array([[0.7, 0.3], [0.4, 0.6]])
-    confidence, right = outcomes("classification", p, np.array([1, 1]))
+    confidence, right = outcomes("classification", p, np.array([[0, 1], [0, 1]]))
     np.testing.assert_array_equal(confidence, [[0.7], [0.6]])
     np.testing.assert_array_equal(right, [[0], [1]])
     confidence, right = outcomes("multilabel", p, np.array([[0, 1], [1, 0]]))
@@ -127,7 +127,7 @@ def test_many_examples_are_resampled_in_blocks(monkeypatch):
     order = np.argsort(found[1].ravel(), kind="stable")  # rows in an order that means something
     found = found[0][order], found[1][order]
     one = error(found, resamples=2000)
-    monkeypatch.setattr(calibration, "BLOCKS", 300)
+    monkeypatch.setattr(measures, "MAX_BLOCKS", 300)
     blocks = error(found, resamples=2000)
     assert blocks.value == pytest.approx(one.value)
     assert blocks.std_error == pytest.approx(one.std_error, rel=0.15)

@@ -88,12 +88,11 @@ def test_what_is_kept_is_a_ratio_with_an_error_that_covers():
 
 
 def _kept(teacher, student, baseline, y):
-    from limbeck.compression.fidelity.calibration import aligned
-    from limbeck.compression.fidelity.rare_classes import RareClasses
-    from limbeck.compression.fidelity.report import kept
+    from limbeck.compression.fidelity.comparison import align
+    from limbeck.compression.fidelity.rare_classes import RareClasses, retention
 
-    found = aligned("classification", {"teacher": teacher, "student": student}, y)
-    return kept(found, RareClasses())[1]["accuracy"]
+    data = align("classification", {"teacher": teacher, "student": student}, y)
+    return retention(data, RareClasses())[1]["accuracy"]
 
 
 def test_without_labels_faithfulness_is_all_there_is():

@@ -288,7 +288,10 @@ def test_numbers_may_be_categories():
 
 def test_ids_are_refused_unless_the_user_says_so():
     df = pd.DataFrame({"id": [f"user {k}" for k in range(30)], "x": range(30)})
-    message = r"df\['id'\]: expected .*drop=\['id'\].*categories=\['id'\].*, got 30 different strings in 30 rows"
+    message = (
+        r"df\['id'\]: expected .*drop=\['id'\].*categories=\['id'\].*"
+        r", got 30 different strings in 30 rows"
+    )
     with pytest.raises(lb.ArgumentError, match=message):
         Table(df)
     assert [column.name for column in Table(df, drop="id").columns] == ["x"]

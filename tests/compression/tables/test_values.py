@@ -28,7 +28,7 @@ def test_few_rows_and_many_have_the_same_values(name, monkeypatch):
         return [None if place < 0 else distinct[place] for place in places]
 
     few = spelled()
-    monkeypatch.setattr(values, "ROWS", 0)
+    monkeypatch.setattr(values, "FEW_ROWS", 0)
     assert few == spelled()
     assert [value is None for value in few] == series.isna().tolist()
 

@@ -1,22 +1,34 @@
-r"""A student beside its teacher: measures and their differences, all with errors."""
+r"""A student beside its teacher: predictions on the same rows, their measures and differences."""
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from limbeck.compression.fidelity.calibration import Aligned, calibration_errors, outcomes
-from limbeck.compression.fidelity.measures import MEASURES, Figure, mean, measured
+from limbeck import outputs as forms
+from limbeck.compression.fidelity.measures import (
+    MEASURES,
+    Figure,
+    calibration_errors,
+    mean,
+    measure_rows,
+    outcomes,
+)
 from limbeck.errors import ArgumentError
 
 __all__ = [
+    "ERRORS",
     "SMALL",
+    "TASKS",
     "Comparison",
+    "Predictions",
+    "align",
     "by_column",
     "by_group",
     "compare",
@@ -25,20 +37,277 @@ __all__ = [
     "worse",
 ]
 
+TASKS = ("classification", "multilabel", "regression")
+
 SMALL = 10
-r"""Groups of fewer rows are pooled: their errors would say little."""
+r"""Groups of fewer rows are pooled, since their errors would be too large."""
 
-DISTINCT = 10
-r"""Columns of more distinct numbers than this are cut into quartiles."""
-
-MISSING = "missing"
+ERRORS = 3.0
+r"""Paired standard errors from which a student is called worse in a subgroup."""
 
 
-def subgroups(columns: Mapping[str, Any], n: int) -> dict[str, dict[str, np.ndarray]]:
+class Predictions(NamedTuple):
+    r"""Predictions of several models on the same rows.
+
+    Attributes:
+        task: One of `TASKS`.
+        by_model: Probabilities or values (n, K) of "teacher", "student" and perhaps "baseline".
+        y: Labels (n, K) of 0 and 1, of a classifier with a single 1 in a row, or values; or None.
+        classes: K names, of classes, labels or targets.
+    """
+
+    task: str
+    by_model: dict[str, np.ndarray]
+    y: np.ndarray | None
+    classes: list[Any]
+
+    @property
+    def truth(self) -> np.ndarray:
+        r"""The labels, or without them the teacher's predictions, (n, K)."""
+        return self.by_model["teacher"] if self.y is None else self.y
+
+    def rows(self, model: str) -> dict[str, np.ndarray]:
+        r"""Arrays (n,) of a model's measures; the teacher is not compared with itself."""
+        teacher = None if model == "teacher" else self.by_model["teacher"]
+        return measure_rows(self.task, self.by_model[model], self.y, teacher)
+
+    def decisions(self, p: np.ndarray) -> np.ndarray:
+        r"""The most probable class, or the labels above one half, as booleans (n, K)."""
+        if self.task == "classification":
+            return p.argmax(1)[:, None] == np.arange(p.shape[1])
+        return p > 0.5
+
+    def select(self, rows: np.ndarray | slice, columns: slice = slice(None)) -> Predictions:
+        r"""Some of the rows, or some of the labels or targets."""
+        by_model = {model: p[rows, columns] for model, p in self.by_model.items()}
+        y = None if self.y is None else self.y[rows, columns]
+        return Predictions(self.task, by_model, y, self.classes[columns])
+
+
+def align(
+    task: str,
+    by_model: Mapping[str, object],
+    y: object = None,
+    classes: Sequence[Hashable] | None = None,
+) -> Predictions:
+    r"""Check predictions and labels against each other, and bring them into one form.
+
+    One column of a classifier of two classes is the probability of the second. Probabilities that
+    are off by rounding are clipped, and a classifier's rescaled to sum to one.
+
+    Arguments:
+        task: One of `TASKS`.
+        by_model: Predictions by model; None is left out.
+        y: Labels as in `classes`, (n, K) of 0 and 1, or values. Default: None, no labels.
+        classes: K names. Default: None, 0 … K − 1.
+    """
+    if task not in TASKS:
+        raise ArgumentError.unknown("task", task, TASKS)
+    names = None if classes is None else np.asarray(classes).tolist()
+    arrays = {
+        model: _predictions(model, values, task, names)
+        for model, values in by_model.items()
+        if values is not None
+    }
+    first = next(iter(arrays.values()))
+    for model, p in arrays.items():
+        if p.shape != first.shape:
+            expected = f"{first.shape}, as of the {next(iter(arrays))}"
+            raise ArgumentError(model, f"shape {p.shape}", expected)
+    n, outputs = first.shape
+    names = list(range(outputs)) if names is None else names
+    if len(names) != outputs or len(set(map(str, names))) != outputs:
+        expected = f"{outputs} different names, one for each column"
+        raise ArgumentError("classes", f"{names}", expected)
+    return Predictions(task, arrays, None if y is None else _labels(y, task, n, names), names)
+
+
+def _predictions(model: str, values: object, task: str, names: list[Any] | None) -> np.ndarray:
+    p = _array(values)
+    if p.dtype.kind not in "biuf" or p.ndim not in (1, 2) or not p.size:
+        received = f"shape {p.shape} of {p.dtype}"
+        raise ArgumentError(model, received, "numbers, a row for each example and one or more rows")
+    p = _finite(model, p.reshape(len(p), -1))
+    if task == "regression":
+        return p
+    independent = task == "multilabel"
+    forms.check_probabilities(torch.from_numpy(p.reshape(-1, 1) if independent else p), model)
+    p = p.clip(0, 1)
+    if independent:
+        return p
+    if p.shape[1] == 1 and (names is None or len(names) == 2):
+        p = np.hstack([1 - p, p])
+    return p / p.sum(1, keepdims=True) if p.shape[1] > 1 else np.ones_like(p)
+
+
+def _labels(y: object, task: str, n: int, names: list[Any]) -> np.ndarray:
+    values = _array(y.toarray() if hasattr(y, "toarray") else y)
+    if task == "classification":
+        if values.size != n or values.ndim > 2:
+            raise ArgumentError("y", f"shape {values.shape}", f"one label for each row, ({n},)")
+        codes = {name: code for code, name in enumerate(names)}
+        labels = values.ravel().tolist()
+        if unknown := sorted({repr(label) for label in labels if label not in codes}):
+            expected = f"labels among {names[:12]}{' …' * (len(names) > 12)}, as in classes"
+            raise ArgumentError("y", ", ".join(unknown[:5]), expected)
+        one_hot = np.zeros((n, len(names)))
+        one_hot[np.arange(n), [codes[label] for label in labels]] = 1
+        return one_hot
+    shape = (n, len(names))
+    if values.dtype.kind not in "biuf" or values.reshape(len(values), -1).shape != shape:
+        raise ArgumentError("y", f"shape {values.shape} of {values.dtype}", f"numbers, {shape}")
+    values = _finite("y", values.reshape(shape))
+    if task == "multilabel" and not np.isin(values, (0, 1)).all():
+        received = f"numbers between {values.min():g} and {values.max():g}"
+        raise ArgumentError("y", received, "0 and 1 alone: a column for each label")
+    return values
+
+
+def _array(values: object) -> np.ndarray:
+    return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+
+
+def _finite(argument: str, values: np.ndarray) -> np.ndarray:
+    bad = np.flatnonzero(~np.isfinite(values.astype(float)).all(1))
+    if len(bad):
+        received = f"{len(bad)} rows that are not finite, of which row {bad[0]} is the first"
+        raise ArgumentError(argument, received, "finite numbers")
+    return values.astype(float)
+
+
+Figures = dict[str, dict[str, Figure]]
+r"""A value and its standard error, by model and by measure."""
+
+
+@dataclass
+class Comparison:
+    r"""Measures of several models on the same examples.
+
+    Attributes:
+        rows: The number of examples.
+        measures: By model ("teacher", "student", "baseline") and name, value and standard error.
+        differences: By what the student is compared with, student minus that, with the paired
+            standard error. "elsewhere" is the student itself on all other examples.
+    """
+
+    rows: int
+    measures: Figures
+    differences: Figures = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        r"""Everything in plain numbers, words and lists."""
+        return {"rows": self.rows, "measures": self.measures, "differences": self.differences}
+
+    @staticmethod
+    def from_dict(saved: Mapping[str, Any]) -> Comparison:
+        r"""What `to_dict` gave, also after JSON, where None stands for NaN."""
+        measures, differences = (
+            {model: figures(known) for model, known in saved[name].items()}
+            for name in ("measures", "differences")
+        )
+        return Comparison(saved["rows"], measures, differences)
+
+
+def figures(saved: Mapping[str, Sequence[float | None]]) -> dict[str, Figure]:
+    r"""Values with their standard errors, from lists in which None stands for NaN."""
+    return {
+        name: Figure(*(float("nan") if part is None else float(part) for part in figure))
+        for name, figure in saved.items()
+    }
+
+
+def compare(
+    data: Predictions,
+    seed: int = 0,
+    class_rows: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+) -> Comparison:
+    r"""Every measure that predictions and labels allow.
+
+    Arguments:
+        data: Predictions of all models.
+        seed: Of the bootstrap.
+        class_rows: By model, arrays (n,) of the measures of single classes.
+    """
+    rows = {m: data.rows(m) | dict((class_rows or {}).get(m, {})) for m in data.by_model}
+    measures = {model: {m: mean(a) for m, a in known.items()} for model, known in rows.items()}
+    differences = {
+        other: {m: mean(rows["student"][m] - a) for m, a in known.items() if m in rows["student"]}
+        for other, known in rows.items()
+        if other != "student"
+    }
+    if data.y is not None and data.task != "regression":
+        models = {model: outcomes(data.task, p, data.y) for model, p in data.by_model.items()}
+        pairs = {f"student - {other}": ("student", other) for other in differences}
+        errors = calibration_errors(models, pairs, seed=seed)
+        for model, known in measures.items():
+            known["ece"] = errors[model]
+        for other, known in differences.items():
+            known["ece"] = errors[f"student - {other}"]
+    ordered = [
+        {model: {m: known[m] for m in MEASURES if m in known} for model, known in part.items()}
+        for part in (measures, differences)
+    ]
+    return Comparison(len(data.truth), *ordered)
+
+
+def by_group(
+    data: Predictions, columns: Mapping[str, object], seed: int = 0
+) -> dict[str, dict[str, Comparison]]:
+    r"""Comparisons within the subgroups of some columns."""
+    _, name = decisive(data.task, False)
+    every = data.rows("student")[name]
+    parts: dict[str, dict[str, Comparison]] = {}
+    for column, groups in subgroups(columns, len(every)).items():
+        parts[column] = {}
+        for group, rows in groups.items():
+            part = parts[column][group] = compare(data.select(rows), seed)
+            if len(rows) < len(every):
+                here, there = mean(every[rows]), mean(np.delete(every, rows))
+                error = float(np.hypot(here.std_error, there.std_error))
+                gap = Figure(here.value - there.value, error)
+                part.differences["elsewhere"] = {name: gap}
+    return parts
+
+
+def by_column(data: Predictions, seed: int = 0) -> dict[str, dict[str, Comparison]]:
+    r"""Comparisons of each of several labels, or targets."""
+    if data.task == "classification" or len(data.classes) < 2:
+        return {}
+    kind = "each label" if data.task == "multilabel" else "each target"
+    parts = (data.select(slice(None), slice(k, k + 1)) for k in range(len(data.classes)))
+    return {kind: {str(part.classes[0]): compare(part, seed) for part in parts}}
+
+
+def decisive(task: str, labels: bool) -> tuple[str, str]:
+    r"""What a student is compared with in a subgroup, and by which measure."""
+    if not labels:
+        return "elsewhere", "difference" if task == "regression" else "agreement"
+    return "teacher", "rmse" if task == "regression" else "accuracy"
+
+
+def worse(
+    task: str, labels: bool, groups: dict[str, dict[str, Comparison]]
+) -> list[tuple[str, str]]:
+    r"""Columns and groups where the student is worse by more than three standard errors.
+
+    With labels, worse than the teacher; without, less faithful than it is elsewhere.
+    """
+    other, name = decisive(task, labels)
+    sign = 1 if MEASURES[name].rises else -1
+    return [
+        (column, group)
+        for column, parts in groups.items()
+        for group, part in parts.items()
+        if (gap := part.differences.get(other, {}).get(name)) and part.rows >= SMALL
+        if sign * gap.value < 0 and abs(gap.value) > ERRORS * gap.std_error
+    ]
+
+
+def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.ndarray]]:
     r"""The rows of every subgroup, by column and by group.
 
-    Numbers with more than `DISTINCT` values, and dates, are cut into quartiles; missing values are
-    a group of their own. Several groups of fewer than `SMALL` rows become one, however small.
+    Numbers with more than 10 values, and dates, are cut into quartiles; missing values are a group
+    of their own. Several groups of fewer than `SMALL` rows become one, however small.
 
     Arguments:
         columns: (n,) values by name: a dict, or a data frame.
@@ -51,48 +320,45 @@ def subgroups(columns: Mapping[str, Any], n: int) -> dict[str, dict[str, np.ndar
     if not callable(getattr(columns, "items", None)):
         received = f"a {type(columns).__name__}"
         raise ArgumentError("groups", received, "a dict of columns by name, or a data frame")
-    found = {}
+    result = {}
     for name, column in columns.items():
         values = np.asarray(column)
         if values.shape != (n,):
             raise ArgumentError(f"groups[{name!r}]", f"shape {values.shape}", f"{n} values, ({n},)")
-        names, order = _named(values)
-        place = {group: number for number, group in enumerate(order)}
-        placed = np.array([place[group] for group in names], dtype=int)  # NumPy drops "\0" in words
-        parts = {group: np.flatnonzero(placed == number) for group, number in place.items()}
-        found[str(name)] = _pooled({group: rows for group, rows in parts.items() if len(rows)})
-    return found
+        rows: dict[str, list[int]] = {}
+        names, order = _group_names(values)
+        for row, group in enumerate(names):
+            rows.setdefault(group, []).append(row)
+        parts = {group: np.array(rows[group]) for group in dict.fromkeys(order) if group in rows}
+        small = [group for group, part in parts.items() if len(part) < SMALL]
+        if len(small) > 1:
+            pooled = np.sort(np.concatenate([parts.pop(group) for group in small]))
+            parts[f"other ({len(small)} groups)"] = pooled
+        result[str(name)] = parts
+    return result
 
 
-def _pooled(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    small = {group: rows for group, rows in parts.items() if len(rows) < SMALL}
-    if len(small) < 2:
-        return parts
-    pooled = np.sort(np.concatenate(list(small.values())))
-    large = {group: rows for group, rows in parts.items() if group not in small}
-    return large | {f"other ({len(small)} groups)": pooled}
-
-
-def _named(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
+def _group_names(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     r"""The name (n,) of each row's group, and all names in order."""
     missing = _missing(values)
     present = values[~missing]
-    names = np.full(len(values), MISSING, dtype=object)
+    names = np.full(len(values), "missing", dtype=object)
     numeric = _as_numbers(present)
     if numeric is None:
         names[~missing] = np.array([str(value) for value in present.tolist()], dtype=object)
         order = sorted(set(names[~missing]))
-    elif len(distinct := np.unique(numeric)) <= DISTINCT:
-        order = [_group_number(value, values.dtype) for value in distinct]
-        names[~missing] = np.array(order, dtype=object)[np.searchsorted(distinct, numeric)]
     else:
-        ranks = np.array([0.25, 0.5, 0.75]) * len(numeric)
-        edges = np.unique(np.sort(numeric)[np.ceil(ranks).astype(int) - 1])
-        shown = [_group_number(edge, values.dtype) for edge in edges]
-        between = [f"{low} to {high}" for low, high in pairwise(shown)]
-        order = [f"up to {shown[0]}", *between, f"above {shown[-1]}"]
+        edges = np.unique(numeric)
+        if len(edges) <= 10:
+            order = [_group_number(value, values.dtype) for value in edges]
+        else:
+            ranks = np.array([0.25, 0.5, 0.75]) * len(numeric)
+            edges = np.unique(np.sort(numeric)[np.ceil(ranks).astype(int) - 1])
+            shown = [_group_number(edge, values.dtype) for edge in edges]
+            between = [f"{low} to {high}" for low, high in pairwise(shown)]
+            order = [f"up to {shown[0]}", *between, f"above {shown[-1]}"]
         names[~missing] = np.array(order, dtype=object)[np.searchsorted(edges, numeric)]
-    return names, order + [MISSING] * bool(missing.any())
+    return names, order + ["missing"] * bool(missing.any())
 
 
 def _missing(values: np.ndarray) -> np.ndarray:
@@ -123,145 +389,3 @@ def _group_number(value: float, dtype: np.dtype[Any]) -> str:
         return str(moment.astype("M8[D]") if dtype.kind == "M" else moment)
     whole = abs(value) < 1e15 and (value == int(value) or abs(value) >= 1e4)
     return f"{value:.0f}" if whole else f"{value:.4g}"
-
-
-Figures = dict[str, dict[str, Figure]]
-r"""A value and its standard error, by model and by measure."""
-
-ERRORS = 3.0
-r"""Paired standard errors by which a student must be worse, to be called so."""
-
-
-@dataclass
-class Comparison:
-    r"""Measures of several models on the same examples.
-
-    Attributes:
-        rows: How many examples.
-        measures: By model ("teacher", "student", "baseline") and name, value and standard error.
-        differences: By what the student is compared with, student minus that, with the paired
-            standard error. "elsewhere" is the student itself on all other examples.
-    """
-
-    rows: int
-    measures: Figures
-    differences: Figures = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        figures = {
-            name: {model: {m: list(f) for m, f in known.items()} for model, known in found.items()}
-            for name, found in (("measures", self.measures), ("differences", self.differences))
-        }
-        return {"rows": self.rows, **figures}
-
-    @classmethod
-    def from_dict(cls, saved: dict[str, Any]) -> Comparison:
-        figures = [
-            {
-                model: {m: Figure(*map(_number, f)) for m, f in known.items()}
-                for model, known in found
-            }
-            for found in (saved["measures"].items(), saved["differences"].items())
-        ]
-        return cls(saved["rows"], *figures)
-
-
-def compare(
-    found: Aligned, seed: int = 0, further: Mapping[str, Mapping[str, np.ndarray]] | None = None
-) -> Comparison:
-    r"""Every measure that predictions and labels allow.
-
-    Arguments:
-        found: What is compared.
-        seed: Of the bootstrap.
-        further: By model, arrays (n,) of measures beside those of `measured`.
-    """
-    task, predictions, y = found.task, found.predictions, found.y
-    teacher = predictions["teacher"]
-    arrays = {
-        model: measured(task, p, y, None if model == "teacher" else teacher)
-        | dict((further or {}).get(model, {}))
-        for model, p in predictions.items()
-    }
-    measures = {model: {m: mean(a) for m, a in known.items()} for model, known in arrays.items()}
-    student = arrays["student"]
-    differences = {
-        other: {m: mean(student[m] - a) for m, a in known.items() if m in student}
-        for other, known in arrays.items()
-        if other != "student"
-    }
-    if y is not None and task != "regression":
-        models = {model: outcomes(task, p, y) for model, p in predictions.items()}
-        pairs = {f"student - {other}": ("student", other) for other in differences}
-        errors = calibration_errors(models, pairs, seed=seed)
-        for model, known in measures.items():
-            known["ece"] = errors[model]
-        for other, known in differences.items():
-            known["ece"] = errors[f"student - {other}"]
-    ordered = [
-        {model: {m: known[m] for m in MEASURES if m in known} for model, known in figures.items()}
-        for figures in (measures, differences)
-    ]
-    return Comparison(len(teacher), *ordered)
-
-
-def by_group(found: Aligned, columns: Any, seed: int = 0) -> dict[str, dict[str, Comparison]]:
-    r"""The same for the subgroups of some columns."""
-    name = faithful(found.task)
-    every = measured(found.task, found.predictions["student"], None, found.predictions["teacher"])
-    n = len(every[name])
-    parts: dict[str, dict[str, Comparison]] = {}
-    for column, groups in subgroups(columns, n).items():
-        parts[column] = {}
-        for group, rows in groups.items():
-            part = parts[column][group] = compare(found.rows(rows), seed)
-            if len(rows) < n:
-                here, there = mean(every[name][rows]), mean(np.delete(every[name], rows))
-                error = float(np.hypot(here.std_error, there.std_error))
-                gap = Figure(here.value - there.value, error)
-                part.differences["elsewhere"] = {name: gap}
-    return parts
-
-
-def by_column(found: Aligned, seed: int = 0) -> dict[str, dict[str, Comparison]]:
-    r"""The same for each of several labels, or targets."""
-    if found.task == "classification" or len(found.classes) < 2:
-        return {}
-    kind = "each label" if found.task == "multilabel" else "each target"
-    return {kind: {str(c): compare(found.column(k), seed) for k, c in enumerate(found.classes)}}
-
-
-def faithful(task: str) -> str:
-    r"""The measure of faithfulness that is a mean over examples."""
-    return "difference" if task == "regression" else "agreement"
-
-
-def decisive(task: str, labels: bool) -> tuple[str, str]:
-    r"""With what a student is compared in a subgroup, and by which measure."""
-    if not labels:
-        return "elsewhere", faithful(task)
-    return "teacher", "rmse" if task == "regression" else "accuracy"
-
-
-def worse(
-    task: str, labels: bool, groups: dict[str, dict[str, Comparison]]
-) -> list[tuple[str, str]]:
-    r"""Columns and groups where the student is worse by more than three standard errors.
-
-    With labels, worse than the teacher; without, less faithful than it is elsewhere.
-    """
-    other, name = decisive(task, labels)
-    sign = 1 if MEASURES[name].rises else -1
-    found = []
-    for column, parts in groups.items():
-        for group, part in parts.items():
-            gap = part.differences.get(other, {}).get(name)
-            if gap is None or part.rows < SMALL or not sign * gap.value < 0:
-                continue
-            if abs(gap.value) > ERRORS * gap.std_error:
-                found.append((column, group))
-    return found
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else float(value)

@@ -26,14 +26,8 @@ __all__ = ["SIZES", "Cost", "as_cost", "bytes_on_disk", "cost", "latencies", "pa
 SIZES = (1, 1000)
 r"""Rows in the batches that are timed."""
 
-SECONDS, TURNS = 0.5, 10
-r"""Time for a figure, and in how many turns it is spent."""
-
-PATIENCE = 10.0
-r"""Seconds from which a call is not repeated: such a time is no matter of warming up."""
-
-CALLS = 1000
-r"""At most so many in a turn: more tell no more."""
+TURNS, MAX_CALLS = 10, 1000
+r"""Turns of a model, and its calls in a turn at most."""
 
 Call = Callable[[Any], Any]
 
@@ -43,22 +37,22 @@ def latencies(
     X: Any,
     sizes: Sequence[int] = SIZES,
     *,
-    seconds: float = SECONDS,
+    seconds: float = 0.5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, dict[int, float]]:
     r"""Seconds that several models take for a batch, timed in turns so that ratios are fair.
 
     Each model is called once to warm up, then the models take turns, some calls each, until every
-    one has used its time; the figure is the median over turns of the median in a turn. A first call
-    that takes ten seconds or more is the figure itself.
+    one has used its time; the result is the median over turns of the median in a turn. A first call
+    that takes ten seconds or more is not repeated.
 
     Arguments:
         calls: Functions of a batch, by name; a call must not return before it is done.
         X: Rows: an array, a tensor, a data frame, a sparse matrix, a list, or a dict of such. The
-            first rows are taken, again and again if there are too few.
-        sizes: Rows in a batch.
-        seconds: Time for one figure, of one model and one size.
-        clock: What tells the time.
+            first rows are taken, repeated if there are too few.
+        sizes: Rows in a batch. Default: 1 and 1,000.
+        seconds: Time for one figure, of one model and one size. Default: 0.5.
+        clock: A function that gives the time. Default: `time.perf_counter`.
 
     Returns:
         By model, then by size.
@@ -66,42 +60,35 @@ def latencies(
     seconds = number("seconds", seconds, "a number above 0", lambda s: s > 0)
     if not (n := count(X)):
         raise ArgumentError("X", "no rows", "one or more, to time with")
-    found: dict[str, dict[int, float]] = {name: {} for name in calls}
+    times: dict[str, dict[int, float]] = {name: {} for name in calls}
     for size in sizes:
         size = whole_number("sizes", size, "rows, from 1", 1)
-        rows = np.arange(size) % n
-        batch = select(as_rows(X), rows)
+        batch = select(as_rows(X), np.arange(size) % n)
         if hasattr(batch, "reset_index"):
-            batch = batch.reset_index(drop=True)  # rows that come again have names of their own
+            batch = batch.reset_index(drop=True)  # repeated rows get names of their own
         for name, value in _turns(calls, batch, seconds, clock).items():
-            found[name][size] = value
-    return found
+            times[name][size] = value
+    return times
 
 
 def _turns(
-    calls: Mapping[str, Call], batch: Any, seconds: float, clock: Callable[[], float]
+    calls: Mapping[str, Call], batch: object, seconds: float, clock: Callable[[], float]
 ) -> dict[str, float]:
-    with _undisturbed():
+    with _no_garbage_collection(), torch.no_grad():
         first = {name: _time(call, batch, clock) for name, call in calls.items()}
         medians: dict[str, list[float]] = {name: [] for name in calls}
-        left = {name: seconds for name in calls if first[name] < PATIENCE}
+        left = {name: seconds for name in calls if first[name] < 10}
         for _ in range(TURNS):
             for name in [name for name, time_left in left.items() if time_left > 0]:
-                turn = _turn(calls[name], batch, seconds / TURNS, clock)
+                turn: list[float] = []
+                while len(turn) < MAX_CALLS and sum(turn) < seconds / TURNS:
+                    turn.append(_time(calls[name], batch, clock))
                 left[name] -= sum(turn)
                 medians[name].append(statistics.median(turn))
     return {name: statistics.median(medians[name] or [first[name]]) for name in calls}
 
 
-def _turn(call: Call, batch: Any, seconds: float, clock: Callable[[], float]) -> list[float]:
-    times: list[float] = []
-    while len(times) < CALLS and seconds > 0:
-        times.append(_time(call, batch, clock))
-        seconds -= times[-1]
-    return times
-
-
-def _time(call: Call, batch: Any, clock: Callable[[], float]) -> float:
+def _time(call: Call, batch: object, clock: Callable[[], float]) -> float:
     start = clock()
     result = call(batch)
     if isinstance(result, Tensor) and result.is_cuda:
@@ -110,12 +97,11 @@ def _time(call: Call, batch: Any, clock: Callable[[], float]) -> float:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _no_garbage_collection() -> Iterator[None]:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        with torch.no_grad():
-            yield
+        yield
     finally:
         if collecting:
             gc.enable()
@@ -126,9 +112,9 @@ class Cost:
     r"""What a model costs; None, or no entry, is not known.
 
     Attributes:
-        parameters: Numbers that were fitted.
+        parameters: The number of fitted numbers.
         bytes: Size of the file that ships.
-        files: What was measured, such as "student.onnx"; nothing where it was not said.
+        files: The files of that size, such as "student.onnx"; "" where they are not known.
         latency: Seconds for a batch, by its number of rows.
     """
 
@@ -138,9 +124,9 @@ class Cost:
     files: str = ""
 
 
-def as_cost(given: Cost | Mapping[str, Any] | None, argument: str) -> Cost:
+def as_cost(value: Cost | Mapping[str, Any] | None, argument: str) -> Cost:
     r"""A cost, from one or from a mapping with its fields."""
-    known = {} if given is None else asdict(given) if isinstance(given, Cost) else dict(given)
+    known = {} if value is None else asdict(value) if isinstance(value, Cost) else dict(value)
     for name in known.keys() - Cost.__dataclass_fields__.keys():
         raise ArgumentError.unknown(argument, name, Cost.__dataclass_fields__)
     expected = "whole numbers of parameters and bytes, or None"
@@ -153,21 +139,21 @@ def as_cost(given: Cost | Mapping[str, Any] | None, argument: str) -> Cost:
     times = {
         # JSON has the numbers of rows as text
         whole_number(name, int(size) if isinstance(size, str) else size, expected, 1): number(
-            name, value, expected, lambda s: s > 0
+            name, time, expected, lambda s: s > 0
         )
-        for size, value in dict(known.get("latency") or {}).items()
+        for size, time in dict(known.get("latency") or {}).items()
     }
     return Cost(**counts, latency=times, files=str(known.get("files") or ""))
 
 
-def cost(model: Any, latency: Mapping[int, float] | None = None) -> Cost:
+def cost(model: object, latency: Mapping[int, float] | None = None) -> Cost:
     r"""What a model costs; times, by the number of rows, are measured elsewhere."""
     file = getattr(model, "file", None)
     files = "" if file is None else file.path.name
     return Cost(parameters(model), bytes_on_disk(model), dict(latency or {}), files)
 
 
-def parameters(model: Any) -> int | None:
+def parameters(model: object) -> int | None:
     r"""How many numbers a model was fitted with, or None where that cannot be told.
 
     Of a module its parameters (if it has none, whatever it holds); of scikit-learn's estimators
@@ -196,19 +182,17 @@ def parameters(model: Any) -> int | None:
     return None
 
 
-def _parts(model: Any) -> list[Any] | None:
+def _parts(model: object) -> list[Any] | None:
     r"""The models that one is made of."""
     if isinstance(model, list | tuple):
         return list(model)
     if isinstance(steps := getattr(model, "steps", None), list):
         return [steps[-1][-1]]  # what a pipeline fits before its last step is not counted
     for several, last in (("estimators_", "final_estimator_"), ("members", "final")):
-        if (found := getattr(model, several, None)) is not None:
-            over = getattr(model, last, None)
-            return [
-                *(found.flat if isinstance(found, np.ndarray) else found),
-                *([] if over is None else [over]),
-            ]
+        if (members := getattr(model, several, None)) is not None:
+            final = getattr(model, last, None)
+            members = members.flat if isinstance(members, np.ndarray) else members
+            return [*members, *([] if final is None else [final])]
     inner = (getattr(model, name, None) for name in ("module", "best_estimator_", "estimator"))
     return next(([part] for part in inner if part is not None), None)
 
@@ -226,7 +210,7 @@ def _sum(counts: list[int | None]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def bytes_on_disk(model: Any) -> int | None:
+def bytes_on_disk(model: object) -> int | None:
     r"""The size of a model when it is saved, or None where that cannot be told.
 
     Of a module, its state as a safetensors file; of a file, its size; of what has a method

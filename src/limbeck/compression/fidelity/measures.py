@@ -1,15 +1,15 @@
 r"""How good and how faithful predictions are: one number for each example, so that errors pair.
 
-Each measure is an array (n,) whose mean is the measure's value and whose spread gives its standard
-error. Two models on the same examples then differ by the mean of the differences, and the standard
-error of that is their standard deviation over √n. For R² and the root mean square error, which are
-no means, the arrays are the value plus the influence of each example (the delta method).
+A measure is an array (n,) whose mean is its value and whose spread gives its standard error. The
+difference of two models on the same examples is the mean of their differences. For R², the root
+mean square error, recall and average precision, which are no means, the arrays are the value plus
+the influence of each example (the delta method). The calibration error is bootstrapped.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -17,32 +17,42 @@ import numpy as np
 __all__ = [
     "FLOOR",
     "MEASURES",
-    "OF_LABELS",
-    "OF_TEACHER",
     "Figure",
     "Measure",
+    "Outcomes",
     "absolute_error",
     "agreement",
+    "average_precision",
     "brier",
-    "correct",
+    "calibration_errors",
+    "curve",
     "kl",
     "label_agreement",
-    "label_brier",
-    "label_correct",
     "label_kl",
     "label_log_probability",
     "log_probability",
     "mean",
-    "measured",
+    "measure_rows",
+    "outcomes",
     "r2",
+    "ratio",
+    "recall",
     "rmse",
     "square_error",
     "subset_agreement",
-    "subset_correct",
 ]
 
 FLOOR = 1e-12
-r"""Probabilities below this are read as this, where a logarithm is taken: −27.6 nats at worst."""
+r"""Smallest probability whose logarithm is taken: −27.6 nats."""
+
+BINS, RESAMPLES = 15, 200
+r"""Of calibration curves, and of the bootstrap of their error."""
+
+MAX_BLOCKS = 5000
+r"""More examples than this are resampled in blocks: this is faster, and the error is the same."""
+
+Outcomes = tuple[np.ndarray, np.ndarray]
+r"""Confidences (n, m), and whether each prediction was right (n, m)."""
 
 
 class Figure(NamedTuple):
@@ -52,43 +62,8 @@ class Figure(NamedTuple):
     std_error: float
 
 
-class Measure(NamedTuple):
-    r"""What is known of a measure.
-
-    Attributes:
-        title: What tables call it.
-        rises: Whether more is better.
-        share: Whether it is a fraction, shown as a percentage.
-    """
-
-    title: str
-    rises: bool
-    share: bool = False
-
-
-MEASURES = {
-    "accuracy": Measure("accuracy", rises=True, share=True),
-    "subset_accuracy": Measure("all labels right", rises=True, share=True),
-    "average_precision": Measure("average precision of the rarest class", rises=True),
-    "rare_recall": Measure("recall of the rarest class", rises=True, share=True),
-    "worst_recall": Measure("recall of the class that loses most", rises=True, share=True),
-    "r2": Measure("R²", rises=True),
-    "rmse": Measure("root mean square error", rises=False),
-    "absolute_error": Measure("mean absolute error", rises=False),
-    "log_probability": Measure("log probability", rises=True),
-    "agreement": Measure("agreement with teacher", rises=True, share=True),
-    "subset_agreement": Measure("agreement on all labels", rises=True, share=True),
-    "teacher_r2": Measure("R² against teacher", rises=True),
-    "difference": Measure("difference from teacher", rises=False),
-    "kl": Measure("KL from teacher", rises=False),
-    "ece": Measure("calibration error", rises=False, share=True),
-    "brier": Measure("Brier score", rises=False),
-}
-r"""By name, in the order of tables."""
-
-
 def mean(rows: np.ndarray) -> Figure:
-    r"""The mean of (n,) numbers and its standard error, which one number does not tell.
+    r"""The mean of (n,) numbers and its standard error, which is NaN for one number.
 
     >>> mean(np.array([0.0, 1.0, 1.0, 1.0]))
     Figure(value=0.75, std_error=0.25)
@@ -98,60 +73,63 @@ def mean(rows: np.ndarray) -> Figure:
     return Figure(float(rows.mean()), error)
 
 
-def correct(p: np.ndarray, y: np.ndarray) -> np.ndarray:
-    r"""Whether the most probable class is the label: p (n, K), y (n,) of 0 … K − 1."""
-    return (p.argmax(1) == y).astype(float)
+def ratio(student: np.ndarray, teacher: np.ndarray | None) -> Figure:
+    r"""The ratio of the student's measure to the teacher's, by the delta method.
+
+    NaN where the teacher's is 0 or less. Without a teacher's measure the student's is already
+    relative to it.
+    """
+    if teacher is None:
+        return mean(student)
+    whole = float(teacher.mean())
+    if not whole > 1e-12:  # rounding may leave a little of 0
+        return Figure(math.nan, math.nan)
+    value = float(student.mean()) / whole
+    return Figure(value, mean((student - value * teacher) / whole).std_error)
 
 
-def log_probability(p: np.ndarray, y: np.ndarray) -> np.ndarray:
+# Functions of the truth and of predictions, both (n, K): probabilities, labels (one column for
+# each class, of 0 and 1) or values. The truth is the labels or the teacher.
+
+
+def agreement(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
+    r"""Whether both have the same most probable class."""
+    return (p.argmax(1) == truth.argmax(1)).astype(float)
+
+
+def log_probability(y: np.ndarray, p: np.ndarray) -> np.ndarray:
     r"""The log probability of the label, not below log `FLOOR`."""
-    return _log(p[np.arange(len(y)), y])
+    return _log((p * y).sum(1))
 
 
-def brier(p: np.ndarray, y: np.ndarray) -> np.ndarray:
-    r"""Σ_k (p_k − [y = k])², between 0 and 2: over two classes twice the square error of one."""
-    p_y = p[np.arange(len(y)), y]
-    return (p**2).sum(1) - 2 * p_y + 1
-
-
-def agreement(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
-    r"""Whether both find the same class most probable."""
-    return correct(student, teacher.argmax(1))
+def brier(y: np.ndarray, p: np.ndarray) -> np.ndarray:
+    r"""Σ_k (p_k − y_k)², between 0 and 2: for two classes twice the square error of one."""
+    return (p**2).sum(1) - 2 * (p * y).sum(1) + 1
 
 
 def kl(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
     r"""KL(teacher ‖ student), with the student's probabilities not below `FLOOR`."""
-    return np.maximum(_kl_terms(teacher, student).sum(1), 0)  # less than 0 by rounding alone
+    return np.maximum(_kl_terms(teacher, student).sum(1), 0)  # below 0 by rounding alone
 
 
-def label_correct(p: np.ndarray, y: np.ndarray) -> np.ndarray:
-    r"""The share of labels that are right at a threshold of one half: p and y (n, K)."""
-    return ((p > 0.5) == (y > 0.5)).mean(1)
+def label_agreement(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
+    r"""The share of labels for which both are on the same side of one half."""
+    return ((p > 0.5) == (truth > 0.5)).mean(1)
 
 
-def subset_correct(p: np.ndarray, y: np.ndarray) -> np.ndarray:
-    r"""Whether all labels are right at a threshold of one half."""
-    return ((p > 0.5) == (y > 0.5)).all(1).astype(float)
+def subset_agreement(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
+    r"""Whether both are on the same side of one half for every label."""
+    return ((p > 0.5) == (truth > 0.5)).all(1).astype(float)
 
 
-def label_log_probability(p: np.ndarray, y: np.ndarray) -> np.ndarray:
+def label_log_probability(y: np.ndarray, p: np.ndarray) -> np.ndarray:
     r"""The mean over labels of the log probability of what each one is."""
     return _log(np.where(y > 0.5, p, 1 - p)).mean(1)
 
 
-def label_brier(p: np.ndarray, y: np.ndarray) -> np.ndarray:
-    r"""The mean over labels of (p_k − y_k)²."""
-    return ((p - y) ** 2).mean(1)
-
-
-def label_agreement(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
-    r"""The share of labels on which both are on the same side of one half."""
-    return label_correct(student, teacher)
-
-
-def subset_agreement(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
-    r"""Whether both are on the same side of one half for every label."""
-    return subset_correct(student, teacher)
+def square_error(y: np.ndarray, f: np.ndarray) -> np.ndarray:
+    r"""The mean over targets, or labels, of the square error."""
+    return ((f - y) ** 2).mean(1)
 
 
 def label_kl(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
@@ -160,86 +138,31 @@ def label_kl(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
     return np.maximum(terms, 0).mean(1)
 
 
-def square_error(f: np.ndarray, y: np.ndarray) -> np.ndarray:
-    r"""The mean over targets of the square error: f and y (n, K)."""
-    return ((f - y) ** 2).mean(1)
-
-
-def absolute_error(f: np.ndarray, y: np.ndarray) -> np.ndarray:
+def absolute_error(truth: np.ndarray, f: np.ndarray) -> np.ndarray:
     r"""The mean over targets of the absolute error."""
-    return np.abs(f - y).mean(1)
+    return np.abs(f - truth).mean(1)
 
 
-def rmse(f: np.ndarray, y: np.ndarray) -> np.ndarray:
+def rmse(y: np.ndarray, f: np.ndarray) -> np.ndarray:
     r"""The root mean square error, plus the influence of each example on it."""
-    rows = square_error(f, y)
+    rows = square_error(y, f)
     root = math.sqrt(rows.mean())
     return root + (rows - rows.mean()) / (2 * root) if root else rows
 
 
-def r2(f: np.ndarray, y: np.ndarray) -> np.ndarray:
+def r2(truth: np.ndarray, f: np.ndarray) -> np.ndarray:
     r"""R² = 1 − A/B, plus the influence of each example: mean over the targets that vary.
 
     With A the mean of e², e = y − f, and B that of d², d = y − ȳ, an example's influence is
     (A/B · d² − e²)/B. Where no target varies, R² is not defined, and all is NaN.
     """
-    varies = np.ptp(y, axis=0) > 0
+    varies = np.ptp(truth, axis=0) > 0
     if not varies.any():
-        return np.full(len(y), math.nan)
-    f, y = f[:, varies], y[:, varies]
-    e, d = (y - f) ** 2, (y - y.mean(0)) ** 2
-    ratio = e.mean(0) / d.mean(0)
-    return (1 - ratio + (ratio * d - e) / d.mean(0)).mean(1)
-
-
-def teacher_r2(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
-    r"""R² of the student's values, with the teacher's as the truth."""
-    return r2(student, teacher)
-
-
-Rows = Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-OF_LABELS: dict[str, dict[str, Rows]] = {
-    "classification": {"accuracy": correct, "log_probability": log_probability, "brier": brier},
-    "multilabel": {
-        "accuracy": label_correct,
-        "subset_accuracy": subset_correct,
-        "log_probability": label_log_probability,
-        "brier": label_brier,
-    },
-    "regression": {"r2": r2, "rmse": rmse, "absolute_error": absolute_error},
-}
-r"""For each task, the measures that compare predictions with labels: functions of both."""
-
-OF_TEACHER: dict[str, dict[str, Rows]] = {
-    "classification": {"agreement": agreement, "kl": kl},
-    "multilabel": {
-        "agreement": label_agreement,
-        "subset_agreement": subset_agreement,
-        "kl": label_kl,
-    },
-    "regression": {"teacher_r2": teacher_r2, "difference": absolute_error},
-}
-r"""For each task, the measures that compare a teacher with a student: functions of both."""
-
-
-def measured(
-    task: str, prediction: np.ndarray, y: np.ndarray | None, teacher: np.ndarray | None
-) -> dict[str, np.ndarray]:
-    r"""All measures of some predictions that labels or a teacher allow, each (n,).
-
-    Arguments:
-        task: "classification", "multilabel" or "regression".
-        prediction: Probabilities or values (n, K).
-        y: Codes of classes (n,), labels (n, K) of 0 and 1, or values (n, K); None without labels.
-        teacher: The teacher's predictions (n, K); None to leave out the comparison with it.
-    """
-    found: dict[str, np.ndarray] = {}
-    if y is not None:
-        found |= {name: rows(prediction, y) for name, rows in OF_LABELS[task].items()}
-    if teacher is not None:
-        found |= {name: rows(teacher, prediction) for name, rows in OF_TEACHER[task].items()}
-    return found
+        return np.full(len(truth), math.nan)
+    f, truth = f[:, varies], truth[:, varies]
+    e, d = (truth - f) ** 2, (truth - truth.mean(0)) ** 2
+    part = e.mean(0) / d.mean(0)
+    return (1 - part + (part * d - e) / d.mean(0)).mean(1)
 
 
 def _log(p: np.ndarray) -> np.ndarray:
@@ -248,3 +171,190 @@ def _log(p: np.ndarray) -> np.ndarray:
 
 def _kl_terms(t: np.ndarray, s: np.ndarray) -> np.ndarray:
     return t * (np.log(np.where(t > 0, t, 1)) - _log(s))
+
+
+def recall(hits: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    r"""The share of a class that is detected, plus the influence of each example, (n,).
+
+    >>> float(recall(np.array([1.0, 0, 1, 1]), np.array([True, True, False, False])).mean())
+    0.5
+    """
+    value = hits[positive].mean()
+    return value + positive * (hits - value) / positive.mean()
+
+
+def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    r"""The mean over a class of the precision at each row's score, with influences, (n,).
+
+    With P(s) = A(s)/B(s) the precision among rows that score s or more, where A and B are the
+    shares of all rows that do so and belong to the class, or do so at all, the value is the mean
+    of P over the class. Equal scores are one threshold, as in scikit-learn. The influence of a row
+    on it is ([positive] (P + G − value) − H)/π: G and H at its score are the means over all rows of
+    the class that score no more of 1/B and P/B, and π is the share of the class.
+
+    >>> rows = average_precision(np.array([0.9, 0.8, 0.7]), np.array([True, False, True]))
+    >>> round(float(rows.mean()), 4)
+    0.8333
+    """
+    n = len(scores)
+    _, place = np.unique(-scores, return_inverse=True)  # 0 is the highest score
+    above = np.cumsum(np.bincount(place)) / n
+    hits = np.bincount(place, positive)
+    precision = np.cumsum(hits) / n / above
+    # sums over scores that are no higher run from the lowest one up
+    inverse, part = (np.cumsum((hits / n * each / above)[::-1])[::-1] for each in (1, precision))
+    value = (hits * precision).sum() / hits.sum()
+    influence = positive * (precision + inverse - value)[place] - part[place]
+    return value + influence / positive.mean()
+
+
+Rows = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+class Measure(NamedTuple):
+    r"""How a measure is computed and shown.
+
+    Attributes:
+        title: Its name in tables.
+        rises: Whether more is better.
+        share: Whether it is a fraction, shown as a percentage.
+        truth: What predictions are compared with: "labels" or "teacher"; "" for measures that are
+            no function of the rows alone (those of one class, and the calibration error).
+        rows: Its function of the truth and of predictions, by task.
+        format: Of its value in a sentence, if it is no percentage.
+        class_title: Of a measure of one class, its name before "of class …".
+    """
+
+    title: str
+    rises: bool
+    share: bool = False
+    truth: str = ""
+    rows: Mapping[str, Rows] = {}
+    format: str = ",.4g"
+    class_title: str = ""
+
+
+_SAME: dict[str, Rows] = {"classification": agreement, "multilabel": label_agreement}
+_R2, _ABSOLUTE = {"regression": r2}, {"regression": absolute_error}
+_LOG: dict[str, Rows] = {"classification": log_probability, "multilabel": label_log_probability}
+_BRIER: dict[str, Rows] = {"classification": brier, "multilabel": square_error}
+_SUBSET = {"multilabel": subset_agreement}
+
+MEASURES = {
+    "accuracy": Measure("accuracy", True, True, "labels", _SAME),
+    "subset_accuracy": Measure("all labels right", True, True, "labels", _SUBSET),
+    "average_precision": Measure(
+        "average precision of the rarest class",
+        rises=True,
+        format=".3f",
+        class_title="average precision",
+    ),
+    "rare_recall": Measure("recall of the rarest class", True, True, class_title="recall"),
+    "worst_recall": Measure(
+        "recall of the class that loses most", True, True, class_title="recall"
+    ),
+    "r2": Measure("R²", True, False, "labels", _R2, ".3f"),
+    "rmse": Measure("root mean square error", False, False, "labels", {"regression": rmse}),
+    "absolute_error": Measure("mean absolute error", False, False, "labels", _ABSOLUTE),
+    "log_probability": Measure("log probability", True, False, "labels", _LOG),
+    "agreement": Measure("agreement with teacher", True, True, "teacher", _SAME),
+    "subset_agreement": Measure("agreement on all labels", True, True, "teacher", _SUBSET),
+    "teacher_r2": Measure("R² against teacher", True, False, "teacher", _R2, ".3f"),
+    "difference": Measure("difference from teacher", False, False, "teacher", _ABSOLUTE),
+    "kl": Measure(
+        "KL from teacher", False, False, "teacher", {"classification": kl, "multilabel": label_kl}
+    ),
+    "ece": Measure("calibration error", False, True),
+    "brier": Measure("Brier score", False, False, "labels", _BRIER),
+}
+r"""By name, in the order of tables."""
+
+
+def measure_rows(
+    task: str, prediction: np.ndarray, y: np.ndarray | None, teacher: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    r"""Every measure that labels (n, K) or a teacher's predictions (n, K) allow, each (n,)."""
+    truths = {"labels": y, "teacher": teacher}
+    return {
+        name: measure.rows[task](truth, prediction)
+        for name, measure in MEASURES.items()
+        if task in measure.rows and (truth := truths[measure.truth]) is not None
+    }
+
+
+def outcomes(task: str, p: np.ndarray, y: np.ndarray) -> Outcomes:
+    r"""Confidences, and whether they came true.
+
+    Of a classifier, the probability of the most probable class and whether it is the right one,
+    (n, 1); of a multi-label one, the probability of every label and whether it is there, (n, K).
+    """
+    if task == "classification":
+        return p.max(1, keepdims=True), agreement(y, p)[:, None]
+    return p, (y > 0.5).astype(float)
+
+
+def curve(results: Outcomes, bins: int = BINS) -> dict[str, list[float]]:
+    r"""For each bin: mean confidence, frequency of being right, its standard error, and count.
+
+    >>> always = np.array([[0.9]] * 4), np.array([[1.0], [0.0], [1.0], [1.0]])
+    >>> {name: [round(x, 2) for x in column] for name, column in curve(always).items()}
+    {'confidence': [0.9], 'frequency': [0.75], 'std_error': [0.25], 'count': [4.0]}
+    """
+    confidence, right = (part.ravel() for part in results)
+    codes = _bins(confidence, bins)
+    count = np.bincount(codes, minlength=bins)
+    full, count = count > 0, count[count > 0]
+    sums = [np.bincount(codes, part, bins)[full] for part in (confidence, right)]
+    f = sums[1] / count
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.where(count > 1, np.sqrt(f * (1 - f) / (count - 1)), math.nan)
+    columns = {"confidence": sums[0] / count, "frequency": f, "std_error": error, "count": count}
+    return {name: column.astype(float).tolist() for name, column in columns.items()}
+
+
+def calibration_errors(
+    models: Mapping[str, Outcomes],
+    pairs: Mapping[str, tuple[str, str]],
+    *,
+    bins: int = BINS,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> dict[str, Figure]:
+    r"""Expected calibration errors of several models on the same examples, and differences.
+
+    Arguments:
+        models: What `outcomes` gives, by name.
+        pairs: Names of differences, and of the two models whose errors are subtracted.
+        bins: Their largest number.
+        seed: Of the bootstrap.
+        resamples: Of the bootstrap.
+    """
+    n = len(next(iter(models.values()))[0])
+    generator = np.random.default_rng(seed)
+    blocks = generator.permutation(n) % (n // -(-n // MAX_BLOCKS))
+    gaps = {name: _gaps(results, bins, blocks) for name, results in models.items()}
+    values = {name: float(np.abs(gap.sum(1)).sum()) for name, gap in gaps.items()}
+    draws = generator.integers(0, blocks.max() + 1, (resamples, blocks.max() + 1))
+    counts = np.stack([np.bincount(draw, minlength=len(draw)) for draw in draws], axis=1)
+    spread = {name: np.abs(gap @ counts).sum(0) for name, gap in gaps.items()}
+    for name, (one, other) in pairs.items():
+        values[name], spread[name] = values[one] - values[other], spread[one] - spread[other]
+    return {
+        name: Figure(value, float(spread[name].std(ddof=1)) if n > 1 else math.nan)
+        for name, value in values.items()
+    }
+
+
+def _bins(confidence: np.ndarray, bins: int) -> np.ndarray:
+    edges = np.quantile(confidence, np.arange(1, bins) / bins)
+    return np.searchsorted(edges, confidence)
+
+
+def _gaps(results: Outcomes, bins: int, blocks: np.ndarray) -> np.ndarray:
+    # (bins, blocks): what each block of examples adds to a bin's |frequency − confidence|
+    confidence, right = results
+    n, m = confidence.shape
+    width = int(blocks.max()) + 1
+    cells = _bins(confidence.ravel(), bins) * width + np.repeat(blocks, m)
+    weights = (right - confidence).ravel() / (n * m)
+    return np.bincount(cells, weights, bins * width).reshape(bins, -1)

@@ -1,13 +1,12 @@
-r"""ONNX files, run and compared with torch before they take their place."""
+r"""Files of torch's exporters, ONNX and torch.export: run and compared before they are written."""
 
 from __future__ import annotations
 
 import importlib.util
-import logging
+import json
 import math
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+import zipfile
+from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -16,27 +15,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limbeck.arrays import map_tensors
+from limbeck.arrays import map_tensors, part_of
 from limbeck.condensation.predict_function import Means
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
-from limbeck.export.portable import Portable, apart, in_place, suffixed
+from limbeck.export.portable import (
+    CHECK_ROWS,
+    FREE,
+    TOLERANCE,
+    Portable,
+    check_agreement,
+    check_suffix,
+    export_error,
+    in_place,
+    portable,
+    quietly,
+    relative_difference,
+)
+from limbeck.export.table_onnx import to_onnx as table_to_onnx
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.kernels import nade_reference, segments
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.nade import NADE
 
-__all__ = [
-    "CHECKED",
-    "TOLERANCE",
-    "onnx_file",
-    "plain",
-    "quietly",
-    "refused",
-    "to_onnx",
-    "whitened",
-]
+__all__ = ["onnx_file", "plain", "program_file", "to_onnx", "to_pt2", "whitened"]
 
 
 def plain(module: nn.Module) -> nn.Module:
@@ -107,8 +110,8 @@ class _Ordered(nn.Module):
         model, count = self.model, self.model.support.count
         codes = model._codes(x, False)
         if isinstance(model, NADE) and count == 2:
-            found: Tensor = nade_reference.log_prob(codes, *model.parts, model.mean)
-            return found
+            log_prob: Tensor = nade_reference.log_prob(codes, *model.parts, model.mean)
+            return log_prob
         every = torch.arange(count, dtype=codes.dtype, device=codes.device)
         chosen = (codes.unsqueeze(2) == every).to(codes.dtype)  # (n, I, q)
         if isinstance(model, NADE):
@@ -135,15 +138,6 @@ def _deep_logits(model: Any, features: Tensor) -> Tensor:
     return segments.formula(y, starts, v, u, model.b.reshape(inputs, -1), model.run)
 
 
-TOLERANCE = 1e-5
-r"""How far a file may be from torch, relative to the largest answer and one."""
-
-FREE = "the number of rows must stay free: x.shape[0] does, len(x) does not"
-
-CHECKED = 64
-r"""Random rows at which a file is compared with torch."""
-
-
 def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[int]] | None) -> Path:
     r"""Write a module of one tensor as an ONNX file with a free batch size.
 
@@ -162,10 +156,8 @@ def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[in
 
 def onnx_file(leaving: Portable, path: Path) -> float | None:
     r"""Write a student as an ONNX file; how far it is from torch, None if that is not known."""
-    suffixed(path, ".onnx")
+    check_suffix(path, ".onnx")
     if leaving.table is not None:
-        from limbeck.export.table_onnx import to_onnx as table_to_onnx
-
         assert leaving.student is not None
         assert leaving.task is not None
         output = "logits" if leaving.task == "multilabel" else "auto"
@@ -173,7 +165,7 @@ def onnx_file(leaving: Portable, path: Path) -> float | None:
         return TOLERANCE
     if importlib.util.find_spec("onnxscript") is None:
         raise LimbeckError("export: ONNX needs the extra: pip install 'limbeck[onnx]'")
-    x = leaving.rows(CHECKED)
+    x = leaving.rows(CHECK_ROWS)
     module = plain(leaving.module)
     with evaluating(module), torch.no_grad(), in_place(path) as temporary:
         try:
@@ -184,32 +176,8 @@ def onnx_file(leaving: Portable, path: Path) -> float | None:
                     verbose=False,
                 )  # fmt: skip
         except Exception as error:  # of the exporter's many kinds
-            raise refused(leaving, "ONNX", error) from error
+            raise export_error(leaving.name, "ONNX", error) from error
         return _checked(module, temporary, x)
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    r"""Without what torch's exporter says about itself, in warnings and in its log."""
-    logs = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
-    levels = [log.level for log in logs]
-    for log in logs:
-        log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for log, level in zip(logs, levels, strict=True):
-            log.setLevel(level)
-
-
-def refused(leaving: Portable, what: str, error: Exception) -> LimbeckError:
-    r"""Why torch cannot write a student, in one line."""
-    cause = error.__cause__ or error
-    reason = (str(cause).strip() or repr(cause)).splitlines()[0]
-    advice = f"; {FREE}" if "(batch)" in reason else ""
-    return LimbeckError(f"export: torch cannot write {leaving.name} as {what} ({reason}){advice}")
 
 
 def _checked(module: nn.Module, file: str, x: Tensor) -> float | None:
@@ -221,13 +189,84 @@ def _checked(module: nn.Module, file: str, x: Tensor) -> float | None:
     try:
         session: Any = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
         for rows in (x, x[:1]):  # at another batch size, too
-            found = torch.as_tensor(session.run(None, {"x": rows.cpu().numpy()})[0])
-            worst = max(worst, apart(found, module(rows).cpu()))
+            answers = torch.as_tensor(session.run(None, {"x": rows.cpu().numpy()})[0])
+            worst = max(worst, relative_difference(answers, module(rows).cpu()))
     except Exception as error:  # of onnxruntime's many kinds
         reason = " ".join(str(error).split())
         raise LimbeckError(f"export: onnxruntime cannot run the file ({reason}); {FREE}") from error
-    if not worst < TOLERANCE:
-        raise LimbeckError(
-            f"export: the ONNX file disagrees with torch by {worst:.2g}, and was not written"
-        )
+    check_agreement("ONNX file", worst, TOLERANCE)
     return worst
+
+
+def to_pt2(thing: object, path: str | Path, input_shape: int | Sequence[int] | None = None) -> Path:
+    r"""Write a result or a module as a program of torch.export, with a free batch size.
+
+    Whoever has torch reads it by `torch.export.load(path).module()`; limbeck is not needed, and
+    never reads such files itself.
+
+    Arguments:
+        thing: As of `limbeck.export.export`, and so is input_shape.
+        path: The file, whose name ends in .pt2.
+        input_shape: The shape of one row, of a module that does not have it. Default: None.
+    """
+    program_file(portable(thing, input_shape), Path(path))
+    return Path(path)
+
+
+def program_file(leaving: Portable, path: Path) -> float:
+    r"""Write a student as a program; how far it is from torch's own answers."""
+    check_suffix(path, ".pt2")
+    x = leaving.rows(CHECK_ROWS)
+    module = plain(leaving.module)
+    rows = torch.export.Dim("batch")
+    dynamic = {name: {0: rows} for name in x} if isinstance(x, dict) else {0: rows}
+    with evaluating(module), torch.no_grad(), in_place(path) as temporary:
+        program = _traced(leaving, module, x, dynamic)
+        _refuse_own(program, leaving)
+        with quietly():
+            about = json.dumps(_about(leaving), ensure_ascii=False, default=str)
+            with open(temporary, "wb") as file:
+                torch.export.save(program, file, extra_files={"limbeck.json": about})
+            with open(temporary, "rb") as file:
+                loaded = torch.export.load(file).module()
+            worst = 0.0
+            for some in (x, part_of(x, 0, 1)):
+                worst = max(
+                    worst,
+                    relative_difference(loaded(map_tensors(Tensor.clone, some)), module(some)),
+                )
+        whole = zipfile.is_zipfile(temporary)
+        check_agreement("program", worst if whole else math.inf, TOLERANCE)
+    return worst
+
+
+def _traced(leaving: Portable, module: nn.Module, x: Any, dynamic: Any) -> Any:
+    r"""The program of a module, by the first of torch's two ways of tracing that can do it."""
+    first: Exception | None = None
+    for strict in (False, True):
+        try:
+            with quietly():
+                return torch.export.export(module, (x,), dynamic_shapes=(dynamic,), strict=strict)
+        except Exception as error:  # of the exporter's many kinds
+            first = first or error
+    assert first is not None
+    raise export_error(leaving.name, "a program", first) from first
+
+
+def _refuse_own(program: Any, leaving: Portable) -> None:
+    r"""A program must run where limbeck is not."""
+    for node in program.graph.nodes:
+        if node.op == "call_function" and str(node.target).startswith("limbeck"):
+            reason = f"it needs limbeck's own operation {node.target}"
+            raise LimbeckError(f"export: torch cannot write {leaving.name} as a program ({reason})")
+
+
+def _about(leaving: Portable) -> dict[str, Any]:
+    return {
+        "student": leaving.name,
+        "form": leaving.form,
+        "task": leaving.task,
+        "classes": leaving.classes,
+        "shape": None if leaving.shape is None else list(leaving.shape),
+        "table": None if leaving.table is None else leaving.table.spec(),
+    }

@@ -5,56 +5,57 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from limbeck.compression.fidelity.calibration import aligned
+from limbeck.compression.fidelity.comparison import align
 from limbeck.errors import ArgumentError
 
 P = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+ONE_ZERO_ONE = [[0, 1], [1, 0], [0, 1]]
 
 
 def both(task, p, y=None, classes=None):
-    return aligned(task, {"teacher": p, "student": p, "baseline": None}, y, classes)
+    return align(task, {"teacher": p, "student": p, "baseline": None}, y, classes)
 
 
-def test_labels_become_codes_in_the_order_of_the_classes():
+def test_labels_become_columns_in_the_order_of_the_classes():
     found = both("classification", P, ["no", "yes", "no"], np.array(["yes", "no"]))
-    np.testing.assert_array_equal(found.y, [1, 0, 1])
+    np.testing.assert_array_equal(found.y, ONE_ZERO_ONE)
     assert found.classes == ["yes", "no"]
-    assert set(found.predictions) == {"teacher", "student"}
+    assert set(found.by_model) == {"teacher", "student"}
 
 
 @pytest.mark.parametrize(
     "y", [[1, 0, 1], [True, False, True], np.array([[1.0], [0.0], [1.0]]), torch.tensor([1, 0, 1])]
 )
 def test_labels_of_any_type_that_equal_a_class_are_taken(y):
-    np.testing.assert_array_equal(both("classification", P, y).y, [1, 0, 1])
+    np.testing.assert_array_equal(both("classification", P, y).y, ONE_ZERO_ONE)
 
 
 def test_labels_of_data_frames_are_taken():
     pandas = pytest.importorskip("pandas")
     y = pandas.Series(["b", "a", "b"], dtype="category", index=[7, 8, 9])
-    np.testing.assert_array_equal(both("classification", P, y, ["a", "b"]).y, [1, 0, 1])
+    np.testing.assert_array_equal(both("classification", P, y, ["a", "b"]).y, ONE_ZERO_ONE)
 
 
 def test_one_column_is_the_second_of_two_classes():
     for p in (P[:, 1], P[:, 1:]):
         found = both("classification", p, classes=["no", "yes"])
-        np.testing.assert_allclose(found.predictions["teacher"], P)
+        np.testing.assert_allclose(found.by_model["teacher"], P)
     assert both("classification", P[:, 1]).classes == [0, 1]
 
 
 def test_a_teacher_of_one_class_is_sure():
     found = both("classification", np.ones(3), ["a"] * 3, ["a"])
-    np.testing.assert_array_equal(found.predictions["student"], np.ones((3, 1)))
-    np.testing.assert_array_equal(found.y, np.zeros(3))
+    np.testing.assert_array_equal(found.by_model["student"], np.ones((3, 1)))
+    np.testing.assert_array_equal(found.y, np.ones((3, 1)))
 
 
 def test_rounding_is_mended():
     p = np.array([[1.0001, -0.0001], [0.5002, 0.5002]], dtype=np.float32)
-    found = both("classification", torch.from_numpy(p)).predictions["teacher"]
+    found = both("classification", torch.from_numpy(p)).by_model["teacher"]
     np.testing.assert_allclose(found.sum(1), 1)
     assert found.min() >= 0
     assert found.max() <= 1
-    independent = both("multilabel", np.array([[0.9, 0.9], [1.0001, 0.0]])).predictions["teacher"]
+    independent = both("multilabel", np.array([[0.9, 0.9], [1.0001, 0.0]])).by_model["teacher"]
     np.testing.assert_array_equal(independent, [[0.9, 0.9], [1, 0]])
 
 
@@ -66,11 +67,11 @@ def test_values_and_labels_are_matrices():
 
 def test_parts_stay_together():
     found = both("multilabel", P, [[0, 1], [1, 1], [0, 0]], ["x", "y"])
-    rows = found.rows(np.array([2, 0]))
-    np.testing.assert_array_equal(rows.predictions["student"], P[[2, 0]])
+    rows = found.select(np.array([2, 0]))
+    np.testing.assert_array_equal(rows.by_model["student"], P[[2, 0]])
     np.testing.assert_array_equal(rows.y, [[0, 0], [0, 1]])
-    column = found.column(1)
-    np.testing.assert_array_equal(column.predictions["teacher"], P[:, 1:])
+    column = found.select(slice(None), slice(1, 2))
+    np.testing.assert_array_equal(column.by_model["teacher"], P[:, 1:])
     np.testing.assert_array_equal(column.y, [[1], [1], [0]])
     assert column.classes == ["y"]
 
@@ -143,4 +144,4 @@ def test_what_does_not_line_up_is_refused(task, p, y, classes, message):
 def test_models_must_have_the_same_shape():
     given = {"teacher": P, "student": P[:2]}
     with pytest.raises(ArgumentError, match=r"student: expected \(3, 2\).*, got shape \(2, 2\)"):
-        aligned("classification", given)
+        align("classification", given)
