@@ -137,10 +137,11 @@ def _make_result(
 
             if folder.resumes and not common.quiet:
                 _say_resuming(folder)
-            job = Job(common.seed, common.device, not common.quiet, common.training())
-            shared = {"seed": job.seed, "device": job.device, "progress": job.progress}
-            job.options.update(shared, checkpoint=folder.checkpoint / "loop")
-            outcome = verb(job)
+            options = {
+                "checkpoint": folder.checkpoint / "loop", "seed": common.seed,
+                "device": common.device, "progress": not common.quiet, **common.training(),
+            }  # fmt: skip
+            outcome = verb(Job(common.seed, common.device, not common.quiet, options))
             try:  # before the result is written, which tells the size of the file
                 outcome = _export(outcome, common.export)
             except Exception as error:  # the result itself is complete, and is saved

@@ -32,8 +32,7 @@ def _load_teacher(text: str, trust_pickle: bool) -> object:
     )
     if path.suffix.lower() not in (*models, *files.PICKLE_SUFFIXES):
         raise ArgumentError("teacher", repr(text), expected)
-    if not path.is_file():
-        raise ArgumentError("teacher", f"{path}, {files.path_problem(path)}", expected)
+    files.require_path(path, "teacher", expected, "file")
     if path.suffix.lower() in models:
         return str(path)
     if not trust_pickle:

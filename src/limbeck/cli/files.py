@@ -31,7 +31,6 @@ __all__ = [
     "object_or_text",
     "path_problem",
     "read_data",
-    "read_numbers",
     "read_rows",
     "rename_argument",
     "require_path",
@@ -68,10 +67,11 @@ def path_problem(path: Path, expected: str = "file") -> str:
     return "which is not there" + (f" (did you mean {path.with_name(near[0])}?)" if near else "")
 
 
-def require_path(path: Path, argument: str, expected: str) -> None:
-    r"""Refuse a path at which there is nothing."""
-    if not path.exists():
-        raise ArgumentError(argument, f"{path}, {path_problem(path)}", expected)
+def require_path(path: Path, argument: str, expected: str, kind: str = "any") -> None:
+    r"""Refuse a path at which there is nothing, or no "file" or "folder" if `kind` says so."""
+    exists = {"file": path.is_file, "folder": path.is_dir, "any": path.exists}[kind]
+    if not exists():
+        raise ArgumentError(argument, f"{path}, {path_problem(path, kind)}", expected)
 
 
 def is_reference(text: str) -> bool:
@@ -239,9 +239,7 @@ def _rows_of_arrays(
 def read_data(path: Path, argument: str) -> Any:
     r"""The content of a file: a frame, an array, or a dict of arrays (npz)."""
     suffix = path.suffix.lower()
-    if not path.is_file():
-        expected = f"a file: {', '.join(READERS)}"
-        raise ArgumentError(argument, f"{path}, {path_problem(path)}", expected)
+    require_path(path, argument, f"a file: {', '.join(READERS)}", "file")
     if suffix not in READERS:
         raise ArgumentError(argument, str(path), f"a file that ends in {', '.join(READERS)}")
     try:
@@ -307,11 +305,6 @@ def as_numbers(
     if array.dtype.kind not in "biuf":
         raise ArgumentError(argument, f"an array of {array.dtype}", "numbers")
     return array if dtype is None else array.astype(dtype)
-
-
-def read_numbers(path: Path, argument: str) -> np.ndarray:
-    r"""The rows of a file as numbers."""
-    return as_numbers(read_rows(path, argument).x, argument)
 
 
 def split_rows(rows: Rows, share: float, seed: int, argument: str) -> tuple[Rows, Rows]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from limbeck.cli.files import path_problem
+from limbeck.cli.files import require_path
 from limbeck.cli.options import read_config, to_toml
 from limbeck.errors import ArgumentError, LimbeckError
 
@@ -240,8 +240,7 @@ def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
 def result_folder(path: Path) -> Path:
     r"""A finished result's folder, or an error that says what is wrong with the path."""
     expected = "a folder that one of limbeck's commands wrote"
-    if not path.is_dir():
-        raise ArgumentError("result", f"{path}, {path_problem(path, 'folder')}", expected)
+    require_path(path, "result", expected, "folder")
     if is_unfinished(path):
         again = f"{expected}; {resume_command(path)}"
         raise ArgumentError("result", f"{path}, whose run is not over", again)

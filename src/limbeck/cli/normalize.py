@@ -89,7 +89,7 @@ def _read_events(path: Path | None, target: Any, argument: str) -> Tensor | None
         return None
     import torch
 
-    events = torch.as_tensor(files.read_numbers(path, argument))
+    events = torch.as_tensor(files.as_numbers(files.read_rows(path, argument).x, argument))
     support = getattr(target, "support", None)
     if support is None:
         return events

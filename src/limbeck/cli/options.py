@@ -8,13 +8,14 @@ import shlex
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer import Option
 
-from limbeck.cli.files import path_problem
+from limbeck.cli.files import require_path
 from limbeck.errors import ArgumentError
 
 __all__ = [
@@ -36,8 +37,7 @@ r"""Options that are about one call, and not part of its settings."""
 
 def read_config(path: Path) -> dict[str, Any]:
     r"""The content of a TOML file."""
-    if not path.is_file():
-        raise ArgumentError("--config", f"{path}, {path_problem(path)}", "a TOML file")
+    require_path(path, "--config", "a TOML file", "file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -63,16 +63,25 @@ def _use_config(ctx: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
-RESULT, PRINTED, TRAINING = "Result", "What is printed", "Training"
+ResultOption = partial(Option, rich_help_panel="Result")
+PrintOption = partial(Option, rich_help_panel="What is printed")
+TrainingOption = partial(Option, rich_help_panel="Training")
 
-Debug = Annotated[
-    bool, Option("--debug", help="Show a traceback if something fails.", rich_help_panel=PRINTED)
-]
+Debug = Annotated[bool, PrintOption("--debug", help="Show a traceback if something fails.")]
 Drop = Annotated[list[str] | None, Option(help="A column to leave out; again for more.")]
 Preset = Annotated[str, Option(help="auto, or thesis for the source text's settings.")]
 Target = Annotated[
     str, typer.Argument(help="An RBM's file (.npz, .mat, .safetensors), or module:name.")
 ]
+
+OUT = "The result's folder; by default one in this folder, called by the command."
+CONFIG = "A TOML file with options, such as RESULT/config.toml; those given here win."
+OVERWRITE = "Replace a result of other settings that is there."
+REQUIRE = (
+    "A figure to hold, such as agreement=0.98 or rare_recall=0.9; exit code 3 if it does not. "
+    "Again for more."
+)
+VERDICTS = "Whether a verdict that fails is exit code 3."
 
 
 @dataclass(frozen=True)
@@ -82,67 +91,30 @@ class Common:
     export: Annotated[
         Path | None, Option(help="Write the student to a file too, such as student.onnx.")
     ] = None
-    out: Annotated[
-        Path | None,
-        Option(
-            "--out", "-o", rich_help_panel=RESULT,
-            help="The result's folder; by default one in this folder, called by the command.",
-        ),
-    ] = None  # fmt: skip
+    out: Annotated[Path | None, ResultOption("--out", "-o", help=OUT)] = None
     config: Annotated[
-        Path | None,
-        Option(
-            callback=_use_config, is_eager=True, rich_help_panel=RESULT,
-            help="A TOML file with options, such as RESULT/config.toml; those given here win.",
-        ),
-    ] = None  # fmt: skip
-    overwrite: Annotated[
-        bool,
-        Option(
-            "--overwrite", rich_help_panel=RESULT,
-            help="Replace a result of other settings that is there.",
-        ),
-    ] = False  # fmt: skip
-    require: Annotated[
-        list[str] | None,
-        Option(
-            rich_help_panel=RESULT,
-            help="A figure to hold, such as agreement=0.98 or rare_recall=0.9; exit code 3 if it "
-            "does not. Again for more.",
-        ),
+        Path | None, ResultOption(callback=_use_config, is_eager=True, help=CONFIG)
     ] = None
-    verdicts: Annotated[
-        bool, Option(rich_help_panel=RESULT, help="Whether a verdict that fails is exit code 3.")
-    ] = True
+    overwrite: Annotated[bool, ResultOption("--overwrite", help=OVERWRITE)] = False
+    require: Annotated[list[str] | None, ResultOption(help=REQUIRE)] = None
+    verdicts: Annotated[bool, ResultOption(help=VERDICTS)] = True
     seed: Annotated[int, Option(help="Seed of everything random.", min=0)] = 0
     device: Annotated[str, Option(help="Where to run: auto, cpu, cuda.")] = "auto"
-    json: Annotated[
-        bool, Option("--json", rich_help_panel=PRINTED, help="Print the result as JSON.")
-    ] = False
-    quiet: Annotated[
-        bool, Option("--quiet", "-q", rich_help_panel=PRINTED, help="Print errors only, or JSON.")
-    ] = False
+    json: Annotated[bool, PrintOption("--json", help="Print the result as JSON.")] = False
+    quiet: Annotated[bool, PrintOption("--quiet", "-q", help="Print errors only, or JSON.")] = False
     debug: Debug = False
-    steps: Annotated[int | None, Option(rich_help_panel=TRAINING, help="Steps.", min=1)] = None
-    batch_size: Annotated[
-        int | None, Option(rich_help_panel=TRAINING, help="Inputs a step.", min=1)
-    ] = None
-    lr: Annotated[float | None, Option(rich_help_panel=TRAINING, help="The learning rate.")] = None
+    steps: Annotated[int | None, TrainingOption(help="Steps.", min=1)] = None
+    batch_size: Annotated[int | None, TrainingOption(help="Inputs a step.", min=1)] = None
+    lr: Annotated[float | None, TrainingOption(help="The learning rate.")] = None
     optimizer: Annotated[
-        str | None, Option(rich_help_panel=TRAINING, help="A name in torch.optim, such as adam.")
+        str | None, TrainingOption(help="A name in torch.optim, such as adam.")
     ] = None
     schedule: Annotated[
-        str | None, Option(rich_help_panel=TRAINING, help="cosine, constant, linear, logarithmic.")
+        str | None, TrainingOption(help="cosine, constant, linear, logarithmic.")
     ] = None
-    seconds: Annotated[
-        float | None, Option(rich_help_panel=TRAINING, help="Stop after so many seconds.")
-    ] = None
-    engine: Annotated[
-        str | None, Option(rich_help_panel=TRAINING, help="auto, eager or compiled.")
-    ] = None
-    checkpoint_seconds: Annotated[
-        float, Option(rich_help_panel=TRAINING, help="Seconds between checkpoints.")
-    ] = 30.0
+    seconds: Annotated[float | None, TrainingOption(help="Stop after so many seconds.")] = None
+    engine: Annotated[str | None, TrainingOption(help="auto, eager or compiled.")] = None
+    checkpoint_seconds: Annotated[float, TrainingOption(help="Seconds between checkpoints.")] = 30.0
 
     def training(self) -> dict[str, object]:
         r"""The training options that have a value, as arguments of the verbs."""
