@@ -33,8 +33,8 @@ from limbeck.models.rbm import RBM
 from limbeck.normalization.estimate import mean_bound
 from limbeck.normalization.log_partition import log_partition
 from limbeck.samplers.chains import Chains
-from limbeck.training.distill import steps
 from limbeck.training.config import choose_device
+from limbeck.training.distill import steps
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
 from reproduction import data

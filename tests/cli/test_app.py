@@ -9,7 +9,7 @@ import pytest
 
 import limbeck as lb
 from limbeck import cli
-from limbeck.cli import errors
+from limbeck.cli.command import FAULT
 
 SOURCE = str(Path(lb.__file__).parents[1])
 COMMANDS = (
@@ -66,7 +66,7 @@ def test_a_fault_of_limbecks_own_is_exit_code_one(limbeck, monkeypatch):
 
     monkeypatch.setattr(cli, "app", broken)
     found = limbeck()
-    assert found.code == errors.FAULT
+    assert found.code == FAULT
     assert "unexpected ZeroDivisionError: divided by zero" in found.err
     assert "Traceback" not in found.err
 
@@ -91,7 +91,7 @@ def test_a_full_pipe_ends_quietly(here):
 def test_a_warning_is_a_line(capsys):
     import warnings
 
-    with errors.noted(), warnings.catch_warnings():
+    with cli.print_warnings(), warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn("the chains\nare few", stacklevel=1)
     assert capsys.readouterr().err == "limbeck: note: the chains are few\n"

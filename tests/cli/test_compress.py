@@ -2,6 +2,7 @@ r"""`limbeck compress` on real files."""
 
 import json
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -181,14 +182,15 @@ def test_what_cannot_be_read_is_one_line(refused, here):
 def test_columns_that_are_not_there_are_named(refused, here):
     words = ("compress", "models:teacher", "train.csv", *QUICK)
     assert "'a', 'b', 'c', 'y' (did you mean 'y'?)" in refused(*words, "--label", "Y")
-    assert "--drop: expected .*, got 'z'" in refused(*words, "--drop", "z")
-    assert "--group: expected .*, got 'z'" in refused(*words, "--drop", "y", "--group", "z")
+    assert re.search("--drop: expected .*, got 'z'", refused(*words, "--drop", "z"))
+    line = refused(*words, "--drop", "y", "--group", "z")
+    assert re.search("--group: expected .*, got 'z'", line)
 
 
 def test_rows_to_compare_on_have_the_same_columns(refused, here):
     Path("less.csv").write_text("a,b,y\n1,2,up\n")
     words = ("compress", "models:teacher", "train.csv", "--label", "y", "--test", "less.csv")
-    assert "--test: expected .*, got less.csv, without c" in refused(*words, *QUICK)
+    assert re.search("--test: expected .*, got less.csv, without c", refused(*words, *QUICK))
 
 
 def test_teachers_that_are_none_are_refused(refused, here):

@@ -1,6 +1,7 @@
 r"""Options in TOML files: what is written is read back, and repeats the run."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import limbeck as lb
-from limbeck.cli import config
+from limbeck.cli.options import to_toml
 
 VALUES = st.one_of(
     st.booleans(),
@@ -34,7 +35,7 @@ RUNS = {
 
 @given(st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), VALUES, max_size=5))
 def test_what_is_written_is_read_back(options):
-    text = config.written("compress", options)
+    text = to_toml("compress", options)
     found = tomllib.loads(text)
     assert found.pop("command", None) == options.get("command", "compress")
     assert found == {name: value for name, value in options.items() if name != "command"}
@@ -98,13 +99,13 @@ def test_every_option_is_in_the_written_file(limbeck, here):
 
 def test_files_that_do_not_fit_are_refused(refused, here):
     for text, said in (
-        ("stesp = 3\n", "did you mean 'steps'?"),
+        ("stesp = 3\n", r"did you mean 'steps'\?"),
         ('command = "compress"\n', "it is for limbeck compress"),
         ("[steps]\nmany = 3\n", "steps: expected .*, got a table"),
         ("steps = \n", "unreadable"),
         ('target = "rbm.npz"\nsamples = "many"\n', "'--samples'"),
     ):
         Path("mine.toml").write_text(text)
-        assert said in refused("logz", "--config", "mine.toml")
+        assert re.search(said, refused("logz", "--config", "mine.toml"))
     assert "which is not there" in refused("logz", "--config", "none.toml")
     assert "a folder" in refused("logz", "--config", ".")

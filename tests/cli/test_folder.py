@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from limbeck.cli.folder import CONFIG, UNFINISHED, Folder, free, result_folder
+from limbeck.cli.folder import CONFIG, UNFINISHED, Folder, default_folder, result_folder
 from limbeck.errors import ArgumentError
 
 OPTIONS = {"target": "rbm.npz", "steps": 3, "seed": None, "json": False}
@@ -75,9 +75,9 @@ def test_what_is_not_limbecks_is_never_touched(here, overwrite):
 
 
 def test_a_free_name_is_found(here):
-    assert free("logz", OPTIONS) == Path("limbeck-logz")
+    assert default_folder("logz", OPTIONS) == Path("limbeck-logz")
     finished(Folder(Path("limbeck-logz"), "logz", OPTIONS))
-    assert free("logz", OPTIONS) == Path("limbeck-logz")
-    assert free("logz", {**OPTIONS, "steps": 9}) == Path("limbeck-logz-2")
+    assert default_folder("logz", OPTIONS) == Path("limbeck-logz")
+    assert default_folder("logz", {**OPTIONS, "steps": 9}) == Path("limbeck-logz-2")
     Path("limbeck-logz-2").mkdir()
-    assert free("logz", {**OPTIONS, "steps": 9}) == Path("limbeck-logz-3")
+    assert default_folder("logz", {**OPTIONS, "steps": 9}) == Path("limbeck-logz-3")

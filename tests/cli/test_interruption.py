@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.cli import references
-from limbeck.cli.running import at_a_whole_step
+from limbeck.cli.command import interrupt_after_step
+from limbeck.cli.files import load_object
 from limbeck.storage.files import read, read_tensors
 
 SOURCE = str(Path(lb.__file__).parents[1])
@@ -64,7 +64,7 @@ def content(folder):
 def calls(here):
     r"""When the teacher interrupts the run: at which of its calls."""
     Path("tricky.py").write_text(INTERRUPTING)
-    return references.load("tricky:calls", "teacher")
+    return load_object("tricky:calls", "teacher")
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_repeating_keeps_the_old_result_until_the_new_one_is_whole(limbeck, call
 
 def test_a_second_time_is_immediate():
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), at_a_whole_step():
+    with pytest.raises(KeyboardInterrupt), interrupt_after_step():
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
 

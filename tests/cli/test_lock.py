@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.cli.folder import LOCK, alone
+from limbeck.cli.folder import LOCK, folder_lock
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.storage.files import read_tensors
 
@@ -68,30 +68,33 @@ def test_a_killed_run_is_gone_on_with(here, limbeck):
 
 
 def test_only_one_is_within_and_nothing_is_left(here):
-    with alone(Path("out")):
-        with pytest.raises(LimbeckError, match="another run is at work in out"), alone(Path("out")):
+    with folder_lock(Path("out")):
+        with (
+            pytest.raises(LimbeckError, match="another run is at work in out"),
+            folder_lock(Path("out")),
+        ):
             raise AssertionError
-        with alone(Path("other")):
+        with folder_lock(Path("other")):
             assert Path("other", LOCK).exists()
     assert not Path("out").exists()
     assert not Path("other").exists()
-    with alone(Path("out")):
+    with folder_lock(Path("out")):
         Path("out/mine").write_text("")
     assert [path.name for path in Path("out").iterdir()] == ["mine"]
 
 
 def test_an_error_within_unlocks(here):
-    with pytest.raises(ZeroDivisionError), alone(Path("out")):
+    with pytest.raises(ZeroDivisionError), folder_lock(Path("out")):
         raise ZeroDivisionError
-    with alone(Path("out")):
+    with folder_lock(Path("out")):
         pass
 
 
 def test_a_file_is_no_folder(here):
-    with pytest.raises(ArgumentError, match=r"which is a file"), alone(Path("x.npy")):
+    with pytest.raises(ArgumentError, match=r"which is a file"), folder_lock(Path("x.npy")):
         raise AssertionError
 
 
 def test_the_demo_is_alone_too(here, refused):
-    with alone(Path("there")):
+    with folder_lock(Path("there")):
         assert "another run is at work in there" in refused("demo", "condense", "--out", "there")

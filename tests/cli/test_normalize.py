@@ -1,6 +1,7 @@
 r"""`limbeck normalize` and `limbeck logz` on real files."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -127,9 +128,7 @@ def test_a_proposal_that_is_not_used_is_told_of_and_a_wrong_one_refused(limbeck,
     assert "the target's support" in refused("logz", "models:ising", "--proposal", "right")
     words = ("condense", "draws.npz", "--predict", "logistic", "--inputs", "x.npy", "--steps", "3")
     assert limbeck(*words, "--no-verdicts", "--out", "bag").code == 0
-    assert "--proposal: expected .*, got an object of type SampleBag" in refused(
-        "logz", "rbm.npz", "--proposal", "bag"
-    )
-    assert refused("logz", "rbm.npz", "--proposal", "rigt").startswith(
-        "--proposal: expected .*, got rigt"
-    )
+    line = refused("logz", "rbm.npz", "--proposal", "bag")
+    assert re.match("--proposal: expected .*, got an object of type SampleBag", line)
+    line = refused("logz", "rbm.npz", "--proposal", "rigt")
+    assert re.match("--proposal: expected .*, got rigt", line)

@@ -2,7 +2,12 @@ r"""`--require`: what it means, for figures of either kind."""
 
 import pytest
 
-from limbeck.cli.running import Requirement, figures, held, parsed
+from limbeck.cli.command import (
+    Requirement,
+    check_requirements,
+    figures,
+    parse_requirements,
+)
 from limbeck.errors import ArgumentError
 
 
@@ -23,20 +28,20 @@ from limbeck.errors import ArgumentError
     ],
 )
 def test_equal_means_at_least_as_good(text, verb, expected):
-    assert parsed([text], verb) == [expected]
+    assert parse_requirements([text], verb) == [expected]
 
 
 @pytest.mark.parametrize("text", ["agreement", "agreement=", "agreement=x", "=3", "kl<3", "kl=nan"])
 def test_what_cannot_be_read_is_refused(text):
     with pytest.raises(ArgumentError, match=r"--require"):
-        parsed([text], "compress")
+        parse_requirements([text], "compress")
 
 
 def test_a_name_of_another_verb_is_unknown():
     with pytest.raises(ArgumentError, match=r"'std_error'"):
-        parsed(["std_eror=1"], "logz")
+        parse_requirements(["std_eror=1"], "logz")
     with pytest.raises(ArgumentError, match=r"'mean_error'"):
-        parsed(["agreement=1"], "condense")
+        parse_requirements(["agreement=1"], "condense")
 
 
 STUDENT = {"name": "MLP", "role": "student", "parameters": 7, "bytes": 99}
@@ -92,5 +97,5 @@ def test_figures_of_log_z_are_those_of_the_first_estimate():
     ],
 )
 def test_bounds_are_inclusive_and_what_is_not_known_is_not_met(text, holds):
-    (verdict,) = held(parsed([text], "compress"), CONTENT)
+    (verdict,) = check_requirements(parse_requirements([text], "compress"), CONTENT)
     assert verdict["held"] == holds

@@ -20,7 +20,7 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 
 import limbeck as lb
-from limbeck.cli.running import held, parsed
+from limbeck.cli.command import check_requirements, parse_requirements
 from limbeck.compression.fidelity.cost import bytes_on_disk, parameters
 from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.report.records import described
@@ -44,7 +44,7 @@ def content(report):
 
 
 def verdicts(report, *texts):
-    return held(parsed(texts, "compress"), content(report))
+    return check_requirements(parse_requirements(texts, "compress"), content(report))
 
 
 @pytest.mark.parametrize("classes", [(0, 1), ("ok", "fraud"), (False, True)])

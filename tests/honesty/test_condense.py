@@ -90,10 +90,10 @@ def test_both_divergences_are_in_everything_that_tells_of_the_result(overfit, tm
     page.write(folder)
     shown += [str(again), (folder / "report.md").read_text("utf-8")]
     shown.append((folder / "report.html").read_text("utf-8"))
-    from limbeck.cli.info import identified
+    from limbeck.cli.results import describe_path
 
     for path in (tmp_path / "student", folder):
-        shown.append("\n".join(map(str, identified(path).values())))
+        shown.append("\n".join(map(str, describe_path(path).values())))
     for text in shown:
         for each in (result.new_inputs.training, result.new_inputs.held_out):
             assert f"{each.mean:.2g}" in text

@@ -2,16 +2,25 @@ r"""The command line; torch is imported only by the commands that need it."""
 
 from __future__ import annotations
 
+import difflib
+import os
 import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from limbeck.cli import compress, condense, export, info, normalize
-from limbeck.cli.errors import guarded
-from limbeck.cli.options import Common, Training, command
+from limbeck.cli import compress, condense, normalize, results
+from limbeck.cli.command import FAULT, INTERRUPTED, USER, run_command, say
+from limbeck.cli.files import IMPORTED_FILES
+from limbeck.cli.options import with_common
+from limbeck.errors import LimbeckError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "print_warnings"]
 
 app = typer.Typer(
     help="limbeck turns a cumbersome model into a convenient one that does the same job.",
@@ -22,8 +31,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         import limbeck
 
         typer.echo(f"limbeck {limbeck.__version__}")
@@ -33,19 +42,88 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     pass
 
 
-app.command()(export.demo)
-for verb in (compress.compress, condense.condense, normalize.normalize, normalize.logz):
-    command(app, Common, Training)(verb)
-for other in (export.report, export.export, info.info):
-    app.command()(other)
+app.command()(results.demo)
+for verb in (compress.compress, condense.condense, normalize.normalize):
+    app.command()(with_common(verb, run_command))
+app.command()(with_common(normalize.logz, run_command, without=("export",)))
+for command in (results.report, results.export, results.info):
+    app.command()(command)
 
 
 def main() -> None:
-    r"""Run a command and exit: 0 if all is well, else a code of `limbeck.cli.errors`."""
-    sys.exit(guarded(lambda: app(standalone_mode=False, prog_name="limbeck")))
+    r"""Run a command and exit: 0 if all is well, else a code of `limbeck.cli.command`."""
+    sys.exit(_exit_code())
+
+
+def _exit_code() -> int:
+    r"""Run a command; whatever it raises is printed in one line."""
+    try:
+        with print_warnings():
+            code = app(standalone_mode=False, prog_name="limbeck")
+        sys.stdout.flush()
+    except BrokenPipeError:  # as of `limbeck … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAULT
+    except (typer.Abort, KeyboardInterrupt):
+        say("stopped")
+        return INTERRUPTED
+    except Exception as error:
+        if "--debug" in sys.argv:
+            traceback.print_exc()
+        message, code = _message_and_code(error)
+        if message:
+            say(message)
+        return code
+    return code if isinstance(code, int) else 0
+
+
+def _message_and_code(error: Exception) -> tuple[str, int]:
+    r"""An error in one line, and the exit code that says whose it is."""
+    if hasattr(error, "format_message"):  # click's, under any name
+        return _usage_message(error, error.format_message()), USER
+    if isinstance(error, LimbeckError):
+        return _one_line(error), USER
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if str(Path(frame.filename).resolve()) in IMPORTED_FILES:
+            place = f"{frame.filename}, line {frame.lineno}"
+            return f"{place}: {type(error).__name__}: {_one_line(error)} (--debug shows more)", USER
+    message = f"{type(error).__name__}: {_one_line(error)}"
+    if isinstance(error, OSError | MemoryError):
+        return message, USER
+    return f"unexpected {message}; this is a fault of limbeck, and --debug shows where", FAULT
+
+
+def _usage_message(error: Exception, message: str) -> str:
+    r"""Click's message, with the nearest option and where help is."""
+    ctx, unknown = getattr(error, "ctx", None), getattr(error, "option_name", None)
+    if ctx is not None and unknown is not None and message.lower().startswith("no such option"):
+        known = [name for param in ctx.command.params for name in param.opts]
+        near = difflib.get_close_matches(unknown, known, n=1)
+        message = f"no such option: {unknown}" + (f" (did you mean {near[0]}?)" if near else "")
+    # without arguments, help has been shown, and the message is empty
+    path = getattr(ctx, "command_path", "limbeck")
+    return f"{message.rstrip('.')} (see {path} --help)" if message else ""
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextmanager
+def print_warnings() -> Iterator[None]:
+    r"""Within, a warning is a line for people, without its file and line number."""
+    before = warnings.showwarning
+    warnings.showwarning = lambda message, *_, **__: say(f"note: {_one_line(message)}")
+    try:
+        yield
+    finally:
+        warnings.showwarning = before

@@ -3,41 +3,39 @@ r"""`limbeck compress`: a teacher and rows in; a small student and its report ou
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from limbeck.cli import references
-from limbeck.cli.errors import state
-from limbeck.cli.options import Common, Training
+from limbeck.cli import files
+from limbeck.cli.command import Job, Outcome
+from limbeck.cli.options import Drop
 from limbeck.errors import ArgumentError, LimbeckError
 
-__all__ = ["as_rows", "compress", "loss_of", "note_file", "student_of", "teacher_of"]
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
 
-MODELS = (".onnx", ".json", ".ubj", ".txt", ".cbm")
-PICKLES = (".pkl", ".pickle", ".joblib")
-ACCEPTED = (
-    "module:name of your own code, a model's file (.onnx, .json, .ubj, .txt, .cbm), or a pickle "
-    "with --trust-pickle"
-)
-WAYS = ("auto", "frame", "array")
+    from limbeck.losses.base import Loss
+
+__all__ = ["compress", "student_of"]
 
 
-def teacher_of(text: str, trust_pickle: bool) -> Any:
-    r"""What a string stands for: the user's own object, a model's file, a trusted pickle."""
-    if references.is_reference(text):
-        return references.load(text, "teacher")
-    path = Path(text)
-    kind = path.suffix.lower()
-    if kind not in (*MODELS, *PICKLES):
-        raise ArgumentError("teacher", repr(text), ACCEPTED)
-    if not path.is_file():
-        raise ArgumentError("teacher", f"{path}, {state(path)}", ACCEPTED)
-    return _unpickled(path, trust_pickle) if kind in PICKLES else str(path)
-
-
-def _unpickled(path: Path, trusted: bool) -> Any:
-    if not trusted:
+def _load_teacher(text: str, trust_pickle: bool) -> object:
+    r"""The user's own object, the path of a model's file, or the content of a trusted pickle."""
+    if files.is_reference(text):
+        return files.load_object(text, "teacher")
+    path, models = Path(text), (".onnx", ".json", ".ubj", ".txt", ".cbm")
+    expected = (
+        f"module:name of your own code, a model's file ({', '.join(models)}), or a pickle "
+        "with --trust-pickle"
+    )
+    if path.suffix.lower() not in (*models, *files.PICKLE_SUFFIXES):
+        raise ArgumentError("teacher", repr(text), expected)
+    files.require_path(path, "teacher", expected, "file")
+    if path.suffix.lower() in models:
+        return str(path)
+    if not trust_pickle:
         raise LimbeckError(
             f"teacher: {path} is a pickle, and reading a pickle runs whatever code is in it; if "
             "you made the file, or trust who did, add --trust-pickle"
@@ -53,32 +51,14 @@ def _unpickled(path: Path, trusted: bool) -> Any:
         raise ArgumentError("teacher", received, expected) from error
 
 
-def note_file(problem: Any, text: str) -> None:
-    r"""Note which pickle a teacher came from, whose size is then the teacher's.
-
-    Arguments:
-        problem: A result's problem, with the teacher as a predictor.
-        text: What the user gave for the teacher.
-    """
-    from limbeck.teachers.fingerprints import of_files
-    from limbeck.teachers.row_teacher import ModelFile
-
-    path = Path(text)
-    pickled = not references.is_reference(text) and path.suffix.lower() in PICKLES
-    # a pickle that only refers to a model is not its size
-    if pickled and problem is not None and problem.predictor.bytes() is not None:
-        size = path.stat().st_size
-        problem.predictor.file = ModelFile(path, of_files([path]), size)
-
-
 def student_of(text: str) -> Any:
     r"""A student: hidden sizes, a name, or the user's own module.
 
     >>> student_of("50,30"), student_of("8"), student_of("tree")
     ((50, 30), (8,), 'tree')
     """
-    if references.is_reference(text):
-        return references.load(text, "student")
+    if files.is_reference(text):
+        return files.load_object(text, "student")
     parts = [part.strip() for part in text.replace("-", ",").split(",")]
     if all(part.isdigit() for part in parts):
         return tuple(map(int, parts))
@@ -88,206 +68,163 @@ def student_of(text: str) -> Any:
     return text
 
 
-def loss_of(text: str, derivatives: float | None, task: str) -> Any:
-    r"""A loss by name or of the user's own; with a weight, derivatives are matched beside."""
-    if references.is_reference(text):
-        found = references.load(text, "loss")
-    elif derivatives is None:
-        return text
-    else:
-        from limbeck.training.distill import as_loss
-
-        usual = "square_error" if task == "regression" else "cross_entropy"
-        name: Any = usual if text == "auto" else text
-        found = as_loss(name, None, None, "", None)  # type: ignore[arg-type]
+def _loss(text: str, derivatives: float | None, task: str) -> Loss | str:
+    r"""A loss by name or of the user's own; with a weight, derivatives are matched too."""
+    loss = files.object_or_text(text, "loss")
     if derivatives is None:
-        return found
+        return loss
     from limbeck.losses import derivative_error
+    from limbeck.training.distill import as_loss
 
-    domain = "plain" if task == "regression" else "log"
-    return found + derivatives * derivative_error(domain=domain)
+    regression = task == "regression"
+    if loss == "auto":
+        loss = "square_error" if regression else "cross_entropy"
+    if isinstance(loss, str):
+        loss = as_loss(loss, None, None, "", None)  # type: ignore[arg-type]
+    return loss + derivatives * derivative_error(domain="plain" if regression else "log")
 
 
-def as_rows(x: Any, teacher: Any, way: str) -> Any:
-    r"""Rows as the teacher takes them: a frame stays one, unless the teacher wants numbers alone.
-
-    Arguments:
-        x: A frame or an array.
-        teacher: The teacher.
-        way: "frame", "array" or "auto".
-    """
-    if way not in WAYS:
-        raise ArgumentError.unknown("--rows", way, WAYS)
+def _teacher_rows(
+    x: np.ndarray | pd.DataFrame, teacher: object, rows: str
+) -> np.ndarray | pd.DataFrame:
+    r"""Rows as the teacher takes them: a frame, unless `rows` or the teacher asks for an array."""
+    if rows not in ("auto", "frame", "array"):
+        raise ArgumentError.unknown("--rows", rows, ("auto", "frame", "array"))
     if not hasattr(x, "columns"):
-        if way == "frame":
+        if rows == "frame":
             raise ArgumentError("--rows", "'frame' for an array", "a CSV or Parquet file")
         return x
-    if way == "array" or (way == "auto" and _wants_numbers(teacher)):
-        from limbeck.cli.reading import numbers
-
-        return numbers(x, "data", None)
+    if rows == "array" or (rows == "auto" and _takes_arrays(teacher)):
+        return files.as_numbers(x, "data", None)
     return x
 
 
-def _wants_numbers(teacher: Any) -> bool:
-    r"""Whether a teacher was made for arrays: a net, or an estimator that saw no names."""
-    members = teacher if isinstance(teacher, list | tuple) else [teacher]
-    if all(map(_is_module, members)):
-        return True
+def _takes_arrays(teacher: object) -> bool:
+    r"""Whether a teacher was made for arrays: a net, or an estimator that saw no column names."""
+    from torch import nn
+
+    from limbeck.teachers.files import open_model
+
     if isinstance(teacher, str):
-        return False if not teacher.endswith(".onnx") else _inputs(teacher) == 1
+        return teacher.endswith(".onnx") and len(open_model(teacher)[0].get_inputs()) == 1
+    members = teacher if isinstance(teacher, list | tuple) else [teacher]
+    if all(isinstance(member, nn.Module) for member in members):
+        return True
     fitted = all(hasattr(member, "n_features_in_") for member in members)
     return fitted and not any(hasattr(member, "feature_names_in_") for member in members)
 
 
-def _is_module(teacher: Any) -> bool:
-    from torch import nn
+def _test_rows(test: files.Rows, train: files.Rows, path: Path) -> files.Rows:
+    r"""Test rows with the columns of the training rows, in their order."""
+    if not hasattr(train.x, "columns") or not hasattr(test.x, "columns"):
+        return test
+    missing = [str(name) for name in train.x.columns if name not in test.x.columns]
+    if missing:
+        received = f"{path}, without {', '.join(missing[:5])}"
+        expected = f"the columns of the data: {', '.join(map(str, train.x.columns))}"
+        raise ArgumentError("--test", received, expected)
+    return test._replace(x=test.x[list(train.x.columns)])
 
-    return isinstance(teacher, nn.Module)
 
+def _groups(names: list[str] | None, test: files.Rows) -> dict[str, np.ndarray] | None:
+    import numpy as np
 
-def _inputs(path: str) -> int:
-    from limbeck.teachers.files import open_model
-
-    return len(open_model(path)[0].get_inputs())
+    known = list(map(str, getattr(test.x, "columns", ())))
+    for name in names or ():
+        if name not in known:
+            raise ArgumentError.unknown("--group", name, known)
+    return {name: np.asarray(test.x[name]) for name in names} if names else None
 
 
 def compress(
-    ctx: typer.Context,
-    common: Common,
-    training: Training,
+    job: Job,
     teacher: Annotated[
-        str,
-        typer.Argument(help="module:name of your own code, or a model's file, such as .onnx."),
+        str, Argument(help="module:name of your own code, or a model's file, such as .onnx.")
     ],
-    data: Annotated[Path, typer.Argument(help="Rows: a CSV, Parquet, npy or npz file.")],
+    data: Annotated[Path, Argument(help="Rows: a CSV, Parquet, npy or npz file.")],
     test: Annotated[
-        Path | None, typer.Option(help="Rows to compare both on; else some are set aside.")
+        Path | None, Option(help="Rows to compare both on; else some are set aside.")
     ] = None,
     test_share: Annotated[
-        float, typer.Option(help="The share that is set aside without --test.", min=0, max=1)
+        float, Option(help="The share that is set aside without --test.", min=0, max=1)
     ] = 0.2,
     label: Annotated[
-        str | None, typer.Option(help="The column with true labels, if there is one.")
+        str | None, Option(help="The column with true labels, if there is one.")
     ] = None,
     label_weight: Annotated[
-        float, typer.Option(help="Their share in what the student learns.", min=0, max=1)
+        float, Option(help="Their share in what the student learns.", min=0, max=1)
     ] = 0.5,
-    drop: Annotated[
-        list[str] | None, typer.Option(help="A column to leave out; again for more.")
-    ] = None,
-    rows: Annotated[
-        str, typer.Option(help="What the teacher takes: frame, array, or auto.")
-    ] = "auto",
+    drop: Drop = None,
+    rows: Annotated[str, Option(help="What the teacher takes: frame, array, or auto.")] = "auto",
     student: Annotated[
-        str,
-        typer.Option(
-            help="Hidden sizes such as 50,30; auto, linear, tree or boosted; or module:name."
-        ),
+        str, Option(help="Hidden sizes such as 50,30; auto, linear, tree or boosted; module:name.")
     ] = "50,30",
     keep: Annotated[
-        float, typer.Option(help="For --student auto: the share of agreement that is enough.")
+        float, Option(help="For --student auto: the share of agreement that is enough.")
     ] = 0.99,
     max_bytes: Annotated[
-        int | None, typer.Option(help="For --student auto: the largest student.", min=1)
+        int | None, Option(help="For --student auto: the largest student.", min=1)
     ] = None,
     inputs: Annotated[
         str,
-        typer.Option(
-            help="What the teacher is asked about: auto, data, munge, noise, columns, nade, "
+        Option(
+            help="Inputs that the teacher labels: auto, data, munge, noise, columns, nade, "
             "mixture; or module:name."
         ),
     ] = "auto",
-    size: Annotated[
-        int | None, typer.Option(help="How many inputs it is asked about.", min=1)
-    ] = None,
-    loss: Annotated[str, typer.Option(help="auto, a name, or module:name.")] = "auto",
+    size: Annotated[int | None, Option(help="The number of these inputs.", min=1)] = None,
+    loss: Annotated[str, Option(help="auto, a name, or module:name.")] = "auto",
     derivatives: Annotated[
-        float | None, typer.Option(help="Match derivatives too, with this weight (torch only).")
+        float | None, Option(help="Match derivatives too, with this weight (torch only).")
     ] = None,
-    task: Annotated[
-        str, typer.Option(help="auto, classification, multilabel or regression.")
-    ] = "auto",
+    task: Annotated[str, Option(help="auto, classification, multilabel or regression.")] = "auto",
     output: Annotated[
-        str, typer.Option(help="What the teacher gives: auto, logits, probabilities, values.")
+        str, Option(help="What the teacher gives: auto, logits, probabilities, values.")
     ] = "auto",
     folds: Annotated[
-        int | None, typer.Option(help="Fit copies of the teacher in so many folds.", min=2)
+        int | None, Option(help="Fit copies of the teacher in so many folds.", min=2)
     ] = None,
-    cache: Annotated[
-        Path | None, typer.Option(help="A folder to keep the teacher's answers in.")
-    ] = None,
+    cache: Annotated[Path | None, Option(help="A folder to keep the teacher's answers in.")] = None,
     group: Annotated[
-        list[str] | None, typer.Option(help="A column whose groups are compared; again for more.")
+        list[str] | None, Option(help="A column whose groups are compared; again for more.")
     ] = None,
-    timing: Annotated[bool, typer.Option(help="Whether to time predictions.")] = True,
+    timing: Annotated[bool, Option(help="Whether to time predictions.")] = True,
     trust_pickle: Annotated[
-        bool, typer.Option("--trust-pickle", help="Read a pickle: it may run any code.")
+        bool, Option("--trust-pickle", help="Read a pickle: it may run any code.")
     ] = False,
-    export: Annotated[
-        Path | None, typer.Option(help="Write the student to a file too, such as student.onnx.")
-    ] = None,
-) -> None:
+) -> Outcome:
     r"""Compress a model into a small one that predicts the same.
 
     limbeck compress models:teacher train.parquet --test test.parquet --label y --export small.onnx
     """
-    from limbeck.cli.running import Done, Job, carry_out
+    model = _load_teacher(teacher, trust_pickle)
+    train_rows = files.read_rows(data, "data", label, drop)
+    if test is None:
+        train_rows, test_rows = files.split_rows(train_rows, test_share, job.seed, "data")
+    else:
+        test_rows = _test_rows(files.read_rows(test, "--test", label, drop), train_rows, test)
+    groups = _groups(group, test_rows)
+    source = files.object_or_text(inputs, "inputs")
+    import limbeck as lb
 
-    def work(job: Job) -> Done:
-        from limbeck.cli import reading, references
-
-        found = teacher_of(teacher, trust_pickle)
-        given = reading.rows(data, "data", label, drop)
-        held = None
-        if test is not None:
-            held = _aligned(reading.rows(test, "--test", label, drop), given, test)
-        if held is None:
-            given, held = reading.divided(given, test_share, job.seed, "data")
-        groups = _groups(group, held)
-        asked: Any = (
-            references.load(inputs, "inputs") if references.is_reference(inputs) else inputs
-        )
-        import limbeck as lb
-
-        options = {
-            **job.options(), "labels": given.y, "label_weight": label_weight, "size": size,
-            "task": task, "loss": loss_of(loss, derivatives, task), "output": output,
-            "cache": cache, "teacher_folds": folds, "keep": keep, "max_bytes": max_bytes,
-        }  # fmt: skip
-        result = lb.compress(
-            found, as_rows(given.x, found, rows), student_of(student),
-            inputs=asked, **options, **training.given(),
-        )  # fmt: skip
-        note_file(result.problem, teacher)
-        x = as_rows(held.x, found, rows)
-        report = result.report(x, held.y, groups=groups, time=timing)
-        return Done(result, {"report": report, "X": x}, str(report), result)
-
-    carry_out(ctx, common, work, export)
+    result = lb.compress(
+        model, _teacher_rows(train_rows.x, model, rows), student_of(student), inputs=source,
+        labels=train_rows.y, label_weight=label_weight, size=size, task=task,
+        loss=_loss(loss, derivatives, task), output=output, cache=cache, teacher_folds=folds,
+        keep=keep, max_bytes=max_bytes, **job.options,
+    )  # fmt: skip
+    if not files.is_reference(teacher) and Path(teacher).suffix.lower() in files.PICKLE_SUFFIXES:
+        _set_teacher_file(result.problem, Path(teacher))
+    x = _teacher_rows(test_rows.x, model, rows)
+    report = result.report(x, test_rows.y, groups=groups, time=timing)
+    return Outcome(result, {"report": report, "X": x}, str(report), result)
 
 
-def _aligned(held: Any, given: Any, path: Path) -> Any:
-    r"""Rows to compare on, with the columns of the others in their order."""
-    from limbeck.errors import ArgumentError
+def _set_teacher_file(problem: Any, path: Path) -> None:
+    r"""Record which pickle the teacher came from, whose size is then the teacher's."""
+    from limbeck.teachers.fingerprints import of_files
+    from limbeck.teachers.row_teacher import ModelFile
 
-    if not hasattr(given.x, "columns") or not hasattr(held.x, "columns"):
-        return held
-    missing = [str(name) for name in given.x.columns if name not in held.x.columns]
-    if missing:
-        received = f"{path}, without {', '.join(missing[:5])}"
-        expected = f"the columns of the data: {', '.join(map(str, given.x.columns))}"
-        raise ArgumentError("--test", received, expected)
-    return held._replace(x=held.x[list(given.x.columns)])
-
-
-def _groups(names: list[str] | None, held: Any) -> dict[str, Any] | None:
-    from limbeck.errors import ArgumentError
-
-    if not names:
-        return None
-    known = list(map(str, getattr(held.x, "columns", ())))
-    for name in names:
-        if name not in known:
-            raise ArgumentError.unknown("--group", name, known)
-    return {name: held.x[name].to_numpy() for name in names}
+    # a pickle that only refers to a model is not its size
+    if problem is not None and problem.predictor.bytes() is not None:
+        problem.predictor.file = ModelFile(path, of_files([path]), path.stat().st_size)

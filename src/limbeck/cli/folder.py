@@ -1,8 +1,7 @@
-r"""A result's folder: it appears whole, or is marked as unfinished and can be gone on with."""
+r"""A result's folder: it appears whole, or is marked as unfinished and can be resumed."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -12,35 +11,36 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from limbeck.cli import config
-from limbeck.cli.errors import state
+from limbeck.cli.files import require_path
+from limbeck.cli.options import read_config, to_toml
 from limbeck.errors import ArgumentError, LimbeckError
 
 __all__ = [
-    "CHECKPOINT",
     "CONFIG",
     "LOCK",
     "STUDENT",
     "UNFINISHED",
     "Folder",
-    "alone",
-    "free",
-    "refuse_foreign",
+    "default_folder",
+    "folder_lock",
+    "is_unfinished",
+    "refuse_other_content",
     "result_folder",
+    "resume_command",
 ]
 
-LOCK = ".lock"
-r"""The file that is locked, as long as a run works in its folder.
+LOCK = ".lock"  # the system holds it for the process, so that a killed one leaves none behind
+CONFIG, STUDENT, RESULT, UNFINISHED = "config.toml", "student", "result.json", "UNFINISHED"
 
-The system holds the lock for the process, so that one which was killed leaves none behind.
-"""
+PRINTING = ("out", "json", "quiet", "require", "verdicts", "export", "checkpoint_seconds")
+r"""Options that change nothing about a result."""
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    r"""Within, no other run may work in the folder, which is made if it is not there.
+def folder_lock(folder: Path) -> Iterator[None]:
+    r"""Within, no other run may work in the folder, which is created if it is missing.
 
-    Whoever comes second is refused. A folder that is empty at the end is taken away again.
+    A second run is refused. A folder that is empty at the end is removed again.
     """
     from filelock import FileLock, Timeout
 
@@ -56,8 +56,7 @@ def alone(folder: Path) -> Iterator[None]:
             "folder with --out"
         ) from None
     except OSError as error:
-        received = f"{folder}, which cannot be written to ({error})"
-        raise ArgumentError("--out", received, "a folder that can be made here") from error
+        raise _not_writable(folder, error) from error
     try:
         yield
     finally:
@@ -68,62 +67,66 @@ def alone(folder: Path) -> Iterator[None]:
             folder.rmdir()
 
 
-CONFIG, STUDENT, CHECKPOINT, RESULT = "config.toml", "student", "checkpoint", "result.json"
-UNFINISHED = "UNFINISHED"
-PAGES = ("report.html", "report.json", "report.md")
-
-SHOWING = ("out", "json", "quiet", "require", "verdicts", "export", "checkpoint_seconds")
-r"""Options that change nothing about a result."""
+def _not_writable(folder: Path, error: Exception) -> ArgumentError:
+    received = f"{folder}, which cannot be written to ({error})"
+    return ArgumentError("--out", received, "a folder that can be made here")
 
 
 class Folder:
     r"""Where a command writes.
 
     The work is done in the folder itself, or beside it if a finished result is there, which stays
-    until the new one is whole.
+    until the new one is complete.
 
     Arguments:
         path: The folder that the user named.
         command: The name of the command.
         options: Every option, by name.
-        overwrite: Whether a result of other settings may be replaced.
+        overwrite: Whether a result of other settings may be replaced. Default: False.
     """
 
     def __init__(
         self, path: Path, command: str, options: Mapping[str, Any], overwrite: bool = False
     ) -> None:
         self.path, self.command, self.options = path, command, dict(options)
-        self.again = _is_result(path)
-        self.work = path.with_name(f"{path.name}.unfinished") if self.again else path
-        if self.again and not overwrite:
+        self.replaces = _is_result(path)
+        self.work = path.with_name(f"{path.name}.unfinished") if self.replaces else path
+        if self.replaces and not overwrite:
             self._refuse_other(path, "a result")
-        self.resumes = _marked(self.work)
+        self.resumes = is_unfinished(self.work)
         if self.resumes and overwrite:
-            _empty(self.work)
+            _clear(self.work)
             self.resumes = False
         if self.resumes:
             self._refuse_other(self.work, "an unfinished run")
-            self._same_files()
+            self._refuse_changed_files()
         else:
             self._begin()
 
     @property
     def checkpoint(self) -> Path:
-        r"""Where everything is kept that an unfinished run goes on with."""
-        return self.work / CHECKPOINT
+        r"""The folder with everything that an unfinished run needs to continue."""
+        return self.work / "checkpoint"
 
     @property
     def saved_steps(self) -> int:
-        r"""How many steps checkpoints hold."""
+        r"""The number of steps that checkpoints hold."""
         from limbeck.storage import files
 
         return sum(files.read(each)[1]["done"] for each in self.checkpoint.rglob(files.FILE))
 
+    @property
+    def has_checkpoint(self) -> bool:
+        r"""Whether the run can be resumed."""
+        return any(each.is_file() for each in self.checkpoint.rglob("*"))
+
     def finish(self) -> Path:
-        r"""Declare the result whole."""
+        r"""Remove the mark, or move the new result over the old one."""
         shutil.rmtree(self.checkpoint, ignore_errors=True)
-        if self.again:
-            for name in PAGES:  # they show the result that was there
+        if not self.replaces:
+            (self.work / UNFINISHED).unlink()
+        else:
+            for name in ("report.html", "report.json", "report.md"):  # of the old result
                 (self.path / name).unlink(missing_ok=True)
             for entry in sorted(self.work.iterdir(), key=lambda each: each.name == RESULT):
                 place = self.path / entry.name
@@ -132,61 +135,53 @@ class Folder:
                         shutil.rmtree(place)
                     entry.replace(place)
             shutil.rmtree(self.work)
-        else:
-            (self.work / UNFINISHED).unlink()
         return self.path
 
-    @property
-    def kept(self) -> bool:
-        r"""Whether there is anything to go on with."""
-        return any(each.is_file() for each in self.checkpoint.rglob("*"))
-
     def abandon(self) -> None:
-        r"""Take away what cannot be gone on with."""
-        if not self.kept:
-            with contextlib.suppress(OSError):
-                _empty(self.work)
-                self.work.rmdir()  # a lock in it is taken away by its owner
+        r"""Remove what cannot be resumed."""
+        if not self.has_checkpoint:
+            with suppress(OSError):
+                _clear(self.work)
+                self.work.rmdir()  # a lock in it is removed by its owner
 
     def _begin(self) -> None:
         from limbeck.storage.files import write_text
 
-        refuse_foreign(self.work)
+        refuse_other_content(self.work)
         try:
             self.work.mkdir(parents=True, exist_ok=True)
-            write_text(self.work / UNFINISHED, json.dumps(self._files(), indent=1) + "\n")
-            write_text(self.work / CONFIG, config.written(self.command, self.options))
+            write_text(self.work / UNFINISHED, json.dumps(self._digests(), indent=1) + "\n")
+            write_text(self.work / CONFIG, to_toml(self.command, self.options))
         except (OSError, LimbeckError) as error:
-            received = f"{self.work}, which cannot be written to ({error})"
-            raise ArgumentError("--out", received, "a folder that can be made here") from error
+            raise _not_writable(self.work, error) from error
 
     def _refuse_other(self, place: Path, what: str) -> None:
         r"""Refuse a folder whose settings are others."""
-        if found := _differences(place, self.command, self.options):
-            received = f"{place}, which holds {what} of other settings: {'; '.join(found)}"
+        if different := _differences(place, self.command, self.options):
+            received = f"{place}, which holds {what} of other settings: {'; '.join(different)}"
             raise ArgumentError("--out", received, "another folder, or --overwrite to replace it")
 
-    def _files(self) -> dict[str, str]:
+    def _digests(self) -> dict[str, str]:
         r"""Digests of the files that options name."""
-        found = {}
-        for value in _deciding(self.options).values():
+        digests = {}
+        for value in _settings(self.options).values():
             for each in value if isinstance(value, list) else [value]:
                 if isinstance(each, str) and Path(each).is_file():
                     with open(each, "rb") as file:
-                        found[each] = hashlib.file_digest(file, "sha256").hexdigest()
-        return found
+                        digests[each] = hashlib.file_digest(file, "sha256").hexdigest()
+        return digests
 
-    def _same_files(self) -> None:
+    def _refuse_changed_files(self) -> None:
         saved = json.loads((self.work / UNFINISHED).read_text(encoding="utf-8"))
-        changed = [name for name, digest in self._files().items() if saved.get(name) != digest]
+        changed = [name for name, digest in self._digests().items() if saved.get(name) != digest]
         if changed:
             received = f"{self.work}, an unfinished run, since which {changed[0]} has changed"
             raise ArgumentError("--out", received, "another folder, or --overwrite to begin anew")
 
 
-def refuse_foreign(path: Path) -> None:
+def refuse_other_content(path: Path) -> None:
     r"""Refuse a folder with anything in it that limbeck has not written."""
-    if not path.exists() or _is_result(path) or _marked(path):
+    if not path.exists() or _is_result(path) or is_unfinished(path):
         return
     if not path.is_dir() or any(each.name != LOCK for each in path.iterdir()):
         what = "is a file" if not path.is_dir() else "holds other things than a result"
@@ -194,8 +189,8 @@ def refuse_foreign(path: Path) -> None:
         raise ArgumentError("--out", f"{path}, which {what}", expected)
 
 
-def _empty(folder: Path) -> None:
-    r"""Take everything out of a folder but its lock, which may be held."""
+def _clear(folder: Path) -> None:
+    r"""Remove everything from a folder but its lock, which may be held."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -203,11 +198,11 @@ def _empty(folder: Path) -> None:
             entry.unlink()
 
 
-def free(command: str, options: Mapping[str, Any]) -> Path:
+def default_folder(command: str, options: Mapping[str, Any]) -> Path:
     r"""The folder of a command that names none: one with the same settings, or the next new one."""
     for number in itertools.count(1):
         path = Path(f"limbeck-{command}" + (f"-{number}" if number > 1 else ""))
-        ours = _is_result(path) or _marked(path)
+        ours = _is_result(path) or is_unfinished(path)
         if not path.exists() or (ours and not _differences(path, command, options)):
             return path
     raise AssertionError
@@ -217,33 +212,38 @@ def _differences(place: Path, command: str, options: Mapping[str, Any]) -> list[
     r"""What is different about the settings of a folder, in words."""
     from limbeck.storage.files import differences
 
-    saved = config.read(place / CONFIG)
-    if (other := saved.pop(config.COMMAND, None)) != command:
+    saved = read_config(place / CONFIG)
+    if (other := saved.pop("command", None)) != command:
         return [f"it is of limbeck {other}"]
-    return differences(_deciding(saved), _deciding(options))
+    return differences(_settings(saved), _settings(options))
 
 
 def _is_result(path: Path) -> bool:
-    return (path / RESULT).exists() and (path / CONFIG).exists() and not _marked(path)
+    return (path / RESULT).exists() and (path / CONFIG).exists() and not is_unfinished(path)
 
 
-def _marked(path: Path) -> bool:
+def is_unfinished(path: Path) -> bool:
+    r"""Whether a folder holds an unfinished run."""
     return (path / UNFINISHED).exists() and (path / CONFIG).exists()
 
 
-def _deciding(options: Mapping[str, Any]) -> dict[str, Any]:
-    r"""What decides about a result, without what is left to limbeck."""
-    return {name: v for name, v in options.items() if name not in SHOWING and v is not None}
+def resume_command(path: Path) -> str:
+    r"""The command that resumes an unfinished run."""
+    return f"limbeck {read_config(path / CONFIG).get('command')} --config {path / CONFIG}"
+
+
+def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    r"""The options that a result depends on and that have a value."""
+    return {name: v for name, v in options.items() if name not in PRINTING and v is not None}
 
 
 def result_folder(path: Path) -> Path:
     r"""A finished result's folder, or an error that says what is wrong with the path."""
     expected = "a folder that one of limbeck's commands wrote"
-    if not path.is_dir():
-        raise ArgumentError("result", f"{path}, {state(path, 'folder')}", expected)
-    if _marked(path):
-        again = f"limbeck {config.read(path / CONFIG).get(config.COMMAND)} --config {path / CONFIG}"
-        raise ArgumentError("result", f"{path}, whose run is not over", f"{expected}; {again}")
+    require_path(path, "result", expected, "folder")
+    if is_unfinished(path):
+        again = f"{expected}; {resume_command(path)}"
+        raise ArgumentError("result", f"{path}, whose run is not over", again)
     if not (path / RESULT).exists():
         raise ArgumentError("result", f"{path}, without {RESULT}", expected)
     return path

@@ -1,148 +1,218 @@
-r"""Options that several commands share, and how a command takes them."""
+r"""Options that commands share, how a command takes them, and options in TOML files."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import json
+import shlex
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer import Option
 
-from limbeck.cli.config import Config
-from limbeck.cli.errors import Debug
+from limbeck.cli.files import require_path
+from limbeck.errors import ArgumentError
 
-__all__ = ["Common", "Target", "Training", "command"]
+__all__ = [
+    "Common",
+    "Debug",
+    "Drop",
+    "Preset",
+    "Target",
+    "command_line",
+    "option_values",
+    "read_config",
+    "to_toml",
+    "with_common",
+]
 
-RESULT, SHOWN, TRAINING = "Result", "What is printed", "Training"
+ONE_CALL = ("config", "overwrite", "debug", "help")
+r"""Options that are about one call, and not part of its settings."""
 
+
+def read_config(path: Path) -> dict[str, Any]:
+    r"""The content of a TOML file."""
+    require_path(path, "--config", "a TOML file", "file")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ArgumentError("--config", f"{path}, unreadable: {error}", "a TOML file") from error
+
+
+def _use_config(ctx: typer.Context, path: Path | None) -> Path | None:
+    r"""Take a file's options as defaults; options on the command line override them."""
+    if path is None or ctx.resilient_parsing:
+        return path
+    options = {name.replace("-", "_"): value for name, value in read_config(path).items()}
+    command = options.pop("command", ctx.info_name)
+    if command != ctx.info_name:
+        expected = f"options of {ctx.info_name}; it is for limbeck {command}"
+        raise ArgumentError("--config", str(path), expected)
+    known = {str(param.name) for param in ctx.command.params} - set(ONE_CALL)
+    for name, value in options.items():
+        if name not in known:
+            raise ArgumentError.unknown(f"{path}", name, known)
+        if isinstance(value, dict):
+            raise ArgumentError(f"{path}: {name}", "a table", "a value")
+    ctx.default_map = {**(ctx.default_map or {}), **options}
+    return path
+
+
+ResultOption = partial(Option, rich_help_panel="Result")
+PrintOption = partial(Option, rich_help_panel="What is printed")
+TrainingOption = partial(Option, rich_help_panel="Training")
+
+Debug = Annotated[bool, PrintOption("--debug", help="Show a traceback if something fails.")]
+Drop = Annotated[list[str] | None, Option(help="A column to leave out; again for more.")]
+Preset = Annotated[str, Option(help="auto, or thesis for the source text's settings.")]
 Target = Annotated[
     str, typer.Argument(help="An RBM's file (.npz, .mat, .safetensors), or module:name.")
 ]
+
+OUT = "The result's folder; by default one in this folder, called by the command."
+CONFIG = "A TOML file with options, such as RESULT/config.toml; those given here win."
+OVERWRITE = "Replace a result of other settings that is there."
+REQUIRE = (
+    "A figure to hold, such as agreement=0.98 or rare_recall=0.9; exit code 3 if it does not. "
+    "Again for more."
+)
+VERDICTS = "Whether a verdict that fails is exit code 3."
 
 
 @dataclass(frozen=True)
 class Common:
     r"""What every command that makes a result takes."""
 
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", rich_help_panel=RESULT,
-            help="The result's folder; by default one in this folder, called by the command.",
-        ),
-    ] = None  # fmt: skip
-    config: Annotated[Path | None, Config] = None
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite", rich_help_panel=RESULT,
-            help="Replace a result of other settings that is there.",
-        ),
-    ] = False  # fmt: skip
-    require: Annotated[
-        list[str] | None,
-        typer.Option(
-            rich_help_panel=RESULT,
-            help="A figure to hold, such as agreement=0.98 or rare_recall=0.9; exit code 3 if it "
-            "does not. Again for more.",
-        ),
+    export: Annotated[
+        Path | None, Option(help="Write the student to a file too, such as student.onnx.")
     ] = None
-    verdicts: Annotated[
-        bool,
-        typer.Option(rich_help_panel=RESULT, help="Whether a verdict that fails is exit code 3."),
-    ] = True
-    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0
-    device: Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda.")] = "auto"
-    json: Annotated[
-        bool, typer.Option("--json", rich_help_panel=SHOWN, help="Print the result as JSON.")
-    ] = False
-    quiet: Annotated[
-        bool,
-        typer.Option("--quiet", "-q", rich_help_panel=SHOWN, help="Print errors only, or JSON."),
-    ] = False
-    debug: Annotated[bool, Debug] = False
-
-
-@dataclass(frozen=True)
-class Training:
-    r"""How a student is trained."""
-
-    steps: Annotated[int | None, typer.Option(help="Steps.", min=1, rich_help_panel=TRAINING)] = (
-        None
-    )
-    batch_size: Annotated[
-        int | None, typer.Option(help="Inputs a step.", min=1, rich_help_panel=TRAINING)
+    out: Annotated[Path | None, ResultOption("--out", "-o", help=OUT)] = None
+    config: Annotated[
+        Path | None, ResultOption(callback=_use_config, is_eager=True, help=CONFIG)
     ] = None
-    lr: Annotated[
-        float | None, typer.Option(help="The learning rate.", rich_help_panel=TRAINING)
-    ] = None
+    overwrite: Annotated[bool, ResultOption("--overwrite", help=OVERWRITE)] = False
+    require: Annotated[list[str] | None, ResultOption(help=REQUIRE)] = None
+    verdicts: Annotated[bool, ResultOption(help=VERDICTS)] = True
+    seed: Annotated[int, Option(help="Seed of everything random.", min=0)] = 0
+    device: Annotated[str, Option(help="Where to run: auto, cpu, cuda.")] = "auto"
+    json: Annotated[bool, PrintOption("--json", help="Print the result as JSON.")] = False
+    quiet: Annotated[bool, PrintOption("--quiet", "-q", help="Print errors only, or JSON.")] = False
+    debug: Debug = False
+    steps: Annotated[int | None, TrainingOption(help="Steps.", min=1)] = None
+    batch_size: Annotated[int | None, TrainingOption(help="Inputs a step.", min=1)] = None
+    lr: Annotated[float | None, TrainingOption(help="The learning rate.")] = None
     optimizer: Annotated[
-        str | None,
-        typer.Option(help="A name in torch.optim, such as adam.", rich_help_panel=TRAINING),
+        str | None, TrainingOption(help="A name in torch.optim, such as adam.")
     ] = None
     schedule: Annotated[
-        str | None,
-        typer.Option(help="cosine, constant, linear, logarithmic.", rich_help_panel=TRAINING),
+        str | None, TrainingOption(help="cosine, constant, linear, logarithmic.")
     ] = None
-    seconds: Annotated[
-        float | None, typer.Option(help="Stop after so many seconds.", rich_help_panel=TRAINING)
-    ] = None
-    engine: Annotated[
-        str | None, typer.Option(help="auto, eager or compiled.", rich_help_panel=TRAINING)
-    ] = None
-    checkpoint_seconds: Annotated[
-        float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=TRAINING)
-    ] = 30.0
+    seconds: Annotated[float | None, TrainingOption(help="Stop after so many seconds.")] = None
+    engine: Annotated[str | None, TrainingOption(help="auto, eager or compiled.")] = None
+    checkpoint_seconds: Annotated[float, TrainingOption(help="Seconds between checkpoints.")] = 30.0
 
-    def given(self) -> dict[str, Any]:
-        r"""What was said, as arguments of the verbs."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+    def training(self) -> dict[str, object]:
+        r"""The training options that have a value, as arguments of the verbs."""
+        names = [field.name for field in fields(self)]
+        values = {name: getattr(self, name) for name in names[names.index("steps") :]}
+        return {name: value for name, value in values.items() if value is not None}
 
 
-def command(app: typer.Typer, *groups: type, name: str | None = None) -> Callable[[Any], Any]:
-    r"""Register a function as a command that takes its own options and those of the groups.
-
-    The function is called with the context, then with an object of each group, then with its own
-    options by name.
+def with_common(
+    verb: Callable[..., Any],
+    run: Callable[[typer.Context, Common, Callable[..., Any]], None],
+    without: tuple[str, ...] = (),
+) -> Callable[..., None]:
+    r"""A command for typer, which takes a verb's own options and then the common ones.
 
     Arguments:
-        app: Where to.
-        groups: Data classes of options.
-        name: What the command is called; None is the function's own name.
+        verb: A function of a job, then of its own options by name.
+        run: Called with the context, the common options, and the verb as a function of a job alone.
+        without: Names of common options that this command does not have. Default: none.
+    """
+    shared = [each for each in fields(Common) if each.name not in without]
+    hints = get_type_hints(Common, include_extras=True)
+    own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("ctx", keyword, annotation=typer.Context),
+        *(each.replace(kind=keyword) for each in own),
+        *(
+            inspect.Parameter(each.name, keyword, default=each.default, annotation=hints[each.name])
+            for each in shared
+        ),
+    ]
+
+    def command(ctx: typer.Context, **values: Any) -> None:
+        common = Common(**{each.name: values.pop(each.name) for each in shared})
+        run(ctx, common, lambda job: verb(job, **values))
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__name__, command.__doc__ = verb.__name__, verb.__doc__
+    return command
+
+
+def option_values(ctx: typer.Context) -> dict[str, Any]:
+    r"""Every option of a call with its value, by name, as TOML can hold it."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, list | tuple):
+            return [plain(each) for each in value]
+        return str(value) if isinstance(value, Path) else value
+
+    return {
+        str(param.name): plain(ctx.params[param.name])
+        for param in ctx.command.params
+        if param.name in ctx.params and param.name not in ONE_CALL
+    }
+
+
+def to_toml(command: str, options: Mapping[str, object]) -> str:
+    r"""Options as TOML; those without a value are named in comments.
+
+    >>> print(to_toml("logz", {"target": "rbm.npz", "seed": 0, "chains": None}))
+    # `limbeck logz --config` with this file repeats the run, from the same folder.
+    command = "logz"
+    target = "rbm.npz"
+    seed = 0
+    # chains: left to limbeck
     """
 
-    def registered(function: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(function, eval_str=True)
-        own = list(signature.parameters.values())[1 + len(groups) :]
-        shared = [_parameters(group) for group in groups]
+    def literal(value: object) -> str:
+        if isinstance(value, list):
+            return f"[{', '.join(map(literal, value))}]"
+        if isinstance(value, str):  # JSON's escapes are TOML's, but for one character
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return str(value).lower() if isinstance(value, bool) else repr(value)
 
-        def called(ctx: typer.Context, **values: Any) -> Any:
-            taken = [
-                group(**{parameter.name: values.pop(parameter.name) for parameter in parameters})
-                for group, parameters in zip(groups, shared, strict=True)
-            ]
-            return function(ctx, *taken, **values)
-
-        context = inspect.Parameter("ctx", CALLED, annotation=typer.Context)
-        every = [context, *own, *(each for parameters in shared for each in parameters)]
-        every = [each.replace(kind=CALLED) for each in every]
-        called.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-        called.__annotations__ = {each.name: each.annotation for each in every}
-        called.__name__, called.__doc__ = function.__name__, function.__doc__
-        app.command(name or function.__name__)(called)
-        return function
-
-    return registered
-
-
-CALLED = inspect.Parameter.KEYWORD_ONLY
-
-
-def _parameters(group: type) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(each.name, CALLED, default=each.default, annotation=hints[each.name])
-        for each in fields(group)
+    lines = [
+        f"# {name}: left to limbeck" if value is None else f"{name} = {literal(value)}"
+        for name, value in {"command": command, **options}.items()
     ]
+    first = f"# `limbeck {command} --config` with this file repeats the run, from the same folder."
+    return "\n".join([first, *lines]) + "\n"
+
+
+def command_line(ctx: typer.Context) -> str:
+    r"""The command line that repeats a call: all that differs from the defaults."""
+    arguments: list[str] = []
+    options: list[str] = []
+    for param in ctx.command.params:
+        value = ctx.params.get(str(param.name))
+        if param.name in ONE_CALL or value is None or value == param.default:
+            continue
+        values = [str(each) for each in (value if isinstance(value, list | tuple) else [value])]
+        name = next((opt for opt in param.opts if opt.startswith("--")), "")
+        if param.param_type_name == "argument":
+            arguments += values
+        elif isinstance(value, bool):
+            options += [name] if value else param.secondary_opts[:1]
+        else:
+            options += [word for each in values for word in (name, each)]
+    return shlex.join(["limbeck", str(ctx.info_name), *arguments, *options])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from limbeck.arguments import number, whole, whole_number
+from limbeck.arguments import number, whole_number
 from limbeck.arrays import join, rows
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import as_predictor

@@ -30,8 +30,7 @@ from limbeck.teachers.base import Opaque, Teacher
 from limbeck.teachers.query import ScaledTeacher, safe_scale
 from limbeck.training import distill as loop
 from limbeck.training.config import PRESETS, Training
-from limbeck.training.result import Result
-from limbeck.training.result import History
+from limbeck.training.result import History, Result
 
 __all__ = ["Answering", "Recipe", "only_finite", "predictions", "train"]
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from limbeck import losses
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole, whole_number
 from limbeck.arrays import X, rows
 from limbeck.condensation.condensed import Condensed, describe_run, run_steps
 from limbeck.condensation.densities import (
@@ -69,10 +69,8 @@ from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Teacher
 from limbeck.teachers.stored import Stored
-from limbeck.training.config import PRESETS, Training
+from limbeck.training.config import PRESETS, Training, choose_device
 from limbeck.training.distill import batch_size_of
-from limbeck.training.config import choose_device
-from limbeck.arguments import whole
 
 __all__ = ["condense"]
 

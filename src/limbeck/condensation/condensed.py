@@ -39,8 +39,8 @@ from limbeck.progress import watched
 from limbeck.storage import files
 from limbeck.teachers.base import Teacher
 from limbeck.training.config import Training
-from limbeck.training.loop import Run
 from limbeck.training.distill import prepare
+from limbeck.training.loop import Run
 from limbeck.training.result import FORMAT, STUDENT, Result, load
 
 __all__ = ["ABOUT", "Condensed", "describe_run", "run_steps"]

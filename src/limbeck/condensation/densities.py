@@ -45,10 +45,9 @@ from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import Stream
 from limbeck.storage.files import under
 from limbeck.teachers.base import Teacher
-from limbeck.training.config import Training
-from limbeck.training.config import choose_device
-from limbeck.training.result import History
 from limbeck.training.callbacks import replayed
+from limbeck.training.config import Training, choose_device
+from limbeck.training.result import History
 
 __all__ = [
     "Events",

@@ -16,10 +16,9 @@ from limbeck.condensation.predict_function import Means
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import LimbeckError
 from limbeck.export.torch_files import whitened
-from limbeck.models.mlp import BatchedMLP
 from limbeck.models.ensemble import Ensemble
 from limbeck.models.mixture import GaussianMixture
-from limbeck.models.mlp import MLP
+from limbeck.models.mlp import MLP, BatchedMLP
 from limbeck.models.nade import NADE
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import SURE, Trees

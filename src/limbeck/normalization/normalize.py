@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import losses
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import number, whole, whole_number
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.evaluation import evaluating
 from limbeck.inputs import Samples
@@ -25,13 +25,10 @@ from limbeck.normalization.densities import check_student, check_target, default
 from limbeck.normalization.importance import free_energy
 from limbeck.normalization.mode_search import climb
 from limbeck.samplers.chains import SCHEMES, Chains, ChainTarget
-from limbeck.training.config import PRESETS, Training
+from limbeck.training.config import PRESETS, Training, choose_device
 from limbeck.training.distill import train
-from limbeck.training.config import choose_device
-from limbeck.arguments import whole
-from limbeck.training.result import Result
+from limbeck.training.result import History, Result
 from limbeck.training.schedules import Schedule, as_schedule
-from limbeck.training.result import History
 
 __all__ = [
     "NAMES",

@@ -1,0 +1,397 @@
+r"""How a command makes a result: folder, checkpoint, requirements, output, exit code."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from limbeck.cli.folder import (
+    CONFIG,
+    STUDENT,
+    Folder,
+    default_folder,
+    folder_lock,
+    refuse_other_content,
+)
+from limbeck.cli.options import Common, command_line, option_values
+from limbeck.errors import ArgumentError, LimbeckError
+
+if TYPE_CHECKING:
+    from limbeck.training.loop import Run
+
+__all__ = [
+    "FAULT",
+    "INTERRUPTED",
+    "UNMET",
+    "USER",
+    "Job",
+    "Outcome",
+    "Requirement",
+    "check_requirements",
+    "figures",
+    "interrupt_after_step",
+    "parse_requirements",
+    "run_command",
+    "say",
+]
+
+FAULT, USER, UNMET, INTERRUPTED = 1, 2, 3, 130
+r"""Exit codes: limbeck's own fault, the user's error, a requirement that is not met, Ctrl-C."""
+
+
+def say(message: str) -> None:
+    r"""Print a line to standard error, beside the results."""
+    typer.echo(f"limbeck: {message}", err=True)
+
+
+class Job(NamedTuple):
+    r"""What a verb needs to know beside its own options.
+
+    Attributes:
+        seed: Seeds everything.
+        device: Where to run.
+        progress: Whether to show bars.
+        options: Arguments that every verb of the library takes, those above among them.
+    """
+
+    seed: int
+    device: str
+    progress: bool
+    options: dict[str, Any]
+
+
+class Outcome(NamedTuple):
+    r"""What a verb has made.
+
+    Attributes:
+        result: What it returned.
+        evidence: Further arguments of `limbeck.report.records.described`.
+        text: The tables for the terminal.
+        saved: What is saved and exported, if anything: a result with a student. Default: None.
+    """
+
+    result: Any
+    evidence: dict[str, Any]
+    text: str
+    saved: Any = None
+
+
+def run_command(ctx: typer.Context, common: Common, verb: Callable[[Job], Outcome]) -> None:
+    r"""Run a verb, write its result folder, print the result, and exit.
+
+    Arguments:
+        ctx: The call.
+        common: The common options.
+        verb: The verb with its own options.
+    """
+    name, options = str(ctx.info_name), option_values(ctx)
+    requirements = parse_requirements(common.require, name)
+    if common.export is not None:
+        _check_export(common.export)
+    out = default_folder(name, options) if common.out is None else common.out
+    refuse_other_content(out)
+    with folder_lock(out):
+        folder = Folder(out, name, {**options, "out": str(out)}, common.overwrite)
+        text, content = _make_result(folder, ctx, common, verb, requirements)
+    if common.json:
+        typer.echo(json.dumps({"folder": str(out), **content}, indent=1, ensure_ascii=False))
+    elif not common.quiet:
+        typer.echo(text)
+        also = "" if common.export is None else f" The student is in {common.export}."
+        typer.echo(f"The result is in {out}; `limbeck report {out}` makes a page of it.{also}")
+    failed = [
+        each
+        for each in content["verdicts"]
+        if not each["held"] and (common.verdicts or each["name"].startswith("required "))
+    ]
+    for each in failed:
+        say(f"{each['name']}: {each['words']}")
+    if failed:
+        raise typer.Exit(UNMET)
+
+
+def _make_result(
+    folder: Folder,
+    ctx: typer.Context,
+    common: Common,
+    verb: Callable[[Job], Outcome],
+    requirements: Sequence[Requirement],
+) -> tuple[str, dict[str, Any]]:
+    r"""The tables for the terminal, and the content of the folder, which is finished."""
+    failure = None
+    try:
+        with interrupt_after_step():
+            from limbeck import storage
+            from limbeck.report import records
+
+            if folder.resumes and not common.quiet:
+                _say_resuming(folder)
+            options = {
+                "checkpoint": folder.checkpoint / "loop", "seed": common.seed,
+                "device": common.device, "progress": not common.quiet, **common.training(),
+            }  # fmt: skip
+            outcome = verb(Job(common.seed, common.device, not common.quiet, options))
+            try:  # before the result is written, which tells the size of the file
+                outcome = _export(outcome, common.export)
+            except Exception as error:  # the result itself is complete, and is saved
+                failure = error
+            content, arrays = records.described(
+                outcome.result, verb=folder.command, command=command_line(ctx), seed=common.seed,
+                **outcome.evidence,
+            )  # fmt: skip
+            checks = check_requirements(requirements, content)
+            content["verdicts"] = [*content["verdicts"], *checks]
+            if outcome.saved is not None:
+                outcome.saved.save(folder.work / STUDENT)
+            storage.write(folder.work, content, arrays)
+            content = storage.read(folder.work).content
+    except KeyboardInterrupt:
+        _say_stopped(folder)
+        raise typer.Exit(INTERRUPTED) from None
+    except BaseException:
+        folder.abandon()
+        raise
+    folder.finish()
+    if failure is not None:
+        raise failure
+    return outcome.text, content
+
+
+def _check_export(path: Path) -> None:
+    r"""Say before the run that its student could not be exported."""
+    from limbeck.export.writing import kind_of
+
+    kind_of(path, argument="--export")
+    if path.suffix == ".onnx" and importlib.util.find_spec("onnxscript") is None:
+        raise LimbeckError("--export: ONNX needs the extra: pip install 'limbeck[onnx]'")
+    if path.parent.exists() and not path.parent.is_dir():
+        raise LimbeckError(f"--export: {path.parent} is a file, and {path} cannot be under it")
+
+
+def _export(outcome: Outcome, path: Path | None) -> Outcome:
+    r"""Write the student to a file; a report on it then tells the size of that file."""
+    if path is None or outcome.saved is None:
+        return outcome
+    from limbeck.export import export
+
+    report = outcome.evidence.get("report", outcome.evidence.get("agreement"))
+    export(outcome.saved, path, report=report)
+    files = getattr(outcome.saved, "exported", ())
+    if not files or report is None or not hasattr(report, "shipped"):
+        return outcome
+    report = report.shipped(files)
+    return outcome._replace(evidence=outcome.evidence | {"report": report}, text=str(report))
+
+
+def _say_resuming(folder: Folder) -> None:
+    if folder.has_checkpoint:
+        say(f"going on after step {folder.saved_steps:,}, from {folder.checkpoint}")
+    else:
+        say(f"{folder.work} holds no checkpoint yet; the run begins anew")
+
+
+def _say_stopped(folder: Folder) -> None:
+    r"""Say what an interrupted run has left, and how to resume it."""
+    if not folder.has_checkpoint:
+        folder.abandon()
+        say("stopped before there was anything to keep; nothing was written")
+        return
+    again = f"limbeck {folder.command} --config {folder.work / CONFIG}"
+    done = f"stopped after step {folder.saved_steps:,}, which is saved"
+    say(f"{done}; the same command goes on, or: {again}")
+
+
+@contextmanager
+def interrupt_after_step() -> Iterator[None]:
+    r"""Within, an interruption waits for the end of the loop's step, which can then be saved.
+
+    Outside the loop it is immediate, and so is a second one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupted = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        run = _current_run(frame)
+        if run is None or interrupted:
+            raise KeyboardInterrupt
+        interrupted = True
+        run.stop("interrupted", KeyboardInterrupt())
+
+    before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+        if interrupted:  # within the last step
+            raise KeyboardInterrupt
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _current_run(frame: FrameType | None) -> Run | None:
+    r"""The training run that is active, if it writes checkpoints."""
+    from limbeck.training.loop import Run
+
+    while frame is not None:
+        run = frame.f_locals.get("self")
+        if isinstance(run, Run) and run.settings.checkpoint is not None:
+            return run if run.stop_reason is None else None
+        frame = frame.f_back
+    return None
+
+
+FIGURES = {
+    "compress": {"kept": True, "parameters": False, "bytes": False},
+    "condense": {
+        "mean_error": False, "max_error": False, "kl": False, "log_prob": True,
+        "parameters": False, "bytes": False, "r_hat": False, "ess": True,
+    },
+    "normalize": {
+        "std_error": False, "divergence": False, "log_prob": True, "parameters": False,
+        "bytes": False,
+    },
+    "logz": {"std_error": False, "value": True, "lower": True, "upper": False},
+}  # fmt: skip
+r"""Figures by verb, and whether more is better; the measures of `Fidelity` come to the first."""
+
+CLASS_FIGURES = ("average_precision", "rare_recall", "worst_recall")
+r"""Figures of one class."""
+
+LABEL_FIGURES = {
+    "classification": ("accuracy", "subset_accuracy", "log_probability", "brier", "ece"),
+    "regression": ("r2", "rmse", "absolute_error"),
+}
+r"""Figures that need labels, for classes and for values."""
+
+
+class Requirement(NamedTuple):
+    r"""A figure's name, the bound, and whether the bound is a maximum."""
+
+    name: str
+    bound: float
+    maximum: bool
+
+
+def _known_figures(verb: str) -> dict[str, bool]:
+    if verb != "compress":
+        return FIGURES[verb]
+    from limbeck.compression.fidelity.measures import MEASURES
+
+    return {name: measure.rises for name, measure in MEASURES.items()} | FIGURES[verb]
+
+
+def parse_requirements(texts: Iterable[str] | None, verb: str) -> list[Requirement]:
+    r"""Requirements of a verb's figures; `=` stands for "at least as good as".
+
+    >>> parse_requirements(["std_error=0.1", "value>=450"], "logz")
+    [Requirement(name='std_error', bound=0.1, maximum=True), ...]
+    """
+    known, requirements = _known_figures(verb), []
+    form = "a figure and a number, such as agreement=0.98, rare_recall=0.9 or bytes<=100000"
+    for text in texts or ():
+        match = re.fullmatch(r"\s*([\w.]+)\s*(>=|<=|=)\s*(\S+)\s*", text)
+        if match is None:
+            raise ArgumentError("--require", repr(text), form)
+        name, sign, number = match.groups()
+        if name not in known:
+            raise ArgumentError.unknown("--require", name, known)
+        try:
+            bound = float(number)
+        except ValueError:
+            raise ArgumentError("--require", repr(text), form) from None
+        if not math.isfinite(bound):
+            raise ArgumentError("--require", repr(text), "a finite number")
+        maximum = sign == "<=" or (sign == "=" and not known[name])
+        requirements.append(Requirement(name, bound, maximum))
+    return requirements
+
+
+def check_requirements(
+    requirements: Sequence[Requirement], content: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    r"""The verdict on each requirement."""
+    from limbeck.report.summary import required
+
+    values = figures(content)
+    return [
+        required(f"required {each.name}", values.get(each.name), each.bound, most=each.maximum,
+                 title=_title(each.name, content), reason=_missing_reason(each.name, content))
+        for each in requirements
+    ]  # fmt: skip
+
+
+def _small_classes(fidelity: Mapping[str, Any]) -> list[str]:
+    r"""Classes with too few rows to check, with their numbers of rows."""
+    return [f"{each['title']} ({each['rows']})" for each in fidelity.get("unchecked") or []]
+
+
+def _title(name: str, content: Mapping[str, Any]) -> str:
+    r"""A figure's title; that of one class, with the class and those not checked."""
+    title, fidelity = name.replace("_", " "), content.get("fidelity") or {}
+    counts = fidelity.get("worst" if name == "worst_recall" else "rarest")
+    if name not in CLASS_FIGURES or counts is None:
+        return title
+    few = _small_classes(fidelity)
+    aside = f"; too few rows to check {', '.join(few[:5])}{' …' * (len(few) > 5)}" if few else ""
+    return f"{title} ({counts['title']}, {counts['rows']} rows{aside})"
+
+
+def _missing_reason(name: str, content: Mapping[str, Any]) -> str:
+    r"""Why a figure could not be computed."""
+    fidelity = content.get("fidelity")
+    if content["verb"] != "compress":
+        return "it could not be computed"
+    if fidelity is None:
+        return "there were no rows to compare teacher and student on"
+    if name in ("parameters", "bytes"):
+        return "the size of the student is unknown"
+    if name in fidelity["measures"]["student"] or name == "kept":
+        return "it is not defined for these rows and this teacher"
+    task = "regression" if fidelity.get("task") == "regression" else "classification"
+    if name in CLASS_FIGURES and task == "classification":
+        few = ", ".join(_small_classes(fidelity))
+        return f"no class but the most common has 30 test rows or more{f': {few}' if few else ''}"
+    if not fidelity.get("differences", {}).get("teacher") and name in LABEL_FIGURES[task]:
+        return "there were no labels to compare with"
+    return f"it is not measured for {fidelity.get('task') or 'this task'}"
+
+
+def figures(content: Mapping[str, Any]) -> dict[str, Any]:
+    r"""The figures of a result, by name."""
+    values: dict[str, Any] = {}
+    for model in content["models"]:
+        if model["role"] == "student":
+            values |= {name: model.get(name) for name in ("parameters", "bytes")}
+    if (fidelity := content.get("fidelity")) is not None:
+        measures = fidelity["measures"]["student"]
+        values |= {name: figure[0] for name, figure in measures.items()}
+        values["kept"] = fidelity["kept"]
+    if (agreement := content.get("agreement")) is not None:
+        values |= agreement  # pairs are those of the draws and of the student
+        values["log_prob"] = (agreement.get("log_prob") or (None, None))[1]
+        values["bytes"] = agreement["bytes"][1]
+    if (diagnostics := content.get("diagnostics")) is not None:
+        for name, worst in (("r_hat", max), ("ess", min)):
+            numbers = [number for number in diagnostics[name] if number is not None]
+            values[name] = worst(numbers, default=None)
+    for estimate in content.get("log_z", [])[:1]:
+        values |= {name: estimate[name] for name in ("value", "std_error")}
+        values |= {side: (estimate["bounds"][side] or [None])[0] for side in ("lower", "upper")}
+    if (gap := content.get("divergence")) is not None:
+        values["divergence"] = gap["value"]
+    if (events := content.get("held_out")) is not None:
+        values["log_prob"] = events["student"]
+    return {name: values.get(name) for name in _known_figures(content["verb"])}

@@ -1,0 +1,320 @@
+r"""What users name on the command line: files of data, and their own code as `module:name`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from limbeck.errors import ArgumentError, LimbeckError
+
+if TYPE_CHECKING:  # --help must not wait for these
+    import numpy as np
+    import pandas as pd
+
+__all__ = [
+    "IMPORTED_FILES",
+    "PICKLE_SUFFIXES",
+    "Rows",
+    "as_numbers",
+    "is_numpy_file",
+    "is_reference",
+    "load_object",
+    "object_or_text",
+    "path_problem",
+    "read_data",
+    "read_rows",
+    "rename_argument",
+    "require_path",
+    "split_rows",
+]
+
+IMPORTED_FILES: set[str] = set()
+r"""Files of the user's own that were imported here; what they raise is not limbeck's fault."""
+
+PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib")
+REFERENCE = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
+
+
+@contextmanager
+def rename_argument(inside: str | None, option: str, more: str = "") -> Iterator[None]:
+    r"""Within, an error about an argument (None: about any) becomes one about the option."""
+    try:
+        yield
+    except ArgumentError as error:
+        if inside not in (None, error.argument):
+            raise
+        raise ArgumentError(option, error.received, error.expected + more) from error
+
+
+def path_problem(path: Path, expected: str = "file") -> str:
+    r"""Why a path is no file, or no folder: it is the other one, or missing; with a near name."""
+    if path.exists():
+        return "a folder" if expected == "file" else "a file"
+    try:
+        names = [each.name for each in path.parent.iterdir()]
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
+    return "which is not there" + (f" (did you mean {path.with_name(near[0])}?)" if near else "")
+
+
+def require_path(path: Path, argument: str, expected: str, kind: str = "any") -> None:
+    r"""Refuse a path at which there is nothing, or no "file" or "folder" if `kind` says so."""
+    exists = {"file": path.is_file, "folder": path.is_dir, "any": path.exists}[kind]
+    if not exists():
+        raise ArgumentError(argument, f"{path}, {path_problem(path, kind)}", expected)
+
+
+def is_reference(text: str) -> bool:
+    r"""Whether a string names something in a module.
+
+    >>> is_reference("models:teacher"), is_reference("rbm.npz"), is_reference("a/b.py:net.head")
+    (True, False, True)
+    """
+    return REFERENCE.fullmatch(text) is not None
+
+
+def object_or_text(text: str, argument: str) -> Any:
+    r"""The object that `module:name` names; any other text as it is."""
+    return load_object(text, argument) if is_reference(text) else text
+
+
+def load_object(text: str, argument: str) -> Any:
+    r"""The object that `module:name` names; the current folder is searched first.
+
+    Arguments:
+        text: A module as Python imports it, or the path of a .py file; a colon; a name in it.
+        argument: What the command calls it.
+    """
+    match = REFERENCE.fullmatch(text)
+    if match is None:
+        raise ArgumentError(argument, repr(text), "module:name, such as models:teacher")
+    value: object = _import_module(match["module"], text, argument)
+    for part in match["name"].split("."):
+        if not hasattr(value, part):
+            public = [name for name in dir(value) if not name.startswith("_")]
+            names = ArgumentError.unknown(argument, part, public).expected
+            expected = f"a name in it: {names}" if public else "a name in it; it has none"
+            raise ArgumentError(argument, f"{text!r}, and {part!r} is not there", expected)
+        value = getattr(value, part)
+    return value
+
+
+def _import_module(name: str, text: str, argument: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        if name.endswith(".py"):
+            module = _import_file(Path(name), argument)
+        else:
+            importlib.invalidate_caches()
+            module = importlib.import_module(name)
+    except ArgumentError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever the user's module may raise
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not f"{name}.".startswith(f"{missing}."):
+            raise _import_error(text, argument, error) from error
+        near = difflib.get_close_matches(missing, [p.stem for p in Path.cwd().glob("*.py")], n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        expected = f"a module in {here} or installed{hint}"
+        raise ArgumentError(argument, f"{text!r}, and there is no {name!r}", expected) from None
+    if origin := getattr(module, "__file__", None):
+        IMPORTED_FILES.add(str(Path(origin).resolve()))
+    return module
+
+
+def _import_file(path: Path, argument: str) -> ModuleType:
+    if not path.is_file():
+        raise ArgumentError(argument, f"{path}, which is no file", "a Python file that is there")
+    folder = str(path.parent.resolve())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # so that its classes can be looked up by name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module
+
+
+def _import_error(text: str, argument: str, error: BaseException) -> ArgumentError:
+    r"""A module that fails when it is imported: what it raised, and where."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and frame.filename != __file__
+    ]
+    place = f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    if isinstance(error, SyntaxError):
+        place = f" at {Path(error.filename or '?').name}, line {error.lineno}"
+    message = " ".join(str(error).split())
+    received = f"{text!r}, whose import fails ({type(error).__name__}: {message}{place})"
+    return ArgumentError(argument, received, "a module that can be imported; --debug shows more")
+
+
+class Rows(NamedTuple):
+    r"""Rows, a frame or an array, and their labels (n,) if there are any."""
+
+    x: np.ndarray | pd.DataFrame
+    y: np.ndarray | None = None
+
+    def at(self, index: np.ndarray) -> Rows:
+        r"""Some of the rows."""
+        x = self.x.iloc[index] if hasattr(self.x, "iloc") else self.x[index]
+        return Rows(x, None if self.y is None else self.y[index])
+
+
+def read_rows(
+    path: Path, argument: str, label: str | None = None, drop: Sequence[str] | None = None
+) -> Rows:
+    r"""The rows of a file.
+
+    Arguments:
+        path: The file.
+        argument: What the command calls it.
+        label: The column, or the array of an npz file, that holds labels. Default: none.
+        drop: Columns to leave out. Default: none.
+    """
+    data = read_data(path, argument)
+    if isinstance(data, dict):
+        return _rows_of_arrays(data, path, argument, label, drop)
+    if not len(data):
+        raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
+    if not hasattr(data, "columns"):
+        if label is not None or drop:
+            received = f"{path}, an array without names"
+            expected = "a CSV, Parquet or npz file, for a label or columns by name"
+            raise ArgumentError(argument, received, expected)
+        return Rows(data)
+    left_out = [*([] if label is None else [label]), *(drop or [])]
+    for name in left_out:
+        if name not in data.columns:
+            option = "--label" if name == label else "--drop"
+            error = ArgumentError.unknown(option, name, map(str, data.columns))
+            raise ArgumentError(option, error.received, f"a column of {path}: {error.expected}")
+    y = None if label is None else data[label].to_numpy()
+    return Rows(data.drop(columns=left_out), y)
+
+
+def _rows_of_arrays(
+    arrays: dict[str, np.ndarray],
+    path: Path,
+    argument: str,
+    label: str | None,
+    drop: Sequence[str] | None,
+) -> Rows:
+    r"""The rows of an npz file: its only array beside the labels, or the one called X."""
+    if drop:
+        raise ArgumentError("--drop", drop, "nothing, for an npz file, whose columns have no names")
+    if label is not None and label not in arrays:
+        raise ArgumentError.unknown("--label", label, arrays)
+    names = [name for name in arrays if name != label]
+    name = next((each for each in names if each in ("X", "x")), names[0] if names else "")
+    if not names or (len(names) > 1 and name.upper() != "X"):
+        received = f"{path}, with {', '.join(arrays) or 'nothing'}"
+        raise ArgumentError(argument, received, "rows under the name X, or one array")
+    x, y = arrays[name], None if label is None else arrays[label]
+    if y is not None and len(y) != len(x):
+        received = f"{len(y)} labels in {path}"
+        raise ArgumentError("--label", received, f"one for each of {len(x)} rows")
+    return Rows(x, y)
+
+
+def read_data(path: Path, argument: str) -> Any:
+    r"""The content of a file: a frame, an array, or a dict of arrays (npz)."""
+    suffix = path.suffix.lower()
+    require_path(path, argument, f"a file: {', '.join(READERS)}", "file")
+    if suffix not in READERS:
+        raise ArgumentError(argument, str(path), f"a file that ends in {', '.join(READERS)}")
+    try:
+        data = READERS[suffix](path)
+    except LimbeckError:
+        raise
+    except Exception as error:  # of the readers' many kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        received = f"{path}, unreadable: {reason}"
+        raise ArgumentError(argument, received, f"a {suffix} file") from error
+    if getattr(data, "ndim", 1) == 0:
+        raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
+    return data
+
+
+def _read_table(path: Path) -> pd.DataFrame:
+    needed = "pandas"
+    try:
+        import pandas as pd
+
+        if path.suffix.lower() in (".csv", ".tsv"):
+            return pd.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
+        needed = "pyarrow"
+        return pd.read_parquet(path)
+    except ImportError as error:
+        raise LimbeckError(f"{path.name} needs {needed}: pip install 'limbeck[tables]'") from error
+
+
+def _read_numpy(path: Path) -> np.ndarray | dict[str, np.ndarray]:
+    import numpy as np
+
+    if not is_numpy_file(path):  # which NumPy would take for a pickle
+        raise ValueError("it is no file that NumPy wrote")
+    with open(path, "rb") as file:
+        data = np.load(file, allow_pickle=False)
+        return data if isinstance(data, np.ndarray) else dict(data.items())
+
+
+def is_numpy_file(path: Path) -> bool:
+    r"""Whether a file begins as npy and npz files do."""
+    with open(path, "rb") as file:
+        return file.read(6).startswith((b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06"))
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    **dict.fromkeys((".csv", ".tsv", ".parquet", ".pq"), _read_table),
+    **dict.fromkeys((".npy", ".npz"), _read_numpy),
+}
+
+
+def as_numbers(
+    x: np.ndarray | pd.DataFrame, argument: str, dtype: str | None = "float32"
+) -> np.ndarray:
+    r"""Rows as an array of numbers; `dtype=None` keeps their type."""
+    import numpy as np
+
+    if hasattr(x, "select_dtypes"):
+        words = x.select_dtypes(exclude=["number", "bool"]).columns
+        if len(words):
+            received = f"columns that are not numbers: {', '.join(map(str, words[:5]))}"
+            raise ArgumentError(argument, received, "numbers; --drop leaves columns out")
+    array = np.asarray(x)
+    if array.dtype.kind not in "biuf":
+        raise ArgumentError(argument, f"an array of {array.dtype}", "numbers")
+    return array if dtype is None else array.astype(dtype)
+
+
+def split_rows(rows: Rows, share: float, seed: int, argument: str) -> tuple[Rows, Rows]:
+    r"""Rows to train on, and a random share of them set aside."""
+    import numpy as np
+
+    count = len(rows.x)
+    aside = max(1, round(share * count))
+    if aside >= count:
+        received = f"{count} rows, of which {aside} would be set aside"
+        raise ArgumentError(argument, received, "more rows, or --test with others")
+    order = np.random.default_rng(seed).permutation(count)
+    return rows.at(np.sort(order[aside:])), rows.at(np.sort(order[:aside]))

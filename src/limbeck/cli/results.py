@@ -1,0 +1,360 @@
+r"""Commands on results and files: `limbeck export`, `report`, `info`; and `limbeck demo`."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from importlib import metadata, util
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from limbeck.cli import files
+from limbeck.cli.condense import predict_function
+from limbeck.cli.folder import (
+    CONFIG,
+    STUDENT,
+    folder_lock,
+    is_unfinished,
+    result_folder,
+    resume_command,
+)
+from limbeck.cli.options import Debug, read_config
+from limbeck.errors import ArgumentError, LimbeckError
+
+if TYPE_CHECKING:
+    from limbeck.compression.fidelity.report import Fidelity
+    from limbeck.condensation.agreement import Agreement
+
+__all__ = ["demo", "describe_path", "export", "info", "load_result", "report"]
+
+ResultFolder = Annotated[Path, Argument(help="A folder that one of limbeck's commands wrote.")]
+
+
+def export(
+    result: ResultFolder,
+    path: Annotated[Path, Argument(help="A name that ends in .onnx, .pt2 or .npz, or a folder.")],
+    kind: Annotated[
+        str, Option("--format", help="auto (by the name), onnx, pt2 or numpy.")
+    ] = "auto",
+    predict: Annotated[
+        str | None,
+        Option(
+            help="Of a condensed bag: module:name of the function of (draw, x), if it is not found "
+            "where it was."
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    r"""Write a result's student as ONNX, as a torch program, or as plain NumPy."""
+    from limbeck.export import export as write
+
+    folder = result_folder(result)
+    student = load_result(folder, predict)
+    typer.echo(str(write(student, path, format=kind, report=_saved_report(folder))))
+
+
+def _saved_report(folder: Path) -> Fidelity | Agreement | None:
+    r"""The saved report on a student, for its model card."""
+    from limbeck import storage
+    from limbeck.compression.fidelity.report import Fidelity
+    from limbeck.condensation.agreement import Agreement
+
+    content = storage.read(folder).content
+    if (fidelity := content.get("fidelity")) is not None:
+        return Fidelity.from_dict(fidelity)
+    return Agreement(**content["agreement"]) if content.get("agreement") else None
+
+
+def load_result(folder: Path, predict: str | None = None) -> Any:
+    r"""A saved result with its student; the user's own code is imported by its name.
+
+    Arguments:
+        folder: A result's folder.
+        predict: `module:name` of the function that a bag calls, or one of limbeck's by name.
+            Default: as the result was made.
+    """
+    import limbeck as lb
+
+    if not (folder / STUDENT).is_dir():
+        expected = "a result of compress, condense or normalize"
+        raise ArgumentError("result", f"{folder}, which holds no student", expected)
+    options = read_config(folder / CONFIG) if (folder / CONFIG).exists() else {}
+    own, name = None, options.get("student")
+    if isinstance(name, str) and files.is_reference(name):
+        own = copy.deepcopy(files.load_object(name, "student"))
+    with files.rename_argument("predict", "--predict"):
+        if predict is not None:
+            return lb.load(folder / STUDENT, own, predict=predict_function(predict))
+        try:
+            return lb.load(folder / STUDENT, own)
+        except ArgumentError as error:
+            if error.argument != "predict":
+                raise
+            function = _original_predict(options.get("predict"), folder)
+            return lb.load(folder / STUDENT, predict=function)
+
+
+def _original_predict(name: object, folder: Path) -> Callable[..., Any]:
+    r"""The function that a bag was condensed with, by the name that it had then."""
+    reason = "and nothing says what it was"
+    if isinstance(name, str) and files.is_reference(name):
+        try:
+            return files.load_object(name, "--predict")
+        except ArgumentError as error:
+            reason = f"and {error.received}"
+    raise LimbeckError(
+        f"--predict: the student in {folder} calls your own function of (draw, x), which is not "
+        f"saved with it, {reason}; expected --predict module:name"
+    )
+
+
+def report(
+    result: ResultFolder,
+    show: Annotated[bool, Option("--open", help="Open it in the browser.")] = False,
+    debug: Debug = False,
+) -> None:
+    r"""Make one page of a result: report.html, with report.md and report.json beside it."""
+    folder = result_folder(result)
+    from limbeck.report.page import write
+
+    page = write(folder)
+    typer.echo(str(page))
+    if show:
+        typer.launch(page.resolve().as_uri())
+
+
+def demo(
+    part: Annotated[
+        str, Argument(help="What to show: all, compress, condense or normalize.")
+    ] = "all",
+    members: Annotated[int, Option(help="Nets in the teacher ensemble.", min=1)] = 10,
+    steps: Annotated[int, Option(help="Steps of each distillation.", min=1)] = 3000,
+    seed: Annotated[int, Option(help="Seed of everything random.", min=0)] = 0,
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of tables.")] = False,
+    quiet: Annotated[bool, Option(help="No progress bars.")] = False,
+    out: Annotated[Path, Option(help="Where pictures and pages go.")] = Path("limbeck-demo"),
+    debug: Debug = False,
+) -> None:
+    r"""See all of it on scikit-learn's digits, in a few minutes."""
+    from limbeck.demo import run
+
+    with folder_lock(out):
+        run(part, members, steps, seed, as_json=as_json, progress=not quiet, folder=out)
+
+
+def info(
+    path: Annotated[
+        Path | None, Argument(help="A file or a result's folder; none tells of limbeck.")
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    r"""Show versions, devices and extras; or say what a file or result is."""
+    lines = _installation() if path is None else describe_path(path)
+    if as_json:
+        typer.echo(json.dumps(lines, indent=1, ensure_ascii=False))
+        return
+    width = max(map(len, lines))
+    for name, value in lines.items():
+        typer.echo(f"{name:{width}} {value}")
+
+
+def describe_path(path: Path) -> dict[str, str]:
+    r"""What a path is, by name: "path", "is", and further properties."""
+    files.require_path(path, "path", "a file, or a result's folder")
+    suffix = path.suffix.lower()
+    if path.is_dir() and suffix != ".zarr":
+        return {"path": str(path), **_describe_folder(path)}
+    if suffix not in DESCRIPTIONS:
+        raise ArgumentError("path", str(path), f"a file that ends in {', '.join(DESCRIPTIONS)}")
+    *attempts, last = DESCRIPTIONS[suffix]
+    for describe in attempts:
+        try:
+            return {"path": str(path), **describe(path)}
+        except LimbeckError:
+            continue
+    return {"path": str(path), **last(path)}
+
+
+def _describe_folder(path: Path) -> dict[str, str]:
+    if is_unfinished(path):
+        command = resume_command(path)
+        return {"is": f"an unfinished result of {command.split(' --')[0]}", "to go on": command}
+    if (path / "student.safetensors").exists():
+        return _describe_student(path)
+    from limbeck import storage
+
+    content = storage.read(path).content
+    verdicts = [f"{v['name']}: {'held' if v['held'] else 'FAILED'}" for v in content["verdicts"]]
+    students = [
+        f"{m['name']}, " + ("unknown size" if m["bytes"] is None else f"{m['bytes']:,} bytes")
+        for m in content["models"]
+        if m["role"] == "student"
+    ]
+    return {
+        "is": f"a result of limbeck {content['verb']}: {content['title']}",
+        "student": ", ".join(students) or "none",
+        **_new_inputs(content.get("new_inputs")),
+        "verdicts": "; ".join(verdicts) or "none",
+        "summary": content["summary"],
+        "command": content["command"],
+    }
+
+
+def _new_inputs(record: Mapping[str, Any] | None) -> dict[str, str]:
+    r"""What is known of a condensed posterior at inputs that it was not trained on."""
+    if record is None:
+        return {}
+    from limbeck.condensation.held_out import NewInputs
+
+    return dict(NewInputs.from_record(dict(record)).lines())
+
+
+def _describe_student(path: Path) -> dict[str, str]:
+    r"""A saved student, without making it, which may need the user's own code."""
+    from limbeck.condensation.condensed import ABOUT
+    from limbeck.storage.files import read
+    from limbeck.training import result
+
+    tensors, about = read(path / result.STUDENT, result.FORMAT)
+    summary = json.loads((path / result.ABOUT).read_text(encoding="utf-8"))
+    kind = "a module of your own" if about["spec"] is None else about["spec"]["type"]
+    condensed, lines = {}, {}
+    if (path / ABOUT).exists():
+        condensed = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+    if about["spec"] is None and condensed and (bag := condensed["bag"]):
+        kind = f"SampleBag of {len(tensors['free'])} pseudo-draws"
+        model = (bag["predict"] or {}).get("model", "a function of your own")
+        lines["predicts by"] = model
+    lines |= _new_inputs(condensed.get("new_inputs"))
+    return {"is": f"a student: {kind}", **lines, "stopped": summary["stop_reason"]}
+
+
+def _describe_rbm(path: Path) -> dict[str, str]:
+    from limbeck.models.rbm import RBM
+
+    rbm = RBM.load(path)
+    return {"is": f"an RBM of {rbm.visible} × {rbm.hidden} units"}
+
+
+def _describe_model(path: Path) -> dict[str, str]:
+    from limbeck.teachers.files import open_model
+
+    model, file = open_model(path)
+    if path.suffix.lower() != ".onnx":
+        return {"is": f"a {type(model).__module__.split('.')[0]} model of {file.size:,} bytes"}
+
+    def ports(ports: Iterable[Any]) -> str:
+        return ", ".join(f"{port.name} {port.type} {port.shape}" for port in ports)
+
+    return {
+        "is": f"an ONNX model of {file.size:,} bytes",
+        "inputs": ports(model.get_inputs()),
+        "outputs": ports(model.get_outputs()),
+    }
+
+
+def _describe_posterior(path: Path) -> dict[str, str]:
+    from limbeck.posteriors.read import as_draws
+
+    return {"is": f"a posterior: {as_draws(path)!r}"}
+
+
+def _describe_rows(path: Path) -> dict[str, str]:
+    x: Any = files.read_rows(path, "path").x
+    if not hasattr(x, "columns"):
+        return {"is": f"an array of shape {x.shape} and type {x.dtype}"}
+    columns = [f"{name} ({kind})" for name, kind in zip(x.columns, x.dtypes, strict=True)]
+    more = f" and {len(columns) - 12} more" if len(columns) > 12 else ""
+    return {
+        "is": f"a table of {len(x):,} rows and {len(columns)} columns",
+        "columns": ", ".join(columns[:12]) + more,
+    }
+
+
+def _describe_npz(path: Path) -> dict[str, str]:
+    arrays = files.read_data(path, "path")
+    return {"is": "arrays", "arrays": ", ".join(f"{n} {a.shape}" for n, a in arrays.items())}
+
+
+def _describe_safetensors(path: Path) -> dict[str, str]:
+    from limbeck.storage.files import read_tensors
+
+    tensors, about = read_tensors(path)
+    names = ", ".join(f"{n} {tuple(t.shape)}" for n, t in list(tensors.items())[:12])
+    return {"is": f"tensors ({about.get('format', 'no format of limbeck')})", "tensors": names}
+
+
+def _describe_pickle(path: Path) -> dict[str, str]:
+    words = "a pickle; reading it may run any code, so it is not opened"
+    return {"is": words, "to use it": "limbeck compress … --trust-pickle, if you trust who made it"}
+
+
+DESCRIPTIONS: dict[str, tuple[Callable[[Path], dict[str, str]], ...]] = {
+    ".npz": (_describe_rbm, _describe_npz),
+    ".mat": (_describe_rbm,),
+    ".safetensors": (_describe_rbm, _describe_safetensors),
+    **dict.fromkeys((".onnx", ".json", ".ubj", ".txt", ".cbm"), (_describe_model,)),
+    **dict.fromkeys((".csv", ".tsv", ".parquet", ".pq", ".npy"), (_describe_rows,)),
+    **dict.fromkeys(
+        (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".zarr"), (_describe_posterior,)
+    ),
+    **dict.fromkeys(files.PICKLE_SUFFIXES, (_describe_pickle,)),
+}
+r"""What a file of each ending may be, in the order of trying."""
+
+
+def _installation() -> dict[str, str]:
+    r"""Versions, devices, extras and the C++ compiler that builds kernels at first use."""
+    import platform
+
+    import torch
+
+    import limbeck
+    from limbeck.models.kernels.nade_native import _compilers
+
+    gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    compiler = next(filter(None, map(shutil.which, _compilers())), None)
+    return {
+        "limbeck": limbeck.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": str(torch.get_num_threads()),
+        "gpu": ", ".join(gpus) if torch.cuda.is_available() else "none",
+        "compiler": compiler or "none (kernels run as plain torch)",
+        **{f"limbeck[{extra}]": _versions(names) for extra, names in _extras().items()},
+    }
+
+
+def _extras() -> dict[str, list[str]]:
+    r"""The packages of each extra, but for those of limbeck's developers."""
+    import re
+
+    extras: dict[str, list[str]] = {}
+    try:
+        lines = metadata.requires("limbeck") or []
+    except metadata.PackageNotFoundError:  # run from its source, without being installed
+        return extras
+    for line in lines:
+        match = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line)
+        if match and match[2] not in ("dev", "test", "docs", "browser") and match[1] != "limbeck":
+            extras.setdefault(match[2], []).append(match[1])
+    return extras
+
+
+def _versions(names: list[str]) -> str:
+    r"""Versions of an extra's packages, or the packages that are missing."""
+    versions: list[str] = []
+    missing: list[str] = []
+    for name in names:
+        try:
+            versions.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            # it may be there under another name, as xgboost-cpu is
+            (versions if util.find_spec(name.replace("-", "_")) else missing).append(name)
+    return f"without {', '.join(missing)}" if missing else ", ".join(versions)
