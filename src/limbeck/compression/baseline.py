@@ -7,7 +7,7 @@ rows are held out, the loss on them says when to stop, and the best weights are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -197,7 +197,7 @@ class _Watch:
         self.state: dict[str, Any] = {}
         self.curve: dict[int, float] = {}
 
-    def __call__(self, entry: dict[str, float]) -> None:
+    def __call__(self, entry: Mapping[str, float]) -> None:
         self.curve[int(entry["step"])] = entry["held_out"]
         if entry["held_out"] < self.loss:
             self.loss = entry["held_out"]

@@ -156,20 +156,20 @@ def has_default_update(training: Training) -> bool:
     return training.update is None and all(isinstance(n, str) and n == "auto" for n in named)
 
 
-def _batch_size(training: Training, count: int) -> int | str:
+def _batch_size(training: Training, count: int) -> int | str | None:
     r"""The size of batches of which one half are the user's rows, none of them twice."""
     size = training.batch_size
     if size == "auto" and training.preset in PRESETS:
         return min(int(PRESETS[training.preset]["batch_size"]), 2 * count)
-    if is_count(size) and int(size) > 2 * count:
+    if isinstance(size, int) and is_count(size) and size > 2 * count:
         expected = f"at most {2 * count}, since one half of each batch are rows of X, of {count}"
         raise ArgumentError("batch_size", size, expected)
     return size
 
 
-def default_steps(count: int, batch_size: int | str) -> int:
+def default_steps(count: int, batch_size: int | str | None) -> int:
     r"""Steps by default: 40 passes over the inputs, from 1,000 to 20,000."""
-    each = min(count, 200 if isinstance(batch_size, str) else batch_size)
+    each = min(count, batch_size if isinstance(batch_size, int) else 200)
     return min(20_000, max(1000, 40 * count // each))
 
 

@@ -281,7 +281,7 @@ def run_steps(
         if run._looked < run.done:
             run._look()
         run.save()
-        run.stop_reason = f"{end}, at step {run.done:,} of {run.steps:,}"
+        run.stop_reason = f"{end}, at step {run.done:,} of {run.total:,}"
         for callback in run.callbacks:
             callback.end(run.stop_reason)
         if isinstance(end, StreamBroken):
@@ -306,7 +306,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "engine": run.engine.name,
         "processes": run.engine.processes,
         "compile_seconds": run.engine.compile_seconds,
-        "settings": {**(run.identity or {}), "steps": run.steps, **about},
+        "settings": {**(run.identity or {}), "steps": run.total, **about},
         "failure": run.failure,
     }
 
