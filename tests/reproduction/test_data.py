@@ -138,7 +138,7 @@ def test_images_of_another_set_are_refused(tmp_path, monkeypatch):
         data.mnist(tmp_path)
     (tmp_path / "mnist").mkdir()
     digest = write_mnist(tmp_path / "mnist").hexdigest()
-    with pytest.raises(LimbeckError, match=f"SHA-256 {digest[:12]}.*those of MNIST"):
+    with pytest.raises(LimbeckError, match=f"expected those of MNIST.*SHA-256 {digest[:12]}"):
         data.mnist(tmp_path)
     monkeypatch.setattr(data, "DIGEST", digest)
     with pytest.raises(LimbeckError, match=r"train-labels-idx1-ubyte of shape \(60,\)"):
