@@ -11,7 +11,7 @@ DEV := $(VENV)/.installed-dev
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-browser test-oracles check docs format bench clean distclean
+.PHONY: help demo test test-slow test-all test-browser test-oracles check docs format bench clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,8 +20,15 @@ demo: $(RUN) ## distil an ensemble into one small net, from nothing
 	$(BIN)/limbeck demo $(ARGS)
 
 # Two workers with one thread each beat one process with two threads. Choose with ARGS="-k loop".
-test: $(DEV) ## run the whole test suite
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not browser" $(ARGS)
+PYTEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+test: $(DEV) ## run the tests, but for the slow ones
+	$(PYTEST) -m "not slow and not browser" $(ARGS)
+
+test-slow: $(DEV) ## run the slow tests: whole examples, the site, processes, compilers
+	$(PYTEST) -m "slow and not browser" $(ARGS)
+
+test-all: test test-slow test-browser ## run every test
 
 test-browser: $(DEV) ## open reports in a real browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser -m browser $(ARGS)
@@ -59,7 +66,7 @@ distclean: clean ## remove the environment too
 
 # The environment: made once, brought up to date when the requirements change.
 $(VENV)/pyvenv.cfg:
-	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"PYTHON: got Python {v[0]}.{v[1]}; accepted: 3.11 or later, as in make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"PYTHON: expected Python 3.11 or later, as in make PYTHON=python3.12, got {v[0]}.{v[1]}")'
 	$(PYTHON) -m venv $(VENV)
 
 $(RUN): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
