@@ -196,9 +196,9 @@ def _export(outcome: Outcome, path: Path | None) -> Outcome:
 
 def _say_resuming(folder: Folder) -> None:
     if folder.has_checkpoint:
-        say(f"going on after step {folder.saved_steps:,}, from {folder.checkpoint}")
+        say(f"continuing after step {folder.saved_steps:,}, from {folder.checkpoint}")
     else:
-        say(f"{folder.work} holds no checkpoint yet; the run begins anew")
+        say(f"{folder.work} holds no checkpoint yet; the run starts again")
 
 
 def _say_stopped(folder: Folder) -> None:
@@ -209,7 +209,7 @@ def _say_stopped(folder: Folder) -> None:
         return
     again = f"limbeck {folder.command} --config {folder.work / CONFIG}"
     done = f"stopped after step {folder.saved_steps:,}, which is saved"
-    say(f"{done}; the same command goes on, or: {again}")
+    say(f"{done}; run the same command again to continue, or: {again}")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from limbeck.cli import files
 from limbeck.cli.command import Job, Outcome
 from limbeck.cli.options import Preset
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, rename_argument
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,7 +110,7 @@ def _split_inputs(x: Any, share: float, seed: int) -> tuple[InputSplit, Tensor |
     source = as_inputs(x, "--inputs")
     if share == 0 or not isinstance(source, Dataset):
         return InputSplit(x, held_out="auto" if share else None), None
-    with files.rename_argument(None, "--test-share"):
+    with rename_argument(None, "--test-share"):
         index = split_rows(source.x, share, seed)
     assert index is not None
     train, test = (_take_rows(x, each) for each in index)

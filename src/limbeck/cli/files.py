@@ -8,8 +8,7 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,7 +31,6 @@ __all__ = [
     "path_problem",
     "read_data",
     "read_rows",
-    "rename_argument",
     "require_path",
     "split_rows",
 ]
@@ -42,17 +40,6 @@ r"""Files of the user's own that were imported here; what they raise is not limb
 
 PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib")
 REFERENCE = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
-
-
-@contextmanager
-def rename_argument(inside: str | None, option: str, more: str = "") -> Iterator[None]:
-    r"""Within, an error about an argument (None: about any) becomes one about the option."""
-    try:
-        yield
-    except ArgumentError as error:
-        if inside not in (None, error.argument):
-            raise
-        raise ArgumentError(option, error.received, error.expected + more) from error
 
 
 def path_problem(path: Path, expected: str = "file") -> str:

@@ -176,7 +176,7 @@ class Folder:
         changed = [name for name, digest in self._digests().items() if saved.get(name) != digest]
         if changed:
             received = f"{self.work}, an unfinished run, since which {changed[0]} has changed"
-            raise ArgumentError("--out", received, "another folder, or --overwrite to begin anew")
+            raise ArgumentError("--out", received, "another folder, or --overwrite to start again")
 
 
 def refuse_other_content(path: Path) -> None:

@@ -12,7 +12,7 @@ from limbeck.cli.command import Job, Outcome, say
 from limbeck.cli.folder import result_folder
 from limbeck.cli.options import Preset, Target
 from limbeck.cli.results import load_result
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, rename_argument
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +34,7 @@ def _load_target(text: str) -> Any:
         raise ArgumentError("target", f"{path}, which is no npz file", expected)
     from limbeck.models.rbm import RBM
 
-    with files.rename_argument("path", "target"):
+    with rename_argument("path", "target"):
         return RBM.load(text)
 
 
@@ -45,9 +45,9 @@ def _load_proposal(text: str, target: Any) -> Any:
     if files.is_reference(text):
         proposal = files.load_object(text, "--proposal")
     else:
-        with files.rename_argument("result", "--proposal", ", or module:name"):
+        with rename_argument("result", "--proposal", ", or module:name"):
             proposal = load_result(result_folder(Path(text))).student
-    with files.rename_argument(None, "--proposal"):
+    with rename_argument(None, "--proposal"):
         check_student(proposal, target, samples=True)
     return proposal
 

@@ -24,7 +24,7 @@ from limbeck.cli.folder import (
     resume_command,
 )
 from limbeck.cli.options import Debug, read_config
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 
 if TYPE_CHECKING:
     from limbeck.compression.fidelity.report import Fidelity
@@ -87,7 +87,7 @@ def load_result(folder: Path, predict: str | None = None) -> Any:
     own, name = None, options.get("student")
     if isinstance(name, str) and files.is_reference(name):
         own = copy.deepcopy(files.load_object(name, "student"))
-    with files.rename_argument("predict", "--predict"):
+    with rename_argument("predict", "--predict"):
         if predict is not None:
             return lb.load(folder / STUDENT, own, predict=predict_function(predict))
         try:
@@ -184,7 +184,7 @@ def describe_path(path: Path) -> dict[str, str]:
 def _describe_folder(path: Path) -> dict[str, str]:
     if is_unfinished(path):
         command = resume_command(path)
-        return {"is": f"an unfinished result of {command.split(' --')[0]}", "to go on": command}
+        return {"is": f"an unfinished result of {command.split(' --')[0]}", "to continue": command}
     if (path / "student.safetensors").exists():
         return _describe_student(path)
     from limbeck import storage

@@ -35,7 +35,6 @@ from limbeck.report.blocks import (
     value,
 )
 from limbeck.report.summary import Arrays, as_array, model, some, story, verdict
-from limbeck.text import compared
 
 __all__ = ["condensed", "sections", "stats"]
 
@@ -89,7 +88,7 @@ def condensed(
         )
     else:
         content["agreement"] = asdict(replace(agreement, new_inputs=None))
-        content["summary"] = _sentence(agreement)
+        content["summary"] = agreement.sentence()
     content |= _diagnostics(result, content["verdicts"])
     content |= _new_inputs(result, content["verdicts"], notes)
     arrays = _pseudo_draws(result, draws)
@@ -116,24 +115,6 @@ def _draws(result: Condensed, posterior: object, notes: list[str]) -> Draws | No
         return None
     notes.append(f"The student is compared with {STREAM_DRAWS:,} further draws of the stream.")
     return Draws({name: part[None] for name, part in parts.items()})
-
-
-def _savings(agreement: Agreement) -> list[str]:
-    r"""How much smaller and faster the student is, where that is known."""
-    ways = (
-        compared(*agreement.bytes, "smaller", "larger", "as large"),
-        compared(*agreement.seconds, "faster", "slower", "as fast"),
-    )
-    return [way for way in ways if way]
-
-
-def _sentence(agreement: Agreement) -> str:
-    savings = " and ".join(_savings(agreement))
-    return (
-        f"The student is within {agreement.mean_error:.2g} of the average of {agreement.draws:,} "
-        f"draws in the mean, and {agreement.max_error:.2g} at most, at {agreement.inputs:,} "
-        f"{agreement.at}{f'; it is {savings}' if savings else ''}."
-    )
 
 
 def _new_inputs(result: Condensed, verdicts: list[Verdict], notes: list[str]) -> dict[str, Any]:
@@ -257,7 +238,7 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
     return [
         Stat(f"{agreement.mean_error:.2g}", "mean difference from the average of all draws"),
         Stat(f"{agreement.kl:.2g}", "nats of KL(average ‖ student)"),
-        *(ratio(way, f"{'than' if '×' in way else 'as'} the draws") for way in _savings(agreement)),
+        *(ratio(way, f"{'than' if '×' in way else 'as'} the draws") for way in agreement.savings()),
     ]
 
 

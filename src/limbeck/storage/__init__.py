@@ -85,7 +85,9 @@ def read(folder: str | Path) -> Saved:
     if not path.is_file():
         if (folder / "UNFINISHED").exists():
             received = f"{folder}, whose run is not finished"
-            raise ArgumentError("folder", received, f"{expected}; the same command again goes on")
+            raise ArgumentError(
+                "folder", received, f"{expected}; run the same command again to continue"
+            )
         raise ArgumentError("folder", f"{folder}, without {CONTENT}", expected)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
