@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typer import Argument, Option
 
@@ -137,61 +137,41 @@ def _take_rows(x: object, index: Tensor) -> Any:
 
 def condense(
     job: Job,
-    posterior: Annotated[
-        list[str],
-        Argument(
-            help="The draws: a netCDF, Zarr, npy, npz or CSV file (several: a chain each), or "
-            "module:name."
-        ),
-    ],
-    predict: Annotated[
-        str,
-        Option(
-            help="module:name of a function of (draw, x), or of a draw for a density; or "
-            "logistic, probit, linear, poisson, softmax."
-        ),
-    ],
-    inputs: Annotated[
-        str | None,
-        Option(help="Inputs x: a CSV, Parquet, npy or npz file, or module:name; else none."),
-    ] = None,
-    test: Annotated[
-        Path | None, Option(help="Held-out inputs to compare at; else some are set aside.")
-    ] = None,
-    test_share: Annotated[
-        float,
-        Option(
-            help="The share of the rows that is held out without --test; 0 leaves the student "
-            "unchecked at new inputs.",
-            min=0,
-            max=1,
-        ),
-    ] = 0.2,
-    label: Annotated[str | None, Option(help="The column with outcomes y, to compare at.")] = None,
-    drop: Annotated[list[str] | None, Option(help="A column of the inputs to leave out.")] = None,
-    components: Annotated[
-        int, Option(help="Pseudo-draws, or components of a density.", min=1)
-    ] = 10,
-    student: Annotated[str | None, Option(help="A module of your own, as module:name.")] = None,
-    weighted: Annotated[
-        bool, Option("--weighted", help="Give pseudo-draws trained weights.")
-    ] = False,
-    loss: Annotated[
-        str, Option(help="auto, cross_entropy, derivative_error, or module:name.")
-    ] = "auto",
-    online: Annotated[str, Option(help="One draw an input: auto, yes or no.")] = "auto",
-    variables: Annotated[
-        list[str] | None,
-        Option("--var", help="A variable to take, or ~name to leave out; again for more."),
-    ] = None,
-    burn_in: Annotated[int, Option(help="Draws of each chain to leave out first.", min=0)] = 0,
-    thin: Annotated[int, Option(help="Take every thin-th draw.", min=1)] = 1,
-    layout: Annotated[
-        str, Option(help="The arrays' first axes: auto, chains, draws, emcee.")
-    ] = "auto",
-    covariance: Annotated[
-        str, Option(help="Without inputs: full, diagonal or spherical.")
-    ] = "full",
+    posterior: list[str] = Argument(
+        help="The draws: a netCDF, Zarr, npy, npz or CSV file (several: a chain each), or "
+        "module:name."
+    ),
+    predict: str = Option(
+        help="module:name of a function of (draw, x), or of a draw for a density; or "
+        "logistic, probit, linear, poisson, softmax."
+    ),
+    inputs: str | None = Option(
+        None, help="Inputs x: a CSV, Parquet, npy or npz file, or module:name; else none."
+    ),
+    test: Path | None = Option(
+        None, help="Held-out inputs to compare at; else some are set aside."
+    ),
+    test_share: float = Option(
+        0.2,
+        help="The share of the rows that is held out without --test; 0 leaves the student "
+        "unchecked at new inputs.",
+        min=0,
+        max=1,
+    ),
+    label: str | None = Option(None, help="The column with outcomes y, to compare at."),
+    drop: list[str] | None = Option(None, help="A column of the inputs to leave out."),
+    components: int = Option(10, help="Pseudo-draws, or components of a density.", min=1),
+    student: str | None = Option(None, help="A module of your own, as module:name."),
+    weighted: bool = Option(False, "--weighted", help="Give pseudo-draws trained weights."),
+    loss: str = Option("auto", help="auto, cross_entropy, derivative_error, or module:name."),
+    online: str = Option("auto", help="One draw an input: auto, yes or no."),
+    variables: list[str] | None = Option(
+        None, "--var", help="A variable to take, or ~name to leave out; again for more."
+    ),
+    burn_in: int = Option(0, help="Draws of each chain to leave out first.", min=0),
+    thin: int = Option(1, help="Take every thin-th draw.", min=1),
+    layout: str = Option("auto", help="The arrays' first axes: auto, chains, draws, emcee."),
+    covariance: str = Option("full", help="Without inputs: full, diagonal or spherical."),
     preset: Preset = "auto",
 ) -> Outcome:
     r"""Condense posterior draws into a compact predictive distribution.

@@ -20,24 +20,12 @@ if TYPE_CHECKING:  # --help must not wait for these
     import pandas as pd
 
 __all__ = [
-    "IMPORTED_FILES",
-    "PICKLE_SUFFIXES",
-    "Rows",
-    "as_numbers",
-    "is_numpy_file",
-    "is_reference",
-    "load_object",
-    "object_or_text",
-    "path_problem",
-    "read_data",
-    "read_rows",
-    "require_path",
-    "split_rows",
-]
+    "IMPORTED_FILES", "PICKLE_SUFFIXES", "Rows", "as_numbers", "is_numpy_file", "is_reference",
+    "load_object", "object_or_text", "path_problem", "read_data", "read_rows", "require_path",
+    "split_rows", "unreadable",
+]  # fmt: skip
 
-IMPORTED_FILES: set[str] = set()
-r"""Files of the user's own that were imported here; what they raise is not limbeck's fault."""
-
+IMPORTED_FILES: set[str] = set()  # the user's own; what they raise is not limbeck's fault
 PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib")
 REFERENCE = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
@@ -76,12 +64,7 @@ def object_or_text(text: str, argument: str) -> Any:
 
 
 def load_object(text: str, argument: str) -> Any:
-    r"""The object that `module:name` names; the current folder is searched first.
-
-    Arguments:
-        text: A module as Python imports it, or the path of a .py file; a colon; a name in it.
-        argument: What the command calls it.
-    """
+    r"""The object that `module:name` or `file.py:name` names; this folder is searched first."""
     match = REFERENCE.fullmatch(text)
     if match is None:
         raise ArgumentError(argument, repr(text), "module:name, such as models:teacher")
@@ -128,8 +111,7 @@ def _import_file(path: Path, argument: str) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec is not None and spec.loader is not None  # noqa: PT018
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # so that its classes can be looked up by name
     try:
@@ -170,24 +152,18 @@ class Rows(NamedTuple):
 def read_rows(
     path: Path, argument: str, label: str | None = None, drop: Sequence[str] | None = None
 ) -> Rows:
-    r"""The rows of a file.
-
-    Arguments:
-        path: The file.
-        argument: What the command calls it.
-        label: The column, or the array of an npz file, that holds labels. Default: none.
-        drop: Columns to leave out. Default: none.
-    """
+    r"""The rows of a file; `label` is the column, or the array of an npz file, with labels."""
     data = read_data(path, argument)
+    if isinstance(data, dict) and drop:
+        raise ArgumentError("--drop", drop, "nothing, for an npz file, whose columns have no names")
     if isinstance(data, dict):
-        return _rows_of_arrays(data, path, argument, label, drop)
+        return _rows_of_arrays(data, path, argument, label)
     if not len(data):
         raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
     if not hasattr(data, "columns"):
         if label is not None or drop:
-            received = f"{path}, an array without names"
             expected = "a CSV, Parquet or npz file, for a label or columns by name"
-            raise ArgumentError(argument, received, expected)
+            raise ArgumentError(argument, f"{path}, an array without names", expected)
         return Rows(data)
     left_out = [*([] if label is None else [label]), *(drop or [])]
     for name in left_out:
@@ -200,15 +176,9 @@ def read_rows(
 
 
 def _rows_of_arrays(
-    arrays: dict[str, np.ndarray],
-    path: Path,
-    argument: str,
-    label: str | None,
-    drop: Sequence[str] | None,
+    arrays: dict[str, np.ndarray], path: Path, argument: str, label: str | None
 ) -> Rows:
     r"""The rows of an npz file: its only array beside the labels, or the one called X."""
-    if drop:
-        raise ArgumentError("--drop", drop, "nothing, for an npz file, whose columns have no names")
     if label is not None and label not in arrays:
         raise ArgumentError.unknown("--label", label, arrays)
     names = [name for name in arrays if name != label]
@@ -218,8 +188,9 @@ def _rows_of_arrays(
         raise ArgumentError(argument, received, "rows under the name X, or one array")
     x, y = arrays[name], None if label is None else arrays[label]
     if y is not None and len(y) != len(x):
-        received = f"{len(y)} labels in {path}"
-        raise ArgumentError("--label", received, f"one for each of {len(x)} rows")
+        raise ArgumentError(
+            "--label", f"{len(y)} labels in {path}", f"one for each of {len(x)} rows"
+        )
     return Rows(x, y)
 
 
@@ -234,12 +205,16 @@ def read_data(path: Path, argument: str) -> Any:
     except LimbeckError:
         raise
     except Exception as error:  # of the readers' many kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        received = f"{path}, unreadable: {reason}"
-        raise ArgumentError(argument, received, f"a {suffix} file") from error
+        raise unreadable(argument, path, error, f"a {suffix} file") from error
     if getattr(data, "ndim", 1) == 0:
         raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
     return data
+
+
+def unreadable(argument: str, path: Path, error: Exception, expected: str) -> ArgumentError:
+    r"""The error about a file that cannot be read, with the first line of the reason."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return ArgumentError(argument, f"{path}, unreadable: {reason}", expected)
 
 
 def _read_table(path: Path) -> pd.DataFrame:

@@ -16,32 +16,19 @@ from limbeck.cli.options import read_config, to_toml
 from limbeck.errors import ArgumentError, LimbeckError
 
 __all__ = [
-    "CONFIG",
-    "LOCK",
-    "STUDENT",
-    "UNFINISHED",
-    "Folder",
-    "default_folder",
-    "folder_lock",
-    "is_unfinished",
-    "refuse_other_content",
-    "result_folder",
-    "resume_command",
-]
+    "CONFIG", "LOCK", "STUDENT", "UNFINISHED", "Folder", "default_folder", "folder_lock",
+    "is_unfinished", "refuse_other_content", "result_folder", "resume_command",
+]  # fmt: skip
 
 LOCK = ".lock"  # the system holds it for the process, so that a killed one leaves none behind
 CONFIG, STUDENT, RESULT, UNFINISHED = "config.toml", "student", "result.json", "UNFINISHED"
-
+# options that change nothing about a result
 PRINTING = ("out", "json", "quiet", "require", "verdicts", "export", "checkpoint_seconds")
-r"""Options that change nothing about a result."""
 
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    r"""Within, no other run may work in the folder, which is created if it is missing.
-
-    A second run is refused. A folder that is empty at the end is removed again.
-    """
+    r"""Lock a folder, which is made if needed, and removed at the end if it is empty."""
     from filelock import FileLock, Timeout
 
     if folder.exists() and not folder.is_dir():
@@ -73,16 +60,9 @@ def _not_writable(folder: Path, error: Exception) -> ArgumentError:
 
 
 class Folder:
-    r"""Where a command writes.
+    r"""Where a command with these options writes: in the folder itself, or beside it.
 
-    The work is done in the folder itself, or beside it if a finished result is there, which stays
-    until the new one is complete.
-
-    Arguments:
-        path: The folder that the user named.
-        command: The name of the command.
-        options: Every option, by name.
-        overwrite: Whether a result of other settings may be replaced. Default: False.
+    A finished result stays until the new one is complete; `overwrite` if its settings are others.
     """
 
     def __init__(
@@ -123,9 +103,7 @@ class Folder:
     def finish(self) -> Path:
         r"""Remove the mark, or move the new result over the old one."""
         shutil.rmtree(self.checkpoint, ignore_errors=True)
-        if not self.replaces:
-            (self.work / UNFINISHED).unlink()
-        else:
+        if self.replaces:
             for name in ("report.html", "report.json", "report.md"):  # of the old result
                 (self.path / name).unlink(missing_ok=True)
             for entry in sorted(self.work.iterdir(), key=lambda each: each.name == RESULT):
@@ -135,6 +113,8 @@ class Folder:
                         shutil.rmtree(place)
                     entry.replace(place)
             shutil.rmtree(self.work)
+        else:
+            (self.work / UNFINISHED).unlink()
         return self.path
 
     def abandon(self) -> None:

@@ -3,7 +3,7 @@ r"""`limbeck normalize` and `limbeck logz`."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Option
 
@@ -102,29 +102,23 @@ def _read_events(path: Path | None, target: Any, argument: str) -> Tensor | None
 def normalize(
     job: Job,
     target: Target,
-    student: Annotated[str | None, Option(help="nade, deep-nade, made, or module:name.")] = None,
-    hidden: Annotated[int | None, Option(help="Its hidden units.", min=1)] = None,
-    loss: Annotated[
-        str, Option(help="kl, square_error, square_error_then_kl, reverse_kl, score_matching.")
-    ] = "kl",
-    chains: Annotated[int, Option(help="Chains of the target.", min=1)] = 2000,
-    burn_in: Annotated[int, Option(help="Sweeps before the first step.", min=0)] = 2000,
-    sweeps: Annotated[int | None, Option(help="Sweeps between uses.", min=1)] = None,
-    scheme: Annotated[
-        str, Option(help="Which chains advance at a step: auto, all, block.")
-    ] = "auto",
-    start: Annotated[
-        Path | None, Option(help="Events that chains start from: an npy, npz or CSV file.")
-    ] = None,
-    init: Annotated[str, Option(help="Where the student starts: auto, teacher, none.")] = "auto",
+    student: str | None = Option(None, help="nade, deep-nade, made, or module:name."),
+    hidden: int | None = Option(None, help="Its hidden units.", min=1),
+    loss: str = Option(
+        "kl", help="kl, square_error, square_error_then_kl, reverse_kl, score_matching."
+    ),
+    chains: int = Option(2000, help="Chains of the target.", min=1),
+    burn_in: int = Option(2000, help="Sweeps before the first step.", min=0),
+    sweeps: int | None = Option(None, help="Sweeps between uses.", min=1),
+    scheme: str = Option("auto", help="Which chains advance at a step: auto, all, block."),
+    start: Path | None = Option(
+        None, help="Events that chains start from: an npy, npz or CSV file."
+    ),
+    init: str = Option("auto", help="Where the student starts: auto, teacher, none."),
     preset: Preset = "auto",
-    test: Annotated[
-        Path | None, Option(help="Events to compare both at; else samples of the target.")
-    ] = None,
-    log_z: Annotated[
-        str, Option(help="Estimate log Z with the student: none, bridge, importance.")
-    ] = "none",
-    samples: Annotated[int, Option(help="Samples of each kind for log Z.", min=2)] = 2000,
+    test: Path | None = Option(None, help="Events to compare both at; else samples of the target."),
+    log_z: str = Option("none", help="Estimate log Z with the student: none, bridge, importance."),
+    samples: int = Option(2000, help="Samples of each kind for log Z.", min=2),
 ) -> Outcome:
     r"""Distil an RBM or any energy into a model with exact probabilities.
 
@@ -155,30 +149,21 @@ def normalize(
 def logz(
     job: Job,
     target: Target,
-    proposal: Annotated[
-        str | None,
-        Option(help="A result of limbeck normalize, or module:name; else one is distilled first."),
-    ] = None,
-    method: Annotated[str, Option(help="auto, bridge, importance, ais, exact.")] = "auto",
-    samples: Annotated[int, Option(help="Samples of each kind.", min=2)] = 10_000,
-    burn_in: Annotated[int | None, Option(help="Sweeps of the chains before use.", min=0)] = None,
-    chains: Annotated[int | None, Option(help="Bridge: the number of chains.", min=1)] = None,
-    thin: Annotated[int, Option(help="Bridge: sweeps between draws.", min=1)] = 1,
-    kernel: Annotated[
-        str, Option(help="Bridge: how chains move: target, metropolis, mixed.")
-    ] = "target",
-    start: Annotated[
-        Path | None, Option(help="Events that chains start from, such as data.")
-    ] = None,
-    temperatures: Annotated[
-        int | None, Option(help="AIS: the number of temperatures; else 14,500.", min=2)
-    ] = None,
-    reverse: Annotated[
-        bool, Option("--reverse", help="AIS: anneal back too, for an upper bound.")
-    ] = False,
-    hidden: Annotated[
-        int | None, Option(help="Hidden units of a student that is distilled.", min=1)
-    ] = None,
+    proposal: str | None = Option(
+        None, help="A result of limbeck normalize, or module:name; else one is distilled first."
+    ),
+    method: str = Option("auto", help="auto, bridge, importance, ais, exact."),
+    samples: int = Option(10_000, help="Samples of each kind.", min=2),
+    burn_in: int | None = Option(None, help="Sweeps of the chains before use.", min=0),
+    chains: int | None = Option(None, help="Bridge: the number of chains.", min=1),
+    thin: int = Option(1, help="Bridge: sweeps between draws.", min=1),
+    kernel: str = Option("target", help="Bridge: how chains move: target, metropolis, mixed."),
+    start: Path | None = Option(None, help="Events that chains start from, such as data."),
+    temperatures: int | None = Option(
+        None, help="AIS: the number of temperatures; else 14,500.", min=2
+    ),
+    reverse: bool = Option(False, "--reverse", help="AIS: anneal back too, for an upper bound."),
+    hidden: int | None = Option(None, help="Hidden units of a student that is distilled.", min=1),
 ) -> Outcome:
     r"""Estimate the log of a normaliser, and say whether to trust the number.
 

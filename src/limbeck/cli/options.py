@@ -19,20 +19,11 @@ from limbeck.cli.files import require_path
 from limbeck.errors import ArgumentError
 
 __all__ = [
-    "Common",
-    "Debug",
-    "Drop",
-    "Preset",
-    "Target",
-    "command_line",
-    "option_values",
-    "read_config",
-    "to_toml",
-    "with_common",
-]
+    "Common", "Debug", "Drop", "Preset", "Target", "command_line", "option_values", "read_config",
+    "to_toml", "with_common",
+]  # fmt: skip
 
-ONE_CALL = ("config", "overwrite", "debug", "help")
-r"""Options that are about one call, and not part of its settings."""
+ONE_CALL = ("config", "overwrite", "debug", "help")  # options that are not part of its settings
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -128,20 +119,17 @@ def with_common(
     run: Callable[[typer.Context, Common, Callable[..., Any]], None],
     without: tuple[str, ...] = (),
 ) -> Callable[..., None]:
-    r"""A command for typer, which takes a verb's own options and then the common ones.
+    r"""A command for typer: a verb's own options after its job, then the common ones but some.
 
-    Arguments:
-        verb: A function of a job, then of its own options by name.
-        run: Called with the context, the common options, and the verb as a function of a job alone.
-        without: Names of common options that this command does not have. Default: none.
+    `run` takes the context, the common options, and the verb as a function of a job alone.
     """
     shared = [each for each in fields(Common) if each.name not in without]
     hints = get_type_hints(Common, include_extras=True)
-    own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+    verb_options = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
         inspect.Parameter("ctx", keyword, annotation=typer.Context),
-        *(each.replace(kind=keyword) for each in own),
+        *(each.replace(kind=keyword) for each in verb_options),
         *(
             inspect.Parameter(each.name, keyword, default=each.default, annotation=hints[each.name])
             for each in shared
@@ -201,8 +189,7 @@ def to_toml(command: str, options: Mapping[str, object]) -> str:
 
 def command_line(ctx: typer.Context) -> str:
     r"""The command line that repeats a call: all that differs from the defaults."""
-    arguments: list[str] = []
-    options: list[str] = []
+    arguments, options = list[str](), list[str]()
     for param in ctx.command.params:
         value = ctx.params.get(str(param.name))
         if param.name in ONE_CALL or value is None or value == param.default:

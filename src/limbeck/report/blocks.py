@@ -20,29 +20,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "Block",
-    "Code",
-    "Document",
-    "Drawing",
-    "Gallery",
-    "Picture",
-    "Prose",
-    "Section",
-    "Stat",
-    "TableBlock",
-    "Verdict",
-    "Verdicts",
-    "from_rich",
-    "markdown",
-    "ratio",
-    "render",
-    "sort_value",
+    "Block", "Code", "Document", "Drawing", "Gallery", "Picture", "Prose", "Section", "Stat",
+    "TableBlock", "Verdict", "Verdicts", "from_rich", "markdown", "ratio", "render", "sort_value",
     "value",
-]
+]  # fmt: skip
 
-
-Verdict = dict[str, Any]
-r"""The outcome of a check: "name", "held" (whether it holds) and "words"."""
+Verdict = dict[str, Any]  # the outcome of a check: name, held (whether it holds), words
 
 
 @dataclass
@@ -157,13 +140,7 @@ class Document:
 
 
 class Drawing:
-    r"""Draws the pictures of one report, each with unique ids.
-
-    Arguments:
-        saved: The result.
-        prefix: Put before the ids.
-        pictures: Whether to draw at all; False without matplotlib. Default: True.
-    """
+    r"""Draws the pictures of a report, each with unique ids; none if `pictures` is False."""
 
     def __init__(self, saved: Saved, prefix: str, pictures: bool = True) -> None:
         self.saved, self.prefix, self.pictures = saved, prefix, pictures
@@ -287,14 +264,7 @@ def render(
     findings: list[str] | None = None,
     commands: list[str] | None = None,
 ) -> str:
-    r"""The report as an HTML page.
-
-    Arguments:
-        documents: The reports: one, or several with findings.
-        title: The page's heading.
-        findings: Sentences that a page on several results opens with. Default: None.
-        commands: Commands to try next, a line each. Default: None.
-    """
+    r"""One report, or several with findings that the page opens with and commands, as HTML."""
     import limbeck
 
     try:
@@ -304,10 +274,9 @@ def render(
             "reports need jinja2, which is not installed: pip install 'limbeck[report]'"
         ) from None
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "template"),
-        autoescape=True,
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "template"), autoescape=True,
         undefined=jinja2.StrictUndefined,
-    )
+    )  # fmt: skip
     environment.globals |= {
         "sort_value": sort_value, "about": about, "counted": counted,
         "words": partial(re.split, r"(\s+)"),

@@ -44,7 +44,7 @@ __all__ = ["compressed", "sections", "stats"]
 def compressed(
     result: Compressed,
     *,
-    report: Fidelity | None = None,
+    report: Fidelity | None = None,  # else it is made on the rows X
     X: object = None,
     y: object = None,
     labels: object = None,
@@ -52,18 +52,7 @@ def compressed(
     time: bool = True,
     image: ImageShape = "auto",
 ) -> tuple[dict[str, Any], Arrays]:
-    r"""Content and arrays of a compressed teacher.
-
-    Arguments:
-        result: A result of `compress`.
-        report: The report from `result.report`. Default: None, it is made on the rows X.
-        X: Rows to compare teacher and student on. Default: None.
-        y: Their labels; y, labels, groups and time are as of `Compressed.report`.
-        labels: Labels of the rows that the student was trained on.
-        groups: Groups of the rows.
-        time: Whether to measure how long predictions take. Default: True.
-        image: Height and width, where rows are images. Default: "auto", a guess; None: no images.
-    """
+    r"""Content and arrays of a compressed teacher; arguments as of `Compressed.report`."""
     if report is None and X is not None:
         report = result.report(X, y, labels=labels, groups=groups, time=time)
     content, arrays, notes = story(result), Arrays(), list[str]()
@@ -148,26 +137,21 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
     r"""Retention, agreement, speed and size."""
     if "fidelity" not in content:
         return []
-    report = Fidelity.from_dict(content["fidelity"])
-    shown = []
+    report, figures = Fidelity.from_dict(content["fidelity"]), []
     if report.main not in ("agreement", "teacher_r2") and not math.isnan(report.kept):
-        shown.append(Stat(tables.percent(report.kept), f"of {tables.kept_noun(report)} kept"))
-    for name, label in (
-        ("agreement", "agreement with the teacher"),
-        ("teacher_r2", "R² against the teacher"),
-    ):
-        if name in report.measures["student"]:
-            figure = report.measures["student"][name].value
-            shown.append(Stat(tables.short(name, figure), label))
+        figures.append(Stat(tables.percent(report.kept), f"of {tables.kept_noun(report)} kept"))
+    labels = {"agreement": "agreement with the teacher", "teacher_r2": "R² against the teacher"}
+    for name, label in labels.items():
+        if (figure := report.measures["student"].get(name)) is not None:
+            figures.append(Stat(tables.short(name, figure.value), label))
     teacher, student = report.costs["teacher"], report.costs["student"]
     for size in sorted(teacher.latency.keys() & student.latency.keys())[:1]:
-        speed = compared(
-            teacher.latency[size], student.latency[size], "faster", "slower", "as fast"
-        )
-        shown.append(ratio(speed, f"at batch {size:,}"))
+        seconds = (teacher.latency[size], student.latency[size])
+        speed = compared(*seconds, "faster", "slower", "as fast")
+        figures.append(ratio(speed, f"at batch {size:,}"))
     if smaller := compared(teacher.bytes, student.bytes, "smaller", "larger", "as large"):
-        shown.append(ratio(smaller, "on disk"))
-    return shown
+        figures.append(ratio(smaller, "on disk"))
+    return figures
 
 
 def sections(drawing: Drawing) -> list[Section]:
@@ -208,15 +192,15 @@ def _disagreement(drawing: Drawing, report: Fidelity) -> list[Block]:
         return [*blocks, Prose("On no row do both differ.")]
     shape, rows = drawing.saved.content.get("image"), drawing.saved.arrays.get("disagreement_rows")
     if shape and drawing.pictures and rows is not None:
-        shown = []
+        images = []
         for each, row in zip(report.disagreements, rows, strict=True):
             label = f", label {each['label']}" if "label" in each else ""
-            one, two = (_prediction(report, each[name], 1) for name in ("teacher", "student"))
+            one, two = (_prediction(report, each[name], 1) for name in pictures.MODELS)
             title = f"teacher {one}, student {two}{label}"
             image = np.asarray(row, dtype=float).reshape(shape)
-            shown.append(drawing.image(image, title, f"Row {each['row']}: {title}."))
+            images.append(drawing.image(image, title, f"Row {each['row']}: {title}."))
         note = "Rows with the largest difference between both predictions, largest first."
-        blocks.append(Gallery("Images on which both differ most", shown, small=True, note=note))
+        blocks.append(Gallery("Images on which both differ most", images, small=True, note=note))
     return [*blocks, _rows(report, drawing.saved.content.get("examples") or [], shape, rows)]
 
 
@@ -235,7 +219,7 @@ def _rows(
     cells = []
     for k, each in enumerate(report.disagreements):
         row = [str(each["row"]), f"{each['size']:.3g}"]
-        row += [_prediction(report, each[name]) for name in ("teacher", "student")]
+        row += [_prediction(report, each[name]) for name in pictures.MODELS]
         row += [value(each.get("label"))] if labelled else []
         cells.append(row + [examples[k].get(name, "") for name in names])
     note = (
@@ -253,8 +237,8 @@ def _prediction(report: Fidelity, prediction: list[float | None], most: int = 3)
     if report.task == "regression":
         return ", ".join(f"{each:.4g}" for each in (p if most > 1 else p[:1]))
     order = sorted(range(len(p)), key=lambda k: -p[k])[:most]
-    shown = [k for k in order if p[k] >= 0.005 or k == order[0]]
-    return ", ".join(f"{report.classes[k]}: {p[k]:.0%}" for k in shown)
+    likely = [k for k in order if p[k] >= 0.005 or k == order[0]]
+    return ", ".join(f"{report.classes[k]}: {p[k]:.0%}" for k in likely)
 
 
 def _groups(drawing: Drawing, report: Fidelity) -> list[Block]:

@@ -36,37 +36,23 @@ from limbeck.report.blocks import (
 )
 from limbeck.report.summary import Arrays, as_array, model, some, story, verdict
 
-__all__ = ["condensed", "sections", "stats"]
+__all__ = ["condensed", "saved_agreement", "sections", "stats"]
 
-SIDE, LINE = 41, 201
-r"""Points along each direction of a surface, and along a curve."""
-
-STREAM_DRAWS = 4000
-r"""Draws of a stream that the student is compared with."""
+SIDE, LINE = 41, 201  # points along each direction of a surface, and along a curve
+STREAM_DRAWS = 4000  # that the student is compared with
 
 
 def condensed(
     result: Condensed,
     *,
-    agreement: Agreement | None = None,
-    x: object = None,
+    agreement: Agreement | None = None,  # else it is made at the inputs x
+    x: object = None,  # inputs to compare at; curves and surfaces cover their range
     y: object = None,
-    posterior: object = None,
-    points: object = None,
-    labels: object = None,
+    posterior: object = None,  # draws to compare with; else those that were condensed
+    points: object = None,  # data (n, 2) to draw on surfaces
+    labels: object = None,  # (n,), 0 or 1
 ) -> tuple[dict[str, Any], Arrays]:
-    r"""Content and arrays of a condensed posterior.
-
-    Arguments:
-        result: A result of `condense`.
-        agreement: The report from `result.report`. Default: None, it is made at the inputs x.
-        x: Inputs at which student and draws are compared. Curves and surfaces of one or two
-            variables are drawn over their range. Default: None, for a density without inputs.
-        y: Outcomes there. Default: None.
-        posterior: Draws to compare with. Default: None, those that were condensed.
-        points: Data (n, 2) to draw on surfaces. Default: None.
-        labels: Their labels (n,), 0 or 1. Default: None.
-    """
+    r"""Content and arrays of a condensed posterior."""
     content, notes = story(result), list(result.notes)
     draws = _draws(result, posterior, notes)
     if agreement is None and draws is not None and (x is not None or result.head is None):
@@ -109,12 +95,12 @@ def _draws(result: Condensed, posterior: object, notes: list[str]) -> Draws | No
     if not isinstance(source, Stream):
         return source
     try:
-        parts = as_parts(source.next(STREAM_DRAWS))
+        draws = _as_chain(source.next(STREAM_DRAWS))
     except StreamEnded:
         notes.append("The stream has no further draws to compare the student with.")
         return None
     notes.append(f"The student is compared with {STREAM_DRAWS:,} further draws of the stream.")
-    return Draws({name: part[None] for name, part in parts.items()})
+    return draws
 
 
 def _new_inputs(result: Condensed, verdicts: list[Verdict], notes: list[str]) -> dict[str, Any]:
@@ -140,9 +126,10 @@ def _diagnostics(result: Condensed, verdicts: list[Verdict]) -> dict[str, Any]:
     if checks.reasons:
         words = f"The draws themselves are doubtful: {'; '.join(checks.reasons)}."
     verdicts.append(verdict("draws", not checks.reasons, words))
-    record = {"names": list(checks.names), "r_hat": checks.r_hat.tolist(),
-              "ess": checks.ess.tolist(), "reasons": list(checks.reasons)}  # fmt: skip
-    return {"diagnostics": record}
+    return {"diagnostics": {
+        "names": list(checks.names), "r_hat": checks.r_hat.tolist(), "ess": checks.ess.tolist(),
+        "reasons": list(checks.reasons),
+    }}  # fmt: skip
 
 
 @torch.no_grad()
@@ -154,8 +141,8 @@ def _pseudo_draws(result: Condensed, draws: Draws | None) -> Arrays:
         "pseudo_draws": bag._flat.cpu().numpy(), "pseudo_weights": bag.weights.cpu().numpy()
     }  # fmt: skip
     if draws is not None:
-        shown = draws.take(some(draws.count, 2000))
-        arrays["draws"] = draws.structure.flatten(shown).cpu().numpy()
+        subset = draws.take(some(draws.count, 2000))
+        arrays["draws"] = draws.structure.flatten(subset).cpu().numpy()
     return arrays
 
 
@@ -213,26 +200,24 @@ def _curves_or_surfaces(axes: list[np.ndarray], teacher: Tensor, student: Tensor
         return {"curve_x": axes[0], "curve_teacher": one, "curve_student": two}
     shape = (-1, len(axes[0]), len(axes[1]))
     return {
-        "surface_x": axes[0],
-        "surface_y": axes[1],
-        "surface_teacher": one.reshape(shape),
-        "surface_student": two.reshape(shape),
-    }
+        "surface_x": axes[0], "surface_y": axes[1],
+        "surface_teacher": one.reshape(shape), "surface_student": two.reshape(shape),
+    }  # fmt: skip
 
 
 def _thin(draws: Draws, points: int) -> Draws:
     r"""Draws for pictures: as many as need at most 2 · 10⁷ evaluations at these points."""
     most = max(100, 2 * 10**7 // points)
-    if draws.count <= most:
-        return draws
-    flat = draws.take(some(draws.count, most))
-    parts = flat if isinstance(flat, dict) else {"": flat}
-    return Draws({name: part[None] for name, part in parts.items()})
+    return draws if draws.count <= most else _as_chain(draws.take(some(draws.count, most)))
+
+
+def _as_chain(draws: Any) -> Draws:
+    return Draws({name: part[None] for name, part in as_parts(draws).items()})
 
 
 def stats(content: Mapping[str, Any]) -> list[Stat]:
     r"""Distance of the student from the average of all draws, and what it saves."""
-    agreement = _agreement(content)
+    agreement = saved_agreement(content)
     if agreement is None:
         return []
     return [
@@ -245,7 +230,7 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
 def sections(drawing: Drawing) -> list[Section]:
     r"""Agreement, surfaces or curves, compact weights, diagnostics."""
     content = drawing.saved.content
-    agreement = _agreement(content)
+    agreement = saved_agreement(content)
     beside: list[Block] = [Prose("Without the draws and inputs, nothing could be compared.")]
     if agreement is not None:
         table = from_rich(agreement.table())
@@ -260,7 +245,8 @@ def sections(drawing: Drawing) -> list[Section]:
     ]
 
 
-def _agreement(content: Mapping[str, Any]) -> Agreement | None:
+def saved_agreement(content: Mapping[str, Any]) -> Agreement | None:
+    r"""The comparison in a result's content."""
     saved = content.get("agreement")
     if not saved:
         return None
@@ -291,20 +277,20 @@ def _prediction_blocks(drawing: Drawing) -> list[Block]:
         return []
     if "curve_x" in arrays:
         count = len(arrays["curve_student"])
-        shown = [
+        curves = [
             drawing.picture(f"Output {k}" if count > 1 else "Curve", pictures.curve, output=k)
             for k in range(count)
         ]
-        return [Gallery("Student and average of all draws", shown)] if shown else []
+        return [Gallery("Student and average of all draws", curves)] if curves else []
     blocks: list[Block] = []
     count = len(arrays["surface_student"]) if "surface_x" in arrays else 0
     for k in range(count):
-        shown = [
+        surfaces = [
             drawing.picture(name, pictures.surface, True, model=name, output=k)
-            for name in ("teacher", "student")
+            for name in pictures.MODELS
         ]
-        shown.append(drawing.picture("difference", pictures.difference, True, output=k))
-        blocks.append(Gallery(f"Output {k}" if count > 1 else "Surfaces", shown))
+        surfaces.append(drawing.picture("difference", pictures.difference, True, output=k))
+        blocks.append(Gallery(f"Output {k}" if count > 1 else "Surfaces", surfaces))
     return blocks
 
 
@@ -312,20 +298,20 @@ def _weight_blocks(drawing: Drawing) -> list[Block]:
     arrays = drawing.saved.arrays
     if "pseudo_draws" not in arrays:
         return []
-    own, share = arrays["pseudo_draws"], arrays["pseudo_weights"]
+    draws, share = arrays["pseudo_draws"], arrays["pseudo_weights"]
     blocks: list[Block] = []
-    if drawing.pictures and own.shape[1] > 1:
+    if drawing.pictures and draws.shape[1] > 1:
         words = (
             "The student averages over these few trained draws in place of the posterior's. They "
             "need not lie where the posterior has its mass: what they predict together counts."
         )
-        gallery = Gallery("Weights", [drawing.picture("Weights", pictures.weights)])
-        blocks += [Prose(words), gallery]
-    if own.shape[1] <= 12:
+        picture = drawing.picture("Weights", pictures.weights)
+        blocks += [Prose(words), Gallery("Weights", [picture])]
+    if draws.shape[1] <= 12:
         names = ["component", "weight", *pictures.coordinate_names(drawing.saved)]
         rows = [
             [str(k), f"{share[k]:.4f}", *(f"{each:.4g}" for each in row)]
-            for k, row in enumerate(own.tolist())
+            for k, row in enumerate(draws.tolist())
         ]
         blocks.append(TableBlock("Pseudo-draws", names, rows))
     return blocks
@@ -336,10 +322,10 @@ def _diagnostic_blocks(content: Mapping[str, Any]) -> list[Block]:
     checks = content.get("diagnostics")
     if not checks:
         return []
-    rows = list(zip(checks["names"], checks["r_hat"], checks["ess"], strict=True))
-    shown = [
+    figures = list(zip(checks["names"], checks["r_hat"], checks["ess"], strict=True))
+    rows = [
         [name or "–", "–" if r_hat is None else f"{r_hat:.3f}", value(ess and round(ess))]
-        for name, r_hat, ess in sorted(rows, key=lambda row: -(row[1] or 0.0))[:40]
+        for name, r_hat, ess in sorted(figures, key=lambda row: -(row[1] or 0.0))[:40]
     ]
     note = "R̂ above 1.05 says that chains disagree; a student cannot be better than its draws."
-    return [TableBlock("Diagnostics", ["number", "R̂", "effective size"], shown, True, note)]
+    return [TableBlock("Diagnostics", ["number", "R̂", "effective size"], rows, True, note)]

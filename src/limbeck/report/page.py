@@ -57,15 +57,7 @@ def write_tour(
     title: str = "A tour of limbeck",
     commands: Sequence[str] = (),
 ) -> Path:
-    r"""Write one report on several results, which opens with the findings.
-
-    Arguments:
-        folders: Result folders, in the order of the report.
-        out: The folder to write report.html, report.json and report.md to.
-        findings: The findings, a sentence or two each.
-        title: The page's heading. Default: "A tour of limbeck".
-        commands: Commands to try next, a line each. Default: none.
-    """
+    r"""Write one report on several results, which opens with findings and commands to try next."""
     if isinstance(folders, str | Path) or not folders:
         raise ArgumentError("folders", repr(folders), "one or more result folders, in a list")
     if isinstance(findings, str) or not findings:
@@ -89,8 +81,9 @@ def _write(
         "format": "limbeck-report-1", "title": title, "findings": findings, "commands": commands,
         "results": [each.to_record() for each in documents],
     }  # fmt: skip
-    record = json.dumps(numbers, indent=1, ensure_ascii=False) + "\n"
-    files.write_text(folder / "report.json", record)
+    files.write_text(
+        folder / "report.json", json.dumps(numbers, indent=1, ensure_ascii=False) + "\n"
+    )
     files.write_text(folder / "report.md", text)
     files.write_text(folder / "report.html", page)
     return folder / "report.html"
@@ -146,11 +139,11 @@ def _learning(drawing: Drawing) -> Section:
     section, history = Section("How it learned", []), drawing.saved.content["history"]
     names = [name for name in history if name not in NOT_MEASURES]
     if drawing.pictures and names and len(history.get("step") or ()) > 1:
-        shown = [drawing.picture("Loss", pictures.learning)]
-        others = [name for name in names if name not in shown[0].alt][:2]
-        shown += [drawing.picture(name, pictures.measures, name=name) for name in others]
+        curves = [drawing.picture("Loss", pictures.learning)]
+        others = [name for name in names if name not in curves[0].alt][:2]
+        curves += [drawing.picture(name, pictures.measures, name=name) for name in others]
         note = "A curve that still falls at its end would gain from more steps."
-        section.blocks.append(Gallery("Learning curves", shown, note=note))
+        section.blocks.append(Gallery("Learning curves", curves, note=note))
     return section
 
 
