@@ -73,11 +73,9 @@ def run_command(ctx: typer.Context, common: Common, verb: Callable[[Job], Outcom
         typer.echo(text)
         also = "" if common.export is None else f" The student is in {common.export}."
         typer.echo(f"The result is in {out}; `limbeck report {out}` makes a page of it.{also}")
-    failed = [
-        verdict
-        for verdict in content["verdicts"]
-        if not verdict["held"] and (common.verdicts or verdict["name"].startswith("required "))
-    ]
+    failed = [each for each in content["verdicts"] if not each["held"]]
+    if not common.verdicts:
+        failed = [each for each in failed if each["name"].startswith("required ")]
     for verdict in failed:
         say(f"{verdict['name']}: {verdict['words']}")
     if failed:

@@ -14,23 +14,18 @@ from limbeck.cli.options import Preset
 from limbeck.errors import ArgumentError, rename_argument
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from limbeck.condensation.agreement import Agreement
 
 __all__ = ["condense", "predict_function"]
 
 
 class InputSplit(NamedTuple):
-    r"""Inputs to condense at, held-out inputs to compare at, and outcomes there.
-
-    Without held-out inputs `held_out` says what else to measure at; see `limbeck.condense`.
-    """
+    r"""Inputs to condense at, held-out inputs to compare at, and outcomes there."""
 
     x: Any = None
     test: Any = None
     y: Any = None
-    held_out: str | None = "auto"
+    held_out: str | None = "auto"  # without `test`, as of `limbeck.condense`
 
     def to_compare(self, seed: int) -> Any:
         r"""Where to compare: the held-out inputs, or a thousand new ones of a source; or None."""
@@ -80,7 +75,7 @@ def _load_inputs(
     drop: Sequence[str] | None,
     seed: int,
 ) -> InputSplit:
-    r"""Inputs of a file or of the user's own, with some held out; none for a density."""
+    r"""Inputs of a file or of the user's own, with a share of rows held out; none for a density."""
     if text is None:
         if test is not None or label is not None:
             name = "--test" if test is not None else "--label"
@@ -92,47 +87,23 @@ def _load_inputs(
     else:
         rows = files.read_rows(Path(text), "--inputs", label, drop)
         x, y = files.as_numbers(rows.x, "--inputs"), rows.y
-    if held_out is None:
-        split, index = _split_inputs(x, share, seed)
-        return split if index is None or y is None else split._replace(y=y[index.numpy()])
-    test_x = files.as_numbers(held_out.x, "--test")
-    if not files.is_reference(text) and test_x.shape[1:] != x.shape[1:]:
-        received = f"{test}, with rows of shape {test_x.shape[1:]}"
-        raise ArgumentError("--test", received, f"rows of shape {x.shape[1:]}, as the inputs")
-    return InputSplit(x, test_x, held_out.y)
-
-
-def _split_inputs(x: Any, share: float, seed: int) -> tuple[InputSplit, Tensor | None]:
-    r"""Inputs, of which a share is held out if they are rows, and the index of these."""
+    if held_out is not None:
+        test_x = files.as_numbers(held_out.x, "--test")
+        if not files.is_reference(text) and test_x.shape[1:] != x.shape[1:]:
+            received = f"{test}, with rows of shape {test_x.shape[1:]}"
+            raise ArgumentError("--test", received, f"rows of shape {x.shape[1:]}, as the inputs")
+        return InputSplit(x, test_x, held_out.y)
     from limbeck.condensation.held_out import split_rows
     from limbeck.inputs import Dataset, as_inputs
 
     source = as_inputs(x, "--inputs")
     if share == 0 or not isinstance(source, Dataset):
-        return InputSplit(x, held_out="auto" if share else None), None
+        return InputSplit(x, held_out="auto" if share else None)
     with rename_argument(None, "--test-share"):
         index = split_rows(source.x, share, seed)
     assert index is not None
-    train, test = (_take_rows(x, each) for each in index)
-    return InputSplit(train, test.x if isinstance(test, Dataset) else test), index[1]
-
-
-def _take_rows(x: object, index: Tensor) -> Any:
-    r"""Rows of the user's inputs, of the same kind."""
-    import numpy as np
-    from torch import Tensor
-
-    from limbeck.inputs import Dataset, as_inputs
-
-    if isinstance(x, dict):
-        return {name: _take_rows(part, index) for name, part in x.items()}
-    if isinstance(x, np.ndarray):
-        return x[index.numpy()]
-    if isinstance(x, Tensor):
-        return x[index.to(x.device)]
-    source = as_inputs(x)
-    assert isinstance(source, Dataset)
-    return source.take(index)
+    train, aside = map(source.take, index)
+    return InputSplit(train, aside.x, None if y is None else y[index[1].numpy()])
 
 
 def condense(
@@ -180,7 +151,7 @@ def condense(
     """
     import limbeck as lb
 
-    own = None if student is None else files.load_object(student, "student")
+    module = None if student is None else files.load_object(student, "student")
     draws = _load_draws(posterior)
     split = _load_inputs(inputs, test, test_share, label, drop, job.seed)
     criterion = files.object_or_text(loss, "loss")
@@ -189,7 +160,7 @@ def condense(
     if online not in one_draw:
         raise ArgumentError.unknown("--online", online, one_draw)
     result = lb.condense(
-        draws, function, split.x, components=components, student=own, loss=criterion,
+        draws, function, split.x, components=components, student=module, loss=criterion,
         online=one_draw[online], weighted=weighted, var_names=variables or None, burn_in=burn_in,
         thin=thin, layout=layout, covariance=covariance, preset=preset,
         held_out=split.held_out if split.test is None else split.test, **job.options,

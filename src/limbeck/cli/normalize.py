@@ -53,14 +53,7 @@ def _load_proposal(text: str, target: Any) -> Any:
 
 
 def _make_student(target: Any, kind: str | None, hidden: int | None, seed: int) -> Any:
-    r"""A student of a target: by name, of the user's own, or None for limbeck's choice.
-
-    Arguments:
-        target: The target, whose support is the student's.
-        kind: "nade", "deep-nade", "made", or module:name.
-        hidden: Hidden units; None for limbeck's choice.
-        seed: Seeds the first weights.
-    """
+    r"""A student of a target: by name, of the user's own, or None for limbeck's choice."""
     if kind is not None and files.is_reference(kind):
         if hidden is not None:
             raise ArgumentError("--hidden", hidden, "nothing, for a student of your own")

@@ -65,47 +65,43 @@ Target = Annotated[
     str, typer.Argument(help="An RBM's file (.npz, .mat, .safetensors), or module:name.")
 ]
 
-OUT = "The result's folder; by default one in this folder, called by the command."
-CONFIG = "A TOML file with options, such as RESULT/config.toml; those given here win."
-OVERWRITE = "Replace a result of other settings that is there."
-REQUIRE = (
-    "A figure to hold, such as agreement=0.98 or rare_recall=0.9; exit code 3 if it does not. "
-    "Again for more."
-)
-VERDICTS = "Whether a verdict that fails is exit code 3."
-
 
 @dataclass(frozen=True)
 class Common:
     r"""What every command that makes a result takes."""
 
-    export: Annotated[
-        Path | None, Option(help="Write the student to a file too, such as student.onnx.")
-    ] = None
-    out: Annotated[Path | None, ResultOption("--out", "-o", help=OUT)] = None
-    config: Annotated[
-        Path | None, ResultOption(callback=_use_config, is_eager=True, help=CONFIG)
-    ] = None
-    overwrite: Annotated[bool, ResultOption("--overwrite", help=OVERWRITE)] = False
-    require: Annotated[list[str] | None, ResultOption(help=REQUIRE)] = None
-    verdicts: Annotated[bool, ResultOption(help=VERDICTS)] = True
-    seed: Annotated[int, Option(help="Seed of everything random.", min=0)] = 0
-    device: Annotated[str, Option(help="Where to run: auto, cpu, cuda.")] = "auto"
-    json: Annotated[bool, PrintOption("--json", help="Print the result as JSON.")] = False
-    quiet: Annotated[bool, PrintOption("--quiet", "-q", help="Print errors only, or JSON.")] = False
+    export: Path | None = Option(
+        None, help="Write the student to a file too, such as student.onnx."
+    )
+    out: Path | None = ResultOption(
+        None, "--out", "-o",
+        help="The result's folder; by default one in this folder, called by the command.",
+    )  # fmt: skip
+    config: Path | None = ResultOption(
+        None, callback=_use_config, is_eager=True,
+        help="A TOML file with options, such as RESULT/config.toml; those given here win.",
+    )  # fmt: skip
+    overwrite: bool = ResultOption(
+        False, "--overwrite", help="Replace a result of other settings that is there."
+    )
+    require: list[str] | None = ResultOption(
+        None, help="A figure to hold, such as agreement=0.98 or rare_recall=0.9; exit code 3 if it "
+        "does not. Again for more.",
+    )  # fmt: skip
+    verdicts: bool = ResultOption(True, help="Whether a verdict that fails is exit code 3.")
+    seed: int = Option(0, help="Seed of everything random.", min=0)
+    device: str = Option("auto", help="Where to run: auto, cpu, cuda.")
+    json: bool = PrintOption(False, "--json", help="Print the result as JSON.")
+    quiet: bool = PrintOption(False, "--quiet", "-q", help="Print errors only, or JSON.")
     debug: Debug = False
-    steps: Annotated[int | None, TrainingOption(help="Steps.", min=1)] = None
-    batch_size: Annotated[int | None, TrainingOption(help="Inputs a step.", min=1)] = None
-    lr: Annotated[float | None, TrainingOption(help="The learning rate.")] = None
-    optimizer: Annotated[
-        str | None, TrainingOption(help="A name in torch.optim, such as adam.")
-    ] = None
-    schedule: Annotated[
-        str | None, TrainingOption(help="cosine, constant, linear, logarithmic.")
-    ] = None
-    seconds: Annotated[float | None, TrainingOption(help="Stop after so many seconds.")] = None
-    engine: Annotated[str | None, TrainingOption(help="auto, eager or compiled.")] = None
-    checkpoint_seconds: Annotated[float, TrainingOption(help="Seconds between checkpoints.")] = 30.0
+    steps: int | None = TrainingOption(None, help="Steps.", min=1)
+    batch_size: int | None = TrainingOption(None, help="Inputs a step.", min=1)
+    lr: float | None = TrainingOption(None, help="The learning rate.")
+    optimizer: str | None = TrainingOption(None, help="A name in torch.optim, such as adam.")
+    schedule: str | None = TrainingOption(None, help="cosine, constant, linear, logarithmic.")
+    seconds: float | None = TrainingOption(None, help="Stop after so many seconds.")
+    engine: str | None = TrainingOption(None, help="auto, eager or compiled.")
+    checkpoint_seconds: float = TrainingOption(30.0, help="Seconds between checkpoints.")
 
     def training(self) -> dict[str, object]:
         r"""The training options that have a value, as arguments of the verbs."""
@@ -137,7 +133,7 @@ def with_common(
     ]
 
     def command(ctx: typer.Context, **values: Any) -> None:
-        common = Common(**{each.name: values.pop(each.name) for each in shared})
+        common = Common(**{each.name: values.pop(each.name, None) for each in fields(Common)})
         run(ctx, common, lambda job: verb(job, **values))
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from importlib import metadata, util
@@ -170,11 +171,9 @@ def _describe_folder(path: Path) -> dict[str, str]:
 
     content = storage.read(path).content
     verdicts = [f"{v['name']}: {'held' if v['held'] else 'FAILED'}" for v in content["verdicts"]]
-    students = [
-        f"{m['name']}, " + ("unknown size" if m["bytes"] is None else f"{m['bytes']:,} bytes")
-        for m in content["models"]
-        if m["role"] == "student"
-    ]
+    models = [model for model in content["models"] if model["role"] == "student"]
+    sizes = ("unknown size" if m["bytes"] is None else f"{m['bytes']:,} bytes" for m in models)
+    students = [f"{model['name']}, {size}" for model, size in zip(models, sizes, strict=True)]
     return {
         "is": f"a result of limbeck {content['verb']}: {content['title']}",
         "student": ", ".join(students) or "none",
@@ -214,9 +213,9 @@ def _describe_student(path: Path) -> dict[str, str]:
 
 
 def _describe_rbm(path: Path) -> dict[str, str]:
-    from limbeck.models.rbm import RBM
+    import limbeck as lb
 
-    rbm = RBM.load(path)
+    rbm = lb.RBM.load(path)
     return {"is": f"an RBM of {rbm.visible} × {rbm.hidden} units"}
 
 
@@ -235,9 +234,9 @@ def _describe_model(path: Path) -> dict[str, str]:
 
 
 def _describe_posterior(path: Path) -> dict[str, str]:
-    from limbeck.posteriors.read import as_draws
+    import limbeck as lb
 
-    return {"is": f"a posterior: {as_draws(path)!r}"}
+    return {"is": f"a posterior: {lb.as_draws(path)!r}"}
 
 
 def _describe_rows(path: Path) -> dict[str, str]:
@@ -310,8 +309,6 @@ def _installation() -> dict[str, str]:
 
 def _extras() -> dict[str, list[str]]:
     r"""The packages of each extra, but for those of limbeck's developers."""
-    import re
-
     extras: dict[str, list[str]] = {}
     try:
         lines = metadata.requires("limbeck") or []

@@ -158,8 +158,7 @@ def _predictions(result: Condensed, draws: Draws, x: object) -> Arrays:
         return {}
     low, high = rows.min(0), rows.max(0)
     margin = 0.05 * np.where(high > low, high - low, 1.0)
-    axes = _axes(low - margin, high + margin)
-    grid = torch.as_tensor(_grid(axes)).to(like.device, like.dtype)
+    axes, grid = _grid(low - margin, high + margin, like)
     stored = _thin(draws, len(grid)).to(like.device, like.dtype)
     teacher, student = predictive(result.calling, stored, grid), result.predict(grid)
     # a column for each of the first four outputs
@@ -173,25 +172,20 @@ def _densities(result: Condensed, draws: Draws) -> Arrays:
     mean, variance = (getattr(student, name, None) for name in ("mean", "variance"))
     if not isinstance(mean, Tensor) or not isinstance(variance, Tensor) or mean.numel() > 2:
         return {}
-    middle, width = (
-        np.atleast_1d(each.flatten().cpu().double().numpy()) for each in (mean, variance.sqrt())
-    )
-    axes = _axes(middle - 4.0 * width, middle + 4.0 * width)
+    middle, width = (each.flatten().cpu().double().numpy() for each in (mean, variance.sqrt()))
+    axes, grid = _grid(middle - 4.0 * width, middle + 4.0 * width, mean)
     assert result.calling is not None
     teacher = average(result.calling.stacked(draws.structure.unflatten(draws.flat)))
-    grid = torch.as_tensor(_grid(axes)).to(mean)
     events = grid[:, 0] if not teacher.event and len(axes) == 1 else grid
     densities = [each.log_prob(events).exp()[:, None] for each in (teacher, student)]
     return _curves_or_surfaces(axes, *densities)
 
 
-def _axes(low: np.ndarray, high: np.ndarray) -> list[np.ndarray]:
-    count = SIDE if len(low) == 2 else LINE
-    return [np.linspace(a, b, count) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
-
-
-def _grid(axes: list[np.ndarray]) -> np.ndarray:
-    return np.stack([each.ravel() for each in np.meshgrid(*axes, indexing="ij")], axis=1)
+def _grid(low: np.ndarray, high: np.ndarray, like: Tensor) -> tuple[list[np.ndarray], Tensor]:
+    r"""Coordinates along one or two axes, and the points (n, 1 or 2) of their grid."""
+    axes = list(np.linspace(low, high, SIDE if len(low) == 2 else LINE, axis=1))
+    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+    return axes, torch.as_tensor(points).to(like.device, like.dtype)
 
 
 def _curves_or_surfaces(axes: list[np.ndarray], teacher: Tensor, student: Tensor) -> Arrays:

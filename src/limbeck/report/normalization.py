@@ -44,15 +44,13 @@ def estimated(
     named = by_name(result)
     first = next(iter(named.values()))
     name = "the target" if target is None else type(target).__name__
-    models = [model(name, "teacher", target)]
-    if proposal is not None:
-        models.append(model(type(proposal).__name__, "student", proposal))
+    students = [] if proposal is None else [model(type(proposal).__name__, "student", proposal)]
     content = {
         "title": f"log Z of {name}",
         "summary": " ".join(z.sentence() for z in named.values()),
         "seconds": sum(z.seconds for z in named.values()),
         "device": device_of(target),
-        "models": models,
+        "models": [model(name, "teacher", target), *students],
         "settings": {"samples": first.samples, "seed": first.seed, "methods": ", ".join(named)},
     }
     content["log_z"], content["verdicts"] = estimates(named)
@@ -112,10 +110,8 @@ def normalized(
     sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
     content, student = story(result), result.student
     name = "the target" if target is None else type(target).__name__
-    content["models"] = [
-        model(name, "teacher", target),
-        model(type(student).__name__, "student", student),
-    ]
+    student_record = model(type(student).__name__, "student", student)
+    content["models"] = [model(name, "teacher", target), student_record]
     content["title"] = f"{name}, normalized"
     if (doubt := content["settings"].pop("doubt", None)) is not None:
         content["verdicts"].append(verdict("chains", False, f"Doubtful: {doubt}."))
@@ -136,7 +132,7 @@ def normalized(
         content |= _log_probabilities(student, target, chosen, log_z_used, where, arrays)
     if target is not None and log_z_used is not None and "samples_teacher" in arrays:
         log_p, log_q = _log_densities(student, target, arrays["samples_teacher"])
-        gap = _numpy(log_p - log_z_used - log_q)
+        gap = as_array(log_p - log_z_used - log_q)
         error = float(gap.std(ddof=1) / math.sqrt(len(gap)))
         content["divergence"] = {"value": float(gap.mean()), "std_error": error}
     for key in ("samples_teacher", "samples_student"):
@@ -158,9 +154,9 @@ def _samples(student: Any, target: Target | None, sweeps: int, seed: int) -> Arr
     generator = torch.Generator(next(student.parameters()).device).manual_seed(seed)
     count = EVENTS if target is not None else SHEET
     samples: Tensor = student.sample(2 * count, generator=generator)
-    arrays = {"samples_student": _numpy(samples[:count])}
+    arrays = {"samples_student": as_array(samples[:count])}
     if callable(advance := getattr(target, "advance", None)):
-        arrays["samples_teacher"] = _numpy(advance(samples[count:], sweeps, generator))
+        arrays["samples_teacher"] = as_array(advance(samples[count:], sweeps, generator))
     return arrays
 
 
@@ -173,11 +169,11 @@ def _log_probabilities(
     arrays: Arrays,
 ) -> dict[str, Any]:
     log_p, log_q = _log_densities(student, target, events)
-    student_logs = arrays["log_prob_student"] = _numpy(log_q)
+    student_logs = arrays["log_prob_student"] = as_array(log_q)
     held_out = {"events": len(events), "where": where, "student": float(student_logs.mean())}
     if log_p is None:
         return {"held_out": held_out}
-    logs = _numpy(log_p)
+    logs = as_array(log_p)
     shift = float((logs - student_logs).mean()) if log_z is None else log_z
     arrays["log_prob_teacher"] = logs - shift
     if log_z is not None:
@@ -201,10 +197,10 @@ def _features(of: object, name: str) -> Arrays:
     support = getattr(of, "support", None)
     if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not isinstance(support, Discrete):
         return {}
-    weights = _numpy(tensor)
+    weights = as_array(tensor)
     order = getattr(of, "order", None)
     if isinstance(order, Tensor) and len(order) == len(weights):  # back to the events' order
-        weights = weights[np.argsort(_numpy(order))]
+        weights = weights[np.argsort(as_array(order))]
     if len(weights) != math.prod(support.shape):
         return {}
     columns = weights.T[np.argsort(-np.linalg.norm(weights, axis=0), kind="stable")]
@@ -228,10 +224,6 @@ def _sentence(content: dict[str, Any], teacher: str) -> str:
         trust = ", which is unchecked" if z["state"] == "unchecked" else trust
         text += f"; with it, log Z is {z['value']:.3f} ± {width:.3f} (95%, by {z['method']}){trust}"
     return text + "."
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy()
 
 
 def stats(content: Mapping[str, Any]) -> list[Stat]:

@@ -28,12 +28,10 @@ from limbeck.storage import Saved, files, read
 
 __all__ = ["document", "write", "write_tour"]
 
-VERBS = {
-    "compress": (compression.stats, compression.sections),
-    "condense": (condensation.stats, condensation.sections),
-    "normalize": (normalization.stats, normalization.sections),
-    "logz": (normalization.stats, normalization.sections),
-}
+REPORTS: dict[str, Any] = {
+    "compress": compression, "condense": condensation, "normalize": normalization,
+    "logz": normalization,
+}  # fmt: skip
 
 
 def write(folder: str | Path) -> Path:
@@ -97,17 +95,17 @@ def document(saved: Saved, prefix: str = "p") -> Document:
     except LimbeckError:
         drawing = Drawing(saved, prefix, pictures=False)
         notes.append("Pictures are left out: they need matplotlib (pip install 'limbeck[report]').")
-    stats, sections = VERBS[content["verb"]]
+    verb = REPORTS[content["verb"]]
     try:
         parts = [
             Section("Verdicts", [Verdicts(content["verdicts"])] if content["verdicts"] else []),
             _models(content),
-            *sections(drawing),
+            *verb.sections(drawing),
             _learning(drawing),
             Section("Notes", [Prose(str(note)) for note in notes]),
             *_circumstances(content),
         ]
-        figures = stats(content)
+        figures = verb.stats(content)
     except (LookupError, TypeError, AttributeError) as error:
         received = f"a result of {content['verb']} that lacks something ({error!r})"
         raise ArgumentError("folder", received, "one that limbeck wrote") from error
