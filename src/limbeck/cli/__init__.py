@@ -13,6 +13,7 @@ from pathlib import Path
 
 import typer
 
+import limbeck as lb
 from limbeck.cli import compress, condense, normalize, results
 from limbeck.cli.command import FAULT, INTERRUPTED, USER, run_command, say
 from limbeck.cli.files import IMPORTED_FILES
@@ -32,9 +33,7 @@ app = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
-        import limbeck
-
-        typer.echo(f"limbeck {limbeck.__version__}")
+        typer.echo(f"limbeck {lb.__version__}")
         raise typer.Exit
 
 

@@ -73,9 +73,9 @@ def run_command(ctx: typer.Context, common: Common, verb: Callable[[Job], Outcom
         typer.echo(text)
         also = "" if common.export is None else f" The student is in {common.export}."
         typer.echo(f"The result is in {out}; `limbeck report {out}` makes a page of it.{also}")
-    failed = [each for each in content["verdicts"] if not each["held"]]
+    failed = [verdict for verdict in content["verdicts"] if not verdict["held"]]
     if not common.verdicts:
-        failed = [each for each in failed if each["name"].startswith("required ")]
+        failed = [verdict for verdict in failed if verdict["name"].startswith("required ")]
     for verdict in failed:
         say(f"{verdict['name']}: {verdict['words']}")
     if failed:
@@ -280,15 +280,15 @@ def check_requirements(
 
     values = figures(content)
     return [
-        required(f"required {each.name}", values.get(each.name), each.bound, most=each.maximum,
-                 title=_title(each.name, content), reason=_missing_reason(each.name, content))
-        for each in requirements
+        required(f"required {name}", values.get(name), bound, most=maximum,
+                 title=_title(name, content), reason=_missing_reason(name, content))
+        for name, bound, maximum in requirements
     ]  # fmt: skip
 
 
 def _small_classes(fidelity: Mapping[str, Any]) -> list[str]:
     r"""Classes with too few rows to check, with their numbers of rows."""
-    return [f"{each['title']} ({each['rows']})" for each in fidelity.get("unchecked") or []]
+    return [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
 
 
 def _title(name: str, content: Mapping[str, Any]) -> str:

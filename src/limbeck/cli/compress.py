@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Option
 
+import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli.command import Job, Outcome
 from limbeck.cli.options import Drop
@@ -187,8 +188,6 @@ def compress(
         test_rows = _test_rows(files.read_rows(test, "--test", label, drop), train_rows, test)
     groups = _groups(group, test_rows)
     source = files.object_or_text(inputs, "inputs")
-    import limbeck as lb
-
     result = lb.compress(
         model, _teacher_rows(train_rows.x, model, rows), student_of(student), inputs=source,
         labels=train_rows.y, label_weight=label_weight, size=size, task=task,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typer import Argument, Option
 
+import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli.command import Job, Outcome
 from limbeck.cli.options import Preset
@@ -149,8 +150,6 @@ def condense(
 
     limbeck condense posterior.nc --predict logistic --inputs x.csv --components 10
     """
-    import limbeck as lb
-
     module = None if student is None else files.load_object(student, "student")
     draws = _load_draws(posterior)
     split = _load_inputs(inputs, test, test_share, label, drop, job.seed)

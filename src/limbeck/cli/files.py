@@ -35,7 +35,7 @@ def path_problem(path: Path, expected: str = "file") -> str:
     if path.exists():
         return "a folder" if expected == "file" else "a file"
     try:
-        names = [each.name for each in path.parent.iterdir()]
+        names = [entry.name for entry in path.parent.iterdir()]
     except OSError:
         names = []
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
@@ -182,7 +182,7 @@ def _rows_of_arrays(
     if label is not None and label not in arrays:
         raise ArgumentError.unknown("--label", label, arrays)
     names = [name for name in arrays if name != label]
-    name = next((each for each in names if each in ("X", "x")), names[0] if names else "")
+    name = next((key for key in names if key in ("X", "x")), names[0] if names else "")
     if not names or (len(names) > 1 and name.upper() != "X"):
         received = f"{path}, with {', '.join(arrays) or 'nothing'}"
         raise ArgumentError(argument, received, "rows under the name X, or one array")

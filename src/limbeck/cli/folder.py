@@ -93,12 +93,12 @@ class Folder:
         r"""The number of steps that checkpoints hold."""
         from limbeck.storage import files
 
-        return sum(files.read(each)[1]["done"] for each in self.checkpoint.rglob(files.FILE))
+        return sum(files.read(path)[1]["done"] for path in self.checkpoint.rglob(files.FILE))
 
     @property
     def has_checkpoint(self) -> bool:
         r"""Whether the run can be resumed."""
-        return any(each.is_file() for each in self.checkpoint.rglob("*"))
+        return any(path.is_file() for path in self.checkpoint.rglob("*"))
 
     def finish(self) -> Path:
         r"""Remove the mark, or move the new result over the old one."""
@@ -106,7 +106,7 @@ class Folder:
         if self.replaces:
             for name in ("report.html", "report.json", "report.md"):  # of the old result
                 (self.path / name).unlink(missing_ok=True)
-            for entry in sorted(self.work.iterdir(), key=lambda each: each.name == RESULT):
+            for entry in sorted(self.work.iterdir(), key=lambda path: path.name == RESULT):
                 place = self.path / entry.name
                 if entry.name != UNFINISHED:
                     if place.is_dir():
@@ -145,10 +145,10 @@ class Folder:
         r"""Digests of the files that options name."""
         digests = {}
         for value in _settings(self.options).values():
-            for each in value if isinstance(value, list) else [value]:
-                if isinstance(each, str) and Path(each).is_file():
-                    with open(each, "rb") as file:
-                        digests[each] = hashlib.file_digest(file, "sha256").hexdigest()
+            for path in value if isinstance(value, list) else [value]:
+                if isinstance(path, str) and Path(path).is_file():
+                    with open(path, "rb") as file:
+                        digests[path] = hashlib.file_digest(file, "sha256").hexdigest()
         return digests
 
     def _refuse_changed_files(self) -> None:
@@ -163,7 +163,7 @@ def refuse_other_content(path: Path) -> None:
     r"""Refuse a folder with anything in it that limbeck has not written."""
     if not path.exists() or _is_result(path) or is_unfinished(path):
         return
-    if not path.is_dir() or any(each.name != LOCK for each in path.iterdir()):
+    if not path.is_dir() or any(entry.name != LOCK for entry in path.iterdir()):
         what = "is a file" if not path.is_dir() else "holds other things than a result"
         expected = "a new or empty folder, or one that the same command wrote"
         raise ArgumentError("--out", f"{path}, which {what}", expected)

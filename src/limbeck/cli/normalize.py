@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Option
 
+import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli.command import Job, Outcome, say
 from limbeck.cli.folder import result_folder
@@ -32,10 +33,8 @@ def _load_target(text: str) -> Any:
     if path.suffix.lower() == ".npz" and path.is_file() and not files.is_numpy_file(path):
         expected = "an RBM's file, with W, a and b"
         raise ArgumentError("target", f"{path}, which is no npz file", expected)
-    from limbeck.models.rbm import RBM
-
     with rename_argument("path", "target"):
-        return RBM.load(text)
+        return lb.RBM.load(text)
 
 
 def _load_proposal(text: str, target: Any) -> Any:
@@ -62,7 +61,6 @@ def _make_student(target: Any, kind: str | None, hidden: int | None, seed: int) 
         return None
     import torch
 
-    import limbeck as lb
     from limbeck.normalization.densities import default_student
 
     students: dict[str, Any] = {"nade": lb.NADE, "deep-nade": lb.DeepNADE, "made": lb.MADE}
@@ -117,8 +115,6 @@ def normalize(
 
     limbeck normalize rbm.npz --hidden 500 --steps 20000
     """
-    import limbeck as lb
-
     if log_z not in ("none", "bridge", "importance"):
         raise ArgumentError.unknown("--log-z", log_z, ("none", "bridge", "importance"))
     model = _load_target(target)
@@ -162,7 +158,6 @@ def logz(
 
     limbeck logz rbm.npz --proposal limbeck-normalize
     """
-    import limbeck as lb
     from limbeck.normalization.densities import check_target
     from limbeck.normalization.log_partition import ENUMERABLE, METHODS, _events
     from limbeck.training.config import choose_device
@@ -183,8 +178,8 @@ def logz(
         student = _make_student(model, None, hidden, job.seed)
         saved = lb.normalize(model, student, start=events, **job.options)
         density = saved.student
-    for each in (model, density):
-        if callable(move := getattr(each, "to", None)):
+    for density_model in (model, density):
+        if callable(move := getattr(density_model, "to", None)):
             move(device)
     schedule: dict[str, Any] = {} if temperatures is None else {"schedule": temperatures}
     z = lb.log_partition(

@@ -119,25 +119,25 @@ def with_common(
 
     `run` takes the context, the common options, and the verb as a function of a job alone.
     """
-    shared = [each for each in fields(Common) if each.name not in without]
+    shared = {
+        option.name: option.default for option in fields(Common) if option.name not in without
+    }
     hints = get_type_hints(Common, include_extras=True)
     verb_options = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
         inspect.Parameter("ctx", keyword, annotation=typer.Context),
-        *(each.replace(kind=keyword) for each in verb_options),
-        *(
-            inspect.Parameter(each.name, keyword, default=each.default, annotation=hints[each.name])
-            for each in shared
-        ),
-    ]
+        *(parameter.replace(kind=keyword) for parameter in verb_options),
+        *(inspect.Parameter(name, keyword, default=default, annotation=hints[name])
+          for name, default in shared.items()),
+    ]  # fmt: skip
 
     def command(ctx: typer.Context, **values: Any) -> None:
-        common = Common(**{each.name: values.pop(each.name, None) for each in fields(Common)})
+        common = Common(**{field.name: values.pop(field.name, None) for field in fields(Common)})
         run(ctx, common, lambda job: verb(job, **values))
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__name__, command.__doc__ = verb.__name__, verb.__doc__
     return command
 
@@ -147,7 +147,7 @@ def option_values(ctx: typer.Context) -> dict[str, Any]:
 
     def plain(value: object) -> object:
         if isinstance(value, list | tuple):
-            return [plain(each) for each in value]
+            return [plain(item) for item in value]
         return str(value) if isinstance(value, Path) else value
 
     return {
@@ -190,12 +190,12 @@ def command_line(ctx: typer.Context) -> str:
         value = ctx.params.get(str(param.name))
         if param.name in ONE_CALL or value is None or value == param.default:
             continue
-        values = [str(each) for each in (value if isinstance(value, list | tuple) else [value])]
+        values = [str(item) for item in (value if isinstance(value, list | tuple) else [value])]
         name = next((opt for opt in param.opts if opt.startswith("--")), "")
         if param.param_type_name == "argument":
             arguments += values
         elif isinstance(value, bool):
             options += [name] if value else param.secondary_opts[:1]
         else:
-            options += [word for each in values for word in (name, each)]
+            options += [word for text in values for word in (name, text)]
     return shlex.join(["limbeck", str(ctx.info_name), *arguments, *options])

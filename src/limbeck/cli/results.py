@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli import folder as folders
 from limbeck.cli.condense import predict_function
@@ -62,8 +63,6 @@ def _saved_report(folder: Path) -> Fidelity | Agreement | None:
 
 def load_result(folder: Path, predict: str | None = None) -> Any:
     r"""A saved result with its student; `predict` names a bag's function, if it has moved."""
-    import limbeck as lb
-
     if not (folder / folders.STUDENT).is_dir():
         expected = "a result of compress, condense or normalize"
         raise ArgumentError("result", f"{folder}, which holds no student", expected)
@@ -213,8 +212,6 @@ def _describe_student(path: Path) -> dict[str, str]:
 
 
 def _describe_rbm(path: Path) -> dict[str, str]:
-    import limbeck as lb
-
     rbm = lb.RBM.load(path)
     return {"is": f"an RBM of {rbm.visible} × {rbm.hidden} units"}
 
@@ -234,8 +231,6 @@ def _describe_model(path: Path) -> dict[str, str]:
 
 
 def _describe_posterior(path: Path) -> dict[str, str]:
-    import limbeck as lb
-
     return {"is": f"a posterior: {lb.as_draws(path)!r}"}
 
 
@@ -291,13 +286,12 @@ def _installation() -> dict[str, str]:
 
     import torch
 
-    import limbeck
     from limbeck.models.kernels.nade_native import _compilers
 
     gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     compiler = next(filter(None, map(shutil.which, _compilers())), None)
     return {
-        "limbeck": limbeck.__version__,
+        "limbeck": lb.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": str(torch.get_num_threads()),

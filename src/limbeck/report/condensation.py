@@ -162,7 +162,7 @@ def _predictions(result: Condensed, draws: Draws, x: object) -> Arrays:
     stored = _thin(draws, len(grid)).to(like.device, like.dtype)
     teacher, student = predictive(result.calling, stored, grid), result.predict(grid)
     # a column for each of the first four outputs
-    means = [each.mean.reshape(len(grid), -1)[:, :4] for each in (teacher, student)]
+    means = [prediction.mean.reshape(len(grid), -1)[:, :4] for prediction in (teacher, student)]
     return _curves_or_surfaces(axes, *means)
 
 
@@ -172,12 +172,12 @@ def _densities(result: Condensed, draws: Draws) -> Arrays:
     mean, variance = (getattr(student, name, None) for name in ("mean", "variance"))
     if not isinstance(mean, Tensor) or not isinstance(variance, Tensor) or mean.numel() > 2:
         return {}
-    middle, width = (each.flatten().cpu().double().numpy() for each in (mean, variance.sqrt()))
+    middle, width = (tensor.flatten().cpu().double().numpy() for tensor in (mean, variance.sqrt()))
     axes, grid = _grid(middle - 4.0 * width, middle + 4.0 * width, mean)
     assert result.calling is not None
     teacher = average(result.calling.stacked(draws.structure.unflatten(draws.flat)))
     events = grid[:, 0] if not teacher.event and len(axes) == 1 else grid
-    densities = [each.log_prob(events).exp()[:, None] for each in (teacher, student)]
+    densities = [density.log_prob(events).exp()[:, None] for density in (teacher, student)]
     return _curves_or_surfaces(axes, *densities)
 
 
@@ -189,7 +189,7 @@ def _grid(low: np.ndarray, high: np.ndarray, like: Tensor) -> tuple[list[np.ndar
 
 
 def _curves_or_surfaces(axes: list[np.ndarray], teacher: Tensor, student: Tensor) -> Arrays:
-    one, two = (each.cpu().double().numpy().T for each in (teacher, student))
+    one, two = (tensor.cpu().double().numpy().T for tensor in (teacher, student))
     if len(axes) == 1:
         return {"curve_x": axes[0], "curve_teacher": one, "curve_student": two}
     shape = (-1, len(axes[0]), len(axes[1]))
@@ -255,10 +255,10 @@ def _new_inputs_blocks(content: Mapping[str, Any]) -> list[Block]:
         return []
     check = NewInputs.from_record(content.get("new_inputs"))
     rows = []
-    for name, each in (("training inputs", check.training), (check.kind, check.held_out)):
-        if each is not None:
-            error = f"{each.std_error:.1g}" if math.isfinite(each.std_error) else "–"
-            rows.append([name, f"{each.inputs:,}", f"{each.mean:.2g}", error, f"{each.max:.2g}"])
+    for name, gap in (("training inputs", check.training), (check.kind, check.held_out)):
+        if gap is not None:
+            error = f"{gap.std_error:.1g}" if math.isfinite(gap.std_error) else "–"
+            rows.append([name, f"{gap.inputs:,}", f"{gap.mean:.2g}", error, f"{gap.max:.2g}"])
     heads = ["KL(average ‖ student), nats", "inputs", "mean", "error of the mean", "largest"]
     table = TableBlock("Inputs that the student has not seen", heads, rows, words=(0,))
     words = Prose(f"At new inputs the student is {check.state}: {check.reason}.")
@@ -304,7 +304,7 @@ def _weight_blocks(drawing: Drawing) -> list[Block]:
     if draws.shape[1] <= 12:
         names = ["component", "weight", *pictures.coordinate_names(drawing.saved)]
         rows = [
-            [str(k), f"{share[k]:.4f}", *(f"{each:.4g}" for each in row)]
+            [str(k), f"{share[k]:.4f}", *(f"{number:.4g}" for number in row)]
             for k, row in enumerate(draws.tolist())
         ]
         blocks.append(TableBlock("Pseudo-draws", names, rows))

@@ -99,7 +99,7 @@ def calibration(saved: Report, ax: Axes | None = None) -> Axes:
         texts, low = [], 1.0
         for number, (model, curve) in enumerate(report["calibration"].items()):
             mark, line = marks[model]
-            error = [0.0 if each is None else each for each in curve["std_error"]]
+            error = [0.0 if number is None else number for number in curve["std_error"]]
             text = f"{report['names'][model]}: {report['measures'][model]['ece'][0]:.1%}"
             ax.errorbar(
                 curve["confidence"], curve["frequency"], error, marker=mark, linestyle=line,

@@ -127,9 +127,9 @@ def normalized(
     arrays = _samples(student, target, sweeps, seed)
     events = arrays.get("samples_teacher") if data is None else as_array(data).astype(float)
     if events is not None:
-        chosen = events[some(len(events), EVENTS, seed)]
+        subset = events[some(len(events), EVENTS, seed)]
         where = "samples of the target" if data is None else "held-out events"
-        content |= _log_probabilities(student, target, chosen, log_z_used, where, arrays)
+        content |= _log_probabilities(student, target, subset, log_z_used, where, arrays)
     if target is not None and log_z_used is not None and "samples_teacher" in arrays:
         log_p, log_q = _log_densities(student, target, arrays["samples_teacher"])
         gap = as_array(log_p - log_z_used - log_q)
@@ -218,7 +218,7 @@ def _sentence(content: dict[str, Any], teacher: str) -> str:
     text += "on average"
     if "teacher" in held_out:
         text += f" ({teacher} itself {held_out['teacher']:.2f})"
-    for z in [each for each in content.get("log_z", []) if each["value"] is not None][:1]:
+    for z in [entry for entry in content.get("log_z", []) if entry["value"] is not None][:1]:
         width = (z["high"] - z["low"]) / 2 if z["high"] is not None else math.inf
         trust = "" if z["trustworthy"] else ", which should not be relied on"
         trust = ", which is unchecked" if z["state"] == "unchecked" else trust
@@ -313,28 +313,28 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
         blocks.append(Gallery("Estimates", [drawing.picture("log Z", pictures.log_z)]))
     heads = ["estimate", "verdict", "log Z", "95% interval", "lower bound", "upper bound"]
     rows = []
-    for each in entries:
-        bounds = [(each.get("bounds") or {}).get(side) for side in ("lower", "upper")]
-        low, high = ("∞" if each[end] is None else f"{each[end]:.4f}" for end in ("low", "high"))
+    for entry in entries:
+        bounds = [(entry.get("bounds") or {}).get(side) for side in ("lower", "upper")]
+        low, high = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
         rows.append([
-            each["name"], _state(each), _with_error_or_dash(each["value"], each["std_error"]),
+            entry["name"], _state(entry), _with_error_or_dash(entry["value"], entry["std_error"]),
             f"{low} … {high}", *(_with_error_or_dash(*(bound or (None, None))) for bound in bounds),
-            f"{each['seconds']:.2f}",
+            f"{entry['seconds']:.2f}",
         ])  # fmt: skip
     note = "± is one standard error. Bounds hold in expectation, each with its own error."
     blocks.append(TableBlock("Estimates of log Z", [*heads, "seconds"], rows, True, note, (0, 1)))
-    for each in entries:
-        if each["reasons"]:
-            method, why = NAMES.get(each["method"], each["method"]), "; ".join(each["reasons"])
-            blocks.append(Prose(f"{each['name']} ({method}) is {_state(each)}: {why}."))
-    diagnostics = [each.get("diagnostics") or {} for each in entries]
+    for entry in entries:
+        if entry["reasons"]:
+            method, why = NAMES.get(entry["method"], entry["method"]), "; ".join(entry["reasons"])
+            blocks.append(Prose(f"{entry['name']} ({method}) is {_state(entry)}: {why}."))
+    diagnostics = [entry.get("diagnostics") or {} for entry in entries]
     titles = {"ess": "effective size", "r_hat": "R̂", "pareto_k": "Pareto k̂", "burn_in": "burn-in"}
     rows = [
         [titles.get(n, n.replace("_", " ")), *(value(e[n]) if n in e else "" for e in diagnostics)]
-        for n in dict.fromkeys(name for each in diagnostics for name in each)
+        for n in dict.fromkeys(name for numbers in diagnostics for name in numbers)
     ]
     if rows:
-        columns = ["diagnostic", *(each["name"] for each in entries)]
+        columns = ["diagnostic", *(entry["name"] for entry in entries)]
         blocks.append(TableBlock("Diagnostics", columns, rows, sortable=False))
     return blocks
 

@@ -15,6 +15,7 @@ from limbeck.report.blocks import (
     Document,
     Drawing,
     Gallery,
+    Page,
     Prose,
     Section,
     TableBlock,
@@ -44,7 +45,7 @@ def write(folder: str | Path) -> Path:
         The path of report.html.
     """
     report = document(read(folder), "p")
-    return _write(Path(folder), [report], report.title)
+    return _write(Path(folder), Page([report], report.title))
 
 
 def write_tour(
@@ -62,28 +63,20 @@ def write_tour(
         raise ArgumentError("findings", repr(findings), "one or more sentences, in a list")
     if Path(out).is_file():
         raise ArgumentError("out", f"{out}, a file", "a folder, new or there already")
-    reports = [document(read(each), f"p{number}-") for number, each in enumerate(folders, 1)]
-    return _write(Path(out), reports, title, list(map(str, findings)), list(map(str, commands)))
+    reports = [document(read(folder), f"p{number}-") for number, folder in enumerate(folders, 1)]
+    page = Page(reports, title, list(map(str, findings)), list(map(str, commands)))
+    return _write(Path(out), page)
 
 
-def _write(
-    folder: Path,
-    documents: list[Document],
-    title: str,
-    findings: list[str] | None = None,
-    commands: list[str] | None = None,
-) -> Path:
-    page = render(documents, title, findings=findings, commands=commands)
-    text = markdown(documents, title, findings=findings, commands=commands)
+def _write(folder: Path, page: Page) -> Path:
     numbers = {
-        "format": "limbeck-report-1", "title": title, "findings": findings, "commands": commands,
-        "results": [each.to_record() for each in documents],
+        "format": "limbeck-report-1", "title": page.title, "findings": page.findings,
+        "commands": page.commands, "results": [report.to_record() for report in page.documents],
     }  # fmt: skip
-    files.write_text(
-        folder / "report.json", json.dumps(numbers, indent=1, ensure_ascii=False) + "\n"
-    )
-    files.write_text(folder / "report.md", text)
-    files.write_text(folder / "report.html", page)
+    record = json.dumps(numbers, indent=1, ensure_ascii=False) + "\n"
+    texts = {"report.json": record, "report.md": markdown(page), "report.html": render(page)}
+    for name, text in texts.items():
+        files.write_text(folder / name, text)
     return folder / "report.html"
 
 
@@ -117,11 +110,11 @@ def document(saved: Saved, prefix: str = "p") -> Document:
 
 def _models(content: Mapping[str, Any]) -> Section:
     r"""The models with their sizes, and how the student was trained."""
+    unknown = {"teacher": "unknown"}
     rows = [
-        [each["role"], str(each["name"]), value(each.get("parameters")),
-         size_in_words(each["bytes"]) if each.get("bytes")
-         else "unknown" if each["role"] == "teacher" else "–"]
-        for each in content["models"]
+        [model["role"], str(model["name"]), value(model.get("parameters")),
+         size_in_words(model["bytes"]) if model.get("bytes") else unknown.get(model["role"], "–")]
+        for model in content["models"]
     ]  # fmt: skip
     titles = {"task": "task", "student": "student", "asked at": "inputs", "loss": "loss",
               "steps done": "steps", "stopped": "stopped"}  # fmt: skip
@@ -147,7 +140,7 @@ def _learning(drawing: Drawing) -> Section:
 
 def _circumstances(content: Mapping[str, Any]) -> list[Section]:
     r"""Settings, hardware and versions, and the command that repeats the run."""
-    settings = [[str(n).replace("_", " "), value(each)] for n, each in content["settings"].items()]
+    settings = [[str(n).replace("_", " "), value(v)] for n, v in content["settings"].items()]
     order = ("hardware", "device", "limbeck", "torch", "python", "date")
     titles = {"torch": "PyTorch", "python": "Python"}
     environment = content["circumstances"]

@@ -47,7 +47,7 @@ def weights(saved: Result, ax: Axes | None = None, *, pair: tuple[int, int] = (0
     bag = _array(result, "pseudo_draws", "a bag of pseudo-draws", "condense")
     dim = bag.shape[1]
     expected = f"two numbers from 0 to {dim - 1}"
-    one, two = (whole_number("pair", each, expected, 0) for each in pair)
+    one, two = (whole_number("pair", number, expected, 0) for number in pair)
     if dim < 2 or max(one, two) >= dim:
         raise ArgumentError("pair", pair, expected)
     share, draws = result.arrays["pseudo_weights"], result.arrays.get("draws")
@@ -93,10 +93,11 @@ def surface(
     """
     result = as_saved(saved)
     values, density = _surface(result, model, output), bool(result.content.get("density"))
-    both = [result.arrays[f"surface_{each}"] for each in MODELS]
-    low, high = min(each.min() for each in both), max(each.max() for each in both)
+    both = [result.arrays[f"surface_{name}"] for name in MODELS]
+    low, high = min(array.min() for array in both), max(array.max() for array in both)
     probability = not density and low >= 0 and high <= 1
-    label = "density" if density else "probability" if probability else "mean"
+    label = "density" if density else "mean"
+    label = "probability" if probability else label
     x, y = result.arrays["surface_x"], result.arrays["surface_y"]
     with axes_for(ax, (4.0, 3.6)) as ax:
         ends = (0.0, 1.0) if probability else (low, high)
@@ -135,7 +136,7 @@ def curve(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axes:
     result = as_saved(saved)
     x = _array(result, "curve_x", "curves", "condense")
     _check_output(output, len(result.arrays["curve_student"]))
-    teacher, student = (result.arrays[f"curve_{each}"][output] for each in MODELS)
+    teacher, student = (result.arrays[f"curve_{name}"][output] for name in MODELS)
     density = bool(result.content.get("density"))
     with axes_for(ax, (4.8, 3.2)) as ax:
         ax.plot(x, teacher, color=MUTED, linewidth=4, alpha=0.6, label=PREDICTORS["teacher"])
@@ -199,7 +200,7 @@ def samples(saved: Result, ax: Axes | None = None, *, model: str = "student") ->
     if result.content.get("image"):
         return _sheet(result, ax, rows, model, "samples", signed=False)
     names, (teacher, student) = _both(result, "samples")
-    teacher, student = (each.reshape(-1, math.prod(rows.shape[1:])) for each in (teacher, student))
+    teacher, student = (array.reshape(len(array), -1) for array in (teacher, student))
     draw = {1: _histograms, 2: _scatter}.get(teacher.shape[1], _means)
     with axes_for(ax, (4.2, 3.6)) as ax:
         ax.set_label(draw(ax, teacher, student, names))
@@ -290,12 +291,12 @@ def log_probabilities(saved: Result, ax: Axes | None = None) -> Axes:
 def log_z(saved: Result, ax: Axes | None = None) -> Axes:
     r"""Estimates of log Z below one another, with the exact value where it is known."""
     result = as_saved(saved)
-    entries = [each for each in result.content.get("log_z", []) if has_interval(each)]
+    entries = [entry for entry in result.content.get("log_z", []) if has_interval(entry)]
     if not entries:
         raise ArgumentError("saved", "a result without log Z", "one with estimates of it")
     exact = result.content.get("exact")
     with axes_for(ax, (4.8, 1.3 + 0.36 * len(entries))) as ax:
-        text = plots.intervals(ax, {each["name"]: each for each in entries})
+        text = plots.intervals(ax, {entry["name"]: entry for entry in entries})
         ax.locator_params(axis="x", nbins=6)
         if exact is not None:
             label = f"exact {exact:.4f}"
@@ -332,7 +333,7 @@ def _both(
     saved: Saved, name: str, what: str = "samples"
 ) -> tuple[tuple[str, str], list[np.ndarray]]:
     r"""The names of teacher and student, and an array of each."""
-    arrays = [_array(saved, f"{name}_{each}", f"{what} of both", "normalize") for each in MODELS]
+    arrays = [_array(saved, f"{name}_{model}", f"{what} of both", "normalize") for model in MODELS]
     return (model_name(saved, "teacher"), model_name(saved, "student")), arrays
 
 
