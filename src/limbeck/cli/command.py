@@ -120,7 +120,14 @@ def _make_result(
             storage.write(folder.work, content, arrays)
             content = storage.read(folder.work).content
     except KeyboardInterrupt:
-        _say_stopped(folder)
+        if folder.has_checkpoint:
+            say(
+                f"stopped after step {folder.saved_steps:,}, which is saved; run the same command "
+                f"again to continue, or: {folders.resume_command(folder.work)}"
+            )
+        else:
+            folder.abandon()
+            say("stopped before there was anything to keep; nothing was written")
         raise typer.Exit(INTERRUPTED) from None
     except BaseException:
         folder.abandon()
@@ -155,18 +162,6 @@ def _export(outcome: Outcome, path: Path | None) -> Outcome:
         return outcome
     report = report.shipped(files)
     return outcome._replace(evidence=outcome.evidence | {"report": report}, text=str(report))
-
-
-def _say_stopped(folder: Folder) -> None:
-    r"""Say what an interrupted run has left, and how to resume it."""
-    if not folder.has_checkpoint:
-        folder.abandon()
-        say("stopped before there was anything to keep; nothing was written")
-        return
-    say(
-        f"stopped after step {folder.saved_steps:,}, which is saved; run the same command again to "
-        f"continue, or: {folders.resume_command(folder.work)}"
-    )
 
 
 @contextmanager

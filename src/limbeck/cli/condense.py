@@ -3,8 +3,9 @@ r"""`limbeck condense`: draws of a posterior in; a small predictive model out.""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from typer import Argument, Option
 
@@ -13,9 +14,6 @@ from limbeck.cli import files
 from limbeck.cli.command import Job, Outcome
 from limbeck.cli.options import Preset
 from limbeck.errors import ArgumentError, rename_argument
-
-if TYPE_CHECKING:
-    from limbeck.condensation.agreement import Agreement
 
 __all__ = ["condense", "predict_function"]
 
@@ -165,20 +163,8 @@ def condense(
         held_out=split.held_out if split.test is None else split.test, **job.options,
     )  # fmt: skip
     text, evidence = str(result), {"x": split.to_compare(job.seed), "y": split.y}
-    agreement = _compare(result, **evidence)
-    if agreement is not None:
-        evidence["agreement"] = agreement
-        text = f"{text}\n\n{agreement}"
+    if evidence["x"] is not None or result.head is None:
+        with suppress(lb.StreamEnded):  # no further draws to compare with
+            evidence["agreement"] = result.report(**evidence)
+            text = f"{text}\n\n{evidence['agreement']}"
     return Outcome(result, evidence, text, result)
-
-
-def _compare(result: Any, x: Any, y: Any) -> Agreement | None:
-    r"""The student beside the draws; None without inputs or further draws to compare at."""
-    from limbeck.posteriors.stream import StreamEnded
-
-    if x is None and result.head is not None:
-        return None
-    try:
-        return result.report(x, y)
-    except StreamEnded:
-        return None

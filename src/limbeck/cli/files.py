@@ -111,7 +111,8 @@ def _import_file(path: Path, argument: str) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None  # noqa: PT018
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # so that its classes can be looked up by name
     try:
@@ -124,14 +125,14 @@ def _import_file(path: Path, argument: str) -> ModuleType:
 
 def _import_error(text: str, argument: str, error: BaseException) -> ArgumentError:
     r"""A module that fails when it is imported: what it raised, and where."""
-    frames = [
-        frame
+    places = [
+        (frame.filename, frame.lineno)
         for frame in traceback.extract_tb(error.__traceback__)
         if "importlib" not in frame.filename and frame.filename != __file__
     ]
-    place = f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
     if isinstance(error, SyntaxError):
-        place = f" at {Path(error.filename or '?').name}, line {error.lineno}"
+        places.append((error.filename or "?", error.lineno))
+    place = f" at {Path(places[-1][0]).name}, line {places[-1][1]}" if places else ""
     message = " ".join(str(error).split())
     received = f"{text!r}, whose import fails ({type(error).__name__}: {message}{place})"
     return ArgumentError(argument, received, "a module that can be imported; --debug shows more")

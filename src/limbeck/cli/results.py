@@ -170,9 +170,11 @@ def _describe_folder(path: Path) -> dict[str, str]:
 
     content = storage.read(path).content
     verdicts = [f"{v['name']}: {'held' if v['held'] else 'FAILED'}" for v in content["verdicts"]]
-    models = [model for model in content["models"] if model["role"] == "student"]
-    sizes = ("unknown size" if m["bytes"] is None else f"{m['bytes']:,} bytes" for m in models)
-    students = [f"{model['name']}, {size}" for model, size in zip(models, sizes, strict=True)]
+    students = [
+        f"{m['name']}, " + ("unknown size" if m["bytes"] is None else f"{m['bytes']:,} bytes")
+        for m in content["models"]
+        if m["role"] == "student"
+    ]
     return {
         "is": f"a result of limbeck {content['verb']}: {content['title']}",
         "student": ", ".join(students) or "none",
@@ -222,7 +224,6 @@ def _describe_model(path: Path) -> dict[str, str]:
     model, file = open_model(path)
     if path.suffix.lower() != ".onnx":
         return {"is": f"a {type(model).__module__.split('.')[0]} model of {file.size:,} bytes"}
-
     ports = {"inputs": model.get_inputs(), "outputs": model.get_outputs()}
     return {"is": f"an ONNX model of {file.size:,} bytes"} | {
         side: ", ".join(f"{port.name} {port.type} {port.shape}" for port in ports[side])

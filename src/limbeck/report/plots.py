@@ -45,7 +45,8 @@ def progress(
         label: What the values are, with their unit. Default: "test log probability (nats)".
         reference: Name and value of a horizontal line. Default: None.
     """
-    _refuse_empty(curves)
+    if not curves:
+        raise ArgumentError("curves", "nothing to draw", "one or more, by name")
     for number, (name, curve) in enumerate(curves.items()):
         x, y = (_vector(name, part) for part in curve)
         if len(x) != len(y):
@@ -133,7 +134,8 @@ def intervals(
         axes.axvline(middle, color=COLOURS[4], linewidth=1)
         band = f" The band is {name}: {middle:.2f} ({low:.2f} to {high:.2f})."
     texts, states = [], set[str]()
-    _refuse_empty(estimates)
+    if not estimates:
+        raise ArgumentError("curves", "nothing to draw", "one or more, by name")
     for row, (name, estimate) in enumerate(estimates.items()):
         value, half = float(estimate["value"]), 3 * float(estimate["std_error"])
         trusted = bool(estimate.get("trustworthy", True))
@@ -216,11 +218,10 @@ def mosaic(
     if columns is not None:
         across = whole_number("columns", columns, "a whole number from 1", least=1)
     down = -(-len(tiles) // across)
-    sheet = np.full((down * (height + 1) - 1, across * (width + 1) - 1), np.nan)
-    for number, tile in enumerate(tiles):
-        y, x = number // across * (height + 1), number % across * (width + 1)
-        sheet[y : y + height, x : x + width] = tile
-    return sheet
+    cells = np.full((down * across, height + 1, width + 1), np.nan)
+    cells[: len(tiles), :height, :width] = tiles
+    sheet = cells.reshape(down, across, height + 1, width + 1).swapaxes(1, 2)
+    return sheet.reshape(down * (height + 1), -1)[:-1, :-1]
 
 
 def numbers(packed: Numbers, width: int | None = None) -> np.ndarray:
@@ -353,11 +354,6 @@ def picture(
         )
         save(figure, path, alt)
     return alt
-
-
-def _refuse_empty(entries: Mapping[str, object]) -> None:
-    if not entries:
-        raise ArgumentError("curves", "nothing to draw", "one or more, by name")
 
 
 def _vector(argument: str, values: Sequence[float]) -> np.ndarray:
