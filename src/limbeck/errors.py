@@ -3,7 +3,8 @@ r"""Every failure of the user's making: it names the argument, what is expected 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 __all__ = [
     "ArgumentError",
@@ -14,6 +15,7 @@ __all__ = [
     "LimbeckWarning",
     "NotDifferentiableError",
     "PseudoDrawWarning",
+    "rename_argument",
 ]
 
 
@@ -47,6 +49,26 @@ class ArgumentError(LimbeckError, ValueError):
         hint = next((k for k in known if near and k.lower() == near[0]), None)
         suggestion = f" (did you mean {hint!r}?)" if hint else ""
         return cls(argument, repr(value), ", ".join(map(repr, known)) + suggestion)
+
+
+@contextmanager
+def rename_argument(inside: str | None, outside: str, more: str = "") -> Iterator[None]:
+    r"""Errors about an argument (None: any), or a part such as df['age'], as about another.
+
+    >>> with rename_argument("df", "X"):
+    ...     raise ArgumentError("df['age']", "infinity", "finite numbers")
+    Traceback (most recent call last):
+    ...
+    limbeck.errors.ArgumentError: X['age']: expected finite numbers, got infinity
+    """
+    try:
+        yield
+    except ArgumentError as error:
+        part = "" if inside is None else error.argument.removeprefix(inside)
+        other = inside is not None and not error.argument.startswith(inside)
+        if inside == outside or other or part[:1] not in ("", "["):
+            raise
+        raise ArgumentError(outside + part, error.received, error.expected + more) from error
 
 
 class NotDifferentiableError(LimbeckError):

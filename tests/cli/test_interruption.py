@@ -1,4 +1,4 @@
-r"""Ctrl-C keeps a checkpoint and says how to go on; the same command again goes on."""
+r"""Ctrl-C keeps a checkpoint and says how to continue; the same command again continues."""
 
 import json
 import os
@@ -83,7 +83,9 @@ def test_within_a_step_it_waits_for_the_end_of_it(limbeck, calls, words):
     assert stopped.code == 130
     assert not stopped.out
     (line,) = stopped.err.splitlines()
-    assert line.endswith("the same command goes on, or: limbeck compress --config out/config.toml")
+    assert line.endswith(
+        "run the same command again to continue, or: limbeck compress --config out/config.toml"
+    )
     done = read(Path("out/checkpoint/loop/checkpoint.safetensors"))[1]["done"]
     assert 0 < done < 100
     assert f"stopped after step {done:,}" in line
@@ -93,7 +95,7 @@ def test_within_a_step_it_waits_for_the_end_of_it(limbeck, calls, words):
     calls.update(at=None)
     resumed = limbeck("compress", "--config", "out/config.toml")
     assert resumed.code == 0, resumed.err
-    assert f"going on after step {done:,}" in resumed.err
+    assert f"continuing after step {done:,}" in resumed.err
     assert_same("out", "whole")
     assert not Path("out/UNFINISHED").exists()
     assert not Path("out/checkpoint").exists()
@@ -117,11 +119,11 @@ def test_what_is_tried_is_gone_on_with_too(limbeck, calls, choice, fraction):
     calls.update(count=0, at=round(fraction * every))
     stopped = limbeck(*words, "--out", "out")
     assert stopped.code == 130, stopped.err
-    assert "the same command goes on" in stopped.err
+    assert "run the same command again to continue" in stopped.err
     calls.update(count=0, at=None)
     resumed = limbeck(*words, "--out", "out")
     assert resumed.code == 0, resumed.err
-    assert "going on after step" in resumed.err
+    assert "continuing after step" in resumed.err
     assert calls["count"] < every - 60 * (fraction - 0.2)  # what was done is not done again
     assert_same("out", "whole")
     assert content("out")["tried"] == before["tried"]
@@ -146,7 +148,7 @@ def test_an_unfinished_run_is_recognised(limbeck, refused, calls, words):
     assert "since which train.csv has changed" in refused(*words, "--out", "out")
     anew = limbeck(*words, "--out", "out", "--overwrite")
     assert anew.code == 0
-    assert "going on" not in anew.err
+    assert "continuing" not in anew.err
 
 
 def test_without_a_folder_named_the_same_command_finds_its_own(limbeck, calls, words):
@@ -156,7 +158,7 @@ def test_without_a_folder_named_the_same_command_finds_its_own(limbeck, calls, w
     assert Path("limbeck-compress-2/UNFINISHED").exists()
     resumed = limbeck(*words)
     assert resumed.code == 0
-    assert "going on after step" in resumed.err
+    assert "continuing after step" in resumed.err
     assert not Path("limbeck-compress-2/UNFINISHED").exists()
     assert not Path("limbeck-compress-3").exists()
 
@@ -197,7 +199,7 @@ def test_a_real_interruption_of_a_real_process(limbeck, here):
     process.send_signal(signal.SIGINT)
     said = process.communicate()[1]
     assert process.returncode == 130, said
-    assert "the same command goes on" in said
+    assert "run the same command again to continue" in said
     assert Path("out/UNFINISHED").exists()
     assert 0 < read(checkpoint)[1]["done"] < 500
     assert limbeck(*words, "--out", "out").code == 0

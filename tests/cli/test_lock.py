@@ -58,7 +58,7 @@ def test_a_killed_run_is_gone_on_with(here, limbeck):
     assert Path("out", LOCK).exists()
     resumed = limbeck(*WORDS, "9", "--out", "out")
     assert resumed.code == 0, resumed.err
-    assert "going on after step" in resumed.err
+    assert "continuing after step" in resumed.err
     assert not Path("out", LOCK).exists()
     assert limbeck(*WORDS, "9", "--out", "whole").code == 0
     one, two = (

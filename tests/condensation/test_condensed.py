@@ -70,10 +70,10 @@ def test_the_report_is_the_plain_formulas(result):
     assert "log probability" in text
     sides = {"bytes": (6400, 96), "seconds": (1e-3, 3.1e-3)}
     slower = str(replace(report, **sides))
-    assert slower.endswith("in the mean, 67 times smaller and 3.1 times slower.")
+    assert slower.endswith("at 30 inputs; it is 67× smaller and 3.1× slower.")
     sides = {"bytes": (96, 960), "seconds": (1.0, 1.01)}
-    assert str(replace(report, **sides)).endswith("10 times larger and as fast.")
-    assert str(replace(report, bytes=(0, 96), seconds=(0.0, 1.0))).endswith("in the mean.")
+    assert str(replace(report, **sides)).endswith("it is 10× larger and as fast.")
+    assert str(replace(report, bytes=(0, 96), seconds=(0.0, 1.0))).endswith("at 30 inputs.")
 
 
 def test_a_report_may_be_against_other_draws(result):

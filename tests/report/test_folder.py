@@ -96,7 +96,9 @@ def test_an_unfinished_run_is_told_from_another_folder(tmp_path):
     with pytest.raises(ArgumentError, match=r"without result\.json"):
         storage.read(tmp_path)
     (tmp_path / "UNFINISHED").touch()
-    with pytest.raises(ArgumentError, match=r"the same command again goes on.*not finished"):
+    with pytest.raises(
+        ArgumentError, match=r"run the same command again to continue.*not finished"
+    ):
         storage.read(tmp_path)
 
 

@@ -5,6 +5,7 @@ import re
 from limbeck.report.blocks import (
     Code,
     Document,
+    Page,
     Prose,
     Section,
     Stat,
@@ -18,9 +19,8 @@ TABLE = TableBlock("T", ["name", "x|y"], [["a|b", "1"], ["*c*\nd", "2"]])
 
 def told(*blocks, **options):
     sections = [Section("One", list(blocks)), Section("Empty", [])]
-    return markdown(
-        [Document("logz", "t", "S.", [Stat("3", "of 4")], sections)], "Title", **options
-    )
+    document = Document("logz", "t", "S.", [Stat("3", "of 4")], sections)
+    return markdown(Page([document], "Title", **options))
 
 
 def test_tables_have_whole_rows():

@@ -10,10 +10,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
+import limbeck as lb
 from limbeck.cli import compress, condense, normalize, results
 from limbeck.cli.command import FAULT, INTERRUPTED, USER, run_command, say
 from limbeck.cli.files import IMPORTED_FILES
@@ -33,20 +33,15 @@ app = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
-        import limbeck
-
-        typer.echo(f"limbeck {limbeck.__version__}")
+        typer.echo(f"limbeck {lb.__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
-    ] = False,
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
     pass
 

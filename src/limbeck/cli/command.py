@@ -16,14 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from limbeck.cli.folder import (
-    CONFIG,
-    STUDENT,
-    Folder,
-    default_folder,
-    folder_lock,
-    refuse_other_content,
-)
+from limbeck.cli import folder as folders
+from limbeck.cli.folder import Folder
 from limbeck.cli.options import Common, command_line, option_values
 from limbeck.errors import ArgumentError, LimbeckError
 
@@ -31,23 +25,12 @@ if TYPE_CHECKING:
     from limbeck.training.loop import Run
 
 __all__ = [
-    "FAULT",
-    "INTERRUPTED",
-    "UNMET",
-    "USER",
-    "Job",
-    "Outcome",
-    "Requirement",
-    "check_requirements",
-    "figures",
-    "interrupt_after_step",
-    "parse_requirements",
-    "run_command",
-    "say",
-]
+    "FAULT", "INTERRUPTED", "UNMET", "USER", "Job", "Outcome", "Requirement", "check_requirements",
+    "figures", "interrupt_after_step", "parse_requirements", "run_command", "say",
+]  # fmt: skip
 
+# exit codes: limbeck's own fault, the user's error, a requirement that is not met, Ctrl-C
 FAULT, USER, UNMET, INTERRUPTED = 1, 2, 3, 130
-r"""Exit codes: limbeck's own fault, the user's error, a requirement that is not met, Ctrl-C."""
 
 
 def say(message: str) -> None:
@@ -56,52 +39,32 @@ def say(message: str) -> None:
 
 
 class Job(NamedTuple):
-    r"""What a verb needs to know beside its own options.
-
-    Attributes:
-        seed: Seeds everything.
-        device: Where to run.
-        progress: Whether to show bars.
-        options: Arguments that every verb of the library takes, those above among them.
-    """
+    r"""What a verb needs to know beside its own options."""
 
     seed: int
     device: str
     progress: bool
-    options: dict[str, Any]
+    options: dict[str, Any]  # arguments of every verb of the library, those above among them
 
 
 class Outcome(NamedTuple):
-    r"""What a verb has made.
-
-    Attributes:
-        result: What it returned.
-        evidence: Further arguments of `limbeck.report.records.described`.
-        text: The tables for the terminal.
-        saved: What is saved and exported, if anything: a result with a student. Default: None.
-    """
+    r"""A verb's result."""
 
     result: Any
-    evidence: dict[str, Any]
-    text: str
-    saved: Any = None
+    evidence: dict[str, Any]  # further arguments of `limbeck.report.records.described`
+    text: str  # the tables for the terminal
+    saved: Any = None  # what is saved and exported: a result with a student
 
 
 def run_command(ctx: typer.Context, common: Common, verb: Callable[[Job], Outcome]) -> None:
-    r"""Run a verb, write its result folder, print the result, and exit.
-
-    Arguments:
-        ctx: The call.
-        common: The common options.
-        verb: The verb with its own options.
-    """
+    r"""Run a verb, write its result folder, print the result, and exit."""
     name, options = str(ctx.info_name), option_values(ctx)
     requirements = parse_requirements(common.require, name)
     if common.export is not None:
         _check_export(common.export)
-    out = default_folder(name, options) if common.out is None else common.out
-    refuse_other_content(out)
-    with folder_lock(out):
+    out = folders.default_folder(name, options) if common.out is None else common.out
+    folders.refuse_other_content(out)
+    with folders.folder_lock(out):
         folder = Folder(out, name, {**options, "out": str(out)}, common.overwrite)
         text, content = _make_result(folder, ctx, common, verb, requirements)
     if common.json:
@@ -110,13 +73,11 @@ def run_command(ctx: typer.Context, common: Common, verb: Callable[[Job], Outcom
         typer.echo(text)
         also = "" if common.export is None else f" The student is in {common.export}."
         typer.echo(f"The result is in {out}; `limbeck report {out}` makes a page of it.{also}")
-    failed = [
-        each
-        for each in content["verdicts"]
-        if not each["held"] and (common.verdicts or each["name"].startswith("required "))
-    ]
-    for each in failed:
-        say(f"{each['name']}: {each['words']}")
+    failed = [verdict for verdict in content["verdicts"] if not verdict["held"]]
+    if not common.verdicts:
+        failed = [verdict for verdict in failed if verdict["name"].startswith("required ")]
+    for verdict in failed:
+        say(f"{verdict['name']}: {verdict['words']}")
     if failed:
         raise typer.Exit(UNMET)
 
@@ -135,8 +96,10 @@ def _make_result(
             from limbeck import storage
             from limbeck.report import records
 
-            if folder.resumes and not common.quiet:
-                _say_resuming(folder)
+            if folder.resumes and folder.has_checkpoint and not common.quiet:
+                say(f"continuing after step {folder.saved_steps:,}, from {folder.checkpoint}")
+            elif folder.resumes and not common.quiet:
+                say(f"{folder.work} holds no checkpoint yet; the run starts again")
             options = {
                 "checkpoint": folder.checkpoint / "loop", "seed": common.seed,
                 "device": common.device, "progress": not common.quiet, **common.training(),
@@ -153,11 +116,18 @@ def _make_result(
             checks = check_requirements(requirements, content)
             content["verdicts"] = [*content["verdicts"], *checks]
             if outcome.saved is not None:
-                outcome.saved.save(folder.work / STUDENT)
+                outcome.saved.save(folder.work / folders.STUDENT)
             storage.write(folder.work, content, arrays)
             content = storage.read(folder.work).content
     except KeyboardInterrupt:
-        _say_stopped(folder)
+        if folder.has_checkpoint:
+            say(
+                f"stopped after step {folder.saved_steps:,}, which is saved; run the same command "
+                f"again to continue, or: {folders.resume_command(folder.work)}"
+            )
+        else:
+            folder.abandon()
+            say("stopped before there was anything to keep; nothing was written")
         raise typer.Exit(INTERRUPTED) from None
     except BaseException:
         folder.abandon()
@@ -194,24 +164,6 @@ def _export(outcome: Outcome, path: Path | None) -> Outcome:
     return outcome._replace(evidence=outcome.evidence | {"report": report}, text=str(report))
 
 
-def _say_resuming(folder: Folder) -> None:
-    if folder.has_checkpoint:
-        say(f"going on after step {folder.saved_steps:,}, from {folder.checkpoint}")
-    else:
-        say(f"{folder.work} holds no checkpoint yet; the run begins anew")
-
-
-def _say_stopped(folder: Folder) -> None:
-    r"""Say what an interrupted run has left, and how to resume it."""
-    if not folder.has_checkpoint:
-        folder.abandon()
-        say("stopped before there was anything to keep; nothing was written")
-        return
-    again = f"limbeck {folder.command} --config {folder.work / CONFIG}"
-    done = f"stopped after step {folder.saved_steps:,}, which is saved"
-    say(f"{done}; the same command goes on, or: {again}")
-
-
 @contextmanager
 def interrupt_after_step() -> Iterator[None]:
     r"""Within, an interruption waits for the end of the loop's step, which can then be saved.
@@ -231,7 +183,8 @@ def interrupt_after_step() -> Iterator[None]:
         interrupted = True
         run.stop("interrupted", KeyboardInterrupt())
 
-    before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, handle) for number in signals}
     try:
         yield
         if interrupted:  # within the last step
@@ -253,7 +206,7 @@ def _current_run(frame: FrameType | None) -> Run | None:
     return None
 
 
-FIGURES = {
+FIGURES = {  # by verb, and whether more is better; `Fidelity`'s measures are added to the first
     "compress": {"kept": True, "parameters": False, "bytes": False},
     "condense": {
         "mean_error": False, "max_error": False, "kl": False, "log_prob": True,
@@ -265,16 +218,11 @@ FIGURES = {
     },
     "logz": {"std_error": False, "value": True, "lower": True, "upper": False},
 }  # fmt: skip
-r"""Figures by verb, and whether more is better; the measures of `Fidelity` come to the first."""
-
-CLASS_FIGURES = ("average_precision", "rare_recall", "worst_recall")
-r"""Figures of one class."""
-
-LABEL_FIGURES = {
+CLASS_FIGURES = ("average_precision", "rare_recall", "worst_recall")  # of one class
+LABEL_FIGURES = {  # that need labels
     "classification": ("accuracy", "subset_accuracy", "log_probability", "brier", "ece"),
     "regression": ("r2", "rmse", "absolute_error"),
 }
-r"""Figures that need labels, for classes and for values."""
 
 
 class Requirement(NamedTuple):
@@ -294,7 +242,7 @@ def _known_figures(verb: str) -> dict[str, bool]:
 
 
 def parse_requirements(texts: Iterable[str] | None, verb: str) -> list[Requirement]:
-    r"""Requirements of a verb's figures; `=` stands for "at least as good as".
+    r"""Requirements of a verb's figures; `=` means "at least as good as".
 
     >>> parse_requirements(["std_error=0.1", "value>=450"], "logz")
     [Requirement(name='std_error', bound=0.1, maximum=True), ...]
@@ -327,15 +275,15 @@ def check_requirements(
 
     values = figures(content)
     return [
-        required(f"required {each.name}", values.get(each.name), each.bound, most=each.maximum,
-                 title=_title(each.name, content), reason=_missing_reason(each.name, content))
-        for each in requirements
+        required(f"required {name}", values.get(name), bound, most=maximum,
+                 title=_title(name, content), reason=_missing_reason(name, content))
+        for name, bound, maximum in requirements
     ]  # fmt: skip
 
 
 def _small_classes(fidelity: Mapping[str, Any]) -> list[str]:
     r"""Classes with too few rows to check, with their numbers of rows."""
-    return [f"{each['title']} ({each['rows']})" for each in fidelity.get("unchecked") or []]
+    return [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
 
 
 def _title(name: str, content: Mapping[str, Any]) -> str:
@@ -344,9 +292,10 @@ def _title(name: str, content: Mapping[str, Any]) -> str:
     counts = fidelity.get("worst" if name == "worst_recall" else "rarest")
     if name not in CLASS_FIGURES or counts is None:
         return title
-    few = _small_classes(fidelity)
-    aside = f"; too few rows to check {', '.join(few[:5])}{' …' * (len(few) > 5)}" if few else ""
-    return f"{title} ({counts['title']}, {counts['rows']} rows{aside})"
+    small = _small_classes(fidelity)
+    names = f"{', '.join(small[:5])}{' …' * (len(small) > 5)}"
+    unchecked = f"; too few rows to check {names}" if small else ""
+    return f"{title} ({counts['title']}, {counts['rows']} rows{unchecked})"
 
 
 def _missing_reason(name: str, content: Mapping[str, Any]) -> str:
@@ -362,8 +311,8 @@ def _missing_reason(name: str, content: Mapping[str, Any]) -> str:
         return "it is not defined for these rows and this teacher"
     task = "regression" if fidelity.get("task") == "regression" else "classification"
     if name in CLASS_FIGURES and task == "classification":
-        few = ", ".join(_small_classes(fidelity))
-        return f"no class but the most common has 30 test rows or more{f': {few}' if few else ''}"
+        names = ", ".join(_small_classes(fidelity))
+        return f"no class but the most common has 30 test rows or more{f': {names}' * bool(names)}"
     if not fidelity.get("differences", {}).get("teacher") and name in LABEL_FIGURES[task]:
         return "there were no labels to compare with"
     return f"it is not measured for {fidelity.get('task') or 'this task'}"

@@ -3,10 +3,11 @@ r"""`limbeck compress`: a teacher and rows in; a small student and its report ou
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Option
 
+import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli.command import Job, Outcome
 from limbeck.cli.options import Drop
@@ -45,10 +46,8 @@ def _load_teacher(text: str, trust_pickle: bool) -> object:
 
         return joblib.load(path)  # it reads plain pickles too
     except Exception as error:  # whatever a pickle may raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        received = f"{path}, unreadable: {reason}"
         expected = "a pickle of the versions that are installed here"
-        raise ArgumentError("teacher", received, expected) from error
+        raise files.unreadable("teacher", path, error, expected) from error
 
 
 def student_of(text: str) -> Any:
@@ -138,60 +137,44 @@ def _groups(names: list[str] | None, test: files.Rows) -> dict[str, np.ndarray] 
 
 def compress(
     job: Job,
-    teacher: Annotated[
-        str, Argument(help="module:name of your own code, or a model's file, such as .onnx.")
-    ],
-    data: Annotated[Path, Argument(help="Rows: a CSV, Parquet, npy or npz file.")],
-    test: Annotated[
-        Path | None, Option(help="Rows to compare both on; else some are set aside.")
-    ] = None,
-    test_share: Annotated[
-        float, Option(help="The share that is set aside without --test.", min=0, max=1)
-    ] = 0.2,
-    label: Annotated[
-        str | None, Option(help="The column with true labels, if there is one.")
-    ] = None,
-    label_weight: Annotated[
-        float, Option(help="Their share in what the student learns.", min=0, max=1)
-    ] = 0.5,
+    teacher: str = Argument(help="module:name of your own code, or a model's file, such as .onnx."),
+    data: Path = Argument(help="Rows: a CSV, Parquet, npy or npz file."),
+    test: Path | None = Option(None, help="Rows to compare both on; else some are set aside."),
+    test_share: float = Option(
+        0.2, help="The share that is set aside without --test.", min=0, max=1
+    ),
+    label: str | None = Option(None, help="The column with true labels, if there is one."),
+    label_weight: float = Option(0.5, help="Their share in what the student learns.", min=0, max=1),
     drop: Drop = None,
-    rows: Annotated[str, Option(help="What the teacher takes: frame, array, or auto.")] = "auto",
-    student: Annotated[
-        str, Option(help="Hidden sizes such as 50,30; auto, linear, tree or boosted; module:name.")
-    ] = "50,30",
-    keep: Annotated[
-        float, Option(help="For --student auto: the share of agreement that is enough.")
-    ] = 0.99,
-    max_bytes: Annotated[
-        int | None, Option(help="For --student auto: the largest student.", min=1)
-    ] = None,
-    inputs: Annotated[
-        str,
-        Option(
-            help="Inputs that the teacher labels: auto, data, munge, noise, columns, nade, "
-            "mixture; or module:name."
-        ),
-    ] = "auto",
-    size: Annotated[int | None, Option(help="The number of these inputs.", min=1)] = None,
-    loss: Annotated[str, Option(help="auto, a name, or module:name.")] = "auto",
-    derivatives: Annotated[
-        float | None, Option(help="Match derivatives too, with this weight (torch only).")
-    ] = None,
-    task: Annotated[str, Option(help="auto, classification, multilabel or regression.")] = "auto",
-    output: Annotated[
-        str, Option(help="What the teacher gives: auto, logits, probabilities, values.")
-    ] = "auto",
-    folds: Annotated[
-        int | None, Option(help="Fit copies of the teacher in so many folds.", min=2)
-    ] = None,
-    cache: Annotated[Path | None, Option(help="A folder to keep the teacher's answers in.")] = None,
-    group: Annotated[
-        list[str] | None, Option(help="A column whose groups are compared; again for more.")
-    ] = None,
-    timing: Annotated[bool, Option(help="Whether to time predictions.")] = True,
-    trust_pickle: Annotated[
-        bool, Option("--trust-pickle", help="Read a pickle: it may run any code.")
-    ] = False,
+    rows: str = Option("auto", help="What the teacher takes: frame, array, or auto."),
+    student: str = Option(
+        "50,30", help="Hidden sizes such as 50,30; auto, linear, tree or boosted; module:name."
+    ),
+    keep: float = Option(0.99, help="For --student auto: the share of agreement that is enough."),
+    max_bytes: int | None = Option(None, help="For --student auto: the largest student.", min=1),
+    inputs: str = Option(
+        "auto",
+        help="Inputs that the teacher labels: auto, data, munge, noise, columns, nade, "
+        "mixture; or module:name.",
+    ),
+    size: int | None = Option(None, help="The number of these inputs.", min=1),
+    loss: str = Option("auto", help="auto, a name, or module:name."),
+    derivatives: float | None = Option(
+        None, help="Match derivatives too, with this weight (torch only)."
+    ),
+    task: str = Option("auto", help="auto, classification, multilabel or regression."),
+    output: str = Option(
+        "auto", help="What the teacher gives: auto, logits, probabilities, values."
+    ),
+    folds: int | None = Option(None, help="Fit copies of the teacher in so many folds.", min=2),
+    cache: Path | None = Option(None, help="A folder to keep the teacher's answers in."),
+    group: list[str] | None = Option(
+        None, help="A column whose groups are compared; again for more."
+    ),
+    timing: bool = Option(True, help="Whether to time predictions."),
+    trust_pickle: bool = Option(
+        False, "--trust-pickle", help="Read a pickle: it may run any code."
+    ),
 ) -> Outcome:
     r"""Compress a model into a small one that predicts the same.
 
@@ -205,8 +188,6 @@ def compress(
         test_rows = _test_rows(files.read_rows(test, "--test", label, drop), train_rows, test)
     groups = _groups(group, test_rows)
     source = files.object_or_text(inputs, "inputs")
-    import limbeck as lb
-
     result = lb.compress(
         model, _teacher_rows(train_rows.x, model, rows), student_of(student), inputs=source,
         labels=train_rows.y, label_weight=label_weight, size=size, task=task,

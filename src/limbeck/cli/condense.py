@@ -3,34 +3,28 @@ r"""`limbeck condense`: draws of a posterior in; a small predictive model out.""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from typer import Argument, Option
 
+import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli.command import Job, Outcome
 from limbeck.cli.options import Preset
-from limbeck.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from limbeck.condensation.agreement import Agreement
+from limbeck.errors import ArgumentError, rename_argument
 
 __all__ = ["condense", "predict_function"]
 
 
 class InputSplit(NamedTuple):
-    r"""Inputs to condense at, held-out inputs to compare at, and outcomes there.
-
-    Without held-out inputs `held_out` says what else to measure at; see `limbeck.condense`.
-    """
+    r"""Inputs to condense at, held-out inputs to compare at, and outcomes there."""
 
     x: Any = None
     test: Any = None
     y: Any = None
-    held_out: str | None = "auto"
+    held_out: str | None = "auto"  # without `test`, as of `limbeck.condense`
 
     def to_compare(self, seed: int) -> Any:
         r"""Where to compare: the held-out inputs, or a thousand new ones of a source; or None."""
@@ -80,7 +74,7 @@ def _load_inputs(
     drop: Sequence[str] | None,
     seed: int,
 ) -> InputSplit:
-    r"""Inputs of a file or of the user's own, with some held out; none for a density."""
+    r"""Inputs of a file or of the user's own, with a share of rows held out; none for a density."""
     if text is None:
         if test is not None or label is not None:
             name = "--test" if test is not None else "--label"
@@ -92,115 +86,69 @@ def _load_inputs(
     else:
         rows = files.read_rows(Path(text), "--inputs", label, drop)
         x, y = files.as_numbers(rows.x, "--inputs"), rows.y
-    if held_out is None:
-        split, index = _split_inputs(x, share, seed)
-        return split if index is None or y is None else split._replace(y=y[index.numpy()])
-    test_x = files.as_numbers(held_out.x, "--test")
-    if not files.is_reference(text) and test_x.shape[1:] != x.shape[1:]:
-        received = f"{test}, with rows of shape {test_x.shape[1:]}"
-        raise ArgumentError("--test", received, f"rows of shape {x.shape[1:]}, as the inputs")
-    return InputSplit(x, test_x, held_out.y)
-
-
-def _split_inputs(x: Any, share: float, seed: int) -> tuple[InputSplit, Tensor | None]:
-    r"""Inputs, of which a share is held out if they are rows, and the index of these."""
+    if held_out is not None:
+        test_x = files.as_numbers(held_out.x, "--test")
+        if not files.is_reference(text) and test_x.shape[1:] != x.shape[1:]:
+            received = f"{test}, with rows of shape {test_x.shape[1:]}"
+            raise ArgumentError("--test", received, f"rows of shape {x.shape[1:]}, as the inputs")
+        return InputSplit(x, test_x, held_out.y)
     from limbeck.condensation.held_out import split_rows
     from limbeck.inputs import Dataset, as_inputs
 
     source = as_inputs(x, "--inputs")
     if share == 0 or not isinstance(source, Dataset):
-        return InputSplit(x, held_out="auto" if share else None), None
-    with files.rename_argument(None, "--test-share"):
+        return InputSplit(x, held_out="auto" if share else None)
+    with rename_argument(None, "--test-share"):
         index = split_rows(source.x, share, seed)
     assert index is not None
-    train, test = (_take_rows(x, each) for each in index)
-    return InputSplit(train, test.x if isinstance(test, Dataset) else test), index[1]
-
-
-def _take_rows(x: object, index: Tensor) -> Any:
-    r"""Rows of the user's inputs, of the same kind."""
-    import numpy as np
-    from torch import Tensor
-
-    from limbeck.inputs import Dataset, as_inputs
-
-    if isinstance(x, dict):
-        return {name: _take_rows(part, index) for name, part in x.items()}
-    if isinstance(x, np.ndarray):
-        return x[index.numpy()]
-    if isinstance(x, Tensor):
-        return x[index.to(x.device)]
-    source = as_inputs(x)
-    assert isinstance(source, Dataset)
-    return source.take(index)
+    train, aside = map(source.take, index)
+    return InputSplit(train, aside.x, None if y is None else y[index[1].numpy()])
 
 
 def condense(
     job: Job,
-    posterior: Annotated[
-        list[str],
-        Argument(
-            help="The draws: a netCDF, Zarr, npy, npz or CSV file (several: a chain each), or "
-            "module:name."
-        ),
-    ],
-    predict: Annotated[
-        str,
-        Option(
-            help="module:name of a function of (draw, x), or of a draw for a density; or "
-            "logistic, probit, linear, poisson, softmax."
-        ),
-    ],
-    inputs: Annotated[
-        str | None,
-        Option(help="Inputs x: a CSV, Parquet, npy or npz file, or module:name; else none."),
-    ] = None,
-    test: Annotated[
-        Path | None, Option(help="Held-out inputs to compare at; else some are set aside.")
-    ] = None,
-    test_share: Annotated[
-        float,
-        Option(
-            help="The share of the rows that is held out without --test; 0 leaves the student "
-            "unchecked at new inputs.",
-            min=0,
-            max=1,
-        ),
-    ] = 0.2,
-    label: Annotated[str | None, Option(help="The column with outcomes y, to compare at.")] = None,
-    drop: Annotated[list[str] | None, Option(help="A column of the inputs to leave out.")] = None,
-    components: Annotated[
-        int, Option(help="Pseudo-draws, or components of a density.", min=1)
-    ] = 10,
-    student: Annotated[str | None, Option(help="A module of your own, as module:name.")] = None,
-    weighted: Annotated[
-        bool, Option("--weighted", help="Give pseudo-draws trained weights.")
-    ] = False,
-    loss: Annotated[
-        str, Option(help="auto, cross_entropy, derivative_error, or module:name.")
-    ] = "auto",
-    online: Annotated[str, Option(help="One draw an input: auto, yes or no.")] = "auto",
-    variables: Annotated[
-        list[str] | None,
-        Option("--var", help="A variable to take, or ~name to leave out; again for more."),
-    ] = None,
-    burn_in: Annotated[int, Option(help="Draws of each chain to leave out first.", min=0)] = 0,
-    thin: Annotated[int, Option(help="Take every thin-th draw.", min=1)] = 1,
-    layout: Annotated[
-        str, Option(help="The arrays' first axes: auto, chains, draws, emcee.")
-    ] = "auto",
-    covariance: Annotated[
-        str, Option(help="Without inputs: full, diagonal or spherical.")
-    ] = "full",
+    posterior: list[str] = Argument(
+        help="The draws: a netCDF, Zarr, npy, npz or CSV file (several: a chain each), or "
+        "module:name."
+    ),
+    predict: str = Option(
+        help="module:name of a function of (draw, x), or of a draw for a density; or "
+        "logistic, probit, linear, poisson, softmax."
+    ),
+    inputs: str | None = Option(
+        None, help="Inputs x: a CSV, Parquet, npy or npz file, or module:name; else none."
+    ),
+    test: Path | None = Option(
+        None, help="Held-out inputs to compare at; else some are set aside."
+    ),
+    test_share: float = Option(
+        0.2,
+        help="The share of the rows that is held out without --test; 0 leaves the student "
+        "unchecked at new inputs.",
+        min=0,
+        max=1,
+    ),
+    label: str | None = Option(None, help="The column with outcomes y, to compare at."),
+    drop: list[str] | None = Option(None, help="A column of the inputs to leave out."),
+    components: int = Option(10, help="Pseudo-draws, or components of a density.", min=1),
+    student: str | None = Option(None, help="A module of your own, as module:name."),
+    weighted: bool = Option(False, "--weighted", help="Give pseudo-draws trained weights."),
+    loss: str = Option("auto", help="auto, cross_entropy, derivative_error, or module:name."),
+    online: str = Option("auto", help="One draw an input: auto, yes or no."),
+    variables: list[str] | None = Option(
+        None, "--var", help="A variable to take, or ~name to leave out; again for more."
+    ),
+    burn_in: int = Option(0, help="Draws of each chain to leave out first.", min=0),
+    thin: int = Option(1, help="Take every thin-th draw.", min=1),
+    layout: str = Option("auto", help="The arrays' first axes: auto, chains, draws, emcee."),
+    covariance: str = Option("full", help="Without inputs: full, diagonal or spherical."),
     preset: Preset = "auto",
 ) -> Outcome:
     r"""Condense posterior draws into a compact predictive distribution.
 
     limbeck condense posterior.nc --predict logistic --inputs x.csv --components 10
     """
-    import limbeck as lb
-
-    own = None if student is None else files.load_object(student, "student")
+    module = None if student is None else files.load_object(student, "student")
     draws = _load_draws(posterior)
     split = _load_inputs(inputs, test, test_share, label, drop, job.seed)
     criterion = files.object_or_text(loss, "loss")
@@ -209,26 +157,14 @@ def condense(
     if online not in one_draw:
         raise ArgumentError.unknown("--online", online, one_draw)
     result = lb.condense(
-        draws, function, split.x, components=components, student=own, loss=criterion,
+        draws, function, split.x, components=components, student=module, loss=criterion,
         online=one_draw[online], weighted=weighted, var_names=variables or None, burn_in=burn_in,
         thin=thin, layout=layout, covariance=covariance, preset=preset,
         held_out=split.held_out if split.test is None else split.test, **job.options,
     )  # fmt: skip
     text, evidence = str(result), {"x": split.to_compare(job.seed), "y": split.y}
-    agreement = _compare(result, **evidence)
-    if agreement is not None:
-        evidence["agreement"] = agreement
-        text = f"{text}\n\n{agreement}"
+    if evidence["x"] is not None or result.head is None:
+        with suppress(lb.StreamEnded):  # no further draws to compare with
+            evidence["agreement"] = result.report(**evidence)
+            text = f"{text}\n\n{evidence['agreement']}"
     return Outcome(result, evidence, text, result)
-
-
-def _compare(result: Any, x: Any, y: Any) -> Agreement | None:
-    r"""The student beside the draws; None without inputs or further draws to compare at."""
-    from limbeck.posteriors.stream import StreamEnded
-
-    if x is None and result.head is not None:
-        return None
-    try:
-        return result.report(x, y)
-    except StreamEnded:
-        return None

@@ -8,8 +8,7 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,38 +20,14 @@ if TYPE_CHECKING:  # --help must not wait for these
     import pandas as pd
 
 __all__ = [
-    "IMPORTED_FILES",
-    "PICKLE_SUFFIXES",
-    "Rows",
-    "as_numbers",
-    "is_numpy_file",
-    "is_reference",
-    "load_object",
-    "object_or_text",
-    "path_problem",
-    "read_data",
-    "read_rows",
-    "rename_argument",
-    "require_path",
-    "split_rows",
-]
+    "IMPORTED_FILES", "PICKLE_SUFFIXES", "Rows", "as_numbers", "is_numpy_file", "is_reference",
+    "load_object", "object_or_text", "path_problem", "read_data", "read_rows", "require_path",
+    "split_rows", "unreadable",
+]  # fmt: skip
 
-IMPORTED_FILES: set[str] = set()
-r"""Files of the user's own that were imported here; what they raise is not limbeck's fault."""
-
+IMPORTED_FILES: set[str] = set()  # the user's own; what they raise is not limbeck's fault
 PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib")
 REFERENCE = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
-
-
-@contextmanager
-def rename_argument(inside: str | None, option: str, more: str = "") -> Iterator[None]:
-    r"""Within, an error about an argument (None: about any) becomes one about the option."""
-    try:
-        yield
-    except ArgumentError as error:
-        if inside not in (None, error.argument):
-            raise
-        raise ArgumentError(option, error.received, error.expected + more) from error
 
 
 def path_problem(path: Path, expected: str = "file") -> str:
@@ -60,7 +35,7 @@ def path_problem(path: Path, expected: str = "file") -> str:
     if path.exists():
         return "a folder" if expected == "file" else "a file"
     try:
-        names = [each.name for each in path.parent.iterdir()]
+        names = [entry.name for entry in path.parent.iterdir()]
     except OSError:
         names = []
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
@@ -89,12 +64,7 @@ def object_or_text(text: str, argument: str) -> Any:
 
 
 def load_object(text: str, argument: str) -> Any:
-    r"""The object that `module:name` names; the current folder is searched first.
-
-    Arguments:
-        text: A module as Python imports it, or the path of a .py file; a colon; a name in it.
-        argument: What the command calls it.
-    """
+    r"""The object that `module:name` or `file.py:name` names; this folder is searched first."""
     match = REFERENCE.fullmatch(text)
     if match is None:
         raise ArgumentError(argument, repr(text), "module:name, such as models:teacher")
@@ -155,14 +125,14 @@ def _import_file(path: Path, argument: str) -> ModuleType:
 
 def _import_error(text: str, argument: str, error: BaseException) -> ArgumentError:
     r"""A module that fails when it is imported: what it raised, and where."""
-    frames = [
-        frame
+    places = [
+        (frame.filename, frame.lineno)
         for frame in traceback.extract_tb(error.__traceback__)
         if "importlib" not in frame.filename and frame.filename != __file__
     ]
-    place = f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
     if isinstance(error, SyntaxError):
-        place = f" at {Path(error.filename or '?').name}, line {error.lineno}"
+        places.append((error.filename or "?", error.lineno))
+    place = f" at {Path(places[-1][0]).name}, line {places[-1][1]}" if places else ""
     message = " ".join(str(error).split())
     received = f"{text!r}, whose import fails ({type(error).__name__}: {message}{place})"
     return ArgumentError(argument, received, "a module that can be imported; --debug shows more")
@@ -183,24 +153,18 @@ class Rows(NamedTuple):
 def read_rows(
     path: Path, argument: str, label: str | None = None, drop: Sequence[str] | None = None
 ) -> Rows:
-    r"""The rows of a file.
-
-    Arguments:
-        path: The file.
-        argument: What the command calls it.
-        label: The column, or the array of an npz file, that holds labels. Default: none.
-        drop: Columns to leave out. Default: none.
-    """
+    r"""The rows of a file; `label` is the column, or the array of an npz file, with labels."""
     data = read_data(path, argument)
+    if isinstance(data, dict) and drop:
+        raise ArgumentError("--drop", drop, "nothing, for an npz file, whose columns have no names")
     if isinstance(data, dict):
-        return _rows_of_arrays(data, path, argument, label, drop)
+        return _rows_of_arrays(data, path, argument, label)
     if not len(data):
         raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
     if not hasattr(data, "columns"):
         if label is not None or drop:
-            received = f"{path}, an array without names"
             expected = "a CSV, Parquet or npz file, for a label or columns by name"
-            raise ArgumentError(argument, received, expected)
+            raise ArgumentError(argument, f"{path}, an array without names", expected)
         return Rows(data)
     left_out = [*([] if label is None else [label]), *(drop or [])]
     for name in left_out:
@@ -213,26 +177,21 @@ def read_rows(
 
 
 def _rows_of_arrays(
-    arrays: dict[str, np.ndarray],
-    path: Path,
-    argument: str,
-    label: str | None,
-    drop: Sequence[str] | None,
+    arrays: dict[str, np.ndarray], path: Path, argument: str, label: str | None
 ) -> Rows:
     r"""The rows of an npz file: its only array beside the labels, or the one called X."""
-    if drop:
-        raise ArgumentError("--drop", drop, "nothing, for an npz file, whose columns have no names")
     if label is not None and label not in arrays:
         raise ArgumentError.unknown("--label", label, arrays)
     names = [name for name in arrays if name != label]
-    name = next((each for each in names if each in ("X", "x")), names[0] if names else "")
+    name = next((key for key in names if key in ("X", "x")), names[0] if names else "")
     if not names or (len(names) > 1 and name.upper() != "X"):
         received = f"{path}, with {', '.join(arrays) or 'nothing'}"
         raise ArgumentError(argument, received, "rows under the name X, or one array")
     x, y = arrays[name], None if label is None else arrays[label]
     if y is not None and len(y) != len(x):
-        received = f"{len(y)} labels in {path}"
-        raise ArgumentError("--label", received, f"one for each of {len(x)} rows")
+        raise ArgumentError(
+            "--label", f"{len(y)} labels in {path}", f"one for each of {len(x)} rows"
+        )
     return Rows(x, y)
 
 
@@ -247,12 +206,16 @@ def read_data(path: Path, argument: str) -> Any:
     except LimbeckError:
         raise
     except Exception as error:  # of the readers' many kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        received = f"{path}, unreadable: {reason}"
-        raise ArgumentError(argument, received, f"a {suffix} file") from error
+        raise unreadable(argument, path, error, f"a {suffix} file") from error
     if getattr(data, "ndim", 1) == 0:
         raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
     return data
+
+
+def unreadable(argument: str, path: Path, error: Exception, expected: str) -> ArgumentError:
+    r"""The error about a file that cannot be read, with the first line of the reason."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return ArgumentError(argument, f"{path}, unreadable: {reason}", expected)
 
 
 def _read_table(path: Path) -> pd.DataFrame:

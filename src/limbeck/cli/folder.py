@@ -16,32 +16,19 @@ from limbeck.cli.options import read_config, to_toml
 from limbeck.errors import ArgumentError, LimbeckError
 
 __all__ = [
-    "CONFIG",
-    "LOCK",
-    "STUDENT",
-    "UNFINISHED",
-    "Folder",
-    "default_folder",
-    "folder_lock",
-    "is_unfinished",
-    "refuse_other_content",
-    "result_folder",
-    "resume_command",
-]
+    "CONFIG", "LOCK", "STUDENT", "UNFINISHED", "Folder", "default_folder", "folder_lock",
+    "is_unfinished", "refuse_other_content", "result_folder", "resume_command",
+]  # fmt: skip
 
 LOCK = ".lock"  # the system holds it for the process, so that a killed one leaves none behind
 CONFIG, STUDENT, RESULT, UNFINISHED = "config.toml", "student", "result.json", "UNFINISHED"
-
+# options that change nothing about a result
 PRINTING = ("out", "json", "quiet", "require", "verdicts", "export", "checkpoint_seconds")
-r"""Options that change nothing about a result."""
 
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    r"""Within, no other run may work in the folder, which is created if it is missing.
-
-    A second run is refused. A folder that is empty at the end is removed again.
-    """
+    r"""Lock a folder, which is made if needed, and removed at the end if it is empty."""
     from filelock import FileLock, Timeout
 
     if folder.exists() and not folder.is_dir():
@@ -73,16 +60,9 @@ def _not_writable(folder: Path, error: Exception) -> ArgumentError:
 
 
 class Folder:
-    r"""Where a command writes.
+    r"""Where a command with these options writes: in the folder itself, or beside it.
 
-    The work is done in the folder itself, or beside it if a finished result is there, which stays
-    until the new one is complete.
-
-    Arguments:
-        path: The folder that the user named.
-        command: The name of the command.
-        options: Every option, by name.
-        overwrite: Whether a result of other settings may be replaced. Default: False.
+    A finished result stays until the new one is complete; `overwrite` if its settings are others.
     """
 
     def __init__(
@@ -113,28 +93,28 @@ class Folder:
         r"""The number of steps that checkpoints hold."""
         from limbeck.storage import files
 
-        return sum(files.read(each)[1]["done"] for each in self.checkpoint.rglob(files.FILE))
+        return sum(files.read(path)[1]["done"] for path in self.checkpoint.rglob(files.FILE))
 
     @property
     def has_checkpoint(self) -> bool:
         r"""Whether the run can be resumed."""
-        return any(each.is_file() for each in self.checkpoint.rglob("*"))
+        return any(path.is_file() for path in self.checkpoint.rglob("*"))
 
     def finish(self) -> Path:
         r"""Remove the mark, or move the new result over the old one."""
         shutil.rmtree(self.checkpoint, ignore_errors=True)
-        if not self.replaces:
-            (self.work / UNFINISHED).unlink()
-        else:
+        if self.replaces:
             for name in ("report.html", "report.json", "report.md"):  # of the old result
                 (self.path / name).unlink(missing_ok=True)
-            for entry in sorted(self.work.iterdir(), key=lambda each: each.name == RESULT):
+            for entry in sorted(self.work.iterdir(), key=lambda path: path.name == RESULT):
                 place = self.path / entry.name
                 if entry.name != UNFINISHED:
                     if place.is_dir():
                         shutil.rmtree(place)
                     entry.replace(place)
             shutil.rmtree(self.work)
+        else:
+            (self.work / UNFINISHED).unlink()
         return self.path
 
     def abandon(self) -> None:
@@ -165,10 +145,10 @@ class Folder:
         r"""Digests of the files that options name."""
         digests = {}
         for value in _settings(self.options).values():
-            for each in value if isinstance(value, list) else [value]:
-                if isinstance(each, str) and Path(each).is_file():
-                    with open(each, "rb") as file:
-                        digests[each] = hashlib.file_digest(file, "sha256").hexdigest()
+            for path in value if isinstance(value, list) else [value]:
+                if isinstance(path, str) and Path(path).is_file():
+                    with open(path, "rb") as file:
+                        digests[path] = hashlib.file_digest(file, "sha256").hexdigest()
         return digests
 
     def _refuse_changed_files(self) -> None:
@@ -176,14 +156,14 @@ class Folder:
         changed = [name for name, digest in self._digests().items() if saved.get(name) != digest]
         if changed:
             received = f"{self.work}, an unfinished run, since which {changed[0]} has changed"
-            raise ArgumentError("--out", received, "another folder, or --overwrite to begin anew")
+            raise ArgumentError("--out", received, "another folder, or --overwrite to start again")
 
 
 def refuse_other_content(path: Path) -> None:
     r"""Refuse a folder with anything in it that limbeck has not written."""
     if not path.exists() or _is_result(path) or is_unfinished(path):
         return
-    if not path.is_dir() or any(each.name != LOCK for each in path.iterdir()):
+    if not path.is_dir() or any(entry.name != LOCK for entry in path.iterdir()):
         what = "is a file" if not path.is_dir() else "holds other things than a result"
         expected = "a new or empty folder, or one that the same command wrote"
         raise ArgumentError("--out", f"{path}, which {what}", expected)

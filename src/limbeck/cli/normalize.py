@@ -3,16 +3,17 @@ r"""`limbeck normalize` and `limbeck logz`."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Option
 
+import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli.command import Job, Outcome, say
 from limbeck.cli.folder import result_folder
 from limbeck.cli.options import Preset, Target
 from limbeck.cli.results import load_result
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, rename_argument
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,10 +33,8 @@ def _load_target(text: str) -> Any:
     if path.suffix.lower() == ".npz" and path.is_file() and not files.is_numpy_file(path):
         expected = "an RBM's file, with W, a and b"
         raise ArgumentError("target", f"{path}, which is no npz file", expected)
-    from limbeck.models.rbm import RBM
-
-    with files.rename_argument("path", "target"):
-        return RBM.load(text)
+    with rename_argument("path", "target"):
+        return lb.RBM.load(text)
 
 
 def _load_proposal(text: str, target: Any) -> Any:
@@ -45,22 +44,15 @@ def _load_proposal(text: str, target: Any) -> Any:
     if files.is_reference(text):
         proposal = files.load_object(text, "--proposal")
     else:
-        with files.rename_argument("result", "--proposal", ", or module:name"):
+        with rename_argument("result", "--proposal", ", or module:name"):
             proposal = load_result(result_folder(Path(text))).student
-    with files.rename_argument(None, "--proposal"):
+    with rename_argument(None, "--proposal"):
         check_student(proposal, target, samples=True)
     return proposal
 
 
 def _make_student(target: Any, kind: str | None, hidden: int | None, seed: int) -> Any:
-    r"""A student of a target: by name, of the user's own, or None for limbeck's choice.
-
-    Arguments:
-        target: The target, whose support is the student's.
-        kind: "nade", "deep-nade", "made", or module:name.
-        hidden: Hidden units; None for limbeck's choice.
-        seed: Seeds the first weights.
-    """
+    r"""A student of a target: by name, of the user's own, or None for limbeck's choice."""
     if kind is not None and files.is_reference(kind):
         if hidden is not None:
             raise ArgumentError("--hidden", hidden, "nothing, for a student of your own")
@@ -69,7 +61,6 @@ def _make_student(target: Any, kind: str | None, hidden: int | None, seed: int) 
         return None
     import torch
 
-    import limbeck as lb
     from limbeck.normalization.densities import default_student
 
     students: dict[str, Any] = {"nade": lb.NADE, "deep-nade": lb.DeepNADE, "made": lb.MADE}
@@ -102,36 +93,28 @@ def _read_events(path: Path | None, target: Any, argument: str) -> Tensor | None
 def normalize(
     job: Job,
     target: Target,
-    student: Annotated[str | None, Option(help="nade, deep-nade, made, or module:name.")] = None,
-    hidden: Annotated[int | None, Option(help="Its hidden units.", min=1)] = None,
-    loss: Annotated[
-        str, Option(help="kl, square_error, square_error_then_kl, reverse_kl, score_matching.")
-    ] = "kl",
-    chains: Annotated[int, Option(help="Chains of the target.", min=1)] = 2000,
-    burn_in: Annotated[int, Option(help="Sweeps before the first step.", min=0)] = 2000,
-    sweeps: Annotated[int | None, Option(help="Sweeps between uses.", min=1)] = None,
-    scheme: Annotated[
-        str, Option(help="Which chains advance at a step: auto, all, block.")
-    ] = "auto",
-    start: Annotated[
-        Path | None, Option(help="Events that chains start from: an npy, npz or CSV file.")
-    ] = None,
-    init: Annotated[str, Option(help="Where the student starts: auto, teacher, none.")] = "auto",
+    student: str | None = Option(None, help="nade, deep-nade, made, or module:name."),
+    hidden: int | None = Option(None, help="Its hidden units.", min=1),
+    loss: str = Option(
+        "kl", help="kl, square_error, square_error_then_kl, reverse_kl, score_matching."
+    ),
+    chains: int = Option(2000, help="Chains of the target.", min=1),
+    burn_in: int = Option(2000, help="Sweeps before the first step.", min=0),
+    sweeps: int | None = Option(None, help="Sweeps between uses.", min=1),
+    scheme: str = Option("auto", help="Which chains advance at a step: auto, all, block."),
+    start: Path | None = Option(
+        None, help="Events that chains start from: an npy, npz or CSV file."
+    ),
+    init: str = Option("auto", help="Where the student starts: auto, teacher, none."),
     preset: Preset = "auto",
-    test: Annotated[
-        Path | None, Option(help="Events to compare both at; else samples of the target.")
-    ] = None,
-    log_z: Annotated[
-        str, Option(help="Estimate log Z with the student: none, bridge, importance.")
-    ] = "none",
-    samples: Annotated[int, Option(help="Samples of each kind for log Z.", min=2)] = 2000,
+    test: Path | None = Option(None, help="Events to compare both at; else samples of the target."),
+    log_z: str = Option("none", help="Estimate log Z with the student: none, bridge, importance."),
+    samples: int = Option(2000, help="Samples of each kind for log Z.", min=2),
 ) -> Outcome:
     r"""Distil an RBM or any energy into a model with exact probabilities.
 
     limbeck normalize rbm.npz --hidden 500 --steps 20000
     """
-    import limbeck as lb
-
     if log_z not in ("none", "bridge", "importance"):
         raise ArgumentError.unknown("--log-z", log_z, ("none", "bridge", "importance"))
     model = _load_target(target)
@@ -155,36 +138,26 @@ def normalize(
 def logz(
     job: Job,
     target: Target,
-    proposal: Annotated[
-        str | None,
-        Option(help="A result of limbeck normalize, or module:name; else one is distilled first."),
-    ] = None,
-    method: Annotated[str, Option(help="auto, bridge, importance, ais, exact.")] = "auto",
-    samples: Annotated[int, Option(help="Samples of each kind.", min=2)] = 10_000,
-    burn_in: Annotated[int | None, Option(help="Sweeps of the chains before use.", min=0)] = None,
-    chains: Annotated[int | None, Option(help="Bridge: the number of chains.", min=1)] = None,
-    thin: Annotated[int, Option(help="Bridge: sweeps between draws.", min=1)] = 1,
-    kernel: Annotated[
-        str, Option(help="Bridge: how chains move: target, metropolis, mixed.")
-    ] = "target",
-    start: Annotated[
-        Path | None, Option(help="Events that chains start from, such as data.")
-    ] = None,
-    temperatures: Annotated[
-        int | None, Option(help="AIS: the number of temperatures; else 14,500.", min=2)
-    ] = None,
-    reverse: Annotated[
-        bool, Option("--reverse", help="AIS: anneal back too, for an upper bound.")
-    ] = False,
-    hidden: Annotated[
-        int | None, Option(help="Hidden units of a student that is distilled.", min=1)
-    ] = None,
+    proposal: str | None = Option(
+        None, help="A result of limbeck normalize, or module:name; else one is distilled first."
+    ),
+    method: str = Option("auto", help="auto, bridge, importance, ais, exact."),
+    samples: int = Option(10_000, help="Samples of each kind.", min=2),
+    burn_in: int | None = Option(None, help="Sweeps of the chains before use.", min=0),
+    chains: int | None = Option(None, help="Bridge: the number of chains.", min=1),
+    thin: int = Option(1, help="Bridge: sweeps between draws.", min=1),
+    kernel: str = Option("target", help="Bridge: how chains move: target, metropolis, mixed."),
+    start: Path | None = Option(None, help="Events that chains start from, such as data."),
+    temperatures: int | None = Option(
+        None, help="AIS: the number of temperatures; else 14,500.", min=2
+    ),
+    reverse: bool = Option(False, "--reverse", help="AIS: anneal back too, for an upper bound."),
+    hidden: int | None = Option(None, help="Hidden units of a student that is distilled.", min=1),
 ) -> Outcome:
     r"""Estimate the log of a normaliser, and say whether to trust the number.
 
     limbeck logz rbm.npz --proposal limbeck-normalize
     """
-    import limbeck as lb
     from limbeck.normalization.densities import check_target
     from limbeck.normalization.log_partition import ENUMERABLE, METHODS, _events
     from limbeck.training.config import choose_device
@@ -205,8 +178,8 @@ def logz(
         student = _make_student(model, None, hidden, job.seed)
         saved = lb.normalize(model, student, start=events, **job.options)
         density = saved.student
-    for each in (model, density):
-        if callable(move := getattr(each, "to", None)):
+    for density_model in (model, density):
+        if callable(move := getattr(density_model, "to", None)):
             move(device)
     schedule: dict[str, Any] = {} if temperatures is None else {"schedule": temperatures}
     z = lb.log_partition(

@@ -19,20 +19,11 @@ from limbeck.cli.files import require_path
 from limbeck.errors import ArgumentError
 
 __all__ = [
-    "Common",
-    "Debug",
-    "Drop",
-    "Preset",
-    "Target",
-    "command_line",
-    "option_values",
-    "read_config",
-    "to_toml",
-    "with_common",
-]
+    "Common", "Debug", "Drop", "Preset", "Target", "command_line", "option_values", "read_config",
+    "to_toml", "with_common",
+]  # fmt: skip
 
-ONE_CALL = ("config", "overwrite", "debug", "help")
-r"""Options that are about one call, and not part of its settings."""
+ONE_CALL = ("config", "overwrite", "debug", "help")  # options that are not part of its settings
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -74,47 +65,43 @@ Target = Annotated[
     str, typer.Argument(help="An RBM's file (.npz, .mat, .safetensors), or module:name.")
 ]
 
-OUT = "The result's folder; by default one in this folder, called by the command."
-CONFIG = "A TOML file with options, such as RESULT/config.toml; those given here win."
-OVERWRITE = "Replace a result of other settings that is there."
-REQUIRE = (
-    "A figure to hold, such as agreement=0.98 or rare_recall=0.9; exit code 3 if it does not. "
-    "Again for more."
-)
-VERDICTS = "Whether a verdict that fails is exit code 3."
-
 
 @dataclass(frozen=True)
 class Common:
     r"""What every command that makes a result takes."""
 
-    export: Annotated[
-        Path | None, Option(help="Write the student to a file too, such as student.onnx.")
-    ] = None
-    out: Annotated[Path | None, ResultOption("--out", "-o", help=OUT)] = None
-    config: Annotated[
-        Path | None, ResultOption(callback=_use_config, is_eager=True, help=CONFIG)
-    ] = None
-    overwrite: Annotated[bool, ResultOption("--overwrite", help=OVERWRITE)] = False
-    require: Annotated[list[str] | None, ResultOption(help=REQUIRE)] = None
-    verdicts: Annotated[bool, ResultOption(help=VERDICTS)] = True
-    seed: Annotated[int, Option(help="Seed of everything random.", min=0)] = 0
-    device: Annotated[str, Option(help="Where to run: auto, cpu, cuda.")] = "auto"
-    json: Annotated[bool, PrintOption("--json", help="Print the result as JSON.")] = False
-    quiet: Annotated[bool, PrintOption("--quiet", "-q", help="Print errors only, or JSON.")] = False
+    export: Path | None = Option(
+        None, help="Write the student to a file too, such as student.onnx."
+    )
+    out: Path | None = ResultOption(
+        None, "--out", "-o",
+        help="The result's folder; by default one in this folder, called by the command.",
+    )  # fmt: skip
+    config: Path | None = ResultOption(
+        None, callback=_use_config, is_eager=True,
+        help="A TOML file with options, such as RESULT/config.toml; those given here win.",
+    )  # fmt: skip
+    overwrite: bool = ResultOption(
+        False, "--overwrite", help="Replace a result of other settings that is there."
+    )
+    require: list[str] | None = ResultOption(
+        None, help="A figure to hold, such as agreement=0.98 or rare_recall=0.9; exit code 3 if it "
+        "does not. Again for more.",
+    )  # fmt: skip
+    verdicts: bool = ResultOption(True, help="Whether a verdict that fails is exit code 3.")
+    seed: int = Option(0, help="Seed of everything random.", min=0)
+    device: str = Option("auto", help="Where to run: auto, cpu, cuda.")
+    json: bool = PrintOption(False, "--json", help="Print the result as JSON.")
+    quiet: bool = PrintOption(False, "--quiet", "-q", help="Print errors only, or JSON.")
     debug: Debug = False
-    steps: Annotated[int | None, TrainingOption(help="Steps.", min=1)] = None
-    batch_size: Annotated[int | None, TrainingOption(help="Inputs a step.", min=1)] = None
-    lr: Annotated[float | None, TrainingOption(help="The learning rate.")] = None
-    optimizer: Annotated[
-        str | None, TrainingOption(help="A name in torch.optim, such as adam.")
-    ] = None
-    schedule: Annotated[
-        str | None, TrainingOption(help="cosine, constant, linear, logarithmic.")
-    ] = None
-    seconds: Annotated[float | None, TrainingOption(help="Stop after so many seconds.")] = None
-    engine: Annotated[str | None, TrainingOption(help="auto, eager or compiled.")] = None
-    checkpoint_seconds: Annotated[float, TrainingOption(help="Seconds between checkpoints.")] = 30.0
+    steps: int | None = TrainingOption(None, help="Steps.", min=1)
+    batch_size: int | None = TrainingOption(None, help="Inputs a step.", min=1)
+    lr: float | None = TrainingOption(None, help="The learning rate.")
+    optimizer: str | None = TrainingOption(None, help="A name in torch.optim, such as adam.")
+    schedule: str | None = TrainingOption(None, help="cosine, constant, linear, logarithmic.")
+    seconds: float | None = TrainingOption(None, help="Stop after so many seconds.")
+    engine: str | None = TrainingOption(None, help="auto, eager or compiled.")
+    checkpoint_seconds: float = TrainingOption(30.0, help="Seconds between checkpoints.")
 
     def training(self) -> dict[str, object]:
         r"""The training options that have a value, as arguments of the verbs."""
@@ -128,32 +115,29 @@ def with_common(
     run: Callable[[typer.Context, Common, Callable[..., Any]], None],
     without: tuple[str, ...] = (),
 ) -> Callable[..., None]:
-    r"""A command for typer, which takes a verb's own options and then the common ones.
+    r"""A command for typer: a verb's own options after its job, then the common ones but some.
 
-    Arguments:
-        verb: A function of a job, then of its own options by name.
-        run: Called with the context, the common options, and the verb as a function of a job alone.
-        without: Names of common options that this command does not have. Default: none.
+    `run` takes the context, the common options, and the verb as a function of a job alone.
     """
-    shared = [each for each in fields(Common) if each.name not in without]
+    shared = {
+        option.name: option.default for option in fields(Common) if option.name not in without
+    }
     hints = get_type_hints(Common, include_extras=True)
-    own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+    verb_options = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
         inspect.Parameter("ctx", keyword, annotation=typer.Context),
-        *(each.replace(kind=keyword) for each in own),
-        *(
-            inspect.Parameter(each.name, keyword, default=each.default, annotation=hints[each.name])
-            for each in shared
-        ),
-    ]
+        *(parameter.replace(kind=keyword) for parameter in verb_options),
+        *(inspect.Parameter(name, keyword, default=default, annotation=hints[name])
+          for name, default in shared.items()),
+    ]  # fmt: skip
 
     def command(ctx: typer.Context, **values: Any) -> None:
-        common = Common(**{each.name: values.pop(each.name) for each in shared})
+        common = Common(**{field.name: values.pop(field.name, None) for field in fields(Common)})
         run(ctx, common, lambda job: verb(job, **values))
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__name__, command.__doc__ = verb.__name__, verb.__doc__
     return command
 
@@ -163,7 +147,7 @@ def option_values(ctx: typer.Context) -> dict[str, Any]:
 
     def plain(value: object) -> object:
         if isinstance(value, list | tuple):
-            return [plain(each) for each in value]
+            return [plain(item) for item in value]
         return str(value) if isinstance(value, Path) else value
 
     return {
@@ -201,18 +185,17 @@ def to_toml(command: str, options: Mapping[str, object]) -> str:
 
 def command_line(ctx: typer.Context) -> str:
     r"""The command line that repeats a call: all that differs from the defaults."""
-    arguments: list[str] = []
-    options: list[str] = []
+    arguments, options = list[str](), list[str]()
     for param in ctx.command.params:
         value = ctx.params.get(str(param.name))
         if param.name in ONE_CALL or value is None or value == param.default:
             continue
-        values = [str(each) for each in (value if isinstance(value, list | tuple) else [value])]
+        values = [str(item) for item in (value if isinstance(value, list | tuple) else [value])]
         name = next((opt for opt in param.opts if opt.startswith("--")), "")
         if param.param_type_name == "argument":
             arguments += values
         elif isinstance(value, bool):
             options += [name] if value else param.secondary_opts[:1]
         else:
-            options += [word for each in values for word in (name, each)]
+            options += [word for text in values for word in (name, text)]
     return shlex.join(["limbeck", str(ctx.info_name), *arguments, *options])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,18 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+import limbeck as lb
 from limbeck.cli import files
+from limbeck.cli import folder as folders
 from limbeck.cli.condense import predict_function
-from limbeck.cli.folder import (
-    CONFIG,
-    STUDENT,
-    folder_lock,
-    is_unfinished,
-    result_folder,
-    resume_command,
-)
 from limbeck.cli.options import Debug, read_config
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 
 if TYPE_CHECKING:
     from limbeck.compression.fidelity.report import Fidelity
@@ -37,23 +32,19 @@ ResultFolder = Annotated[Path, Argument(help="A folder that one of limbeck's com
 
 def export(
     result: ResultFolder,
-    path: Annotated[Path, Argument(help="A name that ends in .onnx, .pt2 or .npz, or a folder.")],
-    kind: Annotated[
-        str, Option("--format", help="auto (by the name), onnx, pt2 or numpy.")
-    ] = "auto",
-    predict: Annotated[
-        str | None,
-        Option(
-            help="Of a condensed bag: module:name of the function of (draw, x), if it is not found "
-            "where it was."
-        ),
-    ] = None,
+    path: Path = Argument(help="A name that ends in .onnx, .pt2 or .npz, or a folder."),
+    kind: str = Option("auto", "--format", help="auto (by the name), onnx, pt2 or numpy."),
+    predict: str | None = Option(
+        None,
+        help="Of a condensed bag: module:name of the function of (draw, x), if it is not found "
+        "where it was.",
+    ),
     debug: Debug = False,
 ) -> None:
     r"""Write a result's student as ONNX, as a torch program, or as plain NumPy."""
     from limbeck.export import export as write
 
-    folder = result_folder(result)
+    folder = folders.result_folder(result)
     student = load_result(folder, predict)
     typer.echo(str(write(student, path, format=kind, report=_saved_report(folder))))
 
@@ -62,41 +53,33 @@ def _saved_report(folder: Path) -> Fidelity | Agreement | None:
     r"""The saved report on a student, for its model card."""
     from limbeck import storage
     from limbeck.compression.fidelity.report import Fidelity
-    from limbeck.condensation.agreement import Agreement
+    from limbeck.report.condensation import saved_agreement
 
     content = storage.read(folder).content
     if (fidelity := content.get("fidelity")) is not None:
         return Fidelity.from_dict(fidelity)
-    return Agreement(**content["agreement"]) if content.get("agreement") else None
+    return saved_agreement(content)
 
 
 def load_result(folder: Path, predict: str | None = None) -> Any:
-    r"""A saved result with its student; the user's own code is imported by its name.
-
-    Arguments:
-        folder: A result's folder.
-        predict: `module:name` of the function that a bag calls, or one of limbeck's by name.
-            Default: as the result was made.
-    """
-    import limbeck as lb
-
-    if not (folder / STUDENT).is_dir():
+    r"""A saved result with its student; `predict` names a bag's function, if it has moved."""
+    if not (folder / folders.STUDENT).is_dir():
         expected = "a result of compress, condense or normalize"
         raise ArgumentError("result", f"{folder}, which holds no student", expected)
-    options = read_config(folder / CONFIG) if (folder / CONFIG).exists() else {}
-    own, name = None, options.get("student")
+    options = read_config(folder / folders.CONFIG) if (folder / folders.CONFIG).exists() else {}
+    module, name = None, options.get("student")
     if isinstance(name, str) and files.is_reference(name):
-        own = copy.deepcopy(files.load_object(name, "student"))
-    with files.rename_argument("predict", "--predict"):
+        module = copy.deepcopy(files.load_object(name, "student"))
+    with rename_argument("predict", "--predict"):
         if predict is not None:
-            return lb.load(folder / STUDENT, own, predict=predict_function(predict))
+            return lb.load(folder / folders.STUDENT, module, predict=predict_function(predict))
         try:
-            return lb.load(folder / STUDENT, own)
+            return lb.load(folder / folders.STUDENT, module)
         except ArgumentError as error:
             if error.argument != "predict":
                 raise
             function = _original_predict(options.get("predict"), folder)
-            return lb.load(folder / STUDENT, predict=function)
+            return lb.load(folder / folders.STUDENT, predict=function)
 
 
 def _original_predict(name: object, folder: Path) -> Callable[..., Any]:
@@ -115,11 +98,11 @@ def _original_predict(name: object, folder: Path) -> Callable[..., Any]:
 
 def report(
     result: ResultFolder,
-    show: Annotated[bool, Option("--open", help="Open it in the browser.")] = False,
+    show: bool = Option(False, "--open", help="Open it in the browser."),
     debug: Debug = False,
 ) -> None:
     r"""Make one page of a result: report.html, with report.md and report.json beside it."""
-    folder = result_folder(result)
+    folder = folders.result_folder(result)
     from limbeck.report.page import write
 
     page = write(folder)
@@ -129,29 +112,25 @@ def report(
 
 
 def demo(
-    part: Annotated[
-        str, Argument(help="What to show: all, compress, condense or normalize.")
-    ] = "all",
-    members: Annotated[int, Option(help="Nets in the teacher ensemble.", min=1)] = 10,
-    steps: Annotated[int, Option(help="Steps of each distillation.", min=1)] = 3000,
-    seed: Annotated[int, Option(help="Seed of everything random.", min=0)] = 0,
-    as_json: Annotated[bool, Option("--json", help="Print JSON instead of tables.")] = False,
-    quiet: Annotated[bool, Option(help="No progress bars.")] = False,
-    out: Annotated[Path, Option(help="Where pictures and pages go.")] = Path("limbeck-demo"),
+    part: str = Argument("all", help="What to show: all, compress, condense or normalize."),
+    members: int = Option(10, help="Nets in the teacher ensemble.", min=1),
+    steps: int = Option(3000, help="Steps of each distillation.", min=1),
+    seed: int = Option(0, help="Seed of everything random.", min=0),
+    as_json: bool = Option(False, "--json", help="Print JSON instead of tables."),
+    quiet: bool = Option(False, help="No progress bars."),
+    out: Path = Option(Path("limbeck-demo"), help="Where pictures and pages go."),
     debug: Debug = False,
 ) -> None:
     r"""See all of it on scikit-learn's digits, in a few minutes."""
     from limbeck.demo import run
 
-    with folder_lock(out):
+    with folders.folder_lock(out):
         run(part, members, steps, seed, as_json=as_json, progress=not quiet, folder=out)
 
 
 def info(
-    path: Annotated[
-        Path | None, Argument(help="A file or a result's folder; none tells of limbeck.")
-    ] = None,
-    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+    path: Path | None = Argument(None, help="A file or a result's folder; none tells of limbeck."),
+    as_json: bool = Option(False, "--json", help="Print JSON."),
     debug: Debug = False,
 ) -> None:
     r"""Show versions, devices and extras; or say what a file or result is."""
@@ -182,9 +161,9 @@ def describe_path(path: Path) -> dict[str, str]:
 
 
 def _describe_folder(path: Path) -> dict[str, str]:
-    if is_unfinished(path):
-        command = resume_command(path)
-        return {"is": f"an unfinished result of {command.split(' --')[0]}", "to go on": command}
+    if folders.is_unfinished(path):
+        command = folders.resume_command(path)
+        return {"is": f"an unfinished result of {command.split(' --')[0]}", "to continue": command}
     if (path / "student.safetensors").exists():
         return _describe_student(path)
     from limbeck import storage
@@ -229,16 +208,13 @@ def _describe_student(path: Path) -> dict[str, str]:
         condensed = json.loads((path / ABOUT).read_text(encoding="utf-8"))
     if about["spec"] is None and condensed and (bag := condensed["bag"]):
         kind = f"SampleBag of {len(tensors['free'])} pseudo-draws"
-        model = (bag["predict"] or {}).get("model", "a function of your own")
-        lines["predicts by"] = model
+        lines["predicts by"] = (bag["predict"] or {}).get("model", "a function of your own")
     lines |= _new_inputs(condensed.get("new_inputs"))
     return {"is": f"a student: {kind}", **lines, "stopped": summary["stop_reason"]}
 
 
 def _describe_rbm(path: Path) -> dict[str, str]:
-    from limbeck.models.rbm import RBM
-
-    rbm = RBM.load(path)
+    rbm = lb.RBM.load(path)
     return {"is": f"an RBM of {rbm.visible} × {rbm.hidden} units"}
 
 
@@ -248,21 +224,15 @@ def _describe_model(path: Path) -> dict[str, str]:
     model, file = open_model(path)
     if path.suffix.lower() != ".onnx":
         return {"is": f"a {type(model).__module__.split('.')[0]} model of {file.size:,} bytes"}
-
-    def ports(ports: Iterable[Any]) -> str:
-        return ", ".join(f"{port.name} {port.type} {port.shape}" for port in ports)
-
-    return {
-        "is": f"an ONNX model of {file.size:,} bytes",
-        "inputs": ports(model.get_inputs()),
-        "outputs": ports(model.get_outputs()),
+    ports = {"inputs": model.get_inputs(), "outputs": model.get_outputs()}
+    return {"is": f"an ONNX model of {file.size:,} bytes"} | {
+        side: ", ".join(f"{port.name} {port.type} {port.shape}" for port in ports[side])
+        for side in ports
     }
 
 
 def _describe_posterior(path: Path) -> dict[str, str]:
-    from limbeck.posteriors.read import as_draws
-
-    return {"is": f"a posterior: {as_draws(path)!r}"}
+    return {"is": f"a posterior: {lb.as_draws(path)!r}"}
 
 
 def _describe_rows(path: Path) -> dict[str, str]:
@@ -291,10 +261,13 @@ def _describe_safetensors(path: Path) -> dict[str, str]:
 
 
 def _describe_pickle(path: Path) -> dict[str, str]:
-    words = "a pickle; reading it may run any code, so it is not opened"
-    return {"is": words, "to use it": "limbeck compress … --trust-pickle, if you trust who made it"}
+    return {
+        "is": "a pickle; reading it may run any code, so it is not opened",
+        "to use it": "limbeck compress … --trust-pickle, if you trust who made it",
+    }
 
 
+# what a file of each ending may be, in the order of trying
 DESCRIPTIONS: dict[str, tuple[Callable[[Path], dict[str, str]], ...]] = {
     ".npz": (_describe_rbm, _describe_npz),
     ".mat": (_describe_rbm,),
@@ -306,7 +279,6 @@ DESCRIPTIONS: dict[str, tuple[Callable[[Path], dict[str, str]], ...]] = {
     ),
     **dict.fromkeys(files.PICKLE_SUFFIXES, (_describe_pickle,)),
 }
-r"""What a file of each ending may be, in the order of trying."""
 
 
 def _installation() -> dict[str, str]:
@@ -315,13 +287,12 @@ def _installation() -> dict[str, str]:
 
     import torch
 
-    import limbeck
     from limbeck.models.kernels.nade_native import _compilers
 
     gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     compiler = next(filter(None, map(shutil.which, _compilers())), None)
     return {
-        "limbeck": limbeck.__version__,
+        "limbeck": lb.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": str(torch.get_num_threads()),
@@ -333,8 +304,6 @@ def _installation() -> dict[str, str]:
 
 def _extras() -> dict[str, list[str]]:
     r"""The packages of each extra, but for those of limbeck's developers."""
-    import re
-
     extras: dict[str, list[str]] = {}
     try:
         lines = metadata.requires("limbeck") or []
@@ -349,8 +318,7 @@ def _extras() -> dict[str, list[str]]:
 
 def _versions(names: list[str]) -> str:
     r"""Versions of an extra's packages, or the packages that are missing."""
-    versions: list[str] = []
-    missing: list[str] = []
+    versions, missing = list[str](), list[str]()
     for name in names:
         try:
             versions.append(f"{name} {metadata.version(name)}")

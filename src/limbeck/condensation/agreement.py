@@ -79,14 +79,23 @@ class Agreement:
     def __str__(self) -> str:
         console = Console(width=100, record=True, file=io.StringIO())
         console.print(self.table())
+        return console.export_text() + self.sentence()
+
+    def savings(self) -> list[str]:
+        r"""How much smaller and faster the student is, where that is known."""
         ways = (
-            compared(*self.bytes, "smaller", "larger", "as large", " times"),
-            compared(*self.seconds, "faster", "slower", "as fast", " times"),
+            compared(*self.bytes, "smaller", "larger", "as large"),
+            compared(*self.seconds, "faster", "slower", "as fast"),
         )
-        gains = " and ".join(filter(None, ways))
-        return console.export_text() + (
+        return [way for way in ways if way]
+
+    def sentence(self) -> str:
+        r"""The comparison in one sentence."""
+        savings = " and ".join(self.savings())
+        return (
             f"The student is within {self.mean_error:.2g} of the average of {self.draws:,} draws "
-            f"in the mean{f', {gains}' if gains else ''}."
+            f"in the mean, and {self.max_error:.2g} at most, at {self.inputs:,} {self.at}"
+            f"{f'; it is {savings}' if savings else ''}."
         )
 
 

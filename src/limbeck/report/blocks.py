@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
+import limbeck
 from limbeck.errors import LimbeckError
 from limbeck.report.canvas import inline, load_matplotlib, pixels
 from limbeck.storage import Saved
@@ -20,29 +21,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "Block",
-    "Code",
-    "Document",
-    "Drawing",
-    "Gallery",
-    "Picture",
-    "Prose",
-    "Section",
-    "Stat",
-    "TableBlock",
-    "Verdict",
-    "Verdicts",
-    "from_rich",
-    "markdown",
-    "ratio",
-    "render",
-    "sort_value",
-    "value",
-]
+    "Block", "Code", "Document", "Drawing", "Gallery", "Page", "Picture", "Prose", "Section",
+    "Stat", "TableBlock", "Verdict", "Verdicts", "from_rich", "markdown", "ratio", "render",
+    "sort_value", "value",
+]  # fmt: skip
 
-
-Verdict = dict[str, Any]
-r"""The outcome of a check: "name", "held" (whether it holds) and "words"."""
+Verdict = dict[str, Any]  # the outcome of a check: name, held (whether it holds), words
 
 
 @dataclass
@@ -138,7 +122,7 @@ class Document:
     @property
     def failed(self) -> list[Verdict]:
         r"""The verdicts that do not hold."""
-        return [each for each in self.verdicts if not each["held"]]
+        return [verdict for verdict in self.verdicts if not verdict["held"]]
 
     def to_record(self) -> dict[str, Any]:
         r"""The report for programs: the result, the tables as shown, descriptions of pictures."""
@@ -146,24 +130,28 @@ class Document:
         galleries = [block for block in blocks if isinstance(block, Gallery)]
         return {
             **self.content,
-            "headline": [{"value": each.value, "label": each.label} for each in self.stats],
+            "headline": [{"value": stat.value, "label": stat.label} for stat in self.stats],
             "tables": [
                 {"title": block.title, "columns": block.columns, "rows": block.rows}
                 for block in blocks
                 if isinstance(block, TableBlock)
             ],
-            "pictures": [each.alt for gallery in galleries for each in gallery.pictures],
+            "pictures": [picture.alt for gallery in galleries for picture in gallery.pictures],
         }
 
 
-class Drawing:
-    r"""Draws the pictures of one report, each with unique ids.
+@dataclass
+class Page:
+    r"""One report, or several with findings that the page opens with and commands to try next."""
 
-    Arguments:
-        saved: The result.
-        prefix: Put before the ids.
-        pictures: Whether to draw at all; False without matplotlib. Default: True.
-    """
+    documents: list[Document]
+    title: str
+    findings: list[str] | None = None
+    commands: list[str] | None = None
+
+
+class Drawing:
+    r"""Draws the pictures of a report, each with unique ids; none if `pictures` is False."""
 
     def __init__(self, saved: Saved, prefix: str, pictures: bool = True) -> None:
         self.saved, self.prefix, self.pictures = saved, prefix, pictures
@@ -216,7 +204,7 @@ def value(setting: object) -> str:
     if isinstance(setting, float):
         return f"{setting:,.0f}" if abs(setting) >= 1000 else f"{setting:.4g}"
     if isinstance(setting, Mapping):
-        return ", ".join(f"{name}: {value(each)}" for name, each in setting.items())
+        return ", ".join(f"{name}: {value(item)}" for name, item in setting.items())
     if isinstance(setting, list | tuple):
         return ", ".join(map(value, setting))
     return str(setting)
@@ -280,23 +268,8 @@ def about(document: Document, alone: bool = True) -> str:
     return " · ".join(parts)
 
 
-def render(
-    documents: list[Document],
-    title: str,
-    *,
-    findings: list[str] | None = None,
-    commands: list[str] | None = None,
-) -> str:
-    r"""The report as an HTML page.
-
-    Arguments:
-        documents: The reports: one, or several with findings.
-        title: The page's heading.
-        findings: Sentences that a page on several results opens with. Default: None.
-        commands: Commands to try next, a line each. Default: None.
-    """
-    import limbeck
-
+def render(page: Page) -> str:
+    r"""The page as HTML."""
     try:
         import jinja2
     except ImportError:
@@ -304,44 +277,39 @@ def render(
             "reports need jinja2, which is not installed: pip install 'limbeck[report]'"
         ) from None
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "template"),
-        autoescape=True,
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "template"), autoescape=True,
         undefined=jinja2.StrictUndefined,
-    )
+    )  # fmt: skip
     environment.globals |= {
         "sort_value": sort_value, "about": about, "counted": counted,
         "words": partial(re.split, r"(\s+)"),
     }  # fmt: skip
     environment.filters["minus"] = minus
     return environment.get_template("page.html").render(
-        documents=documents, title=title, findings=findings, commands=commands or [],
-        version=limbeck.__version__, eyebrow=documents[0].verb if findings is None else "report",
+        documents=page.documents, title=page.title, findings=page.findings,
+        commands=page.commands or [], version=limbeck.__version__,
+        eyebrow=page.documents[0].verb if page.findings is None else "report",
     )  # fmt: skip
 
 
-def markdown(
-    documents: list[Document],
-    title: str,
-    *,
-    findings: list[str] | None = None,
-    commands: list[str] | None = None,
-) -> str:
-    r"""The report as Markdown; arguments as of `render`."""
-    lines = [f"# {_escape(title)}", ""]
-    if findings is None:
-        lines += _document_lines(documents[0], 2)
+def markdown(page: Page) -> str:
+    r"""The page as Markdown."""
+    lines = [f"# {_escape(page.title)}", ""]
+    if page.findings is None:
+        lines += _document_lines(page.documents[0], 2)
     else:
-        lines += [f"{number}. {_escape(each)}" for number, each in enumerate(findings, 1)]
-        if commands:
-            lines += ["", "To try next:", "", *_block_lines(Code("\n".join(commands)), 2)]
-        for each in documents:
-            lines += ["", f"## {_escape(each.title)} ({each.verb})", "", *_document_lines(each, 3)]
+        lines += [f"{k}. {_escape(finding)}" for k, finding in enumerate(page.findings, 1)]
+        if page.commands:
+            lines += ["", "To try next:", "", *_block_lines(Code("\n".join(page.commands)), 2)]
+        for document in page.documents:
+            lines += ["", f"## {_escape(document.title)} ({document.verb})", ""]
+            lines += _document_lines(document, 3)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _document_lines(document: Document, level: int) -> list[str]:
     lines = [_escape(document.summary), ""]
-    lines += [f"- **{_escape(each.value)}** {_escape(each.label)}" for each in document.stats]
+    lines += [f"- **{_escape(stat.value)}** {_escape(stat.label)}" for stat in document.stats]
     for section in document.sections:
         if section.blocks:
             lines += ["", f"{'#' * level} {_escape(section.title)}", ""]
@@ -364,7 +332,7 @@ def _block_lines(block: Block, level: int) -> list[str]:
             for e in block.entries
         ]
     if isinstance(block, Gallery):
-        alts = [f"- *Picture:* {_escape(each.alt)}" for each in block.pictures]
+        alts = [f"- *Picture:* {_escape(picture.alt)}" for picture in block.pictures]
         return [f"{'#' * (level + 1)} {_escape(block.title)}", "", *alts]
     ruler = [":--" if k in block.words else "--:" for k in range(len(block.columns))]
     cells = [list(map(_escape, block.columns)), ruler, *(map(_escape, r) for r in block.rows)]

@@ -21,31 +21,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 __all__ = [
-    "COLOURS",
-    "INK",
-    "LINES",
-    "MUTED",
-    "axes_for",
-    "canvas",
-    "inline",
-    "load_matplotlib",
-    "pixels",
-    "save",
-]
+    "COLOURS", "INK", "LINES", "MUTED", "axes_for", "canvas", "inline", "load_matplotlib",
+    "pixels", "save",
+]  # fmt: skip
 
+# Okabe and Ito's palette, which colour-blind readers can tell apart
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-r"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
-
+# of text, of things to compare with, of separators, and of the grid
 INK, MUTED, LINES, GRID = "#222222", "#767676", "#d9d9d9", "#e6e6e6"
-r"""Colours of text, of things to compare with, of separators, and of the grid."""
 
 STYLE = {
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "savefig.facecolor": "white",
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "white"),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
+    **dict.fromkeys(("axes.labelcolor", "axes.titlecolor"), INK),
+    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 8),
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "axes.labelsize": 9,
@@ -57,45 +47,27 @@ STYLE = {
     "axes.unicode_minus": True,
     "grid.color": GRID,
     "grid.linewidth": 0.6,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
     "legend.frameon": False,
-    "legend.fontsize": 8,
     "lines.linewidth": 1.4,
     "font.family": "DejaVu Sans",
     "svg.fonttype": "none",
     "svg.hashsalt": "limbeck",  # equal pictures are equal files
 }
 
-PAGE = {
-    INK: "currentColor",
-    MUTED: "var(--muted)",
-    LINES: "var(--rule)",
-    GRID: "var(--grid)",
+PAGE = {  # the style sheet's name of each colour
+    INK: "currentColor", MUTED: "var(--muted)", LINES: "var(--rule)", GRID: "var(--grid)",
     "#ffffff": "var(--paper)",
-} | {colour.lower(): f"var(--c{number})" for number, colour in enumerate(COLOURS)}
-r"""The style sheet's name of each colour."""
+    **{colour.lower(): f"var(--c{number})" for number, colour in enumerate(COLOURS)},
+}  # fmt: skip
 
 
 @contextmanager
 def canvas(
-    rows: int = 1,
-    columns: int = 1,
-    size: tuple[float, float] = (4.2, 3.0),
-    *,
-    share: bool = False,
+    rows: int = 1, columns: int = 1, size: tuple[float, float] = (4.2, 3.0), *, share: bool = False
 ) -> Iterator[tuple[Figure, np.ndarray]]:
-    r"""A figure with an array of axes (rows, columns), cleared at the end.
+    r"""A figure with axes (rows, columns) of a size in inches each, which may share their scales.
 
-    Arguments:
-        rows: Rows of axes. Default: 1.
-        columns: Columns of axes. Default: 1.
-        size: Width and height of one of the axes, in inches. Default: (4.2, 3.0).
-        share: Whether all axes have the same scales. Default: False.
+    It is cleared at the end.
     """
     with load_matplotlib().rc_context(STYLE):
         figure = _figure(columns * size[0], rows * size[1])
@@ -105,12 +77,7 @@ def canvas(
 
 @contextmanager
 def axes_for(axes: Axes | None, size: tuple[float, float]) -> Iterator[Axes]:
-    r"""The axes, or those of a new figure in limbeck's style.
-
-    Arguments:
-        axes: Where to draw; None for a new figure.
-        size: Width and height of the new figure, in inches.
-    """
+    r"""The axes, or those of a new figure of a size in inches in limbeck's style."""
     if axes is not None:
         yield axes
         return
@@ -119,14 +86,7 @@ def axes_for(axes: Axes | None, size: tuple[float, float]) -> Iterator[Axes]:
 
 
 def save(figure: Figure | SubFigure, path: str | Path, alt: str, dpi: int = 160) -> Path:
-    r"""Write a figure to a file, with its description in the file's metadata.
-
-    Arguments:
-        figure: From `canvas`.
-        path: The file; its suffix (.png, .svg, .pdf) decides the format.
-        alt: A description for those who cannot see the picture.
-        dpi: Pixels per inch. Default: 160.
-    """
+    r"""Write a figure as .png, .svg or .pdf, with its description `alt` in the file's metadata."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     suffix = path.suffix.lower()
@@ -159,13 +119,7 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def inline(figure: Figure | SubFigure, alt: str, prefix: str) -> str:
-    r"""A figure as an SVG element of a page, in the page's colours and font.
-
-    Arguments:
-        figure: The figure.
-        alt: A description for those who cannot see the picture.
-        prefix: Put before every id; unique on the page.
-    """
+    r"""A figure as an SVG element in a page's colours and font; ids begin with the prefix."""
     from matplotlib.text import Text
 
     matplotlib = load_matplotlib()
@@ -179,12 +133,8 @@ def inline(figure: Figure | SubFigure, alt: str, prefix: str) -> str:
         )
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
-    for unused in (
-        r"<metadata>.*?</metadata>",
-        r"<style type=\"text/css\">.*?</style>",
-        "<!--.*?-->",
-    ):
-        svg = re.sub(unused, "", svg, flags=re.DOTALL)
+    unused = r"<metadata>.*?</metadata>|<style type=\"text/css\">.*?</style>|<!--.*?-->"
+    svg = re.sub(unused, "", svg, flags=re.DOTALL)
     svg = re.sub(
         r"(?<=[: \"])#[0-9a-fA-F]{6}\b", lambda match: PAGE.get(match[0].lower(), match[0]), svg
     )

@@ -44,7 +44,7 @@ __all__ = ["compressed", "sections", "stats"]
 def compressed(
     result: Compressed,
     *,
-    report: Fidelity | None = None,
+    report: Fidelity | None = None,  # else it is made on the rows X
     X: object = None,
     y: object = None,
     labels: object = None,
@@ -52,18 +52,7 @@ def compressed(
     time: bool = True,
     image: ImageShape = "auto",
 ) -> tuple[dict[str, Any], Arrays]:
-    r"""Content and arrays of a compressed teacher.
-
-    Arguments:
-        result: A result of `compress`.
-        report: The report from `result.report`. Default: None, it is made on the rows X.
-        X: Rows to compare teacher and student on. Default: None.
-        y: Their labels; y, labels, groups and time are as of `Compressed.report`.
-        labels: Labels of the rows that the student was trained on.
-        groups: Groups of the rows.
-        time: Whether to measure how long predictions take. Default: True.
-        image: Height and width, where rows are images. Default: "auto", a guess; None: no images.
-    """
+    r"""Content and arrays of a compressed teacher; arguments as of `Compressed.report`."""
     if report is None and X is not None:
         report = result.report(X, y, labels=labels, groups=groups, time=time)
     content, arrays, notes = story(result), Arrays(), list[str]()
@@ -122,16 +111,16 @@ def _examples(rows: Any, report: Fidelity, image: ImageShape, arrays: Arrays) ->
     count = rows.shape[0] if hasattr(rows, "shape") else len(rows)
     if count != report.rows:
         raise ArgumentError("X", f"{count} rows", f"the {report.rows} of the report")
-    chosen = [each["row"] for each in report.disagreements]
-    if not chosen:
+    index = [example["row"] for example in report.disagreements]
+    if not index:
         return {}
     columns = 24  # of a table with more, the first
     if hasattr(rows, "iloc"):
-        part = rows.iloc[chosen, :columns]
+        part = rows.iloc[index, :columns]
         return _as_text(list(map(str, part.columns)), part.itertuples(index=False))
     if not hasattr(rows, "shape") and not isinstance(rows, list | tuple):
         return {}  # a data set of the user's own
-    array = as_array(rows[chosen] if hasattr(rows, "shape") else [rows[k] for k in chosen])
+    array = as_array(rows[index] if hasattr(rows, "shape") else [rows[k] for k in index])
     if array.dtype.kind not in "biuf":
         flat = array.reshape(len(array), -1)[:, :columns]
         return _as_text([f"column {k}" for k in range(flat.shape[1])], flat)
@@ -148,26 +137,21 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
     r"""Retention, agreement, speed and size."""
     if "fidelity" not in content:
         return []
-    report = Fidelity.from_dict(content["fidelity"])
-    shown = []
+    report, figures = Fidelity.from_dict(content["fidelity"]), []
     if report.main not in ("agreement", "teacher_r2") and not math.isnan(report.kept):
-        shown.append(Stat(tables.percent(report.kept), f"of {tables.kept_noun(report)} kept"))
-    for name, label in (
-        ("agreement", "agreement with the teacher"),
-        ("teacher_r2", "R² against the teacher"),
-    ):
-        if name in report.measures["student"]:
-            figure = report.measures["student"][name].value
-            shown.append(Stat(tables.short(name, figure), label))
+        figures.append(Stat(tables.percent(report.kept), f"of {tables.kept_noun(report)} kept"))
+    labels = {"agreement": "agreement with the teacher", "teacher_r2": "R² against the teacher"}
+    for name, label in labels.items():
+        if (figure := report.measures["student"].get(name)) is not None:
+            figures.append(Stat(tables.short(name, figure.value), label))
     teacher, student = report.costs["teacher"], report.costs["student"]
     for size in sorted(teacher.latency.keys() & student.latency.keys())[:1]:
-        speed = compared(
-            teacher.latency[size], student.latency[size], "faster", "slower", "as fast"
-        )
-        shown.append(ratio(speed, f"at batch {size:,}"))
+        seconds = (teacher.latency[size], student.latency[size])
+        speed = compared(*seconds, "faster", "slower", "as fast")
+        figures.append(ratio(speed, f"at batch {size:,}"))
     if smaller := compared(teacher.bytes, student.bytes, "smaller", "larger", "as large"):
-        shown.append(ratio(smaller, "on disk"))
-    return shown
+        figures.append(ratio(smaller, "on disk"))
+    return figures
 
 
 def sections(drawing: Drawing) -> list[Section]:
@@ -208,15 +192,15 @@ def _disagreement(drawing: Drawing, report: Fidelity) -> list[Block]:
         return [*blocks, Prose("On no row do both differ.")]
     shape, rows = drawing.saved.content.get("image"), drawing.saved.arrays.get("disagreement_rows")
     if shape and drawing.pictures and rows is not None:
-        shown = []
-        for each, row in zip(report.disagreements, rows, strict=True):
-            label = f", label {each['label']}" if "label" in each else ""
-            one, two = (_prediction(report, each[name], 1) for name in ("teacher", "student"))
+        images = []
+        for example, row in zip(report.disagreements, rows, strict=True):
+            label = f", label {example['label']}" if "label" in example else ""
+            one, two = (_prediction(report, example[name], 1) for name in pictures.MODELS)
             title = f"teacher {one}, student {two}{label}"
             image = np.asarray(row, dtype=float).reshape(shape)
-            shown.append(drawing.image(image, title, f"Row {each['row']}: {title}."))
+            images.append(drawing.image(image, title, f"Row {example['row']}: {title}."))
         note = "Rows with the largest difference between both predictions, largest first."
-        blocks.append(Gallery("Images on which both differ most", shown, small=True, note=note))
+        blocks.append(Gallery("Images on which both differ most", images, small=True, note=note))
     return [*blocks, _rows(report, drawing.saved.content.get("examples") or [], shape, rows)]
 
 
@@ -226,17 +210,17 @@ def _rows(
     shape: list[int] | None,
     rows: np.ndarray | None,
 ) -> TableBlock:
-    labelled = any("label" in each for each in report.disagreements)
+    labelled = any("label" in example for example in report.disagreements)
     columns = ["row", "difference", "teacher", "student", *(["label"] if labelled else [])]
     if not examples and rows is not None and not shape:
         numbers = rows.reshape(len(rows), -1)[:, :12]
         examples = [{f"column {k}": value(x) for k, x in enumerate(r)} for r in numbers.tolist()]
     names = list(examples[0]) if examples else []
     cells = []
-    for k, each in enumerate(report.disagreements):
-        row = [str(each["row"]), f"{each['size']:.3g}"]
-        row += [_prediction(report, each[name]) for name in ("teacher", "student")]
-        row += [value(each.get("label"))] if labelled else []
+    for k, example in enumerate(report.disagreements):
+        row = [str(example["row"]), f"{example['size']:.3g}"]
+        row += [_prediction(report, example[name]) for name in pictures.MODELS]
+        row += [value(example.get("label"))] if labelled else []
         cells.append(row + [examples[k].get(name, "") for name in names])
     note = (
         "Difference is half the sum over classes of |teacher − student|, from 0 to 1."
@@ -249,12 +233,12 @@ def _rows(
 
 def _prediction(report: Fidelity, prediction: list[float | None], most: int = 3) -> str:
     r"""Values, or the most probable classes but those below 0.5%."""
-    p = [0.0 if each is None else float(each) for each in prediction]
+    p = [0.0 if number is None else float(number) for number in prediction]
     if report.task == "regression":
-        return ", ".join(f"{each:.4g}" for each in (p if most > 1 else p[:1]))
+        return ", ".join(f"{number:.4g}" for number in (p if most > 1 else p[:1]))
     order = sorted(range(len(p)), key=lambda k: -p[k])[:most]
-    shown = [k for k in order if p[k] >= 0.005 or k == order[0]]
-    return ", ".join(f"{report.classes[k]}: {p[k]:.0%}" for k in shown)
+    likely = [k for k in order if p[k] >= 0.005 or k == order[0]]
+    return ", ".join(f"{report.classes[k]}: {p[k]:.0%}" for k in likely)
 
 
 def _groups(drawing: Drawing, report: Fidelity) -> list[Block]:
@@ -273,7 +257,7 @@ def _groups(drawing: Drawing, report: Fidelity) -> list[Block]:
 def _tried(tried: list[dict[str, Any]]) -> list[Block]:
     if not tried:
         return []
-    names = list(dict.fromkeys(name for each in tried for name in each))
-    rows = [[value(each.get(name)) for name in names] for each in tried]
+    names = list(dict.fromkeys(name for trial in tried for name in trial))
+    rows = [[value(trial.get(name)) for name in names] for trial in tried]
     note = "Each was tried for a short time, and judged on rows held out."
     return [TableBlock("Tried", names, rows, True, note)]

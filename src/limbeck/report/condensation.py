@@ -35,39 +35,24 @@ from limbeck.report.blocks import (
     value,
 )
 from limbeck.report.summary import Arrays, as_array, model, some, story, verdict
-from limbeck.text import compared
 
-__all__ = ["condensed", "sections", "stats"]
+__all__ = ["condensed", "saved_agreement", "sections", "stats"]
 
-SIDE, LINE = 41, 201
-r"""Points along each direction of a surface, and along a curve."""
-
-STREAM_DRAWS = 4000
-r"""Draws of a stream that the student is compared with."""
+SIDE, LINE = 41, 201  # points along each direction of a surface, and along a curve
+STREAM_DRAWS = 4000  # that the student is compared with
 
 
 def condensed(
     result: Condensed,
     *,
-    agreement: Agreement | None = None,
-    x: object = None,
+    agreement: Agreement | None = None,  # else it is made at the inputs x
+    x: object = None,  # inputs to compare at; curves and surfaces cover their range
     y: object = None,
-    posterior: object = None,
-    points: object = None,
-    labels: object = None,
+    posterior: object = None,  # draws to compare with; else those that were condensed
+    points: object = None,  # data (n, 2) to draw on surfaces
+    labels: object = None,  # (n,), 0 or 1
 ) -> tuple[dict[str, Any], Arrays]:
-    r"""Content and arrays of a condensed posterior.
-
-    Arguments:
-        result: A result of `condense`.
-        agreement: The report from `result.report`. Default: None, it is made at the inputs x.
-        x: Inputs at which student and draws are compared. Curves and surfaces of one or two
-            variables are drawn over their range. Default: None, for a density without inputs.
-        y: Outcomes there. Default: None.
-        posterior: Draws to compare with. Default: None, those that were condensed.
-        points: Data (n, 2) to draw on surfaces. Default: None.
-        labels: Their labels (n,), 0 or 1. Default: None.
-    """
+    r"""Content and arrays of a condensed posterior."""
     content, notes = story(result), list(result.notes)
     draws = _draws(result, posterior, notes)
     if agreement is None and draws is not None and (x is not None or result.head is None):
@@ -89,7 +74,7 @@ def condensed(
         )
     else:
         content["agreement"] = asdict(replace(agreement, new_inputs=None))
-        content["summary"] = _sentence(agreement)
+        content["summary"] = agreement.sentence()
     content |= _diagnostics(result, content["verdicts"])
     content |= _new_inputs(result, content["verdicts"], notes)
     arrays = _pseudo_draws(result, draws)
@@ -110,30 +95,12 @@ def _draws(result: Condensed, posterior: object, notes: list[str]) -> Draws | No
     if not isinstance(source, Stream):
         return source
     try:
-        parts = as_parts(source.next(STREAM_DRAWS))
+        draws = _as_chain(source.next(STREAM_DRAWS))
     except StreamEnded:
         notes.append("The stream has no further draws to compare the student with.")
         return None
     notes.append(f"The student is compared with {STREAM_DRAWS:,} further draws of the stream.")
-    return Draws({name: part[None] for name, part in parts.items()})
-
-
-def _savings(agreement: Agreement) -> list[str]:
-    r"""How much smaller and faster the student is, where that is known."""
-    ways = (
-        compared(*agreement.bytes, "smaller", "larger", "as large"),
-        compared(*agreement.seconds, "faster", "slower", "as fast"),
-    )
-    return [way for way in ways if way]
-
-
-def _sentence(agreement: Agreement) -> str:
-    savings = " and ".join(_savings(agreement))
-    return (
-        f"The student is within {agreement.mean_error:.2g} of the average of {agreement.draws:,} "
-        f"draws in the mean, and {agreement.max_error:.2g} at most, at {agreement.inputs:,} "
-        f"{agreement.at}{f'; it is {savings}' if savings else ''}."
-    )
+    return draws
 
 
 def _new_inputs(result: Condensed, verdicts: list[Verdict], notes: list[str]) -> dict[str, Any]:
@@ -159,9 +126,10 @@ def _diagnostics(result: Condensed, verdicts: list[Verdict]) -> dict[str, Any]:
     if checks.reasons:
         words = f"The draws themselves are doubtful: {'; '.join(checks.reasons)}."
     verdicts.append(verdict("draws", not checks.reasons, words))
-    record = {"names": list(checks.names), "r_hat": checks.r_hat.tolist(),
-              "ess": checks.ess.tolist(), "reasons": list(checks.reasons)}  # fmt: skip
-    return {"diagnostics": record}
+    return {"diagnostics": {
+        "names": list(checks.names), "r_hat": checks.r_hat.tolist(), "ess": checks.ess.tolist(),
+        "reasons": list(checks.reasons),
+    }}  # fmt: skip
 
 
 @torch.no_grad()
@@ -173,8 +141,8 @@ def _pseudo_draws(result: Condensed, draws: Draws | None) -> Arrays:
         "pseudo_draws": bag._flat.cpu().numpy(), "pseudo_weights": bag.weights.cpu().numpy()
     }  # fmt: skip
     if draws is not None:
-        shown = draws.take(some(draws.count, 2000))
-        arrays["draws"] = draws.structure.flatten(shown).cpu().numpy()
+        subset = draws.take(some(draws.count, 2000))
+        arrays["draws"] = draws.structure.flatten(subset).cpu().numpy()
     return arrays
 
 
@@ -190,12 +158,11 @@ def _predictions(result: Condensed, draws: Draws, x: object) -> Arrays:
         return {}
     low, high = rows.min(0), rows.max(0)
     margin = 0.05 * np.where(high > low, high - low, 1.0)
-    axes = _axes(low - margin, high + margin)
-    grid = torch.as_tensor(_grid(axes)).to(like.device, like.dtype)
+    axes, grid = _grid(low - margin, high + margin, like)
     stored = _thin(draws, len(grid)).to(like.device, like.dtype)
     teacher, student = predictive(result.calling, stored, grid), result.predict(grid)
     # a column for each of the first four outputs
-    means = [each.mean.reshape(len(grid), -1)[:, :4] for each in (teacher, student)]
+    means = [prediction.mean.reshape(len(grid), -1)[:, :4] for prediction in (teacher, student)]
     return _curves_or_surfaces(axes, *means)
 
 
@@ -205,66 +172,59 @@ def _densities(result: Condensed, draws: Draws) -> Arrays:
     mean, variance = (getattr(student, name, None) for name in ("mean", "variance"))
     if not isinstance(mean, Tensor) or not isinstance(variance, Tensor) or mean.numel() > 2:
         return {}
-    middle, width = (
-        np.atleast_1d(each.flatten().cpu().double().numpy()) for each in (mean, variance.sqrt())
-    )
-    axes = _axes(middle - 4.0 * width, middle + 4.0 * width)
+    middle, width = (tensor.flatten().cpu().double().numpy() for tensor in (mean, variance.sqrt()))
+    axes, grid = _grid(middle - 4.0 * width, middle + 4.0 * width, mean)
     assert result.calling is not None
     teacher = average(result.calling.stacked(draws.structure.unflatten(draws.flat)))
-    grid = torch.as_tensor(_grid(axes)).to(mean)
     events = grid[:, 0] if not teacher.event and len(axes) == 1 else grid
-    densities = [each.log_prob(events).exp()[:, None] for each in (teacher, student)]
+    densities = [density.log_prob(events).exp()[:, None] for density in (teacher, student)]
     return _curves_or_surfaces(axes, *densities)
 
 
-def _axes(low: np.ndarray, high: np.ndarray) -> list[np.ndarray]:
-    count = SIDE if len(low) == 2 else LINE
-    return [np.linspace(a, b, count) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
-
-
-def _grid(axes: list[np.ndarray]) -> np.ndarray:
-    return np.stack([each.ravel() for each in np.meshgrid(*axes, indexing="ij")], axis=1)
+def _grid(low: np.ndarray, high: np.ndarray, like: Tensor) -> tuple[list[np.ndarray], Tensor]:
+    r"""Coordinates along one or two axes, and the points (n, 1 or 2) of their grid."""
+    axes = list(np.linspace(low, high, SIDE if len(low) == 2 else LINE, axis=1))
+    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+    return axes, torch.as_tensor(points).to(like.device, like.dtype)
 
 
 def _curves_or_surfaces(axes: list[np.ndarray], teacher: Tensor, student: Tensor) -> Arrays:
-    one, two = (each.cpu().double().numpy().T for each in (teacher, student))
+    one, two = (tensor.cpu().double().numpy().T for tensor in (teacher, student))
     if len(axes) == 1:
         return {"curve_x": axes[0], "curve_teacher": one, "curve_student": two}
     shape = (-1, len(axes[0]), len(axes[1]))
     return {
-        "surface_x": axes[0],
-        "surface_y": axes[1],
-        "surface_teacher": one.reshape(shape),
-        "surface_student": two.reshape(shape),
-    }
+        "surface_x": axes[0], "surface_y": axes[1],
+        "surface_teacher": one.reshape(shape), "surface_student": two.reshape(shape),
+    }  # fmt: skip
 
 
 def _thin(draws: Draws, points: int) -> Draws:
     r"""Draws for pictures: as many as need at most 2 · 10⁷ evaluations at these points."""
     most = max(100, 2 * 10**7 // points)
-    if draws.count <= most:
-        return draws
-    flat = draws.take(some(draws.count, most))
-    parts = flat if isinstance(flat, dict) else {"": flat}
-    return Draws({name: part[None] for name, part in parts.items()})
+    return draws if draws.count <= most else _as_chain(draws.take(some(draws.count, most)))
+
+
+def _as_chain(draws: Any) -> Draws:
+    return Draws({name: part[None] for name, part in as_parts(draws).items()})
 
 
 def stats(content: Mapping[str, Any]) -> list[Stat]:
     r"""Distance of the student from the average of all draws, and what it saves."""
-    agreement = _agreement(content)
+    agreement = saved_agreement(content)
     if agreement is None:
         return []
     return [
         Stat(f"{agreement.mean_error:.2g}", "mean difference from the average of all draws"),
         Stat(f"{agreement.kl:.2g}", "nats of KL(average ‖ student)"),
-        *(ratio(way, f"{'than' if '×' in way else 'as'} the draws") for way in _savings(agreement)),
+        *(ratio(way, f"{'than' if '×' in way else 'as'} the draws") for way in agreement.savings()),
     ]
 
 
 def sections(drawing: Drawing) -> list[Section]:
     r"""Agreement, surfaces or curves, compact weights, diagnostics."""
     content = drawing.saved.content
-    agreement = _agreement(content)
+    agreement = saved_agreement(content)
     beside: list[Block] = [Prose("Without the draws and inputs, nothing could be compared.")]
     if agreement is not None:
         table = from_rich(agreement.table())
@@ -279,7 +239,8 @@ def sections(drawing: Drawing) -> list[Section]:
     ]
 
 
-def _agreement(content: Mapping[str, Any]) -> Agreement | None:
+def saved_agreement(content: Mapping[str, Any]) -> Agreement | None:
+    r"""The comparison in a result's content."""
     saved = content.get("agreement")
     if not saved:
         return None
@@ -294,10 +255,10 @@ def _new_inputs_blocks(content: Mapping[str, Any]) -> list[Block]:
         return []
     check = NewInputs.from_record(content.get("new_inputs"))
     rows = []
-    for name, each in (("training inputs", check.training), (check.kind, check.held_out)):
-        if each is not None:
-            error = f"{each.std_error:.1g}" if math.isfinite(each.std_error) else "–"
-            rows.append([name, f"{each.inputs:,}", f"{each.mean:.2g}", error, f"{each.max:.2g}"])
+    for name, gap in (("training inputs", check.training), (check.kind, check.held_out)):
+        if gap is not None:
+            error = f"{gap.std_error:.1g}" if math.isfinite(gap.std_error) else "–"
+            rows.append([name, f"{gap.inputs:,}", f"{gap.mean:.2g}", error, f"{gap.max:.2g}"])
     heads = ["KL(average ‖ student), nats", "inputs", "mean", "error of the mean", "largest"]
     table = TableBlock("Inputs that the student has not seen", heads, rows, words=(0,))
     words = Prose(f"At new inputs the student is {check.state}: {check.reason}.")
@@ -310,20 +271,20 @@ def _prediction_blocks(drawing: Drawing) -> list[Block]:
         return []
     if "curve_x" in arrays:
         count = len(arrays["curve_student"])
-        shown = [
+        curves = [
             drawing.picture(f"Output {k}" if count > 1 else "Curve", pictures.curve, output=k)
             for k in range(count)
         ]
-        return [Gallery("Student and average of all draws", shown)] if shown else []
+        return [Gallery("Student and average of all draws", curves)] if curves else []
     blocks: list[Block] = []
     count = len(arrays["surface_student"]) if "surface_x" in arrays else 0
     for k in range(count):
-        shown = [
+        surfaces = [
             drawing.picture(name, pictures.surface, True, model=name, output=k)
-            for name in ("teacher", "student")
+            for name in pictures.MODELS
         ]
-        shown.append(drawing.picture("difference", pictures.difference, True, output=k))
-        blocks.append(Gallery(f"Output {k}" if count > 1 else "Surfaces", shown))
+        surfaces.append(drawing.picture("difference", pictures.difference, True, output=k))
+        blocks.append(Gallery(f"Output {k}" if count > 1 else "Surfaces", surfaces))
     return blocks
 
 
@@ -331,20 +292,20 @@ def _weight_blocks(drawing: Drawing) -> list[Block]:
     arrays = drawing.saved.arrays
     if "pseudo_draws" not in arrays:
         return []
-    own, share = arrays["pseudo_draws"], arrays["pseudo_weights"]
+    draws, share = arrays["pseudo_draws"], arrays["pseudo_weights"]
     blocks: list[Block] = []
-    if drawing.pictures and own.shape[1] > 1:
+    if drawing.pictures and draws.shape[1] > 1:
         words = (
             "The student averages over these few trained draws in place of the posterior's. They "
             "need not lie where the posterior has its mass: what they predict together counts."
         )
-        gallery = Gallery("Weights", [drawing.picture("Weights", pictures.weights)])
-        blocks += [Prose(words), gallery]
-    if own.shape[1] <= 12:
+        picture = drawing.picture("Weights", pictures.weights)
+        blocks += [Prose(words), Gallery("Weights", [picture])]
+    if draws.shape[1] <= 12:
         names = ["component", "weight", *pictures.coordinate_names(drawing.saved)]
         rows = [
-            [str(k), f"{share[k]:.4f}", *(f"{each:.4g}" for each in row)]
-            for k, row in enumerate(own.tolist())
+            [str(k), f"{share[k]:.4f}", *(f"{number:.4g}" for number in row)]
+            for k, row in enumerate(draws.tolist())
         ]
         blocks.append(TableBlock("Pseudo-draws", names, rows))
     return blocks
@@ -355,10 +316,10 @@ def _diagnostic_blocks(content: Mapping[str, Any]) -> list[Block]:
     checks = content.get("diagnostics")
     if not checks:
         return []
-    rows = list(zip(checks["names"], checks["r_hat"], checks["ess"], strict=True))
-    shown = [
+    figures = list(zip(checks["names"], checks["r_hat"], checks["ess"], strict=True))
+    rows = [
         [name or "–", "–" if r_hat is None else f"{r_hat:.3f}", value(ess and round(ess))]
-        for name, r_hat, ess in sorted(rows, key=lambda row: -(row[1] or 0.0))[:40]
+        for name, r_hat, ess in sorted(figures, key=lambda row: -(row[1] or 0.0))[:40]
     ]
     note = "R̂ above 1.05 says that chains disagree; a student cannot be better than its draws."
-    return [TableBlock("Diagnostics", ["number", "R̂", "effective size"], shown, True, note)]
+    return [TableBlock("Diagnostics", ["number", "R̂", "effective size"], rows, True, note)]

@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["calibration", "disagreement", "learning", "learning_curves", "measures", "subgroups"]
 
-GROUPS = 24
-r"""Most subgroups in a picture."""
-
-NOT_MEASURES = ("step", "gradient_norm", "seconds")
-r"""Columns of a history that are neither losses nor measures."""
-
+GROUPS = 24  # subgroups in a picture, at most
+NOT_MEASURES = ("step", "gradient_norm", "seconds")  # columns of a history
 Report = Saved | str | Path | Fidelity | Mapping[str, Any]
 History = Mapping[str, Sequence[float]]
 
@@ -94,15 +90,16 @@ def calibration(saved: Report, ax: Axes | None = None) -> Axes:
     """
     report = _report(saved)
     if not report["calibration"]:
-        received = "a report without calibration curves"
-        raise ArgumentError("report", received, "one of a classifier, with labels")
+        raise ArgumentError(
+            "report", "a report without calibration curves", "one of a classifier, with labels"
+        )
     marks = {"teacher": ("o", "-"), "student": ("s", "-"), "baseline": ("^", "--")}
     with axes_for(ax, (4.4, 4.4)) as ax:
         ax.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=":", zorder=1)
         texts, low = [], 1.0
         for number, (model, curve) in enumerate(report["calibration"].items()):
             mark, line = marks[model]
-            error = [0.0 if each is None else each for each in curve["std_error"]]
+            error = [0.0 if number is None else number for number in curve["std_error"]]
             text = f"{report['names'][model]}: {report['measures'][model]['ece'][0]:.1%}"
             ax.errorbar(
                 curve["confidence"], curve["frequency"], error, marker=mark, linestyle=line,
@@ -164,10 +161,8 @@ def _heat_map(ax: Axes, pairs: Mapping[str, Any]) -> str:
             column, row, f"{counts[row, column]:,.0f}", ha="center", va="center",
             fontsize=6.5 if len(names) > 12 else 8, color=MUTED if row == column else INK,
         )  # fmt: skip
-    turned: dict[str, Any] = {}
-    if max(map(len, names)) > 3:
-        turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    ax.set_xticks(range(len(names)), names, **turned)
+    slant: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    ax.set_xticks(range(len(names)), names, **(slant if max(map(len, names)) > 3 else {}))
     ax.set_yticks(range(len(names)), names)
     ax.grid(False)
     text = f"{pairs['differ']:,} of {counts.sum():,.0f} rows differ"
@@ -220,11 +215,7 @@ def _value_scatter(ax: Axes, pairs: Mapping[str, Any], target: int, title: str) 
 
 
 def subgroups(
-    saved: Report,
-    ax: Axes | None = None,
-    *,
-    column: str | None = None,
-    measure: str | None = None,
+    saved: Report, ax: Axes | None = None, *, column: str | None = None, measure: str | None = None
 ) -> Axes:
     r"""How much better or worse the student is than the teacher, by subgroup.
 
@@ -261,10 +252,7 @@ def subgroups(
 
 
 def _group_intervals(
-    ax: Axes,
-    rows: list[tuple[str, str, int, float, float | None]],
-    measure: str,
-    other: str,
+    ax: Axes, rows: list[tuple[str, str, int, float, float | None]], measure: str, other: str
 ) -> str:
     r"""Differences by group, each (column, group, rows, difference, standard error)."""
     kind = MEASURES[measure]
@@ -305,8 +293,9 @@ def _report(saved: Report) -> dict[str, Any]:
     if isinstance(saved, Saved | str | Path):
         report = as_saved(saved).content.get("fidelity")
         if not report:
-            expected = "one of compress, with rows"
-            raise ArgumentError("saved", "a result without a comparison", expected)
+            raise ArgumentError(
+                "saved", "a result without a comparison", "one of compress, with rows"
+            )
     if not isinstance(report, Mapping) or "by_group" not in report:
         raise ArgumentError("report", f"a {type(saved).__name__}", "a Fidelity, or its to_dict()")
     pairs = dict(report["pairs"])

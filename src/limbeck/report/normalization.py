@@ -33,41 +33,24 @@ from limbeck.training.result import Result
 __all__ = ["by_name", "estimated", "estimates", "normalized", "sections", "stats"]
 
 Estimates = LogPartition | Mapping[str, LogPartition] | Iterable[LogPartition]
-r"""One estimate, several by name, or several that are named by their methods."""
-
-SHEET, EVENTS, FEATURES = 100, 2000, 100
-r"""Samples, events with log probabilities, and features that are stored."""
-
-MODELS = ("teacher", "student")
+SHEET, EVENTS = 100, 2000  # samples and events with log probabilities that are stored
+MODELS = pictures.MODELS
 
 
 def estimated(
-    result: Estimates,
-    *,
-    target: object = None,
-    proposal: object = None,
-    exact: float | None = None,
+    result: Estimates, *, target: object = None, proposal: object = None, exact: float | None = None
 ) -> tuple[dict[str, Any], Arrays]:
-    r"""Content of one or several estimates of log Z.
-
-    Arguments:
-        result: An estimate, or several by name.
-        target: The density that was normalised. Default: None.
-        proposal: The student that log Z was estimated with. Default: None.
-        exact: The true value, if it is known. Default: None.
-    """
+    r"""Content of estimates of log Z, with the target and the proposal that they were made with."""
     named = by_name(result)
     first = next(iter(named.values()))
     name = "the target" if target is None else type(target).__name__
-    models = [model(name, "teacher", target)]
-    if proposal is not None:
-        models.append(model(type(proposal).__name__, "student", proposal))
+    students = [] if proposal is None else [model(type(proposal).__name__, "student", proposal)]
     content = {
         "title": f"log Z of {name}",
         "summary": " ".join(z.sentence() for z in named.values()),
         "seconds": sum(z.seconds for z in named.values()),
         "device": device_of(target),
-        "models": models,
+        "models": [model(name, "teacher", target), *students],
         "settings": {"samples": first.samples, "seed": first.seed, "methods": ", ".join(named)},
     }
     content["log_z"], content["verdicts"] = estimates(named)
@@ -115,35 +98,20 @@ def normalized(
     result: Result,
     *,
     target: Target | None = None,
-    data: object = None,
+    data: object = None,  # events (n, *shape), best held out; else samples of the target
     log_z: Estimates | None = None,
     exact: float | None = None,
-    sweeps: int = 200,
+    sweeps: int = 200,  # of the target's chains, which start at samples of the student
     image: ImageShape = "auto",
     by_column: bool = False,
     seed: int = 0,
 ) -> tuple[dict[str, Any], Arrays]:
-    r"""Content and arrays of a tractable student of an unnormalised density.
-
-    Arguments:
-        result: A result of `normalize`.
-        target: The density. Default: None, which leaves out all that needs it.
-        data: Events (n, *shape), best such as neither model has seen. Default: None, samples of
-            the target.
-        log_z: Estimates of log Z by the student: one, or several by name. Default: None.
-        exact: The true log Z, if it is known. Default: None.
-        sweeps: Sweeps of the target's chains, which start at samples of the student. Default: 200.
-        image: Height and width, where events are images. Default: "auto", a guess; None: no images.
-        by_column: Whether flat images are stored column by column. Default: False.
-        seed: Seed of the samples. Default: 0.
-    """
+    r"""Content and arrays of a tractable student; without the target, only what does without it."""
     sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
     content, student = story(result), result.student
     name = "the target" if target is None else type(target).__name__
-    content["models"] = [
-        model(name, "teacher", target),
-        model(type(student).__name__, "student", student),
-    ]
+    student_record = model(type(student).__name__, "student", student)
+    content["models"] = [model(name, "teacher", target), student_record]
     content["title"] = f"{name}, normalized"
     if (doubt := content["settings"].pop("doubt", None)) is not None:
         content["verdicts"].append(verdict("chains", False, f"Doubtful: {doubt}."))
@@ -159,20 +127,20 @@ def normalized(
     arrays = _samples(student, target, sweeps, seed)
     events = arrays.get("samples_teacher") if data is None else as_array(data).astype(float)
     if events is not None:
-        chosen = events[some(len(events), EVENTS, seed)]
+        subset = events[some(len(events), EVENTS, seed)]
         where = "samples of the target" if data is None else "held-out events"
-        content |= _log_probabilities(student, target, chosen, log_z_used, where, arrays)
+        content |= _log_probabilities(student, target, subset, log_z_used, where, arrays)
     if target is not None and log_z_used is not None and "samples_teacher" in arrays:
         log_p, log_q = _log_densities(student, target, arrays["samples_teacher"])
-        gap = _numpy(log_p - log_z_used - log_q)
+        gap = as_array(log_p - log_z_used - log_q)
         error = float(gap.std(ddof=1) / math.sqrt(len(gap)))
         content["divergence"] = {"value": float(gap.mean()), "std_error": error}
     for key in ("samples_teacher", "samples_student"):
         if key in arrays:
             arrays[key] = arrays[key][:SHEET]
     arrays |= _features(target, "teacher") | _features(student, "student")
-    shown = arrays.get("samples_student", arrays.get("samples_teacher"))
-    shape = None if shown is None else image_shape(shown, image)
+    rows = arrays.get("samples_student", arrays.get("samples_teacher"))
+    shape = None if rows is None else image_shape(rows, image)
     if shape is not None:
         content |= {"image": list(shape), "by_column": bool(by_column)}
     content["summary"] = _sentence(content, name if target is None else f"the {name}")
@@ -185,10 +153,10 @@ def _samples(student: Any, target: Target | None, sweeps: int, seed: int) -> Arr
         return {}
     generator = torch.Generator(next(student.parameters()).device).manual_seed(seed)
     count = EVENTS if target is not None else SHEET
-    drawn: Tensor = student.sample(2 * count, generator=generator)
-    arrays = {"samples_student": _numpy(drawn[:count])}
+    samples: Tensor = student.sample(2 * count, generator=generator)
+    arrays = {"samples_student": as_array(samples[:count])}
     if callable(advance := getattr(target, "advance", None)):
-        arrays["samples_teacher"] = _numpy(advance(drawn[count:], sweeps, generator))
+        arrays["samples_teacher"] = as_array(advance(samples[count:], sweeps, generator))
     return arrays
 
 
@@ -201,12 +169,12 @@ def _log_probabilities(
     arrays: Arrays,
 ) -> dict[str, Any]:
     log_p, log_q = _log_densities(student, target, events)
-    own = arrays["log_prob_student"] = _numpy(log_q)
-    held_out = {"events": len(events), "where": where, "student": float(own.mean())}
+    student_logs = arrays["log_prob_student"] = as_array(log_q)
+    held_out = {"events": len(events), "where": where, "student": float(student_logs.mean())}
     if log_p is None:
         return {"held_out": held_out}
-    logs = _numpy(log_p)
-    shift = float((logs - own).mean()) if log_z is None else log_z
+    logs = as_array(log_p)
+    shift = float((logs - student_logs).mean()) if log_z is None else log_z
     arrays["log_prob_teacher"] = logs - shift
     if log_z is not None:
         held_out["teacher"] = float(arrays["log_prob_teacher"].mean())
@@ -229,14 +197,14 @@ def _features(of: object, name: str) -> Arrays:
     support = getattr(of, "support", None)
     if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not isinstance(support, Discrete):
         return {}
-    weights = _numpy(tensor)
+    weights = as_array(tensor)
     order = getattr(of, "order", None)
     if isinstance(order, Tensor) and len(order) == len(weights):  # back to the events' order
-        weights = weights[np.argsort(_numpy(order))]
+        weights = weights[np.argsort(as_array(order))]
     if len(weights) != math.prod(support.shape):
         return {}
     columns = weights.T[np.argsort(-np.linalg.norm(weights, axis=0), kind="stable")]
-    return {f"features_{name}": columns[:FEATURES]}
+    return {f"features_{name}": columns[:100]}
 
 
 def _sentence(content: dict[str, Any], teacher: str) -> str:
@@ -250,16 +218,12 @@ def _sentence(content: dict[str, Any], teacher: str) -> str:
     text += "on average"
     if "teacher" in held_out:
         text += f" ({teacher} itself {held_out['teacher']:.2f})"
-    for z in [each for each in content.get("log_z", []) if each["value"] is not None][:1]:
+    for z in [entry for entry in content.get("log_z", []) if entry["value"] is not None][:1]:
         width = (z["high"] - z["low"]) / 2 if z["high"] is not None else math.inf
         trust = "" if z["trustworthy"] else ", which should not be relied on"
         trust = ", which is unchecked" if z["state"] == "unchecked" else trust
         text += f"; with it, log Z is {z['value']:.3f} ± {width:.3f} (95%, by {z['method']}){trust}"
     return text + "."
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy()
 
 
 def stats(content: Mapping[str, Any]) -> list[Stat]:
@@ -300,13 +264,8 @@ def _log_probability_table(content: Mapping[str, Any]) -> list[Block]:
         name = f"mean log probability of {held_out['events']:,} {held_out['where']}"
         rows.append([name, *logs])
     if divergence:
-        rows.append(
-            [
-                "KL(teacher ‖ student)",
-                "",
-                _with_error_or_dash(divergence["value"], divergence["std_error"]),
-            ]
-        )
+        figure = _with_error_or_dash(divergence["value"], divergence["std_error"])
+        rows.append(["KL(teacher ‖ student)", "", figure])
     return [TableBlock("In nats", ["", *MODELS], rows, sortable=False)] if rows else []
 
 
@@ -316,26 +275,26 @@ def _sample_blocks(drawing: Drawing) -> list[Block]:
     if not drawing.pictures or not names or not (images or len(names) == 2):
         return []
     if images:
-        shown = [drawing.picture(name, pictures.samples, True, model=name) for name in names]
+        sheets = [drawing.picture(name, pictures.samples, True, model=name) for name in names]
     else:
-        shown = [drawing.picture("Samples", pictures.samples)]
+        sheets = [drawing.picture("Samples", pictures.samples)]
     words = (
         "The student's samples are independent and exact. The teacher's are the states of chains "
         "that began at other samples of the student: modes that the student lacks may be missing "
         "there too."
     )
-    return [Prose(words), Gallery("Samples", shown)]
+    return [Prose(words), Gallery("Samples", sheets)]
 
 
 def _feature_blocks(drawing: Drawing) -> list[Block]:
     if not drawing.pictures or not drawing.saved.content.get("image"):
         return []
-    shown = [
+    sheets = [
         drawing.picture(name, pictures.features, True, model=name)
         for name in MODELS
         if f"features_{name}" in drawing.saved.arrays
     ]
-    return [Gallery("Weights of hidden units", shown)] if shown else []
+    return [Gallery("Weights of hidden units", sheets)] if sheets else []
 
 
 def _log_probability_blocks(drawing: Drawing) -> list[Block]:
@@ -352,41 +311,30 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
     blocks: list[Block] = []
     if drawing.pictures and any(map(pictures.has_interval, entries)):
         blocks.append(Gallery("Estimates", [drawing.picture("log Z", pictures.log_z)]))
-    heads = [
-        "estimate",
-        "verdict",
-        "log Z",
-        "95% interval",
-        "lower bound",
-        "upper bound",
-        "seconds",
-    ]
+    heads = ["estimate", "verdict", "log Z", "95% interval", "lower bound", "upper bound"]
     rows = []
-    for each in entries:
-        bounds = [(each.get("bounds") or {}).get(side) for side in ("lower", "upper")]
-        low, high = ("∞" if each[end] is None else f"{each[end]:.4f}" for end in ("low", "high"))
+    for entry in entries:
+        bounds = [(entry.get("bounds") or {}).get(side) for side in ("lower", "upper")]
+        low, high = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
         rows.append([
-            each["name"],
-            _state(each),
-            _with_error_or_dash(each["value"], each["std_error"]),
-            f"{low} … {high}",
-            *(_with_error_or_dash(*(bound or (None, None))) for bound in bounds),
-            f"{each['seconds']:.2f}",
+            entry["name"], _state(entry), _with_error_or_dash(entry["value"], entry["std_error"]),
+            f"{low} … {high}", *(_with_error_or_dash(*(bound or (None, None))) for bound in bounds),
+            f"{entry['seconds']:.2f}",
         ])  # fmt: skip
     note = "± is one standard error. Bounds hold in expectation, each with its own error."
-    blocks.append(TableBlock("Estimates of log Z", heads, rows, True, note, (0, 1)))
-    for each in entries:
-        if each["reasons"]:
-            method, why = NAMES.get(each["method"], each["method"]), "; ".join(each["reasons"])
-            blocks.append(Prose(f"{each['name']} ({method}) is {_state(each)}: {why}."))
-    diagnostics = [each.get("diagnostics") or {} for each in entries]
+    blocks.append(TableBlock("Estimates of log Z", [*heads, "seconds"], rows, True, note, (0, 1)))
+    for entry in entries:
+        if entry["reasons"]:
+            method, why = NAMES.get(entry["method"], entry["method"]), "; ".join(entry["reasons"])
+            blocks.append(Prose(f"{entry['name']} ({method}) is {_state(entry)}: {why}."))
+    diagnostics = [entry.get("diagnostics") or {} for entry in entries]
     titles = {"ess": "effective size", "r_hat": "R̂", "pareto_k": "Pareto k̂", "burn_in": "burn-in"}
     rows = [
         [titles.get(n, n.replace("_", " ")), *(value(e[n]) if n in e else "" for e in diagnostics)]
-        for n in dict.fromkeys(name for each in diagnostics for name in each)
+        for n in dict.fromkeys(name for numbers in diagnostics for name in numbers)
     ]
     if rows:
-        columns = ["diagnostic", *(each["name"] for each in entries)]
+        columns = ["diagnostic", *(entry["name"] for entry in entries)]
         blocks.append(TableBlock("Diagnostics", columns, rows, sortable=False))
     return blocks
 

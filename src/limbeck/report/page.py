@@ -15,6 +15,7 @@ from limbeck.report.blocks import (
     Document,
     Drawing,
     Gallery,
+    Page,
     Prose,
     Section,
     TableBlock,
@@ -28,12 +29,10 @@ from limbeck.storage import Saved, files, read
 
 __all__ = ["document", "write", "write_tour"]
 
-VERBS = {
-    "compress": (compression.stats, compression.sections),
-    "condense": (condensation.stats, condensation.sections),
-    "normalize": (normalization.stats, normalization.sections),
-    "logz": (normalization.stats, normalization.sections),
-}
+REPORTS: dict[str, Any] = {
+    "compress": compression, "condense": condensation, "normalize": normalization,
+    "logz": normalization,
+}  # fmt: skip
 
 
 def write(folder: str | Path) -> Path:
@@ -46,7 +45,7 @@ def write(folder: str | Path) -> Path:
         The path of report.html.
     """
     report = document(read(folder), "p")
-    return _write(Path(folder), [report], report.title)
+    return _write(Path(folder), Page([report], report.title))
 
 
 def write_tour(
@@ -57,42 +56,27 @@ def write_tour(
     title: str = "A tour of limbeck",
     commands: Sequence[str] = (),
 ) -> Path:
-    r"""Write one report on several results, which opens with the findings.
-
-    Arguments:
-        folders: Result folders, in the order of the report.
-        out: The folder to write report.html, report.json and report.md to.
-        findings: The findings, a sentence or two each.
-        title: The page's heading. Default: "A tour of limbeck".
-        commands: Commands to try next, a line each. Default: none.
-    """
+    r"""Write one report on several results, which opens with findings and commands to try next."""
     if isinstance(folders, str | Path) or not folders:
         raise ArgumentError("folders", repr(folders), "one or more result folders, in a list")
     if isinstance(findings, str) or not findings:
         raise ArgumentError("findings", repr(findings), "one or more sentences, in a list")
     if Path(out).is_file():
         raise ArgumentError("out", f"{out}, a file", "a folder, new or there already")
-    reports = [document(read(each), f"p{number}-") for number, each in enumerate(folders, 1)]
-    return _write(Path(out), reports, title, list(map(str, findings)), list(map(str, commands)))
+    reports = [document(read(folder), f"p{number}-") for number, folder in enumerate(folders, 1)]
+    page = Page(reports, title, list(map(str, findings)), list(map(str, commands)))
+    return _write(Path(out), page)
 
 
-def _write(
-    folder: Path,
-    documents: list[Document],
-    title: str,
-    findings: list[str] | None = None,
-    commands: list[str] | None = None,
-) -> Path:
-    page = render(documents, title, findings=findings, commands=commands)
-    text = markdown(documents, title, findings=findings, commands=commands)
+def _write(folder: Path, page: Page) -> Path:
     numbers = {
-        "format": "limbeck-report-1", "title": title, "findings": findings, "commands": commands,
-        "results": [each.to_record() for each in documents],
+        "format": "limbeck-report-1", "title": page.title, "findings": page.findings,
+        "commands": page.commands, "results": [report.to_record() for report in page.documents],
     }  # fmt: skip
     record = json.dumps(numbers, indent=1, ensure_ascii=False) + "\n"
-    files.write_text(folder / "report.json", record)
-    files.write_text(folder / "report.md", text)
-    files.write_text(folder / "report.html", page)
+    texts = {"report.json": record, "report.md": markdown(page), "report.html": render(page)}
+    for name, text in texts.items():
+        files.write_text(folder / name, text)
     return folder / "report.html"
 
 
@@ -104,17 +88,17 @@ def document(saved: Saved, prefix: str = "p") -> Document:
     except LimbeckError:
         drawing = Drawing(saved, prefix, pictures=False)
         notes.append("Pictures are left out: they need matplotlib (pip install 'limbeck[report]').")
-    stats, sections = VERBS[content["verb"]]
+    verb = REPORTS[content["verb"]]
     try:
         parts = [
             Section("Verdicts", [Verdicts(content["verdicts"])] if content["verdicts"] else []),
             _models(content),
-            *sections(drawing),
+            *verb.sections(drawing),
             _learning(drawing),
             Section("Notes", [Prose(str(note)) for note in notes]),
             *_circumstances(content),
         ]
-        figures = stats(content)
+        figures = verb.stats(content)
     except (LookupError, TypeError, AttributeError) as error:
         received = f"a result of {content['verb']} that lacks something ({error!r})"
         raise ArgumentError("folder", received, "one that limbeck wrote") from error
@@ -126,11 +110,11 @@ def document(saved: Saved, prefix: str = "p") -> Document:
 
 def _models(content: Mapping[str, Any]) -> Section:
     r"""The models with their sizes, and how the student was trained."""
+    unknown = {"teacher": "unknown"}
     rows = [
-        [each["role"], str(each["name"]), value(each.get("parameters")),
-         size_in_words(each["bytes"]) if each.get("bytes")
-         else "unknown" if each["role"] == "teacher" else "–"]
-        for each in content["models"]
+        [model["role"], str(model["name"]), value(model.get("parameters")),
+         size_in_words(model["bytes"]) if model.get("bytes") else unknown.get(model["role"], "–")]
+        for model in content["models"]
     ]  # fmt: skip
     titles = {"task": "task", "student": "student", "asked at": "inputs", "loss": "loss",
               "steps done": "steps", "stopped": "stopped"}  # fmt: skip
@@ -146,17 +130,17 @@ def _learning(drawing: Drawing) -> Section:
     section, history = Section("How it learned", []), drawing.saved.content["history"]
     names = [name for name in history if name not in NOT_MEASURES]
     if drawing.pictures and names and len(history.get("step") or ()) > 1:
-        shown = [drawing.picture("Loss", pictures.learning)]
-        others = [name for name in names if name not in shown[0].alt][:2]
-        shown += [drawing.picture(name, pictures.measures, name=name) for name in others]
+        curves = [drawing.picture("Loss", pictures.learning)]
+        others = [name for name in names if name not in curves[0].alt][:2]
+        curves += [drawing.picture(name, pictures.measures, name=name) for name in others]
         note = "A curve that still falls at its end would gain from more steps."
-        section.blocks.append(Gallery("Learning curves", shown, note=note))
+        section.blocks.append(Gallery("Learning curves", curves, note=note))
     return section
 
 
 def _circumstances(content: Mapping[str, Any]) -> list[Section]:
     r"""Settings, hardware and versions, and the command that repeats the run."""
-    settings = [[str(n).replace("_", " "), value(each)] for n, each in content["settings"].items()]
+    settings = [[str(n).replace("_", " "), value(v)] for n, v in content["settings"].items()]
     order = ("hardware", "device", "limbeck", "torch", "python", "date")
     titles = {"torch": "PyTorch", "python": "Python"}
     environment = content["circumstances"]

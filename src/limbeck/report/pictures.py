@@ -18,13 +18,7 @@ from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.report import plots
 from limbeck.report.canvas import COLOURS, INK, MUTED, axes_for
-from limbeck.report.fidelity_plots import (
-    calibration,
-    disagreement,
-    learning,
-    measures,
-    subgroups,
-)
+from limbeck.report.fidelity_plots import calibration, disagreement, learning, measures, subgroups
 from limbeck.storage import Saved, as_saved
 
 if TYPE_CHECKING:
@@ -32,26 +26,12 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 __all__ = [
-    "calibration",
-    "curve",
-    "difference",
-    "disagreement",
-    "features",
-    "learning",
-    "log_probabilities",
-    "log_z",
-    "measures",
-    "samples",
-    "subgroups",
-    "surface",
-    "weights",
-]
+    "calibration", "curve", "difference", "disagreement", "features", "learning",
+    "log_probabilities", "log_z", "measures", "samples", "subgroups", "surface", "weights",
+]  # fmt: skip
 
 MODELS = ("teacher", "student")
 PREDICTORS = {"teacher": "average of all draws", "student": "student"}
-SHEET = 36
-r"""Most images on a sheet."""
-
 Result = Saved | str | Path
 
 
@@ -64,10 +44,10 @@ def weights(saved: Result, ax: Axes | None = None, *, pair: tuple[int, int] = (0
         pair: Two coordinates of a draw. Default: (0, 1).
     """
     result = as_saved(saved)
-    own = _array(result, "pseudo_draws", "a bag of pseudo-draws", "condense")
-    dim = own.shape[1]
+    bag = _array(result, "pseudo_draws", "a bag of pseudo-draws", "condense")
+    dim = bag.shape[1]
     expected = f"two numbers from 0 to {dim - 1}"
-    one, two = (whole_number("pair", each, expected, 0) for each in pair)
+    one, two = (whole_number("pair", number, expected, 0) for number in pair)
     if dim < 2 or max(one, two) >= dim:
         raise ArgumentError("pair", pair, expected)
     share, draws = result.arrays["pseudo_weights"], result.arrays.get("draws")
@@ -78,17 +58,17 @@ def weights(saved: Result, ax: Axes | None = None, *, pair: tuple[int, int] = (0
                 label=f"{len(draws):,} draws", rasterized=True,
             )  # fmt: skip
         ax.scatter(
-            own[:, one], own[:, two], s=300 * share / max(share.max(), 1e-12) / 3 + 10,
+            bag[:, one], bag[:, two], s=300 * share / max(share.max(), 1e-12) / 3 + 10,
             color=COLOURS[1], edgecolor="white", linewidth=0.6, zorder=3,
-            label=f"{len(own)} pseudo-draws",
+            label=f"{len(bag)} pseudo-draws",
         )  # fmt: skip
         names = coordinate_names(result)
         ax.set(xlabel=names[one], ylabel=names[two])
         _legend_above(ax)
         ax.set_label(
-            f"The student's {len(own)} pseudo-draws among {0 if draws is None else len(draws):,} "
+            f"The student's {len(bag)} pseudo-draws among {0 if draws is None else len(draws):,} "
             f"draws of the posterior, coordinates {one} and {two} of each; their weighted means "
-            f"are ({share @ own[:, one]:.3g}, {share @ own[:, two]:.3g})."
+            f"are ({share @ bag[:, one]:.3g}, {share @ bag[:, two]:.3g})."
         )
     return ax
 
@@ -112,12 +92,12 @@ def surface(
         output: The class or output. Default: 0.
     """
     result = as_saved(saved)
-    _check_model(model)
     values, density = _surface(result, model, output), bool(result.content.get("density"))
-    both = [result.arrays[f"surface_{each}"] for each in MODELS]
-    low, high = min(each.min() for each in both), max(each.max() for each in both)
+    both = [result.arrays[f"surface_{name}"] for name in MODELS]
+    low, high = min(array.min() for array in both), max(array.max() for array in both)
     probability = not density and low >= 0 and high <= 1
-    label = "density" if density else "probability" if probability else "mean"
+    label = "density" if density else "mean"
+    label = "probability" if probability else label
     x, y = result.arrays["surface_x"], result.arrays["surface_y"]
     with axes_for(ax, (4.0, 3.6)) as ax:
         ends = (0.0, 1.0) if probability else (low, high)
@@ -156,7 +136,7 @@ def curve(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axes:
     result = as_saved(saved)
     x = _array(result, "curve_x", "curves", "condense")
     _check_output(output, len(result.arrays["curve_student"]))
-    teacher, student = (result.arrays[f"curve_{each}"][output] for each in MODELS)
+    teacher, student = (result.arrays[f"curve_{name}"][output] for name in MODELS)
     density = bool(result.content.get("density"))
     with axes_for(ax, (4.8, 3.2)) as ax:
         ax.plot(x, teacher, color=MUTED, linewidth=4, alpha=0.6, label=PREDICTORS["teacher"])
@@ -174,8 +154,7 @@ def curve(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axes:
 
 
 def _surface(saved: Saved, model: str, output: int) -> np.ndarray:
-    _array(saved, "surface_x", "surfaces", "condense")
-    surfaces = saved.arrays[f"surface_{model}"]
+    surfaces = _model_array(saved, "surface", model, "surfaces", "condense")
     _check_output(output, len(surfaces))
     return surfaces[output]
 
@@ -217,17 +196,11 @@ def samples(saved: Result, ax: Axes | None = None, *, model: str = "student") ->
         model: "teacher" or "student"; for images. Default: "student".
     """
     result = as_saved(saved)
-    _check_model(model)
-    rows = _array(result, f"samples_{model}", "samples", "normalize")
+    rows = _model_array(result, "samples", model, "samples", "normalize")
     if result.content.get("image"):
         return _sheet(result, ax, rows, model, "samples", signed=False)
-    teacher, student = (
-        _array(result, f"samples_{each}", "samples of both", "normalize").reshape(
-            -1, math.prod(rows.shape[1:])
-        )
-        for each in MODELS
-    )
-    names = (model_name(result, "teacher"), model_name(result, "student"))
+    names, (teacher, student) = _both(result, "samples")
+    teacher, student = (array.reshape(len(array), -1) for array in (teacher, student))
     draw = {1: _histograms, 2: _scatter}.get(teacher.shape[1], _means)
     with axes_for(ax, (4.2, 3.6)) as ax:
         ax.set_label(draw(ax, teacher, student, names))
@@ -237,8 +210,7 @@ def samples(saved: Result, ax: Axes | None = None, *, model: str = "student") ->
 def features(saved: Result, ax: Axes | None = None, *, model: str = "student") -> Axes:
     r"""Weights of hidden units as a sheet of images, those of greatest norm first."""
     result = as_saved(saved)
-    _check_model(model)
-    rows = _array(result, f"features_{model}", "features", "normalize")
+    rows = _model_array(result, "features", model, "features", "normalize")
     if not result.content.get("image"):
         raise ArgumentError("saved", "a result without images", "one whose events are images")
     return _sheet(result, ax, rows, model, "features", signed=True)
@@ -248,12 +220,13 @@ def _sheet(
     saved: Saved, ax: Axes | None, rows: np.ndarray, model: str, what: str, *, signed: bool
 ) -> Axes:
     height, width = saved.content["image"]
-    count = min(len(rows), SHEET)
+    rows = rows[:36]
+    count = len(rows)
     across = math.ceil(math.sqrt(count))
     down = math.ceil(count / across)
     with axes_for(ax, (3.4, 0.3 + 3.4 * height * down / (width * across))) as ax:
         text = plots.images(
-            ax, rows[:SHEET].reshape(count, -1), shape=(height, width),
+            ax, rows.reshape(count, -1), shape=(height, width),
             by_column=bool(saved.content.get("by_column")), signed=signed, what=what,
         )  # fmt: skip
         name = model_name(saved, model)
@@ -283,8 +256,9 @@ def _scatter(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[st
         )  # fmt: skip
     ax.set(xlabel="first variable", ylabel="second variable")
     _legend_above(ax)
-    counts = f"{len(teacher)} of the teacher, {len(student)} of the student"
-    return f"Samples of two variables: {counts}."
+    return (
+        f"Samples of two variables: {len(teacher)} of the teacher, {len(student)} of the student."
+    )
 
 
 def _means(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[str, str]) -> str:
@@ -303,11 +277,7 @@ def _means(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[str,
 def log_probabilities(saved: Result, ax: Axes | None = None) -> Axes:
     r"""Log probabilities of the same events by teacher and student, sorted by the teacher's."""
     result = as_saved(saved)
-    teacher, student = (
-        _array(result, f"log_prob_{each}", "log probabilities of both", "normalize")
-        for each in MODELS
-    )
-    names = (model_name(result, "teacher"), model_name(result, "student"))
+    names, (teacher, student) = _both(result, "log_prob", "log probabilities")
     where = (result.content.get("held_out") or {}).get("where", "events")
     with axes_for(ax, (4.8, 3.3)) as ax:
         text = plots.sorted_log_probabilities(ax, teacher.tolist(), student.tolist(), names=names)
@@ -321,12 +291,12 @@ def log_probabilities(saved: Result, ax: Axes | None = None) -> Axes:
 def log_z(saved: Result, ax: Axes | None = None) -> Axes:
     r"""Estimates of log Z below one another, with the exact value where it is known."""
     result = as_saved(saved)
-    entries = [each for each in result.content.get("log_z", []) if has_interval(each)]
+    entries = [entry for entry in result.content.get("log_z", []) if has_interval(entry)]
     if not entries:
         raise ArgumentError("saved", "a result without log Z", "one with estimates of it")
     exact = result.content.get("exact")
     with axes_for(ax, (4.8, 1.3 + 0.36 * len(entries))) as ax:
-        text = plots.intervals(ax, {each["name"]: each for each in entries})
+        text = plots.intervals(ax, {entry["name"]: entry for entry in entries})
         ax.locator_params(axis="x", nbins=6)
         if exact is not None:
             label = f"exact {exact:.4f}"
@@ -353,9 +323,18 @@ def _array(saved: Saved, name: str, what: str, verb: str) -> np.ndarray:
     return saved.arrays[name]
 
 
-def _check_model(model: str) -> None:
+def _model_array(saved: Saved, name: str, model: str, what: str, verb: str) -> np.ndarray:
     if model not in MODELS:
         raise ArgumentError.unknown("model", model, MODELS)
+    return _array(saved, f"{name}_{model}", what, verb)
+
+
+def _both(
+    saved: Saved, name: str, what: str = "samples"
+) -> tuple[tuple[str, str], list[np.ndarray]]:
+    r"""The names of teacher and student, and an array of each."""
+    arrays = [_array(saved, f"{name}_{model}", f"{what} of both", "normalize") for model in MODELS]
+    return (model_name(saved, "teacher"), model_name(saved, "student")), arrays
 
 
 def _check_output(output: int, count: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -22,29 +22,12 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 __all__ = [
-    "Kept",
-    "classes",
-    "density",
-    "ellipses",
-    "falls",
-    "images",
-    "intervals",
-    "mosaic",
-    "numbers",
-    "picture",
-    "progress",
-    "sorted_log_probabilities",
-    "surface",
-    "weights",
-]
+    "Kept", "classes", "density", "ellipses", "falls", "images", "intervals", "mosaic", "numbers",
+    "picture", "progress", "sorted_log_probabilities", "surface", "weights",
+]  # fmt: skip
 
-Numbers = str | Sequence[Any] | np.ndarray | Tensor
-r"""Numbers as an array, as lists, or as one string with spaces between them."""
-
-Curve = tuple[Sequence[float], Sequence[float]]
-r"""Numbers along the horizontal axis, and along the vertical one."""
-
-Entry = TypeVar("Entry")
+Numbers = str | Sequence[Any] | np.ndarray | Tensor  # a string has spaces between its numbers
+Curve = tuple[Sequence[float], Sequence[float]]  # along the horizontal and the vertical axis
 
 
 def progress(
@@ -62,7 +45,9 @@ def progress(
         label: What the values are, with their unit. Default: "test log probability (nats)".
         reference: Name and value of a horizontal line. Default: None.
     """
-    for number, (name, curve) in enumerate(_not_empty(curves).items()):
+    if not curves:
+        raise ArgumentError("curves", "nothing to draw", "one or more, by name")
+    for number, (name, curve) in enumerate(curves.items()):
         x, y = (_vector(name, part) for part in curve)
         if len(x) != len(y):
             raise ArgumentError(name, f"{len(x)} and {len(y)} numbers", "as many of each")
@@ -149,7 +134,9 @@ def intervals(
         axes.axvline(middle, color=COLOURS[4], linewidth=1)
         band = f" The band is {name}: {middle:.2f} ({low:.2f} to {high:.2f})."
     texts, states = [], set[str]()
-    for row, (name, estimate) in enumerate(_not_empty(estimates).items()):
+    if not estimates:
+        raise ArgumentError("curves", "nothing to draw", "one or more, by name")
+    for row, (name, estimate) in enumerate(estimates.items()):
         value, half = float(estimate["value"]), 3 * float(estimate["std_error"])
         trusted = bool(estimate.get("trustworthy", True))
         colour = COLOURS[0] if trusted else COLOURS[1]
@@ -218,24 +205,23 @@ def mosaic(
     values = np.asarray(rows, dtype=float)
     height, width = shape
     if values.ndim != 2 or not len(values) or values.shape[1] != height * width:
-        expected = f"shape (n, {height * width}), n from 1"
-        raise ArgumentError("rows", f"shape {values.shape}", expected)
+        raise ArgumentError(
+            "rows", f"shape {values.shape}", f"shape (n, {height * width}), n from 1"
+        )
     if signed:
         largest = np.abs(values).max(1, keepdims=True)
         values = values / np.where(largest > 0, largest, 1)
+    tiles = values.reshape(-1, height, width)
     if by_column:
         tiles = values.reshape(-1, width, height).transpose(0, 2, 1)
-    else:
-        tiles = values.reshape(-1, height, width)
     across = int(np.ceil(np.sqrt(len(tiles))))
     if columns is not None:
         across = whole_number("columns", columns, "a whole number from 1", least=1)
     down = -(-len(tiles) // across)
-    sheet = np.full((down * (height + 1) - 1, across * (width + 1) - 1), np.nan)
-    for number, tile in enumerate(tiles):
-        y, x = number // across * (height + 1), number % across * (width + 1)
-        sheet[y : y + height, x : x + width] = tile
-    return sheet
+    cells = np.full((down * across, height + 1, width + 1), np.nan)
+    cells[: len(tiles), :height, :width] = tiles
+    sheet = cells.reshape(down, across, height + 1, width + 1).swapaxes(1, 2)
+    return sheet.reshape(down * (height + 1), -1)[:-1, :-1]
 
 
 def numbers(packed: Numbers, width: int | None = None) -> np.ndarray:
@@ -286,22 +272,14 @@ def classes(axes: Axes, points: Numbers, labels: Numbers) -> None:
     r"""Points (n, 2) of two classes: label 1 as discs, label 0 as squares."""
     x, y = numbers(points, 2), np.asarray(labels)
     for label, mark, colour in ((1, "o", COLOURS[1]), (0, "s", COLOURS[0])):
-        own = x[y == label]
         axes.plot(
-            own[:, 0], own[:, 1], mark, color=colour, markeredgecolor="white",
-            markeredgewidth=0.5, markersize=4, label=f"y = {label}",
+            *x[y == label].T, mark, color=colour, markeredgecolor="white", markeredgewidth=0.5,
+            markersize=4, label=f"y = {label}",
         )  # fmt: skip
 
 
 def density(axes: Axes, across: Numbers, up: Numbers, values: Numbers) -> None:
-    r"""A density over two variables, in grey, with lines at 1, 10 and 50% of its maximum.
-
-    Arguments:
-        axes: Where to draw.
-        across: Coordinates along the horizontal direction, (m,).
-        up: Coordinates along the vertical direction, (n,).
-        values: The density (m, n), up to a constant.
-    """
+    r"""A density over two variables (m, n), with lines at 1, 10 and 50% of its maximum."""
     x, y = numbers(across), numbers(up)
     heights = numbers(values).reshape(len(x), len(y)).T
     # logarithms are smooth where a density falls steeply, and so are the lines between points
@@ -315,11 +293,9 @@ def density(axes: Axes, across: Numbers, up: Numbers, values: Numbers) -> None:
 
 def weights(axes: Axes, draws: Numbers, share: Numbers) -> None:
     r"""Trained draws (k, 2) as discs, whose areas are their shares (k,)."""
-    at = numbers(draws, 2)
-    axes.scatter(
-        at[:, 0], at[:, 1], s=240 * numbers(share) + 4, color=COLOURS[1], edgecolor="white",
-        linewidth=0.5, zorder=3,
-    )  # fmt: skip
+    x, y = numbers(draws, 2).T
+    size = 240 * numbers(share) + 4
+    axes.scatter(x, y, s=size, color=COLOURS[1], edgecolor="white", linewidth=0.5, zorder=3)
 
 
 def ellipses(axes: Axes, mean: Numbers, covariance: Numbers) -> None:
@@ -334,42 +310,24 @@ def ellipses(axes: Axes, mean: Numbers, covariance: Numbers) -> None:
 
 
 class Kept(NamedTuple):
-    r"""An approximation of a posterior over two weights, and its predictions.
+    r"""An approximation of a posterior over two weights, and its predictions."""
 
-    Attributes:
-        surface: Probabilities (m, m) on a square, the first index along the horizontal direction.
-        error: Mean absolute difference from the predictions of all draws; None for all draws.
-        draws: Draws (k, 2) of the weights; None where there is a Gaussian.
-        share: The weight of each draw, (k,); None where all have the same.
-        gaussian: A mean (2,) and a covariance (2, 2).
-    """
-
-    surface: Numbers
-    error: float | None = None
-    draws: Numbers | None = None
-    share: Numbers | None = None
-    gaussian: tuple[Numbers, Numbers] | None = None
+    surface: Numbers  # probabilities (m, m), the first index along the horizontal direction
+    error: float | None = None  # mean difference from the predictions of all draws
+    draws: Numbers | None = None  # (k, 2)
+    share: Numbers | None = None  # their weights (k,), if they differ
+    gaussian: tuple[Numbers, Numbers] | None = None  # a mean (2,) and a covariance (2, 2)
 
 
 def picture(
     ways: Mapping[str, Kept],
-    points: Numbers,
-    labels: Numbers,
-    side: Numbers,
-    posterior: tuple[Numbers, Numbers, Numbers],
+    points: Numbers,  # (n, 2)
+    labels: Numbers,  # (n,), 0 or 1
+    side: Numbers,  # coordinates (m,) along both directions of the surfaces
+    posterior: tuple[Numbers, Numbers, Numbers],  # coordinates (p,) and (q,), density (p, q)
     path: str | Path,
 ) -> str:
-    r"""Draw approximations of a posterior side by side, and return a description.
-
-    Arguments:
-        ways: Approximations by name, in the order of the columns.
-        points: The observations' inputs (n, 2).
-        labels: Their labels (n,), 0 or 1.
-        side: Coordinates along both directions of the surfaces, (m,).
-        posterior: Coordinates along both directions of the weights, (p,) and (q,), and the
-            density (p, q) there.
-        path: The file to write.
-    """
+    r"""Draw approximations of a posterior side by side, and return a description."""
     texts = []
     with canvas(2, len(ways), (2.4, 2.4)) as (figure, axes):
         for (name, way), above, below in zip(ways.items(), axes[0], axes[1], strict=True):
@@ -379,8 +337,7 @@ def picture(
             elif way.draws is not None and way.share is not None:
                 weights(above, way.draws, way.share)
             elif way.draws is not None:
-                at = numbers(way.draws, 2)
-                above.plot(at[:, 0], at[:, 1], ".", color=COLOURS[0], markersize=1)
+                above.plot(*numbers(way.draws, 2).T, ".", color=COLOURS[0], markersize=1)
             x, y = (numbers(part)[[0, -1]] for part in posterior[:2])
             above.set(title=name, xlim=x, ylim=y, xlabel="$w_1$", aspect="equal")
             image = surface(below, side, way.surface)
@@ -397,12 +354,6 @@ def picture(
         )
         save(figure, path, alt)
     return alt
-
-
-def _not_empty(entries: Mapping[str, Entry]) -> Mapping[str, Entry]:
-    if not entries:
-        raise ArgumentError("curves", "nothing to draw", "one or more, by name")
-    return entries
 
 
 def _vector(argument: str, values: Sequence[float]) -> np.ndarray:

@@ -32,11 +32,8 @@ from limbeck.storage import FORMAT, VERBS
 __all__ = ["described"]
 
 RECORDS: dict[str, Callable[..., tuple[dict[str, Any], Arrays]]] = {
-    "compress": compressed,
-    "condense": condensed,
-    "normalize": normalized,
-    "logz": estimated,
-}
+    "compress": compressed, "condense": condensed, "normalize": normalized, "logz": estimated,
+}  # fmt: skip
 
 
 def described(
@@ -67,25 +64,25 @@ def described(
     """
     if verb not in VERBS:
         raise ArgumentError.unknown("verb", verb, VERBS)
-    own, arrays = RECORDS[verb](result, **evidence)
-    own_settings, own_title = own.pop("settings", {}), own.pop("title")
+    record, arrays = RECORDS[verb](result, **evidence)
+    run_settings, default_title = record.pop("settings", {}), record.pop("title")
     if seed is None:
-        seed = own_settings.get("seed", getattr(result, "seed", None))
+        seed = run_settings.get("seed", getattr(result, "seed", None))
     if seed is not None:
         seed = whole_number("seed", seed, "a whole number from 0", 0)
     content = {
         "format": FORMAT,
         "verb": verb,
-        "title": own_title if title is None else title,
-        "summary": own.pop("summary"),
+        "title": default_title if title is None else title,
+        "summary": record.pop("summary"),
         "command": command,
-        "circumstances": environment(own.pop("device", "cpu")),
+        "circumstances": environment(record.pop("device", "cpu")),
         "seed": seed,
-        "seconds": own.pop("seconds"),
-        "settings": {**(settings or {}), **own_settings},
-        "models": own.pop("models", []),
-        "history": own.pop("history", {}),
-        "verdicts": [*own.pop("verdicts", []), *verdicts],
-        "notes": [*own.pop("notes", []), *notes],
+        "seconds": record.pop("seconds"),
+        "settings": {**(settings or {}), **run_settings},
+        "models": record.pop("models", []),
+        "history": record.pop("history", {}),
+        "verdicts": [*record.pop("verdicts", []), *verdicts],
+        "notes": [*record.pop("notes", []), *notes],
     }
-    return {**content, **own}, arrays
+    return {**content, **record}, arrays

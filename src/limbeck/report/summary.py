@@ -18,10 +18,7 @@ __all__ = ["as_array", "device_of", "image_shape", "model", "named_network", "re
            "story", "verdict"]  # fmt: skip
 
 Arrays = dict[str, np.ndarray]
-r"""Arrays of a result folder, by name."""
-
-ImageShape = tuple[int, int] | list[int] | str | None
-r"""Height and width of images, None for no images, or "auto"."""
+ImageShape = tuple[int, int] | list[int] | str | None  # height and width, None, or "auto"
 
 
 def verdict(name: str, held: bool, words: str) -> Verdict:
@@ -43,14 +40,6 @@ def required(
     reason: str = "it could not be computed",
 ) -> Verdict:
     r"""The verdict on a requirement: that a figure is at least, or at most, some number.
-
-    Arguments:
-        name: The figure's name.
-        value: The figure; None or not finite where it could not be computed, which fails.
-        bound: The bound.
-        most: Whether the bound is an upper one. Default: False.
-        title: The figure's title. Default: None, its name.
-        reason: Why there is no value, if there is none. Default: "it could not be computed".
 
     >>> required("agreement", 0.97, 0.98)["words"]
     'agreement is 0.97, below the 0.98 that was required'
@@ -91,14 +80,7 @@ def story(result: Result) -> dict[str, Any]:
 
 
 def model(name: str, role: str, of: object = None, cost: Cost | None = None) -> dict[str, Any]:
-    r"""The record of a model: name, role, parameters, bytes.
-
-    Arguments:
-        name: The model's name.
-        role: "teacher", "student" or "labels alone".
-        of: The model, which is measured. Default: None.
-        cost: Its cost, if it is known. Default: None.
-    """
+    r"""The record of a model, with its cost if that is known; else the model `of` is measured."""
     record: dict[str, Any] = {"name": name, "role": role, "parameters": None, "bytes": None}
     if cost is not None:
         latency = {str(size): seconds for size, seconds in cost.latency.items()}
@@ -119,31 +101,25 @@ def named_network(module: object) -> str:
 
 def device_of(module: object) -> str:
     r"""The device of a module's parameters."""
-    own = getattr(module, "parameters", None)
-    first = next(iter(own()), None) if callable(own) else None
+    parameters = getattr(module, "parameters", None)
+    first = next(iter(parameters()), None) if callable(parameters) else None
     return "cpu" if first is None else str(first.device)
 
 
 def image_shape(rows: np.ndarray, image: ImageShape = "auto") -> tuple[int, int] | None:
     r"""Height and width of rows that are images, or None.
 
-    Arguments:
-        rows: (n, height, width), (n, 1, height, width), or flat (n, d).
-        image: (height, width), None, or "auto", which takes flat rows of at least 8 × 8 numbers,
-            none below zero, for square images. Default: "auto".
+    "auto" takes flat rows of at least 8 × 8 numbers, none below zero, for square images.
 
-    >>> (
-    ...     image_shape(np.zeros((5, 64))),
-    ...     image_shape(np.zeros((5, 3))),
-    ...     image_shape(np.zeros((2, 4, 6))),
-    ... )
-    ((8, 8), None, (4, 6))
+    >>> image_shape(np.zeros((5, 64))), image_shape(np.zeros((2, 1, 4, 6)))
+    ((8, 8), (4, 6))
     """
     shape = rows.shape[1:]
     size = math.prod(shape)
+    if image is None:
+        return None
     if not isinstance(image, str):
-        fits = image is not None and math.prod(image) == size
-        return (int(image[0]), int(image[1])) if image is not None and fits else None
+        return (int(image[0]), int(image[1])) if math.prod(image) == size else None
     if rows.dtype.kind not in "biuf" or not len(rows):
         return None
     if len(shape) == 2 or (len(shape) == 3 and shape[0] == 1):

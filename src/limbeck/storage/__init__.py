@@ -1,7 +1,6 @@
 r"""Result folders: `result.json` holds the content, `arrays.npz` the arrays that pictures need.
 
-Both are plain: JSON, and arrays of numbers without pickles. Each file is written completely or not
-at all, `result.json` last, so that a folder which has one is complete.
+Files are written completely or not at all, `result.json` last: a folder that has it is complete.
 """
 
 from __future__ import annotations
@@ -24,20 +23,10 @@ FORMAT = "limbeck-result-1"
 VERBS = ("compress", "condense", "normalize", "logz")
 CONTENT, ARRAYS = "result.json", "arrays.npz"
 
-EMPTY: dict[str, Any] = {
-    "title": "",
-    "command": "",
-    "summary": "",
-    "circumstances": {},
-    "seed": None,
-    "seconds": None,
-    "settings": {},
-    "models": [],
-    "history": {},
-    "verdicts": [],
-    "notes": [],
-}
-r"""The fields of every result, with their defaults."""
+EMPTY: dict[str, Any] = {  # the fields of every result, with their defaults
+    "title": "", "command": "", "summary": "", "circumstances": {}, "seed": None, "seconds": None,
+    "settings": {}, "models": [], "history": {}, "verdicts": [], "notes": [],
+}  # fmt: skip
 
 
 class Saved(NamedTuple):
@@ -53,9 +42,7 @@ class Saved(NamedTuple):
 
 
 def write(
-    folder: str | Path,
-    content: Mapping[str, Any],
-    arrays: Mapping[str, object] | None = None,
+    folder: str | Path, content: Mapping[str, Any], arrays: Mapping[str, object] | None = None
 ) -> Path:
     r"""Write a result; numbers that are not finite become null.
 
@@ -85,7 +72,9 @@ def read(folder: str | Path) -> Saved:
     if not path.is_file():
         if (folder / "UNFINISHED").exists():
             received = f"{folder}, whose run is not finished"
-            raise ArgumentError("folder", received, f"{expected}; the same command again goes on")
+            raise ArgumentError(
+                "folder", received, f"{expected}; run the same command again to continue"
+            )
         raise ArgumentError("folder", f"{folder}, without {CONTENT}", expected)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -107,8 +96,8 @@ def as_saved(saved: object) -> Saved:
         return read(saved)
     if isinstance(saved, Saved):
         return saved
-    received = f"a {type(saved).__name__}"
-    raise ArgumentError("saved", received, "a saved result, as limbeck.storage.read gives it")
+    expected = "a saved result, as limbeck.storage.read gives it"
+    raise ArgumentError("saved", f"a {type(saved).__name__}", expected)
 
 
 def check_content(content: object, folder: str | Path) -> dict[str, Any]:
@@ -123,8 +112,7 @@ def check_content(content: object, folder: str | Path) -> dict[str, Any]:
     types: dict[type, str] = {dict: "names and values", list: "a list", str: "words"}
     for name, default in EMPTY.items():
         if default is not None and not isinstance(content[name], type(default)):
-            received = f"a {type(content[name]).__name__}"
-            raise ArgumentError(name, received, types[type(default)])
+            raise ArgumentError(name, f"a {type(content[name]).__name__}", types[type(default)])
     return content
 
 

@@ -20,22 +20,11 @@ from torch import Tensor, nn
 from limbeck.errors import CheckpointError
 
 __all__ = [
-    "FILE",
-    "check_folder",
-    "copy_into",
-    "differences",
-    "load_weights",
-    "plain",
-    "read",
-    "read_tensors",
-    "replacing",
-    "under",
-    "write",
-    "write_text",
-]
+    "FILE", "check_folder", "copy_into", "differences", "load_weights", "plain", "read",
+    "read_tensors", "replacing", "under", "write", "write_text",
+]  # fmt: skip
 
-FILE = "checkpoint.safetensors"
-FORMAT = "limbeck-checkpoint-1"
+FILE, FORMAT = "checkpoint.safetensors", "limbeck-checkpoint-1"
 
 
 def check_folder(folder: Path) -> None:
@@ -68,10 +57,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[str]:
-    r"""A temporary file's name; it replaces `path` once it is complete and on the disk.
-
-    A full disk or a crash leaves the old file as it was.
-    """
+    r"""A temporary file's name; it replaces `path` once it is complete and on the disk."""
     temporary = _temporary(path)
     try:
         yield temporary
@@ -161,14 +147,12 @@ def copy_into(places: dict[str, Tensor], tensors: dict[str, Tensor], path: Path)
 
 
 def load_weights(student: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    r"""Copy a file's weights into a module; refuse parameters that are not finite.
-
-    Buffers may be infinite, as thresholds and masks are, but not NaN.
-    """
+    r"""Copy a file's weights into a module; refuse parameters that are not finite."""
     parameters = {name for name, _ in student.named_parameters()}
     for name, tensor in tensors.items():
         if not (tensor.is_floating_point() or tensor.is_complex()):
             continue
+        # buffers may be infinite, as thresholds and masks are, but not NaN
         bad = ~tensor.isfinite() if name in parameters else tensor.isnan()
         if count := int(bad.sum()):
             raise CheckpointError(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, rename_argument
 from limbeck.teachers.base import Opaque
 from limbeck.teachers.fingerprints import digest
 from limbeck.teachers.keys import as_rows, count, select
@@ -66,25 +65,6 @@ def first_rows(X: object, reason: str, most: int = 16) -> Any:
         received = "None" if X is None else "no rows"
         raise ArgumentError("X", received, f"a few rows, to see {reason}")
     return select(rows, np.arange(min(most, count(rows))))
-
-
-@contextmanager
-def rename_argument(inside: str, outside: str) -> Iterator[None]:
-    r"""Errors about one argument, or about a part of it such as df['age'], as about another.
-
-    >>> with rename_argument("df", "X"):
-    ...     raise ArgumentError("df['age']", "infinity", "finite numbers")
-    Traceback (most recent call last):
-    ...
-    limbeck.errors.ArgumentError: X['age']: expected finite numbers, got infinity
-    """
-    try:
-        yield
-    except ArgumentError as error:
-        name, rest = error.argument[: len(inside)], error.argument[len(inside) :]
-        if inside == outside or name != inside or rest[:1] not in ("", "["):
-            raise
-        raise ArgumentError(outside + rest, error.received, error.expected) from error
 
 
 class ModelFile(NamedTuple):
