@@ -72,14 +72,7 @@ class Training:
         arguments: Iterable[str] = (),
         **defaults: Any,
     ) -> Training:
-        r"""The settings among a verb's further keyword arguments.
-
-        Arguments:
-            options: The keyword arguments that the verb does not name itself.
-            decided: Settings that the verb decides, and that are refused here.
-            arguments: The verb's own arguments, which a misspelt name may have meant.
-            defaults: Settings where the verb's defaults are not those of `limbeck.distill`.
-        """
+        r"""The settings among a verb's further keyword arguments, with the verb's defaults."""
         refuse_unknown(options, decided, arguments)
         return cls(**{**defaults, **options})
 
@@ -88,12 +81,11 @@ class Training:
         if self.preset not in PRESETS:
             raise ArgumentError.unknown("preset", self.preset, PRESETS)
         numbers: dict[str, Any] = {"steps": whole("steps", self.steps)}
-        for name in ("batch_size", "every", "patience", "checkpoint_every"):
-            value = getattr(self, name)
-            if name == "batch_size" and isinstance(value, str) and value == "auto":
-                continue
-            if value is not None or name == "batch_size":
-                numbers[name] = whole(name, value)
+        if not (isinstance(self.batch_size, str) and self.batch_size == "auto"):
+            numbers["batch_size"] = whole("batch_size", self.batch_size)
+        for name in ("every", "patience", "checkpoint_every"):
+            if getattr(self, name) is not None:
+                numbers[name] = whole(name, getattr(self, name))
         numbers["seed"] = whole_number("seed", self.seed, "a whole number")
         if self.patience is not None and self.held_out is None:
             expected = "held-out inputs, since patience watches the loss on them"
@@ -107,19 +99,15 @@ class Training:
             raise ArgumentError("metrics", repr(metrics), "a dict of functions of the student")
         for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out"}:
             raise ArgumentError("metrics", repr(name), "names that the history does not use itself")
-        callbacks = () if self.callbacks is None else as_callbacks(self.callbacks)
-        return replace(self, callbacks=callbacks, **numbers)
+        return replace(self, callbacks=as_callbacks(self.callbacks), **numbers)
 
 
 def refuse_unknown(
     options: Iterable[str], settled: Iterable[str], beside: Iterable[str] = ()
 ) -> None:
-    r"""Refuse further options of a verb that are no settings of a training.
+    r"""Refuse a verb's options that are no settings of a training, or that it settles itself.
 
-    Arguments:
-        options: Their names.
-        settled: Settings that the verb decides itself.
-        beside: The verb's own arguments, which a misspelt name may have meant.
+    `beside` are the verb's other arguments, which a misspelt name may have meant.
     """
     known = Training.names() - set(settled)
     for name in options:
@@ -135,8 +123,7 @@ def choose_device(device: str | torch.device) -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        expected = f"'auto', or a device of this machine ({reason})"
+        expected = f"'auto', or a device of this machine ({str(error).splitlines()[0]})"
         raise ArgumentError("device", repr(device), expected) from None
     return chosen
 
