@@ -183,7 +183,7 @@ class Run:
             raise self._stopping[1]
 
     def stop(self, reason: str, error: BaseException | None = None) -> None:
-        r"""Ask the run to stop, from any thread or signal handler; raise an error at its end, if any.
+        r"""Ask the run to stop, from any thread or signal handler, and to raise `error` at its end.
 
         The present step is finished, an evaluation that is due is made, and the run ends as after
         its last step; the same call again continues from there. The first reason stays.

@@ -189,9 +189,10 @@ class Objective(nn.Module):
         r"""Everything random of one step at n inputs, or at the next of the inputs' own batches."""
         plan: Plan = {"inputs": self.inputs.own_batch() if n is None else self.inputs.draw(n)}
         n = rows(self.batch(plan).x) if n is None else n
-        if self.asks:
-            opaque, teacher = self.teacher.opaque, self.teacher
-            plan["teacher"] = teacher.prepare(self.batch(plan)) if opaque else teacher.draw(n)
+        if self.asks and self.teacher.opaque:
+            plan["teacher"] = self.teacher.prepare(self.batch(plan))
+        elif self.asks:
+            plan["teacher"] = self.teacher.draw(n)
         plan["loss"] = [None] * len(self.terms)
         if self._draw:
             draws = self._draws(n, self.teacher)
