@@ -3,8 +3,9 @@ r"""Arrays, tensors and nests of them: a batch of inputs, its parts, and joining
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ __all__ = [
     "tensor_float",
 ]
 
+Tree = TypeVar("Tree")
 X: TypeAlias = Tensor | dict[str, Tensor]  # inputs (n, ...), or a dict of such (a table)
 
 
@@ -102,9 +104,10 @@ def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     return tree
 
 
-def part_of(tree: Any, start: int, size: int) -> Any:
+def part_of(tree: Tree, start: int, size: int) -> Tree:
     r"""The examples from `start` on, at most `size` of them, of every tensor."""
-    return map_tensors(lambda tensor: tensor[start : start + size], tree)
+    part: Tree = map_tensors(lambda tensor: tensor[start : start + size], tree)
+    return part
 
 
 def leaves(tree: object) -> list[Tensor]:
@@ -278,21 +281,15 @@ def _kind(value: X | None) -> str:
     return f"({sizes}) {str(value.dtype).removeprefix('torch.')}"
 
 
-def tensor_float() -> AbstractContextManager[None]:
-    r"""Tensor cores (TF32) for float32 matrix products, for as long as it lasts."""
-    return _rounded(True)
-
-
-def full_precision() -> AbstractContextManager[None]:
-    r"""Matrix products of float32 without TF32, for as long as it lasts."""
-    return _rounded(False)
-
-
 @contextmanager
-def _rounded(allowed: bool) -> Iterator[None]:
+def tensor_float(allowed: bool = True) -> Iterator[None]:
+    r"""Float32 matrix products with tensor cores (TF32), or without, within a `with` block."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = allowed
     try:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+full_precision = partial(tensor_float, False)

@@ -43,9 +43,9 @@ class Support:
         if x.shape[1:] != self.shape:
             expected = f"shape (n, {', '.join(map(str, self.shape))})"
             raise ArgumentError(argument, f"shape {tuple(x.shape)}", expected)
-        outside = x[~self.contains(x)]
-        if len(outside):
-            received = f"{len(outside):,} values such as {outside[0].item():g}"
+        outside = ~self.contains(x)
+        if outside.any():
+            received = f"{int(outside.sum()):,} values such as {x[outside][0].item():g}"
             raise ArgumentError(argument, received, self.described)
         return x
 

@@ -124,7 +124,7 @@ class Mix(Nested):
         self._restart()
 
     def _restart(self) -> None:
-        self.given = [0] * len(self.sources)  # rows of each source so far
+        self.totals = [0] * len(self.sources)  # rows of each source so far
         self.start: list[float] = []
         self.labelled: bool | None = None  # known once every source has given something
         self.weighted = False
@@ -151,14 +151,14 @@ class Mix(Nested):
     def state_dict(self) -> dict[str, Tensor]:
         fields = [] if self.labelled is None else [self.labelled, self.weighted]
         return super().state_dict() | {
-            "given": torch.tensor(self.given, dtype=torch.int64),
+            "given": torch.tensor(self.totals, dtype=torch.int64),
             "start": torch.tensor(self.start, dtype=torch.float64),
             "fields": torch.tensor(fields, dtype=torch.bool),
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
-        self.given, self.start = state["given"].tolist(), state["start"].tolist()
+        self.totals, self.start = state["given"].tolist(), state["start"].tolist()
         self.labelled, self.weighted = state["fields"].tolist() or (None, False)
 
     def _counts(self, n: int) -> list[int]:
@@ -170,12 +170,12 @@ class Mix(Nested):
         if not self.start:
             generator, count = self.generator, len(self.sources)
             self.start = torch.rand(count, generator=generator, device=generator.device).tolist()
-        left, totals = sum(self.given) + n, []
+        left, totals = sum(self.totals) + n, []
         for share, start in zip(self.shares, self.start, strict=True):
             totals.append(min(left, math.floor(share * left + start)))
             left -= totals[-1]
-        counts = [total - given for total, given in zip(totals, self.given, strict=True)]
-        self.given = totals
+        counts = [total - before for total, before in zip(totals, self.totals, strict=True)]
+        self.totals = totals
         return counts
 
     def _find_fields(self, batches: dict[int, Batch]) -> None:

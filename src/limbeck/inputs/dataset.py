@@ -22,6 +22,7 @@ from limbeck.arrays import (
     check_rows,
     join,
     map_tensors,
+    part_of,
     rows,
 )
 from limbeck.errors import ArgumentError, CheckpointError
@@ -103,11 +104,10 @@ class Epochs:
         return {"order": self.order.clone(), "position": torch.tensor(self.position)}
 
     def load_state_dict(self, state: dict[str, Tensor], device: torch.device) -> None:
-        if len(state["order"]) not in (0, self.rows):
-            raise CheckpointError(
-                f"The checkpoint is of a data set of {len(state['order'])} rows, not {self.rows}."
-            )
-        self.order = state["order"].to(device, copy=True)
+        order = state["order"].to(device, copy=True)
+        if (n := len(order)) not in (0, self.rows):
+            raise CheckpointError(f"The checkpoint is of a data set of {n} rows, not {self.rows}.")
+        self.order = order
         self.position = int(state["position"])
 
 
@@ -253,9 +253,9 @@ class Loader(Eager):
     def draw(self, n: int) -> Batch:
         batch = self._join([self._next() for _ in range(self._read(n))])
         if rows(batch.x) > n:
-            self.ahead.appendleft(_cut(batch, n, None))
+            self.ahead.appendleft(part_of(batch, n, rows(batch.x)))
         self.used += n
-        return _cut(batch, 0, n)
+        return part_of(batch, 0, n)
 
     def own_batch(self) -> Batch:
         batch = self._next()
@@ -267,11 +267,11 @@ class Loader(Eager):
         count = self._read(n)
         batches = list(self.ahead)[:count]
         try:
-            return _cut(self._join(batches), 0, n)
+            return part_of(self._join(batches), 0, n)
         except ArgumentError:
             if not self.own_batches:
                 raise
-            return _cut(batches[0], 0, n)  # each batch may have another shape
+            return part_of(batches[0], 0, n)  # each batch may have another shape
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
@@ -288,7 +288,7 @@ class Loader(Eager):
         while left > 0:
             batch = self._next()
             if left < rows(batch.x):
-                self.ahead.appendleft(_cut(batch, left, None))
+                self.ahead.appendleft(part_of(batch, left, rows(batch.x)))
             left -= rows(batch.x)
 
     def _restart(self) -> None:
@@ -327,7 +327,3 @@ class Loader(Eager):
                 return self.checked(Batch(*_split_item(item, "loader")), None, "loader")
             self.iterator = None
         raise ArgumentError("loader", "no items in a pass", "a loader that gives items every time")
-
-
-def _cut(batch: Batch, start: int, stop: int | None) -> Batch:
-    return Batch(*map_tensors(lambda t: t[start:stop], tuple(batch)))

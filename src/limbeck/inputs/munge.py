@@ -162,11 +162,9 @@ def _categorical(x: X, named: Iterable[int | str]) -> dict[str, Tensor]:
             continue
         columns = x.shape[1] if x.ndim == 2 else int(x.ndim == 1)
         if isinstance(which, str | bool) or not hasattr(which, "__index__") or not columns:
-            raise ArgumentError(
-                "categorical",
-                f"{which!r} for X of shape {tuple(x.shape)}",
-                "column numbers of X of shape (N, columns), or names of the parts of a dict",
-            )
+            received = f"{which!r} for X of shape {tuple(x.shape)}"
+            expected = "column numbers of X of shape (N, columns), or names of the parts of a dict"
+            raise ArgumentError("categorical", received, expected)
         if not -columns <= which < columns:
             raise ArgumentError("categorical", which, f"column numbers below {columns}")
         masks[""].view(-1)[which] = True

@@ -219,13 +219,13 @@ class hints(Loss):  # noqa: N801
         self, teacher_layer: str, student_layer: str, regressor: nn.Module | None = None
     ) -> None:
         self.teacher_layer, self.student_layer = teacher_layer, student_layer
-        self.given = self.regressor = regressor
+        self.initial = self.regressor = regressor
 
     def bind(self, probe: Probe) -> nn.Module | None:
         target = probe.teacher.hidden(self.teacher_layer).flatten(1)
         source = probe.student.hidden(self.student_layer).flatten(1)
         sizes = source.shape[1], target.shape[1]
-        regressor = nn.Linear(*sizes) if self.given is None else self.given
+        regressor = nn.Linear(*sizes) if self.initial is None else self.initial
         self.regressor = regressor.to(device=source.device, dtype=source.dtype)
         try:
             predicted = self.regressor(source).flatten(1)

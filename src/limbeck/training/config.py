@@ -17,7 +17,7 @@ from limbeck.training.callbacks import Callbacks, as_callbacks
 from limbeck.training.schedules import Schedule
 from limbeck.training.update import Update
 
-__all__ = ["PRESETS", "Training", "choose_device", "launched_processes", "refuse_unknown"]
+__all__ = ["PRESETS", "Training", "choose_device", "launched_processes"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
@@ -72,8 +72,14 @@ class Training:
         arguments: Iterable[str] = (),
         **defaults: Any,
     ) -> Training:
-        r"""The settings among a verb's further keyword arguments, with the verb's defaults."""
-        refuse_unknown(options, decided, arguments)
+        r"""The settings among a verb's further keyword arguments, with the verb's defaults.
+
+        Those that the verb has decided are refused. A misspelt name may mean one of its arguments.
+        """
+        known = cls.names() - set(decided)
+        for name in options:
+            if name not in known:
+                raise ArgumentError.unknown("options", name, known | set(arguments))
         return cls(**{**defaults, **options})
 
     def checked(self) -> Training:
@@ -100,19 +106,6 @@ class Training:
         for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out"}:
             raise ArgumentError("metrics", repr(name), "names that the history does not use itself")
         return replace(self, callbacks=as_callbacks(self.callbacks), **numbers)
-
-
-def refuse_unknown(
-    options: Iterable[str], settled: Iterable[str], beside: Iterable[str] = ()
-) -> None:
-    r"""Refuse a verb's options that are no settings of a training, or that it settles itself.
-
-    `beside` are the verb's other arguments, which a misspelt name may have meant.
-    """
-    known = Training.names() - set(settled)
-    for name in options:
-        if name not in known:
-            raise ArgumentError.unknown("options", name, known | set(beside))
 
 
 def choose_device(device: str | torch.device) -> torch.device:

@@ -22,17 +22,7 @@ from limbeck.errors import ArgumentError
 from limbeck.training.objective import Objective, Plan
 from limbeck.training.update import Update
 
-__all__ = [
-    "CPU",
-    "CUDA",
-    "Automatic",
-    "Compiled",
-    "Costs",
-    "Eager",
-    "Graph",
-    "make_engine",
-    "shapes_of",
-]
+__all__ = ["CPU", "CUDA", "Automatic", "Compiled", "Eager", "Graph", "make_engine", "shapes_of"]
 
 
 class Eager:
@@ -85,7 +75,7 @@ def _opaque_functions(update: Update, plan: Plan) -> list[str]:
     return sorted(names)
 
 
-Call = tuple[Callable[..., Any], tuple[Any, ...]]
+Call = tuple[Callable[..., Any], tuple[Any, ...]]  # a graph and its arguments
 
 
 class Compiled(Eager):

@@ -130,14 +130,13 @@ class Run:
     ) -> None:
         self.objective, self.update, self.engine = objective, update, engine
         self.settings, self.identity, self.held_out = settings, identity, held_out
-        self.history = History()
-        self.done = 0
+        self.history, self.done = History(), 0
         self.seconds = 0.0  # wall-clock, with those before the run was resumed
         self.stop_reason: str | None = None
         self.failure: Failure | None = None
         self.plateau = None if settings.patience is None else Plateau(settings.patience)
         self.best: dict[str, Tensor] = {}
-        self.callbacks = as_callbacks(settings.callbacks) if settings.callbacks else ()
+        self.callbacks = as_callbacks(settings.callbacks)
         self.batch_size = settings.batch_size if isinstance(settings.batch_size, int) else None
         self._every = settings.every or max(1, settings.steps // 50)
         self._looked = 0  # the step of the last evaluation
@@ -334,9 +333,8 @@ class Run:
         tensors, about = files.read(path)
         folder, device = path.parent, self.objective.device
         if changed := files.differences(about["identity"], dict(self.identity)):
-            raise CheckpointError(
-                f"checkpoint: {folder} belongs to another run: {'; '.join(changed)}"
-            )
+            reasons = "; ".join(changed)
+            raise CheckpointError(f"checkpoint: {folder} belongs to another run: {reasons}")
         if bool(tensors.get("update.progress.alive", True)):  # a run that failed takes no steps
             self._refuse_other_steps(folder, about["done"], about["steps"])
         files.load_weights(self.objective.student, files.under("student.", tensors), path)

@@ -131,8 +131,8 @@ def same_until(schedule: Schedule, done: int, total: int, other: int) -> bool:
             return torch.allclose(one, two, rtol=1e-9, atol=0)
     except Exception:  # of a function of a single number: `if t < 100`, `max(t, 1)`
         pass
-    spread = steps[torch.linspace(0, done - 1, min(done, MAX_CALLS), dtype=torch.float64).long()]
+    sample = steps[torch.linspace(0, done - 1, min(done, MAX_CALLS), dtype=torch.float64).long()]
     return all(
         math.isclose(float(schedule(t, total)), float(schedule(t, other)), rel_tol=1e-9)
-        for t in spread
+        for t in sample
     )

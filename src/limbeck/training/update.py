@@ -95,7 +95,7 @@ class GradientUpdate:
             isinstance(rate, Tensor) or (_above_zero(rate) and math.isfinite(rate))
         ):
             raise ArgumentError("lr", repr(rate), "a finite number above zero")
-        self.given, self.options, self.clip = optimizer, options, clip
+        self.requested, self.options, self.clip = optimizer, options, clip
         # over processes, if there are several: from gradients, means, buffers to their averages
         self.reduce: Callable[[Any, Any, Any], Any] | None = None
         self.schedule = as_schedule(schedule)
@@ -106,14 +106,13 @@ class GradientUpdate:
             name: p for name, p in objective.named_parameters() if p.requires_grad
         }
         if not self.parameters:
-            raise ArgumentError(
-                "student", "no parameters that require gradients", "a trainable module"
-            )
-        if isinstance(self.given, torch.optim.Optimizer):
-            known = _parameter_ids(self.given)
+            received = "no parameters that require gradients"
+            raise ArgumentError("student", received, "a trainable module")
+        if isinstance(self.requested, torch.optim.Optimizer):
+            known = _parameter_ids(self.requested)
             if extras := [p for p in objective.extras.parameters() if id(p) not in known]:
-                self.given.add_param_group({"params": extras})
-        self.optimizer = make_optimizer(self.given, self.parameters.values(), self.options)
+                self.requested.add_param_group({"params": extras})
+        self.optimizer = make_optimizer(self.requested, self.parameters.values(), self.options)
         self.whole = has_functional_form(self.optimizer)
         self._leaves = {name: p.detach() for name, p in self.parameters.items()}
         if self.whole:
@@ -232,27 +231,14 @@ def _parameter_ids(optimizer: torch.optim.Optimizer) -> set[int]:
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
-# learning rates where torch's own default would mislead; ADADELTA's is 1 by its definition
+# learning rates where torch's default would mislead; ADADELTA's is 1 by its definition
 DEFAULT_RATES = {"Adadelta": 1.0, "SGD": 0.1, "Adagrad": 1e-2}
-
 FUNCTIONAL = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
-
-STATE = {  # argument of the functional form: name in the optimizer's state
-    "square_avgs": "square_avg",
-    "acc_deltas": "acc_delta",
-    "state_sums": "sum",
-    "exp_avgs": "exp_avg",
-    "exp_avg_sqs": "exp_avg_sq",
-    "max_exp_avg_sqs": "max_exp_avg_sq",
-    "exp_infs": "exp_inf",
-    "mu_products": "mu_product",
-    "grad_avgs": "grad_avg",
-    "momentum_buffer_list": "momentum_buffer",
-    "state_steps": "step",
-}
-
+# argument of the functional form: name in the optimizer's state
+PLURALS = "square_avg acc_delta exp_avg exp_avg_sq max_exp_avg_sq exp_inf mu_product grad_avg"
+OTHERS = {"state_sums": "sum", "momentum_buffer_list": "momentum_buffer", "state_steps": "step"}
+STATE = {f"{name}s": name for name in PLURALS.split()} | OTHERS
 MODES = ("params", "lr", "capturable", "foreach", "fused", "differentiable")
-
 ONLY_IF = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered", "momentum_buffer": "momentum"}
 
 
@@ -264,18 +250,13 @@ def make_optimizer(
     if isinstance(optimizer, torch.optim.Optimizer):
         known_ids = _parameter_ids(optimizer)
         if missing := sum(id(p) not in known_ids for p in parameters):
-            raise ArgumentError(
-                "optimizer",
-                f"an instance that lacks {missing} of {len(parameters)} trained parameters",
-                "an optimizer made with the student's own parameters, or a name",
-            )
-        step = inspect.signature(optimizer.step).parameters
-        if "closure" in step and step["closure"].default is inspect.Parameter.empty:
-            raise ArgumentError(
-                "optimizer",
-                f"{type(optimizer).__name__}, which evaluates the loss several times a step",
-                "an optimizer whose step() needs no closure",
-            )
+            received = f"an instance that lacks {missing} of {len(parameters)} trained parameters"
+            expected = "an optimizer made with the student's own parameters, or a name"
+            raise ArgumentError("optimizer", received, expected)
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            received = f"{type(optimizer).__name__}, which evaluates the loss several times a step"
+            raise ArgumentError("optimizer", received, "an optimizer whose step() needs no closure")
         return optimizer
     known = {
         name.lower(): kind
