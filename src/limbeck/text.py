@@ -6,12 +6,7 @@ __all__ = ["compared"]
 
 
 def compared(
-    teacher: float | None,
-    student: float | None,
-    less: str,
-    more: str,
-    same: str,
-    times: str = "×",
+    teacher: float | None, student: float | None, less: str, more: str, same: str, times: str = "×"
 ) -> str:
     r"""How much less or more than the teacher a student needs, in these words; "" if unknown.
 

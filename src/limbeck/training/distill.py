@@ -175,20 +175,18 @@ def refuse_wrapped(student: nn.Module) -> None:
             kinds = ((k.__module__.split(".")[0], k.__name__) for k in type(module).__mro__)
             wrapper = next((kind for pkg, kind in kinds if kind in WRAPPERS.get(pkg, ())), None)
         if wrapper is not None:
-            where = f"the part {name!r}, " if name else ""
+            part = f"the part {name!r}, " if name else ""
             raise ArgumentError(
                 "student",
-                f"{where}a module wrapped in {wrapper}, whose averaging of gradients would not run",
+                f"{part}a module wrapped in {wrapper}, whose averaging of gradients would not run",
                 "the module itself (student.module); for several processes engine='accelerate', "
                 "which averages gradients and buffers",
             )
     for name, tensor in (*student.named_parameters(), *student.named_buffers()):
         if hasattr(tensor, "placements") and hasattr(tensor, "device_mesh"):  # a DTensor
-            raise ArgumentError(
-                "student",
-                f"{name!r}, which is sharded over devices ({type(tensor).__name__})",
-                "a module that is whole in each process; for several processes engine='accelerate'",
-            )
+            received = f"{name!r}, which is sharded over devices ({type(tensor).__name__})"
+            expected = "a module that is whole in each process; for several processes "
+            raise ArgumentError("student", received, expected + "engine='accelerate'")
 
 
 def prepare(
@@ -214,14 +212,13 @@ def prepare(
             stacklevel=3,
         )
     student.to(device)
-    dtype = input_dtype(student) or torch.get_default_dtype()
     source = as_inputs(inputs)
-    source.to(device, dtype, seed)
+    source.to(device, input_dtype(student) or torch.get_default_dtype(), seed)
     size = batch_size_of(training.batch_size, source, training.preset)
     wrapped = as_teacher(teacher, training.teacher_output)
     wrapped.to(device)
     try:
-        return _bind(wrapped, student, source, loss, replace(training, batch_size=size), dtype)
+        return _bind(wrapped, student, source, loss, replace(training, batch_size=size))
     except BaseException:
         wrapped.release()
         close_taps(student)
@@ -248,18 +245,13 @@ def batch_size_of(size: int | str | None, source: Inputs, preset: str = "auto") 
 
 
 def _bind(
-    teacher: Teacher,
-    student: nn.Module,
-    source: Inputs,
-    loss: Loss | str,
-    training: Training,
-    dtype: torch.dtype,
+    teacher: Teacher, student: nn.Module, source: Inputs, loss: Loss | str, training: Training
 ) -> Run:
     r"""A run of the parts; what is left to check is checked at a few inputs."""
     form, seed = training.student_output, training.seed + 1
     loss = as_loss(loss, teacher, student, form, source)
     objective = Objective(teacher, student, source, loss, student_output=form, seed=seed)
-    held_out = None if training.held_out is None else _held_out(training.held_out, objective, dtype)
+    held_out = None if training.held_out is None else _held_out(training.held_out, objective)
     _precompute(objective, training)
     update = training.update or _gradient_update(training)
     update.bind(objective, training.steps)
@@ -344,7 +336,7 @@ def _storable(objective: Objective) -> bool:
     return bool(objective.asks) and fixed and all(term.storable for term in objective.terms)
 
 
-def _held_out(value: object, objective: Objective, dtype: torch.dtype) -> HeldOut:
+def _held_out(value: object, objective: Objective) -> HeldOut:
     r"""Held-out inputs with the teacher's targets, computed once."""
     source, teacher = as_inputs(value, "held_out"), objective.teacher
     if not isinstance(source, Dataset):
@@ -353,7 +345,7 @@ def _held_out(value: object, objective: Objective, dtype: torch.dtype) -> HeldOu
     if isinstance(teacher, Stored) and source.y is None:
         expected = "None with stored targets, or a Dataset whose y are its targets"
         raise ArgumentError("held_out", "inputs that no targets are stored for", expected)
-    source.to(objective.device, dtype, 0)
+    source.to(objective.device, input_dtype(objective.student) or torch.get_default_dtype(), 0)
     batch = source.build(torch.arange(len(source), device=objective.device))
     if isinstance(teacher, Stored) and source.y is not None:
         teacher = Stored(source.y, teacher.form)
