@@ -43,6 +43,7 @@ class Inputs(ABC):
     def __init__(self, seed: int | None = None) -> None:
         self.seed = None if seed is None else whole_number("seed", seed, "a whole number, or None")
         self.device = torch.device("cpu")
+        self.dtype: torch.dtype | None = None  # the student's floating type, once it is known
         self.generator = torch.Generator().manual_seed(self.seed or 0)
 
     @abstractmethod
@@ -76,7 +77,7 @@ class Inputs(ABC):
         Sources with data override this, call `super().to(...)` and move it; sources of other
         sources pass the call on with different seeds.
         """
-        self.device = torch.device(device)
+        self.device, self.dtype = torch.device(device), dtype
         self.generator = torch.Generator(self.device)
         self.generator.manual_seed(seed if self.seed is None else self.seed)
 
@@ -94,7 +95,6 @@ class Eager(Inputs):
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__(seed)
-        self.dtype: torch.dtype | None = None  # the student's floating type, once it is known
         self.converts = False  # whether tensors of another floating type are converted or refused
 
     def convert(self) -> None:
@@ -103,10 +103,6 @@ class Eager(Inputs):
     def build(self, drawn: Any) -> Batch:
         batch: Batch = drawn
         return batch
-
-    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        super().to(device, dtype, seed)
-        self.dtype = dtype
 
     def checked(self, value: Any, n: int | None, argument: str) -> Batch:
         r"""A batch of a Batch or x from user code: n (None: any) rows on the student's device."""

@@ -132,10 +132,6 @@ class Noise(Inputs):
     def build(self, drawn: Tensor) -> Batch:
         return Batch(self.mean + self.scale * drawn)
 
-    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        super().to(device, dtype, seed)
-        self.dtype = dtype
-
 
 class Function(Eager):
     r"""What a function of n gives.
