@@ -31,24 +31,20 @@ def number(argument: str, value: object, expected: str, holds: Callable[[float],
 
 
 def whole_number(argument: str, value: object, expected: str, least: int | None = None) -> int:
-    r"""An integer of any integer type (not bool), or what a 0-d array or tensor holds exactly.
-
-    Nothing is rounded. Use what is given back: the value may be an array.
+    r"""An integer of any integer type (not bool), or the exact one of a 0-d array or tensor.
 
     >>> import torch
     >>> whole_number("steps", torch.tensor(3), "a whole number from 1", least=1)
     3
     """
-    held = value
+    item = value
     if isinstance(value, np.ndarray | Tensor) and value.ndim == 0:
-        held = value.item()
-        held = int(held) if isinstance(held, float) and held.is_integer() else held
-    # a tensor of one element and NumPy's bool have an __index__ too
-    if isinstance(held, bool | np.bool_ | np.ndarray | Tensor) or not isinstance(
-        held, SupportsIndex
-    ):
+        item = value.item()
+        item = int(item) if isinstance(item, float) and item.is_integer() else item
+    not_whole = (bool, np.bool_, np.ndarray, Tensor)  # though some have an __index__
+    if isinstance(item, not_whole) or not isinstance(item, SupportsIndex):
         raise ArgumentError(argument, repr(value), expected)
-    result = operator.index(held)
+    result = operator.index(item)
     if least is not None and result < least:
         raise ArgumentError(argument, repr(value), expected)
     return result

@@ -3,8 +3,9 @@ r"""Arrays, tensors and nests of them: a batch of inputs, its parts, and joining
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -35,8 +36,8 @@ __all__ = [
     "tensor_float",
 ]
 
-X: TypeAlias = Tensor | dict[str, Tensor]
-r"""Inputs: a tensor (n, ...), or a dict of such tensors (a table, a structured input)."""
+Tree = TypeVar("Tree")
+X: TypeAlias = Tensor | dict[str, Tensor]  # inputs (n, ...), or a dict of such (a table)
 
 
 class Batch(NamedTuple):
@@ -59,12 +60,12 @@ def as_batch(value: object) -> Batch:
     r"""A batch of what an input source gave: a Batch, or bare x."""
     if isinstance(value, Batch):
         return value
-    if isinstance(value, Tensor):
-        return Batch(value)
     if isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values()):
         return Batch(value)
-    received = f"a draw of type {type(value).__name__}"
-    raise ArgumentError("inputs", received, "a Batch, a tensor or a dict of tensors")
+    if not isinstance(value, Tensor):
+        received = f"a draw of type {type(value).__name__}"
+        raise ArgumentError("inputs", received, "a Batch, a tensor or a dict of tensors")
+    return Batch(value)
 
 
 def rows(x: X) -> int:
@@ -85,11 +86,7 @@ def floats(x: X) -> dict[str, Tensor]:
 
 
 def input_dtype(module: nn.Module) -> torch.dtype | None:
-    r"""The floating type that a module takes inputs in; None where it does not tell.
-
-    It is that of its parameters, or its `input_dtype` where it takes more digits and narrows them
-    itself.
-    """
+    r"""The floating type of a module's inputs: its `input_dtype`, or that of its parameters."""
     floating = (p.dtype for p in module.parameters() if p.is_floating_point())
     return getattr(module, "input_dtype", None) or next(floating, None)
 
@@ -107,9 +104,10 @@ def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     return tree
 
 
-def part_of(tree: Any, start: int, size: int) -> Any:
+def part_of(tree: Tree, start: int, size: int) -> Tree:
     r"""The examples from `start` on, at most `size` of them, of every tensor."""
-    return map_tensors(lambda tensor: tensor[start : start + size], tree)
+    part: Tree = map_tensors(lambda tensor: tensor[start : start + size], tree)
+    return part
 
 
 def leaves(tree: object) -> list[Tensor]:
@@ -128,19 +126,14 @@ KINDS = "biuf"  # NumPy's codes of bool, signed, unsigned, floating
 
 
 class Part(NamedTuple):
-    r"""One array of the user's data.
+    r"""One array of the user's data."""
 
-    Attributes:
-        values: The array (N, ...).
-        typed: Whether it came as a tensor, whose floating type is the user's own choice.
-    """
-
-    values: Tensor
-    typed: bool
+    values: Tensor  # (N, ...)
+    typed: bool  # whether it came as a tensor, whose floating type is the user's choice
 
 
 def label(argument: str, name: str) -> str:
-    r"""How an error names one part of an argument; the name '' stands for a bare tensor."""
+    r"""One part of an argument in errors; the name '' stands for a bare tensor."""
     return f"{argument}[{name!r}]" if name else argument
 
 
@@ -152,10 +145,9 @@ def as_parts(value: object, argument: str) -> dict[str, Part]:
         keys = "an empty dict" if not value else f"a dict with the keys {list(value)!r}"
         raise ArgumentError(argument, keys, "a dict of arrays, with names for keys")
     parts = {name: as_part(array, label(argument, name)) for name, array in value.items()}
-    first = next(iter(parts))
-    rows = len(parts[first].values)
+    first, count = next((name, len(part.values)) for name, part in parts.items())
     for name, part in parts.items():
-        check_rows(part.values, rows, label(argument, name), label(argument, first))
+        check_rows(part.values, count, label(argument, name), label(argument, first))
     return parts
 
 
@@ -167,7 +159,18 @@ def as_part(value: Any, argument: str) -> Part:
         value = torch.stack(list(value))
     typed = isinstance(value, Tensor)
     values = value.detach() if typed else _from_array(value, argument)
-    _check(values, argument)
+    if values.layout != torch.strided:
+        raise ArgumentError(argument, f"a tensor of layout {values.layout}", "a dense tensor")
+    if values.is_complex():
+        raise ArgumentError(argument, f"complex numbers ({values.dtype})", ACCEPTED)
+    if values.ndim == 0 or values.numel() == 0:
+        received = f"no data (shape {tuple(values.shape)})" if values.ndim else "a single number"
+        raise ArgumentError(argument, received, ACCEPTED)
+    if values.is_floating_point() and not bool((finite := torch.isfinite(values)).all()):
+        bad = ~finite.reshape(len(values), -1)
+        first = int(bad.any(1).nonzero()[0])
+        received = f"{int(bad.sum())} NaN or infinite values, the first in row {first}"
+        raise ArgumentError(argument, received, "finite numbers: drop or fill in the others")
     return Part(values, typed)
 
 
@@ -185,11 +188,9 @@ def cast(part: Part, device: torch.device, dtype: torch.dtype | None, argument: 
     if dtype is None or not values.is_floating_point() or values.dtype == dtype:
         return values.to(device)
     if part.typed:
-        raise ArgumentError(
-            argument,
-            f"a tensor of {values.dtype}",
-            f"{dtype}, the student's floating type: convert the tensor or the student with .to()",
-        )
+        expected = f"{dtype}, the student's floating type: "
+        expected += "convert the tensor or the student with .to()"
+        raise ArgumentError(argument, f"a tensor of {values.dtype}", expected)
     result = values.to(dtype)
     if not bool(torch.isfinite(result).all()):
         received = f"values of up to {float(values.abs().max()):g}"
@@ -198,35 +199,16 @@ def cast(part: Part, device: torch.device, dtype: torch.dtype | None, argument: 
 
 
 def check_rows(values: Tensor, rows: int, argument: str, of: str) -> None:
-    r"""Refuse a tensor that has not as many rows as something else."""
+    r"""Refuse a tensor that does not have as many rows as something else."""
     if values.ndim == 0 or len(values) != rows:
         received = f"{len(values)} rows" if values.ndim else "a single number"
         raise ArgumentError(argument, received, f"as many rows as {of}: {rows}")
 
 
-def _check(values: Tensor, argument: str) -> None:
-    if values.layout != torch.strided:
-        raise ArgumentError(argument, f"a tensor of layout {values.layout}", "a dense tensor")
-    if values.is_complex():
-        raise ArgumentError(argument, f"complex numbers ({values.dtype})", ACCEPTED)
-    if values.ndim == 0 or values.numel() == 0:
-        received = f"no data (shape {tuple(values.shape)})" if values.ndim else "a single number"
-        raise ArgumentError(argument, received, ACCEPTED)
-    if values.is_floating_point() and not bool((finite := torch.isfinite(values)).all()):
-        bad = ~finite.reshape(len(values), -1)
-        first = int(bad.any(1).nonzero()[0])
-        raise ArgumentError(
-            argument,
-            f"{int(bad.sum())} NaN or infinite values, the first in row {first}",
-            "finite numbers: drop or fill in the others",
-        )
-
-
 def _from_array(value: Any, argument: str) -> Tensor:
     if hasattr(value, "toarray"):
-        raise ArgumentError(
-            argument, f"a sparse {type(value).__name__}", "a dense array: call .toarray()"
-        )
+        received = f"a sparse {type(value).__name__}"
+        raise ArgumentError(argument, received, "a dense array: call .toarray()")
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise ArgumentError(argument, "an array with masked values", ACCEPTED)
     if hasattr(value, "to_numpy") and hasattr(value, "columns"):
@@ -240,11 +222,11 @@ def _from_array(value: Any, argument: str) -> Tensor:
     if array.dtype.kind == "c":
         raise ArgumentError(argument, f"complex numbers ({array.dtype})", ACCEPTED)
     if array.dtype.kind not in KINDS:
-        what = "strings" if array.dtype.kind in "SU" else f"values of dtype {array.dtype}"
-        received = what if array.ndim else f"a {type(value).__name__}"
+        received = "strings" if array.dtype.kind in "SU" else f"values of dtype {array.dtype}"
+        received = received if array.ndim else f"a {type(value).__name__}"
         raise ArgumentError(argument, received, f"{ACCEPTED}; encode categories as integers")
-    # Torch can neither take foreign byte orders, negative strides and long doubles, nor warn-free
-    # read-only memory, and computes little with wide unsigned integers.
+    # Torch refuses foreign byte orders, negative strides and long doubles, warns of read-only
+    # memory, and computes little with wide unsigned integers.
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise ArgumentError(argument, "integers above 2**63 - 1", "integers that int64 holds")
     narrow = {"u2": np.int32, "u4": np.int64, "u8": np.int64, "f12": np.float64, "f16": np.float64}
@@ -260,11 +242,9 @@ def _from_table(table: Any, argument: str) -> np.ndarray[Any, Any]:
     other = [name for name, kind in zip(table.columns, kinds, strict=False) if kind not in KINDS]
     if kinds and not other:  # numbers and booleans, or numbers with missing values
         return np.asarray(table.to_numpy(dtype=np.float64, na_value=np.nan))
-    raise ArgumentError(
-        argument,
-        f"a table with columns that are not numbers: {', '.join(map(repr, other)) or 'unknown'}",
-        "numeric columns only; a mixed table needs encoding first, as limbeck.Table does",
-    )
+    names = ", ".join(map(repr, other)) or "unknown"
+    expected = "numeric columns only; a mixed table needs encoding first, as limbeck.Table does"
+    raise ArgumentError(argument, f"a table with columns that are not numbers: {names}", expected)
 
 
 def join(values: Sequence[X]) -> X:
@@ -287,11 +267,9 @@ def check_alike(values: Sequence[X | None], names: Sequence[str], argument: str)
     kinds = [_kind(value) for value in values]
     for name, kind in zip(names, kinds, strict=True):
         if kind != kinds[0]:
-            raise ArgumentError(
-                argument,
-                f"{names[0]} of {kinds[0]} and {name} of {kind}",
-                "sources that give the same parts, shapes and types",
-            )
+            received = f"{names[0]} of {kinds[0]} and {name} of {kind}"
+            expected = "sources that give the same parts, shapes and types"
+            raise ArgumentError(argument, received, expected)
 
 
 def _kind(value: X | None) -> str:
@@ -303,21 +281,15 @@ def _kind(value: X | None) -> str:
     return f"({sizes}) {str(value.dtype).removeprefix('torch.')}"
 
 
-def tensor_float() -> AbstractContextManager[None]:
-    r"""Tensor cores (TF32) for float32 matrix products, for as long as it lasts."""
-    return _rounded(True)
-
-
-def full_precision() -> AbstractContextManager[None]:
-    r"""Matrix products of float32 without TF32, for as long as it lasts."""
-    return _rounded(False)
-
-
 @contextmanager
-def _rounded(allowed: bool) -> Iterator[None]:
+def tensor_float(allowed: bool = True) -> Iterator[None]:
+    r"""Float32 matrix products with tensor cores (TF32), or without, within a `with` block."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = allowed
     try:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+full_precision = partial(tensor_float, False)

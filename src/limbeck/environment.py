@@ -16,8 +16,8 @@ __all__ = ["environment"]
 
 def environment(device: torch.device | str) -> dict[str, Any]:
     r"""Hardware, versions and date of a run on a device."""
-    place = torch.device(device)
-    gpu = torch.cuda.get_device_name(place) if place.type == "cuda" else None
+    device = torch.device(device)
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "hardware": gpu or f"{os.cpu_count()} CPU cores ({platform.machine()})",
         "limbeck": limbeck.__version__,

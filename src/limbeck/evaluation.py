@@ -29,12 +29,9 @@ __all__ = [
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
-    r"""A module in evaluation mode, and every layer of it back in its own mode afterwards.
+    r"""A module, if it is one, in evaluation mode; afterwards every layer is in its mode again.
 
-    Modes are set directly: a module's own `train` or `eval` may do what cannot be undone.
-
-    Arguments:
-        model: A module; anything else has no mode, and is left as it is.
+    Modes are set directly: a module's `train` or `eval` may do what cannot be undone.
     """
     layers = list(model.modules()) if isinstance(model, nn.Module) else []
     modes = [layer.training for layer in layers]
@@ -59,16 +56,17 @@ def hidden(model: Callable[[X], Tensor], x: X, name: str) -> Tensor:
         named = dict(model.named_modules())
         if name not in named:
             raise ArgumentError.unknown("hints", name, [known for known in named if known])
-        seen: list[Tensor] = []
-        taps[name] = seen, named[name].register_forward_hook(lambda m, given, out: seen.append(out))
-    seen = taps[name][0]
-    seen.clear()
+        outputs: list[Tensor] = []
+        hook = named[name].register_forward_hook(lambda module, x, y: outputs.append(y))
+        taps[name] = outputs, hook
+    outputs = taps[name][0]
+    outputs.clear()
     model(x)
-    return seen.pop()
+    return outputs.pop()
 
 
 def close_taps(model: object) -> None:
-    r"""Take off the hooks by which hidden layers were read."""
+    r"""Remove the hooks by which hidden layers were read."""
     if isinstance(model, nn.Module):
         for _, hook in model.__dict__.pop(TAPS, {}).values():
             hook.remove()
@@ -109,16 +107,11 @@ class View(Protocol):
 
 
 class Evaluated:
-    r"""A model at x, evaluated lazily by `torch.func`.
+    r"""A frozen or functional model at x, evaluated lazily by `torch.func`.
 
-    Examples must be independent: output n may depend on input n alone, as in any model in
-    evaluation mode. Then one pull-back of the whole batch gives each example's own derivatives.
-
-    Arguments:
-        model: A callable on x, already frozen or functional. If it has `log_probabilities(x)`,
-            `log_prob(x)` or `log_unnormalized(x)`, these are used where logarithms are asked.
-        x: A batch of inputs.
-        form: The form of the model's outputs, one of `forms.FORMS`.
+    Examples must be independent, as in any model in evaluation mode: then one pull-back of the
+    whole batch gives each example's derivatives. Its `log_probabilities`, `log_prob` or
+    `log_unnormalized` are used for logarithms, if it has them.
     """
 
     who = "model"  # what errors call it
@@ -208,15 +201,15 @@ class Evaluated:
     def _function(
         self, domain: str
     ) -> tuple[dict[str, Tensor], Callable[[dict[str, Tensor]], Tensor]]:
-        parts, x = floats(self.x), self.x
+        parts = floats(self.x)
         if not parts:
             raise NotDifferentiableError(
                 "inputs: no floating-point part, so nothing to differentiate with respect to"
             )
 
         def function(parts: dict[str, Tensor]) -> Tensor:
-            joined: X = parts[""] if isinstance(x, Tensor) else {**x, **parts}
-            return self._in_domain(domain, joined, lambda: self._call(joined))
+            x = _with_parts(self.x, parts)
+            return self._in_domain(domain, x, lambda: self._call(x))
 
         return parts, function
 
@@ -225,19 +218,24 @@ class Evaluated:
 
     def _in_domain(self, domain: str, x: X, raw: Callable[[], Tensor]) -> Tensor:
         if domain == "log":
-            own = getattr(self.model, "log_probabilities", None)
-            if own is not None and self.form != "logits":
-                return forms.check_class_axis(own(x), self.who)
+            log_probabilities = getattr(self.model, "log_probabilities", None)
+            if log_probabilities is not None and self.form != "logits":
+                return forms.check_class_axis(log_probabilities(x), self.who)
             y = forms.check_class_axis(raw(), self.who)
             return forms.log_probabilities(forms.values(y), self.form)
         if domain == "density":
-            own = _density_of(self.model)
-            return (raw() if own is self.model else own(x)).reshape(rows(x), 1)
+            density = _density_of(self.model)
+            return (raw() if density is self.model else density(x)).reshape(rows(x), 1)
         if self.form not in forms.FORMS[:3]:
             return forms.values(raw())
         y = forms.values(forms.check_class_axis(raw(), self.who))
         y = forms.probabilities(y, self.form)
         return forms.columns(1 - y, y) if y.shape[1] == 1 else y
+
+
+def _with_parts(x: X, parts: dict[str, Tensor]) -> X:
+    r"""x with its floating parts replaced."""
+    return parts[""] if isinstance(x, Tensor) else {**x, **parts}
 
 
 def _density_of(model: Callable[..., Tensor]) -> Callable[[X], Tensor]:
@@ -287,9 +285,9 @@ def evaluate(
                 "model or detached tensors); ask for values alone"
             )
         with torch.no_grad():
-            seen = Evaluated(model, x, output)
-            derivatives = seen.derivatives(domain) if "derivatives" in asks else None
-            return Evaluation(seen.outputs(domain), derivatives)
+            view = Evaluated(model, x, output)
+            derivatives = view.derivatives(domain) if "derivatives" in asks else None
+            return Evaluation(view.outputs(domain), derivatives)
 
 
 def depends_on_inputs(model: Callable[[X], Tensor], x: X) -> bool:
@@ -297,10 +295,9 @@ def depends_on_inputs(model: Callable[[X], Tensor], x: X) -> bool:
     parts = {name: part.detach().requires_grad_() for name, part in floats(x).items()}
     if not parts:
         return False
-    joined: X = parts[""] if isinstance(x, Tensor) else {**x, **parts}
     try:
         with torch.enable_grad():
-            outputs = model(joined)
+            outputs = model(_with_parts(x, parts))
             if not (isinstance(outputs, Tensor) and outputs.requires_grad):
                 return False
             gradients = torch.autograd.grad(outputs.sum(), list(parts.values()), allow_unused=True)

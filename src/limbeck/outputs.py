@@ -22,11 +22,10 @@ __all__ = [
     "values",
 ]
 
+# what a model may give: class scores in one of three forms, plain values, or log densities
 FORMS = ("logits", "probabilities", "log_probabilities", "values", "log_density")
-r"""What a model may give: class scores in one of three forms, plain values, or log densities."""
 
-TOLERANCE = 1e-3
-r"""How far probabilities may be from summing to one: half precision and rounded exports pass."""
+TOLERANCE = 1e-3  # of sums of probabilities: half precision and rounded exports pass
 
 
 def values(y: Tensor) -> Tensor:
@@ -35,11 +34,7 @@ def values(y: Tensor) -> Tensor:
 
 
 def check_class_axis(y: Tensor, argument: str) -> Tensor:
-    r"""Class outputs as they came, unless they have more axes than examples and classes.
-
-    Which of several axes holds the classes is not known, and a softmax over all of them would mix
-    positions with classes.
-    """
+    r"""Class outputs as they are, unless they have more axes than examples and classes."""
     if y.ndim > 2:
         expected = (
             "(n,) or (n, classes): a softmax over several axes would mix positions with classes. "
@@ -51,9 +46,7 @@ def check_class_axis(y: Tensor, argument: str) -> Tensor:
 
 
 def same_layout(one: torch.Size, other: torch.Size) -> bool:
-    r"""Whether outputs of two shapes can be compared number by number.
-
-    Axes of size 1 do not count, and numbers side by side are of any layout.
+    r"""Whether outputs of two shapes, but for axes of size 1, can be compared number by number.
 
     >>> same_layout(torch.Size([8, 2, 3]), torch.Size([8, 6]))
     True
@@ -65,12 +58,7 @@ def same_layout(one: torch.Size, other: torch.Size) -> bool:
 
 
 def probabilities(y: Tensor, form: str) -> Tensor:
-    r"""Probabilities of outputs as they come: one output stays the probability of class 1.
-
-    Arguments:
-        y: Outputs (n,), (n, 1) or (..., classes).
-        form: "logits", "probabilities" or "log_probabilities".
-    """
+    r"""Probabilities of class outputs (n,), (n, 1) or (..., classes), in the same shape."""
     if form == "logits":
         return torch.sigmoid(y) if y.ndim == 1 or y.shape[-1] == 1 else F.softmax(y, dim=-1)
     return y.exp() if form == "log_probabilities" else y
@@ -79,8 +67,8 @@ def probabilities(y: Tensor, form: str) -> Tensor:
 def log_probabilities(y: Tensor, form: str) -> Tensor:
     r"""Log probabilities (..., classes) of outputs; one output becomes [log(1 − p), log p].
 
-    So that logs and their derivatives are finite, a probability of exactly 0 is read as the
-    smallest normal number, a log probability of −∞ as the most negative one.
+    So that logs and their derivatives are finite, a probability of 0 is taken as the smallest
+    normal number, a log probability of −∞ as the most negative one.
 
     >>> log_probabilities(torch.tensor([[1e4]]), "logits")
     tensor([[-10000.,      0.]])
@@ -92,11 +80,16 @@ def log_probabilities(y: Tensor, form: str) -> Tensor:
     one = y.shape[-1] == 1
     if form == "logits":
         return columns(F.logsigmoid(-y), F.logsigmoid(y)) if one else F.log_softmax(y, dim=-1)
-    if form == "log_probabilities":
-        y = y.clamp_min(torch.finfo(y.dtype).min)
-        return columns(_log1mexp(y), y) if one else y
-    tiny = torch.finfo(y.dtype).tiny
-    return (columns(1 - y, y) if one else y).clamp_min(tiny).log()
+    limits = torch.finfo(y.dtype)
+    if form == "probabilities":
+        return (columns(1 - y, y) if one else y).clamp_min(limits.tiny).log()
+    y = y.clamp_min(limits.min)
+    if not one:
+        return y
+    # log(1 − exp(y)) for y ≤ 0; each branch is kept finite where the other one is taken
+    near = (-torch.expm1(y)).clamp_min(limits.tiny).log()
+    far = torch.log1p(-y.clamp_max(-math.log(2)).exp())
+    return columns(torch.where(y > -math.log(2), near, far), y)
 
 
 def columns(of_0: Tensor, of_1: Tensor) -> Tensor:
@@ -104,15 +97,8 @@ def columns(of_0: Tensor, of_1: Tensor) -> Tensor:
     return torch.cat([of_0, of_1], dim=-1)
 
 
-def _log1mexp(y: Tensor) -> Tensor:
-    # log(1 − exp(y)) for y ≤ 0; each branch is kept finite where the other one is taken
-    near = (-torch.expm1(y)).clamp_min(torch.finfo(y.dtype).tiny).log()
-    far = torch.log1p(-y.clamp_max(-math.log(2)).exp())
-    return torch.where(y > -math.log(2), near, far)
-
-
 def check_probabilities(y: Tensor, argument: str) -> None:
-    r"""Refuse outputs that are said to be probabilities and are not, within tolerance."""
+    r"""Refuse outputs that are no probabilities, within tolerance."""
     y = values(y)
     low, high = y.min().item(), y.max().item()
     if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
@@ -128,11 +114,9 @@ def check_probabilities(y: Tensor, argument: str) -> None:
 
 def recognise(y: Tensor) -> str | None:
     r"""The form that outputs must have, or None where they could be logits or plain values."""
-    if y.ndim > 2:  # which axis are the classes?
+    if y.ndim != 2 or y.shape[1] < 2 or not y.is_floating_point():
         return None
-    y = values(y).detach()
-    if y.shape[1] < 2 or not y.is_floating_point():
-        return None
+    y = y.detach()
     if ((y >= 0).all() and ((y.sum(1) - 1).abs() < TOLERANCE).all()).item():
         return "probabilities"
     if ((y <= 0).all() and (y.logsumexp(1).abs() < TOLERANCE).all()).item():

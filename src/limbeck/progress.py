@@ -36,19 +36,16 @@ S = TypeVar("S", bound=Step, covariant=True)
 
 
 class Run(Protocol[S]):
-    r"""Steps one after another, of a known number."""
+    r"""Steps one after another: `done` of a `total`."""
 
     done: int
 
     @property
-    def total(self) -> int:
-        r"""The number of steps that the run has in all."""
-        ...
-
+    def total(self) -> int: ...
     def __iter__(self) -> Iterator[S]: ...
 
 
-REFRESH = 0.2  # seconds; looking more often would make GPUs wait
+REFRESH = 0.2  # seconds; reading the loss more often would make GPUs wait
 
 
 def tracked(blocks: Sequence[T], label: str, progress: bool) -> Iterator[T]:

@@ -28,11 +28,11 @@ class Support:
     discrete = False
 
     def __init__(self, *shape: int | Sequence[int]) -> None:
-        given = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
         expected = "whole numbers from 1, such as 784 or (28, 28)"
-        if not given:
+        if not sizes:
             raise ArgumentError("shape", "nothing", expected)
-        self.shape = tuple(whole_number("shape", each, expected, least=1) for each in given)
+        self.shape = tuple(whole_number("shape", size, expected, least=1) for size in sizes)
         self.size = math.prod(self.shape)
 
     def check(self, x: Tensor, argument: str = "x") -> Tensor:
@@ -45,15 +45,12 @@ class Support:
             raise ArgumentError(argument, f"shape {tuple(x.shape)}", expected)
         outside = ~self.contains(x)
         if outside.any():
-            raise ArgumentError(
-                argument,
-                f"{int(outside.sum()):,} values such as {x[outside][0].item():g}",
-                self.described,
-            )
+            received = f"{int(outside.sum()):,} values such as {x[outside][0].item():g}"
+            raise ArgumentError(argument, received, self.described)
         return x
 
     def contains(self, x: Tensor) -> Tensor:
-        r"""Whether each number of x may be one."""
+        r"""Which numbers of x are values of the support."""
         return x.isfinite()
 
     def start(
@@ -68,7 +65,7 @@ class Support:
 
     @property
     def described(self) -> str:
-        r"""What values are accepted, in words."""
+        r"""The accepted values, in words."""
         return "finite numbers"
 
     def __repr__(self) -> str:
@@ -112,8 +109,10 @@ class Discrete(Support):
 
     @property
     def described(self) -> str:
-        few = [f"{value:g}" for value in self.values]
-        return " and ".join(few) if self.count == 2 else f"{few[0]}, {few[1]} … {few[-1]}"
+        values = [f"{value:g}" for value in self.values]
+        if self.count == 2:
+            return " and ".join(values)
+        return f"{values[0]}, {values[1]} … {values[-1]}"
 
     def encode(self, x: Tensor) -> Tensor:
         r"""Codes 0 … q−1 of the same shape and type."""
@@ -135,8 +134,7 @@ class Discrete(Support):
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
         r"""Events (n, *shape) to start chains from: uniform over the support."""
-        shape = (n, *self.shape)
-        codes = torch.randint(self.count, shape, generator=generator, device=device)
+        codes = torch.randint(self.count, (n, *self.shape), generator=generator, device=device)
         return self.decode(codes.to(dtype))
 
     def enumerate(
@@ -151,9 +149,9 @@ class Discrete(Support):
         >>> Binary(2).enumerate(0, 4).tolist()
         [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
         """
-        number = torch.arange(start, stop, device=device)
-        places = [number // self.count**k % self.count for k in reversed(range(self.size))]
-        return self.decode(torch.stack(places, 1).to(dtype)).reshape(-1, *self.shape)
+        numbers = torch.arange(start, stop, device=device)
+        digits = [numbers // self.count**k % self.count for k in reversed(range(self.size))]
+        return self.decode(torch.stack(digits, 1).to(dtype)).reshape(-1, *self.shape)
 
 
 class Binary(Discrete):

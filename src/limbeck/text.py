@@ -6,22 +6,9 @@ __all__ = ["compared"]
 
 
 def compared(
-    teacher: float | None,
-    student: float | None,
-    less: str,
-    more: str,
-    same: str,
-    times: str = "×",
+    teacher: float | None, student: float | None, less: str, more: str, same: str, times: str = "×"
 ) -> str:
-    r"""How much less, or more, of something a student needs; nothing where that is not known.
-
-    Arguments:
-        teacher: What the teacher needs.
-        student: What the student needs.
-        less: The word for a student that needs less, such as "faster".
-        more: The word for one that needs more.
-        same: The words for no difference.
-        times: What follows the number. Default: "×".
+    r"""How much less or more than the teacher a student needs, in these words; "" if unknown.
 
     >>> compared(6.1, 0.1, "faster", "slower", "as fast"), compared(1, 2, "less", "more", "same")
     ('61× faster', '2.0× more')
@@ -33,6 +20,6 @@ def compared(
     ratio = teacher / student
     if 1 / 1.05 < ratio < 1.05:
         return same
-    number = max(ratio, 1 / ratio)
-    shown = f"{number:,.0f}" if number >= 9.95 else f"{number:.1f}"
-    return f"{shown}{times} {less if ratio > 1 else more}"
+    factor = max(ratio, 1 / ratio)
+    digits = ",.0f" if factor >= 9.95 else ".1f"
+    return f"{factor:{digits}}{times} {less if ratio > 1 else more}"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import whole_number
-from limbeck.arrays import Batch, Part, as_part, as_parts, cast, cast_parts, check_rows, label
+from limbeck.arrays import Batch, Part, as_part, as_parts, cast, cast_parts, check_rows, label, rows
 from limbeck.errors import ArgumentError
 from limbeck.storage.files import under
 
@@ -32,10 +32,9 @@ class Inputs(ABC):
         seed: The generator's seed. Default: the seed of the distillation.
 
     Attributes:
-        own_batches: Whether the data come in batches already, as those of a loader. The loop then
-            takes these, by `own_batch`, and not n inputs at a time.
-        batch_size: The size of these batches, but for a shorter last one; None if they differ or
-            nobody can say.
+        own_batches: Whether the data come in batches, as those of a loader, which the loop then
+            takes by `own_batch`.
+        batch_size: The size of these batches, but for a shorter last one; None if unknown.
     """
 
     own_batches = False
@@ -44,6 +43,7 @@ class Inputs(ABC):
     def __init__(self, seed: int | None = None) -> None:
         self.seed = None if seed is None else whole_number("seed", seed, "a whole number, or None")
         self.device = torch.device("cpu")
+        self.dtype: torch.dtype | None = None  # the student's floating type, once it is known
         self.generator = torch.Generator().manual_seed(self.seed or 0)
 
     @abstractmethod
@@ -55,7 +55,7 @@ class Inputs(ABC):
         r"""The batch that a draw stands for: a pure function of tensors."""
 
     def own_batch(self) -> Any:
-        r"""The next of the batches that the data come in, as `draw` gives it."""
+        r"""The next of the batches that the data come in, as `draw` returns it."""
         raise NotImplementedError
 
     def __call__(self, n: int) -> Batch:
@@ -69,24 +69,24 @@ class Inputs(ABC):
         return batch
 
     def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:  # noqa: B027 - most need nothing
-        r"""Take notice of the present loss (n,) of any batch, for sources that seek it."""
+        r"""Receive the function of a batch that gives its present losses (n,)."""
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         r"""Move to the student's device and floating type, and start the generator.
 
-        Sources that hold data override this, call `super().to(...)` and move it;
-        those that hold other sources pass the call on with different seeds.
+        Sources with data override this, call `super().to(...)` and move it; sources of other
+        sources pass the call on with different seeds.
         """
-        self.device = torch.device(device)
+        self.device, self.dtype = torch.device(device), dtype
         self.generator = torch.Generator(self.device)
         self.generator.manual_seed(seed if self.seed is None else self.seed)
 
     def state_dict(self) -> dict[str, Tensor]:
-        r"""All that is needed to go on drawing as if never interrupted: tensors only."""
+        r"""All tensors that are needed to continue drawing as if never interrupted."""
         return {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        r"""Go on from where `state_dict` was taken."""
+        r"""Continue from where `state_dict` was taken."""
         self.generator.set_state(state["generator"].cpu())
 
 
@@ -95,59 +95,48 @@ class Eager(Inputs):
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__(seed)
-        self.dtype: torch.dtype | None = None  # the student's floating type, once it is known
-        self.converts = False
+        self.converts = False  # whether tensors of another floating type are converted or refused
 
     def convert(self) -> None:
-        r"""From now on convert tensors of another floating type, which are refused otherwise."""
         self.converts = True
 
     def build(self, drawn: Any) -> Batch:
         batch: Batch = drawn
         return batch
 
-    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        super().to(device, dtype, seed)
-        self.dtype = dtype
-
     def checked(self, value: Any, n: int | None, argument: str) -> Batch:
-        r"""A batch of what foreign code gave: n finite rows on the student's device and type.
-
-        Arguments:
-            value: A Batch, or x: a tensor, a NumPy array, or a dict of these.
-            n: The number of rows there must be; None takes any number.
-            argument: What an error calls the giver.
-        """
+        r"""A batch of a Batch or x from user code: n (None: any) rows on the student's device."""
         batch = value if isinstance(value, Batch) else Batch(value)
         if isinstance(batch.x, tuple | list) or not hasattr(batch.x, "__len__"):
             received = f"a draw of type {type(batch.x).__name__}"
             raise ArgumentError(argument, received, "a Batch, a tensor or a dict of tensors")
-        parts = {name: self._loose(part) for name, part in as_parts(batch.x, argument).items()}
-        first = next(iter(parts.values())).values
-        rows = len(first) if n is None else n
+        parts = {name: self._typed(part) for name, part in as_parts(batch.x, argument).items()}
+        n = len(next(iter(parts.values())).values) if n is None else n
         for name, part in parts.items():
-            check_rows(part.values, rows, label(argument, name), "were asked for")
+            check_rows(part.values, n, label(argument, name), "were asked for")
         x = cast_parts(parts, self.device, self.dtype, argument)
-        beside = {}
+        fields = {}
         for field in ("y", "weight", "index"):
-            given = getattr(batch, field)
-            if given is not None:
-                part = self._loose(as_part(given, f"{argument}.{field}"))
-                check_rows(part.values, rows, f"{argument}.{field}", "x")
-                beside[field] = cast(part, self.device, self.dtype, f"{argument}.{field}")
-        return Batch(x, **beside)
+            if (array := getattr(batch, field)) is not None:
+                name = f"{argument}.{field}"
+                part = self._typed(as_part(array, name))
+                check_rows(part.values, n, name, "x")
+                fields[field] = cast(part, self.device, self.dtype, name)
+        return Batch(x, **fields)
 
-    def _loose(self, part: Part) -> Part:
+    def _typed(self, part: Part) -> Part:
         return part._replace(typed=part.typed and not self.converts)
+
+    def _weight(self, batch: Batch) -> Tensor:
+        r"""The weights (n,) of a batch; ones where it has none."""
+        if batch.weight is not None:
+            return batch.weight
+        dtype = self.dtype or torch.get_default_dtype()
+        return torch.ones(rows(batch.x), dtype=dtype, device=self.device)
 
 
 class Nested(Eager):
-    r"""A source that draws from others, each with a seed of its own.
-
-    Arguments:
-        sources: The sources drawn from; their states are saved under '0.', '1.', ...
-        seed: The generator's seed. Default: the seed of the distillation.
-    """
+    r"""A source that draws from others, each with its own seed."""
 
     def __init__(self, sources: Sequence[Inputs], seed: int | None = None) -> None:
         super().__init__(seed)
@@ -166,9 +155,9 @@ class Nested(Eager):
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
-        own = seed if self.seed is None else self.seed
-        for source, other in zip(self.sources, spread(own, len(self.sources)), strict=True):
-            source.to(device, dtype, other)
+        seeds = spread(seed if self.seed is None else self.seed, len(self.sources))
+        for source, source_seed in zip(self.sources, seeds, strict=True):
+            source.to(device, dtype, source_seed)
 
     def state_dict(self) -> dict[str, Tensor]:
         state = super().state_dict()
@@ -182,11 +171,12 @@ class Nested(Eager):
             source.load_state_dict(under(f"{i}.", state))
 
     def _seed_sources(self, seed: int) -> None:
-        for source, other in zip(self.sources, spread(seed, len(self.sources)), strict=True):
+        seeds = spread(seed, len(self.sources))
+        for source, source_seed in zip(self.sources, seeds, strict=True):
             if source.seed is None:
-                source.generator.manual_seed(other)
+                source.generator.manual_seed(source_seed)
                 if isinstance(source, Nested):
-                    source._seed_sources(other)
+                    source._seed_sources(source_seed)
 
 
 def spread(seed: int, count: int) -> list[int]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import data
 
 from limbeck.arguments import number, whole_number
-from limbeck.arrays import Batch, check_alike, join, map_tensors, rows
+from limbeck.arrays import Batch, check_alike, join, map_tensors
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Inputs, Nested
 from limbeck.inputs.dataset import Dataset, Loader
@@ -121,12 +121,13 @@ class Mix(Nested):
             raise ArgumentError("sources", repr(sources), "a list of one source or more")
         super().__init__([as_inputs(s, f"sources[{i}]") for i, s in enumerate(sources)], seed)
         self.shares = _shares(weights, len(sources))
-        self.given: list[int] = []
-        self.start: list[float] = []
-        # Which fields the batches have: known once every source has given something.
-        self.labelled: bool | None = None
-        self.weighted = False
         self._restart()
+
+    def _restart(self) -> None:
+        self.totals = [0] * len(self.sources)  # rows of each source so far
+        self.start: list[float] = []
+        self.labelled: bool | None = None  # known once every source has given something
+        self.weighted = False
 
     def draw(self, n: int) -> Batch:
         counts = self._counts(n)
@@ -138,8 +139,8 @@ class Mix(Nested):
 
     def probe(self, n: int) -> Batch:
         r"""A few inputs of every source."""
-        some = max(1, n // len(self.sources))
-        drawn = {i: source.probe(some) for i, source in enumerate(self.sources)}
+        count = max(1, n // len(self.sources))
+        drawn = {i: source.probe(count) for i, source in enumerate(self.sources)}
         self._find_fields(drawn)
         return self._join(drawn)
 
@@ -148,47 +149,36 @@ class Mix(Nested):
         self._restart()
 
     def state_dict(self) -> dict[str, Tensor]:
-        known = [] if self.labelled is None else [self.labelled, self.weighted]
+        fields = [] if self.labelled is None else [self.labelled, self.weighted]
         return super().state_dict() | {
-            "given": torch.tensor(self.given, dtype=torch.int64),
+            "given": torch.tensor(self.totals, dtype=torch.int64),
             "start": torch.tensor(self.start, dtype=torch.float64),
-            "fields": torch.tensor(known, dtype=torch.bool),
+            "fields": torch.tensor(fields, dtype=torch.bool),
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
-        self.given = [int(count) for count in state["given"]]
-        self.start = state["start"].tolist()
-        fields = state["fields"].tolist()
-        self.labelled, self.weighted = fields or (None, False)
-
-    def _restart(self) -> None:
-        self.given = [0] * len(self.sources)
-        self.start = []
-        self.labelled, self.weighted = None, False
+        self.totals, self.start = state["given"].tolist(), state["start"].tolist()
+        self.labelled, self.weighted = state["fields"].tolist() or (None, False)
 
     def _counts(self, n: int) -> list[int]:
         r"""How many of the next n rows come from each source.
 
-        A source takes its share p of the m rows that those before it leave over: in total
-        floor(p m + u), with u uniform in [0, 1) drawn once. The expectation of that is p m, and
-        it grows with m by no more than m does, so that no count is negative.
+        A source takes floor(p m + u) of the m rows in total that those before it leave over, with u
+        uniform in [0, 1) drawn once. That is p m on average, and no count is negative.
         """
         if not self.start:
-            uniform = torch.rand(
-                len(self.sources), generator=self.generator, device=self.generator.device
-            )
-            self.start = uniform.tolist()
-        left, totals = sum(self.given) + n, []
+            generator, count = self.generator, len(self.sources)
+            self.start = torch.rand(count, generator=generator, device=generator.device).tolist()
+        left, totals = sum(self.totals) + n, []
         for share, start in zip(self.shares, self.start, strict=True):
             totals.append(min(left, math.floor(share * left + start)))
             left -= totals[-1]
-        counts = [total - given for total, given in zip(totals, self.given, strict=True)]
-        self.given = totals
+        counts = [total - before for total, before in zip(totals, self.totals, strict=True)]
+        self.totals = totals
         return counts
 
     def _find_fields(self, batches: dict[int, Batch]) -> None:
-        r"""Decide which fields the mixture has, from a batch of every source."""
         self.labelled = all(batch.y is not None for batch in batches.values())
         self.weighted = any(batch.weight is not None for batch in batches.values())
         self._check(batches)
@@ -199,7 +189,8 @@ class Mix(Nested):
         if self.labelled:
             y = torch.cat([batch.y for batch in batches.values() if batch.y is not None])
         if self.weighted:
-            weight = torch.cat([self._weight(batch) for batch in batches.values()])
+            dtype = self.dtype or torch.get_default_dtype()
+            weight = torch.cat([self._weight(batch).to(dtype) for batch in batches.values()])
         return Batch(join([batch.x for batch in batches.values()]), y, weight)
 
     def _check(self, batches: dict[int, Batch]) -> None:
@@ -208,12 +199,6 @@ class Mix(Nested):
         if self.labelled:
             labels = [f"labels of {name}" for name in names]
             check_alike([batch.y for batch in batches.values()], labels, "sources")
-
-    def _weight(self, batch: Batch) -> Tensor:
-        dtype = self.dtype or torch.get_default_dtype()
-        if batch.weight is None:
-            return torch.ones(rows(batch.x), dtype=dtype, device=self.device)
-        return batch.weight.to(dtype)
 
 
 def _shares(weights: Sequence[float] | None, count: int) -> list[float]:
@@ -262,18 +247,20 @@ class Seek(Nested):
     def probe(self, n: int) -> Batch:
         r"""Candidates of weight one, since there is no loss yet before the first step."""
         batch = self.source.probe(n)
-        if batch.weight is not None:
-            return batch
-        dtype = self.dtype or torch.get_default_dtype()
-        return batch._replace(weight=torch.ones(rows(batch.x), dtype=dtype, device=self.device))
+        return batch._replace(weight=self._weight(batch))
 
     def draw(self, n: int) -> Batch:
         if self.loss_of is None:
-            raise ArgumentError(
-                "inputs", "a Seek without a loss", "one that bind(loss_of) was called on"
-            )
+            expected = "one that bind(loss_of) was called on"
+            raise ArgumentError("inputs", "a Seek without a loss", expected)
         m = n * self.candidates
-        batch = self._candidates(n)
+        try:
+            batch = self.source(m)
+        except ArgumentError as error:
+            if error.argument != "batch_size":
+                raise
+            received = f"{self.candidates}, which makes {m} of batch_size {n}"
+            raise ArgumentError("candidates", received, error.expected) from None
         loss = self.loss_of(batch).detach()
         if loss.shape != (m,):
             raise ArgumentError("loss_of", f"losses of shape {tuple(loss.shape)}", f"({m},)")
@@ -292,12 +279,3 @@ class Seek(Nested):
         largest = loss.amax()
         loss = torch.where(largest > 0, loss / largest, 1)  # the sum cannot overflow
         return self.uniform / len(loss) + (1 - self.uniform) * loss / loss.sum()
-
-    def _candidates(self, n: int) -> Batch:
-        try:
-            return self.source(n * self.candidates)
-        except ArgumentError as error:
-            if error.argument != "batch_size":
-                raise
-            received = f"{self.candidates}, which makes {n * self.candidates} of batch_size {n}"
-            raise ArgumentError("candidates", received, error.expected) from None

@@ -22,6 +22,7 @@ from limbeck.arrays import (
     check_rows,
     join,
     map_tensors,
+    part_of,
     rows,
 )
 from limbeck.errors import ArgumentError, CheckpointError
@@ -36,9 +37,8 @@ def materialise(dataset: data.Dataset[Any], argument: str) -> tuple[Any, Any]:
     if isinstance(dataset, data.TensorDataset):
         return _split_item(dataset.tensors, argument)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise ArgumentError(
-            argument, f"a {type(dataset).__name__} without a length", "a map-style data set"
-        )
+        received = f"a {type(dataset).__name__} without a length"
+        raise ArgumentError(argument, received, "a map-style data set")
     items = [_split_item(dataset[i], argument) for i in range(len(dataset))]
     if not items:
         raise ArgumentError(argument, "no data (a data set of length 0)", "one item or more")
@@ -50,7 +50,7 @@ def materialise(dataset: data.Dataset[Any], argument: str) -> tuple[Any, Any]:
 
 
 def _split_item(item: Any, argument: str) -> tuple[Any, Any]:
-    r"""Inputs and labels of an item x, (x,) or (x, y); y is None without labels."""
+    r"""x and y (None if there are no labels) of an item x, (x,) or (x, y)."""
     if not isinstance(item, tuple | list):
         return item, None
     if not 1 <= len(item) <= 2:
@@ -104,11 +104,10 @@ class Epochs:
         return {"order": self.order.clone(), "position": torch.tensor(self.position)}
 
     def load_state_dict(self, state: dict[str, Tensor], device: torch.device) -> None:
-        if len(state["order"]) not in (0, self.rows):
-            raise CheckpointError(
-                f"The checkpoint is of a data set of {len(state['order'])} rows, not {self.rows}."
-            )
-        self.order = state["order"].to(device, copy=True)
+        order = state["order"].to(device, copy=True)
+        if (n := len(order)) not in (0, self.rows):
+            raise CheckpointError(f"The checkpoint is of a data set of {n} rows, not {self.rows}.")
+        self.order = order
         self.position = int(state["position"])
 
 
@@ -154,7 +153,13 @@ class Dataset(Inputs):
             if part is not None:
                 check_rows(part.values, self._rows, name, "X")
         if self._weight is not None:
-            _check_weight(self._weight.values)
+            values = self._weight.values
+            if values.ndim != 1:
+                shape = f"shape {tuple(values.shape)}"
+                raise ArgumentError("weight", shape, f"shape ({self._rows},)")
+            if bool((values < 0).any()):
+                received = f"a negative number in row {int((values < 0).nonzero()[0])}"
+                raise ArgumentError("weight", received, "nonnegative numbers")
         self.epochs = Epochs(self._rows)
         self._move(self.device, None)
 
@@ -170,11 +175,10 @@ class Dataset(Inputs):
 
     def next_rows(self, n: int) -> Tensor:
         r"""Row numbers (n,), where n may be more than the data set has."""
+        generator = self.generator
         if self.replace:
-            return torch.randint(
-                len(self), (n,), generator=self.generator, device=self.generator.device
-            )
-        return self.epochs.draw(n, self.generator)
+            return torch.randint(len(self), (n,), generator=generator, device=generator.device)
+        return self.epochs.draw(n, generator)
 
     def build(self, drawn: Tensor) -> Batch:
         data = (self.x, self.y, self.weight)
@@ -182,14 +186,14 @@ class Dataset(Inputs):
         return Batch(x, y, weight, drawn)
 
     def take(self, index: Tensor) -> Dataset:
-        r"""A data set of some of the rows, by their numbers (n,), in this order."""
-        some = copy(self)
+        r"""A data set of the rows of these numbers (n,), in this order."""
+        subset = copy(self)
         parts = (self._x, self._y, self._weight)
-        some._x, some._y, some._weight = map_tensors(lambda t: t[index.to(t.device)], parts)
-        some._rows = len(index)
-        some.epochs = Epochs(some._rows)
-        some._move(self.device, None)
-        return some
+        subset._x, subset._y, subset._weight = map_tensors(lambda t: t[index.to(t.device)], parts)
+        subset._rows = len(index)
+        subset.epochs = Epochs(subset._rows)
+        subset._move(self.device, None)
+        return subset
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
@@ -208,32 +212,22 @@ class Dataset(Inputs):
         self.y = None if self._y is None else cast(self._y, device, dtype, "y")
         self.weight = None
         if self._weight is not None:
-            kind = dtype or torch.get_default_dtype()
-            self.weight = self._weight.values.to(device, kind)
-
-
-def _check_weight(weight: Tensor) -> None:
-    if weight.ndim != 1:
-        raise ArgumentError("weight", f"shape {tuple(weight.shape)}", f"shape ({len(weight)},)")
-    if bool((weight < 0).any()):
-        first = int((weight < 0).nonzero()[0])
-        raise ArgumentError("weight", f"a negative number in row {first}", "nonnegative numbers")
+            self.weight = self._weight.values.to(device, dtype or torch.get_default_dtype())
 
 
 class Loader(Eager):
     r"""A loader that is gone through again and again.
 
-    As the inputs of a distillation, a DataLoader keeps its batches: each step takes the next one
-    as it comes, also a shorter last one (which `drop_last=True` of the loader leaves out) and
-    those of a batch sampler, whatever their sizes. Each step is the mean over its batch. (One row
-    is too few for batch normalisation: `drop_last=True` helps there too.) A bare
-    IterableDataset has no batches; it is taken in batches of the distillation's batch_size. So are
-    the rows of a loader where others ask for n of them: within `Mix` and `Seek`, and `loader(n)`.
+    As the inputs of a distillation, a DataLoader keeps its batches, whatever their sizes: each step
+    is the mean over the next one, also over a shorter last one, which `drop_last=True` of the
+    loader leaves out (one row is too few for batch normalisation). An IterableDataset has no
+    batches; it is taken in batches of the distillation's batch_size. So are the rows of a loader
+    within `Mix` and `Seek`, and by `loader(n)`.
 
-    A loader cannot be rewound. The state holds the number of rows that were used; loading it
-    starts the loader again and skips that many. It continues exactly only if the loader gives the
-    same items again: if it draws from the global generators (shuffle=True), which are seeded from
-    this source's own, and not if it has a generator of its own.
+    A loader cannot be rewound: a run that resumes starts it again and skips the rows that were
+    used. It continues exactly only if the loader gives the same items again: if it draws from the
+    global generators (shuffle=True), which are seeded from this source's, and not if it has a
+    generator of its own.
 
     Arguments:
         loader: A DataLoader whose batches are x, (x, y) or a dict x, or an IterableDataset of such
@@ -247,23 +241,21 @@ class Loader(Eager):
         if not self.own_batches:
             loader = data.DataLoader(loader, batch_size=64)
         if not isinstance(loader, data.DataLoader):
-            received = f"a {type(loader).__name__}"
-            raise ArgumentError("loader", received, "a torch DataLoader or IterableDataset")
+            expected = "a torch DataLoader or IterableDataset"
+            raise ArgumentError("loader", f"a {type(loader).__name__}", expected)
         self.loader: data.DataLoader[Any] = loader
         if self.own_batches:
             sampler = getattr(loader, "batch_sampler", None)
             self.batch_size = loader.batch_size or getattr(sampler, "batch_size", None)
-        self.start: Tensor | None = None  # the generator's state before the first item
         self.ahead: deque[Batch] = deque()  # what was read of the loader and not used yet
-        self.iterator: Iterator[Any] | None = None
         self._restart()
 
     def draw(self, n: int) -> Batch:
-        whole = self._join([self._next() for _ in range(self._read(n))])
-        if rows(whole.x) > n:
-            self.ahead.appendleft(_cut(whole, n, None))
+        batch = self._join([self._next() for _ in range(self._read(n))])
+        if rows(batch.x) > n:
+            self.ahead.appendleft(part_of(batch, n, rows(batch.x)))
         self.used += n
-        return _cut(whole, 0, n)
+        return part_of(batch, 0, n)
 
     def own_batch(self) -> Batch:
         batch = self._next()
@@ -273,13 +265,13 @@ class Loader(Eager):
     def probe(self, n: int) -> Batch:
         r"""The next n inputs, which stay the next ones."""
         count = self._read(n)
-        held = list(self.ahead)[:count]
+        batches = list(self.ahead)[:count]
         try:
-            return _cut(self._join(held), 0, n)
+            return part_of(self._join(batches), 0, n)
         except ArgumentError:
             if not self.own_batches:
                 raise
-            return _cut(held[0], 0, n)  # each batch may have a shape of its own
+            return part_of(batches[0], 0, n)  # each batch may have another shape
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
@@ -294,38 +286,37 @@ class Loader(Eager):
         self._restart()
         self.used = left = int(state["used"])
         while left > 0:
-            piece = self._next()
-            skip = min(left, rows(piece.x))
-            left -= skip
-            if skip < rows(piece.x):
-                self.ahead.appendleft(_cut(piece, skip, None))
+            batch = self._next()
+            if left < rows(batch.x):
+                self.ahead.appendleft(part_of(batch, left, rows(batch.x)))
+            left -= rows(batch.x)
 
     def _restart(self) -> None:
-        self.start = None
-        self.used = 0
+        self.start: Tensor | None = None  # the generator's state before the first item
+        self.used = 0  # rows
         self.ahead.clear()
-        self.iterator = None
+        self.iterator: Iterator[Any] | None = None
 
     def _read(self, n: int) -> int:
-        r"""Read ahead until there are n rows; how many batches these are."""
-        held = count = 0
-        while held < n:
+        r"""Read ahead until there are n rows; the number of batches that they are in."""
+        total = count = 0
+        while total < n:
             if count == len(self.ahead):
-                self.ahead.append(self._fetched())
-            held, count = held + rows(self.ahead[count].x), count + 1
+                self.ahead.append(self._fetch())
+            total, count = total + rows(self.ahead[count].x), count + 1
         return count
 
-    def _join(self, held: list[Batch]) -> Batch:
-        check_alike([piece.x for piece in held], ["a batch"] * len(held), "loader")
-        check_alike([piece.y for piece in held], ["labels"] * len(held), "loader")
-        labels = [piece.y for piece in held if piece.y is not None]
-        return Batch(join([piece.x for piece in held]), torch.cat(labels) if labels else None)
+    def _join(self, batches: list[Batch]) -> Batch:
+        inputs = [batch.x for batch in batches]
+        check_alike(inputs, ["a batch"] * len(batches), "loader")
+        check_alike([batch.y for batch in batches], ["labels"] * len(batches), "loader")
+        labels = [batch.y for batch in batches if batch.y is not None]
+        return Batch(join(inputs), torch.cat(labels) if labels else None)
 
     def _next(self) -> Batch:
-        r"""The next batch, whatever its size."""
-        return self.ahead.popleft() if self.ahead else self._fetched()
+        return self.ahead.popleft() if self.ahead else self._fetch()
 
-    def _fetched(self) -> Batch:
+    def _fetch(self) -> Batch:
         if self.start is None:
             self.start = self.generator.get_state()
         for _ in range(2):  # the end of one pass, and the start of another
@@ -336,7 +327,3 @@ class Loader(Eager):
                 return self.checked(Batch(*_split_item(item, "loader")), None, "loader")
             self.iterator = None
         raise ArgumentError("loader", "no items in a pass", "a loader that gives items every time")
-
-
-def _cut(batch: Batch, start: int, stop: int | None) -> Batch:
-    return Batch(*map_tensors(lambda t: t[start:stop], tuple(batch)))

@@ -3,6 +3,7 @@ r"""Inputs that are generated: noise, functions, samples of a model; and how cal
 from __future__ import annotations
 
 import inspect
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,28 +20,16 @@ from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Eager, Inputs
 
-__all__ = [
-    "Function",
-    "Noise",
-    "Samples",
-    "SeededCall",
-    "fresh_seed",
-    "parameters_of",
-    "seeded",
-]
+__all__ = ["Function", "Noise", "Samples", "SeededCall", "fresh_seed", "parameters_of", "seeded"]
 
 SPARE = np.random.MT19937(0)  # in place of NumPy's global generator, whose state is slow to copy
 
 
 class SeededCall:
-    r"""A function without gradients whose randomness comes from a given generator.
+    r"""A user's function without gradients whose randomness comes from a given generator.
 
-    A function with a parameter `generator` is handed one; any other runs with the global
-    generators of torch, NumPy and Python seeded for the call and restored after it.
-
-    Arguments:
-        function: The user's function.
-        argument: The name of the argument that it came as.
+    A function with a parameter `generator` gets one; any other runs with the global generators of
+    torch, NumPy and Python seeded for the call and restored after it.
     """
 
     def __init__(self, function: Callable[..., Any], argument: str) -> None:
@@ -52,18 +41,17 @@ class SeededCall:
     def __call__(self, generator: torch.Generator, *arguments: Any) -> Any:
         with torch.no_grad():
             if self.takes_generator:
-                return self.function(*arguments, generator=self._near(generator))
+                return self.function(*arguments, generator=self._on_device(generator))
             with seeded(generator):
                 return self.function(*arguments)
 
-    def _near(self, generator: torch.Generator) -> torch.Generator:
+    def _on_device(self, generator: torch.Generator) -> torch.Generator:
         r"""A generator on the device of a module's method, which need not be the student's."""
         owner = getattr(self.function, "__self__", self.function)
         if isinstance(owner, nn.Module):
-            tensors = [*owner.parameters(), *owner.buffers()][:1]
-            if tensors and tensors[0].device.type != generator.device.type:
-                near = torch.Generator(tensors[0].device)
-                return near.manual_seed(fresh_seed(generator))
+            tensor = next(itertools.chain(owner.parameters(), owner.buffers()), None)
+            if tensor is not None and tensor.device.type != generator.device.type:
+                return torch.Generator(tensor.device).manual_seed(fresh_seed(generator))
         return generator
 
 
@@ -76,7 +64,7 @@ def seeded(generator: torch.Generator) -> Iterator[None]:
     python, numpy = random.getstate(), mtrand.get_bit_generator()
     with torch.random.fork_rng(devices=devices):
         try:
-            # torch.manual_seed would put a call aside for every kind of device that is not in use.
+            # torch.manual_seed would queue a call for every kind of device that is not in use
             torch.default_generator.manual_seed(seed)
             if devices:
                 torch.cuda.manual_seed_all(seed)
@@ -95,7 +83,7 @@ def fresh_seed(generator: torch.Generator) -> int:
 
 
 def parameters_of(function: Callable[..., Any]) -> list[str]:
-    r"""The names of the parameters that can be given by name; none where Python cannot say."""
+    r"""The names of the parameters that can be given by name; none where they are not known."""
     if isinstance(function, nn.Module):
         function = function.forward
     try:
@@ -143,10 +131,6 @@ class Noise(Inputs):
 
     def build(self, drawn: Tensor) -> Batch:
         return Batch(self.mean + self.scale * drawn)
-
-    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        super().to(device, dtype, seed)
-        self.dtype = dtype
 
 
 class Function(Eager):

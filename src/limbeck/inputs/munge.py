@@ -22,12 +22,7 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
 
     The squared distance is the sum, over continuous attributes, of the squared difference as a
     fraction of the attribute's range, plus the number of categorical attributes that differ.
-    Time is quadratic in N; memory holds `block` distances at once.
-
-    Arguments:
-        parts: Arrays (N, ...) by name, N > 1.
-        categorical: For each of them which attributes (...) are categorical.
-        block: The number of distances held in memory. Default: 2**24.
+    Parts are arrays (N, ...); `block` distances are in memory at once.
 
     >>> nearest({"": torch.tensor([[0.0], [3.0], [1.0]])}, {"": torch.tensor([False])}).tolist()
     [2, 2, 0]
@@ -38,11 +33,11 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
     step = max(1, block // rows)
     neighbours = []
     for start in range(0, rows, step):
-        own = slice(start, min(start + step, rows))
+        block_rows = slice(start, start + step)
         # (block, N), less each row's own square, which is the same for all of its candidates
-        distance = torch.addmm(squares, points[own], points.T, alpha=-2)
+        distance = torch.addmm(squares, points[block_rows], points.T, alpha=-2)
         for code in codes:
-            distance += code[own, None] != code
+            distance += code[block_rows, None] != code
         distance.diagonal(start).fill_(torch.inf)
         neighbours.append(distance.argmin(1))
     return torch.cat(neighbours)
@@ -58,7 +53,7 @@ def _coordinates(
         columns = columns.to(widest_float(part.device) if part.is_floating_point() else torch.int64)
         low, high = columns.amin(0), columns.amax(0)
         kinds = categorical[name].reshape(-1)
-        # Two categories are 0 and 1: their squared difference is one just if they differ.
+        # Two categories are 0 and 1: their squared difference is one if they differ.
         simple = ~kinds | ((columns == low) | (columns == high)).all(0)
         extent = torch.where(high > low, high - low, 1)
         scaled = (columns - low)[:, simple] / extent[simple]
@@ -77,11 +72,10 @@ class Munge(Nested):
 
     A batch starts from rows e of the data, drawn in shuffled passes; e′ is the row nearest to e
     (see `nearest` for the distance). Each attribute a of each row is replaced with probability
-    `swap`, independently: a continuous one by a draw from N(e′_a, (|e_a − e′_a| / s)²), that is
-    with standard deviation |e_a − e′_a| / s, where s is `local_variance`; a categorical one by
-    e′_a. Bucila, Caruana and Niculescu-Mizil (Model compression, 2006) change e and e′ together
-    in a copy of the data set, and look for e′ in that copy; here the neighbours are those in the
-    data, found once, and every draw starts from the data.
+    `swap`, independently: a continuous one by a draw from N(e′_a, (|e_a − e′_a| / s)²), where s is
+    `local_variance`; a categorical one by e′_a. Bucila, Caruana and Niculescu-Mizil (Model
+    compression, 2006) change e and e′ together in a copy of the data set, and look for e′ in that
+    copy; here the neighbours are found once, and every draw starts from the data.
 
     Integer and boolean parts are categorical. The batches have no labels and no index: their x
     are not rows of the data.
@@ -112,9 +106,8 @@ class Munge(Nested):
         if len(self.data) < 2:
             raise ArgumentError("X", "1 row", "two rows or more, or there are no neighbours")
         self.swap = number("swap", swap, "a probability", lambda p: 0 <= p <= 1)
-        self.local_variance = number(
-            "local_variance", local_variance, "a finite number above zero", lambda s: s > 0
-        )
+        expected = "a finite number above zero"
+        self.local_variance = number("local_variance", local_variance, expected, lambda s: s > 0)
         self.categorical = _categorical(self.data.x, categorical)
         self.neighbours: Tensor | None = None
 
@@ -136,13 +129,13 @@ class Munge(Nested):
     def build(self, drawn: dict[str, Any]) -> Batch:
         result = {}
         for name, part in _parts(self.data.x).items():
-            own = part.index_select(0, drawn["row"])
-            new = other = part.index_select(0, drawn["neighbour"])
+            row = part.index_select(0, drawn["row"])
+            new = neighbour = part.index_select(0, drawn["neighbour"])
             if name in drawn["noise"]:
-                deviation = (own - other).abs() / self.local_variance
+                deviation = (row - neighbour).abs() / self.local_variance
                 deviation = torch.where(self.categorical[name], 0, deviation)
-                new = other + drawn["noise"][name] * deviation
-            result[name] = torch.where(drawn["swap"][name], new, own)
+                new = neighbour + drawn["noise"][name] * deviation
+            result[name] = torch.where(drawn["swap"][name], new, row)
         return Batch(result.get("", result))
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
@@ -157,10 +150,9 @@ def _parts(x: X) -> dict[str, Tensor]:
 
 def _categorical(x: X, named: Iterable[int | str]) -> dict[str, Tensor]:
     r"""Which attributes (...) of each part are categorical."""
-    parts = _parts(x)
     masks = {
         name: torch.full(part.shape[1:], not part.is_floating_point(), device=part.device)
-        for name, part in parts.items()
+        for name, part in _parts(x).items()
     }
     for which in (named,) if isinstance(named, str) else named:
         if isinstance(x, dict):
@@ -170,11 +162,9 @@ def _categorical(x: X, named: Iterable[int | str]) -> dict[str, Tensor]:
             continue
         columns = x.shape[1] if x.ndim == 2 else int(x.ndim == 1)
         if isinstance(which, str | bool) or not hasattr(which, "__index__") or not columns:
-            raise ArgumentError(
-                "categorical",
-                f"{which!r} for X of shape {tuple(x.shape)}",
-                "column numbers of X of shape (N, columns), or names of the parts of a dict",
-            )
+            received = f"{which!r} for X of shape {tuple(x.shape)}"
+            expected = "column numbers of X of shape (N, columns), or names of the parts of a dict"
+            raise ArgumentError("categorical", received, expected)
         if not -columns <= which < columns:
             raise ArgumentError("categorical", which, f"column numbers below {columns}")
         masks[""].view(-1)[which] = True

@@ -15,8 +15,7 @@ from limbeck.evaluation import View
 
 __all__ = ["Drawn", "Draws", "Loss", "Probe", "Scaled", "Sum"]
 
-Drawn: TypeAlias = Tensor | dict[str, Tensor] | None
-r"""What is random of a loss at a batch: None, a tensor, or tensors by name."""
+Drawn: TypeAlias = Tensor | dict[str, Tensor] | None  # what is random of a loss at a batch
 
 
 class Probe(NamedTuple):
@@ -28,48 +27,27 @@ class Probe(NamedTuple):
 
 
 class Draws(NamedTuple):
-    r"""What a loss may draw from: sizes, the generator, and the teacher's own projections.
+    r"""What a loss may draw from: sizes, the generator, and the teacher's projections."""
 
-    Attributes:
-        n: The number of examples.
-        outputs: The number of outputs I.
-        like: Some inputs, of the batch's type and device, and of its shapes but for their number.
-        signs: Gives what k random projections need, in the form that the teacher understands.
-        generator: The source of randomness, on the student's device.
-    """
-
-    n: int
-    outputs: int
-    like: X
-    signs: Callable[[int, int, int, torch.Generator], Tensor]
-    generator: torch.Generator
+    n: int  # examples
+    outputs: int  # their number I
+    like: X  # inputs of the batch's type, device and shapes, but for their number
+    signs: Callable[[int, int, int, torch.Generator], Tensor]  # of k projections: Teacher.signs
+    generator: torch.Generator  # on the student's device
 
 
 class Loss:
-    r"""A loss E(x, θ), (n,)-valued; the loop averages.
+    r"""A loss E(x, θ), (n,)-valued; the loop averages."""
 
-    Attributes:
-        name: What the history calls it.
-        asks: What it needs of the teacher: any of "values", "derivatives", "hidden".
-        domain: The domain of these derivatives: "log", "plain" or "density".
-        needs: What the outputs must be: "probabilities", "values", "density" or "" (anything).
-        affine: Whether its gradient is affine in the targets. Only then may the teacher's
-            targets be replaced by those of one random draw: the gradient stays unbiased.
-        bias: Why not, where it is not affine.
-        differentiates: Whether it takes input derivatives of the student.
-        storable: Whether the teacher's targets at a row can be stored for later visits.
-        projections: The number of random projections that replace the sum over outputs, if any.
-    """
-
-    name = "loss"
-    asks: frozenset[str] = frozenset()
-    domain = "plain"
-    needs = ""
-    affine = True
-    bias = ""
-    differentiates = False
-    storable = True
-    projections: int | None = None
+    name = "loss"  # in the history
+    asks: frozenset[str] = frozenset()  # of the teacher: "values", "derivatives", "hidden"
+    domain = "plain"  # of these derivatives: "log", "plain" or "density"
+    needs = ""  # the outputs must be "probabilities", "values", "density" or "" (anything)
+    affine = True  # gradient affine in the targets, so unbiased with a teacher of single draws
+    bias = ""  # why it is not affine
+    differentiates = False  # whether it takes input derivatives of the student
+    storable = True  # whether the teacher's targets at a row can be stored for later visits
+    projections: int | None = None  # random ones, in place of the sum over outputs
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         r"""The loss of each example, (n,)."""

@@ -74,9 +74,8 @@ class reverse_kl(Loss):  # noqa: N801
 
     def bind(self, probe: Probe) -> None:
         if probe.batch.index is not None:
-            received = "rows of a data set, for reverse_kl"
             expected = "samples of the student itself: limbeck.inputs.Samples(student)"
-            raise ArgumentError("inputs", received, expected)
+            raise ArgumentError("inputs", "rows of a data set, for reverse_kl", expected)
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         log_f = student.log_density()

@@ -135,10 +135,10 @@ class directional_error(Loss):  # noqa: N801
         if isinstance(directions, Tensor) and not directions.isfinite().all():
             raise ArgumentError("directions", "NaN or infinity", "finite directions")
         self.directions, self.targets, self.domain = directions, targets, domain
-        follows = isinstance(targets, str)
-        self.asks = frozenset({"derivatives"} if follows else ())
+        from_teacher = isinstance(targets, str)
+        self.asks = frozenset({"derivatives"} if from_teacher else ())
         self.needs = "probabilities" if domain == "log" else ""
-        self.affine = domain == "plain" or not follows
+        self.affine = domain == "plain" or not from_teacher
         self.bias = "log derivatives are not averages over draws"
 
     def bind(self, probe: Probe) -> None:
@@ -146,37 +146,29 @@ class directional_error(Loss):  # noqa: N801
             _check_outputs(probe, self.domain)
         if not isinstance(self.directions, str):
             x = probe.batch.x
-            for v in self._each_direction(x, None):
+            for v in self._all_directions(x, None):
                 for name in ({""} if isinstance(v, Tensor) else v.keys()) - floats(x).keys():
                     raise ArgumentError.unknown("directions", name, floats(x))
 
     def draw(self, batch: Draws) -> Drawn:
         if not isinstance(self.directions, str):
             return None
-        return {
-            name: torch.randn(
-                (batch.n, *part.shape[1:]),
-                dtype=part.dtype,
-                device=part.device,
-                generator=batch.generator,
-            )
-            for name, part in floats(batch.like).items()
-        }
+        drawn = {}
+        for name, part in floats(batch.like).items():
+            drawn[name] = part.new_empty(batch.n, *part.shape[1:])
+            drawn[name].normal_(generator=batch.generator)
+        return drawn
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
-        errors = [
-            self._error(student, teacher, v).square().mean(1)
-            for v in self._each_direction(batch.x, drawn)
-        ]
+        errors = []
+        for v in self._all_directions(batch.x, drawn):
+            targets = self.targets
+            if isinstance(targets, str):
+                targets = teacher.directional(self.domain, v)
+            errors.append((student.directional(self.domain, v) - targets).square().mean(1))
         return torch.stack(errors).mean(0) / 2
 
-    def _error(self, student: View, teacher: View, direction: X) -> Tensor:
-        targets = self.targets
-        if isinstance(targets, str):
-            targets = teacher.directional(self.domain, direction)
-        return student.directional(self.domain, direction) - targets
-
-    def _each_direction(self, x: X, drawn: Drawn) -> list[X]:
+    def _all_directions(self, x: X, drawn: Drawn) -> list[X]:
         if isinstance(self.directions, str):
             assert drawn is not None  # by draw
             return [drawn]
@@ -189,11 +181,8 @@ class directional_error(Loss):  # noqa: N801
             return [v]
         if v.shape[1:] == x.shape[1:]:
             return list(v)
-        raise ArgumentError(
-            "directions",
-            f"shape {tuple(v.shape)}",
-            f"{tuple(x.shape[1:])}, or with a number before it",
-        )
+        expected = f"{tuple(x.shape[1:])}, or with a number before it"
+        raise ArgumentError("directions", f"shape {tuple(v.shape)}", expected)
 
     def __repr__(self) -> str:
         along, targets = _described(self.directions), _described(self.targets)

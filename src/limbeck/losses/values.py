@@ -2,7 +2,7 @@ r"""Losses on values: outputs, probabilities, logits, labels and hidden units.""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
 from limbeck.losses.base import Drawn, Loss, Probe
-from limbeck.outputs import FORMS, check_probabilities
 
 __all__ = [
     "check_same_classes",
@@ -30,13 +29,9 @@ __all__ = [
 
 
 def _check_same_outputs(student: Tensor, teacher: Tensor) -> None:
-    r"""Refuse models with different numbers of outputs."""
     if student.shape != teacher.shape:
-        raise ArgumentError(
-            "student",
-            f"{student.shape[1]} outputs where the teacher has {teacher.shape[1]}",
-            "as many outputs as the teacher",
-        )
+        received = f"{student.shape[1]} outputs where the teacher has {teacher.shape[1]}"
+        raise ArgumentError("student", received, "as many outputs as the teacher")
 
 
 def check_same_classes(probe: Probe) -> None:
@@ -134,17 +129,17 @@ class label_cross_entropy(Loss):  # noqa: N801
 
     def bind(self, probe: Probe) -> None:
         labels, outputs = _labels(probe.batch), probe.student.log_probabilities().shape[-1]
-        n, shape = labels.shape[:1], tuple(labels.shape)
-        if labels.is_floating_point() and shape != (*n, outputs):
-            raise ArgumentError("y", f"shape {shape}", f"(n, {outputs}) probabilities")
-        if not labels.is_floating_point() and shape != (*n,):
+        shape = tuple(labels.shape)
+        if labels.is_floating_point():
+            if shape[1:] != (outputs,):
+                raise ArgumentError("y", f"shape {shape}", f"(n, {outputs}) probabilities")
+            return
+        if labels.ndim > 1:
             raise ArgumentError("y", f"shape {shape}", "(n,) class numbers")
-        if not labels.is_floating_point() and (labels.min() < 0 or labels.max() >= outputs):
-            raise ArgumentError(
-                "y",
-                f"class numbers from {labels.min().item()} to {labels.max().item()}",
-                f"class numbers from 0 to {outputs - 1}",
-            )
+        low, high = labels.min().item(), labels.max().item()
+        if low < 0 or high >= outputs:
+            received = f"class numbers from {low} to {high}"
+            raise ArgumentError("y", received, f"class numbers from 0 to {outputs - 1}")
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         labels, logs = _labels(batch), student.log_probabilities()
@@ -161,11 +156,11 @@ class label_square_error(Loss):  # noqa: N801
 
     def bind(self, probe: Probe) -> None:
         labels, values = _labels(probe.batch), probe.student.values()
+        received, shape = f"shape {tuple(labels.shape)}", _shape(probe.student)
         if labels.numel() != values.numel():
-            raise ArgumentError("y", f"shape {tuple(labels.shape)}", f"shape {tuple(values.shape)}")
-        if not forms.same_layout(labels.shape, _shape(probe.student)):
-            expected = f"shape {tuple(_shape(probe.student))}, as the student's outputs"
-            raise ArgumentError("y", f"shape {tuple(labels.shape)}", expected)
+            raise ArgumentError("y", received, f"shape {tuple(values.shape)}")
+        if not forms.same_layout(labels.shape, shape):
+            raise ArgumentError("y", received, f"shape {tuple(shape)}, as the student's outputs")
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         values = student.values()
@@ -174,9 +169,8 @@ class label_square_error(Loss):  # noqa: N801
 
 def _labels(batch: Batch) -> Tensor:
     if batch.y is None:
-        raise ArgumentError(
-            "inputs", "no labels", "inputs with labels, such as Dataset(X, y), for this loss"
-        )
+        expected = "inputs with labels, such as Dataset(X, y), for this loss"
+        raise ArgumentError("inputs", "no labels", expected)
     return batch.y
 
 
@@ -193,20 +187,19 @@ class multilabel_cross_entropy(Loss):  # noqa: N801 - losses are written as func
     needs = "values"
 
     def bind(self, probe: Probe) -> None:
-        _refuse("student_output", probe.student, FORMS[:3], "logits")
-        _refuse("teacher_output", probe.teacher, FORMS[:1], "probabilities")
+        for argument, view, refused, kind in (
+            ("student_output", probe.student, forms.FORMS[:3], "logits"),
+            ("teacher_output", probe.teacher, forms.FORMS[:1], "probabilities"),
+        ):
+            if (form := getattr(view, "form", "values")) in refused:
+                expected = f"'values', the {kind} of labels that do not exclude each other"
+                raise ArgumentError(argument, repr(form), expected)
         check_same_values(probe)
-        check_probabilities(probe.teacher.values().reshape(-1, 1), "teacher")  # each by itself
+        forms.check_probabilities(probe.teacher.values().reshape(-1, 1), "teacher")  # one by one
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         z = student.values()
         return (F.softplus(z) - teacher.values() * z).sum(1)
-
-
-def _refuse(argument: str, view: View, refused: Sequence[str], kind: str) -> None:
-    if (form := getattr(view, "form", "values")) in refused:
-        expected = f"'values', the {kind} of labels that do not exclude each other"
-        raise ArgumentError(argument, repr(form), expected)
 
 
 class hints(Loss):  # noqa: N801
@@ -226,28 +219,23 @@ class hints(Loss):  # noqa: N801
         self, teacher_layer: str, student_layer: str, regressor: nn.Module | None = None
     ) -> None:
         self.teacher_layer, self.student_layer = teacher_layer, student_layer
-        self.given = self.regressor = regressor
+        self.initial = self.regressor = regressor
 
     def bind(self, probe: Probe) -> nn.Module | None:
         target = probe.teacher.hidden(self.teacher_layer).flatten(1)
         source = probe.student.hidden(self.student_layer).flatten(1)
-        own = nn.Linear(source.shape[1], target.shape[1]) if self.given is None else self.given
-        self.regressor = own
-        self.regressor.to(device=source.device, dtype=source.dtype)
+        sizes = source.shape[1], target.shape[1]
+        regressor = nn.Linear(*sizes) if self.initial is None else self.initial
+        self.regressor = regressor.to(device=source.device, dtype=source.dtype)
         try:
             predicted = self.regressor(source).flatten(1)
         except RuntimeError as error:
-            raise ArgumentError(
-                "regressor",
-                f"a module that fails on the units of {self.student_layer!r}: {error}",
-                f"one that takes {source.shape[1]} inputs",
-            ) from error
+            received = f"a module that fails on the units of {self.student_layer!r}: {error}"
+            expected = f"one that takes {source.shape[1]} inputs"
+            raise ArgumentError("regressor", received, expected) from error
         if predicted.shape != target.shape:
-            raise ArgumentError(
-                "regressor",
-                f"{predicted.shape[1]} outputs",
-                f"{target.shape[1]} outputs, the units of {self.teacher_layer!r}",
-            )
+            expected = f"{target.shape[1]} outputs, the units of {self.teacher_layer!r}"
+            raise ArgumentError("regressor", f"{predicted.shape[1]} outputs", expected)
         return self.regressor
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:

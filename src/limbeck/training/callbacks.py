@@ -45,9 +45,8 @@ class Callback:
         r"""After the last step; None if it was interrupted."""
 
 
-EntryFunction: TypeAlias = Callable[[Mapping[str, float]], object]
+EntryFunction: TypeAlias = Callable[[Mapping[str, float]], object]  # of an evaluation's entry
 Callbacks: TypeAlias = Callback | EntryFunction | Iterable[Callback | EntryFunction] | None
-r"""One or several callbacks, or functions of an evaluation's entry."""
 
 
 class _Function(Callback):
@@ -59,15 +58,18 @@ class _Function(Callback):
 
 
 def as_callbacks(value: Callbacks) -> tuple[Callback, ...]:
-    r"""All of them as a tuple of `Callback`."""
+    r"""One or several callbacks as a tuple of `Callback`."""
     if value is None:
         return ()
     callbacks: list[Callback] = []
-    for each in value if isinstance(value, Iterable) else [value]:
-        if not isinstance(each, Callback) and (not callable(each) or isinstance(each, type)):
+    for callback in value if isinstance(value, Iterable) else [value]:
+        if isinstance(callback, Callback):
+            callbacks.append(callback)
+        elif callable(callback) and not isinstance(callback, type):
+            callbacks.append(_Function(callback))
+        else:
             expected = "limbeck.training.callbacks, or functions of a dict of numbers"
-            raise ArgumentError("callbacks", repr(each), expected)
-        callbacks.append(each if isinstance(each, Callback) else _Function(each))
+            raise ArgumentError("callbacks", repr(callback), expected)
     return tuple(callbacks)
 
 
@@ -94,16 +96,16 @@ def replayed(
 
 
 class Logger(Callback):
-    r"""A callback that writes numbers somewhere.
+    r"""A callback that writes numbers somewhere; subclasses have `_open`, `_write`, `_close`.
 
     What cannot work is refused before the first step. A later failure, or a full disk, is warned
-    of once, and the training goes on without the log. Subclasses have `_open`, `_write`, `_close`.
+    of once, and the training continues without the log.
     """
 
     _failed = False
 
     def _open(self, name: str, settings: Mapping[str, Any], history: History) -> None:
-        r"""Begin the log of a run of a name, or continue it after the history's last step."""
+        r"""Begin the log of a run, or continue it after the history's last step."""
         raise NotImplementedError
 
     def _write(self, entry: Mapping[str, float]) -> None:
@@ -117,10 +119,9 @@ class Logger(Callback):
         try:
             self._open(name_of(settings), settings, history)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk may be emptied again
-                received = f"{self!r} ({error})"
-                raise ArgumentError("callbacks", received, "a place to write") from error
-            self._give_up(error)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):  # a full disk may be emptied again
+                return self._give_up(error)
+            raise ArgumentError("callbacks", f"{self!r} ({error})", "a place to write") from error
 
     def look(self, entry: Mapping[str, float]) -> None:
         self._try(lambda: self._write(entry))
@@ -145,16 +146,12 @@ class Logger(Callback):
 
 
 def _last_step(history: History) -> int:
-    r"""The step of the last evaluation before a run resumes; −1 of a new run."""
-    return int(history["step"][-1]) if history.get("step") else -1
+    return int(history["step"][-1]) if history.get("step") else -1  # -1: a new run
 
 
 def _require(module: str) -> None:
     if importlib.util.find_spec(module) is None:
         raise LimbeckError(f"callbacks: {module} is needed: pip install 'limbeck[{module}]'")
-
-
-FIRST_COLUMNS = ["run", "step"]
 
 
 class CSVLogger(Logger):
@@ -185,8 +182,7 @@ class CSVLogger(Logger):
         self._rewrite([row for row in rows if row["run"] != name or int(row["step"]) <= after])
         about = self.path.with_suffix(".json")
         known = json.loads(about.read_text(encoding="utf-8")) if about.exists() else {}
-        text = json.dumps({**known, name: dict(settings)}, indent=1, default=str)
-        _write_file(about, text + "\n")
+        _write_file(about, json.dumps(known | {name: dict(settings)}, indent=1, default=str) + "\n")
 
     def _write(self, entry: Mapping[str, float]) -> None:
         row = {"run": self.name, **entry, "step": int(entry["step"])}
@@ -199,11 +195,11 @@ class CSVLogger(Logger):
 
     def _read(self) -> tuple[list[str], list[dict[str, str]]]:
         if not self.path.exists():
-            return list(FIRST_COLUMNS), []
+            return ["run", "step"], []
         with open(self.path, encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
-            columns, rows = list(reader.fieldnames or FIRST_COLUMNS), list(reader)
-        if columns[:2] != FIRST_COLUMNS:
+            columns, rows = list(reader.fieldnames or ["run", "step"]), list(reader)
+        if columns[:2] != ["run", "step"]:
             received = f"{self.path}, which is another file"
             raise ArgumentError("callbacks", received, "a new file, or one of a CSVLogger")
         # the last row may have been cut off
@@ -259,28 +255,28 @@ class MLflow(Logger):
 
         try:
             self._client = client = MlflowClient(tracking_uri=self.uri)
-            known = client.get_experiment_by_name(self.experiment)
-            place = known.experiment_id if known else client.create_experiment(self.experiment)
+            found = client.get_experiment_by_name(self.experiment)
+            experiment = found.experiment_id if found else client.create_experiment(self.experiment)
             self._logged: set[int] = set()
-            self._id = self._resume(place, name) if _last_step(history) >= 0 else None
+            self._id = self._resume(experiment, name) if _last_step(history) >= 0 else None
             if self._id is None:
                 tags = {TAG: name, "mlflow.runName": name, **self.tags}
-                self._id = client.create_run(place, tags=tags).info.run_id
+                self._id = client.create_run(experiment, tags=tags).info.run_id
                 for key, value in settings.items():
                     client.log_param(self._id, key, str(value)[:MAX_CHARACTERS])
         except MlflowException as error:
             expected = "a store that MLflow can use"
             raise ArgumentError("callbacks", f"{self!r} ({error})", expected) from error
 
-    def _resume(self, place: str, name: str) -> str | None:
+    def _resume(self, experiment: str, name: str) -> str | None:
         query, order = f"tags.`{TAG}` = '{name}'", ["attributes.start_time DESC"]
-        runs = self._client.search_runs([place], query, max_results=1, order_by=order)
+        runs = self._client.search_runs([experiment], query, max_results=1, order_by=order)
         if not runs:
             return None
-        number: str = runs[0].info.run_id
-        self._client.update_run(number, status="RUNNING")
-        self._logged = {int(m.step) for m in self._client.get_metric_history(number, "loss")}
-        return number
+        run_id: str = runs[0].info.run_id
+        self._client.update_run(run_id, status="RUNNING")
+        self._logged = {int(m.step) for m in self._client.get_metric_history(run_id, "loss")}
+        return run_id
 
     def _write(self, entry: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
@@ -323,10 +319,10 @@ class TensorBoard(Logger):
     def _open(self, name: str, settings: Mapping[str, Any], history: History) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        after, place = _last_step(history), self.folder / name
-        place.mkdir(parents=True, exist_ok=True)
+        after, folder = _last_step(history), self.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
         writer: Any = SummaryWriter
-        self._writer = writer(str(place), purge_step=after + 1)
+        self._writer = writer(str(folder), purge_step=after + 1)
         if after < 0:
             rows = [f"| {key} | {value} |" for key, value in settings.items()]
             text = "\n".join(["| setting | value |", "| --- | --- |", *rows])

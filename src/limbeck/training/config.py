@@ -17,7 +17,7 @@ from limbeck.training.callbacks import Callbacks, as_callbacks
 from limbeck.training.schedules import Schedule
 from limbeck.training.update import Update
 
-__all__ = ["PRESETS", "Training", "choose_device", "launched_processes", "refuse_unknown"]
+__all__ = ["PRESETS", "Training", "choose_device", "launched_processes"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
@@ -72,15 +72,14 @@ class Training:
         arguments: Iterable[str] = (),
         **defaults: Any,
     ) -> Training:
-        r"""The settings among a verb's further keyword arguments.
+        r"""The settings among a verb's further keyword arguments, with the verb's defaults.
 
-        Arguments:
-            options: The keyword arguments that the verb does not name itself.
-            decided: Settings that the verb decides, and that are refused here.
-            arguments: The verb's own arguments, which a misspelt name may have meant.
-            defaults: Settings where the verb's defaults are not those of `limbeck.distill`.
+        Those that the verb has decided are refused. A misspelt name may mean one of its arguments.
         """
-        refuse_unknown(options, decided, arguments)
+        known = cls.names() - set(decided)
+        for name in options:
+            if name not in known:
+                raise ArgumentError.unknown("options", name, known | set(arguments))
         return cls(**{**defaults, **options})
 
     def checked(self) -> Training:
@@ -88,12 +87,11 @@ class Training:
         if self.preset not in PRESETS:
             raise ArgumentError.unknown("preset", self.preset, PRESETS)
         numbers: dict[str, Any] = {"steps": whole("steps", self.steps)}
-        for name in ("batch_size", "every", "patience", "checkpoint_every"):
-            value = getattr(self, name)
-            if name == "batch_size" and isinstance(value, str) and value == "auto":
-                continue
-            if value is not None or name == "batch_size":
-                numbers[name] = whole(name, value)
+        if not (isinstance(self.batch_size, str) and self.batch_size == "auto"):
+            numbers["batch_size"] = whole("batch_size", self.batch_size)
+        for name in ("every", "patience", "checkpoint_every"):
+            if getattr(self, name) is not None:
+                numbers[name] = whole(name, getattr(self, name))
         numbers["seed"] = whole_number("seed", self.seed, "a whole number")
         if self.patience is not None and self.held_out is None:
             expected = "held-out inputs, since patience watches the loss on them"
@@ -107,24 +105,7 @@ class Training:
             raise ArgumentError("metrics", repr(metrics), "a dict of functions of the student")
         for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out"}:
             raise ArgumentError("metrics", repr(name), "names that the history does not use itself")
-        callbacks = () if self.callbacks is None else as_callbacks(self.callbacks)
-        return replace(self, callbacks=callbacks, **numbers)
-
-
-def refuse_unknown(
-    options: Iterable[str], settled: Iterable[str], beside: Iterable[str] = ()
-) -> None:
-    r"""Refuse further options of a verb that are no settings of a training.
-
-    Arguments:
-        options: Their names.
-        settled: Settings that the verb decides itself.
-        beside: The verb's own arguments, which a misspelt name may have meant.
-    """
-    known = Training.names() - set(settled)
-    for name in options:
-        if name not in known:
-            raise ArgumentError.unknown("options", name, known | set(beside))
+        return replace(self, callbacks=as_callbacks(self.callbacks), **numbers)
 
 
 def choose_device(device: str | torch.device) -> torch.device:
@@ -135,8 +116,7 @@ def choose_device(device: str | torch.device) -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        expected = f"'auto', or a device of this machine ({reason})"
+        expected = f"'auto', or a device of this machine ({str(error).splitlines()[0]})"
         raise ArgumentError("device", repr(device), expected) from None
     return chosen
 

@@ -133,24 +133,15 @@ def train(
     finally:
         run.objective.release()
     assert run.stop_reason is not None
+    objective, engine = run.objective, run.engine
     settings = dict(run.identity) | {
         "steps": training.steps,
-        "device": str(run.objective.device),
-        "student_output": run.objective.form,
-        "input_shape": {n: list(x.shape[1:]) for n, x in floats(run.objective._like).items()},
+        "device": str(objective.device),
+        "student_output": objective.form,
+        "input_shape": {n: list(x.shape[1:]) for n, x in floats(objective._like).items()},
     }
-    return Result(
-        student,
-        run.history,
-        run.done,
-        run.stop_reason,
-        run.seconds,
-        run.engine.name,
-        settings,
-        run.failure,
-        run.engine.processes,
-        run.engine.compile_seconds,
-    )
+    outcome = (run.stop_reason, run.seconds, engine.name, settings, run.failure, engine.processes)
+    return Result(student, run.history, run.done, *outcome, engine.compile_seconds)
 
 
 def steps(
@@ -169,19 +160,14 @@ def steps(
         run.objective.release()
 
 
-WRAPPERS = {
+WRAPPERS = {  # classes of modules that spread their work over processes, by package
     "torch": ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"),
     "deepspeed": ("DeepSpeedEngine",),
 }
-r"""Classes of modules that spread their work over processes, by package."""
 
 
 def refuse_wrapped(student: nn.Module) -> None:
-    r"""Refuse a student, or a part of it, that already spreads its work over devices.
-
-    limbeck takes gradients by `torch.func`, which bypasses the hooks of such wrappers: without
-    them each process would train on its own.
-    """
+    r"""Refuse a student that spreads its work over devices: `torch.func` bypasses such hooks."""
     for name, module in student.named_modules():
         if isinstance(module, nn.DataParallel):
             wrapper = "DataParallel" if len(module.device_ids) > 1 else None
@@ -189,34 +175,27 @@ def refuse_wrapped(student: nn.Module) -> None:
             kinds = ((k.__module__.split(".")[0], k.__name__) for k in type(module).__mro__)
             wrapper = next((kind for pkg, kind in kinds if kind in WRAPPERS.get(pkg, ())), None)
         if wrapper is not None:
-            where = f"the part {name!r}, " if name else ""
+            part = f"the part {name!r}, " if name else ""
             raise ArgumentError(
                 "student",
-                f"{where}a module wrapped in {wrapper}, whose averaging of gradients would not run",
+                f"{part}a module wrapped in {wrapper}, whose averaging of gradients would not run",
                 "the module itself (student.module); for several processes engine='accelerate', "
                 "which averages gradients and buffers",
             )
     for name, tensor in (*student.named_parameters(), *student.named_buffers()):
         if hasattr(tensor, "placements") and hasattr(tensor, "device_mesh"):  # a DTensor
-            raise ArgumentError(
-                "student",
-                f"{name!r}, which is sharded over devices ({type(tensor).__name__})",
-                "a module that is whole in each process; for several processes engine='accelerate'",
-            )
+            received = f"{name!r}, which is sharded over devices ({type(tensor).__name__})"
+            expected = "a module that is whole in each process; for several processes "
+            raise ArgumentError("student", received, expected + "engine='accelerate'")
 
 
 def prepare(
     teacher: object, student: nn.Module, inputs: object, loss: Loss | str, training: Training
 ) -> Run:
-    r"""A run of which everything is checked before the first step.
-
-    Arguments:
-        teacher: As the other arguments, one of `limbeck.distill`.
-        training: All further ones.
-    """
+    r"""A run of which everything is checked before the first step."""
     if not isinstance(student, nn.Module):
-        received = f"an object of type {type(student).__name__}"
-        raise ArgumentError("student", received, "a torch module")
+        kind = type(student).__name__
+        raise ArgumentError("student", f"an object of type {kind}", "a torch module")
     if student is teacher:
         expected = "another module; a copy.deepcopy of the teacher will do"
         raise ArgumentError("student", "the teacher itself, which would move with it", expected)
@@ -233,34 +212,26 @@ def prepare(
             stacklevel=3,
         )
     student.to(device)
-    dtype = input_dtype(student) or torch.get_default_dtype()
     source = as_inputs(inputs)
-    source.to(device, dtype, seed)
+    source.to(device, input_dtype(student) or torch.get_default_dtype(), seed)
     size = batch_size_of(training.batch_size, source, training.preset)
-    known = as_teacher(teacher, training.teacher_output)
-    known.to(device)
+    wrapped = as_teacher(teacher, training.teacher_output)
+    wrapped.to(device)
     try:
-        return _bind(known, student, source, loss, replace(training, batch_size=size), dtype)
+        return _bind(wrapped, student, source, loss, replace(training, batch_size=size))
     except BaseException:
-        known.release()
+        wrapped.release()
         close_taps(student)
         raise
 
 
 def batch_size_of(size: int | str | None, source: Inputs, preset: str = "auto") -> int | None:
-    r"""Inputs a step; None takes the batches of a loader as they come.
-
-    Arguments:
-        size: A checked number, or "auto".
-        source: The inputs.
-        preset: One of `PRESETS`. Default: "auto".
-    """
+    r"""Inputs a step, from a checked number or "auto"; None takes the batches of a loader."""
     if source.own_batches:
-        own = source.batch_size
-        if size not in ("auto", own):
-            beside = "" if own is None else f" or {own}"
+        if size not in ("auto", source.batch_size):
+            or_size = "" if source.batch_size is None else f" or {source.batch_size}"
             expected = (
-                f"'auto'{beside}: the batches of a loader are taken as they come; give the loader "
+                f"'auto'{or_size}: the batches of a loader are taken as they come; give the loader "
                 "another batch_size, or its data set in its place"
             )
             raise ArgumentError("batch_size", size, expected)
@@ -268,29 +239,19 @@ def batch_size_of(size: int | str | None, source: Inputs, preset: str = "auto") 
     if not isinstance(size, str):
         return size
     default: int = PRESETS[preset]["batch_size"]
-    full = isinstance(source, Dataset) and not source.replace
-    return min(default, len(source)) if full and isinstance(source, Dataset) else default
+    if isinstance(source, Dataset) and not source.replace:
+        return min(default, len(source))
+    return default
 
 
 def _bind(
-    teacher: Teacher,
-    student: nn.Module,
-    source: Inputs,
-    loss: Loss | str,
-    training: Training,
-    dtype: torch.dtype,
+    teacher: Teacher, student: nn.Module, source: Inputs, loss: Loss | str, training: Training
 ) -> Run:
     r"""A run of the parts; what is left to check is checked at a few inputs."""
-    loss = as_loss(loss, teacher, student, training.student_output, source)
-    objective = Objective(
-        teacher,
-        student,
-        source,
-        loss,
-        student_output=training.student_output,
-        seed=training.seed + 1,
-    )
-    held_out = None if training.held_out is None else _held_out(training.held_out, objective, dtype)
+    form, seed = training.student_output, training.seed + 1
+    loss = as_loss(loss, teacher, student, form, source)
+    objective = Objective(teacher, student, source, loss, student_output=form, seed=seed)
+    held_out = None if training.held_out is None else _held_out(training.held_out, objective)
     _precompute(objective, training)
     update = training.update or _gradient_update(training)
     update.bind(objective, training.steps)
@@ -319,7 +280,7 @@ def _gradient_update(training: Training) -> GradientUpdate:
 def as_loss(
     loss: Loss | str, teacher: Teacher, student: nn.Module, student_output: str, source: Inputs
 ) -> Loss:
-    r"""A loss by name; "auto" goes by the kind of outputs, which are evaluated if not declared."""
+    r"""A loss by name; "auto" goes by the form of the outputs, evaluated if not declared."""
     if isinstance(loss, Loss):
         return loss
     if loss == "auto":
@@ -331,7 +292,9 @@ def as_loss(
             with torch.no_grad():
                 raw = teacher.view(batch, teacher.draw(rows(batch.x))).raw()
             if isinstance(raw, torch.Tensor) and raw.ndim:
-                _refuse_class_axes(raw)
+                for axis in (1, -1) if raw.ndim > 2 else ():  # probabilities at several positions
+                    if recognise(raw.movedim(axis, -1).reshape(-1, raw.shape[axis])) is not None:
+                        check_class_axis(raw, "teacher")
                 forms = {recognise(raw) or "auto"}
         if forms & {"logits", "probabilities", "log_probabilities"}:
             return losses.cross_entropy()
@@ -343,15 +306,8 @@ def as_loss(
     return named
 
 
-def _refuse_class_axes(raw: torch.Tensor) -> None:
-    r"""Refuse what looks like probabilities at several positions: which loss is not clear."""
-    for axis in (1, -1) if raw.ndim > 2 else ():
-        if recognise(raw.movedim(axis, -1).reshape(-1, raw.shape[axis])) is not None:
-            check_class_axis(raw, "teacher")
-
-
-def _precompute(objective: Objective, training: Training, most: int = 2**30) -> None:
-    r"""Store the teacher's targets, if that is possible and pays: `most` is in bytes."""
+def _precompute(objective: Objective, training: Training, max_bytes: int = 2**30) -> None:
+    r"""Store the teacher's targets, if that is possible and pays."""
     choice, source = training.precompute, objective.inputs
     if choice not in (True, False, "auto"):
         raise ArgumentError.unknown("precompute", choice, ("auto", "True", "False"))
@@ -365,7 +321,7 @@ def _precompute(objective: Objective, training: Training, most: int = 2**30) -> 
         first = source.build(torch.zeros(1, dtype=torch.long, device=objective.device))
         size = stored_bytes(objective.teacher, objective.terms, source.x, objective.outputs, first)
         visits = training.steps * int(training.batch_size or 0)
-        if visits < len(source) or size > most:
+        if visits < len(source) or size > max_bytes:
             return
     watch = partial(tracked, label="asking the teacher", progress=training.progress)
     objective.teacher = precompute(
@@ -380,16 +336,16 @@ def _storable(objective: Objective) -> bool:
     return bool(objective.asks) and fixed and all(term.storable for term in objective.terms)
 
 
-def _held_out(value: object, objective: Objective, dtype: torch.dtype) -> HeldOut:
+def _held_out(value: object, objective: Objective) -> HeldOut:
     r"""Held-out inputs with the teacher's targets, computed once."""
     source, teacher = as_inputs(value, "held_out"), objective.teacher
     if not isinstance(source, Dataset):
-        received = f"{type(source).__name__} inputs"
-        raise ArgumentError("held_out", received, "a tensor, an array or a Dataset")
+        kind = type(source).__name__
+        raise ArgumentError("held_out", f"{kind} inputs", "a tensor, an array or a Dataset")
     if isinstance(teacher, Stored) and source.y is None:
         expected = "None with stored targets, or a Dataset whose y are its targets"
         raise ArgumentError("held_out", "inputs that no targets are stored for", expected)
-    source.to(objective.device, dtype, 0)
+    source.to(objective.device, input_dtype(objective.student) or torch.get_default_dtype(), 0)
     batch = source.build(torch.arange(len(source), device=objective.device))
     if isinstance(teacher, Stored) and source.y is not None:
         teacher = Stored(source.y, teacher.form)
@@ -408,14 +364,14 @@ def _identity(objective: Objective, update: Update, training: Training) -> dict[
         for group in getattr(optimizer, "param_groups", [])
     ]
     schedule = getattr(update, "schedule", None)
-    declared = hasattr(schedule, "__dataclass_fields__")
+    is_dataclass = hasattr(schedule, "__dataclass_fields__")
     return {
         "student": f"{type(objective.student).__name__} {shapes}",
         "inputs": type(objective.inputs).__name__,
         "loss": repr(objective.loss),
         "update": f"{type(optimizer).__name__}({'; '.join(groups)})",
         "clip": getattr(update, "clip", None),
-        "schedule": repr(schedule) if declared else getattr(schedule, "__qualname__", ""),
+        "schedule": repr(schedule) if is_dataclass else getattr(schedule, "__qualname__", ""),
         "batch_size": training.batch_size or objective.inputs.batch_size,
         "seed": training.seed,
     }

@@ -22,41 +22,25 @@ from limbeck.errors import ArgumentError
 from limbeck.training.objective import Objective, Plan
 from limbeck.training.update import Update
 
-__all__ = [
-    "CPU",
-    "CUDA",
-    "Automatic",
-    "Compiled",
-    "Costs",
-    "Eager",
-    "Graph",
-    "make_engine",
-    "shapes_of",
-]
+__all__ = ["CPU", "CUDA", "Automatic", "Compiled", "Eager", "Graph", "make_engine", "shapes_of"]
 
 
 class Eager:
-    r"""Runs each step as it is written, and is the base class of the other engines.
+    r"""Runs each step as it is written, and is the base class of the other engines."""
 
-    Attributes:
-        name: "eager", "compiled" or "accelerate", as in results.
-        processes: The number of processes that take each step together.
-        compile_seconds: Wall-clock seconds of compilation, with those before the run was resumed.
-    """
-
-    name = "eager"
-    processes = 1
+    name = "eager"  # or "compiled" or "accelerate", as in results
+    processes = 1  # that take each step together
 
     def __init__(self, update: Update) -> None:
         self.update = update
-        self.compile_seconds = 0.0
+        self.compile_seconds = 0.0  # with those before the run was resumed
 
     def step(self, plan: Plan) -> None:
         r"""Run one step; its effects are in the student and in the update's progress."""
         self.update.step(plan, False)
 
     def state(self) -> dict[str, Any]:
-        r"""What a checkpoint holds, so that a resumed run takes its steps in the same way."""
+        r"""For a checkpoint: a resumed run takes its steps in the same way."""
         return {"engine": self.name, "compile_seconds": self.compile_seconds}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -65,58 +49,49 @@ class Eager:
 
 
 def _opaque_functions(update: Update, plan: Plan) -> list[str]:
-    r"""Names of the functions with a backward of their own that a step calls.
+    r"""Names of the functions with a custom backward that a step calls.
 
-    Under `torch.func` the compiler traces a function's forward and differentiates that, silently:
-    a straight-through estimator, say, would train on other gradients. Functions that hide
-    themselves from the compiler, and so keep their derivatives, have `traceable = True`.
+    The compiler would differentiate their forward instead, silently; those with `traceable = True`
+    hide themselves from it.
     """
     gradient = getattr(update, "gradient", None)
     if gradient is None:
         return []
     names: set[str] = set()
-    usual = Function.__dict__["apply"]
+    original = Function.__dict__["apply"]
 
-    def apply(cls: type[Function], *arguments: Any, **named: Any) -> Any:
+    def apply(cls: type[Function], *args: object, **kwargs: object) -> object:
         if not getattr(cls, "traceable", False):
             names.add(cls.__name__)
-        return usual.__get__(None, cls)(*arguments, **named)
+        return original.__get__(None, cls)(*args, **kwargs)
 
     cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    devices = range(torch.cuda.device_count()) if cuda else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if cuda else []):
         Function.apply = classmethod(apply)  # type: ignore[method-assign, assignment]
         try:
             gradient(plan)
         finally:
-            Function.apply = usual  # type: ignore[method-assign]
+            Function.apply = original  # type: ignore[method-assign]
     return sorted(names)
 
 
-Call = tuple[Callable[..., Any], tuple[Any, ...]]
+Call = tuple[Callable[..., Any], tuple[Any, ...]]  # a graph and its arguments
 
 
 class Compiled(Eager):
     r"""Traces the step once and calls the compiled graph directly from then on.
 
-    A step changes tensors in place that never move (parameters, optimizer state, progress), so the
-    graph's arguments are those of the first call, with the plan's tensors replaced. At a batch of
-    twenty, looking the others up would cost as much as the arithmetic.
-
-    The graph is made for the shapes of the first plan. A plan of other shapes (the short last
-    batch of a pass, batches padded to their longest row) runs eagerly, on the same tensors. A
-    checkpoint holds the shapes, so that a resumed run compiles for the same ones.
-
-    Arguments:
-        update: How the student changes.
-        layout: The shapes to compile for, as text of `shapes_of`. Default: those of the first plan.
+    A step changes tensors in place that never move, so the graph's arguments are those of the first
+    call with the plan's tensors replaced: at a batch of twenty, looking the others up would cost as
+    much as the arithmetic. Plans of other shapes than `layout` (default: the first plan's) run
+    eagerly, on the same tensors.
     """
 
     name = "compiled"
 
     def __init__(self, update: Update, layout: str | None = None) -> None:
         super().__init__(update)
-        self._layout = layout
+        self._layout = layout  # the shapes to compile for, as text of shapes_of
         self._shapes: object = None  # the same, as it is compared at each step
         self._graph: Callable[..., Any] | None = None
         self._after_other = self._warned = False
@@ -136,7 +111,7 @@ class Compiled(Eager):
     def _fitting(self, plan: Plan) -> None:
         r"""A step on a plan of the graph's shapes."""
         if self._graph is None:
-            return self._first(map_tensors(Tensor.contiguous, plan))  # the graph counts on it
+            return self._first(map_tensors(Tensor.contiguous, plan))  # as the graph assumes
         tensors = leaves(plan)
         for slot, leaf in self._slots:
             self._arguments[slot] = tensors[leaf].contiguous()
@@ -162,30 +137,26 @@ class Compiled(Eager):
             return self._give_up(plan, f"the step cannot be compiled ({reason})")
         self._graph, arguments = calls[0]
         self._arguments = list(arguments)
-        where = {id(argument): slot for slot, argument in enumerate(arguments)}
-        self._slots = [
-            (where[id(leaf)], number)
-            for number, leaf in enumerate(leaves(plan))
-            if id(leaf) in where
-        ]
+        slots = {id(argument): slot for slot, argument in enumerate(arguments)}
+        tensors = enumerate(leaves(plan))
+        self._slots = [(slots[id(leaf)], i) for i, leaf in tensors if id(leaf) in slots]
         return None
 
     def _compile(self, plan: Plan, calls: list[Call]) -> str | None:
-        r"""Compile the step and run it once; why not, if it fails, with everything as before."""
+        r"""Compile the step and run it once; if that fails, undo it and return the reason."""
         if names := _opaque_functions(self.update, plan):
             return f"the compiler would not see the backward of {', '.join(names)}"
         before = map_tensors(torch.clone, self._changing())
         try:
-            with warnings.catch_warnings():  # what compilers say of themselves
+            with warnings.catch_warnings():  # of the compilers themselves
                 warnings.simplefilter("ignore")
                 self._trace(plan, calls)
             if len(calls) != 1:
                 raise AssertionError(f"one graph expected, {len(calls)} were called")
         except Exception as error:  # one that is not the compiler's comes again in the eager step
-            now = self._changing()
             with torch.no_grad():
-                for name, value in before.items():
-                    now[name].copy_(value)
+                for name, tensor in self._changing().items():
+                    tensor.copy_(before[name])
             lines = [line for line in str(error).splitlines() if line.strip()]
             return " ".join(lines[:2]) or type(error).__name__  # the first may only name a backend
         return None
@@ -224,7 +195,7 @@ class Compiled(Eager):
         def backend(module: torch.fx.GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
             graph: Any = compile_fx(module, examples, config_patches=self._options())
 
-            def run(*arguments: Any) -> Any:
+            def run(*arguments: object) -> object:
                 calls.append((graph, arguments))
                 return graph(*arguments)
 
@@ -233,11 +204,11 @@ class Compiled(Eager):
         def step(plan: Plan) -> None:
             self.update.step(plan, True)
 
-        # The compiler keeps what it compiled, and gives up after a few variants, by code object:
-        # a code object of its own lets each run start afresh and be forgotten with it.
+        # The compiler caches by code object, and gives up after a few variants of one: with a code
+        # object for each run, a run starts afresh and its cache is freed with it.
         code = step.__code__.replace(co_name=f"step_{id(self)}")
-        own = types.FunctionType(code, globals(), closure=step.__closure__)
-        torch.compile(own, backend=backend, fullgraph=True, dynamic=False)(plan)
+        function = types.FunctionType(code, globals(), closure=step.__closure__)
+        torch.compile(function, backend=backend, fullgraph=True, dynamic=False)(plan)
 
     def _options(self) -> dict[str, Any]:
         # no threads for loops that end before a second one has woken up
@@ -248,19 +219,18 @@ SEQUENCES, CONSTANTS = (tuple, list), (int, float, str)  # made once: used at ea
 
 
 def shapes_of(tree: object) -> object:
-    r"""What a graph takes for granted of a plan, beside the numbers in its tensors."""
+    r"""What a graph is compiled for: shapes and types of a plan's tensors, and its constants."""
     if isinstance(tree, Tensor):
         return tree.shape, tree.dtype
     if isinstance(tree, dict):
         return tuple([(key, shapes_of(value)) for key, value in tree.items()])
     if isinstance(tree, SEQUENCES):
         return tuple([shapes_of(value) for value in tree])
-    # a compiler takes numbers and strings as they are
     return tree if tree is None or isinstance(tree, CONSTANTS) else type(tree)
 
 
 def _fewer_rows(full: object, other: object) -> bool:
-    r"""Whether shapes differ in nothing but the number of rows, of which the other has fewer."""
+    r"""Whether `other` differs from `full` in nothing but fewer rows."""
     changes: set[tuple[int, int, int]] = set()  # axis, size, other size
 
     def compare(a: object, b: object) -> bool:
@@ -279,10 +249,9 @@ def _fewer_rows(full: object, other: object) -> bool:
 
 
 class Graph(Compiled):
-    r"""Replays one captured graph a step; the plan's tensors are copied into fixed places.
+    r"""Replays one captured CUDA graph a step, with TF32 for float32 matrix products.
 
-    Factors of float32 matrix products are rounded to TF32, as is usual in training; nothing but
-    the steps themselves is touched by it.
+    The plan's tensors are copied into fixed places.
     """
 
     def __init__(self, update: Update, layout: str | None = None) -> None:
@@ -295,26 +264,24 @@ class Graph(Compiled):
             for place, tensor in zip(self._places, leaves(plan), strict=True):
                 place.copy_(tensor)
             self._captured.replay()
-        elif self._calls < 3:  # so that libraries choose their kernels and workspaces
-            self._calls += 1
-            with tensor_float():
-                super()._fitting(plan)
-        else:
-            with tensor_float():
-                try:
-                    self._capture(plan)
-                except Exception as error:
-                    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                    return self._give_up(plan, f"the step cannot be captured ({reason})")
-            self._fitting(plan)
-        return None
+            return None
+        with tensor_float():
+            if self._calls < 3:  # so that libraries choose their kernels and workspaces
+                self._calls += 1
+                return super()._fitting(plan)
+            try:
+                self._capture(plan)
+            except Exception as error:
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                return self._give_up(plan, f"the step cannot be captured ({reason})")
+        return self._fitting(plan)
 
     def _eagerly(self, plan: Plan) -> None:
         with tensor_float():
             super()._eagerly(plan)
 
     def _capture(self, plan: Plan) -> None:
-        r"""Capturing records the step without running it."""
+        r"""Record the step without running it."""
         self._places: list[Tensor] = leaves(map_tensors(torch.clone, plan))
         for slot, leaf in self._slots:
             self._arguments[slot] = self._places[leaf]
@@ -333,29 +300,18 @@ WATCHED_STEPS = 8  # eager steps before the choice: enough to see that shapes ch
 
 
 class Costs(NamedTuple):
-    r"""What compilation costs and saves, by the number of torch operations in an eager step.
+    r"""Seconds that compilation takes and saves, by the torch operations in an eager step.
 
     Measured with MLPs (also with derivative losses), a convolutional net and transformers. Only the
     ratios matter, which differ less between machines than the numbers do.
-
-    Attributes:
-        start: Seconds that any compilation takes.
-        per_operation: Seconds of compilation an operation.
-        saved: Seconds that a compiled step saves an operation.
     """
 
-    start: float
-    per_operation: float
-    saved: float
+    start: float  # of any compilation
+    per_operation: float  # of compilation
+    saved: float  # an operation of each compiled step
 
     def pay(self, operations: int, steps: float, seconds: float | None = None) -> bool:
-        r"""Whether a run is forecast to be shorter with compilation than without.
-
-        Arguments:
-            operations: The number of torch operations in an eager step.
-            steps: The number of steps that would be compiled.
-            seconds: The time limit of the run; compilation may take half of it.
-        """
+        r"""Whether compiling so many steps shortens a run and takes up to half its time limit."""
         compilation = self.start + self.per_operation * operations
         in_time = seconds is None or compilation <= seconds / 2
         return in_time and compilation < steps * operations * self.saved
@@ -371,19 +327,12 @@ class Automatic(Eager):
     The choice follows from the operations counted in the first step, the shapes of the first
     batches, the number of steps and the time limit, never from a clock, so that equal calls run
     equally. A checkpoint holds the choice, or what it will follow from.
-
-    Arguments:
-        update: How the student changes.
-        compiled: Makes the compiled engine, for the shapes as text.
-        costs: What compilation costs and saves on this device.
-        steps: The number of steps of the run.
-        seconds: Its time limit. Default: none.
     """
 
     def __init__(
         self,
         update: Update,
-        compiled: Callable[[str | None], Compiled],
+        compiled: Callable[[str | None], Compiled],  # makes the compiled engine for a layout
         costs: Costs,
         steps: int,
         seconds: float | None = None,
@@ -414,8 +363,8 @@ class Automatic(Eager):
     def _choose(self) -> None:
         self._chosen = True
         layout, count = Counter(self._layouts).most_common(1)[0]
-        fitting = self._steps * count / len(self._layouts)
-        if self._costs.pay(self._operations, fitting, self._seconds):
+        compilable_steps = self._steps * count / len(self._layouts)
+        if self._costs.pay(self._operations, compilable_steps, self._seconds):
             self._engine = self._compiled(layout)
         elif self._costs.pay(self._operations, self._steps, self._seconds):
             warnings.warn(
@@ -427,8 +376,10 @@ class Automatic(Eager):
     def state(self) -> dict[str, Any]:
         if self._engine is not None:
             return self._engine.state()
-        seen = {"engine": "auto", "layouts": list(self._layouts), "operations": self._operations}
-        return super().state() | ({} if self._chosen else seen)
+        if self._chosen:
+            return super().state()
+        counts = {"layouts": list(self._layouts), "operations": self._operations}
+        return super().state() | {"engine": "auto"} | counts
 
     def load(self, state: dict[str, Any]) -> None:
         name = state.get("engine")
@@ -449,11 +400,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     number = 0
 
     def __torch_dispatch__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
     ) -> object:
         self.number += 1
         return func(*args, **(kwargs or {}))
@@ -462,7 +409,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def make_engine(
     name: str, objective: Objective, update: Update, steps: int, seconds: float | None = None
 ) -> Eager:
-    r"""The engine by name; "auto" chooses after a few steps, as `Automatic` says."""
+    r"""The engine by name; "auto" is `Automatic` where steps can be compiled."""
     if name not in ("auto", "eager", "compiled"):
         raise ArgumentError.unknown("engine", name, ("auto", "eager", "compiled", "accelerate"))
     cuda = objective.device.type == "cuda"
@@ -480,7 +427,7 @@ def make_engine(
 
 
 def _obstacle(objective: Objective, update: Update) -> str | None:
-    r"""Why a step cannot be compiled whole, if that can be known beforehand."""
+    r"""Why a step cannot be compiled whole, as far as is known beforehand."""
     if not update.whole:
         return f"{type(getattr(update, 'optimizer', update)).__name__} has no compiled form"
     # torch's compiler takes 0-d float64 tensors for Python numbers, and drops what is written

@@ -32,7 +32,7 @@ __all__ = ["HeldOut", "Plateau", "Run", "Step", "diagnose"]
 
 
 def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
-    r"""Find which terms and which inputs of a plan are not finite, by doing the step again."""
+    r"""Which terms and which inputs of a plan are not finite, by repeating the step."""
     buffers = dict(objective.named_buffers())
 
     def evaluate(parameters: dict[str, Tensor]) -> tuple[Tensor, ...]:
@@ -43,11 +43,11 @@ def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
     with torch.no_grad():
         values = evaluate({})
     batch = objective.batch(plan)
-    bad = {name: ~each.isfinite() for name, each in zip(objective.names, values, strict=True)}
-    terms = [name for name, where in bad.items() if where.any()]
+    bad = {name: ~term.isfinite() for name, term in zip(objective.names, values, strict=True)}
+    terms = [name for name, mask in bad.items() if mask.any()]
     if terms:
-        where = torch.stack([bad[name] for name in terms]).any(0)
-        return Failure(step, terms, where.nonzero().flatten().tolist(), batch)
+        mask = torch.stack([bad[name] for name in terms]).any(0)
+        return Failure(step, terms, mask.nonzero().flatten().tolist(), batch)
     leaves = {name: p.detach() for name, p in objective.named_parameters() if p.requires_grad}
     for i, name in enumerate(objective.names):
         gradients = grad(lambda p, i=i: evaluate(p)[i].mean())(leaves)
@@ -65,24 +65,19 @@ class HeldOut(NamedTuple):
 
 @dataclass
 class Plateau:
-    r"""Watches a measure that should fall.
+    r"""Watches a measure that should fall."""
 
-    Arguments:
-        patience: The number of evaluations in a row that may pass without a new best.
-        improvement: The fraction of its size by which the best must be beaten. Default: 1e-3.
-    """
-
-    patience: int
-    improvement: float = 1e-3
+    patience: int  # evaluations in a row that may pass without a new best
+    improvement: float = 1e-3  # fraction of its size by which the best must be beaten
     best: float = field(default=math.inf, init=False)
-    since: int = field(default=0, init=False)
+    since: int = field(default=0, init=False)  # evaluations since the best
 
     def __post_init__(self) -> None:
         expected = "a whole number from 1, or None"
         self.patience = whole_number("patience", self.patience, expected, least=1)
 
     def look(self, measure: float) -> bool:
-        r"""Take a new measure, and return whether it is a new best."""
+        r"""Whether a new measure is a new best."""
         margin = self.improvement * abs(self.best) if math.isfinite(self.best) else 0.0
         if measure < self.best - margin:
             self.best, self.since = measure, 0
@@ -118,40 +113,30 @@ class Step:
         return self.run.objective.student
 
 
-CHECK_INTERVAL = 50
-r"""On a GPU, the number of steps that may be queued before their losses are checked."""
+CHECK_INTERVAL = 50  # on a GPU, steps that may be queued before their losses are checked
 
 
 class Run:
-    r"""One distillation: iterate over it to take its steps.
-
-    Arguments:
-        objective: What is minimised.
-        update: How the student changes, bound to the objective.
-        engine: How a step runs.
-        settings: Checked settings; batch_size None takes the inputs' own batches.
-        identity: Settings that must be the same for a checkpoint to be resumed.
-        held_out: Where the loss is measured at each evaluation. Default: nowhere.
-    """
+    r"""One distillation: iterate over it to take its steps."""
 
     def __init__(
         self,
         objective: Objective,
-        update: Update,
+        update: Update,  # bound to the objective
         engine: Eager,
-        settings: Training,
-        identity: Mapping[str, Any],
+        settings: Training,  # checked
+        identity: Mapping[str, Any],  # must be the same for a checkpoint to be resumed
         held_out: HeldOut | None = None,
     ) -> None:
         self.objective, self.update, self.engine = objective, update, engine
         self.settings, self.identity, self.held_out = settings, identity, held_out
-        self.history = History()
-        self.done, self.spent = 0, 0.0
+        self.history, self.done = History(), 0
+        self.seconds = 0.0  # wall-clock, with those before the run was resumed
         self.stop_reason: str | None = None
         self.failure: Failure | None = None
         self.plateau = None if settings.patience is None else Plateau(settings.patience)
         self.best: dict[str, Tensor] = {}
-        self.callbacks = as_callbacks(settings.callbacks) if settings.callbacks else ()
+        self.callbacks = as_callbacks(settings.callbacks)
         self.batch_size = settings.batch_size if isinstance(settings.batch_size, int) else None
         self._every = settings.every or max(1, settings.steps // 50)
         self._looked = 0  # the step of the last evaluation
@@ -171,13 +156,8 @@ class Run:
         r"""The number of steps of the run."""
         return self.settings.steps
 
-    @property
-    def seconds(self) -> float:
-        r"""Wall-clock seconds so far, with those before the run was resumed."""
-        return self.spent
-
     def __iter__(self) -> Iterator[Step]:
-        self._began = time.monotonic() - self.spent
+        self._began = time.monotonic() - self.seconds
         self._saved = (self.done, time.monotonic())
         for callback in self.callbacks:
             callback.start({**self.identity, "steps": self.total}, self.history)
@@ -202,16 +182,10 @@ class Run:
             raise self._stopping[1]
 
     def stop(self, reason: str, error: BaseException | None = None) -> None:
-        r"""Ask the run to stop; from anywhere, also another thread or a signal's handler.
+        r"""Ask the run to stop, from any thread or signal handler, and to raise `error` at its end.
 
-        The present step is finished, and an evaluation that is due is made. Callbacks get the
-        reason, a checkpoint is written if there is a folder for it, and the run ends as after its
-        last step. The same call again continues from there. The first reason stays, and a run that
-        has stopped is left as it is.
-
-        Arguments:
-            reason: Why, in words: the run's `stop_reason`.
-            error: Raised at the end. Default: none, and whoever takes the steps goes on.
+        The present step is finished, an evaluation that is due is made, and the run ends as after
+        its last step; the same call again continues from there. The first reason stays.
         """
         if not isinstance(reason, str) or not reason:
             raise ArgumentError("reason", repr(reason), "words that say why")
@@ -231,14 +205,18 @@ class Run:
                 self.engine.step(plan)
         self.done += 1
         self._torn = False
-        self.spent = time.monotonic() - self._began
+        self.seconds = time.monotonic() - self._began
         ends = self._due or self._late or self._stopping is not None
         check = not self._asynchronous or ends or self.done % CHECK_INTERVAL == 0
         if check and not self.update.progress.alive.item():
             return self._fail()
         self._look_or_stop()
-        if self._save_due:
-            self.save()
+        if self._folder is not None:
+            step, moment = self._saved
+            every = self.settings.checkpoint_every
+            late = time.monotonic() - moment >= self.settings.checkpoint_seconds
+            if late or (every is not None and self.done - step >= every):
+                self.save()
         return None
 
     @property
@@ -249,7 +227,7 @@ class Run:
 
     @property
     def _late(self) -> bool:
-        return self.settings.seconds is not None and self.spent >= self.settings.seconds
+        return self.settings.seconds is not None and self.seconds >= self.settings.seconds
 
     def _look_or_stop(self) -> None:
         if self._due:
@@ -280,8 +258,8 @@ class Run:
             elif self.plateau.reached:
                 if self.best:  # there is none if no measure was finite
                     student.load_state_dict(self.best)
-                best = f"{self.plateau.best:.4g}"
-                self.stop_reason = f"plateau: the held-out loss (best {best}) stopped improving"
+                best = self.plateau.best
+                self.stop_reason = f"plateau: the held-out loss (best {best:.4g}) stopped improving"
         self._torn = False
         for callback in self.callbacks:
             callback.look(entry)
@@ -303,14 +281,13 @@ class Run:
 
     def _held_out_loss(self, batch: Batch, teacher: Teacher, block: int = 1000) -> float:
         r"""The mean loss, in blocks; the random draws of later steps stay as they were."""
-        state, total = self.objective.rng_state(), 0.0
+        state, n = self.objective.rng_state(), rows(batch.x)
         try:
-            for start in range(0, rows(batch.x), block):
-                part = part_of(batch, start, block)
-                total += self.objective.at(part, teacher).double().sum().item()
+            parts = (part_of(batch, start, block) for start in range(0, n, block))
+            losses = (self.objective.at(part, teacher) for part in parts)
+            return sum(loss.double().sum().item() for loss in losses) / n
         finally:
             self.objective.load_rng_state(state)
-        return total / rows(batch.x)
 
     def _fail(self) -> None:
         good = int(self.update.progress.done.item())
@@ -319,15 +296,6 @@ class Run:
         self.failure = diagnose(self.objective, plan, good + 1)
         self.stop_reason = f"{self.failure}; the student is as it was before that step"
         warnings.warn(self.stop_reason, stacklevel=2)
-
-    @property
-    def _save_due(self) -> bool:
-        if self._folder is None:
-            return False
-        step, moment = self._saved
-        every = self.settings.checkpoint_every
-        late = time.monotonic() - moment >= self.settings.checkpoint_seconds
-        return late or (every is not None and self.done - step >= every)
 
     def _state(self) -> tuple[int, int, str | None]:
         return self.done, self._looked, self.stop_reason
@@ -350,7 +318,7 @@ class Run:
             "done": self.done,
             "steps": self.total,
             "looked": self._looked,
-            "seconds": self.spent,
+            "seconds": self.seconds,
             "engine": self.engine.state(),
             "stop_reason": None if self._resumable else self.stop_reason,
             "history": self.history,
@@ -365,9 +333,8 @@ class Run:
         tensors, about = files.read(path)
         folder, device = path.parent, self.objective.device
         if changed := files.differences(about["identity"], dict(self.identity)):
-            raise CheckpointError(
-                f"checkpoint: {folder} belongs to another run: {'; '.join(changed)}"
-            )
+            reasons = "; ".join(changed)
+            raise CheckpointError(f"checkpoint: {folder} belongs to another run: {reasons}")
         if bool(tensors.get("update.progress.alive", True)):  # a run that failed takes no steps
             self._refuse_other_steps(folder, about["done"], about["steps"])
         files.load_weights(self.objective.student, files.under("student.", tensors), path)
@@ -376,7 +343,7 @@ class Run:
         self.best = {k: v.to(device) for k, v in files.under("best.", tensors).items()}
         self.engine.load(about.get("engine", {}))
         self.history = History(about["history"])
-        self.done, self._looked, self.spent = about["done"], about["looked"], about["seconds"]
+        self.done, self._looked, self.seconds = about["done"], about["looked"], about["seconds"]
         if self.plateau is not None and about["plateau"] is not None:
             self.plateau.best, self.plateau.since = about["plateau"]
         if about["steps"] >= self.total or not self.update.progress.alive.item():
@@ -384,9 +351,8 @@ class Run:
 
     def _refuse_other_steps(self, folder: Path, done: int, saved: int) -> None:
         r"""Refuse another number of steps, if it would have changed the steps done."""
-        steps = self.total
-        same = getattr(self.update, "same_until", None)
-        if saved == steps or not done or (same is not None and same(done, saved)):
+        steps, same_until = self.total, getattr(self.update, "same_until", None)
+        if saved == steps or not done or (same_until is not None and same_until(done, saved)):
             return
         schedule = getattr(self.update, "schedule", self.update)
         name = getattr(schedule, "__qualname__", type(schedule).__name__)

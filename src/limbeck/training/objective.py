@@ -29,7 +29,6 @@ class OwnRandomness:
         self.state = torch.Generator(device).manual_seed(seed).get_state()
 
     def current(self) -> Tensor:
-        r"""The present state of torch's global generator of the device."""
         cuda = self.device.type == "cuda"
         return torch.cuda.get_rng_state(self.device) if cuda else torch.get_rng_state()
 
@@ -50,8 +49,7 @@ class OwnRandomness:
             torch.set_rng_state(state)
 
 
-Plan: TypeAlias = dict[str, Any]
-r"""Everything random of one step, as tensors: of inputs, teacher and each loss term."""
+Plan: TypeAlias = dict[str, Any]  # all random tensors of a step: of inputs, teacher, loss terms
 
 
 class Objective(nn.Module):
@@ -59,36 +57,30 @@ class Objective(nn.Module):
 
     What is random or stateful happens in `draw`; `forward` is a pure function of the plan and of
     this module's parameters: the student's, and those of modules that some losses train as well.
-
-    Arguments:
-        teacher: A frozen source of targets.
-        student: The module to be trained.
-        inputs: A source of inputs, on the student's device.
-        loss: The loss.
-        student_output: The form of the student's outputs. Default: "auto".
-        seed: Seeds the losses' own draws. Default: 0.
-        probe_size: The number of inputs for the checks before the first step. Default: 8.
     """
 
     def __init__(
         self,
         teacher: Teacher,
         student: nn.Module,
-        inputs: Inputs,
+        inputs: Inputs,  # on the student's device
         loss: Loss,
         *,
         student_output: str = "auto",
-        seed: int = 0,
-        probe_size: int = 8,
+        seed: int = 0,  # of the losses' draws
+        probe_size: int = 8,  # inputs for the checks before the first step
     ) -> None:
         super().__init__()
         self.student, self.inputs, self.loss = student, inputs, loss
         self._teacher = [teacher]  # in a list, so that its parameters are not this module's
         self.coefficients = [c for c, _ in loss]
         self.terms = [term for _, term in loss]
-        self.names = _distinct([term.name for term in self.terms])
-        # what the losses need of the teacher
-        self.asks = frozenset[str]().union(*(term.asks for term in self.terms))
+        names = [term.name for term in self.terms]  # with a number behind those that repeat
+        self.names = [
+            name if names.count(name) == 1 else f"{name}_{names[: i + 1].count(name)}"
+            for i, name in enumerate(names)
+        ]
+        self.asks = frozenset[str]().union(*(term.asks for term in self.terms))  # of the teacher
         self._draw = any(type(term).draw is not Loss.draw for term in self.terms)
         self.device = next((p.device for p in student.parameters()), torch.device("cpu"))
         self.generator = torch.Generator(self.device).manual_seed(seed)
@@ -115,13 +107,13 @@ class Objective(nn.Module):
         self._refuse_by_statistics()
         batch = as_batch(self.inputs.probe(probe_size))
         n = rows(batch.x)
-        own = OwnRandomness(self.device, self.generator.initial_seed())
-        with torch.no_grad(), _keep_buffers(self.student), own():
+        randomness = OwnRandomness(self.device, self.generator.initial_seed())
+        with torch.no_grad(), _keep_buffers(self.student), randomness():
             if self.asks:
                 self.teacher.settle(batch, need)
-            before = own.current()
+            before = randomness.current()
             raw = self._student_raw(batch.x, need)
-            draws = not torch.equal(before, own.current())
+            draws = not torch.equal(before, randomness.current())
             self.form = settle_form("student_output", "student", raw, *self._student_form(need), n)
             if "derivatives" in self.asks:
                 self.teacher.refuse_derivatives(repr(self.loss))
@@ -130,20 +122,18 @@ class Objective(nn.Module):
             self.outputs = self._outputs(student, need)
             teacher = self.teacher.view(batch, self.teacher.draw(n)) if self.asks else student
             teacher.who, student.who = "teacher", "student"
-            with torch.random.fork_rng(devices=[]):  # modules of the losses start from our seed
+            with torch.random.fork_rng(devices=[]):  # modules of the losses start from this seed
                 torch.default_generator.manual_seed(self.generator.initial_seed())
                 extras = [term.bind(Probe(student, teacher, batch)) for term in self.terms]
         self.extras = nn.ModuleList([extra for extra in extras if extra is not None])
         self._like = batch.x
-        self.randomness = own if draws else None
+        self.randomness = randomness if draws else None
 
     def _student_raw(self, x: X, need: str) -> Tensor:
         dtype = input_dtype(self.student)
         for name, part in floats(x).items():
             if dtype is not None and part.dtype != dtype:
-                raise ArgumentError(
-                    label("inputs", name), f"{part.dtype}", f"the student's {dtype}"
-                )
+                raise ArgumentError(label("inputs", name), part.dtype, f"the student's {dtype}")
         try:
             if need == "density":
                 return Evaluated(self.student, x, self.form).log_density()
@@ -172,9 +162,8 @@ class Objective(nn.Module):
 
     def _refuse_by_statistics(self) -> None:
         if self.asks and self.teacher.source is None:
-            raise ArgumentError(
-                "teacher", None, f"a teacher, since {self.loss!r} compares with one"
-            )
+            expected = f"a teacher, since {self.loss!r} compares with one"
+            raise ArgumentError("teacher", None, expected)
         for term in self.terms:
             if not (self.teacher.exact or term.affine):
                 raise InexactTeacherError(
@@ -221,19 +210,19 @@ class Objective(nn.Module):
         r"""Each term's loss at each example, (n,), with its importance, without coefficients."""
         batch = self.batch(plan)
         values = self._terms(batch, self.teacher, plan.get("teacher"), plan["loss"])
-        return values if batch.weight is None else tuple(batch.weight * each for each in values)
+        return values if batch.weight is None else tuple(batch.weight * term for term in values)
 
     def _terms(
         self, batch: Batch, teacher: Teacher, targets: object, draws: Iterable[Drawn]
     ) -> tuple[Tensor, ...]:
         student = Evaluated(self.student, batch.x, self.form)
         view = teacher.view(batch, targets) if self.asks else student
-        each = zip(self.terms, draws, strict=True)
-        return tuple([term(student, view, batch, drawn) for term, drawn in each])
+        pairs = zip(self.terms, draws, strict=True)
+        return tuple([term(student, view, batch, drawn) for term, drawn in pairs])
 
     def total(self, values: tuple[Tensor, ...]) -> Tensor:
         r"""The loss of each example, (n,), from its terms."""
-        return sum(c * each for c, each in zip(self.coefficients, values, strict=True))  # type: ignore[return-value]
+        return sum(c * term for c, term in zip(self.coefficients, values, strict=True))  # type: ignore[return-value]
 
     @torch.no_grad()
     def at(self, batch: Batch, teacher: Teacher | None = None) -> Tensor:
@@ -277,11 +266,3 @@ def _keep_buffers(student: nn.Module) -> Iterator[None]:
     finally:
         for buffer, before in copies:
             buffer.copy_(before)
-
-
-def _distinct(names: list[str]) -> list[str]:
-    r"""Names with a number behind those that stand more than once."""
-    return [
-        name if names.count(name) == 1 else f"{name}_{names[: i + 1].count(name)}"
-        for i, name in enumerate(names)
-    ]

@@ -26,20 +26,15 @@ APART = 1_000_003  # between the seeds of two processes, so that each gets other
 COMPARED_BATCHES, COMPARED_ROWS = 32, 8
 
 
-def _processes(cpu: bool) -> Any:
-    r"""Accelerate's state: how many processes there are, which this is, and its device."""
+def share(training: Training) -> tuple[Training, torch.device, int]:
+    r"""This process's settings, device and seed; settings that need one process are refused."""
     try:
         from accelerate import PartialState
     except ImportError:
         raise LimbeckError(
             "engine: 'accelerate' needs the extra: pip install 'limbeck[accelerate]'"
         ) from None
-    return PartialState(cpu=cpu)
-
-
-def share(training: Training) -> tuple[Training, torch.device, int]:
-    r"""This process's settings, device and seed; settings that need one process are refused."""
-    state = _processes(cpu=training.device == "cpu" or not torch.cuda.is_available())
+    state: Any = PartialState(cpu=training.device == "cpu" or not torch.cuda.is_available())
     if (count := launched_processes()) > state.num_processes:
         raise ArgumentError(
             "engine",
@@ -64,10 +59,9 @@ def share(training: Training) -> tuple[Training, torch.device, int]:
 class Distributed(Eager):
     r"""Runs each step in every process, on the mean of their gradients.
 
-    The same script runs with and without `accelerate launch`. All processes start from the first
-    one's student (parameters and buffers) and stay equal, since they take equal steps. Each
-    process normalises by its own batch (BatchNorm). After each step the floating-point buffers,
-    such as running statistics, are averaged over the processes; others are those of the first.
+    All processes start from the first one's student and stay equal, since they take equal steps.
+    Each normalises by its own batch (BatchNorm). After each step floating-point buffers, such as
+    running statistics, are averaged over the processes; others are those of the first.
     """
 
     name = "accelerate"
@@ -82,7 +76,13 @@ class Distributed(Eager):
         self.processes = PartialState().num_processes
         if self.processes == 1:
             return
-        _refuse_synchronized(objective.student)
+        for name, module in objective.student.named_modules():
+            if isinstance(module, nn.SyncBatchNorm):
+                raise ArgumentError(
+                    "student",
+                    f"the layer {name!r}, a SyncBatchNorm, which torch.func cannot differentiate",
+                    "a BatchNorm, whose running statistics are averaged over the processes",
+                )
         _refuse_equal_inputs(objective.inputs, objective._like)
         before = dict(objective.named_buffers())
         with torch.no_grad():
@@ -103,22 +103,11 @@ class Distributed(Eager):
         update.reduce = average
 
 
-def _refuse_synchronized(student: nn.Module) -> None:
-    for name, module in student.named_modules():
-        if isinstance(module, nn.SyncBatchNorm):
-            raise ArgumentError(
-                "student",
-                f"the layer {name!r}, a SyncBatchNorm, which torch.func cannot differentiate",
-                "a BatchNorm, whose running statistics are averaged over the processes",
-            )
-
-
 def _refuse_equal_inputs(source: Inputs, probe: X) -> None:
-    r"""Refuse inputs of which two processes draw the same rows.
+    r"""Refuse inputs of which two processes draw the same rows, which would count several times.
 
-    Sources that draw from the generator they are given differ by its seed. An IterableDataset, a
-    loader in a fixed order, a function with a generator of its own or a source with a seed of its
-    own gives every process the same rows, which would then count several times.
+    Sources that draw from the generator they are given differ by its seed; an IterableDataset or
+    a source with its own generator or seed may not.
     """
     parts = [part for part in getattr(source, "sources", ()) if isinstance(part, Inputs)]
     for part in parts:  # of a mixture: they draw by themselves

@@ -25,10 +25,9 @@ FORMAT = "limbeck-student-1"
 
 
 class History(dict[str, list[float]]):
-    r"""Columns by name: "step", "loss", "gradient_norm", and what else a run measures.
+    r"""Columns by name: "step", "loss", "gradient_norm", loss terms, "held_out", metrics.
 
-    That is each of several loss terms, "held_out" inputs, and the user's metrics. Losses are means
-    over the steps since the evaluation before.
+    Losses are means over the steps since the evaluation before.
     """
 
     def __init__(self, columns: Mapping[str, list[float]] | None = None) -> None:
@@ -46,18 +45,11 @@ class History(dict[str, list[float]]):
 
 @dataclass(frozen=True)
 class Failure:
-    r"""A loss or gradient that was not finite.
-
-    Attributes:
-        step: The step at which it happened; the student is as it was before.
-        terms: The loss terms that were not finite, or whose gradients were not.
-        examples: The positions in the batch.
-        batch: The batch itself.
-    """
+    r"""A loss or gradient that was not finite; the student is as it was before that step."""
 
     step: int
-    terms: list[str]
-    examples: list[int]
+    terms: list[str]  # that were not finite, or whose gradients were not
+    examples: list[int]  # positions in the batch
     batch: Batch
 
     def __str__(self) -> str:
@@ -140,10 +132,10 @@ class Result:
         r"""The result as a table."""
         table = Table(title="distillation", title_justify="left", show_header=False)
         count = sum(p.numel() for p in self.student.parameters())
-        compiling = self.compile_seconds
         table.add_row("student", f"{type(self.student).__name__}, {count:,} parameters")
         table.add_row("objective", str(self.settings.get("loss", "")))
         table.add_row("steps", f"{self.steps:,} ({self.ran_by})")
+        compiling = self.compile_seconds
         part = f" ({compiling:.1f} of them compilation)" if compiling else ""
         table.add_row("seconds", f"{self.seconds:.1f}{part}")
         table.add_row("stopped", self.stop_reason)
@@ -155,9 +147,8 @@ class Result:
     def __str__(self) -> str:
         console = Console(width=100, record=True, file=io.StringIO())
         console.print(self.table())
-        loss = self.history.get("loss", [])
         change = "nothing was measured"
-        if loss:
+        if loss := self.history.get("loss"):
             change = f"the loss went from {loss[0]:.4g} to {loss[-1]:.4g}"
         return console.export_text() + f"In {self.steps:,} steps and {self.seconds:.1f} s {change}."
 
@@ -194,16 +185,16 @@ def spec_of(student: nn.Module) -> dict[str, Any] | None:
     name = type(student).__name__
     if name not in models.__all__ or type(student) is not getattr(models, name):
         return None
-    own: Any = student
+    model: Any = student
     try:
-        spec: dict[str, Any] = own.spec()
-    except ArgumentError:  # such as an ensemble of the user's own modules
+        spec: dict[str, Any] = model.spec()
+    except ArgumentError:  # such as an ensemble of the user's modules
         return None
     return spec
 
 
 def from_spec(spec: dict[str, Any] | None, folder: Path) -> nn.Module:
-    r"""One of limbeck's own models, from its description; nothing else is ever constructed."""
+    r"""One of limbeck's models, from its description; nothing else is ever constructed."""
     models = importlib.import_module("limbeck.models")
     kind = str((spec or {}).get("type"))
     if spec is None or kind not in models.__all__:

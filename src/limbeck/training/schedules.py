@@ -22,8 +22,7 @@ __all__ = [
     "same_until",
 ]
 
-Schedule = Callable[[Tensor, int], Tensor]
-r"""`schedule(t, total)`: the factor on the learning rate after t of `total` steps, as a tensor."""
+Schedule = Callable[[Tensor, int], Tensor]  # the learning rate's factor after t of `total` steps
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,8 @@ class RobbinsMonro:
 
     def __post_init__(self) -> None:
         if not self.t0 > 0 or not 0 < self.beta <= 1:
-            raise ArgumentError(
-                "schedule", f"t0={self.t0}, beta={self.beta}", "t0 > 0, 0 < beta ≤ 1"
-            )
+            received = f"t0={self.t0}, beta={self.beta}"
+            raise ArgumentError("schedule", received, "t0 > 0, 0 < beta ≤ 1")
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         return (1 + t / self.t0) ** (-self.beta)
@@ -112,33 +110,29 @@ def as_schedule(value: str | Schedule | None) -> Schedule:
             raise ArgumentError.unknown("schedule", value, NAMES)
         return NAMES[value]()
     if not callable(value):
-        raise ArgumentError(
-            "schedule", repr(value), f"one of {', '.join(NAMES)}, or a function of (t, total)"
-        )
+        expected = f"one of {', '.join(NAMES)}, or a function of (t, total)"
+        raise ArgumentError("schedule", repr(value), expected)
     return value
 
 
-MAX_CALLS = 10_000
-r"""Steps at which a schedule of single numbers is compared at most, spread evenly."""
+MAX_CALLS = 10_000  # steps at which a schedule of single numbers is compared, spread evenly
 
 
 def same_until(schedule: Schedule, done: int, total: int, other: int) -> bool:
-    r"""Whether the first `done` factors are the same in runs of `total` and of `other` steps.
-
-    Schedules are functions of any kind, so this is found by calling them.
+    r"""Whether calls give the same first `done` factors in runs of `total` and of `other` steps.
 
     >>> same_until(Constant(), 5, 10, 20), same_until(Linear(), 5, 10, 20)
     (True, False)
     """
     steps = torch.arange(done, dtype=torch.float64)
     try:
-        one, two = (torch.as_tensor(schedule(steps, each)).detach() for each in (total, other))
+        one, two = (torch.as_tensor(schedule(steps, count)).detach() for count in (total, other))
         if one.shape == two.shape == steps.shape:
             return torch.allclose(one, two, rtol=1e-9, atol=0)
     except Exception:  # of a function of a single number: `if t < 100`, `max(t, 1)`
         pass
-    spread = steps[torch.linspace(0, done - 1, min(done, MAX_CALLS), dtype=torch.float64).long()]
+    sample = steps[torch.linspace(0, done - 1, min(done, MAX_CALLS), dtype=torch.float64).long()]
     return all(
         math.isclose(float(schedule(t, total)), float(schedule(t, other)), rel_tol=1e-9)
-        for t in spread
+        for t in sample
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from numbers import Real
@@ -25,61 +26,46 @@ __all__ = ["GradientUpdate", "Progress", "Update", "has_functional_form"]
 class Progress:
     r"""What an update records at each step, as tensors that never move.
 
-    Attributes:
-        done: The steps that changed the student, (1,) float64; it also drives schedules.
-        alive: Whether every loss and gradient so far was finite, 0-d bool. Once it is false the
-            student stays as it was before the bad step.
-        last: The mean of each loss term at the last step, then the total, (terms + 1,).
-        sums: The same summed since it was last read.
-        norm: The gradient's norm at the last step, (1,).
-
-    None is 0-d float64: torch's compiler takes those for Python numbers and drops what is
-    written to them.
+    None is 0-d float64: torch's compiler takes those for Python numbers and drops writes to them.
     """
 
     def __init__(self, terms: int, device: torch.device, dtype: torch.dtype) -> None:
+        # steps that changed the student, which also drive schedules
         self.done = torch.zeros(1, dtype=torch.float64, device=device)
+        # all losses and gradients were finite so far; if not, the student no longer changes
         self.alive = torch.ones((), dtype=torch.bool, device=device)
+        # mean of each loss term at the last step, then the total; and the sums since last read
         self.last = torch.zeros(terms + 1, dtype=dtype, device=device)
         self.sums = torch.zeros(terms + 1, dtype=torch.float64, device=device)
-        self.norm = torch.zeros(1, dtype=dtype, device=device)
+        self.norm = torch.zeros(1, dtype=dtype, device=device)  # of the last step's gradient
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(vars(self))
 
 
 class Update(Protocol):
-    r"""A way to change the student at each step.
+    r"""A way to change the student at each step."""
 
-    Attributes:
-        progress: Made by `bind`.
-        whole: Whether `step` can be compiled whole; if not, `step` is used as it is.
-    """
-
-    progress: Progress
-    whole: bool
+    progress: Progress  # made by bind
+    whole: bool  # whether step can be compiled whole
 
     def bind(self, objective: Objective, steps: int) -> None:
         r"""Get ready for a run of that many steps."""
 
     def step(self, plan: Plan, traced: bool) -> None:
-        r"""Change the student in place and record the progress.
-
-        Traced, it must be a function of tensors that never reads their values.
-        """
+        r"""Change the student in place and record the progress; traced, never read tensors."""
 
     def same_until(self, done: int, total: int) -> bool:
         r"""Whether the first `done` steps would be the same in a run of `total` steps.
 
-        A checkpoint is continued with another number of steps only if so. It may be left out by
-        an update that does not know; then the number must stay the same.
+        Only then a checkpoint is continued with another number of steps. It may be left out.
         """
 
     def tensors(self) -> dict[str, Tensor]:
         r"""Everything that a checkpoint must hold beside the student, by name."""
 
     def load(self, tensors: dict[str, Tensor], path: Path) -> None:
-        r"""Go on from what `tensors` gave, as it was read from a checkpoint at that path."""
+        r"""Continue from what `tensors` gave, read from a checkpoint at that path."""
 
 
 class GradientUpdate:
@@ -109,7 +95,7 @@ class GradientUpdate:
             isinstance(rate, Tensor) or (_above_zero(rate) and math.isfinite(rate))
         ):
             raise ArgumentError("lr", repr(rate), "a finite number above zero")
-        self.given, self.options, self.clip = optimizer, options, clip
+        self.requested, self.options, self.clip = optimizer, options, clip
         # over processes, if there are several: from gradients, means, buffers to their averages
         self.reduce: Callable[[Any, Any, Any], Any] | None = None
         self.schedule = as_schedule(schedule)
@@ -120,14 +106,13 @@ class GradientUpdate:
             name: p for name, p in objective.named_parameters() if p.requires_grad
         }
         if not self.parameters:
-            raise ArgumentError(
-                "student", "no parameters that require gradients", "a trainable module"
-            )
-        if isinstance(self.given, torch.optim.Optimizer):
-            held = {id(p) for group in self.given.param_groups for p in group["params"]}
-            if along := [p for p in objective.extras.parameters() if id(p) not in held]:
-                self.given.add_param_group({"params": along})
-        self.optimizer = make_optimizer(self.given, self.parameters.values(), self.options)
+            received = "no parameters that require gradients"
+            raise ArgumentError("student", received, "a trainable module")
+        if isinstance(self.requested, torch.optim.Optimizer):
+            known = _parameter_ids(self.requested)
+            if extras := [p for p in objective.extras.parameters() if id(p) not in known]:
+                self.requested.add_param_group({"params": extras})
+        self.optimizer = make_optimizer(self.requested, self.parameters.values(), self.options)
         self.whole = has_functional_form(self.optimizer)
         self._leaves = {name: p.detach() for name, p in self.parameters.items()}
         if self.whole:
@@ -177,16 +162,17 @@ class GradientUpdate:
 
     def _step_traced(self, gradients: dict[str, Tensor], norm: Tensor, good: Tensor) -> None:
         r"""A bad step is one with zero gradients and a zero rate: nothing moves."""
-        scale = torch.where(good, self._clipping(norm), 0.0)
         gradients = {name: torch.where(good, g, 0.0) for name, g in gradients.items()}
         if self.clip is not None:
+            scale = torch.where(good, (self.clip / norm).clamp_max(1), 0.0)
             gradients = {name: g * scale for name, g in gradients.items()}
         factor = self.schedule(self.progress.done[0], self.steps) * good.to(torch.float64)
         self._apply(gradients, factor.to(norm.dtype))
 
     def _step_eager(self, gradients: dict[str, Tensor], norm: Tensor) -> None:
         if self.clip is not None:
-            gradients = {name: g * self._clipping(norm) for name, g in gradients.items()}
+            scale = (self.clip / norm).clamp_max(1)
+            gradients = {name: g * scale for name, g in gradients.items()}
         factor = float(self.schedule(self.progress.done[0].cpu(), self.steps))
         if self.whole:
             return self._apply(gradients, factor)
@@ -206,89 +192,71 @@ class GradientUpdate:
     def same_until(self, done: int, total: int) -> bool:
         return same_until(self.schedule, done, self.steps, total)
 
-    def _clipping(self, norm: Tensor) -> Tensor:
-        return torch.ones_like(norm) if self.clip is None else (self.clip / norm).clamp_max(1)
-
     def tensors(self) -> dict[str, Tensor]:
         tensors = {f"progress.{name}": t for name, t in self.progress.tensors().items()}
-        for holder, entries in self._holders().items():
+        for owner, entries in self._optimizer_state().items():
             for key, value in entries.items():
                 if isinstance(value, Tensor):
-                    tensors[f"{holder}.{key}"] = value
+                    tensors[f"{owner}.{key}"] = value
                 elif isinstance(value, int | float) and not isinstance(value, bool):
                     dtype = torch.float64 if isinstance(value, float) else torch.int64
-                    tensors[f"number.{holder}.{key}"] = torch.tensor(value, dtype=dtype)
-        for name, extra in self.objective.extras.state_dict().items():
-            tensors[f"extras.{name}"] = extra
-        return tensors
+                    tensors[f"number.{owner}.{key}"] = torch.tensor(value, dtype=dtype)
+        extras = self.objective.extras.state_dict()
+        return tensors | {f"extras.{name}": extra for name, extra in extras.items()}
 
     def load(self, tensors: dict[str, Tensor], path: Path) -> None:
-        holders = self._holders()
-        for full, value in tensors.items():
-            holder, _, key = full.removeprefix("number.").rpartition(".")
-            if holder not in holders:
+        state = self._optimizer_state()
+        for name, value in tensors.items():
+            owner, _, key = name.removeprefix("number.").rpartition(".")
+            if owner not in state:
                 continue
-            if full.startswith("number."):
-                holders[holder][key] = value.item()
+            if name.startswith("number."):
+                state[owner][key] = value.item()
             else:  # many optimizers make their state at the first step only
-                holders[holder].setdefault(key, value.to(self.progress.done.device, copy=True))
+                state[owner].setdefault(key, value.to(self.progress.done.device, copy=True))
         copy_into(self.tensors(), tensors, path)
 
-    def _holders(self) -> dict[str, dict[str, Any]]:
-        r"""The dicts in which the optimizer keeps what changes from step to step, by name."""
-        held = {f"optimizer.{n}": self.optimizer.state[p] for n, p in self.parameters.items()}
+    def _optimizer_state(self) -> dict[str, dict[str, Any]]:
+        r"""The optimizer's dicts of what changes from step to step, by name."""
+        state = {f"optimizer.{n}": self.optimizer.state[p] for n, p in self.parameters.items()}
         groups = [] if self.whole else self.optimizer.param_groups  # some count their steps there
-        return held | {f"group.{i}": group for i, group in enumerate(groups)}
+        return state | {f"group.{i}": group for i, group in enumerate(groups)}
 
 
 def _above_zero(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0
 
 
-# learning rates where torch's own default would mislead; ADADELTA's is 1 by its definition
+def _parameter_ids(optimizer: torch.optim.Optimizer) -> set[int]:
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+# learning rates where torch's default would mislead; ADADELTA's is 1 by its definition
 DEFAULT_RATES = {"Adadelta": 1.0, "SGD": 0.1, "Adagrad": 1e-2}
-
 FUNCTIONAL = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
-
-STATE = {  # argument of the functional form: name in the optimizer's state
-    "square_avgs": "square_avg",
-    "acc_deltas": "acc_delta",
-    "state_sums": "sum",
-    "exp_avgs": "exp_avg",
-    "exp_avg_sqs": "exp_avg_sq",
-    "max_exp_avg_sqs": "max_exp_avg_sq",
-    "exp_infs": "exp_inf",
-    "mu_products": "mu_product",
-    "grad_avgs": "grad_avg",
-    "momentum_buffer_list": "momentum_buffer",
-    "state_steps": "step",
-}
-
+# argument of the functional form: name in the optimizer's state
+PLURALS = "square_avg acc_delta exp_avg exp_avg_sq max_exp_avg_sq exp_inf mu_product grad_avg"
+OTHERS = {"state_sums": "sum", "momentum_buffer_list": "momentum_buffer", "state_steps": "step"}
+STATE = {f"{name}s": name for name in PLURALS.split()} | OTHERS
 MODES = ("params", "lr", "capturable", "foreach", "fused", "differentiable")
-
 ONLY_IF = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered", "momentum_buffer": "momentum"}
 
 
 def make_optimizer(
     optimizer: str | torch.optim.Optimizer, parameters: Iterable[Tensor], options: dict[str, Any]
 ) -> torch.optim.Optimizer:
-    r"""An optimizer by name with its options, or the user's own checked to hold the student."""
+    r"""An optimizer by name with its options, or the user's, checked to have the parameters."""
     parameters = list(parameters)
     if isinstance(optimizer, torch.optim.Optimizer):
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if missing := sum(id(p) not in held for p in parameters):
-            raise ArgumentError(
-                "optimizer",
-                f"an instance that lacks {missing} of {len(parameters)} trained parameters",
-                "an optimizer made with the student's own parameters, or a name",
-            )
-        step = inspect.signature(optimizer.step).parameters
-        if "closure" in step and step["closure"].default is inspect.Parameter.empty:
-            raise ArgumentError(
-                "optimizer",
-                f"{type(optimizer).__name__}, which evaluates the loss several times a step",
-                "an optimizer whose step() needs no closure",
-            )
+        known_ids = _parameter_ids(optimizer)
+        if missing := sum(id(p) not in known_ids for p in parameters):
+            received = f"an instance that lacks {missing} of {len(parameters)} trained parameters"
+            expected = "an optimizer made with the student's own parameters, or a name"
+            raise ArgumentError("optimizer", received, expected)
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            received = f"{type(optimizer).__name__}, which evaluates the loss several times a step"
+            raise ArgumentError("optimizer", received, "an optimizer whose step() needs no closure")
         return optimizer
     known = {
         name.lower(): kind
@@ -303,120 +271,86 @@ def make_optimizer(
     if kind.__name__ in DEFAULT_RATES:
         options = {"lr": DEFAULT_RATES[kind.__name__], **options}
     try:
-        made: torch.optim.Optimizer = kind(parameters, **options)
+        instance: torch.optim.Optimizer = kind(parameters, **options)
     except (TypeError, ValueError) as error:
         expected = f"what torch.optim.{kind.__name__} takes ({error})"
         raise ArgumentError("optimizer", f"options {options}", expected) from None
-    return made
+    return instance
 
 
 def has_functional_form(optimizer: torch.optim.Optimizer) -> bool:
     r"""Whether torch gives this optimizer as a function of tensors that limbeck can call."""
-    kind = type(optimizer)
+    kind, groups = type(optimizer), optimizer.param_groups
     return (
         kind.__name__ in FUNCTIONAL
-        and kind is getattr(torch.optim, kind.__name__)  # not the user's own of the same name
-        and not any(
-            group.get("dampening") or group.get("differentiable")
-            for group in optimizer.param_groups
-        )
+        and kind is getattr(torch.optim, kind.__name__)  # not a user's class of the same name
+        and not any(group.get("dampening") or group.get("differentiable") for group in groups)
     )
-
-
-def _make_state(optimizer: torch.optim.Optimizer) -> None:
-    r"""Make the optimizer's state before the first step, on the device of the parameters."""
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            state = optimizer.state[p]
-            for key in _state_keys(optimizer, group):
-                like = _initial(optimizer, key, p, group)
-                state[key] = state.get(key, like).to(like)
-
-
-def _state_keys(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> list[str]:
-    named = (STATE[a] for a in _signature(optimizer).parameters if a in STATE)
-    return [key for key in named if key not in ONLY_IF or group.get(ONLY_IF[key])]
-
-
-def _initial(
-    optimizer: torch.optim.Optimizer, key: str, p: Tensor, group: dict[str, Any]
-) -> Tensor:
-    if key in ("step", "mu_product"):
-        # Powers of decays are taken of it, in the precision of the parameters. Where it is only
-        # counted up, it must not be float64: torch's compiler drops what is written to such.
-        only_counted = type(optimizer).__name__ in ("Adadelta", "RMSprop")
-        dtype = torch.float32 if only_counted else torch.promote_types(p.dtype, torch.float32)
-        return torch.tensor(float(key == "mu_product"), dtype=dtype, device=p.device)
-    return torch.full_like(p, group.get("initial_accumulator_value", 0.0), requires_grad=False)
-
-
-def _signature(optimizer: torch.optim.Optimizer) -> inspect.Signature:
-    return inspect.signature(_function(optimizer))
-
-
-def _function(optimizer: torch.optim.Optimizer) -> Callable[..., None]:
-    name = type(optimizer).__name__.lower()
-    function: Callable[..., None] = getattr(importlib.import_module(f"torch.optim.{name}"), name)
-    return function
 
 
 class FunctionalOptimizer:
     r"""One step of a torch optimizer as a function of tensors; everything changes in place.
 
-    Arguments:
-        optimizer: An optimizer that has a functional form; its state is made here.
-        names: The trained parameters by name; others that the optimizer holds stay as they are.
-        leaves: The same detached: the tensors that gradients are taken at. They must be the very
-            same objects, since to a compiler two tensors in one memory are a puzzle.
+    `leaves` are the trained `parameters` detached, by name. Gradients must be taken at the same
+    objects: compilers fail at two tensors in one memory. Other parameters stay as they are.
     """
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
-        names: dict[str, Tensor],
+        parameters: dict[str, Tensor],
         leaves: dict[str, Tensor],
     ) -> None:
-        _make_state(optimizer)
-        self.leaves = leaves
-        self.function = _function(optimizer)
-        self.capturable = "capturable" in _signature(optimizer).parameters
-        by_id = {id(p): name for name, p in names.items()}
-        self.groups = [self._group(optimizer, group, by_id) for group in optimizer.param_groups]
+        name = type(optimizer).__name__.lower()
+        self.function = getattr(importlib.import_module(f"torch.optim.{name}"), name)
+        self.arguments = list(inspect.signature(self.function).parameters)
+        self.capturable = "capturable" in self.arguments
+        names = {id(p): name for name, p in parameters.items()}
+        self.groups: list[tuple[dict[str, Tensor], list[list[Any]], dict[str, Any], Any]] = []
+        for group in optimizer.param_groups:
+            keys = self._make_state(optimizer, group)
+            trained = [p for p in group["params"] if id(p) in names]
+            lists: list[list[Any]] = [
+                [optimizer.state[p][STATE[a]] for p in trained] if STATE[a] in keys else []
+                for a in self.arguments
+                if a in STATE
+            ]
+            if "nesterov" in group and not lists[0]:
+                lists[0] = [None] * len(trained)  # SGD needs a place for each momentum
+            settings = {a: group[a] for a in self.arguments if a in group and a not in MODES}
+            if "betas" in group:
+                settings["beta1"], settings["beta2"] = group["betas"]
+            own_leaves = {names[id(p)]: leaves[names[id(p)]] for p in trained}
+            self.groups.append((own_leaves, lists, settings, group))
 
-    def _group(
-        self, optimizer: torch.optim.Optimizer, group: dict[str, Any], by_id: dict[int, str]
-    ) -> tuple[list[str], list[Tensor], list[list[Any]], dict[str, Any], dict[str, Any]]:
-        held = [p for p in group["params"] if id(p) in by_id]
-        keys, arguments = _state_keys(optimizer, group), _signature(optimizer).parameters
-        lists: list[list[Any]] = [
-            [optimizer.state[p][STATE[a]] for p in held] if STATE[a] in keys else []
-            for a in arguments
-            if a in STATE
-        ]
-        if "nesterov" in group and not lists[0]:
-            lists[0] = [None] * len(held)  # SGD wants a place for each momentum
-        settings = {a: group[a] for a in arguments if a in group and a not in MODES}
-        if "betas" in group:
-            settings["beta1"], settings["beta2"] = group["betas"]
-        return (
-            [by_id[id(p)] for p in held],
-            [self.leaves[by_id[id(p)]] for p in held],
-            lists,
-            settings,
-            group,
-        )
+    def _make_state(self, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> list[str]:
+        r"""Make the state of a group before the first step, where the parameters are; its keys."""
+        keys = [STATE[a] for a in self.arguments if a in STATE]
+        keys = [key for key in keys if key not in ONLY_IF or group.get(ONLY_IF[key])]
+        for p, key in itertools.product(group["params"], keys):
+            if key in ("step", "mu_product"):
+                # Powers of decays are taken of it, in the precision of the parameters. Where it is
+                # only counted up, it must not be float64: torch's compiler drops writes to such.
+                counter = type(optimizer).__name__ in ("Adadelta", "RMSprop")
+                dtype = torch.float32 if counter else torch.promote_types(p.dtype, torch.float32)
+                first = torch.tensor(float(key == "mu_product"), dtype=dtype, device=p.device)
+            else:
+                value = group.get("initial_accumulator_value", 0.0)
+                first = torch.full_like(p, value, requires_grad=False)
+            optimizer.state[p][key] = optimizer.state[p].get(key, first).to(first)
+        return keys
 
     def __call__(self, gradients: dict[str, Tensor], factor: Tensor | float) -> None:
         r"""Step along gradients with each group's learning rate times the factor.
 
         A factor that is a tensor stays one all through, as compilation needs.
         """
-        modes: dict[str, Any] = {}
+        modes: dict[str, bool] = {}
         if isinstance(factor, Tensor):
             modes = {"foreach": False} | ({"capturable": True} if self.capturable else {})
-        for names, parameters, lists, settings, group in self.groups:
-            if parameters:
-                ordered = [gradients[name] for name in names]
+        for leaves, lists, settings, group in self.groups:
+            if leaves:
+                ordered = [gradients[name] for name in leaves]
                 # the lists by position: by name, torch would not compile them on a GPU
                 rate = group["lr"] * factor
-                self.function(parameters, ordered, *lists, lr=rate, **settings, **modes)
+                self.function(list(leaves.values()), ordered, *lists, lr=rate, **settings, **modes)
