@@ -87,11 +87,10 @@ def card(
     if report is not None:
         fidelity = f"```text\n{str(report).strip()}\n```"
     made = _rows(("setting", "value"), list(settings.items())) if settings else "Not known."
-    versions = environment("cpu")
     blocks = [
         f"# {title or f'Distilled {leaving.name}'}",
         f"{_what(leaving)} It has {count:,} parameters.",
-        f"## Use\n\n{_use(leaving, Path(path), format)}",
+        f"## Use\n\n```text\n{_use(leaving, Path(path), format)}\n```",
         f"## Inputs\n\n{_inputs(leaving, format)}",
         f"## Outputs\n\n{_outputs(leaving, format)}",
         f"## How it was made\n\n{made}",
@@ -99,7 +98,7 @@ def card(
         f"## Checks\n\n{_checks(worst, format)}",
         f"## Intended use\n\n{INTENDED[verb]}",
         "## When not to trust it\n\n" + "\n".join(f"* {doubt}" for doubt in doubts),
-        "## Versions\n\n" + _rows(("what", "version"), list(versions.items())),
+        "## Versions\n\n" + _rows(("what", "version"), list(environment("cpu").items())),
         f"<!-- {MARK} -->",
     ]
     return "\n\n".join(blocks) + "\n"
@@ -118,36 +117,31 @@ def _what(leaving: Portable) -> str:
     teacher = leaving.about.get("teacher")
     of = f" that predicts like its teacher, {teacher}" if teacher else ""
     task = f", for {leaving.task}" if leaving.task else ""
-    inside = isinstance(leaving.student, Preprocessed)
-    scaled = " Its inputs are scaled inside: it takes them raw." if inside else ""
+    scaled = ""
+    if isinstance(leaving.student, Preprocessed):
+        scaled = " Its inputs are scaled inside: it takes them raw."
     return f"A student{of}{task}: {leaving.name}.{scaled}"
 
 
 def _use(leaving: Portable, path: Path, format: str) -> str:
     table = leaving.table is not None
-    if format == "onnx":
-        call = (
-            "feeds = {...}  # an array (n, 1) for each column, by its name\n"
-            "answers = session.run(None, feeds)"
-            if table
-            else 'y = session.run(["y"], {"x": x})[0]'
-        )
-        lines = f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{path.name}")\n'
-        return f"```text\n{lines}{call}\n```"
     if format == "pt2":
-        of = "parts" if table else "x"
-        lines = f'import torch\n\nstudent = torch.export.load("{path.name}").module()\n'
-        return f"```text\n{lines}y = student({of})\n```"
-    script = places(path)[1]
-    lines = f"from {script.stem} import predict\n\n"
-    of = '{"column": [...], ...}' if table else "x"
-    return f"```text\n{lines}y = predict({of})  # needs nothing but NumPy\n```"
+        load = f'import torch\n\nstudent = torch.export.load("{path.name}").module()\n'
+        return f"{load}y = student({'parts' if table else 'x'})"
+    if format == "numpy":
+        x = '{"column": [...], ...}' if table else "x"
+        load = f"from {places(path)[1].stem} import predict\n\n"
+        return f"{load}y = predict({x})  # needs nothing but NumPy"
+    load = f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{path.name}")\n'
+    if not table:
+        return load + 'y = session.run(["y"], {"x": x})[0]'
+    feeds = "feeds = {...}  # an array (n, 1) for each column, by its name\n"
+    return f"{load}{feeds}answers = session.run(None, feeds)"
 
 
 def _inputs(leaving: Portable, format: str) -> str:
     if leaving.table is None:
-        kind = str(leaving.dtype).removeprefix("torch.")
-        kind = "numbers" if format == "numpy" else kind
+        kind = "numbers" if format == "numpy" else str(leaving.dtype).removeprefix("torch.")
         shape = ", ".join(["n", *map(str, leaving.shape or ("?",))])
         text = _rows(("name", "shape", "type"), [("x", f"({shape})", f"{kind}; as they come")])
         if leaving.dtype == torch.float64 and format != "numpy":
@@ -155,20 +149,19 @@ def _inputs(leaving: Portable, format: str) -> str:
         return f"{text}\n\n{_gaps(leaving, format)}".rstrip()
     rows: list[tuple[str, str, str]] = []
     for column in leaving.table.varying:
-        values = f"{column.kind}"
+        values = column.kind
         if categories := getattr(column, "categories", ()):
-            some = ", ".join(map(repr, categories[:5]))
-            values += f": {some}{', …' if len(categories) > 5 else ''}"
+            values += f": {_first([repr(value) for value in categories])}"
         if format == "onnx":
             takes = port(column)
             kind = "string" if takes.dtype is object else takes.dtype.__name__
-            gone = "no missing values" if takes.missing is None else f"missing: {takes.missing!r}"
-            rows.append((column.key, f"(n, 1) {kind}", f"{values}; {gone}"))
+            gaps = "no missing values" if takes.missing is None else f"missing: {takes.missing!r}"
+            rows.append((column.key, f"(n, 1) {kind}", f"{values}; {gaps}"))
         elif format == "pt2":
             rows += _tensors(column)
         else:
-            gone = "missing: None or NaN" if column.missing else "no missing values"
-            rows.append((str(column.name), "n values", f"{values}; {gone}"))
+            gaps = "missing: None or NaN" if column.missing else "no missing values"
+            rows.append((str(column.name), "n values", f"{values}; {gaps}"))
     text = _rows(("name", "shape", "values"), rows)
     if format == "pt2":
         before = "The program does not take raw columns: it takes one dict of these tensors"
@@ -177,19 +170,22 @@ def _inputs(leaving: Portable, format: str) -> str:
 
 
 def _tensors(column: Any) -> list[tuple[str, str, str]]:
-    r"""What a program takes for a column of a table: its tensors, and what they hold."""
+    r"""A column's tensors in a program, and what they hold."""
     if categories := getattr(column, "categories", ()):
-        some = ", ".join(f"{code} is {value!r}" for code, value in enumerate(categories[:5]))
-        some += ", …" if len(categories) > 5 else ""
-        gone = f", {len(categories) + 1} is missing" if column.missing else ""
-        codes = f"the number of the category: {some}; {len(categories)} is any other{gone}"
-        return [(column.key, "(n,) int64", codes)]
+        codes = _first([f"{code} is {value!r}" for code, value in enumerate(categories)])
+        gaps = f", {len(categories) + 1} is missing" if column.missing else ""
+        text = f"the number of the category: {codes}; {len(categories)} is any other{gaps}"
+        return [(column.key, "(n,) int64", text)]
     unit = "seconds since 1970 in UTC" if column.kind == "date" else "the number"
     less = f" less {column.origin!r}, subtracted in float64" if column.origin else ""
     rows = [(column.key, "(n,) float32", unit + less)]
     if column.mask:
         rows.append((column.mask, "(n,) bool", f"whether `{column.key}` is missing"))
     return rows
+
+
+def _first(texts: list[str]) -> str:
+    return ", ".join(texts if len(texts) <= 5 else [*texts[:5], "…"])
 
 
 def _gaps(leaving: Portable, format: str) -> str:
@@ -211,7 +207,7 @@ def _outputs(leaving: Portable, format: str) -> str:
     if leaving.classes is not None:
         what = "Labels" if leaving.task == "multilabel" else "Classes"
         lines += f"\n\n{what}, in the order of the columns: "
-        lines += ", ".join(f"`{each}`" for each in leaving.classes) + "."
+        lines += ", ".join(f"`{name}`" for name in leaving.classes) + "."
     return lines
 
 
@@ -226,6 +222,7 @@ def _checks(worst: float | None, format: str) -> str:
 
 
 def _rows(heading: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    lines = [heading, tuple("---" for _ in heading), *rows]
-    cells = ([str(each).replace("|", "\\|").replace("\n", " ") for each in row] for row in lines)
+    r"""A table in Markdown."""
+    lines = [heading, ["---"] * len(heading), *rows]
+    cells = ([str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in lines)
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
