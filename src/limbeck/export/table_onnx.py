@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
+from limbeck.compression.fidelity.comparison import TASKS
 from limbeck.compression.training import only_finite
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.export.portable import (
@@ -153,9 +154,6 @@ class Nodes:
             values_tensor=tensor(codes.values(), np.int64),
             default_tensor=tensor([default], np.int64),
         )
-
-
-TASKS = ("classification", "multilabel", "regression")
 
 
 def to_onnx(
