@@ -37,12 +37,13 @@ FUNCTIONS = {  # that scripts define where they use them
     "normal_cdf": "def normal_cdf(z):\n    return np.vectorize(math.erfc)(-z / 2**0.5) / 2",
 }
 
-KINDS = {  # the layer kinds of `MLP`, as expressions
+KINDS = {  # the layer kinds of `MLP` and the means of regressions, as expressions
     "linear": "{}",
     "relu": "relu({})",
     "tanh": "np.tanh({})",
     "logistic": "sigmoid({})",
     "probit": "normal_cdf({})",
+    "poisson": "np.exp({})",
     "softmax": "softmax({})",
     "log_softmax": "log_softmax({})",
 }
@@ -246,18 +247,9 @@ def _batch_norm(script: Script, module: nn.BatchNorm1d, prefix: str) -> None:
 
 @writes(nn.ReLU, nn.Tanh, nn.Sigmoid)
 def _activation(script: Script, module: nn.Module, prefix: str) -> None:
-    functions = {nn.ReLU: "relu", nn.Tanh: "np.tanh", nn.Sigmoid: "sigmoid"}
-    name = next(name for kind, name in functions.items() if isinstance(module, kind))
-    script.add(f"h = {name}(h)")
-
-
-MEANS = {  # of y at z, by family of regressions
-    "linear": "z",
-    "logistic": "sigmoid(z)",
-    "probit": "normal_cdf(z)",
-    "poisson": "np.exp(z)",
-    "softmax": "softmax(z)",
-}
+    kinds = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "logistic"}
+    kind = next(kind for layer, kind in kinds.items() if isinstance(module, layer))
+    script.add(f"h = {KINDS[kind].format('h')}")
 
 
 @writes(GaussianMixture)
@@ -344,7 +336,7 @@ def _regressions(script: Script, bag: SampleBag, model: Regression, prefix: str)
     script.add(FLAT, f"z = h @ {weight} + {bias}[:, None]  # (components, n, outputs)")
     if model.family != "softmax":
         script.add("z = z[:, :, 0]")
-    script.add(f"h = {MEANS[model.family]}")
+    script.add(f"h = {KINDS[model.family].format('z')}")
 
 
 def _networks(script: Script, bag: SampleBag, model: MLPRegression, prefix: str) -> None:

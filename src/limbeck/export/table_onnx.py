@@ -28,7 +28,7 @@ from limbeck.export.portable import (
 from limbeck.tables.columns import Category, Column, Number
 from limbeck.tables.table import Table
 
-__all__ = ["Nodes", "Port", "feed", "feeds", "nodes", "port", "run_onnx", "to_onnx"]
+__all__ = ["Nodes", "Port", "feed", "feeds", "nodes", "port", "run_onnx", "to_onnx", "trace_onnx"]
 
 
 class Port(NamedTuple):
@@ -240,17 +240,23 @@ def _labels(classes: object, outputs: int) -> np.ndarray[Any, Any] | None:
 
 def _traced(whole: _Whole, parts: tuple[Tensor, ...]) -> Any:
     r"""The ONNX model of torch's part."""
-    rows = torch.export.Dim("batch")
+    free = {0: torch.export.Dim("batch")}
+    program = trace_onnx(
+        whole, parts, type(whole.student).__name__, dynamic_shapes=(tuple(free for _ in parts),),
+        input_names=[f"part_{k}" for k in range(len(parts))], output_names=["answer"],
+    )  # fmt: skip
+    return program.model_proto
+
+
+def trace_onnx(
+    module: nn.Module, x: object, name: str, file: str | None = None, **options: Any
+) -> Any:
+    r"""The ONNX program of a module of one argument, by torch's exporter; `name` is for errors."""
     try:
         with quietly():
-            program: Any = torch.onnx.export(
-                whole, (parts,), dynamo=True, verbose=False, output_names=["answer"],
-                input_names=[f"part_{k}" for k in range(len(parts))],
-                dynamic_shapes=(tuple({0: rows} for _ in parts),),
-            )  # fmt: skip
+            return torch.onnx.export(module, (x,), file, dynamo=True, verbose=False, **options)
     except Exception as error:  # of the exporter's many kinds
-        raise export_error(type(whole.student).__name__, "ONNX", error) from error
-    return program.model_proto
+        raise export_error(name, "ONNX", error) from error
 
 
 def _assembled(core: Any, table: Table, task: str, labels: np.ndarray[Any, Any] | None) -> Any:

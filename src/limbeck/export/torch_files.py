@@ -33,7 +33,7 @@ from limbeck.export.portable import (
     quietly,
     relative_difference,
 )
-from limbeck.export.table_onnx import run_onnx
+from limbeck.export.table_onnx import run_onnx, trace_onnx
 from limbeck.export.table_onnx import to_onnx as table_to_onnx
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.kernels import nade_reference, segments
@@ -169,15 +169,10 @@ def onnx_file(leaving: Portable, path: Path) -> float | None:
     x = leaving.rows(CHECK_ROWS)
     module = plain(leaving.module)
     with evaluating(module), torch.no_grad(), in_place(path) as temporary:
-        try:
-            with quietly():
-                torch.onnx.export(
-                    module, (x,), temporary, input_names=["x"], output_names=["y"], dynamo=True,
-                    dynamic_shapes=({0: torch.export.Dim("batch")},), external_data=False,
-                    verbose=False,
-                )  # fmt: skip
-        except Exception as error:  # of the exporter's many kinds
-            raise export_error(leaving.name, "ONNX", error) from error
+        trace_onnx(
+            module, x, leaving.name, temporary, input_names=["x"], output_names=["y"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},), external_data=False,
+        )  # fmt: skip
         if importlib.util.find_spec("onnxruntime") is None:
             return None
         worst = 0.0

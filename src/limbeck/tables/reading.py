@@ -22,13 +22,13 @@ OBJECTS = {  # kinds of columns of Python objects, by the type that pandas infer
 }  # fmt: skip
 
 
-def read(series: pd.Series, name: str | int, key: str, mask: str, category: bool) -> Column:
+def read(series: pd.Series, mask: str, category: bool) -> Column:
     r"""The column that a series is; with a mask's key, and whether categories were requested."""
+    name, dtype = _plain(series.name), _name(series.dtype)
     argument = f"df[{name!r}]"
     kind = _kind(series, argument)
-    dtype = _name(series.dtype)
     gone = series.isna().to_numpy()
-    about: dict[str, Any] = {"name": name, "key": key, "dtype": dtype, "missing": int(gone.sum())}
+    about = {"name": name, "key": str(name), "dtype": dtype, "missing": int(gone.sum())}
     if dtype == "object" and gone.any():
         first = series.to_numpy()[gone][0]
         about["marker"] = "None" if first is None else "NA" if first is pandas().NA else "nan"
@@ -67,8 +67,7 @@ def _kind(series: pd.Series, argument: str) -> str:
 
 def _name(dtype: Any) -> str:
     r"""The dtype's name, by which pandas finds it again."""
-    name = str(dtype)
-    return f"string[{dtype.storage}]" if name == "string" else name
+    return f"string[{dtype.storage}]" if str(dtype) == "string" else str(dtype)
 
 
 def _plain(value: object) -> Any:

@@ -105,12 +105,11 @@ class Table:
         self.rows = len(frame)
         self.columns: list[Column] = []
         for name in names:
-            plain = name.item() if isinstance(name, np.generic) else name
             mask = f"{name}__missing"
             while mask in keys:
                 mask += "_"
             keys.add(mask)
-            self.columns.append(read(frame[name], plain, str(name), mask, name in chosen))
+            self.columns.append(read(frame[name], mask, name in chosen))
         if not self.varying:
             raise ArgumentError("df", "columns that are all constant", "one that varies, or more")
 
@@ -136,10 +135,10 @@ class Table:
         r"""The same with numbers in float64, which holds them as they are in the frame."""
         frame = as_frame(df)
         times = Counter(frame.columns)
-        parts: dict[str, Tensor] = {}
         if absent := [column.name for column in self.varying if not times[column.name]]:
             received = f"no column {', '.join(map(repr, absent))}"
             raise ArgumentError("df", received, "all columns of the table that vary")
+        parts: dict[str, Tensor] = {}
         for column in self.varying:
             if times[column.name] > 1:
                 raise ArgumentError("df", f"{column.name!r} more than once", "different names")

@@ -57,8 +57,7 @@ class _Class(NamedTuple):
 def rare_classes(data: Predictions) -> RareClasses:
     r"""Check the rarest class that has enough rows, and list those that have too few.
 
-    The most common class is no rare one, however few others there are. Of several labels, each one
-    counts by its smaller side: the rows that have it, or those that do not.
+    Of several labels, each one counts by its smaller side: the rows with it, or those without.
     """
     if data.task == "regression":
         return RareClasses()
@@ -103,7 +102,11 @@ def _classes(data: Predictions, truth: np.ndarray) -> Iterator[_Class]:
 
 def _worst(data: Predictions, classes: list[_Class], truth: np.ndarray) -> tuple[_Class, bool]:
     r"""The class with the least retention of recall, clear cases first, and whether it is clear."""
-    overall = _overall(data)
+    if data.y is None:
+        overall = data.rows("student")["agreement"].mean()
+    else:  # the retention of right answers over all rows; 1 at most
+        right, teacher_right = (data.rows(m)["accuracy"] for m in ("student", "teacher"))
+        overall = min(1.0, right.mean() / teacher_right.mean()) if teacher_right.any() else math.nan
     student, teacher = (data.decisions(data.by_model[m]) for m in ("student", "teacher"))
     ranked = []
     for c in classes:
@@ -116,14 +119,6 @@ def _worst(data: Predictions, classes: list[_Class], truth: np.ndarray) -> tuple
         ranked.append((not clear, share, c.tally.rows, c.column, c.present, c, clear))
     *_, worst, clear = min(ranked, key=lambda entry: entry[:5])
     return worst, clear
-
-
-def _overall(data: Predictions) -> float:
-    r"""The retention of right answers over all rows; 1 at most."""
-    if data.y is None:
-        return float(data.rows("student")["agreement"].mean())
-    student, teacher = (data.rows(model)["accuracy"] for model in ("student", "teacher"))
-    return min(1.0, float(student.mean() / teacher.mean())) if teacher.any() else math.nan
 
 
 def retention(data: Predictions, rare: RareClasses) -> tuple[str, dict[str, Figure]]:

@@ -37,6 +37,7 @@ __all__ = [
 
 LITTLE = 0.9  # a retention below this is "only" so much
 MAX_GROUPS, MAX_NAMED = 16, 5  # groups in a table, and groups or classes in a sentence
+Words = tuple[str, str, str]  # for less, more and as much
 SMALLER, FASTER = ("smaller", "larger", "as large"), ("faster", "slower", "as fast")
 
 
@@ -155,28 +156,22 @@ def _measure_rows(report: Fidelity, models: list[str]) -> list[list[str]]:
 
 def _cost_rows(report: Fidelity, models: list[str]) -> list[list[str]]:
     costs = [report.costs[model] for model in models]
-    rows: list[list[str]] = []
-
-    def add(
-        title: str,
-        values: Sequence[float | None],
-        show: Callable[[float], str],
-        words: tuple[str, str, str],
-        unknown: str = "–",
-    ) -> None:
-        if any(value is not None for value in values):
-            cells = ["–" if value is None else show(value) for value in values]
-            cells[:2] = [unknown if value is None else show(value) for value in values[:2]]
-            cells.insert(2, compared(values[0], values[1], *words))
-            rows.append([title, *cells])
-
-    counts = [cost.parameters for cost in costs]
-    add("parameters", counts, "{:,.0f}".format, ("fewer", "more", "as many"))
-    # the baseline has the size of the student
-    add("bytes on disk", [cost.bytes for cost in costs], size_in_words, SMALLER, "unknown")
+    counts, sizes = [cost.parameters for cost in costs], [cost.bytes for cost in costs]
+    lines: list[tuple[str, Sequence[float | None], Callable[[float], str], Words]] = [
+        ("parameters", counts, "{:,.0f}".format, ("fewer", "more", "as many")),
+        ("bytes on disk", sizes, size_in_words, SMALLER),
+    ]
     for size in sorted({size for cost in costs for size in cost.latency}):
         times = [cost.latency.get(size) for cost in costs]
-        add(f"latency at batch {size:,}", times, span, FASTER)
+        lines.append((f"latency at batch {size:,}", times, span, FASTER))
+    rows = []
+    for title, values, show, words in lines:
+        if any(value is not None for value in values):
+            cells = ["–" if value is None else show(value) for value in values]
+            if values is sizes:  # the baseline has the size of the student
+                cells[:2] = [cell.replace("–", "unknown") for cell in cells[:2]]
+            cells.insert(2, compared(values[0], values[1], *words))
+            rows.append([title, *cells])
     return rows
 
 
