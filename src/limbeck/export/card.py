@@ -74,26 +74,26 @@ def card(
         report: What `result.report(...)` gave. Default: None.
         title: The title. Default: the student's kind.
     """
-    leaving = thing if isinstance(thing, Portable) else portable(thing)
-    verb = str(leaving.about.get("verb", "distill"))
-    count = sum(p.numel() for p in (leaving.student or leaving.module).parameters())
-    settings = {k: v for k, v in leaving.about.items() if k not in ("verb", "doubts")}
+    model = thing if isinstance(thing, Portable) else portable(thing)
+    verb = str(model.about.get("verb", "distill"))
+    count = sum(p.numel() for p in (model.student or model.module).parameters())
+    settings = {k: v for k, v in model.about.items() if k not in ("verb", "doubts")}
     if settings:
         settings = {"call": f"limbeck.{verb}", **settings}
-    doubts = [*map(str, leaving.about.get("doubts", [])), *DOUBTS[verb]]
-    if leaving.table is not None:
+    doubts = [*map(str, model.about.get("doubts", [])), *DOUBTS[verb]]
+    if model.table is not None:
         doubts.append("Categories that the data did not have are taken as unknown.")
     fidelity = "No report was given when this was written: ask `result.report(...)` on other rows."
     if report is not None:
         fidelity = f"```text\n{str(report).strip()}\n```"
-    made = _rows(("setting", "value"), list(settings.items())) if settings else "Not known."
+    origin = _rows(("setting", "value"), list(settings.items())) if settings else "Not known."
     blocks = [
-        f"# {title or f'Distilled {leaving.name}'}",
-        f"{_what(leaving)} It has {count:,} parameters.",
-        f"## Use\n\n```text\n{_use(leaving, Path(path), format)}\n```",
-        f"## Inputs\n\n{_inputs(leaving, format)}",
-        f"## Outputs\n\n{_outputs(leaving, format)}",
-        f"## How it was made\n\n{made}",
+        f"# {title or f'Distilled {model.name}'}",
+        f"{_what(model)} It has {count:,} parameters.",
+        f"## Use\n\n```text\n{_use(model, Path(path), format)}\n```",
+        f"## Inputs\n\n{_inputs(model, format)}",
+        f"## Outputs\n\n{_outputs(model, format)}",
+        f"## How it was made\n\n{origin}",
         f"## How faithful it is\n\n{fidelity}",
         f"## Checks\n\n{_checks(worst, format)}",
         f"## Intended use\n\n{INTENDED[verb]}",
@@ -111,20 +111,20 @@ def card_path(path: Path, format: str) -> Path:
     return path.with_name(path.name + ".md")
 
 
-def _what(leaving: Portable) -> str:
-    if leaving.form == "log_density":
-        return f"A density that is evaluated in closed form: {leaving.name}."
-    teacher = leaving.about.get("teacher")
+def _what(model: Portable) -> str:
+    if model.form == "log_density":
+        return f"A density that is evaluated in closed form: {model.name}."
+    teacher = model.about.get("teacher")
     of = f" that predicts like its teacher, {teacher}" if teacher else ""
-    task = f", for {leaving.task}" if leaving.task else ""
+    task = f", for {model.task}" if model.task else ""
     scaled = ""
-    if isinstance(leaving.student, Preprocessed):
+    if isinstance(model.student, Preprocessed):
         scaled = " Its inputs are scaled inside: it takes them raw."
-    return f"A student{of}{task}: {leaving.name}.{scaled}"
+    return f"A student{of}{task}: {model.name}.{scaled}"
 
 
-def _use(leaving: Portable, path: Path, format: str) -> str:
-    table = leaving.table is not None
+def _use(model: Portable, path: Path, format: str) -> str:
+    table = model.table is not None
     if format == "pt2":
         load = f'import torch\n\nstudent = torch.export.load("{path.name}").module()\n'
         return f"{load}y = student({'parts' if table else 'x'})"
@@ -139,16 +139,16 @@ def _use(leaving: Portable, path: Path, format: str) -> str:
     return f"{load}{feeds}answers = session.run(None, feeds)"
 
 
-def _inputs(leaving: Portable, format: str) -> str:
-    if leaving.table is None:
-        kind = "numbers" if format == "numpy" else str(leaving.dtype).removeprefix("torch.")
-        shape = ", ".join(["n", *map(str, leaving.shape or ("?",))])
+def _inputs(model: Portable, format: str) -> str:
+    if model.table is None:
+        kind = "numbers" if format == "numpy" else str(model.dtype).removeprefix("torch.")
+        shape = ", ".join(["n", *map(str, model.shape or ("?",))])
         text = _rows(("name", "shape", "type"), [("x", f"({shape})", f"{kind}; as they come")])
-        if leaving.dtype == torch.float64 and format != "numpy":
+        if model.dtype == torch.float64 and format != "numpy":
             text += "\n\nfloat32 could not tell some of its numbers apart: do not round them."
-        return f"{text}\n\n{_gaps(leaving, format)}".rstrip()
+        return f"{text}\n\n{_gaps(model, format)}".rstrip()
     rows: list[tuple[str, str, str]] = []
-    for column in leaving.table.varying:
+    for column in model.table.varying:
         values = column.kind
         if categories := getattr(column, "categories", ()):
             values += f": {_first([repr(value) for value in categories])}"
@@ -166,7 +166,7 @@ def _inputs(leaving: Portable, format: str) -> str:
     if format == "pt2":
         before = "The program does not take raw columns: it takes one dict of these tensors"
         text = f"{before}, which `limbeck.Table.encode` makes of a data frame.\n\n{text}"
-    return f"{text}\n\n{_gaps(leaving, format)}"
+    return f"{text}\n\n{_gaps(model, format)}"
 
 
 def _tensors(column: Any) -> list[tuple[str, str, str]]:
@@ -188,26 +188,26 @@ def _first(texts: list[str]) -> str:
     return ", ".join(texts if len(texts) <= 5 else [*texts[:5], "…"])
 
 
-def _gaps(leaving: Portable, format: str) -> str:
+def _gaps(model: Portable, format: str) -> str:
     r"""What happens to a missing value, or an infinite one, where the data had none."""
-    if leaving.task is None:
+    if model.task is None:
         return ""
-    where = "" if leaving.table is None else " in a column where the data had no missing values"
+    where = "" if model.table is None else " in a column where the data had no missing values"
     what = "is refused" if format == "numpy" else "makes the answer to its row NaN"
     return f"NaN or infinity{where} {what}; `result.predict` refuses it."
 
 
-def _outputs(leaving: Portable, format: str) -> str:
+def _outputs(model: Portable, format: str) -> str:
     name = "predict" if format == "numpy" else "y"
-    text = ANSWERS[leaving.form]
-    if leaving.table is not None and format == "onnx":
-        name = "label" if leaving.task == "regression" else "label, probabilities"
-        text = text if leaving.task == "regression" else f"the class or classes, and {text}"
+    text = ANSWERS[model.form]
+    if model.table is not None and format == "onnx":
+        name = "label" if model.task == "regression" else "label, probabilities"
+        text = text if model.task == "regression" else f"the class or classes, and {text}"
     lines = f"`{name}`: {text}."
-    if leaving.classes is not None:
-        what = "Labels" if leaving.task == "multilabel" else "Classes"
+    if model.classes is not None:
+        what = "Labels" if model.task == "multilabel" else "Classes"
         lines += f"\n\n{what}, in the order of the columns: "
-        lines += ", ".join(f"`{name}`" for name in leaving.classes) + "."
+        lines += ", ".join(f"`{name}`" for name in model.classes) + "."
     return lines
 
 

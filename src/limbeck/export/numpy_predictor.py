@@ -134,18 +134,18 @@ def to_numpy(
     return Path(path)
 
 
-def numpy_files(leaving: Portable, path: Path) -> float:
+def numpy_files(model: Portable, path: Path) -> float:
     r"""Write a student for NumPy; how far it is from torch in double precision."""
     weights, script = places(path)
     not_foreign(script)
-    text, arrays = _written(leaving, weights.name)
+    text, arrays = _written(model, weights.name)
     content = io.BytesIO()
     np.savez(content, **arrays)
     with tempfile.TemporaryDirectory() as folder:
         trial = Path(folder) / script.name
         trial.with_name(weights.name).write_bytes(content.getvalue())
         trial.write_text(text, encoding="utf-8")
-        worst = _compared(leaving, trial)
+        worst = _compared(model, trial)
     check_agreement("NumPy predictor", worst, NUMPY_TOLERANCE)
     with in_place(weights) as temporary:
         Path(temporary).write_bytes(content.getvalue())
@@ -163,12 +163,12 @@ def places(path: Path) -> tuple[Path, Path]:
     return path / "weights.npz", path / "predict.py"
 
 
-def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
+def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     r"""The script, and the arrays that it reads."""
-    leaving.check_inputs()
-    table, shape = leaving.table, tuple(leaving.shape or ())
-    single = any(isinstance(module, Trees) for module in leaving.module.modules())
-    script = Script(leaving.name, 0 if table is not None else math.prod(shape), single)
+    model.check_inputs()
+    table, shape = model.table, tuple(model.shape or ())
+    single = any(isinstance(module, Trees) for module in model.module.modules())
+    script = Script(model.name, 0 if table is not None else math.prod(shape), single)
     if table is not None:
         script.array("columns", np.array(json.dumps(column_records(table))))
         script.add(
@@ -185,21 +185,21 @@ def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
             f"if h.shape[1:] != {shape}:",
             f'    raise ValueError(f"x: expected shape {expected}, got {{h.shape}}")',
         )
-        if leaving.task is not None:  # as `predict` of a compressed teacher does
+        if model.task is not None:  # as `predict` of a compressed teacher does
             script.add(
                 "if not np.isfinite(h).all():",
                 '    raise ValueError("x: expected finite numbers, got NaN or infinity")',
             )
-    script.module(leaving.module)
+    script.module(model.module)
     script.add("return h")
-    answers = leaving.form.replace("_", " ").replace("density", "densities")
+    answers = model.form.replace("_", " ").replace("density", "densities")
     argument = "x" if table is None else "frame"
     rows = "rows" if table is None else "columns by name: a data frame, or a dict of lists"
     functions = [FUNCTIONS[name] for name in FUNCTIONS if name in script.uses]
     reader = "" if table is None else READER
     code = "\n".join([*script.lines, *functions, reader])
     lines = [
-        f'"""{leaving.name} in plain NumPy; {MARK}, version {limbeck.__version__}."""',
+        f'"""{model.name} in plain NumPy; {MARK}, version {limbeck.__version__}."""',
         "",
         *(f"import {name}" for name in ("json", "math") if f"{name}." in code),
         "from pathlib import Path",
@@ -211,9 +211,9 @@ def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
         'if any(np.isnan(a).any() for a in W.values() if a.dtype.kind == "f"):',
         f'    raise ValueError("{weights}: got weights that are NaN; the file is damaged")',
     ]
-    if leaving.classes is not None:
+    if model.classes is not None:
         plain = str | int | float
-        names = [name if isinstance(name, plain) else str(name) for name in leaving.classes]
+        names = [name if isinstance(name, plain) else str(name) for name in model.classes]
         lines.append(f"CLASSES = {names!r}")
     for function in functions:
         lines += ["", "", function]
@@ -221,20 +221,20 @@ def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
         lines += ["", *reader.rstrip("\n").split("\n")]
     lines += ["", "", f"def predict({argument}):", f'    """The {answers} of {rows}."""']
     lines += [f"    {line}" for line in script.lines]
-    if leaving.task == "classification" and leaving.classes is not None:
+    if model.task == "classification" and model.classes is not None:
         lines += ["", "", f"def label({argument}):", '    """The most probable class of each."""']
         lines += [f"    return [CLASSES[k] for k in predict({argument}).argmax(1)]"]
     return "\n".join(lines) + "\n", script.arrays
 
 
-def _compared(leaving: Portable, script: Path) -> float:
+def _compared(model: Portable, script: Path) -> float:
     r"""Run a script, and compare it with torch in double precision."""
     predict = runpy.run_path(str(script), run_name="limbeck_exported")["predict"]
-    module = _doubled(leaving.module)
-    x = map_tensors(torch.Tensor.cpu, leaving.rows(CHECK_ROWS))
-    if leaving.table is not None:
-        rows = leaving.table.to_frame(x)
-        x = leaving.table.encode(rows)  # unknown categories have become known ones
+    module = _doubled(model.module)
+    x = map_tensors(torch.Tensor.cpu, model.rows(CHECK_ROWS))
+    if model.table is not None:
+        rows = model.table.to_frame(x)
+        x = model.table.encode(rows)  # unknown categories have become known ones
     else:
         x = x.double()
         rows = x.numpy()

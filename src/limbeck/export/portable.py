@@ -1,4 +1,4 @@
-r"""What leaves: a module from raw inputs to answers, and what others must know to use it."""
+r"""A student to export: a module from raw inputs to answers, and how to use it."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def export_error(name: str, what: str, error: Exception) -> LimbeckError:
 
 @dataclass(frozen=True)
 class Portable:
-    r"""A student that is ready to leave."""
+    r"""A student that is ready for export."""
 
     module: nn.Module  # from rows (n, *shape), or a dict of a table's tensors, to answers
     shape: tuple[int, ...] | None  # of one row; None for a table, or where it is not known
@@ -213,7 +213,7 @@ def portable(
     input_shape: int | Sequence[int] | None = None,
     predict: Callable[..., object] | None = None,
 ) -> Portable:
-    r"""What leaves of a result, the folder of one, an estimator or a module."""
+    r"""The exportable form of a result, the folder of one, an estimator or a module."""
     if isinstance(thing, str | Path):
         from limbeck.loading import load
 
@@ -280,9 +280,9 @@ def of_result(
     doubts: tuple[str, ...] = (),
     **more: Any,
 ) -> Portable:
-    r"""What leaves of a result; `more` are further fields, and `about` adds lines to the card.
+    r"""The exportable form of a result, by default of its student as it is.
 
-    Without a module the student itself leaves, and without a form its outputs are as it says.
+    `more` are further fields of `Portable`; `about` among them adds lines to the card.
     """
     student, settings = result.student, dict(result.settings)
     shapes = settings.get("input_shape") or {}

@@ -155,22 +155,22 @@ def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[in
     return Path(path)
 
 
-def onnx_file(leaving: Portable, path: Path) -> float | None:
+def onnx_file(model: Portable, path: Path) -> float | None:
     r"""Write a student as an ONNX file; how far it is from torch, None if that is not known."""
     check_suffix(path, ".onnx")
-    if leaving.table is not None:
-        assert leaving.student is not None
-        assert leaving.task is not None
-        output = "logits" if leaving.task == "multilabel" else "auto"
-        table_to_onnx(leaving.student, leaving.table, path, leaving.classes, leaving.task, output)
+    if model.table is not None:
+        assert model.student is not None
+        assert model.task is not None
+        output = "logits" if model.task == "multilabel" else "auto"
+        table_to_onnx(model.student, model.table, path, model.classes, model.task, output)
         return TOLERANCE
     if importlib.util.find_spec("onnxscript") is None:
         raise LimbeckError("export: ONNX needs the extra: pip install 'limbeck[onnx]'")
-    x = leaving.rows(CHECK_ROWS)
-    module = plain(leaving.module)
+    x = model.rows(CHECK_ROWS)
+    module = plain(model.module)
     with evaluating(module), torch.no_grad(), in_place(path) as temporary:
         trace_onnx(
-            module, x, leaving.name, temporary, input_names=["x"], output_names=["y"],
+            module, x, model.name, temporary, input_names=["x"], output_names=["y"],
             dynamic_shapes=({0: torch.export.Dim("batch")},), external_data=False,
         )  # fmt: skip
         if importlib.util.find_spec("onnxruntime") is None:
@@ -202,28 +202,28 @@ def to_pt2(thing: object, path: str | Path, input_shape: int | Sequence[int] | N
     return Path(path)
 
 
-def program_file(leaving: Portable, path: Path) -> float:
+def program_file(model: Portable, path: Path) -> float:
     r"""Write a student as a program; how far it is from torch's own answers."""
     check_suffix(path, ".pt2")
-    x = leaving.rows(CHECK_ROWS)
-    module = plain(leaving.module)
+    x = model.rows(CHECK_ROWS)
+    module = plain(model.module)
     rows = torch.export.Dim("batch")
     dynamic = {name: {0: rows} for name in x} if isinstance(x, dict) else {0: rows}
     about = {
-        "student": leaving.name,
-        "form": leaving.form,
-        "task": leaving.task,
-        "classes": leaving.classes,
-        "shape": None if leaving.shape is None else list(leaving.shape),
-        "table": None if leaving.table is None else leaving.table.spec(),
+        "student": model.name,
+        "form": model.form,
+        "task": model.task,
+        "classes": model.classes,
+        "shape": None if model.shape is None else list(model.shape),
+        "table": None if model.table is None else model.table.spec(),
     }
     text = json.dumps(about, ensure_ascii=False, default=str)
     with evaluating(module), torch.no_grad(), in_place(path) as temporary:
-        program = _traced(leaving, module, x, dynamic)
+        program = _traced(model, module, x, dynamic)
         for node in program.graph.nodes:  # it must run where limbeck is not
             if node.op == "call_function" and str(node.target).startswith("limbeck"):
                 error = LimbeckError(f"it needs limbeck's own operation {node.target}")
-                raise export_error(leaving.name, "a program", error)
+                raise export_error(model.name, "a program", error)
         with quietly():
             with open(temporary, "wb") as file:
                 torch.export.save(program, file, extra_files={"limbeck.json": text})
@@ -238,7 +238,7 @@ def program_file(leaving: Portable, path: Path) -> float:
     return worst
 
 
-def _traced(leaving: Portable, module: nn.Module, x: Any, dynamic: Any) -> Any:
+def _traced(model: Portable, module: nn.Module, x: Any, dynamic: Any) -> Any:
     r"""The program of a module, by the first of torch's two ways of tracing that can do it."""
     first: Exception | None = None
     for strict in (False, True):
@@ -248,4 +248,4 @@ def _traced(leaving: Portable, module: nn.Module, x: Any, dynamic: Any) -> Any:
         except Exception as error:  # of the exporter's many kinds
             first = first or error
     assert first is not None
-    raise export_error(leaving.name, "a program", first) from first
+    raise export_error(model.name, "a program", first) from first

@@ -60,15 +60,15 @@ def export(
         path = path / f"student.{kind}"
     if card:
         not_foreign(card_path(path, kind))
-    leaving = portable(thing, input_shape, predict)
-    worst = FORMATS[kind](leaving, path)
+    model = portable(thing, input_shape, predict)
+    worst = FORMATS[kind](model, path)
     files = places(path) if kind == "numpy" else (path,)
     result: Any = getattr(thing, "result_", thing)  # of an estimator
     if isinstance(getattr(result, "exported", None), tuple):
         result.exported = files
     report = report.shipped(files) if hasattr(report, "shipped") else report
     if card:
-        text = card_text(leaving, path, kind, worst, report=report, title=title)
+        text = card_text(model, path, kind, worst, report=report, title=title)
         with in_place(card_path(path, kind)) as temporary:
             Path(temporary).write_text(text, encoding="utf-8")
     return path

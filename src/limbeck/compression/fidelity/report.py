@@ -196,25 +196,10 @@ def fidelity(
     notes: Sequence[str] = (),
     seed: int = 0,
 ) -> Fidelity:
-    r"""Compare the predictions of a student with its teacher's, and both with labels if there are.
+    r"""Compare predictions (n, K) of a student with its teacher's, and both with labels if given.
 
-    Arguments:
-        task: "classification", "multilabel" or "regression".
-        teacher: Its predictions (n, K): probabilities, of several labels independent ones, or
-            values.
-        student: Its predictions for the same rows.
-        y: Labels: names in `classes` (n,), 0 and 1 (n, K), or values. Default: None, a comparison
-            with the teacher alone.
-        baseline: Predictions of the same student trained on the labels alone. Default: None.
-        classes: K names of classes, labels or targets. Default: None, 0 … K − 1.
-        groups: Columns (n,) by name, or a data frame: the same measures for each of their values,
-            numbers in quartiles. Default: None.
-        teacher_cost: Parameters, bytes and latency. Default: None, unknown.
-        student_cost: The student's. Default: None.
-        baseline_cost: The baseline's. Default: None.
-        names: Headings for "teacher", "student" and "baseline". Default: None, these words.
-        notes: Sentences to print with the report. Default: none.
-        seed: Of the bootstrap, and of the choice of points for pictures. Default: 0.
+    They are probabilities, of several labels independent ones, or values. `y` has names in
+    `classes` (n,), 0 and 1 (n, K), or values; `groups` columns (n,) by name, or a data frame.
 
     >>> taught = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]]
     >>> report = fidelity("classification", taught, taught[::-1], [0, 1, 1, 1])
