@@ -3,6 +3,7 @@ r"""The demo: what limbeck does, on data that come with scikit-learn, in two or 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,7 @@ def run(
     progress: bool,
     folder: Path = Path("limbeck-demo"),
 ) -> None:
-    r"""Run one part of the demo, or all of them, and print the results.
-
-    Arguments:
-        part: "compress", "condense", "normalize", or "all".
-        members: Nets in the teacher ensemble of "compress".
-        steps: Steps of each distillation.
-        seed: Seeds everything.
-        as_json: Whether to print JSON instead of tables.
-        progress: Whether to show bars.
-        folder: For result folders, pictures and the page. Default: "limbeck-demo".
-    """
+    r"""Run one part of the demo, or all of them, and print tables or JSON."""
     from limbeck.demo import compression, condensation, normalization
     from limbeck.demo.tour import Tour
 
@@ -42,13 +33,12 @@ def run(
         raise ArgumentError.unknown("part", part, ("all", *PARTS))
     console = Console(stderr=as_json)
     tour = Tour(Path(folder), steps, seed, console, progress, not as_json)
-    results: dict[str, Any] = {}
-    if part in ("all", "compress"):
-        results["compress"] = compression.run(tour, members)
-    if part in ("all", "condense"):
-        results["condense"] = condensation.run(tour)
-    if part in ("all", "normalize"):
-        results["normalize"] = normalization.run(tour)
+    parts: dict[str, Callable[[], Any]] = {
+        "compress": lambda: compression.run(tour, members),
+        "condense": lambda: condensation.run(tour),
+        "normalize": lambda: normalization.run(tour),
+    }
+    results = {name: run_part() for name, run_part in parts.items() if part in ("all", name)}
     console.print(f"\n{tour.write()}", soft_wrap=True)
     if as_json:
         print(json.dumps(results, indent=1))

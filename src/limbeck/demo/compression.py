@@ -56,7 +56,7 @@ def measure(
 ) -> Row:
     r"""A model's row, on test images."""
     logs, taught = (
-        evaluate(each, X, output=each.output_form, domain="log").values for each in (model, teacher)
+        evaluate(net, X, output=net.output_form, domain="log").values for net in (model, teacher)
     )
     guess = logs.argmax(1)
     return Row(
@@ -129,9 +129,9 @@ def show(rows: list[Row], console: Console) -> None:
 def finding(rows: list[Row]) -> str:
     r"""The one sentence to tell a colleague."""
     teacher, values, both, alone = rows[0], rows[5], rows[7], rows[8]
-    smaller = teacher.parameters // both.parameters
+    ratio = teacher.parameters // both.parameters
     return (
-        f"From {both.images} images without labels, a net {smaller} times smaller than its teacher "
+        f"From {both.images} images without labels, a net {ratio} times smaller than its teacher "
         f"agrees with it on {both.agreement:.1%} of the test images if it matches predictions and "
         f"derivatives, and on {values.agreement:.1%} if it matches predictions alone; trained on "
         f"the labels of those images, on {alone.agreement:.1%}."

@@ -45,13 +45,12 @@ __all__ = [
 ]
 
 PRIOR_VARIANCE = 100.0
-
+COMPONENTS = 10
+POOL = 3000  # inputs at which the average over all draws is taken
+TURNS = 15  # timings of each prediction
 SIDE = torch.linspace(-8, 8, 65, dtype=torch.float64)
-GRID = torch.cartesian_prod(SIDE, SIDE)
-r"""Where predictions are compared: [−8, 8]² in steps of ¼."""
-
-NEAR = GRID.norm(dim=1) <= 2
-r"""Which of these places are near the origin."""
+GRID = torch.cartesian_prod(SIDE, SIDE)  # where predictions are compared: [−8, 8]² in steps of ¼
+NEAR = GRID.norm(dim=1) <= 2  # which of these places are near the origin
 
 
 class Errors(NamedTuple):
@@ -107,14 +106,6 @@ def errors(truth: Tensor, predictions: Tensor) -> Errors:
     return Errors(float(error.mean()), float(error.max()), float(error[NEAR].mean()))
 
 
-COMPONENTS = 10
-POOL = 3000
-r"""Inputs at which the average over all draws is taken."""
-
-TURNS = 15
-r"""Timings of each prediction."""
-
-
 @dataclass
 class Row:
     r"""One way to predict: how near to all draws, how small, how quick, how long to make."""
@@ -144,7 +135,7 @@ def run(tour: Tour) -> dict[str, Any]:
         "batch": {"posterior": stored, "pool": POOL},
         "online": {"posterior": slices, "batch_size": chains},
     }
-    sizes = {"EP": 8 * 6, "all draws": _bytes(draws), "ten draws": _bytes(draws[:COMPONENTS])}
+    sizes = {"EP": 8 * 6, "all draws": draws.nbytes, "ten draws": draws[:COMPONENTS].nbytes}
     bags: dict[str, SampleBag] = {}
     results: dict[str, Condensed] = {}
     for name, arguments in ways.items():
@@ -213,11 +204,11 @@ def _surfaces(
     draws: Tensor, bags: dict[str, SampleBag], posterior: Gaussian
 ) -> dict[str, Callable[[Tensor], Tensor]]:
     r"""Every way to predict, as a function of inputs (n, 2) that gives probabilities (n,)."""
-    every, ten = MonteCarlo(draws), MonteCarlo(draws[:: len(draws) // COMPONENTS])
+    average = MonteCarlo(draws)
     return {
         # 100 inputs at a time stay in a processor's cache
-        "all draws": lambda x: torch.cat([every(part) for part in x.split(100)]),
-        "ten draws": ten,
+        "all draws": lambda x: torch.cat([average(part) for part in x.split(100)]),
+        "ten draws": MonteCarlo(draws[:: len(draws) // COMPONENTS]),
         **{name: _closed(bag) for name, bag in bags.items()},
         "EP": lambda x: gaussian(posterior.mean, posterior.covariance, x),
     }
@@ -228,10 +219,6 @@ def _closed(bag: SampleBag) -> Callable[[Tensor], Tensor]:
     with torch.no_grad():
         across, share = bag._flat.T.contiguous(), bag.weights
     return lambda x: Bernoulli(logits=x @ across).mean @ share
-
-
-def _bytes(draws: Tensor) -> int:
-    return draws.numel() * draws.element_size()
 
 
 def _seconds(surface: Callable[[Tensor], Tensor]) -> float:
@@ -257,12 +244,11 @@ def _draw(
         torch.linspace(*ends, 121, dtype=x.dtype) for ends in ((-12.0, 36.0), (-24.0, 24.0))
     )
     log = log_posterior(x, y)(torch.cartesian_prod(across, up))
-    shown = {name: value for name, value in values.items() if name != "ten draws"}
-    far = {name: errors(values["all draws"], value).mean for name, value in shown.items()}
-    kept = {"all draws": Kept(values["all draws"], draws=draws[:: len(draws) // 1000])}
+    truth = values["all draws"]
+    shown = {"all draws": Kept(truth, draws=draws[:: len(draws) // 1000])}
     for name, bag in bags.items():
         flat, share = bag._flat.detach(), bag.weights.detach()
-        kept[name] = Kept(values[name], far[name], flat, share)
+        shown[name] = Kept(values[name], errors(truth, values[name]).mean, flat, share)
     moments = (posterior.mean, posterior.covariance)
-    kept["EP"] = Kept(values["EP"], far["EP"], gaussian=moments)
-    picture(kept, x, y, SIDE, (across, up, (log - log.max()).exp()), file)
+    shown["EP"] = Kept(values["EP"], errors(truth, values["EP"]).mean, gaussian=moments)
+    picture(shown, x, y, SIDE, (across, up, (log - log.max()).exp()), file)

@@ -17,8 +17,7 @@ from limbeck.normalization.normalize import normalize
 
 __all__ = ["picture", "run"]
 
-HIDDEN = 16
-r"""Hidden units of the RBM: few enough for an exact log Z beside the estimates."""
+HIDDEN = 16  # units of the RBM: few enough for an exact log Z beside the estimates
 
 
 def run(tour: Tour) -> dict[str, Any]:
@@ -94,9 +93,6 @@ def picture(x: Tensor) -> str:
     r"""8×8 binary images (n, 64) side by side, two rows of pixels to a line."""
     rows = x.reshape(-1, 8, 8).to(torch.int64)
     marks = " ▄▀█"
-    lines = [
-        "  ".join("".join(marks[2 * int(up) + int(low)] for up, low in zip(a, b, strict=True))
-                  for a, b in rows[:, 2 * k : 2 * k + 2].tolist())
-        for k in range(4)
-    ]  # fmt: skip
+    codes = (2 * rows[:, ::2] + rows[:, 1::2]).transpose(0, 1).tolist()  # (4, n, 8)
+    lines = ("  ".join("".join(marks[c] for c in image) for image in line) for line in codes)
     return "\n".join(lines) + "\n"

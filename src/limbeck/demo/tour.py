@@ -19,27 +19,16 @@ __all__ = ["Tour", "print_table"]
 
 @dataclass
 class Tour:
-    r"""Settings of the demo, and the results of its parts.
+    r"""Settings of the demo, and the results of its parts."""
 
-    Arguments:
-        folder: For result folders, pictures and the page; made with the first of them.
-        steps: Steps of each distillation.
-        seed: Seeds everything.
-        console: Where progress and tables are printed.
-        progress: Whether to show bars.
-        tables: Whether to print tables.
-        folders: The result folders.
-        findings: A sentence on each result.
-    """
-
-    folder: Path
-    steps: int
+    folder: Path  # for result folders, pictures and the page
+    steps: int  # of each distillation
     seed: int
     console: Console
-    progress: bool
-    tables: bool
-    folders: list[Path] = field(default_factory=list)
-    findings: list[str] = field(default_factory=list)
+    progress: bool  # whether to show bars
+    tables: bool  # whether to print tables
+    folders: list[Path] = field(default_factory=list)  # of results
+    findings: list[str] = field(default_factory=list)  # a sentence on each result
 
     @property
     def training(self) -> dict[str, Any]:

@@ -74,32 +74,31 @@ def card(
         report: What `result.report(...)` gave. Default: None.
         title: The title. Default: the student's kind.
     """
-    leaving = thing if isinstance(thing, Portable) else portable(thing)
-    verb = str(leaving.about.get("verb", "distill"))
-    count = sum(p.numel() for p in (leaving.student or leaving.module).parameters())
-    settings = {k: v for k, v in leaving.about.items() if k not in ("verb", "doubts")}
+    model = thing if isinstance(thing, Portable) else portable(thing)
+    verb = str(model.about.get("verb", "distill"))
+    count = sum(p.numel() for p in (model.student or model.module).parameters())
+    settings = {k: v for k, v in model.about.items() if k not in ("verb", "doubts")}
     if settings:
         settings = {"call": f"limbeck.{verb}", **settings}
-    doubts = [*map(str, leaving.about.get("doubts", [])), *DOUBTS[verb]]
-    if leaving.table is not None:
+    doubts = [*map(str, model.about.get("doubts", [])), *DOUBTS[verb]]
+    if model.table is not None:
         doubts.append("Categories that the data did not have are taken as unknown.")
     fidelity = "No report was given when this was written: ask `result.report(...)` on other rows."
     if report is not None:
         fidelity = f"```text\n{str(report).strip()}\n```"
-    made = _rows(("setting", "value"), list(settings.items())) if settings else "Not known."
-    versions = environment("cpu")
+    origin = _rows(("setting", "value"), list(settings.items())) if settings else "Not known."
     blocks = [
-        f"# {title or f'Distilled {leaving.name}'}",
-        f"{_what(leaving)} It has {count:,} parameters.",
-        f"## Use\n\n{_use(leaving, Path(path), format)}",
-        f"## Inputs\n\n{_inputs(leaving, format)}",
-        f"## Outputs\n\n{_outputs(leaving, format)}",
-        f"## How it was made\n\n{made}",
+        f"# {title or f'Distilled {model.name}'}",
+        f"{_what(model)} It has {count:,} parameters.",
+        f"## Use\n\n```text\n{_use(model, Path(path), format)}\n```",
+        f"## Inputs\n\n{_inputs(model, format)}",
+        f"## Outputs\n\n{_outputs(model, format)}",
+        f"## How it was made\n\n{origin}",
         f"## How faithful it is\n\n{fidelity}",
         f"## Checks\n\n{_checks(worst, format)}",
         f"## Intended use\n\n{INTENDED[verb]}",
         "## When not to trust it\n\n" + "\n".join(f"* {doubt}" for doubt in doubts),
-        "## Versions\n\n" + _rows(("what", "version"), list(versions.items())),
+        "## Versions\n\n" + _rows(("what", "version"), list(environment("cpu").items())),
         f"<!-- {MARK} -->",
     ]
     return "\n\n".join(blocks) + "\n"
@@ -112,78 +111,71 @@ def card_path(path: Path, format: str) -> Path:
     return path.with_name(path.name + ".md")
 
 
-def _what(leaving: Portable) -> str:
-    if leaving.form == "log_density":
-        return f"A density that is evaluated in closed form: {leaving.name}."
-    teacher = leaving.about.get("teacher")
+def _what(model: Portable) -> str:
+    if model.form == "log_density":
+        return f"A density that is evaluated in closed form: {model.name}."
+    teacher = model.about.get("teacher")
     of = f" that predicts like its teacher, {teacher}" if teacher else ""
-    task = f", for {leaving.task}" if leaving.task else ""
-    inside = isinstance(leaving.student, Preprocessed)
-    scaled = " Its inputs are scaled inside: it takes them raw." if inside else ""
-    return f"A student{of}{task}: {leaving.name}.{scaled}"
+    task = f", for {model.task}" if model.task else ""
+    scaled = ""
+    if isinstance(model.student, Preprocessed):
+        scaled = " Its inputs are scaled inside: it takes them raw."
+    return f"A student{of}{task}: {model.name}.{scaled}"
 
 
-def _use(leaving: Portable, path: Path, format: str) -> str:
-    table = leaving.table is not None
-    if format == "onnx":
-        call = (
-            "feeds = {...}  # an array (n, 1) for each column, by its name\n"
-            "answers = session.run(None, feeds)"
-            if table
-            else 'y = session.run(["y"], {"x": x})[0]'
-        )
-        lines = f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{path.name}")\n'
-        return f"```text\n{lines}{call}\n```"
+def _use(model: Portable, path: Path, format: str) -> str:
+    table = model.table is not None
     if format == "pt2":
-        of = "parts" if table else "x"
-        lines = f'import torch\n\nstudent = torch.export.load("{path.name}").module()\n'
-        return f"```text\n{lines}y = student({of})\n```"
-    script = places(path)[1]
-    lines = f"from {script.stem} import predict\n\n"
-    of = '{"column": [...], ...}' if table else "x"
-    return f"```text\n{lines}y = predict({of})  # needs nothing but NumPy\n```"
+        load = f'import torch\n\nstudent = torch.export.load("{path.name}").module()\n'
+        return f"{load}y = student({'parts' if table else 'x'})"
+    if format == "numpy":
+        x = '{"column": [...], ...}' if table else "x"
+        load = f"from {places(path)[1].stem} import predict\n\n"
+        return f"{load}y = predict({x})  # needs nothing but NumPy"
+    load = f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{path.name}")\n'
+    if not table:
+        return load + 'y = session.run(["y"], {"x": x})[0]'
+    feeds = "feeds = {...}  # an array (n, 1) for each column, by its name\n"
+    return f"{load}{feeds}answers = session.run(None, feeds)"
 
 
-def _inputs(leaving: Portable, format: str) -> str:
-    if leaving.table is None:
-        kind = str(leaving.dtype).removeprefix("torch.")
-        kind = "numbers" if format == "numpy" else kind
-        shape = ", ".join(["n", *map(str, leaving.shape or ("?",))])
+def _inputs(model: Portable, format: str) -> str:
+    if model.table is None:
+        kind = "numbers" if format == "numpy" else str(model.dtype).removeprefix("torch.")
+        shape = ", ".join(["n", *map(str, model.shape or ("?",))])
         text = _rows(("name", "shape", "type"), [("x", f"({shape})", f"{kind}; as they come")])
-        if leaving.dtype == torch.float64 and format != "numpy":
+        if model.dtype == torch.float64 and format != "numpy":
             text += "\n\nfloat32 could not tell some of its numbers apart: do not round them."
-        return f"{text}\n\n{_gaps(leaving, format)}".rstrip()
+        return f"{text}\n\n{_gaps(model, format)}".rstrip()
     rows: list[tuple[str, str, str]] = []
-    for column in leaving.table.varying:
-        values = f"{column.kind}"
+    for column in model.table.varying:
+        values = column.kind
         if categories := getattr(column, "categories", ()):
-            some = ", ".join(map(repr, categories[:5]))
-            values += f": {some}{', …' if len(categories) > 5 else ''}"
+            values += f": {_first([repr(value) for value in categories])}"
         if format == "onnx":
             takes = port(column)
             kind = "string" if takes.dtype is object else takes.dtype.__name__
-            gone = "no missing values" if takes.missing is None else f"missing: {takes.missing!r}"
-            rows.append((column.key, f"(n, 1) {kind}", f"{values}; {gone}"))
+            gaps = "no missing values" if takes.missing is None else f"missing: {takes.missing!r}"
+            rows.append((column.key, f"(n, 1) {kind}", f"{values}; {gaps}"))
         elif format == "pt2":
             rows += _tensors(column)
         else:
-            gone = "missing: None or NaN" if column.missing else "no missing values"
-            rows.append((str(column.name), "n values", f"{values}; {gone}"))
+            gaps = "missing: None or NaN" if column.missing else "no missing values"
+            rows.append((str(column.name), "n values", f"{values}; {gaps}"))
     text = _rows(("name", "shape", "values"), rows)
     if format == "pt2":
         before = "The program does not take raw columns: it takes one dict of these tensors"
         text = f"{before}, which `limbeck.Table.encode` makes of a data frame.\n\n{text}"
-    return f"{text}\n\n{_gaps(leaving, format)}"
+    return f"{text}\n\n{_gaps(model, format)}"
 
 
 def _tensors(column: Any) -> list[tuple[str, str, str]]:
-    r"""What a program takes for a column of a table: its tensors, and what they hold."""
+    r"""A column's tensors in a program, and what they hold."""
     if categories := getattr(column, "categories", ()):
-        some = ", ".join(f"{code} is {value!r}" for code, value in enumerate(categories[:5]))
-        some += ", …" if len(categories) > 5 else ""
-        gone = f", {len(categories) + 1} is missing" if column.missing else ""
-        codes = f"the number of the category: {some}; {len(categories)} is any other{gone}"
-        return [(column.key, "(n,) int64", codes)]
+        codes = _first([f"{code} is {value!r}" for code, value in enumerate(categories)])
+        gaps = f", {len(categories) + 1} is missing" if column.missing else ""
+        text = f"the number of the category: {codes}; {len(categories)} is any other{gaps}"
+        return [(column.key, "(n,) int64", text)]
     unit = "seconds since 1970 in UTC" if column.kind == "date" else "the number"
     less = f" less {column.origin!r}, subtracted in float64" if column.origin else ""
     rows = [(column.key, "(n,) float32", unit + less)]
@@ -192,26 +184,30 @@ def _tensors(column: Any) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _gaps(leaving: Portable, format: str) -> str:
+def _first(texts: list[str]) -> str:
+    return ", ".join(texts if len(texts) <= 5 else [*texts[:5], "…"])
+
+
+def _gaps(model: Portable, format: str) -> str:
     r"""What happens to a missing value, or an infinite one, where the data had none."""
-    if leaving.task is None:
+    if model.task is None:
         return ""
-    where = "" if leaving.table is None else " in a column where the data had no missing values"
+    where = "" if model.table is None else " in a column where the data had no missing values"
     what = "is refused" if format == "numpy" else "makes the answer to its row NaN"
     return f"NaN or infinity{where} {what}; `result.predict` refuses it."
 
 
-def _outputs(leaving: Portable, format: str) -> str:
+def _outputs(model: Portable, format: str) -> str:
     name = "predict" if format == "numpy" else "y"
-    text = ANSWERS[leaving.form]
-    if leaving.table is not None and format == "onnx":
-        name = "label" if leaving.task == "regression" else "label, probabilities"
-        text = text if leaving.task == "regression" else f"the class or classes, and {text}"
+    text = ANSWERS[model.form]
+    if model.table is not None and format == "onnx":
+        name = "label" if model.task == "regression" else "label, probabilities"
+        text = text if model.task == "regression" else f"the class or classes, and {text}"
     lines = f"`{name}`: {text}."
-    if leaving.classes is not None:
-        what = "Labels" if leaving.task == "multilabel" else "Classes"
+    if model.classes is not None:
+        what = "Labels" if model.task == "multilabel" else "Classes"
         lines += f"\n\n{what}, in the order of the columns: "
-        lines += ", ".join(f"`{each}`" for each in leaving.classes) + "."
+        lines += ", ".join(f"`{name}`" for name in model.classes) + "."
     return lines
 
 
@@ -226,6 +222,7 @@ def _checks(worst: float | None, format: str) -> str:
 
 
 def _rows(heading: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    lines = [heading, tuple("---" for _ in heading), *rows]
-    cells = ([str(each).replace("|", "\\|").replace("\n", " ") for each in row] for row in lines)
+    r"""A table in Markdown."""
+    lines = [heading, ["---"] * len(heading), *rows]
+    cells = ([str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in lines)
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)

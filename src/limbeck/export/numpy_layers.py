@@ -25,7 +25,7 @@ from limbeck.models.tree import SURE, Trees
 
 __all__ = ["FUNCTIONS", "Script", "writes"]
 
-FUNCTIONS = {
+FUNCTIONS = {  # that scripts define where they use them
     "relu": "def relu(z):\n    return np.maximum(z, 0)",
     "sigmoid": "def sigmoid(z):\n    return np.exp(-np.logaddexp(0, -z))",
     "log_softmax": (
@@ -36,27 +36,23 @@ FUNCTIONS = {
     ),
     "normal_cdf": "def normal_cdf(z):\n    return np.vectorize(math.erfc)(-z / 2**0.5) / 2",
 }
-r"""Functions that scripts define where they use them."""
 
-KINDS = {
+KINDS = {  # the layer kinds of `MLP` and the means of regressions, as expressions
     "linear": "{}",
     "relu": "relu({})",
     "tanh": "np.tanh({})",
     "logistic": "sigmoid({})",
     "probit": "normal_cdf({})",
+    "poisson": "np.exp({})",
     "softmax": "softmax({})",
     "log_softmax": "log_softmax({})",
 }
-r"""The layer kinds of `MLP`, as expressions."""
 
 
 class Script:
     r"""The body of a function: each line changes `h`, which begins as the input.
 
-    Arguments:
-        name: The student's name in errors.
-        features: The number of numbers in a row. Default: 0, for a table.
-        single: Whether features are numbers of 32 bits, as trees compare them. Default: False.
+    `features` counts the numbers in a row; with `single` they have 32 bits, as trees compare them.
     """
 
     def __init__(self, name: str, features: int = 0, single: bool = False) -> None:
@@ -73,8 +69,7 @@ class Script:
 
     def array(self, name: str, value: Tensor | np.ndarray[Any, Any]) -> str:
         r"""Store an array; the expression for it."""
-        plain = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-        self.arrays[name] = plain
+        self.arrays[name] = value.numpy(force=True) if isinstance(value, Tensor) else value
         return f'W["{name}"]'
 
     def attributes(self, module: nn.Module, prefix: str, *names: str) -> list[str]:
@@ -96,8 +91,7 @@ class Script:
 
 Writer = TypeVar("Writer", bound=Callable[..., None])
 
-WRITERS: dict[type, Callable[..., None]] = {}
-r"""By type of module, the function that adds its lines to a script."""
+WRITERS: dict[type, Callable[..., None]] = {}  # add the lines of a type of modules to a script
 
 
 def writes(*kinds: type[nn.Module]) -> Callable[[Writer], Writer]:
@@ -169,11 +163,10 @@ def _preprocessed(script: Script, module: Preprocessed, prefix: str) -> None:
 def _ensemble(script: Script, module: Ensemble, prefix: str) -> None:
     inputs, sums = f"x{len(script.lines)}", f"y{len(script.lines)}"
     kinds = module.kinds * len(module) if len(module.kinds) == 1 else module.kinds
-    weights = [1 / len(module)] * len(module)
-    if module.weights is not None:
-        weights = module.weights.double().tolist()
+    equal = [1 / len(module)] * len(module)
+    weights = equal if module.weights is None else module.weights.double().tolist()
     script.add(f"{inputs}, {sums} = h, 0")
-    for number, (member, kind) in enumerate(zip(module, kinds, strict=True)):
+    for number, (member, kind, weight) in enumerate(zip(module, kinds, weights, strict=True)):
         if not isinstance(member, nn.Module):
             raise LimbeckError("export: a function in an Ensemble has no NumPy form")
         script.add(f"h = {inputs}")
@@ -182,7 +175,7 @@ def _ensemble(script: Script, module: Ensemble, prefix: str) -> None:
             script.add("h = sigmoid(h) if h.ndim == 1 or h.shape[-1] == 1 else softmax(h)")
         elif kind == "log_probabilities":
             script.add("h = np.exp(h)")
-        script.add(f"{sums} = {sums} + {weights[number]!r} * h")
+        script.add(f"{sums} = {sums} + {weight!r} * h")
     script.add(f"h = {sums}")
 
 
@@ -212,8 +205,7 @@ def _trees(script: Script, module: Trees, prefix: str) -> None:
         f"h = {base} + {value}[node].sum(1)",
     )
     if module.kind == "labels":
-        script.add(f"h = np.clip(h, {SURE}, 1 - {SURE})")
-        script.add("h = np.log(h) - np.log(1 - h)")
+        script.add(f"h = np.clip(h, {SURE}, 1 - {SURE})", "h = np.log(h) - np.log(1 - h)")
 
 
 @writes(nn.Sequential)
@@ -223,7 +215,7 @@ def _sequential(script: Script, module: nn.Sequential, prefix: str) -> None:
 
 
 @writes(nn.Identity, nn.Dropout)
-def _nothing(script: Script, module: nn.Module, prefix: str) -> None:
+def _identity(script: Script, module: nn.Module, prefix: str) -> None:
     pass
 
 
@@ -242,44 +234,33 @@ def _last_axis(script: Script, module: Any, prefix: str) -> None:
 
 
 @writes(nn.BatchNorm1d)
-def _normalised(script: Script, module: nn.BatchNorm1d, prefix: str) -> None:
+def _batch_norm(script: Script, module: nn.BatchNorm1d, prefix: str) -> None:
     if module.running_mean is None or module.running_var is None:
         raise LimbeckError("export: batch normalisation without running means has no NumPy form")
     scale = (module.running_var.double() + module.eps).rsqrt()
     scale = scale if module.weight is None else scale * module.weight.double()
     shift = -module.running_mean.double() * scale
     shift = shift if module.bias is None else shift + module.bias.double()
-    multiplied = script.array(f"{prefix}scale", scale)
-    script.add(f"h = h * {multiplied} + {script.array(f'{prefix}shift', shift)}")
+    factor = script.array(f"{prefix}scale", scale)
+    script.add(f"h = h * {factor} + {script.array(f'{prefix}shift', shift)}")
 
 
 @writes(nn.ReLU, nn.Tanh, nn.Sigmoid)
 def _activation(script: Script, module: nn.Module, prefix: str) -> None:
-    function = {nn.ReLU: "relu", nn.Tanh: "np.tanh", nn.Sigmoid: "sigmoid"}
-    name = next(name for kind, name in function.items() if isinstance(module, kind))
-    script.add(f"h = {name}(h)")
-
-
-MEANS = {
-    "linear": "z",
-    "logistic": "sigmoid(z)",
-    "probit": "normal_cdf(z)",
-    "poisson": "np.exp(z)",
-    "softmax": "softmax(z)",
-}
-r"""The mean of y at z, by family of regressions."""
+    kinds = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "logistic"}
+    kind = next(kind for layer, kind in kinds.items() if isinstance(module, layer))
+    script.add(f"h = {KINDS[kind].format('h')}")
 
 
 @writes(GaussianMixture)
 def _mixture(script: Script, module: GaussianMixture, prefix: str) -> None:
-    names = ("inverse", "means", "constant")
-    inverse, means, constant = (
-        script.array(prefix + name, value)
-        for name, value in zip(names, whitened(module), strict=True)
+    names = (f"{prefix}{name}" for name in ("inverse", "means", "constant"))
+    inverse, means, constant = map(script.array, names, whitened(module))
+    script.add(
+        FLAT,
+        f"z = (h - {means}[:, None]) @ {inverse}.transpose(0, 2, 1)  # (K, n, D)",
+        f"h = np.logaddexp.reduce({constant}[:, None] - (z**2).sum(2) / 2, 0)",
     )
-    script.add(FLAT)
-    script.add(f"z = (h - {means}[:, None]) @ {inverse}.transpose(0, 2, 1)  # (K, n, D)")
-    script.add(f"h = np.logaddexp.reduce({constant}[:, None] - (z**2).sum(2) / 2, 0)")
 
 
 @writes(NADE)
@@ -313,14 +294,15 @@ def _means(script: Script, module: Means, prefix: str) -> None:
         class_probabilities(script, head.form)
         if head.kind == "Bernoulli":
             script.add("h = h[:, 1]")
-        return
-    script.add(FLAT)
-    if head.kind == "Poisson":
-        script.add("h = np.exp(h[:, 0])")
+    elif head.kind == "Poisson":
+        script.add(FLAT, "h = np.exp(h[:, 0])")
     elif head.kind == "Normal":
-        script.add("if h.shape[1] > 2:  # a mixture: logits, means, log scales")
-        script.add("    h = (softmax(np.split(h, 3, 1)[0]) * np.split(h, 3, 1)[1]).sum(1)[:, None]")
-        script.add("h = h[:, 0]")
+        script.add(
+            FLAT,
+            "if h.shape[1] > 2:  # a mixture: logits, means, log scales",
+            "    h = (softmax(np.split(h, 3, 1)[0]) * np.split(h, 3, 1)[1]).sum(1)[:, None]",
+            "h = h[:, 0]",
+        )
     else:
         raise LimbeckError(f"export: means of {head.kind} have no NumPy form")
 
@@ -342,20 +324,19 @@ def _bag(script: Script, module: SampleBag, prefix: str) -> None:
 
 
 def _regressions(script: Script, bag: SampleBag, model: Regression, prefix: str) -> None:
-    flat, features = bag._flat.detach(), script.features
+    features = script.features
     weights, biases = [], []
-    for row in flat:
+    for row in bag._flat.detach():
         draw: Any = bag.structure.unflatten(row)
         cut = model._named(draw) if isinstance(draw, dict) else model._cut(draw, features)
         weights.append(cut[0].reshape(features, -1))
         biases.append(torch.as_tensor(cut[1]).to(row).expand(weights[-1].shape[1]))
     weight = script.array(f"{prefix}weights", torch.stack(weights))  # (components, D, K)
     bias = script.array(f"{prefix}bias", torch.stack(biases))
-    script.add(FLAT)
-    script.add(f"z = h @ {weight} + {bias}[:, None]  # (components, n, outputs)")
+    script.add(FLAT, f"z = h @ {weight} + {bias}[:, None]  # (components, n, outputs)")
     if model.family != "softmax":
         script.add("z = z[:, :, 0]")
-    script.add(f"h = {MEANS[model.family]}")
+    script.add(f"h = {KINDS[model.family].format('z')}")
 
 
 def _networks(script: Script, bag: SampleBag, model: MLPRegression, prefix: str) -> None:

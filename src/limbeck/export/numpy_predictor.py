@@ -3,9 +3,10 @@ r"""A predictor in plain NumPy: one file of weights and a short script that read
 from __future__ import annotations
 
 import copy
-import importlib.util
+import io
 import json
 import math
+import runpy
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,9 +38,9 @@ from limbeck.tables.table import Table
 
 __all__ = ["NUMPY_TOLERANCE", "READER", "column_records", "numpy_files", "places", "to_numpy"]
 
-NUMPY_TOLERANCE = 1e-6
-r"""How far a predictor may be from torch in double precision, relative to the largest answer."""
+NUMPY_TOLERANCE = 1e-6  # as `TOLERANCE`, against torch in double precision
 
+# the function by which scripts read a table's columns
 READER = '''
 def read(given, column):
     """The numbers or codes of one column, and which are missing."""
@@ -70,34 +71,21 @@ def read(given, column):
         raise ValueError(f"{column['name']}: expected finite numbers, as the data had")
     return np.where(gone, column["fill"], value - column["origin"]).astype(np.float32), gone
 '''
-r"""The function by which scripts read a table's columns."""
 
 
 def column_records(table: Table) -> list[dict[str, Any]]:
     r"""The columns that vary, as `read` takes them."""
     records = []
     for column in table.varying:
-        own: dict[str, Any] = {"name": column.name, "key": column.key}
+        record: dict[str, Any] = {"name": column.name, "key": column.key}
         if isinstance(column, Category):
-            own |= {"categories": list(column.categories), "gaps": bool(column.missing)}
+            record |= {"categories": list(column.categories), "gaps": bool(column.missing)}
         else:
             assert isinstance(column, Number)
-            own |= {"date": column.kind == "date", "mask": column.mask}
-            own |= {"fill": column.fill, "origin": column.origin}
-        records.append(own)
+            record |= {"date": column.kind == "date", "mask": column.mask}
+            record |= {"fill": column.fill, "origin": column.origin}
+        records.append(record)
     return records
-
-
-def _read_columns(script: Script, table: Table) -> None:
-    r"""The lines from columns by name to the table's tensors."""
-    script.array("columns", np.array(json.dumps(column_records(table))))
-    script.add(
-        "h = {}",
-        'for column in json.loads(str(W["columns"])):',
-        '    h[column["key"]], gone = read(frame[column["name"]], column)',
-        '    if column.get("mask"):',
-        '        h[column["mask"]] = gone',
-    )
 
 
 @writes(TableEncoder)
@@ -105,9 +93,9 @@ def _encoder(script: Script, module: TableEncoder, prefix: str) -> None:
     exact = ".astype(np.float32)" if script.single else ""
     script.add("f = []")
     if module.numbers:
-        keys, count = [each.key for each in module.numbers], len(module.masks)
-        held = script.attributes(module, prefix, "mean", "scale", "fill")
-        mean, scale, fill = (each + exact for each in held)
+        keys, count = [number.key for number in module.numbers], len(module.masks)
+        arrays = script.attributes(module, prefix, "mean", "scale", "fill")
+        mean, scale, fill = (array + exact for array in arrays)
         script.add(f"v = np.stack([h[key] for key in {keys!r}], 1)")
         if count:
             script.add(f"gone = np.stack([h[key] for key in {module.masks!r}], 1)")
@@ -117,10 +105,12 @@ def _encoder(script: Script, module: TableEncoder, prefix: str) -> None:
         if count:
             script.add("f.append(gone)")
     if module.indicated:
-        keys = [each.key for each in module.indicated]
+        keys = [category.key for category in module.indicated]
         which, slots = script.attributes(module, prefix, "which", "slots")
-        script.add(f"v = np.stack([h[key] for key in {keys!r}], 1)")
-        script.add(f"f.append(v[:, {which}] == {slots})")
+        script.add(
+            f"v = np.stack([h[key] for key in {keys!r}], 1)",
+            f"f.append(v[:, {which}] == {slots})",
+        )
     for number, (key, layer) in enumerate(zip(module.embedded, module.embeddings, strict=True)):
         weight: Any = layer.weight
         script.add(f"f.append({script.array(f'{prefix}{number}.embedding', weight)}[h[{key!r}]])")
@@ -144,19 +134,21 @@ def to_numpy(
     return Path(path)
 
 
-def numpy_files(leaving: Portable, path: Path) -> float:
+def numpy_files(model: Portable, path: Path) -> float:
     r"""Write a student for NumPy; how far it is from torch in double precision."""
     weights, script = places(path)
     not_foreign(script)
-    text, arrays = _written(leaving, weights.name)
+    text, arrays = _written(model, weights.name)
+    content = io.BytesIO()
+    np.savez(content, **arrays)
     with tempfile.TemporaryDirectory() as folder:
         trial = Path(folder) / script.name
-        _save(Path(folder) / weights.name, arrays)
+        trial.with_name(weights.name).write_bytes(content.getvalue())
         trial.write_text(text, encoding="utf-8")
-        worst = _compared(leaving, trial)
+        worst = _compared(model, trial)
     check_agreement("NumPy predictor", worst, NUMPY_TOLERANCE)
     with in_place(weights) as temporary:
-        _save(Path(temporary), arrays)
+        Path(temporary).write_bytes(content.getvalue())
     with in_place(script) as temporary:
         Path(temporary).write_text(text, encoding="utf-8")
     return worst
@@ -171,19 +163,21 @@ def places(path: Path) -> tuple[Path, Path]:
     return path / "weights.npz", path / "predict.py"
 
 
-def _save(path: Path, arrays: dict[str, Any]) -> None:
-    with open(path, "wb") as file:
-        np.savez(file, **arrays)
-
-
-def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
+def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     r"""The script, and the arrays that it reads."""
-    leaving.check_inputs()
-    table, shape = leaving.table, tuple(leaving.shape or ())
-    single = any(isinstance(module, Trees) for module in leaving.module.modules())
-    script = Script(leaving.name, 0 if table is not None else math.prod(shape), single)
+    model.check_inputs()
+    table, shape = model.table, tuple(model.shape or ())
+    single = any(isinstance(module, Trees) for module in model.module.modules())
+    script = Script(model.name, 0 if table is not None else math.prod(shape), single)
     if table is not None:
-        _read_columns(script, table)
+        script.array("columns", np.array(json.dumps(column_records(table))))
+        script.add(
+            "h = {}",
+            'for column in json.loads(str(W["columns"])):',
+            '    h[column["key"]], gone = read(frame[column["name"]], column)',
+            '    if column.get("mask"):',
+            '        h[column["mask"]] = gone',
+        )
     else:
         expected = f"({', '.join(['n', *map(str, shape)])})"
         script.add(
@@ -191,21 +185,21 @@ def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
             f"if h.shape[1:] != {shape}:",
             f'    raise ValueError(f"x: expected shape {expected}, got {{h.shape}}")',
         )
-        if leaving.task is not None:  # as `predict` of a compressed teacher does
+        if model.task is not None:  # as `predict` of a compressed teacher does
             script.add(
                 "if not np.isfinite(h).all():",
                 '    raise ValueError("x: expected finite numbers, got NaN or infinity")',
             )
-    script.module(leaving.module)
+    script.module(model.module)
     script.add("return h")
-    answers = leaving.form.replace("_", " ").replace("density", "densities")
+    answers = model.form.replace("_", " ").replace("density", "densities")
     argument = "x" if table is None else "frame"
     rows = "rows" if table is None else "columns by name: a data frame, or a dict of lists"
     functions = [FUNCTIONS[name] for name in FUNCTIONS if name in script.uses]
     reader = "" if table is None else READER
     code = "\n".join([*script.lines, *functions, reader])
     lines = [
-        f'"""{leaving.name} in plain NumPy; {MARK}, version {limbeck.__version__}."""',
+        f'"""{model.name} in plain NumPy; {MARK}, version {limbeck.__version__}."""',
         "",
         *(f"import {name}" for name in ("json", "math") if f"{name}." in code),
         "from pathlib import Path",
@@ -217,9 +211,9 @@ def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
         'if any(np.isnan(a).any() for a in W.values() if a.dtype.kind == "f"):',
         f'    raise ValueError("{weights}: got weights that are NaN; the file is damaged")',
     ]
-    if leaving.classes is not None:
-        plain = (str, int, float)
-        names = [each if isinstance(each, plain) else str(each) for each in leaving.classes]
+    if model.classes is not None:
+        plain = str | int | float
+        names = [name if isinstance(name, plain) else str(name) for name in model.classes]
         lines.append(f"CLASSES = {names!r}")
     for function in functions:
         lines += ["", "", function]
@@ -227,38 +221,32 @@ def _written(leaving: Portable, weights: str) -> tuple[str, dict[str, Any]]:
         lines += ["", *reader.rstrip("\n").split("\n")]
     lines += ["", "", f"def predict({argument}):", f'    """The {answers} of {rows}."""']
     lines += [f"    {line}" for line in script.lines]
-    if leaving.task == "classification" and leaving.classes is not None:
+    if model.task == "classification" and model.classes is not None:
         lines += ["", "", f"def label({argument}):", '    """The most probable class of each."""']
         lines += [f"    return [CLASSES[k] for k in predict({argument}).argmax(1)]"]
     return "\n".join(lines) + "\n", script.arrays
 
 
-def _compared(leaving: Portable, script: Path) -> float:
+def _compared(model: Portable, script: Path) -> float:
     r"""Run a script, and compare it with torch in double precision."""
-    spec = importlib.util.spec_from_file_location("limbeck_exported", script)
-    assert spec is not None
-    assert spec.loader is not None
-    script_module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script_module)
-    module = _doubled(leaving.module)
-    x = map_tensors(torch.Tensor.cpu, leaving.rows(CHECK_ROWS))
-    if leaving.table is not None:
-        rows = leaving.table.to_frame(x)
-        x = leaving.table.encode(rows)  # unknown categories have become known ones
+    predict = runpy.run_path(str(script), run_name="limbeck_exported")["predict"]
+    module = _doubled(model.module)
+    x = map_tensors(torch.Tensor.cpu, model.rows(CHECK_ROWS))
+    if model.table is not None:
+        rows = model.table.to_frame(x)
+        x = model.table.encode(rows)  # unknown categories have become known ones
     else:
         x = x.double()
         rows = x.numpy()
     with evaluating(module), torch.no_grad():
         expected = module(x)
-    return relative_difference(torch.as_tensor(np.asarray(script_module.predict(rows))), expected)
+    return relative_difference(torch.as_tensor(np.asarray(predict(rows))), expected)
 
 
 def _doubled(module: nn.Module) -> nn.Module:
     r"""A copy that computes in double precision; trees see their features in 32 bits, as ever."""
-    own = copy.deepcopy(module).cpu()
-    trees = [each for each in own.modules() if isinstance(each, Trees)]
-    if not trees:
-        return own.double()
-    for each in trees:
-        each.value.data, each.base = each.value.data.double(), each.base.double()
-    return own
+    double = copy.deepcopy(module).cpu()
+    trees = [part for part in double.modules() if isinstance(part, Trees)]
+    for tree in trees:
+        tree.value.data, tree.base = tree.value.data.double(), tree.base.double()
+    return double if trees else double.double()

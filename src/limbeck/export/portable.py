@@ -1,4 +1,4 @@
-r"""What leaves: a module from raw inputs to answers, and what others must know to use it."""
+r"""A student to export: a module from raw inputs to answers, and how to use it."""
 
 from __future__ import annotations
 
@@ -40,16 +40,10 @@ __all__ = [
     "shape_of",
 ]
 
-TOLERANCE = 1e-5
-r"""Largest difference of a file from torch, relative to the largest answer and one."""
-
-CHECK_ROWS = 64
-r"""Random rows at which a file is compared with torch."""
-
+TOLERANCE = 1e-5  # largest difference from torch, relative to the largest answer and one
+CHECK_ROWS = 64  # random rows at which a file is compared with torch
 FREE = "the number of rows must stay free: x.shape[0] does, len(x) does not"
-
-MARK = "limbeck wrote this file"
-r"""The mark of text files that may be replaced."""
+MARK = "limbeck wrote this file"  # the mark of text files that may be replaced
 
 
 @contextmanager
@@ -91,9 +85,8 @@ def relative_difference(answers: Tensor, expected: Tensor) -> float:
 def check_agreement(what: str, worst: float, tolerance: float) -> None:
     r"""Refuse a file whose answers differ too much from torch's."""
     if not worst < tolerance:
-        raise LimbeckError(
-            f"export: the {what} disagrees with torch by {worst:.2g}, and was not written"
-        )
+        reason = f"disagrees with torch by {worst:.2g}, and was not written"
+        raise LimbeckError(f"export: the {what} {reason}")
 
 
 @contextmanager
@@ -122,28 +115,16 @@ def export_error(name: str, what: str, error: Exception) -> LimbeckError:
 
 @dataclass(frozen=True)
 class Portable:
-    r"""A student that is ready to leave.
+    r"""A student that is ready for export."""
 
-    Attributes:
-        module: From raw inputs to answers: of rows (n, *shape), or of a dict of a table's tensors.
-        shape: The shape of one row; None for a table, or where nobody knows.
-        form: What the answers are, one of `limbeck.outputs.FORMS`, "means", or "outputs" of any
-            kind.
-        classes: Names of the classes or labels, if there are any.
-        task: "classification", "multilabel" or "regression", where that is known.
-        table: The schema of the rows, where they are rows of a table.
-        student: The student itself, as it was trained.
-        about: How it was made, in words and numbers by name.
-    """
-
-    module: nn.Module
-    shape: tuple[int, ...] | None
-    form: str = "values"
+    module: nn.Module  # from rows (n, *shape), or a dict of a table's tensors, to answers
+    shape: tuple[int, ...] | None  # of one row; None for a table, or where it is not known
+    form: str = "values"  # of the answers: one of `limbeck.outputs.FORMS`, "means" or "outputs"
     classes: list[Any] | None = None
     task: str | None = None
     table: Table | None = None
-    student: nn.Module | None = None
-    about: dict[str, Any] = field(default_factory=dict)
+    student: nn.Module | None = None  # as it was trained
+    about: dict[str, Any] = field(default_factory=dict)  # how it was made, by name
 
     @property
     def name(self) -> str:
@@ -154,14 +135,14 @@ class Portable:
 
     def like(self) -> Tensor:
         r"""A tensor of the module's floating type, where it lives."""
-        held = [*self.module.parameters(), *self.module.buffers()]
-        return next((each for each in held if each.is_floating_point()), torch.empty(0))
+        tensors = (*self.module.parameters(), *self.module.buffers())
+        return next(filter(torch.is_floating_point, tensors), torch.empty(0))
 
     @property
     def dtype(self) -> torch.dtype:
         r"""The floating type of its inputs: float64 where float32 could not tell rows apart."""
-        own = (getattr(module, "input_dtype", None) for module in self.module.modules())
-        return next(filter(None, own), self.like().dtype)
+        dtypes = (getattr(module, "input_dtype", None) for module in self.module.modules())
+        return next(filter(None, dtypes), self.like().dtype)
 
     def check_inputs(self) -> None:
         r"""Refuse a student whose inputs are not known."""
@@ -172,10 +153,10 @@ class Portable:
     def rows(self, n: int) -> Any:
         r"""Random inputs as the student may meet them, always the same: (n, *shape), or a dict."""
         if self.table is not None:
-            place = self.like().device
-            return map_tensors(lambda part: part.to(place), random_rows(self.table, n))
+            device = self.like().device
+            return map_tensors(lambda part: part.to(device), random_rows(self.table, n))
         self.check_inputs()
-        generator, like = torch.Generator().manual_seed(0), self.like()
+        generator = torch.Generator().manual_seed(0)
         x = torch.randn(n, *(self.shape or ()), generator=generator)
         for module in self.module.modules():
             support: Any = getattr(module, "support", None)
@@ -192,7 +173,7 @@ class Portable:
         for module in self.module.modules():
             if isinstance(module, Preprocessed) and module.origin is not None:
                 x = x.double() + module.origin.cpu()
-        return x.to(like.device, self.dtype)
+        return x.to(self.like().device, self.dtype)
 
 
 def random_rows(table: Table, rows: int = CHECK_ROWS) -> dict[str, Tensor]:
@@ -201,8 +182,7 @@ def random_rows(table: Table, rows: int = CHECK_ROWS) -> dict[str, Tensor]:
     batch: dict[str, Tensor] = {}
     for column in table.varying:
         if isinstance(column, Number):
-            noise = torch.randn(rows, generator=generator)
-            batch[column.key] = column.mean + column.scale * noise
+            batch[column.key] = column.mean + column.scale * torch.randn(rows, generator=generator)
             if column.mask:
                 batch[column.mask] = torch.rand(rows, generator=generator) < 0.3
         elif isinstance(column, Category):
@@ -211,20 +191,20 @@ def random_rows(table: Table, rows: int = CHECK_ROWS) -> dict[str, Tensor]:
             unknown = column.missing or not isinstance(column.categories[0], bool)
             codes += [column.unknown] if unknown else []
             codes += [column.gone] if column.missing else []
-            chosen = torch.randint(len(codes), (rows,), generator=generator)
-            batch[column.key] = torch.tensor(codes)[chosen]
+            places = torch.randint(len(codes), (rows,), generator=generator)
+            batch[column.key] = torch.tensor(codes)[places]
     return table.rounded(batch)
 
 
 def _around_thresholds(trees: Trees, x: Tensor) -> Tensor:
-    r"""Rows that fall on either side of each threshold, some of them."""
-    inner = ~trees.is_leaf
+    r"""Rows on either side of the thresholds."""
     flat = x.flatten(1)
     for column in range(trees.inputs):
-        own = trees.threshold[inner & (trees.feature % trees.inputs == column)].cpu()
-        if len(own):
-            width = (own.max() - own.min()).item() or 1.0
-            flat[:, column] = own[torch.arange(len(flat)) % len(own)] + width * flat[:, column] / 3
+        tests = ~trees.is_leaf & (trees.feature % trees.inputs == column)
+        if len(cuts := trees.threshold[tests].cpu()):
+            width = (cuts.max() - cuts.min()).item() or 1.0
+            middle = cuts[torch.arange(len(flat)) % len(cuts)]
+            flat[:, column] = middle + width * flat[:, column] / 3
     return flat.reshape(x.shape)
 
 
@@ -233,15 +213,7 @@ def portable(
     input_shape: int | Sequence[int] | None = None,
     predict: Callable[..., object] | None = None,
 ) -> Portable:
-    r"""What leaves of a result, an estimator or a module.
-
-    Arguments:
-        thing: A result of any verb, or the folder that one was saved in, a fitted estimator of
-            limbeck's, or a module.
-        input_shape: The shape of one row, such as (784,), of a module that does not have it.
-            Default: None.
-        predict: Your own function of (draw, x), of a saved bag. Default: None.
-    """
+    r"""The exportable form of a result, the folder of one, an estimator or a module."""
     if isinstance(thing, str | Path):
         from limbeck.loading import load
 
@@ -249,9 +221,8 @@ def portable(
     elif predict is not None:
         raise ArgumentError("predict", "a function", "None, but for the folder of a saved bag")
     thing = getattr(thing, "result_", thing)
-    own = getattr(thing, "portable", None)
-    if callable(own):
-        result: Portable = own()
+    if callable(method := getattr(thing, "portable", None)):
+        result: Portable = method()
         return result
     if not isinstance(thing, nn.Module):
         expected = "a result of distill, compress, condense or normalize, or a torch module"
@@ -309,22 +280,15 @@ def of_result(
     doubts: tuple[str, ...] = (),
     **more: Any,
 ) -> Portable:
-    r"""What leaves of a result.
+    r"""The exportable form of a result, by default of its student as it is.
 
-    Arguments:
-        result: Any result.
-        module: From raw inputs to answers; None is the student itself.
-        form: What the answers are; None is as the student's outputs are.
-        verb: What made it.
-        doubts: Reasons to distrust it that the result knows of.
-        more: Further attributes, and what else the card tells, by name, as `about`.
+    `more` are further fields of `Portable`; `about` among them adds lines to the card.
     """
     student, settings = result.student, dict(result.settings)
     shapes = settings.get("input_shape") or {}
     shape = shape_of(student)
     if shape is None and set(shapes) == {""}:
         shape = tuple(shapes[""])
-    own = settings.get("student_output") or getattr(student, "output_form", None)
     settings_shown = ("loss", "update", "schedule", "batch_size", "inputs", "seed", "device")
     about = {
         "verb": "normalize" if "normalization" in settings else verb,
@@ -340,5 +304,6 @@ def of_result(
         about["doubts"].append(str(result.failure))
     shape = more.pop("shape", shape)
     if module is None:
-        module, form = _tensors(student, form or own)
+        form = form or settings.get("student_output") or getattr(student, "output_form", None)
+        module, form = _tensors(student, form)
     return Portable(module, shape, form or "outputs", student=student, about=about, **more)

@@ -33,6 +33,7 @@ from limbeck.export.portable import (
     quietly,
     relative_difference,
 )
+from limbeck.export.table_onnx import run_onnx, trace_onnx
 from limbeck.export.table_onnx import to_onnx as table_to_onnx
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.kernels import nade_reference, segments
@@ -93,9 +94,9 @@ class _Bag(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         bag = self.bag
-        draws, x = bag._draws, x.to(bag.free.dtype)
-        each = [map_tensors(itemgetter(k), draws) for k in range(bag.components)]
-        means = torch.stack([bag.predict(draw, x).mean for draw in each])  # (components, n, ...)
+        all_draws, x = bag._draws, x.to(bag.free.dtype)
+        draws = (map_tensors(itemgetter(k), all_draws) for k in range(bag.components))
+        means = torch.stack([bag.predict(draw, x).mean for draw in draws])  # (components, n, ...)
         return torch.tensordot(bag.weights, means, 1)
 
 
@@ -112,18 +113,18 @@ class _Ordered(nn.Module):
         if isinstance(model, NADE) and count == 2:
             log_prob: Tensor = nade_reference.log_prob(codes, *model.parts, model.mean)
             return log_prob
-        every = torch.arange(count, dtype=codes.dtype, device=codes.device)
-        chosen = (codes.unsqueeze(2) == every).to(codes.dtype)  # (n, I, q)
+        states = torch.arange(count, dtype=codes.dtype, device=codes.device)
+        one_hot = (codes.unsqueeze(2) == states).to(codes.dtype)  # (n, I, q)
         if isinstance(model, NADE):
             w, c, u, b = model.parts
             parts = (w.flatten(0, 1), c, u.flatten(0, 1))
-            z = nade_reference.logits(chosen.flatten(1), *parts, period=count) + b.flatten()
+            z = nade_reference.logits(one_hot.flatten(1), *parts, period=count) + b.flatten()
             z = z.unflatten(1, (-1, count))
         else:
-            z = _deep_logits(model, codes.unsqueeze(2) if count == 2 else chosen)
+            z = _deep_logits(model, codes.unsqueeze(2) if count == 2 else one_hot)
         if count == 2:
             return (codes * z.squeeze(2) - F.softplus(z.squeeze(2))).sum(1)
-        return (z.log_softmax(2) * chosen).sum((1, 2))
+        return (z.log_softmax(2) * one_hot).sum((1, 2))
 
 
 def _deep_logits(model: Any, features: Tensor) -> Tensor:
@@ -154,48 +155,36 @@ def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[in
     return Path(path)
 
 
-def onnx_file(leaving: Portable, path: Path) -> float | None:
+def onnx_file(model: Portable, path: Path) -> float | None:
     r"""Write a student as an ONNX file; how far it is from torch, None if that is not known."""
     check_suffix(path, ".onnx")
-    if leaving.table is not None:
-        assert leaving.student is not None
-        assert leaving.task is not None
-        output = "logits" if leaving.task == "multilabel" else "auto"
-        table_to_onnx(leaving.student, leaving.table, path, leaving.classes, leaving.task, output)
+    if model.table is not None:
+        assert model.student is not None
+        assert model.task is not None
+        output = "logits" if model.task == "multilabel" else "auto"
+        table_to_onnx(model.student, model.table, path, model.classes, model.task, output)
         return TOLERANCE
     if importlib.util.find_spec("onnxscript") is None:
         raise LimbeckError("export: ONNX needs the extra: pip install 'limbeck[onnx]'")
-    x = leaving.rows(CHECK_ROWS)
-    module = plain(leaving.module)
+    x = model.rows(CHECK_ROWS)
+    module = plain(model.module)
     with evaluating(module), torch.no_grad(), in_place(path) as temporary:
+        trace_onnx(
+            module, x, model.name, temporary, input_names=["x"], output_names=["y"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},), external_data=False,
+        )  # fmt: skip
+        if importlib.util.find_spec("onnxruntime") is None:
+            return None
+        worst = 0.0
         try:
-            with quietly():
-                torch.onnx.export(
-                    module, (x,), temporary, input_names=["x"], output_names=["y"], dynamo=True,
-                    dynamic_shapes=({0: torch.export.Dim("batch")},), external_data=False,
-                    verbose=False,
-                )  # fmt: skip
-        except Exception as error:  # of the exporter's many kinds
-            raise export_error(leaving.name, "ONNX", error) from error
-        return _checked(module, temporary, x)
-
-
-def _checked(module: nn.Module, file: str, x: Tensor) -> float | None:
-    if importlib.util.find_spec("onnxruntime") is None:
-        return None
-    import onnxruntime
-
-    worst = 0.0
-    try:
-        session: Any = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-        for rows in (x, x[:1]):  # at another batch size, too
-            answers = torch.as_tensor(session.run(None, {"x": rows.cpu().numpy()})[0])
-            worst = max(worst, relative_difference(answers, module(rows).cpu()))
-    except Exception as error:  # of onnxruntime's many kinds
-        reason = " ".join(str(error).split())
-        raise LimbeckError(f"export: onnxruntime cannot run the file ({reason}); {FREE}") from error
-    check_agreement("ONNX file", worst, TOLERANCE)
-    return worst
+            for rows in (x, x[:1]):  # at another batch size, too
+                answers = run_onnx(temporary, {"x": rows.cpu().numpy()})
+                worst = max(worst, relative_difference(answers, module(rows).cpu()))
+        except Exception as error:  # of onnxruntime's many kinds
+            reason = f"onnxruntime cannot run the file ({' '.join(str(error).split())})"
+            raise LimbeckError(f"export: {reason}; {FREE}") from error
+        check_agreement("ONNX file", worst, TOLERANCE)
+        return worst
 
 
 def to_pt2(thing: object, path: str | Path, input_shape: int | Sequence[int] | None = None) -> Path:
@@ -213,34 +202,43 @@ def to_pt2(thing: object, path: str | Path, input_shape: int | Sequence[int] | N
     return Path(path)
 
 
-def program_file(leaving: Portable, path: Path) -> float:
+def program_file(model: Portable, path: Path) -> float:
     r"""Write a student as a program; how far it is from torch's own answers."""
     check_suffix(path, ".pt2")
-    x = leaving.rows(CHECK_ROWS)
-    module = plain(leaving.module)
+    x = model.rows(CHECK_ROWS)
+    module = plain(model.module)
     rows = torch.export.Dim("batch")
     dynamic = {name: {0: rows} for name in x} if isinstance(x, dict) else {0: rows}
+    about = {
+        "student": model.name,
+        "form": model.form,
+        "task": model.task,
+        "classes": model.classes,
+        "shape": None if model.shape is None else list(model.shape),
+        "table": None if model.table is None else model.table.spec(),
+    }
+    text = json.dumps(about, ensure_ascii=False, default=str)
     with evaluating(module), torch.no_grad(), in_place(path) as temporary:
-        program = _traced(leaving, module, x, dynamic)
-        _refuse_own(program, leaving)
+        program = _traced(model, module, x, dynamic)
+        for node in program.graph.nodes:  # it must run where limbeck is not
+            if node.op == "call_function" and str(node.target).startswith("limbeck"):
+                error = LimbeckError(f"it needs limbeck's own operation {node.target}")
+                raise export_error(model.name, "a program", error)
         with quietly():
-            about = json.dumps(_about(leaving), ensure_ascii=False, default=str)
             with open(temporary, "wb") as file:
-                torch.export.save(program, file, extra_files={"limbeck.json": about})
+                torch.export.save(program, file, extra_files={"limbeck.json": text})
             with open(temporary, "rb") as file:
                 loaded = torch.export.load(file).module()
             worst = 0.0
-            for some in (x, part_of(x, 0, 1)):
-                worst = max(
-                    worst,
-                    relative_difference(loaded(map_tensors(Tensor.clone, some)), module(some)),
-                )
-        whole = zipfile.is_zipfile(temporary)
-        check_agreement("program", worst if whole else math.inf, TOLERANCE)
+            for part in (x, part_of(x, 0, 1)):
+                answers = loaded(map_tensors(Tensor.clone, part))
+                worst = max(worst, relative_difference(answers, module(part)))
+        intact = zipfile.is_zipfile(temporary)
+        check_agreement("program", worst if intact else math.inf, TOLERANCE)
     return worst
 
 
-def _traced(leaving: Portable, module: nn.Module, x: Any, dynamic: Any) -> Any:
+def _traced(model: Portable, module: nn.Module, x: Any, dynamic: Any) -> Any:
     r"""The program of a module, by the first of torch's two ways of tracing that can do it."""
     first: Exception | None = None
     for strict in (False, True):
@@ -250,23 +248,4 @@ def _traced(leaving: Portable, module: nn.Module, x: Any, dynamic: Any) -> Any:
         except Exception as error:  # of the exporter's many kinds
             first = first or error
     assert first is not None
-    raise export_error(leaving.name, "a program", first) from first
-
-
-def _refuse_own(program: Any, leaving: Portable) -> None:
-    r"""A program must run where limbeck is not."""
-    for node in program.graph.nodes:
-        if node.op == "call_function" and str(node.target).startswith("limbeck"):
-            reason = f"it needs limbeck's own operation {node.target}"
-            raise LimbeckError(f"export: torch cannot write {leaving.name} as a program ({reason})")
-
-
-def _about(leaving: Portable) -> dict[str, Any]:
-    return {
-        "student": leaving.name,
-        "form": leaving.form,
-        "task": leaving.task,
-        "classes": leaving.classes,
-        "shape": None if leaving.shape is None else list(leaving.shape),
-        "table": None if leaving.table is None else leaving.table.spec(),
-    }
+    raise export_error(model.name, "a program", first) from first

@@ -15,13 +15,12 @@ from limbeck.export.torch_files import onnx_file, program_file
 
 __all__ = ["FORMATS", "export", "kind_of"]
 
+# these write a file, and return its largest difference from torch
 FORMATS: dict[str, Callable[[Portable, Path], float | None]] = {
     "onnx": onnx_file,
     "pt2": program_file,
     "numpy": numpy_files,
 }
-r"""The function that writes each format; it gives the largest difference from torch."""
-
 SUFFIXES = {".onnx": "onnx", ".pt2": "pt2", ".npz": "numpy"}
 
 
@@ -61,28 +60,22 @@ def export(
         path = path / f"student.{kind}"
     if card:
         not_foreign(card_path(path, kind))
-    leaving = portable(thing, input_shape, predict)
-    worst = FORMATS[kind](leaving, path)
+    model = portable(thing, input_shape, predict)
+    worst = FORMATS[kind](model, path)
     files = places(path) if kind == "numpy" else (path,)
     result: Any = getattr(thing, "result_", thing)  # of an estimator
     if isinstance(getattr(result, "exported", None), tuple):
         result.exported = files
     report = report.shipped(files) if hasattr(report, "shipped") else report
     if card:
-        text = card_text(leaving, path, kind, worst, report=report, title=title)
+        text = card_text(model, path, kind, worst, report=report, title=title)
         with in_place(card_path(path, kind)) as temporary:
             Path(temporary).write_text(text, encoding="utf-8")
     return path
 
 
 def kind_of(path: Path, format: str = "auto", argument: str = "path") -> str:
-    r"""What is written at a path; a name that says another format than is asked for is refused.
-
-    Arguments:
-        path: A file, or a folder.
-        format: "auto" or one of `FORMATS`.
-        argument: What errors call the path.
-    """
+    r"""The format for a path; a name of another format than the one requested is refused."""
     if format not in ("auto", *FORMATS):
         raise ArgumentError.unknown("format", format, ("auto", *FORMATS))
     by_name = None if _folder(path) else SUFFIXES.get(path.suffix)
@@ -92,9 +85,9 @@ def kind_of(path: Path, format: str = "auto", argument: str = "path") -> str:
             raise ArgumentError(argument, str(path), expected)
         return by_name or "numpy"
     if by_name not in (None, format):
-        ending = next(each for each, kind in SUFFIXES.items() if kind == format)
+        suffix = next(suffix for suffix, kind in SUFFIXES.items() if kind == format)
         received = f"{path}, and the format {format}"
-        raise ArgumentError(argument, received, f"a name that ends in {ending}")
+        raise ArgumentError(argument, received, f"a name that ends in {suffix}")
     return format
 
 

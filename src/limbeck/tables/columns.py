@@ -22,18 +22,15 @@ __all__ = [
     "Number",
     "column_of",
     "factorized",
+    "is_date",
     "measured",
     "pandas",
 ]
 
-TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-r"""Ticks a second of NumPy's units of time."""
-
-FEW_ROWS = 32
-r"""Rows up to which values are read one by one."""
-
-LIMIT = float(np.finfo(np.float32).max) / 4
-r"""The largest number that is taken, so that differences stay within float32."""
+TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # a second, by NumPy's unit of time
+FEW_ROWS = 32  # up to which values are read one by one
+LIMIT = float(np.finfo(np.float32).max) / 4  # so that differences stay within float32
+MARKERS = {"None": lambda: None, "nan": lambda: np.nan, "NA": lambda: pandas().NA}  # of gaps
 
 
 def pandas() -> Any:
@@ -48,30 +45,31 @@ def pandas() -> Any:
 def factorized(series: pd.Series) -> tuple[np.ndarray[Any, Any], Any]:
     r"""Indices (n,) into the values that occur, −1 where they are missing; and these values.
 
-    In up to `FEW_ROWS` rows equal values may come several times: this is faster. Lists and the
-    like are a TypeError.
+    In few rows equal values may come several times: faster. Lists and the like are a TypeError.
     """
     module = pandas()
     if len(series) > FEW_ROWS:
         result: tuple[np.ndarray[Any, Any], Any] = module.factorize(series)
         return result
     places, values = list[int](), list[Any]()
-    for value in series.tolist():  # quicker, if they are few
+    for value in series.tolist():
         hash(value)
-        gone = module.isna(value) is True
-        places.append(-1 if gone else len(values))
-        values += [] if gone else [value]
+        missing = module.isna(value) is True
+        places.append(-1 if missing else len(values))
+        values += [] if missing else [value]
     return np.array(places, int), values
+
+
+def is_date(dtype: Any) -> bool:
+    r"""Whether a dtype is one of dates, with or without a time zone."""
+    return isinstance(dtype, np.dtype | pandas().DatetimeTZDtype) and dtype.kind == "M"
 
 
 def measured(series: pd.Series, date: bool, argument: str) -> np.ndarray[Any, Any]:
     r"""Float64 (n,) of a series of numbers, or seconds since 1970 of dates; NaN where missing."""
     module = pandas()
     if date:
-        if (
-            not isinstance(series.dtype, np.dtype | module.DatetimeTZDtype)
-            or series.dtype.kind != "M"
-        ):
+        if not is_date(series.dtype):
             received = f"values of dtype {series.dtype}"
             raise ArgumentError(argument, received, "dates: pandas.to_datetime makes them")
         if isinstance(series.dtype, module.DatetimeTZDtype):
@@ -79,20 +77,16 @@ def measured(series: pd.Series, date: bool, argument: str) -> np.ndarray[Any, An
         ticks = TICKS[series.dt.unit]
         whole = series.to_numpy().view(np.int64)
         return np.where(series.isna(), np.nan, whole // ticks + whole % ticks / ticks)
-    plain = isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf"
-    if not plain and (
-        not module.api.types.is_numeric_dtype(series.dtype) or series.dtype.kind == "c"
-    ):
-        kind = module.api.types.infer_dtype(
-            series, skipna=True
-        )  # NumPy would read strings as numbers
+    dtype, types = series.dtype, module.api.types
+    plain = isinstance(dtype, np.dtype) and dtype.kind in "biuf"
+    if not plain and (not types.is_numeric_dtype(dtype) or dtype.kind == "c"):
+        kind = types.infer_dtype(series, skipna=True)  # NumPy would read strings as numbers
         if kind not in ("integer", "floating", "mixed-integer-float", "boolean", "empty"):
-            raise ArgumentError(argument, f"{kind} values ({series.dtype})", "numbers")
+            raise ArgumentError(argument, f"{kind} values ({dtype})", "numbers")
     gaps = {} if plain else {"na_value": np.nan}
     values = np.asarray(series.to_numpy(dtype=np.float64, **gaps))
     if np.isinf(values).any():
-        first = int(np.isinf(values).argmax())
-        received = f"infinity, the first in row {first}"
+        received = f"infinity, the first in row {np.isinf(values).argmax()}"
         raise ArgumentError(argument, received, "finite numbers, or missing values")
     if (np.abs(values) > LIMIT).any():
         received = f"numbers of up to {np.nanmax(np.abs(values)):g}"
@@ -100,31 +94,17 @@ def measured(series: pd.Series, date: bool, argument: str) -> np.ndarray[Any, An
     return values
 
 
-MARKERS = {"None": lambda: None, "nan": lambda: np.nan, "NA": lambda: pandas().NA}
-r"""What a missing value may be in a column of Python objects."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Column:
-    r"""One column of a table.
+    r"""One column of a table."""
 
-    Arguments:
-        name: Its name in frames.
-        key: Its name among tensors.
-        kind: "number", "whole number", "date", "flag", "category"; "nothing" if all is missing.
-        dtype: Its pandas dtype, by name.
-        missing: How many values were missing in the data.
-        constant: Whether it never varies: then it has no tensors, and frames get its one value.
-        marker: What a missing value is in a column of Python objects: "None", "nan" or "NA".
-    """
-
-    name: str | int
-    key: str
-    kind: str
-    dtype: str
-    missing: int = 0
-    constant: bool = False
-    marker: str = "nan"
+    name: str | int  # in frames
+    key: str  # among tensors
+    kind: str  # "number", "whole number", "date", "flag", "category"; "nothing" if all is missing
+    dtype: str  # the name of its pandas dtype
+    missing: int = 0  # how many values were missing in the data
+    constant: bool = False  # then it has no tensors, and frames get its one value
+    marker: str = "nan"  # of missing values in a column of Python objects: one of `MARKERS`
 
     @property
     def argument(self) -> str:
@@ -150,8 +130,7 @@ class Column:
 
     def _refuse_gaps(self, gone: np.ndarray[Any, Any]) -> NoReturn:
         # a student that was trained without missing values cannot use them
-        first = int(gone.argmax())
-        received = f"{int(gone.sum())} missing values, the first in row {first}"
+        received = f"{gone.sum()} missing values, the first in row {gone.argmax()}"
         expected = "none, as in the data that the student was made with: fill them in first"
         raise ArgumentError(self.argument, received, expected)
 
@@ -168,28 +147,16 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Number(Column):
-    r"""Numbers, whole numbers or dates: float64 (n,), with a mask if some were missing.
+    r"""Numbers, or seconds of dates, less an origin: float64 (n,), missing ones filled."""
 
-    The array holds the value less `origin`, which is zero where float32 has digits enough; for
-    dates these are seconds. Missing values are `fill`, and marked in the mask.
-
-    Arguments:
-        origin: What is subtracted in float64.
-        step: What values are whole multiples of, from the origin on; 0 for real numbers.
-        low, high: What the dtype can hold, where there is a step.
-        fill: The median, less the origin.
-        mean, scale: Mean and standard deviation, less the origin; a scale of 0 is 1.
-        mask: The key of the mask; None if nothing was missing.
-    """
-
-    origin: float = 0.0
-    step: float = 0.0
-    low: float = -LIMIT
+    origin: float = 0.0  # zero where float32 has digits enough
+    step: float = 0.0  # of which values are whole multiples, from the origin; 0 for real numbers
+    low: float = -LIMIT  # what the dtype can hold, where there is a step
     high: float = LIMIT
-    fill: float = 0.0
-    mean: float = 0.0
-    scale: float = 1.0
-    mask: str | None = None
+    fill: float = 0.0  # the median, less the origin
+    mean: float = 0.0  # less the origin
+    scale: float = 1.0  # the standard deviation, or 1 if that is 0
+    mask: str | None = None  # the key of the mask; None if nothing was missing
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -234,20 +201,13 @@ class Number(Column):
 class Category(Column):
     r"""One of K categories: int64 codes (n,) from 0 to K − 1; K is unknown, K + 1 is missing.
 
-    A missing value where the data had none is refused. In frames, unknown is the most frequent
-    category, which any teacher takes.
-
-    Arguments:
-        categories: The values: all strings, all whole numbers, all floats or all booleans.
-        values: For a categorical dtype, the dtype of its categories.
-        ordered: Whether a categorical dtype is ordered.
-        frequent: The code of the most frequent category; K + 1 if all values were missing.
+    In frames, unknown is the most frequent category, which any teacher takes.
     """
 
-    categories: tuple[Any, ...] = ()
-    values: str | None = None
-    ordered: bool = False
-    frequent: int = 0
+    categories: tuple[Any, ...] = ()  # all strings, whole numbers, floats or booleans
+    values: str | None = None  # the dtype of the categories of a categorical dtype
+    ordered: bool = False  # of a categorical dtype
+    frequent: int = 0  # the code of the most frequent category; K + 1 if all values were missing
 
     @property
     def unknown(self) -> int:
@@ -292,10 +252,10 @@ class Category(Column):
             index = pd.Index(list(self.categories), dtype=self.values)
             dtype = pd.CategoricalDtype(index, self.ordered)
             return pd.Series(pd.Categorical.from_codes(np.where(gone, -1, codes), dtype=dtype))
-        choices = np.array([*self.categories, None, None], dtype=object)
+        values = np.array([*self.categories, None, None], dtype=object)[codes]
         if self.dtype == "object":
-            return self._series(choices[codes], gone)
-        return pd.Series(choices[codes], dtype=self.dtype)
+            return self._series(values, gone)
+        return pd.Series(values, dtype=self.dtype)
 
 
 def column_of(spec: Mapping[str, Any]) -> Column:

@@ -9,35 +9,26 @@ import numpy as np
 from torch import Tensor
 
 from limbeck.errors import ArgumentError
-from limbeck.tables.columns import TICKS, Category, Column, Number, measured, pandas
+from limbeck.tables.columns import LIMIT, TICKS, Category, Column, Number, is_date, measured, pandas
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["code_like", "read"]
 
-OBJECTS = {
+OBJECTS = {  # kinds of columns of Python objects, by the type that pandas infers
     "string": "category", "boolean": "flag", "integer": "whole number", "floating": "number",
     "mixed-integer-float": "number", "empty": "nothing",
 }  # fmt: skip
-r"""Kinds of columns of Python objects, by the type that pandas infers."""
 
 
-def read(series: pd.Series, name: str | int, key: str, mask: str, category: bool) -> Column:
-    r"""The column that a series is.
-
-    Arguments:
-        series: The pandas series.
-        name: Its name in the frame.
-        key: Its name among tensors.
-        mask: The key of its mask, if it turns out to need one.
-        category: Whether the user chose to take its values as categories.
-    """
+def read(series: pd.Series, mask: str, category: bool) -> Column:
+    r"""The column that a series is; with a mask's key, and whether categories were requested."""
+    name, dtype = _plain(series.name), _name(series.dtype)
     argument = f"df[{name!r}]"
     kind = _kind(series, argument)
-    dtype = _name(series.dtype)
     gone = series.isna().to_numpy()
-    about: dict[str, Any] = {"name": name, "key": key, "dtype": dtype, "missing": int(gone.sum())}
+    about = {"name": name, "key": str(name), "dtype": dtype, "missing": int(gone.sum())}
     if dtype == "object" and gone.any():
         first = series.to_numpy()[gone][0]
         about["marker"] = "None" if first is None else "NA" if first is pandas().NA else "nan"
@@ -61,7 +52,7 @@ def _kind(series: pd.Series, argument: str) -> str:
         return "whole number"
     if types.is_float_dtype(dtype):
         return "number"
-    if isinstance(dtype, np.dtype | module.DatetimeTZDtype) and dtype.kind == "M":
+    if is_date(dtype):
         return "date"
     kind = types.infer_dtype(series, skipna=True) if types.is_string_dtype(dtype) else str(dtype)
     if kind not in OBJECTS:
@@ -76,8 +67,7 @@ def _kind(series: pd.Series, argument: str) -> str:
 
 def _name(dtype: Any) -> str:
     r"""The dtype's name, by which pandas finds it again."""
-    name = str(dtype)
-    return f"string[{dtype.storage}]" if name == "string" else name
+    return f"string[{dtype.storage}]" if str(dtype) == "string" else str(dtype)
 
 
 def _plain(value: object) -> Any:
@@ -91,11 +81,10 @@ def _categorical(series: pd.Series, argument: str, about: dict[str, Any]) -> Cat
     _check(categories, argument)
     codes = series.cat.codes.to_numpy()
     used = np.bincount(codes[codes >= 0], minlength=len(categories))
-    varies = (used > 0).sum() + (about["missing"] > 0) > 1
     return Category(
         **about,
         kind="category" if used.any() else "nothing",
-        constant=not varies,
+        constant=bool((used > 0).sum() + (about["missing"] > 0) <= 1),
         categories=categories,
         values=_name(dtype.categories.dtype),
         ordered=bool(dtype.ordered),
@@ -154,33 +143,31 @@ def _number(
     constant = bool((values == values[0]).all()) and not about["missing"]
     low, high = float(values.min()), float(values.max())
     top, spread = max(-low, high), high - low
-    grid: dict[str, Any] = {}
-    origin = 0.0
+    middle = float(np.rint((low + high) / 2))
+    step, bounds, origin = 0.0, (-LIMIT, LIMIT), 0.0
     if kind == "whole number":
         if top > 2**53:
-            received = f"whole numbers of up to {top:.3g}, like ids"
             name = f"[{about['name']!r}]"
-            expected = (
-                f"numbers up to 2**53, or limbeck.Table(df, drop={name} or categories={name})"
+            raise ArgumentError(
+                argument,
+                f"whole numbers of up to {top:.3g}, like ids",
+                f"numbers up to 2**53, or limbeck.Table(df, drop={name} or categories={name})",
             )
-            raise ArgumentError(argument, received, expected)
-        holds = np.iinfo(_numpy(series.dtype, kind))
-        grid = {"low": max(float(holds.min), -(2.0**62)), "high": min(float(holds.max), 2.0**62)}
-        grid["step"] = 1.0
-        if top > 2**24 or constant:
-            origin = float(np.rint((low + high) / 2))
+        limits = np.iinfo(_numpy(series.dtype, kind))
+        step = 1.0
+        bounds = max(float(limits.min), -(2.0**62)), min(float(limits.max), 2.0**62)
+        origin = middle if top > 2**24 or constant else 0.0
     elif kind == "date":
         step = _step(series, ticks := TICKS[series.dt.unit])
-        grid = {"low": -(2.0**62) / ticks, "high": 2.0**62 / ticks, "step": step}
+        bounds = -(2.0**62) / ticks, 2.0**62 / ticks
         origin = low + step * np.rint(spread / 2 / step) if step >= 1 else np.floor(low)
     elif top <= 2**53 and not constant and (values == np.rint(values)).all():
         # pandas keeps whole numbers with gaps as floats
-        grid = {"low": -(2.0**53), "high": 2.0**53, "step": 1.0}
-        origin = float(np.rint((low + high) / 2)) if top > 2**24 else 0.0
+        step, bounds = 1.0, (-(2.0**53), 2.0**53)
+        origin = middle if top > 2**24 else 0.0
     # float32 lacks digits, if a number is 1,000 times its range away from zero
     elif constant or (top > 1000 * spread and _numpy(series.dtype, kind).itemsize > 4):
         origin = low + spread / 2
-    step = grid.get("step", 0.0)
     values = values - origin
     if not constant:
         values = values.astype(np.float32).astype(np.float64)
@@ -189,10 +176,12 @@ def _number(
     deviation = max(float(values.std()), float(np.abs(values - mean).max()) / 20)
     return Number(
         **about,
-        **grid,
         constant=constant,
         kind=kind,
         origin=float(origin),
+        step=step,
+        low=bounds[0],
+        high=bounds[1],
         fill=step * float(np.rint(median / step)) if step else median,
         mean=mean,
         scale=deviation if deviation > np.finfo(np.float32).tiny else 1.0,
@@ -211,9 +200,8 @@ def _step(series: pd.Series, ticks: int) -> float:
     r"""The longest unit of time that dates differ by whole multiples of, in seconds."""
     whole = series[series.notna()].astype(np.int64).to_numpy()
     if not (whole % ticks).any():
-        apart = whole - whole[0]
-        units = (86400, 3600, 60, 1)
-        return next(unit for unit in units if not (apart % (unit * ticks)).any())
+        gaps, units = whole - whole[0], (86400, 3600, 60, 1)
+        return next(unit for unit in units if not (gaps % (unit * ticks)).any())
     parts = (part for part in (10**3, 10**6, 10**9) if part <= ticks)
     return 1 / next(part for part in parts if not (whole % (ticks // part)).any())
 
@@ -221,8 +209,7 @@ def _step(series: pd.Series, ticks: int) -> float:
 def code_like(columns: list[Column], x: dict[str, Tensor], targets: np.ndarray) -> list[str | int]:
     r"""Names of the columns of whole numbers that look like codes.
 
-    They have few different values for the number of rows, and no order shows: from one value to the
-    next, the mean of the teacher's predictions (n, K) goes up and down, and not by chance.
+    Few values, without order: along them, the mean of the predictions (n, K) goes up and down.
     """
     whole = [c for c in columns if isinstance(c, Number) and c.counts]
     if len(whole) > 100:  # such tables hold pixels or counts
@@ -233,8 +220,8 @@ def code_like(columns: list[Column], x: dict[str, Tensor], targets: np.ndarray) 
 def _is_code(column: Number, x: dict[str, Tensor], targets: np.ndarray) -> bool:
     values, y = x[column.key].numpy(), targets
     if column.mask is not None:
-        there = ~x[column.mask].numpy()
-        values, y = values[there], y[there]
+        present = ~x[column.mask].numpy()
+        values, y = values[present], y[present]
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     common = np.flatnonzero(count >= 5)
     rows = int(count[common].sum())
@@ -242,12 +229,13 @@ def _is_code(column: Number, x: dict[str, Tensor], targets: np.ndarray) -> bool:
     if not few or rows < 0.9 * len(values):  # a tail of rare values is one of amounts
         return False
     count = count[common]
-    sums = np.stack([np.bincount(place, column)[common] for column in y.T], 1)
-    squares = np.stack([np.bincount(place, column**2)[common] for column in y.T], 1)
-    mean = sums / count[:, None]  # (values, K)
-    error = np.sqrt(np.maximum(squares / count[:, None] - mean**2, 0) / count[:, None])
-    output = int((mean.std(0) / np.maximum(y.std(0), np.finfo(float).tiny)).argmax())
-    turns = _turns(mean[:, output], error[:, output])
+    mean, square = (  # (K, values)
+        np.stack([np.bincount(place, column**power)[common] / count for column in y.T])
+        for power in (1, 2)
+    )
+    error = np.sqrt(np.maximum(square - mean**2, 0) / count)
+    output = int((mean.std(1) / np.maximum(y.std(0), np.finfo(float).tiny)).argmax())
+    turns = _turns(mean[output], error[output])
     return turns >= max(2, 0.2 * len(common))  # by chance there are 0.67 turns a value
 
 

@@ -25,19 +25,10 @@ __all__ = ["Table", "TableMunge", "as_frame", "code_note"]
 
 
 class TableMunge(Munge):
-    r"""Rows of a table, mixed with their nearest neighbours column by column.
+    r"""`Munge` on rows of a table, which rounds them as the teacher gets them.
 
-    As `Munge`, but for four things. A number and its mask are replaced together. Between a value
-    and a missing one there is no distance, hence no noise: the neighbour's is taken as it is.
-    Whole numbers and dates are rounded, as the teacher gets them. Numbers of which there are but
-    two, as 0 and 1, are categorical.
-
-    Arguments:
-        table: The table.
-        parts: The rows, as `table.encode` gives them.
-        swap: The probability that a column is replaced. Default: 0.5.
-        local_variance: The divisor of the standard deviation. Default: 1.
-        seed: The generator's seed. Default: None, the seed of the distillation.
+    A number and its mask are replaced together; next to a missing value the neighbour's is taken
+    without noise. Numbers of which there are but two, as 0 and 1, are categorical.
     """
 
     def __init__(
@@ -55,13 +46,12 @@ class TableMunge(Munge):
         self.masked = [(c.key, c.mask) for c in numbers if c.mask is not None]
 
     def draw(self, n: int) -> dict[str, Any]:
-        drawn = super().draw(n)
-        held = self.data.x
-        assert isinstance(held, dict)
+        drawn, rows = super().draw(n), self.data.x
+        assert isinstance(rows, dict)
         for key, mask in self.masked:
             drawn["swap"][mask] = drawn["swap"][key]
-            gone = held[mask][drawn["row"]] | held[mask][drawn["neighbour"]]
-            drawn["noise"][key] = torch.where(gone, 0.0, drawn["noise"][key])
+            missing = rows[mask][drawn["row"]] | rows[mask][drawn["neighbour"]]
+            drawn["noise"][key] = torch.where(missing, 0.0, drawn["noise"][key])
         return drawn
 
     def build(self, drawn: dict[str, Any]) -> Batch:
@@ -78,13 +68,12 @@ def _distinct(parts: dict[str, Tensor], column: Number) -> int:
 class Table:
     r"""What the columns of a data frame are.
 
-    Numbers, whole numbers and dates become float32, with a boolean mask beside them if some are
-    missing. Floats of which all are whole count as whole numbers, since pandas keeps whole numbers
-    with gaps so. Strings, booleans and categorical columns become int64 codes, with codes for
-    unknown and for missing values. Constant columns (and those that are all missing) go back into
-    frames, and have no tensors. `to_frame(encode(df))` is df, up to the rounding of numbers to
-    float32 (relative to the column's middle, where it is far from zero, as dates are); `compress`
-    keeps them in float64 on their way to the teacher.
+    Numbers and dates become float32, with a boolean mask if some are missing. Floats of which all
+    are whole count as whole numbers, since pandas keeps whole numbers with gaps so. Strings,
+    booleans and categorical columns become int64 codes, with codes for unknown and missing values.
+    Constant columns have no tensors, but are in frames. `to_frame(encode(df))` is df, up to the
+    rounding of numbers to float32 (relative to the column's middle, where it is far from zero);
+    `compress` keeps them in float64 on their way to the teacher.
 
     Arguments:
         df: A pandas data frame; a Polars one is converted, and frames come back as pandas.
@@ -102,7 +91,9 @@ class Table:
     ) -> None:
         frame = as_frame(df)
         _check_names(frame)
-        chosen, dropped = _listed(categories), _listed(drop)
+        chosen, dropped = (
+            [names] if isinstance(names, str) else list(names) for names in (categories, drop)
+        )
         for argument, listed in (("categories", chosen), ("drop", dropped)):
             if unknown := [name for name in listed if name not in frame.columns]:
                 raise ArgumentError.unknown(argument, unknown[0], map(str, frame.columns))
@@ -110,17 +101,15 @@ class Table:
         if not names or not len(frame):
             received = f"a frame of {len(frame)} rows and {len(names)} columns"
             raise ArgumentError("df", received, "one row and one column or more")
-        taken = {str(name) for name in names}
+        keys = {str(name) for name in names}
         self.rows = len(frame)
         self.columns: list[Column] = []
         for name in names:
-            plain = name.item() if isinstance(name, np.generic) else name
             mask = f"{name}__missing"
-            while mask in taken:
+            while mask in keys:
                 mask += "_"
-            taken.add(mask)
-            column = read(frame[name], plain, str(name), mask, name in chosen)
-            self.columns.append(column)
+            keys.add(mask)
+            self.columns.append(read(frame[name], mask, name in chosen))
         if not self.varying:
             raise ArgumentError("df", "columns that are all constant", "one that varies, or more")
 
@@ -146,10 +135,10 @@ class Table:
         r"""The same with numbers in float64, which holds them as they are in the frame."""
         frame = as_frame(df)
         times = Counter(frame.columns)
-        parts: dict[str, Tensor] = {}
         if absent := [column.name for column in self.varying if not times[column.name]]:
             received = f"no column {', '.join(map(repr, absent))}"
             raise ArgumentError("df", received, "all columns of the table that vary")
+        parts: dict[str, Tensor] = {}
         for column in self.varying:
             if times[column.name] > 1:
                 raise ArgumentError("df", f"{column.name!r} more than once", "different names")
@@ -170,9 +159,8 @@ class Table:
             if part.shape != (n,):
                 received = f"an array of shape {part.shape}"
                 raise ArgumentError(f"batch[{key!r}]", received, f"one of shape ({n},)")
-        pd = pandas()
         series = {column.name: column.decode(parts, n) for column in self.columns}
-        return pd.DataFrame(series, columns=[column.name for column in self.columns])
+        return pandas().DataFrame(series, columns=list(series))
 
     def rounded(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         r"""What is left of tensors after a frame: whole numbers are whole, missing ones filled.
@@ -180,8 +168,8 @@ class Table:
         A pure function of tensors, for generators: so the student sees what the teacher saw.
         """
         parts = dict(batch)
-        for column in self.columns:
-            if not isinstance(column, Number) or column.constant:
+        for column in self.varying:
+            if not isinstance(column, Number):
                 continue
             value = parts[column.key]
             if column.step:
@@ -245,10 +233,10 @@ class Table:
     def __repr__(self) -> str:
         title = f"{len(self.columns)} columns of {self.rows:,} rows"
         table = rich.table.Table(title=title, title_justify="left")
-        for heading in ("column", "kind", "dtype", "missing", "categories"):
-            table.add_column(
-                heading, justify="right" if heading in ("missing", "categories") else "left"
-            )
+        for heading in ("column", "kind", "dtype"):
+            table.add_column(heading)
+        for heading in ("missing", "categories"):
+            table.add_column(heading, justify="right")
         shown = 30
         for column in self.columns[:shown]:
             codes = f"{len(column.categories):,}" if isinstance(column, Category) else ""
@@ -268,12 +256,13 @@ def code_note(table: Table, x: dict[str, Tensor], targets: np.ndarray) -> str | 
     names = code_like(table.varying, x, targets)
     if not names:
         return None
-    some = ", ".join(map(repr, names[:3]))
+    listed = ", ".join(map(repr, names[:3]))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    which = "columns" if len(names) > 1 else "column"
-    they = "they look like codes, but are" if len(names) > 1 else "it looks like a code, but is"
+    text = f"column {listed}: it looks like a code, but is"
+    if len(names) > 1:
+        text = f"columns {listed}{more}: they look like codes, but are"
     return (
-        f"Note: {which} {some}{more}: {they} taken as continuous numbers; "
+        f"Note: {text} taken as continuous numbers; "
         f"table=limbeck.Table(X, categories={names[:3]}) takes them as categories."
     )
 
@@ -301,10 +290,6 @@ def _check_names(frame: Any) -> None:
         if str(name) in seen:
             raise ArgumentError("df", f"the column name {str(name)!r} twice", "different names")
         seen.add(str(name))
-
-
-def _listed(names: Iterable[Any]) -> list[Any]:
-    return [names] if isinstance(names, str) else list(names)
 
 
 def _array(batch: Mapping[str, Any], key: str) -> np.ndarray[Any, Any]:

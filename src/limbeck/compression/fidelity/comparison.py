@@ -38,28 +38,17 @@ __all__ = [
 ]
 
 TASKS = ("classification", "multilabel", "regression")
-
-SMALL = 10
-r"""Groups of fewer rows are pooled, since their errors would be too large."""
-
-ERRORS = 3.0
-r"""Paired standard errors from which a student is called worse in a subgroup."""
+SMALL = 10  # groups of fewer rows are pooled, since their errors would be too large
+ERRORS = 3.0  # paired standard errors from which a student is called worse in a subgroup
 
 
 class Predictions(NamedTuple):
-    r"""Predictions of several models on the same rows.
-
-    Attributes:
-        task: One of `TASKS`.
-        by_model: Probabilities or values (n, K) of "teacher", "student" and perhaps "baseline".
-        y: Labels (n, K) of 0 and 1, of a classifier with a single 1 in a row, or values; or None.
-        classes: K names, of classes, labels or targets.
-    """
+    r"""Predictions (n, K) of several models on the same rows."""
 
     task: str
-    by_model: dict[str, np.ndarray]
-    y: np.ndarray | None
-    classes: list[Any]
+    by_model: dict[str, np.ndarray]  # of "teacher", "student" and perhaps "baseline"
+    y: np.ndarray | None  # labels (n, K) of 0 and 1, or values
+    classes: list[Any]  # K names, of classes, labels or targets
 
     @property
     def truth(self) -> np.ndarray:
@@ -94,12 +83,6 @@ def align(
 
     One column of a classifier of two classes is the probability of the second. Probabilities that
     are off by rounding are clipped, and a classifier's rescaled to sum to one.
-
-    Arguments:
-        task: One of `TASKS`.
-        by_model: Predictions by model; None is left out.
-        y: Labels as in `classes`, (n, K) of 0 and 1, or values. Default: None, no labels.
-        classes: K names. Default: None, 0 … K − 1.
     """
     if task not in TASKS:
         raise ArgumentError.unknown("task", task, TASKS)
@@ -117,8 +100,7 @@ def align(
     n, outputs = first.shape
     names = list(range(outputs)) if names is None else names
     if len(names) != outputs or len(set(map(str, names))) != outputs:
-        expected = f"{outputs} different names, one for each column"
-        raise ArgumentError("classes", f"{names}", expected)
+        raise ArgumentError("classes", names, f"{outputs} different names, one for each column")
     return Predictions(task, arrays, None if y is None else _labels(y, task, n, names), names)
 
 
@@ -175,24 +157,16 @@ def _finite(argument: str, values: np.ndarray) -> np.ndarray:
     return values.astype(float)
 
 
-Figures = dict[str, dict[str, Figure]]
-r"""A value and its standard error, by model and by measure."""
-
-
 @dataclass
 class Comparison:
-    r"""Measures of several models on the same examples.
+    r"""Measures of several models on the same examples, by model and name.
 
-    Attributes:
-        rows: The number of examples.
-        measures: By model ("teacher", "student", "baseline") and name, value and standard error.
-        differences: By what the student is compared with, student minus that, with the paired
-            standard error. "elsewhere" is the student itself on all other examples.
+    Differences are the student's from another model, or from itself "elsewhere", on other examples.
     """
 
     rows: int
-    measures: Figures
-    differences: Figures = field(default_factory=dict)
+    measures: dict[str, dict[str, Figure]]
+    differences: dict[str, dict[str, Figure]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         r"""Everything in plain numbers, words and lists."""
@@ -221,30 +195,24 @@ def compare(
     seed: int = 0,
     class_rows: Mapping[str, Mapping[str, np.ndarray]] | None = None,
 ) -> Comparison:
-    r"""Every measure that predictions and labels allow.
-
-    Arguments:
-        data: Predictions of all models.
-        seed: Of the bootstrap.
-        class_rows: By model, arrays (n,) of the measures of single classes.
-    """
+    r"""Every measure that predictions and labels allow, and arrays (n,) of those of classes."""
     rows = {m: data.rows(m) | dict((class_rows or {}).get(m, {})) for m in data.by_model}
-    measures = {model: {m: mean(a) for m, a in known.items()} for model, known in rows.items()}
+    measures = {model: {m: mean(a) for m, a in arrays.items()} for model, arrays in rows.items()}
     differences = {
-        other: {m: mean(rows["student"][m] - a) for m, a in known.items() if m in rows["student"]}
-        for other, known in rows.items()
+        other: {m: mean(rows["student"][m] - a) for m, a in arrays.items() if m in rows["student"]}
+        for other, arrays in rows.items()
         if other != "student"
     }
     if data.y is not None and data.task != "regression":
         models = {model: outcomes(data.task, p, data.y) for model, p in data.by_model.items()}
         pairs = {f"student - {other}": ("student", other) for other in differences}
         errors = calibration_errors(models, pairs, seed=seed)
-        for model, known in measures.items():
-            known["ece"] = errors[model]
-        for other, known in differences.items():
-            known["ece"] = errors[f"student - {other}"]
+        for model in models:
+            measures[model]["ece"] = errors[model]
+        for other in differences:
+            differences[other]["ece"] = errors[f"student - {other}"]
     ordered = [
-        {model: {m: known[m] for m in MEASURES if m in known} for model, known in part.items()}
+        {model: {m: values[m] for m in MEASURES if m in values} for model, values in part.items()}
         for part in (measures, differences)
     ]
     return Comparison(len(data.truth), *ordered)
@@ -264,8 +232,7 @@ def by_group(
             if len(rows) < len(every):
                 here, there = mean(every[rows]), mean(np.delete(every, rows))
                 error = float(np.hypot(here.std_error, there.std_error))
-                gap = Figure(here.value - there.value, error)
-                part.differences["elsewhere"] = {name: gap}
+                part.differences["elsewhere"] = {name: Figure(here.value - there.value, error)}
     return parts
 
 
@@ -288,10 +255,7 @@ def decisive(task: str, labels: bool) -> tuple[str, str]:
 def worse(
     task: str, labels: bool, groups: dict[str, dict[str, Comparison]]
 ) -> list[tuple[str, str]]:
-    r"""Columns and groups where the student is worse by more than three standard errors.
-
-    With labels, worse than the teacher; without, less faithful than it is elsewhere.
-    """
+    r"""Columns and groups where the student is worse by more than `ERRORS` standard errors."""
     other, name = decisive(task, labels)
     sign = 1 if MEASURES[name].rises else -1
     return [
@@ -308,10 +272,6 @@ def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.n
 
     Numbers with more than 10 values, and dates, are cut into quartiles; missing values are a group
     of their own. Several groups of fewer than `SMALL` rows become one, however small.
-
-    Arguments:
-        columns: (n,) values by name: a dict, or a data frame.
-        n: The number of rows that each column must have.
 
     >>> columns = {"size": ["S"] * 12 + ["L"] * 15 + ["XL"] * 2}
     >>> {name: len(rows) for name, rows in subgroups(columns, 29)["size"].items()}

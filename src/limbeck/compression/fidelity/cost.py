@@ -6,8 +6,7 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,8 @@ from limbeck.teachers.keys import as_rows, count, select
 
 __all__ = ["SIZES", "Cost", "as_cost", "bytes_on_disk", "cost", "latencies", "parameters"]
 
-SIZES = (1, 1000)
-r"""Rows in the batches that are timed."""
-
-TURNS, MAX_CALLS = 10, 1000
-r"""Turns of a model, and its calls in a turn at most."""
+SIZES = (1, 1000)  # rows in the batches that are timed
+TURNS, MAX_CALLS = 10, 1000  # turns of a model, and its calls in a turn at most
 
 Call = Callable[[Any], Any]
 
@@ -40,41 +36,30 @@ def latencies(
     seconds: float = 0.5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, dict[int, float]]:
-    r"""Seconds that several models take for a batch, timed in turns so that ratios are fair.
+    r"""Seconds, by model and batch size, timed in turns so that ratios are fair.
 
-    Each model is called once to warm up, then the models take turns, some calls each, until every
-    one has used its time; the result is the median over turns of the median in a turn. A first call
-    that takes ten seconds or more is not repeated.
-
-    Arguments:
-        calls: Functions of a batch, by name; a call must not return before it is done.
-        X: Rows: an array, a tensor, a data frame, a sparse matrix, a list, or a dict of such. The
-            first rows are taken, repeated if there are too few.
-        sizes: Rows in a batch. Default: 1 and 1,000.
-        seconds: Time for one figure, of one model and one size. Default: 0.5.
-        clock: A function that gives the time. Default: `time.perf_counter`.
-
-    Returns:
-        By model, then by size.
+    The median over turns of the median in a turn. A first call of ten seconds is not repeated.
     """
     seconds = number("seconds", seconds, "a number above 0", lambda s: s > 0)
     if not (n := count(X)):
         raise ArgumentError("X", "no rows", "one or more, to time with")
-    times: dict[str, dict[int, float]] = {name: {} for name in calls}
+    times = {}
     for size in sizes:
         size = whole_number("sizes", size, "rows, from 1", 1)
         batch = select(as_rows(X), np.arange(size) % n)
         if hasattr(batch, "reset_index"):
             batch = batch.reset_index(drop=True)  # repeated rows get names of their own
-        for name, value in _turns(calls, batch, seconds, clock).items():
-            times[name][size] = value
-    return times
+        times[size] = _turns(calls, batch, seconds, clock)
+    return {name: {size: by_name[name] for size, by_name in times.items()} for name in calls}
 
 
+@torch.no_grad()
 def _turns(
     calls: Mapping[str, Call], batch: object, seconds: float, clock: Callable[[], float]
 ) -> dict[str, float]:
-    with _no_garbage_collection(), torch.no_grad():
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
         first = {name: _time(call, batch, clock) for name, call in calls.items()}
         medians: dict[str, list[float]] = {name: [] for name in calls}
         left = {name: seconds for name in calls if first[name] < 10}
@@ -85,6 +70,9 @@ def _turns(
                     turn.append(_time(calls[name], batch, clock))
                 left[name] -= sum(turn)
                 medians[name].append(statistics.median(turn))
+    finally:
+        if collecting:
+            gc.enable()
     return {name: statistics.median(medians[name] or [first[name]]) for name in calls}
 
 
@@ -96,37 +84,19 @@ def _time(call: Call, batch: object, clock: Callable[[], float]) -> float:
     return max(clock() - start, 1e-9)  # a coarse clock may not have moved
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
-
-
 @dataclass(frozen=True)
 class Cost:
-    r"""What a model costs; None, or no entry, is not known.
-
-    Attributes:
-        parameters: The number of fitted numbers.
-        bytes: Size of the file that ships.
-        files: The files of that size, such as "student.onnx"; "" where they are not known.
-        latency: Seconds for a batch, by its number of rows.
-    """
+    r"""What a model costs; None, or no entry, is not known."""
 
     parameters: int | None = None
-    bytes: int | None = None
-    latency: Mapping[int, float] = field(default_factory=dict)
-    files: str = ""
+    bytes: int | None = None  # of the files that ship
+    latency: Mapping[int, float] = field(default_factory=dict)  # seconds, by rows in a batch
+    files: str = ""  # of that size, such as "student.onnx"
 
 
 def as_cost(value: Cost | Mapping[str, Any] | None, argument: str) -> Cost:
     r"""A cost, from one or from a mapping with its fields."""
-    known = {} if value is None else asdict(value) if isinstance(value, Cost) else dict(value)
+    known = asdict(value) if isinstance(value, Cost) else dict({} if value is None else value)
     for name in known.keys() - Cost.__dataclass_fields__.keys():
         raise ArgumentError.unknown(argument, name, Cost.__dataclass_fields__)
     expected = "whole numbers of parameters and bytes, or None"
@@ -136,13 +106,11 @@ def as_cost(value: Cost | Mapping[str, Any] | None, argument: str) -> Cost:
         if known.get(name) is not None
     }
     name, expected = f"{argument}['latency']", "seconds above 0, by numbers of rows"
-    times = {
-        # JSON has the numbers of rows as text
-        whole_number(name, int(size) if isinstance(size, str) else size, expected, 1): number(
-            name, time, expected, lambda s: s > 0
-        )
-        for size, time in dict(known.get("latency") or {}).items()
-    }
+    times = {}
+    for size, time_taken in dict(known.get("latency") or {}).items():
+        size = int(size) if isinstance(size, str) else size  # JSON has numbers of rows as text
+        rows = whole_number(name, size, expected, 1)
+        times[rows] = number(name, time_taken, expected, lambda s: s > 0)
     return Cost(**counts, latency=times, files=str(known.get("files") or ""))
 
 
@@ -156,9 +124,7 @@ def cost(model: object, latency: Mapping[int, float] | None = None) -> Cost:
 def parameters(model: object) -> int | None:
     r"""How many numbers a model was fitted with, or None where that cannot be told.
 
-    Of a module its parameters (if it has none, whatever it holds); of scikit-learn's estimators
-    the coefficients of linear models and nets, two numbers for each split of a tree and its values
-    for each leaf; of several models the sum.
+    Of trees two numbers for each split, and the values of each leaf; of several models the sum.
 
     >>> parameters(nn.Linear(3, 2))
     8
@@ -176,9 +142,9 @@ def parameters(model: object) -> int | None:
         leaves = int(tree.n_leaves)
         return 2 * (int(tree.node_count) - leaves) + leaves * math.prod(tree.value.shape[1:])
     for names in (("coef_", "intercept_"), ("coefs_", "intercepts_")):
-        held = [getattr(model, name, None) for name in names]
-        if held[0] is not None:
-            return _numbers(held)
+        coefficients = [getattr(model, name, None) for name in names]
+        if coefficients[0] is not None:
+            return _numbers(coefficients)
     return None
 
 
@@ -206,16 +172,13 @@ def _numbers(tree: Any) -> int:
 
 
 def _sum(counts: list[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return None if None in counts else sum(filter(None, counts))
 
 
 def bytes_on_disk(model: object) -> int | None:
     r"""The size of a model when it is saved, or None where that cannot be told.
 
-    Of a module, its state as a safetensors file; of a file, its size; of what has a method
-    `bytes`, what that says; of models of known libraries, their size when pickled; of several
-    models the sum. The size of a function, of a service, or of a class that asks one is unknown.
+    Of a module as a safetensors file, of models of known libraries when pickled.
     """
     if isinstance(model, nn.Module):
         return fingerprints.module_bytes(model)
@@ -223,8 +186,8 @@ def bytes_on_disk(model: object) -> int | None:
         if not Path(model).is_file():
             raise ArgumentError("model", str(model), "a file that exists")
         return Path(model).stat().st_size
-    if callable(own := getattr(model, "bytes", None)):
-        size: int | None = own()
+    if callable(method := getattr(model, "bytes", None)):
+        size: int | None = method()
         return size
     if isinstance(model, list | tuple):
         return _sum([bytes_on_disk(part) for part in model])

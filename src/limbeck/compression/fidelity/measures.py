@@ -42,17 +42,11 @@ __all__ = [
     "subset_agreement",
 ]
 
-FLOOR = 1e-12
-r"""Smallest probability whose logarithm is taken: −27.6 nats."""
+FLOOR = 1e-12  # smallest probability whose logarithm is taken: −27.6 nats
+BINS, RESAMPLES = 15, 200  # of calibration curves, and of the bootstrap of their error
+MAX_BLOCKS = 5000  # more examples are resampled in blocks: faster, with the same error
 
-BINS, RESAMPLES = 15, 200
-r"""Of calibration curves, and of the bootstrap of their error."""
-
-MAX_BLOCKS = 5000
-r"""More examples than this are resampled in blocks: this is faster, and the error is the same."""
-
-Outcomes = tuple[np.ndarray, np.ndarray]
-r"""Confidences (n, m), and whether each prediction was right (n, m)."""
+Outcomes = tuple[np.ndarray, np.ndarray]  # confidences, and whether predictions were right, (n, m)
 
 
 class Figure(NamedTuple):
@@ -74,12 +68,8 @@ def mean(rows: np.ndarray) -> Figure:
 
 
 def ratio(student: np.ndarray, teacher: np.ndarray | None) -> Figure:
-    r"""The ratio of the student's measure to the teacher's, by the delta method.
-
-    NaN where the teacher's is 0 or less. Without a teacher's measure the student's is already
-    relative to it.
-    """
-    if teacher is None:
+    r"""The student's measure over the teacher's, by the delta method; NaN if that is 0 or less."""
+    if teacher is None:  # the student's is already relative to the teacher
         return mean(student)
     whole = float(teacher.mean())
     if not whole > 1e-12:  # rounding may leave a little of 0
@@ -151,10 +141,9 @@ def rmse(y: np.ndarray, f: np.ndarray) -> np.ndarray:
 
 
 def r2(truth: np.ndarray, f: np.ndarray) -> np.ndarray:
-    r"""R² = 1 − A/B, plus the influence of each example: mean over the targets that vary.
+    r"""R² = 1 − A/B plus influences (A/B · d² − e²)/B, as a mean over the targets that vary.
 
-    With A the mean of e², e = y − f, and B that of d², d = y − ȳ, an example's influence is
-    (A/B · d² − e²)/B. Where no target varies, R² is not defined, and all is NaN.
+    A and B are the means of e² and d², e = y − f and d = y − ȳ. NaN where no target varies.
     """
     varies = np.ptp(truth, axis=0) > 0
     if not varies.any():
@@ -186,11 +175,10 @@ def recall(hits: np.ndarray, positive: np.ndarray) -> np.ndarray:
 def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
     r"""The mean over a class of the precision at each row's score, with influences, (n,).
 
-    With P(s) = A(s)/B(s) the precision among rows that score s or more, where A and B are the
-    shares of all rows that do so and belong to the class, or do so at all, the value is the mean
-    of P over the class. Equal scores are one threshold, as in scikit-learn. The influence of a row
-    on it is ([positive] (P + G − value) − H)/π: G and H at its score are the means over all rows of
-    the class that score no more of 1/B and P/B, and π is the share of the class.
+    P(s) = A(s)/B(s) is the precision among rows that score s or more: the share of all rows that
+    do so in the class, over the share that does so. Equal scores are one threshold, as in
+    scikit-learn. A row's influence is ([positive] (P + G − value) − H)/π: π is the share of the
+    class, G and H the means over all rows of [in the class, scores no more] of 1/B and P/B.
 
     >>> rows = average_precision(np.array([0.9, 0.8, 0.7]), np.array([True, False, True]))
     >>> round(float(rows.mean()), 4)
@@ -202,7 +190,7 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
     hits = np.bincount(place, positive)
     precision = np.cumsum(hits) / n / above
     # sums over scores that are no higher run from the lowest one up
-    inverse, part = (np.cumsum((hits / n * each / above)[::-1])[::-1] for each in (1, precision))
+    inverse, part = (np.cumsum((hits / n * f / above)[::-1])[::-1] for f in (1, precision))
     value = (hits * precision).sum() / hits.sum()
     influence = positive * (precision + inverse - value)[place] - part[place]
     return value + influence / positive.mean()
@@ -212,26 +200,15 @@ Rows = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Measure(NamedTuple):
-    r"""How a measure is computed and shown.
-
-    Attributes:
-        title: Its name in tables.
-        rises: Whether more is better.
-        share: Whether it is a fraction, shown as a percentage.
-        truth: What predictions are compared with: "labels" or "teacher"; "" for measures that are
-            no function of the rows alone (those of one class, and the calibration error).
-        rows: Its function of the truth and of predictions, by task.
-        format: Of its value in a sentence, if it is no percentage.
-        class_title: Of a measure of one class, its name before "of class …".
-    """
+    r"""How a measure is computed and shown."""
 
     title: str
-    rises: bool
-    share: bool = False
-    truth: str = ""
-    rows: Mapping[str, Rows] = {}
-    format: str = ",.4g"
-    class_title: str = ""
+    rises: bool  # whether more is better
+    share: bool = False  # shown as a percentage
+    truth: str = ""  # "labels", "teacher" or, if it is no function of the rows alone, ""
+    rows: Mapping[str, Rows] = {}  # its function of the truth and of predictions, by task
+    format: str = ",.4g"  # in a sentence, if it is no percentage
+    class_title: str = ""  # of a measure of one class, its name before "of class …"
 
 
 _SAME: dict[str, Rows] = {"classification": agreement, "multilabel": label_agreement}
@@ -239,15 +216,13 @@ _R2, _ABSOLUTE = {"regression": r2}, {"regression": absolute_error}
 _LOG: dict[str, Rows] = {"classification": log_probability, "multilabel": label_log_probability}
 _BRIER: dict[str, Rows] = {"classification": brier, "multilabel": square_error}
 _SUBSET = {"multilabel": subset_agreement}
+_KL: dict[str, Rows] = {"classification": kl, "multilabel": label_kl}
 
-MEASURES = {
+MEASURES = {  # in the order of tables
     "accuracy": Measure("accuracy", True, True, "labels", _SAME),
     "subset_accuracy": Measure("all labels right", True, True, "labels", _SUBSET),
     "average_precision": Measure(
-        "average precision of the rarest class",
-        rises=True,
-        format=".3f",
-        class_title="average precision",
+        "average precision of the rarest class", True, False, "", {}, ".3f", "average precision"
     ),
     "rare_recall": Measure("recall of the rarest class", True, True, class_title="recall"),
     "worst_recall": Measure(
@@ -261,13 +236,10 @@ MEASURES = {
     "subset_agreement": Measure("agreement on all labels", True, True, "teacher", _SUBSET),
     "teacher_r2": Measure("R² against teacher", True, False, "teacher", _R2, ".3f"),
     "difference": Measure("difference from teacher", False, False, "teacher", _ABSOLUTE),
-    "kl": Measure(
-        "KL from teacher", False, False, "teacher", {"classification": kl, "multilabel": label_kl}
-    ),
+    "kl": Measure("KL from teacher", False, False, "teacher", _KL),
     "ece": Measure("calibration error", False, True),
     "brier": Measure("Brier score", False, False, "labels", _BRIER),
 }
-r"""By name, in the order of tables."""
 
 
 def measure_rows(
@@ -283,11 +255,7 @@ def measure_rows(
 
 
 def outcomes(task: str, p: np.ndarray, y: np.ndarray) -> Outcomes:
-    r"""Confidences, and whether they came true.
-
-    Of a classifier, the probability of the most probable class and whether it is the right one,
-    (n, 1); of a multi-label one, the probability of every label and whether it is there, (n, K).
-    """
+    r"""Confidences, and whether they came true: of the top class (n, 1), or every label (n, K)."""
     if task == "classification":
         return p.max(1, keepdims=True), agreement(y, p)[:, None]
     return p, (y > 0.5).astype(float)
@@ -320,15 +288,7 @@ def calibration_errors(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> dict[str, Figure]:
-    r"""Expected calibration errors of several models on the same examples, and differences.
-
-    Arguments:
-        models: What `outcomes` gives, by name.
-        pairs: Names of differences, and of the two models whose errors are subtracted.
-        bins: Their largest number.
-        seed: Of the bootstrap.
-        resamples: Of the bootstrap.
-    """
+    r"""Expected calibration errors of models' outcomes, and their differences by pairs of names."""
     n = len(next(iter(models.values()))[0])
     generator = np.random.default_rng(seed)
     blocks = generator.permutation(n) % (n // -(-n // MAX_BLOCKS))

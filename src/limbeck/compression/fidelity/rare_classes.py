@@ -18,44 +18,26 @@ from limbeck.compression.fidelity.measures import Figure, average_precision, mea
 
 __all__ = ["MIN_CLASS_ROWS", "ClassCount", "RareClasses", "rare_classes", "retention"]
 
-MIN_CLASS_ROWS = 30
-r"""Test rows that a class must have to be checked: a recall of fewer rows says little."""
+MIN_CLASS_ROWS = 30  # test rows that a class must have: a recall of fewer rows says little
 
 
 class ClassCount(NamedTuple):
-    r"""A class and its test rows.
-
-    Attributes:
-        name: The class, or the label.
-        title: Its name in tables and sentences, such as "class fraud".
-        rows: The number of test rows that belong to it.
-    """
+    r"""A class or label, and its number of test rows."""
 
     name: Any
-    title: str
+    title: str  # in tables and sentences, such as "class fraud"
     rows: int
 
 
 @dataclass(frozen=True)
 class RareClasses:
-    r"""Results of the check of rare classes.
+    r"""Results of the check of rare classes; without labels the teacher's classes are the truth."""
 
-    Attributes:
-        rarest: The rarest class that has enough rows; None where there is none.
-        worst: The class with enough rows that loses the largest part of its recall.
-        unchecked: The classes that have too few rows.
-        rows: By model, arrays (n,) of "average_precision" and "rare_recall", of the rarest
-            class, and "worst_recall", of the worst. Without labels the teacher's own classes are
-            the truth, and the teacher has none.
-        lost: Whether the retention of the worst class is clearly below that of all rows. (Of many
-            classes, chance alone makes one of them come out worst.)
-    """
-
-    rarest: ClassCount | None = None
-    worst: ClassCount | None = None
-    unchecked: list[ClassCount] = field(default_factory=list)
-    rows: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
-    lost: bool = False
+    rarest: ClassCount | None = None  # of those with enough rows
+    worst: ClassCount | None = None  # it loses the largest part of its recall
+    unchecked: list[ClassCount] = field(default_factory=list)  # too few rows
+    rows: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)  # (n,), by model and name
+    lost: bool = False  # the worst is clearly below all rows: chance alone makes one the worst
 
 
 class _Class(NamedTuple):
@@ -75,8 +57,7 @@ class _Class(NamedTuple):
 def rare_classes(data: Predictions) -> RareClasses:
     r"""Check the rarest class that has enough rows, and list those that have too few.
 
-    The most common class is no rare one, however few others there are. Of several labels, each one
-    counts by its smaller side: the rows that have it, or those that do not.
+    Of several labels, each one counts by its smaller side: the rows with it, or those without.
     """
     if data.task == "regression":
         return RareClasses()
@@ -84,11 +65,8 @@ def rare_classes(data: Predictions) -> RareClasses:
     classes = list(_classes(data, truth))
     enough = [c for c in classes if c.tally.rows >= MIN_CLASS_ROWS]
     rare = [c for c in enough if not c.common]
-    unchecked = [
-        c.tally
-        for c in classes
-        if c.tally.rows < MIN_CLASS_ROWS and (data.task == "classification" or not c.common)
-    ]
+    too_few = [c for c in classes if c.tally.rows < MIN_CLASS_ROWS]
+    unchecked = [c.tally for c in too_few if data.task == "classification" or not c.common]
     models = [model for model in data.by_model if data.y is not None or model != "teacher"]
     if not rare:
         return RareClasses(unchecked=unchecked, rows={model: {} for model in models})
@@ -114,39 +92,33 @@ def _classes(data: Predictions, truth: np.ndarray) -> Iterator[_Class]:
     for k, name in enumerate(data.classes):
         short = str(name) if len(str(name)) <= 16 else f"{str(name)[:15]}…"
         title, rows = f"{whose}{noun} {short}", int(counts[k])
-        if data.task == "classification":
-            common = k == int(counts.argmax())
-            yield _Class(ClassCount(name, title, rows), k, True, common)
-            continue
-        few = 2 * rows <= len(truth)
-        yield _Class(ClassCount(name, title, rows), k, True, not few)
-        without = ClassCount(name, f"rows without {title}", len(truth) - rows)
-        yield _Class(without, k, False, few)
+        single = data.task == "classification"
+        common = k == counts.argmax() if single else 2 * rows > len(truth)
+        yield _Class(ClassCount(name, title, rows), k, True, bool(common))
+        if not single:
+            without = ClassCount(name, f"rows without {title}", len(truth) - rows)
+            yield _Class(without, k, False, not common)
 
 
 def _worst(data: Predictions, classes: list[_Class], truth: np.ndarray) -> tuple[_Class, bool]:
     r"""The class with the least retention of recall, clear cases first, and whether it is clear."""
-    overall = _overall(data)
+    if data.y is None:
+        overall = data.rows("student")["agreement"].mean()
+    else:  # the retention of right answers over all rows; 1 at most
+        right, teacher_right = (data.rows(m)["accuracy"] for m in ("student", "teacher"))
+        overall = min(1.0, right.mean() / teacher_right.mean()) if teacher_right.any() else math.nan
     student, teacher = (data.decisions(data.by_model[m]) for m in ("student", "teacher"))
     ranked = []
     for c in classes:
         members = c.members(truth)
         # without labels the teacher is the truth, and so detects every member
-        hits, teacher_hits = (c.members(each)[members].astype(float) for each in (student, teacher))
+        hits, teacher_hits = (c.members(d)[members].astype(float) for d in (student, teacher))
         gap = mean(hits - overall * teacher_hits)
         clear = gap.value < 0 and -gap.value > 3 * gap.std_error
         share = hits.mean() / teacher_hits.mean() if teacher_hits.any() else math.inf
         ranked.append((not clear, share, c.tally.rows, c.column, c.present, c, clear))
-    *_, worst, clear = min(ranked, key=lambda each: each[:5])
+    *_, worst, clear = min(ranked, key=lambda entry: entry[:5])
     return worst, clear
-
-
-def _overall(data: Predictions) -> float:
-    r"""The retention of right answers over all rows; 1 at most."""
-    if data.y is None:
-        return float(data.rows("student")["agreement"].mean())
-    student, teacher = (data.rows(model)["accuracy"] for model in ("student", "teacher"))
-    return min(1.0, float(student.mean() / teacher.mean())) if teacher.any() else math.nan
 
 
 def retention(data: Predictions, rare: RareClasses) -> tuple[str, dict[str, Figure]]:

@@ -6,7 +6,7 @@ import io
 import json
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,9 @@ from limbeck.compression.fidelity.comparison import (
     worse,
 )
 from limbeck.compression.fidelity.cost import Cost, as_cost
-from limbeck.compression.fidelity.measures import curve, outcomes
+from limbeck.compression.fidelity.measures import Figure, curve, outcomes
 from limbeck.compression.fidelity.rare_classes import ClassCount, rare_classes, retention
 from limbeck.compression.fidelity.tables import (
-    NAMES,
-    FidelityRecord,
     group_table,
     remarks,
     sentence,
@@ -44,10 +42,11 @@ from limbeck.storage.files import plain
 __all__ = ["NAMES", "Fidelity", "fidelity", "plain"]
 
 FORMAT = "limbeck-fidelity-1"
+NAMES = {"teacher": "teacher", "student": "student", "baseline": "labels alone"}
 
 
 @dataclass(repr=False)
-class Fidelity(FidelityRecord):
+class Fidelity(Comparison):
     r"""A report on a student. It prints as tables, and ends with a sentence to tell a colleague.
 
     Attributes:
@@ -78,6 +77,29 @@ class Fidelity(FidelityRecord):
         notes: Further sentences on the student.
     """
 
+    task: str = ""
+    classes: list[Any] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=lambda: dict(NAMES))
+    main: str = ""
+    kept: float = math.nan
+    kept_error: float = math.nan
+    kept_by: dict[str, Figure] = field(default_factory=dict)
+    rarest: ClassCount | None = None
+    worst: ClassCount | None = None
+    unchecked: list[ClassCount] | None = None
+    worse: list[tuple[str, str]] = field(default_factory=list)
+    calibration: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    disagreements: list[dict[str, Any]] = field(default_factory=list)
+    pairs: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    costs: dict[str, Cost] = field(default_factory=dict)
+    by_group: dict[str, dict[str, Comparison]] = field(default_factory=dict)
+
+    @property
+    def labelled(self) -> bool:
+        r"""Whether there were labels to compare with."""
+        return bool(self.differences["teacher"])
+
     def table(self) -> Table:
         r"""Models side by side."""
         return table(self)
@@ -98,17 +120,17 @@ class Fidelity(FidelityRecord):
 
     def to_dict(self) -> dict[str, Any]:
         r"""Everything in plain numbers, words and lists, as JSON takes it; None for no number."""
-        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         for name in ("rarest", "worst"):
-            known[name] = None if known[name] is None else known[name]._asdict()
+            values[name] = None if values[name] is None else values[name]._asdict()
         if self.unchecked is not None:
-            known["unchecked"] = [count._asdict() for count in self.unchecked]
-        known["costs"] = {model: asdict(cost) for model, cost in self.costs.items()}
-        known["by_group"] = {
+            values["unchecked"] = [count._asdict() for count in self.unchecked]
+        values["costs"] = {model: asdict(cost) for model, cost in self.costs.items()}
+        values["by_group"] = {
             column: {group: part.to_dict() for group, part in parts.items()}
             for column, parts in self.by_group.items()
         }
-        return plain({"format": FORMAT, "sentence": self.sentence(), **known})
+        return plain({"format": FORMAT, "sentence": self.sentence(), **values})
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Fidelity:
@@ -116,27 +138,23 @@ class Fidelity(FidelityRecord):
         if saved.get("format") != FORMAT:
             received = f"format {saved.get('format')!r}"
             raise ArgumentError("saved", received, f"{FORMAT!r}, as Fidelity.to_dict gives it")
-        whole = Comparison.from_dict(saved)
-        newer = ("kept_by", "rarest", "worst", "unchecked", "notes")  # which older files lack
-        own = {
-            each.name: saved[each.name]
-            for each in fields(cls)
-            if each.name in saved or each.name not in newer
-        } | vars(whole)
-        own["kept_by"] = figures(saved.get("kept_by", {}))
+        lacking = dict.fromkeys(("rarest", "worst", "unchecked"))  # in older files
+        saved = {"kept_by": {}, "notes": [], **lacking, **saved}
+        values = {entry.name: saved[entry.name] for entry in fields(cls)}
+        values |= vars(Comparison.from_dict(saved)) | {"kept_by": figures(saved["kept_by"])}
         for name in ("rarest", "worst"):
-            own[name] = ClassCount(**saved[name]) if saved.get(name) else None
-        if own.get("unchecked") is not None:
-            own["unchecked"] = [ClassCount(**count) for count in own["unchecked"]]
+            values[name] = ClassCount(**saved[name]) if saved[name] else None
+        if saved["unchecked"] is not None:
+            values["unchecked"] = [ClassCount(**count) for count in saved["unchecked"]]
         for name in ("kept", "kept_error"):
-            own[name] = math.nan if own[name] is None else own[name]
-        own["worse"] = [(column, group) for column, group in own["worse"]]
-        own["costs"] = {model: as_cost(cost, model) for model, cost in own["costs"].items()}
-        own["by_group"] = {
+            values[name] = math.nan if saved[name] is None else saved[name]
+        values["worse"] = [(column, group) for column, group in saved["worse"]]
+        values["costs"] = {model: as_cost(cost, model) for model, cost in saved["costs"].items()}
+        values["by_group"] = {
             column: {group: Comparison.from_dict(part) for group, part in parts.items()}
-            for column, parts in own["by_group"].items()
+            for column, parts in saved["by_group"].items()
         }
-        return cls(**own)
+        return cls(**values)
 
     def shipped(self, files: Sequence[Path]) -> Fidelity:
         r"""The same report, with the size of the files that the student was exported to."""
@@ -178,25 +196,10 @@ def fidelity(
     notes: Sequence[str] = (),
     seed: int = 0,
 ) -> Fidelity:
-    r"""Compare the predictions of a student with its teacher's, and both with labels if there are.
+    r"""Compare predictions (n, K) of a student with its teacher's, and both with labels if given.
 
-    Arguments:
-        task: "classification", "multilabel" or "regression".
-        teacher: Its predictions (n, K): probabilities, of several labels independent ones, or
-            values.
-        student: Its predictions for the same rows.
-        y: Labels: names in `classes` (n,), 0 and 1 (n, K), or values. Default: None, a comparison
-            with the teacher alone.
-        baseline: Predictions of the same student trained on the labels alone. Default: None.
-        classes: K names of classes, labels or targets. Default: None, 0 … K − 1.
-        groups: Columns (n,) by name, or a data frame: the same measures for each of their values,
-            numbers in quartiles. Default: None.
-        teacher_cost: Parameters, bytes and latency. Default: None, unknown.
-        student_cost: The student's. Default: None.
-        baseline_cost: The baseline's. Default: None.
-        names: Headings for "teacher", "student" and "baseline". Default: None, these words.
-        notes: Sentences to print with the report. Default: none.
-        seed: Of the bootstrap, and of the choice of points for pictures. Default: 0.
+    They are probabilities, of several labels independent ones, or values. `y` has names in
+    `classes` (n,), 0 and 1 (n, K), or values; `groups` columns (n,) by name, or a data frame.
 
     >>> taught = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]]
     >>> report = fidelity("classification", taught, taught[::-1], [0, 1, 1, 1])
@@ -241,32 +244,26 @@ def fidelity(
 
 
 def _disagreements(data: Predictions) -> list[dict[str, Any]]:
-    r"""The 20 rows on which predictions differ most, with both predictions and the label.
-
-    "size" is half the sum over classes of absolute differences, or their mean over labels or
-    targets.
-    """
+    r"""The 20 rows on which predictions differ most, with both predictions and the label."""
     teacher, student = (data.by_model[model] for model in ("teacher", "student"))
     gap = np.abs(teacher - student)
     size = gap.sum(1) / 2 if data.task == "classification" else gap.mean(1)  # ½Σ: 0 to 1
-    known = []
-    for row in np.argsort(-size, kind="stable")[:20].tolist():
-        if size[row] > 0:
-            each = {"row": row, "size": size[row], "teacher": teacher[row], "student": student[row]}
-            if data.y is not None:
-                label = data.y[row]
-                single = data.task == "classification"
-                each["label"] = data.classes[label.argmax()] if single else label
-            known.append(each)
-    return plain(known)
+    records = []
+    for row in np.argsort(-size, kind="stable")[: min(20, np.count_nonzero(size > 0))].tolist():
+        both = {"teacher": teacher[row], "student": student[row]}
+        record = {"row": row, "size": size[row], **both}
+        if data.y is not None:
+            single = data.task == "classification"
+            record["label"] = data.classes[data.y[row].argmax()] if single else data.y[row]
+        records.append(record)
+    return plain(records)
 
 
 def _pairs(data: Predictions, seed: int) -> dict[str, Any]:
     r"""What both predict together, for pictures.
 
-    Of a classifier, counts (classes of the teacher, classes of the student) and the number of rows
-    that differ, which with many classes is more than the counts show; of a multi-label one, the
-    share of rows where only one of both says yes, by label; of values, some rows of both.
+    Counts (classes of the teacher, of the student) and the number of rows that differ; or by label
+    the share of rows where only one of both says yes; or the values of at most 1000 rows.
     """
     teacher, student = (data.by_model[model] for model in ("teacher", "student"))
     if data.task == "regression":

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from limbeck.compression.fidelity.comparison import Comparison, decisive
-from limbeck.compression.fidelity.cost import Cost
 from limbeck.compression.fidelity.measures import MEASURES, Figure
 from limbeck.compression.fidelity.rare_classes import MIN_CLASS_ROWS, ClassCount
 from limbeck.text import compared
 
+if TYPE_CHECKING:
+    from limbeck.compression.fidelity.report import Fidelity
+
 __all__ = [
     "LITTLE",
-    "NAMES",
-    "FidelityRecord",
     "figure_in_words",
     "group_table",
     "heading",
@@ -36,55 +35,16 @@ __all__ = [
     "table",
 ]
 
-NAMES = {"teacher": "teacher", "student": "student", "baseline": "labels alone"}
-
-LITTLE = 0.9
-r"""A retention below this is "only" so much."""
-
-MAX_GROUPS, MAX_NAMED = 16, 5
-r"""Groups in a table, and groups or classes in a sentence."""
-
+LITTLE = 0.9  # a retention below this is "only" so much
+MAX_GROUPS, MAX_NAMED = 16, 5  # groups in a table, and groups or classes in a sentence
+Words = tuple[str, str, str]  # for less, more and as much
 SMALLER, FASTER = ("smaller", "larger", "as large"), ("faster", "slower", "as fast")
-
-
-@dataclass(repr=False)
-class FidelityRecord(Comparison):
-    r"""The fields of `Fidelity`, where they are described."""
-
-    task: str = ""
-    classes: list[Any] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=lambda: dict(NAMES))
-    main: str = ""
-    kept: float = math.nan
-    kept_error: float = math.nan
-    kept_by: dict[str, Figure] = field(default_factory=dict)
-    rarest: ClassCount | None = None
-    worst: ClassCount | None = None
-    unchecked: list[ClassCount] | None = None
-    worse: list[tuple[str, str]] = field(default_factory=list)
-    calibration: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    disagreements: list[dict[str, Any]] = field(default_factory=list)
-    pairs: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    costs: dict[str, Cost] = field(default_factory=dict)
-    by_group: dict[str, dict[str, Comparison]] = field(default_factory=dict)
-
-    @property
-    def labelled(self) -> bool:
-        r"""Whether there were labels to compare with."""
-        return bool(self.differences["teacher"])
 
 
 def figure_in_words(
     name: str, figure: Figure | None, *, signed: bool = False, points: str = ""
 ) -> str:
-    r"""A measure with its error, to two figures of the error.
-
-    Arguments:
-        name: The measure.
-        figure: Its value and standard error; None gives "".
-        signed: Whether it is a difference, which has a sign and no percent. Default: False.
-        points: The unit of differences of percentages. Default: none.
+    r"""A measure with its error, to two figures of the error; a difference is signed, in points.
 
     >>> figure_in_words("accuracy", Figure(0.98671, 0.00114))
     '98.67 ± 0.11%'
@@ -98,17 +58,15 @@ def figure_in_words(
     sign = "+" if signed else ""
     # errors below 1e-12 of the value, or of 100%, are rounding
     known = max(1e-12 * abs(value), 1e-12 * share) < error < math.inf
-    places = max(1 - _magnitude(error) if known else 3 - _magnitude(value), 0)
+    digits = 1 if known else 3
+    leading = abs(error if known else value)
+    places = max(digits - (math.floor(math.log10(leading)) if leading else 0), 0)
     if share and not known:
         places = min(places, 2)
     if places > 6:  # of small units, or tiny errors
         return f"{value:{sign}.4g}" + f" ± {error:.2g}" * known
     text = f"{value:{sign},.{places}f}" + (f" ± {error:,.{places}f}" if known else "")
     return text + (points if signed else "%") * share
-
-
-def _magnitude(value: float) -> int:
-    return math.floor(math.log10(abs(value))) if value else 0
 
 
 def short(name: str, value: float) -> str:
@@ -160,13 +118,13 @@ def heading(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name) if long else name
 
 
-def table(report: FidelityRecord) -> Table:
+def table(report: Fidelity) -> Table:
     r"""Models side by side, with the student's difference from the teacher."""
     models = [model for model in report.names if model in report.measures]
     measures = _measure_rows(report, models)
     rows = measures + _cost_rows(report, models)
-    heads = [heading(report.names[model]) for model in models]
-    heads.insert(2, "student − teacher")
+    heads = ["", *(heading(report.names[model]) for model in models)]
+    heads.insert(3, "student − teacher")
     result = Table(title=f"fidelity on {_rows(report)}", title_justify="left")
     if report.labelled:
         result.caption_justify = "left"
@@ -175,50 +133,49 @@ def table(report: FidelityRecord) -> Table:
             "logs are natural"
         )
     result.add_column("", no_wrap=True)
-    full = [place for place in range(1, len(heads) + 1) if any(row[place] for row in rows)]
+    full = [place for place in range(1, len(heads)) if any(row[place] for row in rows)]
     for place in full:
-        result.add_column(heads[place - 1], justify="right", overflow="fold")
+        result.add_column(heads[place], justify="right", overflow="fold")
     for number, row in enumerate(rows, 1):
         result.add_row(row[0], *(row[place] for place in full), end_section=number == len(measures))
     return result
 
 
-def _measure_rows(report: FidelityRecord, models: list[str]) -> list[list[str]]:
+def _measure_rows(report: Fidelity, models: list[str]) -> list[list[str]]:
     rows = []
     for name in MEASURES:
         values = [report.measures[model].get(name) for model in models]
         repeated = name == "worst_recall" and report.worst == report.rarest
         if any(values) and not repeated:
-            cells = [figure_in_words(name, each) for each in values]
+            cells = [figure_in_words(name, value) for value in values]
             gap = report.differences["teacher"].get(name)
             cells.insert(2, figure_in_words(name, gap, signed=True))
             rows.append([measure_title(report, name), *cells])
     return rows
 
 
-def _cost_rows(report: FidelityRecord, models: list[str]) -> list[list[str]]:
+def _cost_rows(report: Fidelity, models: list[str]) -> list[list[str]]:
     costs = [report.costs[model] for model in models]
-    counts: list[float | None] = [cost.parameters for cost in costs]
-    bytes_: list[float | None] = [cost.bytes for cost in costs]
-    lines: list[tuple[str, list[float | None], Callable[[float], str], tuple[str, str, str]]] = [
+    counts, sizes = [cost.parameters for cost in costs], [cost.bytes for cost in costs]
+    lines: list[tuple[str, Sequence[float | None], Callable[[float], str], Words]] = [
         ("parameters", counts, "{:,.0f}".format, ("fewer", "more", "as many")),
-        ("bytes on disk", bytes_, size_in_words, SMALLER),
+        ("bytes on disk", sizes, size_in_words, SMALLER),
     ]
     for size in sorted({size for cost in costs for size in cost.latency}):
         times = [cost.latency.get(size) for cost in costs]
         lines.append((f"latency at batch {size:,}", times, span, FASTER))
     rows = []
-    for title, values, shown, words in lines:
+    for title, values, show, words in lines:
         if any(value is not None for value in values):
-            cells = ["–" if value is None else shown(value) for value in values]
-            if values is bytes_:  # the baseline has the size of the student
-                cells[:2] = ["unknown" if cell == "–" else cell for cell in cells[:2]]
+            cells = ["–" if value is None else show(value) for value in values]
+            if values is sizes:  # the baseline has the size of the student
+                cells[:2] = [cell.replace("–", "unknown") for cell in cells[:2]]
             cells.insert(2, compared(values[0], values[1], *words))
             rows.append([title, *cells])
     return rows
 
 
-def group_table(report: FidelityRecord) -> Table:
+def group_table(report: Fidelity) -> Table:
     r"""Subgroups below one another; the worst of them, if there are many."""
     other, name = decisive(report.task, report.labelled)
     parts = _groups(report)
@@ -227,11 +184,13 @@ def group_table(report: FidelityRecord) -> Table:
         title += f" (the {MAX_GROUPS} worst of {len(parts)})"
         parts = _groups(report, worst=True)[:MAX_GROUPS]
     models = ["teacher", "student"] if report.labelled else ["student"]
-    heads = ["column", "group", "rows", *models, f"student − {other}", "worse"]
     result = Table(title=title, title_justify="left")
-    for number, head in enumerate(heads if report.worse else heads[:-1]):
-        justify: Literal["right", "left"] = "right" if 1 < number < len(heads) - 1 else "left"
-        result.add_column(head, justify=justify, overflow="fold")
+    for head in ("column", "group"):
+        result.add_column(head, overflow="fold")
+    for head in ("rows", *models, f"student − {other}"):
+        result.add_column(head, justify="right", overflow="fold")
+    if report.worse:
+        result.add_column("worse", overflow="fold")
     before = None
     for column, group, part in parts:
         cells = ["" if column == before else column, group, f"{part.rows:,}"]
@@ -245,7 +204,7 @@ def group_table(report: FidelityRecord) -> Table:
     return result
 
 
-def _groups(report: FidelityRecord, *, worst: bool = False) -> list[tuple[str, str, Comparison]]:
+def _groups(report: Fidelity, *, worst: bool = False) -> list[tuple[str, str, Comparison]]:
     r"""Columns, groups and their measures, in their order or the worst first."""
     parts = [(c, g, part) for c, groups in report.by_group.items() for g, part in groups.items()]
     other, name = decisive(report.task, report.labelled)
@@ -258,15 +217,15 @@ def _groups(report: FidelityRecord, *, worst: bool = False) -> list[tuple[str, s
         better = gap.value if MEASURES[name].rises else -gap.value
         return better / gap.std_error if gap.std_error > 0 else 1e9 * better
 
-    return sorted(parts, key=lambda each: score(each[2])) if worst else parts
+    return sorted(parts, key=lambda part: score(part[2])) if worst else parts
 
 
-def remarks(report: FidelityRecord) -> list[str]:
+def remarks(report: Fidelity) -> list[str]:
     r"""The subgroups where the student is worse, the worst first."""
     if not report.worse:
         return []
     other, name = decisive(report.task, report.labelled)
-    parts = [each for each in _groups(report, worst=True) if each[:2] in report.worse]
+    parts = [part for part in _groups(report, worst=True) if part[:2] in report.worse]
     texts = []
     for column, group, part in parts[:MAX_NAMED]:
         value = short(name, part.measures["student"][name].value)
@@ -280,14 +239,13 @@ def remarks(report: FidelityRecord) -> list[str]:
     return [f"The student is {what} by more than 3 standard errors for {'; '.join(texts)}{more}."]
 
 
-def size_remarks(report: FidelityRecord) -> list[str]:
+def size_remarks(report: Fidelity) -> list[str]:
     r"""Whose size the bytes are, as far as that is known."""
-    known = {model: cost.files for model, cost in report.costs.items() if cost.files}
-    text = ", ".join(f"{report.names[model]}: {files}" for model, files in known.items())
-    return [f"Bytes are those of {text}."] if text else []
+    texts = [f"{report.names[model]}: {c.files}" for model, c in report.costs.items() if c.files]
+    return [f"Bytes are those of {', '.join(texts)}."] if texts else []
 
 
-def sentence(report: FidelityRecord) -> str:
+def sentence(report: Fidelity) -> str:
     r"""What the student keeps, agrees on, and saves: of these what is known."""
     quality = _quality(report)
     verbs = [*quality, _faithfulness(report, bool(quality))]
@@ -299,27 +257,26 @@ def sentence(report: FidelityRecord) -> str:
     return f"The student {text}{_baseline(report)}{notes}."
 
 
-def measure_title(report: FidelityRecord, name: str) -> str:
+def measure_title(report: Fidelity, name: str) -> str:
     r"""A measure's name in a report: that of one class, with the name of the class."""
     count = _class_count(report, name)
-    if count is None:
-        return MEASURES[name].title
-    return f"{MEASURES[name].class_title} of {count.title}"
+    measure = MEASURES[name]
+    return measure.title if count is None else f"{measure.class_title} of {count.title}"
 
 
-def _class_count(report: FidelityRecord, name: str) -> ClassCount | None:
+def _class_count(report: Fidelity, name: str) -> ClassCount | None:
     if not MEASURES[name].class_title:
         return None
     return report.worst if name == "worst_recall" else report.rarest
 
 
-def kept_noun(report: FidelityRecord) -> str:
+def kept_noun(report: Fidelity) -> str:
     r"""The main measure: "the teacher's accuracy", "the teacher's recall of class fraud"."""
     owner = "the teacher's "
     return owner + measure_title(report, report.main).replace(owner, "")
 
 
-def _quality(report: FidelityRecord) -> list[str]:
+def _quality(report: Fidelity) -> list[str]:
     r"""The least retention, and the values of the other measures."""
     if report.main in ("agreement", "teacher_r2"):
         return []
@@ -331,7 +288,7 @@ def _quality(report: FidelityRecord) -> list[str]:
     return [f"keeps {only}{percent(report.kept)} of {kept_noun(report)}{_all_values(report)}"]
 
 
-def _faithfulness(report: FidelityRecord, after_quality: bool) -> str:
+def _faithfulness(report: Fidelity, after_quality: bool) -> str:
     known = report.measures["student"]
     whom = "it" if after_quality else "the teacher"
     where = "" if report.labelled and after_quality else _rows(report)
@@ -348,52 +305,42 @@ def _faithfulness(report: FidelityRecord, after_quality: bool) -> str:
     return f"follows {whom} with R² {short('r2', r2)}{where}"
 
 
-def _rows(report: FidelityRecord) -> str:
+def _rows(report: Fidelity) -> str:
     return f"{report.rows:,} {'row' if report.rows == 1 else 'rows'}"
 
 
-def _all_values(report: FidelityRecord) -> str:
+def _all_values(report: Fidelity) -> str:
     r"""The values of the main measure, and of those with a larger retention."""
-    names = [name for name in report.kept_by or [report.main] if name != "agreement"]
-    others = [
-        f"{measure_title(report, name)} {_values(report, name)}"
-        for name in names
-        if name != report.main
-    ]
-    texts = [] if report.main == "agreement" else [_values(report, report.main)]
-    if others:
-        texts.append(", ".join(others))
+    main = "" if report.main == "agreement" else _values(report, report.main)
+    others = [name for name in report.kept_by if name not in ("agreement", report.main)]
+    rest = ", ".join(f"{measure_title(report, name)} {_values(report, name)}" for name in others)
+    texts = [text for text in (main, rest) if text]
     count = len(report.kept_by)
     worst = f", the worst of {count} measures" if count > 1 else ""
     return f"{worst} ({'; '.join(texts)})" if texts else worst
 
 
-def _values(report: FidelityRecord, name: str) -> str:
+def _values(report: Fidelity, name: str) -> str:
     r"""The student's value against the teacher's, where it has one, and the rows of a class."""
-    text = " against ".join(
-        _value(report, model, name)
-        for model in ("student", "teacher")
-        if name in report.measures[model]
-    )
+    models = [model for model in ("student", "teacher") if name in report.measures[model]]
+    text = " against ".join(_value(report, model, name) for model in models)
     count = _class_count(report, name)
-    return (
-        text if count is None or name == "average_precision" else f"{text} on {count.rows:,} rows"
-    )
+    if count is None or name == "average_precision":
+        return text
+    return f"{text} on {count.rows:,} rows"
 
 
-def _value(report: FidelityRecord, model: str, name: str) -> str:
+def _value(report: Fidelity, model: str, name: str) -> str:
     r"""A measure in a sentence; that of one class with its error, which is large."""
     figure = report.measures[model][name]
     of_class = MEASURES[name].class_title
     return figure_in_words(name, figure) if of_class else short(name, figure.value)
 
 
-def _speed(report: FidelityRecord) -> list[str]:
+def _speed(report: Fidelity) -> list[str]:
     teacher, student = (report.costs[model].latency for model in ("teacher", "student"))
-    texts = {
-        size: compared(teacher[size], student[size], *FASTER)
-        for size in sorted(teacher.keys() & student.keys())
-    }
+    sizes = sorted(teacher.keys() & student.keys())
+    texts = {size: compared(teacher[size], student[size], *FASTER) for size in sizes}
     if not texts:
         return []
     (first, text), *others = texts.items()
@@ -404,7 +351,7 @@ def _speed(report: FidelityRecord) -> list[str]:
     return [f"{text} at batch {first:,}{aside}", *apart]
 
 
-def _size(report: FidelityRecord) -> list[str]:
+def _size(report: Fidelity) -> list[str]:
     teacher, student = (report.costs[model] for model in ("teacher", "student"))
     if teacher.bytes and student.bytes:
         return [compared(teacher.bytes, student.bytes, *SMALLER)]
@@ -413,30 +360,26 @@ def _size(report: FidelityRecord) -> list[str]:
     return []
 
 
-def _baseline(report: FidelityRecord) -> str:
+def _baseline(report: Fidelity) -> str:
     r"""How the same student does without a teacher, overall and by the main measure."""
     gaps = report.differences.get("baseline", {})
-    overall = ("accuracy", "r2", "agreement", "teacher_r2")
-    names: list[str] = [name for name in overall if name in gaps][:1]
-    if report.main in gaps and report.main not in names:
-        names.append(report.main)
-    if not names:
-        return ""
+    overall = [name for name in ("accuracy", "r2", "agreement", "teacher_r2") if name in gaps][:1]
     texts = []
-    for name in names:
+    for name in dict.fromkeys([*overall, *({report.main} & gaps.keys())]):
         gap = gaps[name]
-        width = 2 * gap.std_error
         outcome = "does less well" if gap.value > 0 else "does better"
-        if math.isnan(width):  # a single row
+        if math.isnan(gap.std_error):  # a single row
             outcome = "comes out beside it"
-        elif abs(gap.value) <= width:
+        elif abs(gap.value) <= 2 * gap.std_error:
             outcome = "does as well"
         value = _value(report, "baseline", name)
         texts.append(f"{outcome} ({measure_title(report, name)} {value})")
+    if not texts:
+        return ""
     return f"; trained on the labels alone, the same student {' and '.join(texts)}"
 
 
-def rare_class_notes(report: FidelityRecord) -> list[str]:
+def rare_class_notes(report: Fidelity) -> list[str]:
     r"""Rare classes that were not checked: too few rows, or a recall of 0."""
     if report.task == "regression":
         return []
@@ -448,8 +391,8 @@ def rare_class_notes(report: FidelityRecord) -> list[str]:
         title, rows = report.rarest.title, report.rarest.rows
         notes.append(f"the teacher itself finds none of the {rows:,} rows of {title}")
     if report.unchecked:
-        first = [f"{c.title} ({c.rows:,})" for c in report.unchecked[:MAX_NAMED]]
+        names = ", ".join(f"{c.title} ({c.rows:,})" for c in report.unchecked[:MAX_NAMED])
         more = len(report.unchecked) - MAX_NAMED
-        names = ", ".join(first) + (f" and {more:,} more" if more > 0 else "")
+        names += f" and {more:,} more" if more > 0 else ""
         notes.append(f"unchecked, for fewer than {MIN_CLASS_ROWS} rows: {names}")
     return notes
