@@ -88,12 +88,12 @@ class MADE(Autoregressive):
             f = f + more if self._residual(layer) else more
         z = F.linear(F.gelu(f), self.out * self._mask(len(self.hidden)), self.bias)
         if self.direct is not None:
-            own = self._positions(codes.device)
-            z = z + F.linear(x, self.direct * (own.unsqueeze(1) > own))
+            variable = self._positions(codes.device)
+            z = z + F.linear(x, self.direct * (variable.unsqueeze(1) > variable))
         return z if self._each == 1 else z.unflatten(1, (self.inputs, -1))
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Every unit is computed once: when all that it depends on has been drawn."""
+        r"""Every unit is computed once, when all variables that it depends on are drawn."""
         rows, each = len(uniforms), self._each
         x = uniforms.new_zeros(rows, self.inputs * each)
         layers = [x.new_zeros(rows, width) for width in self.hidden]  # activations
@@ -133,7 +133,7 @@ class MADE(Autoregressive):
         return layer > 0 and self.hidden[layer] == self.hidden[layer - 1]
 
     def _inputs(self, codes: Tensor) -> Tensor:
-        r"""What goes into the net, (n, inputs of all variables): codes, or an input a state."""
+        r"""The net's inputs (n, I), or with an input a state (n, I · q)."""
         return codes if self._each == 1 else self._features(codes).flatten(1)
 
     def _mask(self, layer: int) -> Tensor:
