@@ -245,7 +245,8 @@ class MLP(Feedforward):
         )
 
     def _layer_parameters(self) -> Iterator[tuple[Tensor, Tensor | None, str]]:
-        for layer, kind in zip(self.layers, (*self.hidden, self.output), strict=True):
+        layers: Any = self.layers
+        for layer, kind in zip(layers, (*self.hidden, self.output), strict=True):
             yield layer.weight, layer.bias, kind
 
     def preactivation(self, x: Tensor) -> Tensor:
