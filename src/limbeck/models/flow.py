@@ -89,8 +89,7 @@ class Flow(nn.Module):
         log_density: Tensor = self.flow().log_prob(z) - self.scale.log().sum()
         return log_density
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.log_prob(x)
+    forward = log_prob
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:

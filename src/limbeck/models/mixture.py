@@ -115,9 +115,7 @@ class GaussianMixture(nn.Module):
         r"""log p(x), (n,), of x (n, D)."""
         return self._log_joint(x).logsumexp(0)
 
-    def forward(self, x: Tensor) -> Tensor:
-        r"""log p(x), (n,)."""
-        return self.log_prob(x)
+    forward = log_prob
 
     def responsibilities(self, x: Tensor) -> Tensor:
         r"""The probability of each component given x, (n, K)."""

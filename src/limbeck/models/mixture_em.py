@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -27,17 +27,13 @@ from limbeck.distributions.gaussians import (
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
 
+if TYPE_CHECKING:
+    from limbeck.models.mixture import GaussianMixture
+
 __all__ = [
-    "Ascent",
-    "EMResult",
-    "Samples",
-    "fit_em",
-    "numbers",
-    "parameters_of",
-    "scale_of",
-    "started",
+    "Ascent", "EMResult", "Samples", "fit_em", "numbers", "parameters_of", "scale_of", "started",
     "troubles",
-]
+]  # fmt: skip
 
 
 def scale_of(log_scale: Tensor, below: Tensor | None, dim: int) -> Tensor:
@@ -83,26 +79,6 @@ def numbers(argument: str, value: object, device: torch.device) -> Tensor:
     return values
 
 
-class Mixture(Protocol):
-    r"""What EM needs of a `GaussianMixture`."""
-
-    components: int
-    covariance: str
-
-    @property
-    def means(self) -> Tensor:
-        r"""Means (K, D)."""
-
-    def rows(self, x: object, argument: str = "x") -> Tensor:
-        r"""x as a matrix (n, D)."""
-
-    def moments(self) -> Moments:
-        r"""Weights, means and covariances."""
-
-    def set_moments_(self, moments: Moments) -> object:
-        r"""Set them."""
-
-
 class Samples(NamedTuple):
     r"""Samples in float64 about their mean, so that squares lose no digits."""
 
@@ -112,7 +88,9 @@ class Samples(NamedTuple):
     variance: Tensor  # of each variable, (D,)
 
     @classmethod
-    def of(cls, mixture: Mixture, x: object, weight: object = None, argument: str = "x") -> Samples:
+    def of(
+        cls, mixture: GaussianMixture, x: object, weight: object = None, argument: str = "x"
+    ) -> Samples:
         r"""A user's samples for a mixture; constant variables and too few samples are refused."""
         device = mixture.means.device
         rows = mixture.rows(numbers(argument, x, device), argument)
@@ -219,7 +197,7 @@ class EMResult:
 
 @torch.no_grad()
 def fit_em(
-    mixture: Mixture,
+    mixture: GaussianMixture,
     x: object,
     weights: object = None,
     *,

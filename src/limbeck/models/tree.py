@@ -14,7 +14,7 @@ from limbeck.arguments import whole
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import dtype_name, spec_fields
 
-__all__ = ["Grown", "Trees", "is_tree_estimator", "of_tree", "read", "rules"]
+__all__ = ["Grown", "Trees", "is_tree_estimator", "of_tree", "read"]
 
 # the forms of the sum: classes in two forms, values, or independent labels in two forms
 KINDS = ("probabilities", "logits", "values", "labels", "label_logits")
@@ -161,7 +161,37 @@ class Trees(nn.Module):
             class_names: Names of the K classes, labels or values. Default: their numbers.
             thresholds: Functions that format each column's thresholds. Default: six digits.
         """
-        return rules(self, feature_names, class_names, thresholds)
+        if len(self) != 1:
+            raise ArgumentError("trees", f"{len(self)} trees", "a single tree, for rules in words")
+        outputs = self.value.shape[1]
+        columns = _names("feature_names", feature_names, self.inputs, "x[{}]")
+        classes = _names("class_names", class_names, outputs, "{}" if outputs > 1 else "value")
+        formats = thresholds or ["{:.6g}".format] * self.inputs
+        outcome = (self.base + self.value).double()
+        if self.kind == "logits":
+            outcome = outcome.softmax(1)
+        elif self.kind == "label_logits":
+            outcome = outcome.sigmoid()
+        left, leaf, share = self.left.tolist(), self.is_leaf.tolist(), self.share.tolist()
+        feature, threshold, value = self.feature.tolist(), self.threshold.tolist(), outcome.tolist()
+        lines: list[str] = []
+        pending = [(0, 0, "")]  # nodes to come, their level and the line before
+        while pending:
+            node, level, before = pending.pop()
+            if before:
+                lines.append("    " * (level - 1) + before)
+            pad = "    " * level
+            if leaf[node]:
+                prediction = _prediction(value[node], classes, self.kind)
+                lines.append(f"{pad}{prediction}  ({share[node]:.1%} of rows)")
+                continue
+            column, missing_right = feature[node] % self.inputs, feature[node] >= self.inputs
+            missing = " or missing" if self.missing and not missing_right else ""
+            lines.append(
+                f"{pad}if {columns[column]} <= {formats[column](threshold[node])}{missing}:"
+            )
+            pending += [(left[node] + 1, level + 1, "else:"), (left[node], level + 1, "")]
+        return "\n".join(lines)
 
     def spec(self) -> dict[str, Any]:
         r"""All but the tensors, for JSON."""
@@ -225,44 +255,6 @@ def _packed(tree: Grown, inputs: int) -> tuple[Any, ...]:
         level = np.concatenate([left[level], left[level] + 1])
         levels += 1
     return feature, threshold, left, order, levels
-
-
-def rules(
-    tree: Trees,
-    feature_names: Sequence[Any] | None,
-    class_names: Sequence[Any] | None,
-    thresholds: Sequence[Callable[[float], str]] | None = None,
-) -> str:
-    r"""The rules of a single tree; arguments are those of `Trees.text`."""
-    if len(tree) != 1:
-        raise ArgumentError("trees", f"{len(tree)} trees", "a single tree, for rules in words")
-    outputs = tree.value.shape[1]
-    columns = _names("feature_names", feature_names, tree.inputs, "x[{}]")
-    classes = _names("class_names", class_names, outputs, "{}" if outputs > 1 else "value")
-    formats = thresholds or ["{:.6g}".format] * tree.inputs
-    outcome = (tree.base + tree.value).double()
-    if tree.kind == "logits":
-        outcome = outcome.softmax(1)
-    elif tree.kind == "label_logits":
-        outcome = outcome.sigmoid()
-    left, leaf, share = tree.left.tolist(), tree.is_leaf.tolist(), tree.share.tolist()
-    feature, threshold, value = tree.feature.tolist(), tree.threshold.tolist(), outcome.tolist()
-    lines: list[str] = []
-    pending = [(0, 0, "")]  # nodes to come, their level and the line before
-    while pending:
-        node, level, before = pending.pop()
-        if before:
-            lines.append("    " * (level - 1) + before)
-        pad = "    " * level
-        if leaf[node]:
-            prediction = _prediction(value[node], classes, tree.kind)
-            lines.append(f"{pad}{prediction}  ({share[node]:.1%} of rows)")
-            continue
-        column, missing_right = feature[node] % tree.inputs, feature[node] >= tree.inputs
-        missing = " or missing" if tree.missing and not missing_right else ""
-        lines.append(f"{pad}if {columns[column]} <= {formats[column](threshold[node])}{missing}:")
-        pending += [(left[node] + 1, level + 1, "else:"), (left[node], level + 1, "")]
-    return "\n".join(lines)
 
 
 def _names(argument: str, names: Sequence[Any] | None, count: int, pattern: str) -> list[str]:

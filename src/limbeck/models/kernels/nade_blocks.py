@@ -205,9 +205,19 @@ def r_logits(
     x: Tensor, w: Tensor, c: Tensor, u: Tensor, v: Direction, period: int = 1
 ) -> tuple[Tensor, Tensor]:
     r"""z without biases and R{z}, both (n, I): the forward phase."""
-    parts = [_r_logits(x[rows], w, c, u, part, period) for rows, part in _r_chunks(x, w, v)]
-    z, rz = zip(*parts, strict=True)
-    return torch.cat(z), torch.cat(rz)
+    if len(chunks := _r_chunks(x, w, v)) > 1:
+        parts = [r_logits(x[rows], w, c, u, part, period) for rows, part in chunks]
+        z, rz = zip(*parts, strict=True)
+        return torch.cat(z), torch.cat(rz)
+    logits, changes = [], []
+    a, ra = _first(x, c, v)
+    for rows in _blocks(x, period):
+        h, rh = _r_states(x, w, v, rows, a, ra, period)
+        a, ra = _r_carry(x, w, v, rows, a, ra)
+        logits.append((h * u[rows]).sum(2))
+        change = (rh * u[rows]).sum(2)
+        changes.append(change if v.u is None else change + (h * v.u[rows]).sum(2))
+    return torch.cat(logits, 1), torch.cat(changes, 1)
 
 
 def r_pull(
@@ -224,39 +234,14 @@ def r_pull(
 
     These are R{∂/∂x} (n, I), as far as it goes through the activations, and those of w, c and u.
     """
-    parts = [
-        _r_pull(d[rows], None if rd is None else rd[rows], x[rows], w, c, u, part, period)
-        for rows, part in _r_chunks(x, w, v)
-    ]
-    rx, *sums = zip(*parts, strict=True)
-    rw, rc, ru = (torch.stack(chunks).sum(0) for chunks in sums)
-    return torch.cat(rx), rw, rc, ru
-
-
-def _r_logits(
-    x: Tensor, w: Tensor, c: Tensor, u: Tensor, v: Direction, period: int
-) -> tuple[Tensor, Tensor]:
-    z, rz = [], []
-    a, ra = _first(x, c, v)
-    for rows in _blocks(x, period):
-        h, rh = _r_states(x, w, v, rows, a, ra, period)
-        a, ra = _r_carry(x, w, v, rows, a, ra)
-        z.append((h * u[rows]).sum(2))
-        change = (rh * u[rows]).sum(2)
-        rz.append(change if v.u is None else change + (h * v.u[rows]).sum(2))
-    return torch.cat(z, 1), torch.cat(rz, 1)
-
-
-def _r_pull(
-    d: Tensor,
-    rd: Tensor | None,
-    x: Tensor,
-    w: Tensor,
-    c: Tensor,
-    u: Tensor,
-    v: Direction,
-    period: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    if len(chunks := _r_chunks(x, w, v)) > 1:
+        parts = [
+            r_pull(d[rows], None if rd is None else rd[rows], x[rows], w, c, u, part, period)
+            for rows, part in chunks
+        ]
+        for_x, *sums = zip(*parts, strict=True)
+        for_w, for_c, for_u = (torch.stack(terms).sum(0) for terms in sums)
+        return torch.cat(for_x), for_w, for_c, for_u
     blocks = _blocks(x, period)
     starts = [_first(x, c, v)]
     for rows in blocks[:-1]:
@@ -284,8 +269,8 @@ def _r_pull(
             rw = rw + (later * v.x[:, rows].unsqueeze(2)).sum(0)
         products.append((rx, rw, r_at_u.sum(0)))
         s, rs = s + at_a.sum(1), rs + r_at_a.sum(1)
-    for_x, for_w, for_u = zip(*reversed(products), strict=True)
-    return torch.cat(for_x, 1), torch.cat(for_w), rs.sum(0), torch.cat(for_u)
+    of_x, of_w, of_u = zip(*reversed(products), strict=True)
+    return torch.cat(of_x, 1), torch.cat(of_w), rs.sum(0), torch.cat(of_u)
 
 
 def _first(x: Tensor, c: Tensor, v: Direction) -> tuple[Tensor, Tensor]:
@@ -326,9 +311,8 @@ def _before(rows: slice, period: int, like: Tensor) -> Tensor:
     return (variable.unsqueeze(1) > variable).to(like.dtype)
 
 
-def _r_chunks(x: Tensor, w: Tensor, v: Direction) -> Iterator[tuple[slice, Direction]]:
+def _r_chunks(x: Tensor, w: Tensor, v: Direction) -> list[tuple[slice, Direction]]:
     r"""Blocks of rows with their part of v: at least one, which may be empty."""
     size = max(R_NUMBERS // (BLOCK * w.shape[1]), 1)
-    for r in range(0, max(len(x), 1), size):
-        rows = slice(r, r + size)
-        yield rows, v if v.x is None else v._replace(x=v.x[rows])
+    chunks = [slice(r, r + size) for r in range(0, max(len(x), 1), size)]
+    return [(rows, v if v.x is None else v._replace(x=v.x[rows])) for rows in chunks]

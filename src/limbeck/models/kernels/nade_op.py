@@ -21,6 +21,7 @@ from limbeck.models.kernels.nade_blocks import Direction, r_logits, r_pull
 __all__ = ["log_prob", "logits", "prepare_tracing", "sample"]
 
 Some = Tensor | None
+Outputs = tuple[Tensor, ...] | Tensor
 WORTH_NATIVE = 2**16  # activations from which C++ kernels are worth a second of compilation
 
 
@@ -165,9 +166,7 @@ class _Logits(_Function):
         return torch.ops.limbeck.nade_logits.default(*inputs)
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
-    ) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         *tensors, _, ctx.period = inputs
         ctx.save_for_backward(*tensors, output[1])
         ctx.save_for_forward(*tensors)
@@ -195,9 +194,7 @@ class _Pull(_Function):
         return torch.ops.limbeck.nade_pull.default(*inputs)
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
-    ) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         *tensors, _, ctx.period, ctx.wants_x = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
@@ -229,9 +226,7 @@ class _RLogits(_Function):
         return torch.ops.limbeck.nade_r_logits.default(*inputs)
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
-    ) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         *tensors, ctx.period = inputs
         ctx.save_for_backward(*tensors)
 

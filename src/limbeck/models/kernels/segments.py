@@ -23,6 +23,7 @@ from limbeck.models.kernels import triton_kernels
 
 __all__ = ["formula", "logits", "prepare_tracing"]
 
+Outputs = tuple[Tensor, ...] | Tensor
 NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # activations at a time, to fit into caches
 
 
@@ -64,9 +65,7 @@ class _Logits(torch.autograd.Function):
         return torch.ops.limbeck.segments_logits.default(*inputs)
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
-    ) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         *tensors, _, ctx.run = inputs
         ctx.save_for_backward(*tensors)
 
@@ -88,9 +87,7 @@ class _Pull(torch.autograd.Function):
         return torch.ops.limbeck.segments_pull.default(*inputs)
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
-    ) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         pass
 
     @staticmethod
