@@ -17,7 +17,7 @@ from limbeck.arguments import whole
 from limbeck.distributions.base import random
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Inputs
-from limbeck.models.checks import dtype_name, floating
+from limbeck.models.checks import Device, Generator, dtype_name, floating
 from limbeck.storage import files
 from limbeck.supports import Binary, Discrete, Spins, States
 from limbeck.training.config import Training
@@ -51,8 +51,8 @@ class Autoregressive(nn.Module):
         order: Order,
         support: Discrete | None,
         dtype: torch.dtype | None,
-        device: torch.device | str | None,
-        generator: torch.Generator | None,
+        device: Device,
+        generator: Generator,
     ) -> None:
         super().__init__()
         self.inputs = whole("inputs", inputs)
@@ -129,16 +129,16 @@ class Autoregressive(nn.Module):
         z = self.logits(x)
         return z.softmax(-1) if self._states else z.sigmoid()
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator = None) -> Tensor:
         r"""Independent events (n, *shape), exactly from p."""
         return self.support.decode(self._events(self._draws(n, generator)[0]))
 
-    def sample_probabilities(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample_probabilities(self, n: int, generator: Generator = None) -> Tensor:
         r"""Conditionals at the events that `sample` draws with a generator in the same state."""
         return self._events(self._draws(n, generator)[1])
 
     @torch.no_grad()
-    def _draws(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    def _draws(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
         like = self._like()
         uniforms = random(torch.rand, (whole("n", n), self.inputs), like, generator)
         rows = max(1, NUMBERS.get(like.device.type, NUMBERS["cpu"]) // self._units)
@@ -176,11 +176,7 @@ class Autoregressive(nn.Module):
 
     @classmethod
     def from_spec(
-        cls,
-        spec: Mapping[str, Any],
-        *,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
+        cls, spec: Mapping[str, Any], *, device: Device = None, generator: Generator = None
     ) -> Self:
         r"""A model of the same shape, freshly initialised."""
         fields = dict(spec)
@@ -200,7 +196,7 @@ class Autoregressive(nn.Module):
         return Path(path)
 
     @classmethod
-    def load(cls, path: str | Path, device: torch.device | str | None = None) -> Self:
+    def load(cls, path: str | Path, device: Device = None) -> Self:
         r"""Read what `save` wrote."""
         tensors, about = files.read(Path(path), FORMAT)
         model = cls.from_spec(about.get("spec") or {}, device=device)
@@ -210,7 +206,7 @@ class Autoregressive(nn.Module):
     def extra_repr(self) -> str:
         return f"{self.inputs}, support={self.support!r}"
 
-    def _normal(self, generator: torch.Generator | None, scale: float, *shape: int) -> nn.Parameter:
+    def _normal(self, generator: Generator, scale: float, *shape: int) -> nn.Parameter:
         # on the generator's device: a CPU generator gives equal nets everywhere
         source = torch.device("cpu") if generator is None else generator.device
         drawn = torch.randn(*shape, generator=generator, dtype=self._dtype, device=source)
@@ -266,7 +262,7 @@ def choose(uniform: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
     return passed.clamp_max(p.shape[1] - 1).to(p.dtype), p  # rounded sums may stay below one
 
 
-def _permutation(inputs: int, order: Order, generator: torch.Generator | None) -> Tensor:
+def _permutation(inputs: int, order: Order, generator: Generator) -> Tensor:
     if order is None:
         return torch.arange(inputs)
     expected = f"None, 'random' or a permutation of 0 … {inputs - 1}"

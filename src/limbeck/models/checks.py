@@ -11,7 +11,12 @@ from torch import Tensor
 
 from limbeck.errors import ArgumentError
 
-__all__ = ["dtype_name", "flat", "floating", "is_count", "matrix", "spec_fields"]
+__all__ = [
+    "Device", "Generator", "dtype_name", "flat", "floating", "is_count", "matrix", "spec_fields",
+]  # fmt: skip
+
+Device = torch.device | str | None  # None is torch's default
+Generator = torch.Generator | None  # None is torch's global one
 
 
 def is_count(size: object) -> bool:

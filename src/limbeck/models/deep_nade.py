@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from limbeck.arguments import whole, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.autoregressive import Autoregressive, Order, choose
+from limbeck.models.checks import Device, Generator
 from limbeck.models.kernels import segments
 from limbeck.models.nade import NADE, Weights
 from limbeck.supports import Discrete
@@ -66,8 +67,8 @@ class DeepNADE(Autoregressive):
         order: Order = None,
         support: Discrete | None = None,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
+        device: Device = None,
+        generator: Generator = None,
     ) -> None:
         super().__init__(inputs, order, support, dtype, device, generator)
         self.hidden = whole("hidden", hidden)
@@ -99,7 +100,7 @@ class DeepNADE(Autoregressive):
         run: int | None = None,
         order: Order = None,
         samples: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
     ) -> Self:
         r"""One that starts at the weights of an RBM, centred at the means of its variables.
 
@@ -126,7 +127,7 @@ class DeepNADE(Autoregressive):
         depth: int = 2,
         run: int | None = None,
         samples: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
     ) -> Self:
         r"""One that starts at a NADE: at the same density, without samples to centre at.
 
@@ -219,7 +220,7 @@ class DeepNADE(Autoregressive):
         return 4 * self.hidden + self.width
 
 
-def _samples(rbm: Any, like: Tensor, generator: torch.Generator | None) -> Tensor:
+def _samples(rbm: Any, like: Tensor, generator: Generator) -> Tensor:
     r"""2,000 events of an RBM, by chains of 500 sweeps."""
     if generator is not None and generator.device != like.device:
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError
+from limbeck.models.checks import Generator
 from limbeck.samplers.gibbs import sweep
 from limbeck.samplers.slice import Slice
 from limbeck.supports import Discrete, Support
@@ -39,9 +40,7 @@ class Target(Protocol):
     def log_unnormalized(self, x: Tensor) -> Tensor:
         r"""log p̃(x), (n,), of a batch of events (n, *shape)."""
 
-    def advance(
-        self, x: Tensor, sweeps: int = 1, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def advance(self, x: Tensor, sweeps: int = 1, generator: Generator = None) -> Tensor:
         r"""Chains (n, *shape) after so many sweeps, which leave p invariant, as a new tensor."""
 
 
@@ -56,24 +55,19 @@ class Path(Protocol):
     support: Support
     log_z: float
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator = None) -> Tensor:
         r"""Independent events (n, *shape) of the density at β = 0."""
 
     def log_unnormalized(self, x: Tensor, beta: float) -> Tensor:
         r"""log p̃_β(x), (n,)."""
 
     def advance(
-        self,
-        x: Tensor,
-        beta: float,
-        generator: torch.Generator | None = None,
-        *,
-        reverse: bool = False,
+        self, x: Tensor, beta: float, generator: Generator = None, *, reverse: bool = False
     ) -> Tensor:
         r"""One sweep that leaves p_β invariant; `reverse` gives the time-reversed kernel."""
 
     def climb(
-        self, x: Tensor, before: float, after: float, generator: torch.Generator | None = None
+        self, x: Tensor, before: float, after: float, generator: Generator = None
     ) -> tuple[Tensor, Tensor]:
         r"""log p̃_after(x) − log p̃_before(x), (n,), and x advanced by a sweep under p_after."""
 
@@ -135,9 +129,7 @@ class Energy(nn.Module):
 
     forward = log_unnormalized
 
-    def advance(
-        self, x: Tensor, sweeps: int = 1, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def advance(self, x: Tensor, sweeps: int = 1, generator: Generator = None) -> Tensor:
         r"""Chains (n, *shape) after so many sweeps."""
         sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
         if self.sampler is not None:
@@ -145,7 +137,7 @@ class Energy(nn.Module):
         default = self.sites if isinstance(self.support, Discrete) else self._slices
         return default(x, sweeps, generator)
 
-    def _slices(self, x: Tensor, sweeps: int, generator: torch.Generator | None) -> Tensor:
+    def _slices(self, x: Tensor, sweeps: int, generator: Generator) -> Tensor:
         r"""Sweeps of slice sampling, one number after the other."""
         if generator is None:
             seed = int(torch.randint(2**62, ()))  # from torch's global one
@@ -163,7 +155,7 @@ class Energy(nn.Module):
         self,
         x: Tensor,
         sweeps: int = 1,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
         *,
         beta: float = 1.0,
         reverse: bool = False,
@@ -190,7 +182,7 @@ class Energy(nn.Module):
         self,
         x: Tensor,
         beta: float,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
         *,
         reverse: bool = False,
         known: Tensor | None = None,
@@ -201,13 +193,7 @@ class Energy(nn.Module):
         return self.advance_at(x, 1, generator, beta=beta, reverse=reverse)
 
     def advance_at(
-        self,
-        x: Tensor,
-        sweeps: int,
-        generator: torch.Generator | None,
-        *,
-        beta: float,
-        reverse: bool = False,
+        self, x: Tensor, sweeps: int, generator: Generator, *, beta: float, reverse: bool = False
     ) -> Tensor:
         r"""Sweeps of the user's `advance` with its argument `beta`, which it must have."""
         if self.sampler is None or not self.tempers:
@@ -243,7 +229,7 @@ class EnergyPath:
         self.support: Discrete = energy.support
         self.log_z = self.support.log_count
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator = None) -> Tensor:
         tensors = (*self.energy.parameters(), *self.energy.buffers())
         like = next((t for t in tensors if t.is_floating_point()), torch.empty(0))
         device = like.device if generator is None else generator.device
@@ -253,17 +239,12 @@ class EnergyPath:
         return _power(self.energy.log_unnormalized(x), beta)
 
     def advance(
-        self,
-        x: Tensor,
-        beta: float,
-        generator: torch.Generator | None = None,
-        *,
-        reverse: bool = False,
+        self, x: Tensor, beta: float, generator: Generator = None, *, reverse: bool = False
     ) -> Tensor:
         return self.energy.tempered(x, beta, generator, reverse=reverse)
 
     def climb(
-        self, x: Tensor, before: float, after: float, generator: torch.Generator | None = None
+        self, x: Tensor, before: float, after: float, generator: Generator = None
     ) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             log = self.energy.log_unnormalized(x)

@@ -30,18 +30,17 @@ Member: TypeAlias = nn.Module | Callable[[X], Tensor]
 
 
 class _Function(nn.Module):
-    r"""A bare callable, held among modules."""
+    r"""A callable as a module."""
 
     def __init__(self, function: Callable[[X], Tensor]) -> None:
         super().__init__()
-        self.function = function
+        self.function: Any = function
 
     def forward(self, x: X) -> Tensor:
         return self.function(x)
 
     def log_probabilities(self, x: X) -> Tensor:
-        function: Any = self.function
-        return function.log_probabilities(x)
+        return self.function.log_probabilities(x)
 
 
 class Ensemble(nn.Module):
@@ -69,14 +68,9 @@ class Ensemble(nn.Module):
     ) -> None:
         super().__init__()
         self._whole = isinstance(models, BatchedMLP)
-        if isinstance(models, BatchedMLP):
-            members: list[Any] = [models]
-            self.models: Any = models  # a BatchedMLP, or a ModuleList
-        else:
-            members = _checked(models)
-            self.models = nn.ModuleList(
-                model if isinstance(model, nn.Module) else _Function(model) for model in members
-            )
+        members: list[Any] = [models] if isinstance(models, BatchedMLP) else _checked(models)
+        modules = [m if isinstance(m, nn.Module) else _Function(m) for m in members]
+        self.models: Any = models if self._whole else nn.ModuleList(modules)
         self.kinds = _kinds(members, output_forms)
         # a member's log_probabilities are more exact than logs of its outputs
         self._has_logs = tuple(
@@ -280,13 +274,14 @@ def _output(model: Any, x: X, kind: str) -> Tensor:
 
 def _stack(outputs: Iterator[Tensor]) -> Tensor:
     ys = list(outputs)
-    if any(y.shape != ys[0].shape for y in ys):
-        shapes = ", ".join(str(tuple(y.shape)) for y in ys)
-        raise ArgumentError("models", f"outputs of shapes {shapes}", "equal shapes")
+    shapes = [tuple(y.shape) for y in ys]
+    if len(set(shapes)) > 1:
+        received = f"outputs of shapes {', '.join(map(str, shapes))}"
+        raise ArgumentError("models", received, "equal shapes")
     return torch.stack(ys, dim=1)  # (n, members, ...)
 
 
-_TYPES: dict[str, Any] = {"MLP": MLP, "BatchedMLP": BatchedMLP, "Ensemble": Ensemble}
+_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (MLP, BatchedMLP, Ensemble)}
 
 
 def _spec(model: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from limbeck.arguments import whole, whole_number
 from limbeck.distributions.base import random
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import dtype_name, is_count, matrix, spec_fields
+from limbeck.models.checks import Generator, dtype_name, is_count, matrix, spec_fields
 from limbeck.supports import Real
 
 __all__ = ["Flow", "zuko"]
@@ -47,7 +47,7 @@ class Flow(nn.Module):
         bins: int = 8,
         *,
         dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
     ) -> None:
         super().__init__()
         self.dim = whole("dim", dim)
@@ -92,7 +92,7 @@ class Flow(nn.Module):
     forward = log_prob
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator = None) -> Tensor:
         r"""Independent samples (n, D)."""
         n = whole_number("n", n, "a whole number from 0", least=0)
         z = random(torch.randn, (n, self.dim), self.shift, generator)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.autoregressive import Autoregressive, Order, choose
+from limbeck.models.checks import Device, Generator
 from limbeck.supports import Discrete
 
 __all__ = ["MADE"]
@@ -56,8 +57,8 @@ class MADE(Autoregressive):
         support: Discrete | None = None,
         skip: bool = True,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
+        device: Device = None,
+        generator: Generator = None,
     ) -> None:
         super().__init__(inputs, order, support, dtype, device, generator)
         expected = "whole numbers from 1, such as (1000, 1000)"

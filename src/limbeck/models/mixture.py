@@ -13,7 +13,7 @@ from limbeck.distributions import gaussians
 from limbeck.distributions.base import draw_classes, end_of, random, tail_of
 from limbeck.distributions.gaussians import KINDS, Moments
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import dtype_name, floating, matrix
+from limbeck.models.checks import Device, Generator, dtype_name, floating, matrix
 from limbeck.models.mixture_em import (
     EMResult,
     Samples,
@@ -62,8 +62,8 @@ class GaussianMixture(nn.Module):
         covariance: str = "full",
         *,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
+        device: Device = None,
+        generator: Generator = None,
     ) -> None:
         super().__init__()
         self.components = components = whole("components", components)
@@ -130,7 +130,7 @@ class GaussianMixture(nn.Module):
         return matrix(x, self.dim, argument, vectors=True)
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator = None) -> Tensor:
         r"""Independent events (n, D), exactly from p."""
         n = whole_number("n", n, "a whole number from 0", least=0)
         which = draw_classes(self.weights, (n,), generator)
@@ -201,9 +201,7 @@ class GaussianMixture(nn.Module):
         covariances = scale @ scale.mT if self.matrices else scale.square()
         return Moments(self.logits.double().softmax(0), means, covariances)
 
-    def start_from(
-        self, x: object, weight: object = None, generator: torch.Generator | None = None
-    ) -> Self:
+    def start_from(self, x: object, weight: object = None, generator: Generator = None) -> Self:
         r"""Start near samples x (n, D): spread centres by k-means++, and covariances around them.
 
         Arguments:
@@ -230,9 +228,7 @@ class GaussianMixture(nn.Module):
         }
 
     @classmethod
-    def from_spec(
-        cls, spec: Mapping[str, Any], *, device: torch.device | str | None = None
-    ) -> GaussianMixture:
+    def from_spec(cls, spec: Mapping[str, Any], *, device: Device = None) -> GaussianMixture:
         r"""A mixture of the same shape, freshly started."""
         try:
             fields = {name: spec[name] for name in ("components", "dim", "covariance")}

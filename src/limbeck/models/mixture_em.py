@@ -25,6 +25,7 @@ from limbeck.distributions.gaussians import (
     smallest_variances,
 )
 from limbeck.errors import ArgumentError
+from limbeck.models.checks import Generator
 from limbeck.progress import tracked
 
 if TYPE_CHECKING:
@@ -122,9 +123,7 @@ class Samples(NamedTuple):
         return moments._replace(means=moments.means - self.centre)
 
 
-def started(
-    samples: Samples, components: int, kind: str, generator: torch.Generator | None
-) -> Moments:
+def started(samples: Samples, components: int, kind: str, generator: Generator) -> Moments:
     r"""A mixture with centres by k-means++ and the covariances of the samples nearest to each.
 
     Covariances are shrunk to a common one, so that a centre of few samples is not collapsed.
@@ -144,7 +143,7 @@ def started(
     return maximised(expected_statistics(moments, matrices), moments, kind, least)
 
 
-def _spread(samples: Samples, components: int, generator: torch.Generator | None) -> Tensor:
+def _spread(samples: Samples, components: int, generator: Generator) -> Tensor:
     r"""For each sample, the number of the nearest of K different centres: k-means++."""
     x, weight, _, variance = samples
     scaled = x / variance.sqrt()
@@ -205,7 +204,7 @@ def fit_em(
     tolerance: float = 1e-8,
     floor: float = 1e-6,
     restarts: int = 10,
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
     progress: bool = True,
 ) -> EMResult:
     r"""Fit a mixture to samples, in place, by EM from several starts; the best is kept.

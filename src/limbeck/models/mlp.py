@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import dtype_name, flat, is_count, spec_fields
+from limbeck.models.checks import Device, Generator, dtype_name, flat, is_count, spec_fields
 from limbeck.outputs import FORMS, columns, log_probabilities
 
 __all__ = [
@@ -65,8 +65,8 @@ class Feedforward(nn.Module):
         bias: bool = True,
         output_form: str | None = None,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
+        device: Device = None,
+        generator: Generator = None,
         init: str = "he",
     ) -> None:
         super().__init__()
@@ -159,11 +159,7 @@ class Feedforward(nn.Module):
 
     @classmethod
     def from_spec(
-        cls,
-        spec: Mapping[str, Any],
-        *,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
+        cls, spec: Mapping[str, Any], *, device: Device = None, generator: Generator = None
     ) -> Self:
         r"""A net of the same shape, freshly initialised."""
         fields = spec_fields(cls, spec, *cls.fields)
@@ -184,11 +180,7 @@ def shapes(net: Feedforward) -> list[tuple[int, int, str]]:
 
 
 def initialise(
-    weight: Tensor,
-    bias: Tensor | None,
-    kind: str,
-    generator: torch.Generator | None,
-    init: str = "he",
+    weight: Tensor, bias: Tensor | None, kind: str, generator: Generator, init: str = "he"
 ) -> None:
     r"""Draw a layer's first weights (out, in) and biases (out,), as `MLP` says of `init`.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from limbeck.arguments import whole
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.models.autoregressive import Autoregressive, Order, choose
+from limbeck.models.checks import Device, Generator
 from limbeck.models.kernels import nade_op
 from limbeck.models.kernels.nade_blocks import Direction, Products, r_products
 from limbeck.storage.files import under
@@ -75,8 +76,8 @@ class NADE(Autoregressive):
         order: Order = None,
         support: Discrete | None = None,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
+        device: Device = None,
+        generator: Generator = None,
         centre: np.ndarray | Tensor | list[float] | None = None,
     ) -> None:
         super().__init__(inputs, order, support, dtype, device, generator)
@@ -94,7 +95,7 @@ class NADE(Autoregressive):
         rbm: Weights,
         hidden: int | None = None,
         order: Order = None,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
         centre: np.ndarray | Tensor | list[float] | str | None = "auto",
     ) -> Self:
         r"""A NADE that starts at the weights of an RBM: w = u = W, b = a and c = b + m W.

@@ -77,7 +77,7 @@ class Preprocessed(nn.Module):
         self.output_form = output_form or natural
         if self.output_form not in (*OUTPUT_FORMS, None):
             raise ArgumentError.unknown("output_form", self.output_form, OUTPUT_FORMS)
-        for name, value in _pair(network, shift, scale, "shift", "scale").items():
+        for name, value in _pair(network, shift, scale).items():
             self.register_buffer(name, value)
         self.set_outputs(out_shift, out_scale)
 
@@ -86,7 +86,7 @@ class Preprocessed(nn.Module):
 
         Only values can have units; of other outputs a shift of 0 and a scale of 1 are accepted.
         """
-        buffers = _pair(self.network, shift, scale, "out_shift", "out_scale")
+        buffers = _pair(self.network, shift, scale, "out_")
         added, factor = buffers.values()
         if added is not None and factor is not None:
             if not bool(added.any()) and bool((factor == 1).all()):
@@ -184,30 +184,26 @@ class Preprocessed(nn.Module):
 
 
 def _pair(
-    network: nn.Module,
-    shift: Numbers | None,
-    scale: Numbers | None,
-    shift_name: str,
-    scale_name: str,
+    network: nn.Module, shift: Numbers | None, scale: Numbers | None, prefix: str = ""
 ) -> dict[str, Tensor | None]:
     r"""Shift and scale of one shape by name, or both None; one of them may be left out."""
     like = next((p for p in network.parameters() if p.is_floating_point()), torch.empty(0))
-    pair: dict[str, Tensor | None] = {shift_name: None, scale_name: None}
-    for name, numbers in ((shift_name, shift), (scale_name, scale)):
-        if numbers is None:
-            continue
-        value = torch.as_tensor(numbers).detach().to(like.device, like.dtype, copy=True)
-        if not bool(value.isfinite().all()):
-            raise ArgumentError(name, "NaN or infinity", "finite numbers")
-        pair[name] = value
+    pair: dict[str, Tensor | None] = {}
+    for name, numbers in ((f"{prefix}shift", shift), (f"{prefix}scale", scale)):
+        pair[name] = None
+        if numbers is not None:
+            value = torch.as_tensor(numbers).detach().to(like.device, like.dtype, copy=True)
+            if not bool(value.isfinite().all()):
+                raise ArgumentError(name, "NaN or infinity", "finite numbers")
+            pair[name] = value
     one, two = pair.values()
     if one is None and two is not None:
-        pair[shift_name] = torch.zeros_like(two)
+        pair[f"{prefix}shift"] = torch.zeros_like(two)
     if two is None and one is not None:
-        pair[scale_name] = torch.ones_like(one)
+        pair[f"{prefix}scale"] = torch.ones_like(one)
     if one is not None and two is not None and one.shape != two.shape:
         received = f"shape {tuple(two.shape)} beside {tuple(one.shape)}"
-        raise ArgumentError(scale_name, received, f"the shape of {shift_name}")
+        raise ArgumentError(f"{prefix}scale", received, f"the shape of {prefix}shift")
     return pair
 
 

@@ -16,6 +16,7 @@ from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.models import rbm_files
+from limbeck.models.checks import Device, Generator
 from limbeck.models.kernels.bits import BitProducts, Bits
 from limbeck.progress import tracked
 from limbeck.supports import Binary
@@ -75,7 +76,7 @@ class RBM(nn.Module):
         b: Numbers,
         *,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
+        device: Device = None,
     ) -> None:
         super().__init__()
         if dtype is not None and dtype not in TYPES:
@@ -102,10 +103,10 @@ class RBM(nn.Module):
         visible: int,
         hidden: int,
         scale: float = 0.1,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
         *,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
+        device: Device = None,
     ) -> Self:
         r"""An RBM with normal weights and biases of standard deviation `scale`.
 
@@ -127,11 +128,7 @@ class RBM(nn.Module):
 
     @classmethod
     def load(
-        cls,
-        path: str | Path,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str | None = None,
+        cls, path: str | Path, *, dtype: torch.dtype = torch.float32, device: Device = None
     ) -> Self:
         r"""An RBM from a .npz, .safetensors or .mat file with W, a and b, or vishid, visbiases and
         hidbiases.
@@ -176,9 +173,7 @@ class RBM(nn.Module):
         return Statistics(x.T @ h / len(x), x.mean(0), h.mean(0))
 
     @torch.no_grad()
-    def advance(
-        self, x: Tensor, sweeps: int = 1, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def advance(self, x: Tensor, sweeps: int = 1, generator: Generator = None) -> Tensor:
         r"""Chains (n, I) after so many sweeps of block Gibbs, x → h → x, as a new tensor."""
         # nothing waits for a GPU, so that sweeps can be captured in a CUDA graph
         sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
@@ -196,7 +191,7 @@ class RBM(nn.Module):
             state = v
         return v.to(x.dtype)
 
-    def start(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def start(self, n: int, generator: Generator = None) -> Tensor:
         r"""Uniform bits (n, I) to start chains from."""
         n = whole_number("n", n, "a whole number from 0", least=0)
         return self.support.start(n, generator, self.W.device, self.W.dtype)
@@ -255,7 +250,7 @@ class RBMPath:
         self.log_z = rbm.hidden * math.log(2) + softplus(self.base.double()).sum().item()
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator = None) -> Tensor:
         n = whole_number("n", n, "a whole number from 0", least=0)
         return Bits(1, self.W.device, generator)(self.base.repeat(n, 1))
 
@@ -270,12 +265,7 @@ class RBMPath:
 
     @torch.no_grad()
     def advance(
-        self,
-        x: Tensor,
-        beta: float | Tensor,
-        generator: torch.Generator | None = None,
-        *,
-        reverse: bool = False,
+        self, x: Tensor, beta: float | Tensor, generator: Generator = None, *, reverse: bool = False
     ) -> Tensor:
         beta = _check_beta("beta", beta)
         scaled = torch.addmm(self.b, x.to(self.W.dtype), self.W).mul_(beta)
@@ -283,11 +273,7 @@ class RBMPath:
 
     @torch.no_grad()
     def climb(
-        self,
-        x: Tensor,
-        before: float | Tensor,
-        after: float | Tensor,
-        generator: torch.Generator | None = None,
+        self, x: Tensor, before: float | Tensor, after: float | Tensor, generator: Generator = None
     ) -> tuple[Tensor, Tensor]:
         before, after = _check_beta("before", before), _check_beta("after", after)
         bits = x.to(self.W.dtype)
@@ -303,9 +289,7 @@ class RBMPath:
             return torch.addcmul(self.base, self.difference, beta)
         return torch.add(self.base, self.difference, alpha=beta)
 
-    def _resample(
-        self, scaled: Tensor, beta: float | Tensor, generator: torch.Generator | None
-    ) -> Tensor:
+    def _resample(self, scaled: Tensor, beta: float | Tensor, generator: Generator) -> Tensor:
         r"""x from h from β(b + xW), which is overwritten."""
         bits = Bits(2, scaled.device, generator)
         h, biases = bits(scaled), self._visible_biases(beta)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file as load_safetensors
 from torch import Tensor
 
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
+from limbeck.models.checks import Device
 from limbeck.storage import files
 
 __all__ = ["from_arrays", "read", "write"]
@@ -50,7 +51,7 @@ def from_arrays(
     path: Path,
     arrays: Mapping[str, np.ndarray | Tensor],
     dtype: torch.dtype,
-    device: torch.device | str | None,
+    device: Device,
 ) -> Kind:
     r"""An RBM of a file's arrays; errors name the file."""
     flat = {**arrays, **{name: _vector(arrays[name]) for name in ("a", "b")}}

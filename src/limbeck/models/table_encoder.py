@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import spec_fields
+from limbeck.models.checks import Generator, spec_fields
 
 __all__ = ["Coded", "Numeric", "TableEncoder"]
 
@@ -63,7 +63,7 @@ class TableEncoder(nn.Module):
         categories: Sequence[tuple[str, int, bool]],
         embed: str | int = "auto",
         *,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
     ) -> None:
         super().__init__()
         self.numbers = sorted((Numeric(*n) for n in numbers), key=lambda n: n.mask is None)
@@ -130,9 +130,7 @@ class TableEncoder(nn.Module):
         }
 
     @classmethod
-    def from_spec(
-        cls, spec: Mapping[str, Any], *, generator: torch.Generator | None = None
-    ) -> TableEncoder:
+    def from_spec(cls, spec: Mapping[str, Any], *, generator: Generator = None) -> TableEncoder:
         r"""An encoder of the same shape, with embeddings freshly drawn."""
         fields = spec_fields(TableEncoder, spec, "numbers", "categories", "embed")
         return cls(**fields, generator=generator)
