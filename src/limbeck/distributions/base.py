@@ -341,17 +341,14 @@ class Mixture(Distribution, _Parts):
 
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         size, whole = as_shape(shape), self.expand(self.batch_shape)
-        which = draw_classes(class_probabilities(whole.weights, whole.logits), size, generator)
+        component = draw_classes(class_probabilities(whole.weights, whole.logits), size, generator)
 
         def chosen(value: Tensor, dims: int) -> Tensor:
-            index = which.reshape(*which.shape, *[1] * (dims + 1))
+            index = component.reshape(*component.shape, *[1] * (dims + 1))
             value = value.reshape(*[1] * len(size), *value.shape)
             return value.take_along_dim(index, -1 - dims).squeeze(-1 - dims)
 
         return mapped(whole.components, chosen).sample((), generator)
-
-    def cdf(self, y: Events) -> Tensor:
-        return self.tail(as_events(y, self.log_weights), False)
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
         tails = self.components.tail(y.unsqueeze(-1), upper)

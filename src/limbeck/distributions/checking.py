@@ -58,7 +58,7 @@ def check(
         shape = tuple(distribution.batch_shape)
     except RuntimeError:
         shapes = ", ".join(
-            f"{key} {_described(each)}" for key, each in distribution._asdict().items()
+            f"{key} {_described(value)}" for key, value in distribution._asdict().items()
         )
         received = f"a {name} of {shapes}, which do not fit each other"
         raise ArgumentError(argument, received, f"parameters of one shape {expected}") from None

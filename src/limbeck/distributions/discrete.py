@@ -78,9 +78,6 @@ class _Classes(Distribution, _Chances):
             return (after > mass).sum(-1).to(p.dtype)
         return (p.cumsum(-1)[..., :-1] < mass).sum(-1).to(p.dtype)
 
-    def cdf(self, y: Events) -> Tensor:
-        return self.tail(as_events(y, self.outputs), False)
-
 
 class Bernoulli(_Classes):
     r"""Outcomes 0 and 1, by `probs=`, the probability of 1, or `logits=`, its log odds.

@@ -95,17 +95,17 @@ class MADE(Autoregressive):
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         r"""Every unit is computed once, when all variables that it depends on are drawn."""
-        rows, each = len(uniforms), self._each
-        x = uniforms.new_zeros(rows, self.inputs * each)
-        layers = [x.new_zeros(rows, width) for width in self.hidden]  # activations
+        rows, width = len(uniforms), self._each  # inputs of a variable
+        x = uniforms.new_zeros(rows, self.inputs * width)
+        layers = [x.new_zeros(rows, units) for units in self.hidden]  # activations
         active = [torch.zeros_like(f) for f in layers]
-        ends = [self._reaches(width) for width in self.hidden]
+        ends = [self._reaches(units) for units in self.hidden]
         codes, probabilities = torch.empty_like(uniforms), []
         for i in range(self.inputs):
-            seen, span = i * each, slice(i * each, (i + 1) * each)
+            start, span = i * width, slice(i * width, (i + 1) * width)
             for layer, (f, end) in enumerate(zip(layers, ends, strict=True)):
                 new = slice(end[i - 1] if i else 0, end[i])
-                before = x[:, :seen] if layer == 0 else active[layer - 1][:, : ends[layer - 1][i]]
+                before = x[:, :start] if layer == 0 else active[layer - 1][:, : ends[layer - 1][i]]
                 weights = self.weights[layer][new, : before.shape[1]]
                 f[:, new] = F.linear(before, weights, self.biases[layer][new])
                 if self._residual(layer):
@@ -114,8 +114,8 @@ class MADE(Autoregressive):
             z = F.linear(active[-1][:, : ends[-1][i]], self.out[span, : ends[-1][i]])
             z += self.bias[span]
             if self.direct is not None:
-                z += F.linear(x[:, :seen], self.direct[span, :seen])
-            codes[:, i], p = choose(uniforms[:, i], z[:, 0] if each == 1 else z)
+                z += F.linear(x[:, :start], self.direct[span, :start])
+            codes[:, i], p = choose(uniforms[:, i], z[:, 0] if width == 1 else z)
             x[:, span] = self._inputs(codes[:, i : i + 1])
             probabilities.append(p)
         return codes, torch.stack(probabilities, 1)

@@ -133,11 +133,11 @@ class GaussianMixture(nn.Module):
     def sample(self, n: int, generator: Generator = None) -> Tensor:
         r"""Independent events (n, D), exactly from p."""
         n = whole_number("n", n, "a whole number from 0", least=0)
-        which = draw_classes(self.weights, (n,), generator)
+        chosen = draw_classes(self.weights, (n,), generator)
         z = random(torch.randn, (n, self.dim), self.means, generator)
-        scale = self.scale[which]
+        scale = self.scale[chosen]
         spread = (scale @ z.unsqueeze(-1)).squeeze(-1) if self.matrices else scale * z
-        return self.means[which] + spread
+        return self.means[chosen] + spread
 
     def cdf(self, x: Tensor) -> Tensor:
         r"""P(X ≤ x), (n,), of one variable."""

@@ -156,8 +156,8 @@ def _spread(samples: Samples, components: int, generator: Generator) -> Tensor:
             raise ArgumentError("x", f"{k} different samples", expected)
         uniform = random(torch.rand, (1,), x, generator)
         ends = chances.cumsum(0)
-        which = torch.searchsorted(ends, uniform * ends[-1], right=True).clamp_max(len(x) - 1)
-        new = (scaled - scaled[which]).square().sum(1)
+        centre = torch.searchsorted(ends, uniform * ends[-1], right=True).clamp_max(len(x) - 1)
+        new = (scaled - scaled[centre]).square().sum(1)
         closer = new < distance if k else torch.ones_like(nearest, dtype=torch.bool)
         distance, nearest = torch.where(closer, new, distance), nearest.where(~closer, k)
     return nearest

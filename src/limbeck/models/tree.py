@@ -88,7 +88,7 @@ class Trees(nn.Module):
         value = np.concatenate([tree.value[row] for tree, row in pairs]) * factor
         share = np.concatenate([tree.weight[row] / tree.weight[0] for tree, row in pairs])
         base = np.zeros(value.shape[1]) if base is None else np.asarray(base)
-        for name, values, kept_as in (
+        for name, values, buffer_dtype in (
             ("feature", np.concatenate(feature), torch.int32),
             ("threshold", np.concatenate(threshold), torch.float32),
             ("left", np.concatenate(children), torch.int32),
@@ -96,7 +96,7 @@ class Trees(nn.Module):
             ("roots", roots, torch.int32),
             ("base", base, dtype),
         ):
-            self.register_buffer(name, torch.tensor(values, dtype=kept_as))
+            self.register_buffer(name, torch.tensor(values, dtype=buffer_dtype))
         # a parameter, so that the module has a device and a type as others do
         self.value = nn.Parameter(torch.tensor(value, dtype=dtype), requires_grad=False)
 

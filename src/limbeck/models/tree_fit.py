@@ -32,7 +32,16 @@ def fit_tree(
 ) -> Trees:
     r"""One tree of least square error; its leaves hold the mean targets (n, K) of their rows.
 
-    X is (n, D), with NaN for missing values; several values in regression count equally.
+    Several values in regression count equally.
+
+    Arguments:
+        X: Inputs (n, D); NaN is a missing value.
+        targets: Probabilities (n, K), of classes or of separate labels, or values (n, K).
+        max_leaf_nodes: The largest number of leaves; None for no limit. Default: 64.
+        max_depth: The largest number of levels; None for no limit. Default: None.
+        min_samples_leaf: The smallest number of rows in a leaf. Default: 1.
+        seed: Decides between equally good splits. Default: 0.
+        task: "classification", "multilabel" or "regression". Default: "classification".
     """
     inputs, outputs = _checked(X, targets, task)
     options = _options(max_leaf_nodes, max_depth, min_samples_leaf)
@@ -64,6 +73,15 @@ def fit_boosted(
 
     Of classes and labels the sum is logits, residuals are the gradient t − p of the cross entropy,
     and each leaf takes a Newton step; of regression it is values, by square error.
+
+    Arguments:
+        X: Inputs, as of `fit_tree`, and so are `targets`, `max_depth` and `task`.
+        trees: The number of trees. Default: 50.
+        max_leaf_nodes: The largest number of leaves of a tree. Default: 8.
+        min_samples_leaf: The smallest number of rows in a leaf. Default: 5.
+        learning_rate: The part of each Newton step that is taken. Default: 0.3.
+        seed: Chooses the rows that a tree is fitted to, if there are more than 20,000. Default: 0.
+        progress: Whether to show a bar. Default: False.
     """
     inputs, outputs = _checked(X, targets, task)
     count = whole("trees", trees)

@@ -67,7 +67,7 @@ def pull(
                 torch.addmm(starts[k], x[rows, block], w[block], out=starts[k + 1])
             later = torch.zeros_like(starts[0])  # Σ ∂L/∂a over the blocks behind
             for k, block in reversed(list(enumerate(blocks))):
-                states = _states(x[rows, block], period, each=wants_x)
+                states = _states(x[rows, block], period, separate=wants_x)
                 h = torch.addmm(starts[k][states.row], states.before, w[block]).sigmoid_()
                 at_z = torch.zeros_like(states.before)
                 at_z.put_(states.place, d[rows, block])
@@ -114,11 +114,11 @@ def sample(
     return x, probabilities
 
 
-def _states(x: Tensor, period: int, each: bool = False) -> _States:
-    r"""The states of a block x (rows, B); `each`, and a GPU (which would wait), have B a row."""
+def _states(x: Tensor, period: int, separate: bool = False) -> _States:
+    r"""The states of a block x (rows, B); `separate`, and on a GPU, B in each row."""
     rows, inputs = x.shape
     starts = torch.ones(rows, inputs // period, dtype=torch.bool, device=x.device)
-    if x.device.type != "cpu" or each:
+    if x.device.type != "cpu" or separate:
         number = state = torch.arange(starts.numel(), device=x.device)
     else:
         starts[:, 1:] = x.ne(0).unflatten(1, (-1, period)).any(2)[:, :-1]
@@ -141,9 +141,9 @@ def _blocks(x: Tensor, period: int) -> list[slice]:
     return [slice(i, min(i + size, inputs)) for i in range(0, inputs, size)]
 
 
-def _chunks(x: Tensor, each: int) -> Iterator[slice]:
+def _chunks(x: Tensor, numbers: int) -> Iterator[slice]:
     r"""Blocks of rows, if each row needs so many numbers."""
-    rows = max(NUMBERS.get(x.device.type, NUMBERS["cpu"]) // each, 1)
+    rows = max(NUMBERS.get(x.device.type, NUMBERS["cpu"]) // numbers, 1)
     return (slice(r, r + rows) for r in range(0, len(x), rows))
 
 

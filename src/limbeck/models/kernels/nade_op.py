@@ -174,10 +174,10 @@ class _Logits(_Function):
 
     @staticmethod
     def backward(ctx: Any, d: Tensor, _: Any) -> tuple[Any, ...]:
-        wants_x, *wanted = ctx.needs_input_grad[:5]
+        wants_x, *needs = ctx.needs_input_grad[:5]
         gx, *gradients = _Pull.apply(d, *ctx.saved_tensors, ctx.period, wants_x)
-        needed = (grad if want else None for grad, want in zip(gradients, wanted, strict=True))
-        return gx if wants_x else None, *needed, None
+        rest = (grad if need else None for grad, need in zip(gradients, needs, strict=True))
+        return gx if wants_x else None, *rest, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:

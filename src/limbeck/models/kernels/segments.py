@@ -171,4 +171,4 @@ def _(
     d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int, wants_v: bool
 ) -> tuple[Tensor, ...]:
     gv = v.new_empty(v.shape) if wants_v else v.new_empty(0)
-    return gv, *(each.new_empty(each.shape) for each in (starts, w, u))
+    return gv, *(tensor.new_empty(tensor.shape) for tensor in (starts, w, u))
