@@ -211,7 +211,7 @@ class DeepNADE(Autoregressive):
         shape = f"width={self.width}, depth={self.depth}, run={self.run}"
         return f"{self.inputs}, {self.hidden}, {shape}, support={self.support!r}"
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         segments.prepare_tracing()
 

@@ -216,7 +216,7 @@ class NADE(Autoregressive):
         centred = "" if self.mean is None else ", centred"
         return f"{self.inputs}, {self.hidden}, support={self.support!r}{centred}"
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         nade_op.prepare_tracing()
 
@@ -249,7 +249,7 @@ class NADE(Autoregressive):
         if self.mean is None and "mean" in state:
             self.mean = torch.zeros_like(self.b.detach())
 
-    def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         self.make_room(under(prefix, state))
         super()._load_from_state_dict(state, prefix, *rest)
 
