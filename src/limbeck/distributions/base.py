@@ -14,25 +14,14 @@ from limbeck.arguments import number
 from limbeck.errors import LimbeckError
 
 __all__ = [
-    "ABSENT",
-    "Distribution",
-    "Mixture",
-    "Shape",
-    "as_events",
-    "as_shape",
-    "broadcast",
-    "class_log_probabilities",
-    "class_probabilities",
-    "draw_classes",
-    "end_of",
-    "given",
-    "mapped",
-    "random",
-    "readable",
-    "tail_of",
-    "tensors",
-    "with_tensors",
-]
+    "ABSENT", "Distribution", "Mixture", "Shape", "as_events", "as_shape", "broadcast",
+    "class_log_probabilities", "class_probabilities", "draw_classes", "end_of", "given", "mapped",
+    "random", "readable", "tail_of", "tensors", "with_tensors",
+]  # fmt: skip
+
+ABSENT: Any = ()  # a parameter that was not given
+Shape = int | tuple[int, ...]  # the number of samples of each distribution
+Events = Tensor | np.ndarray | float | Sequence[Any]  # as users write them
 
 
 def tail_of(level: float) -> float:
@@ -53,7 +42,7 @@ def end_of(
     high: Tensor,
     whole: bool = False,
 ) -> Tensor:
-    r"""An end of a central interval, by bisection."""
+    r"""An end of a central interval between low and high, by bisection."""
     low, high = torch.broadcast_tensors(low, high)
     for _ in range(100):  # enough for all digits of a float64 number
         middle = low + (high - low) / 2
@@ -62,47 +51,32 @@ def end_of(
         if not bool(between.any()):
             break
         beyond = tail(middle, upper)
-        passed = beyond <= mass if upper else beyond >= mass
-        low = torch.where(between & ~passed, middle, low)
-        high = torch.where(between & passed, middle, high)
+        past_end = beyond <= mass if upper else beyond >= mass
+        low = torch.where(between & ~past_end, middle, low)
+        high = torch.where(between & past_end, middle, high)
     return high
-
-
-# the value of a parameter that was not given
-ABSENT: Any = ()
-
-# how many samples of each distribution
-Shape = int | tuple[int, ...]
-
-# events as users write them
-Events = Tensor | np.ndarray | float | Sequence[Any]
 
 
 class Distribution:
     r"""A batch of distributions, as a plain named tuple of their parameters.
 
     So `torch.vmap`, `torch.func` and the compiler see through it. A parameter that was not given
-    is the empty tuple, in which they see nothing. Parameters are broadcast to one batch shape.
-
-    Attributes:
-        trailing: How many dimensions of each parameter belong to one distribution.
-        either: Parameters of which one is to be given.
-        form: The form, among `limbeck.outputs.FORMS`, of what a student of it gives.
+    is the empty tuple. Parameters are broadcast to one batch shape.
     """
 
     __slots__ = ()
-    trailing: ClassVar[tuple[int, ...]]
-    either: ClassVar[tuple[str, ...]] = ()
-    form: Any = "log_density"
+    trailing: ClassVar[tuple[int, ...]]  # dimensions of each parameter within one distribution
+    either: ClassVar[tuple[str, ...]] = ()  # parameters of which exactly one is given
+    form: Any = "log_density"  # the output form of its students, among `limbeck.outputs.FORMS`
 
     @property
     def event(self) -> int:
-        r"""How many dimensions an event has."""
+        r"""The number of dimensions of an event."""
         return 0
 
     @property
     def mean_dims(self) -> int:
-        r"""How many dimensions the mean has."""
+        r"""The number of dimensions of the mean."""
         return self.event
 
     @property
@@ -113,10 +87,10 @@ class Distribution:
     @property
     def batch_shape(self) -> torch.Size:
         r"""The shape of the batch, to which all parameters are broadcast."""
-        own: Any = self
+        parameters: Any = self
         shapes = [
             value.shape[: value.ndim - dims]
-            for value, dims in zip(own, self.trailing, strict=True)
+            for value, dims in zip(parameters, self.trailing, strict=True)
             if given(value)
         ]
         longer = [shape for shape in shapes if len(shape)] or shapes
@@ -139,15 +113,15 @@ class Distribution:
         raise NotImplementedError
 
     def log_prob(self, y: Events) -> Tensor:
-        r"""The log density, or log probability, at y; −∞ at what cannot be."""
+        r"""The log density, or log probability, at y; −∞ at impossible values."""
         raise NotImplementedError
 
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         r"""Independent events (*shape, ...).
 
         Arguments:
-            shape: How many of each distribution.
-            generator: The source of randomness; None is torch's global one.
+            shape: The number of samples of each distribution. Default: one, without a dimension.
+            generator: The source of randomness. Default: torch's global one.
         """
         raise NotImplementedError
 
@@ -186,21 +160,21 @@ def given(value: object) -> bool:
 
 
 def mapped(distribution: D, function: Callable[[Any, int], Any], more: int = 0) -> D:
-    r"""A function of each parameter and of how many of its dimensions belong to a distribution."""
-    own: Any = distribution
-    parameters = []
-    for value, dims in zip(own, own.trailing, strict=True):
+    r"""A function of each parameter and of the number of its dimensions within one distribution."""
+    before: Any = distribution
+    after = []
+    for value, dims in zip(before, before.trailing, strict=True):
         if isinstance(value, Distribution):
-            parameters.append(mapped(value, function, more + dims))
+            after.append(mapped(value, function, more + dims))
         else:
-            parameters.append(function(value, more + dims) if given(value) else ABSENT)
-    return type(own)(*parameters)
+            after.append(function(value, more + dims) if given(value) else ABSENT)
+    return type(before)(*after)
 
 
 def tensors(distribution: Distribution) -> Iterator[Any]:
     r"""All parameters that were given."""
-    own: Any = distribution
-    for value in own:
+    parameters: Any = distribution
+    for value in parameters:
         if isinstance(value, Distribution):
             yield from tensors(value)
         elif given(value):
@@ -209,9 +183,9 @@ def tensors(distribution: Distribution) -> Iterator[Any]:
 
 def with_tensors(distribution: D, like: Tensor | None = None) -> D:
     r"""The same with numbers, lists and arrays as tensors."""
-    held = list(tensors(distribution))
-    floating = [each for each in held if isinstance(each, Tensor) and each.is_floating_point()]
-    if len(floating) == len(held):
+    values = list(tensors(distribution))
+    floating = [v for v in values if isinstance(v, Tensor) and v.is_floating_point()]
+    if len(floating) == len(values):
         return distribution
     kind = next(iter(floating), torch.empty(0)) if like is None else like
 
@@ -226,13 +200,10 @@ def with_tensors(distribution: D, like: Tensor | None = None) -> D:
 def broadcast(distribution: D) -> D:
     r"""The same with all parameters as tensors of the whole batch shape.
 
-    What a function gives inside `torch.vmap` should be passed through it: loc (n,) and scale ()
-    of one draw would else become (S, n) and (S,), which do not fit each other.
+    Use it inside `torch.vmap`: loc (n,) and scale () would else become (S, n) and (S,).
     """
     whole = with_tensors(distribution)
-    if len(list(tensors(whole))) == 1:
-        return whole
-    return whole.expand(whole.batch_shape)
+    return whole if len(list(tensors(whole))) == 1 else whole.expand(whole.batch_shape)
 
 
 def as_events(y: Events, like: Tensor) -> Tensor:
@@ -257,10 +228,7 @@ def random(
 
 
 def readable(tensor: Tensor) -> bool:
-    r"""Whether to look at numbers is cheap and allowed.
-
-    That is so on the CPU, and neither where derivatives are taken nor under maps and compilers.
-    """
+    r"""Whether values can be read: on a CPU, without derivatives, maps and compilers."""
     return (
         not torch.compiler.is_compiling()
         and type(tensor) is Tensor
@@ -336,8 +304,8 @@ class Mixture(Distribution, _Parts):
 
     @property
     def _shape(self) -> torch.Size:
-        own = self.logits if given(self.logits) else self.weights
-        return torch.broadcast_shapes(own.shape, self.components.batch_shape)
+        weights = self.logits if given(self.logits) else self.weights
+        return torch.broadcast_shapes(weights.shape, self.components.batch_shape)
 
     def expand(self, shape: tuple[int, ...]) -> Mixture:
         whole = (*shape, self._shape[-1])
@@ -368,27 +336,23 @@ class Mixture(Distribution, _Parts):
 
     def log_prob(self, y: Events) -> Tensor:
         logs = self.log_weights
-        of_each = self.components.log_prob(as_events(y, logs).unsqueeze(-1 - self.event))
-        return (logs + of_each).logsumexp(-1)
+        densities = self.components.log_prob(as_events(y, logs).unsqueeze(-1 - self.event))
+        return (logs + densities).logsumexp(-1)
 
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         size, whole = as_shape(shape), self.expand(self.batch_shape)
-        p = class_probabilities(whole.weights, whole.logits)
-        which = draw_classes(p, size, generator)
+        component = draw_classes(class_probabilities(whole.weights, whole.logits), size, generator)
 
         def chosen(value: Tensor, dims: int) -> Tensor:
-            index = which.reshape(*which.shape, *[1] * (dims + 1))
+            index = component.reshape(*component.shape, *[1] * (dims + 1))
             value = value.reshape(*[1] * len(size), *value.shape)
             return value.take_along_dim(index, -1 - dims).squeeze(-1 - dims)
 
         return mapped(whole.components, chosen).sample((), generator)
 
-    def cdf(self, y: Events) -> Tensor:
-        return self.tail(as_events(y, self.log_weights), False)
-
     def tail(self, y: Tensor, upper: bool) -> Tensor:
-        of_each = self.components.tail(y.unsqueeze(-1), upper)
-        return (class_probabilities(self.weights, self.logits) * of_each).sum(-1)
+        tails = self.components.tail(y.unsqueeze(-1), upper)
+        return (class_probabilities(self.weights, self.logits) * tails).sum(-1)
 
     def end(self, mass: float, upper: bool) -> Tensor:
         ends = self.components.end(mass, upper).expand(self._shape)
@@ -397,7 +361,7 @@ class Mixture(Distribution, _Parts):
 
     def mixed(self, log_weights: Tensor) -> Distribution:
         inner = self.components.mixed(self.log_weights)
-        if not isinstance(inner, Mixture):  # a mixture of classes has classes itself
+        if not isinstance(inner, Mixture):  # a mixture of classes is one of the same kind
             return inner.mixed(log_weights)
         whole = self.expand(self.batch_shape)
         logits = (whole.log_weights + log_weights.unsqueeze(-1)).flatten(-2)

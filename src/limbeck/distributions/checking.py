@@ -33,7 +33,7 @@ def as_distribution(value: object, argument: str = "predict", like: Tensor | Non
 
 
 def _refuse_incomplete(value: Any, argument: str) -> None:
-    names = [name for name, each in value._asdict().items() if given(each)]
+    names = [name for name, parameter in value._asdict().items() if given(parameter)]
     always = [name for name in value._fields if name not in value.either]
     chosen = [name for name in value.either if name in names]
     if not set(always) <= set(names) or (value.either and len(chosen) != 1):
@@ -48,25 +48,27 @@ def _refuse_incomplete(value: Any, argument: str) -> None:
 
 
 def check(
-    distribution: object, n: int | None, argument: str = "predict", like: Tensor | None = None
+    value: object, n: int | None, argument: str = "predict", like: Tensor | None = None
 ) -> Any:
-    r"""A distribution as it should be for n inputs, with tensors for parameters; or an error."""
-    found = as_distribution(distribution, argument, like)
-    name = type(found).__name__
+    r"""A distribution for n inputs, with tensors for parameters; anything else is refused."""
+    distribution = as_distribution(value, argument, like)
+    name = type(distribution).__name__
     expected = "()" if n is None else f"({n},)"
     try:
-        shape = tuple(found.batch_shape)
+        shape = tuple(distribution.batch_shape)
     except RuntimeError:
-        shapes = ", ".join(f"{key} {_described(each)}" for key, each in found._asdict().items())
+        shapes = ", ".join(
+            f"{key} {_described(value)}" for key, value in distribution._asdict().items()
+        )
         received = f"a {name} of {shapes}, which do not fit each other"
         raise ArgumentError(argument, received, f"parameters of one shape {expected}") from None
     if shape[:1] != (() if n is None else (n,)) or len(shape) > (2 if n is not None else 0):
         whose = "of no inputs" if n is None else f"for {n} inputs"
         received = f"a {name} of the batch shape {shape} {whose}"
         raise ArgumentError(argument, received, f"the shape {expected}")
-    _check_shapes(found, shape, argument)
-    _check_values(found, argument)
-    return found
+    _check_shapes(distribution, shape, argument)
+    _check_values(distribution, argument)
+    return distribution
 
 
 def _described(value: Distribution | Tensor) -> str:
@@ -75,34 +77,33 @@ def _described(value: Distribution | Tensor) -> str:
     return str(tuple(value.shape)) if given(value) else "not given"
 
 
-def _check_shapes(found: Any, shape: tuple[int, ...], argument: str) -> None:
+def _check_shapes(distribution: Any, shape: tuple[int, ...], argument: str) -> None:
     r"""Refuse (n, 1) beside (n,), which would make n² distributions."""
-    own = []
-    for value, dims in zip(found, found.trailing, strict=True):
+    shapes = []
+    for value, dims in zip(distribution, distribution.trailing, strict=True):
         if isinstance(value, Distribution):
-            own.append(tuple(value.batch_shape)[:-1])
+            shapes.append(tuple(value.batch_shape)[:-1])
         elif given(value):
-            own.append(tuple(value.shape[: value.ndim - dims]))
-    if shape not in own:
-        received = f"parameters of the shapes {' and '.join(map(str, own))}"
+            shapes.append(tuple(value.shape[: value.ndim - dims]))
+    if shape not in shapes:
+        received = f"parameters of the shapes {' and '.join(map(str, shapes))}"
         raise ArgumentError(argument, received, "parameters of one shape")
 
 
-def _check_values(found: Any, argument: str) -> None:
-    for name, value in found._asdict().items():
+def _check_values(distribution: Any, argument: str) -> None:
+    for name, value in distribution._asdict().items():
         if isinstance(value, Distribution):
             _check_values(value, argument)
-        elif given(value):
-            fault = _fault(name, value, isinstance(found, Bernoulli))
-            if fault:
-                received = f"{name} of a {type(found).__name__} {fault[0]}"
-                raise ArgumentError(argument, received, fault[1])
+        elif given(value) and (fault := _fault(name, value, isinstance(distribution, Bernoulli))):
+            received = f"{name} of a {type(distribution).__name__} {fault[0]}"
+            raise ArgumentError(argument, received, fault[1])
 
 
 def _fault(name: str, value: Tensor, alone: bool) -> tuple[str, str] | None:
     r"""What is wrong with the values of a parameter, and what would be right."""
-    absent = name == "logits" and not alone  # a class may be impossible
-    finite = value.isfinite() | (value == -torch.inf) if absent else value.isfinite()
+    finite = value.isfinite()
+    if name == "logits" and not alone:  # a class may be impossible
+        finite |= value == -torch.inf
     if not bool(finite.all()):
         return f"with {int((~finite).sum())} that are NaN or infinite", "finite numbers"
     if not value.numel():

@@ -23,7 +23,7 @@ from limbeck.distributions.base import (
     given,
     random,
     readable,
-)
+)  # fmt: skip
 
 __all__ = ["Bernoulli", "Categorical", "Poisson", "log_means"]
 
@@ -34,7 +34,7 @@ class _Chances(NamedTuple):
 
 
 class _Classes(Distribution, _Chances):
-    r"""What outcomes with probabilities of their own share."""
+    r"""What Bernoulli and Categorical share."""
 
     __slots__ = ()
     either = ("probs", "logits")
@@ -50,7 +50,7 @@ class _Classes(Distribution, _Chances):
 
     @property
     def outputs(self) -> Tensor:
-        r"""What a model of this form would give."""
+        r"""Logits or probabilities, whichever were given."""
         return self.logits if given(self.logits) else self.probs
 
     @property
@@ -77,9 +77,6 @@ class _Classes(Distribution, _Chances):
             after = p.flip(-1).cumsum(-1).flip(-1)[..., 1:]  # P(Y > k), but for the last class
             return (after > mass).sum(-1).to(p.dtype)
         return (p.cumsum(-1)[..., :-1] < mass).sum(-1).to(p.dtype)
-
-    def cdf(self, y: Events) -> Tensor:
-        return self.tail(as_events(y, self.outputs), False)
 
 
 class Bernoulli(_Classes):
@@ -227,9 +224,8 @@ class Poisson(Distribution, _Rates):
 def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> Tensor:
     r"""log Σ_k w_k σ(z_k) and log Σ_k w_k σ(−z_k) of logits z over a dimension, (2, ...).
 
-    σ(z) = eˢ e^(z − s) σ(−z) for any s. With s = max z, where that is below 0, the last two factors
-    are of order one for the largest z, and nothing underflows. This is quicker by far than log σ
-    and `logsumexp`. Terms that do not count do not become denormal numbers, which are slow.
+    σ(z) = eˢ e^(z − s) σ(−z) for any s; with s = max z, where that is below 0, nothing underflows.
+    This is much faster than log σ and `logsumexp`; small terms never become slow denormal numbers.
     """
     z = torch.stack([logits, -logits])
     dim = dim if dim < 0 else dim + 1
@@ -245,11 +241,9 @@ def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> T
 
 
 def log_odds(logits: Tensor, weights: Tensor) -> Tensor:
-    r"""The log odds of Σ_k w_k σ(z_k), of logits (..., K), mostly without the shift of `log_means`.
+    r"""The log odds of Σ_k w_k σ(z_k), of logits (..., K), four times as fast as `log_means`.
 
-    This is four times as fast. It looks at values, and has no derivatives. Probabilities are at
-    least the smallest normal number; where a mean is so small that this matters, `log_means` is
-    used.
+    It reads values and has no derivatives. Very small means are left to `log_means`.
     """
     far, least = -math.log(torch.finfo(logits.dtype).tiny) - 1, visible_mean(logits.dtype)
     odds = logits.clamp(-far, far).exp_()
@@ -258,13 +252,13 @@ def log_odds(logits: Tensor, weights: Tensor) -> Tensor:
     lower = torch.minimum(one, zero)
     odds = one.div_(zero).log_()
     if odds.numel() and lower.min().item() < least:
-        lost = lower < least
-        high, low = log_means(logits[lost], weights)
-        odds[lost] = high - low
+        small = lower < least
+        high, low = log_means(logits[small], weights)
+        odds[small] = high - low
     return odds
 
 
 def visible_mean(dtype: torch.dtype) -> float:
-    r"""Means beside which probabilities about as small as `tiny` make no difference."""
+    r"""The least mean to which probabilities as small as `tiny` make no difference."""
     kind = torch.finfo(dtype)
     return 3 * kind.tiny / kind.eps

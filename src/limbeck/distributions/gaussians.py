@@ -21,30 +21,16 @@ from limbeck.distributions.base import (
     as_events,
     as_shape,
     random,
-)
+)  # fmt: skip
 
 __all__ = [
-    "KINDS",
-    "Moments",
-    "MultivariateNormal",
-    "Normal",
-    "Statistics",
-    "expectations",
-    "expected_statistics",
-    "factor",
-    "has_matrices",
-    "least_variances",
-    "log_joint",
-    "log_normal",
-    "maximised",
-    "smallest_variances",
-]
+    "KINDS", "Moments", "MultivariateNormal", "Normal", "Statistics", "expectations",
+    "expected_statistics", "factor", "has_matrices", "least_variances", "log_joint", "log_normal",
+    "maximised", "smallest_variances",
+]  # fmt: skip
 
-# what the covariance of a component may be
-KINDS = ("full", "diagonal", "spherical")
-
-# the weight below which a component has no statistics to speak of
-TINY = 1e-30
+KINDS = ("full", "diagonal", "spherical")  # of covariances
+TINY = 1e-30  # the weight up to which a component has no statistics
 
 
 class Moments(NamedTuple):
@@ -69,12 +55,9 @@ def has_matrices(kind: str, dim: int) -> bool:
 
 
 def log_normal(differences: Tensor, scale: Tensor, matrices: bool) -> Tensor:
-    r"""Log densities (..., n) of Gaussians.
+    r"""Log densities (..., n) of Gaussians at differences x − m (..., D, n).
 
-    Arguments:
-        differences: What x and the mean differ by, (..., D, n).
-        scale: Lower triangular factors of the covariances (..., D, D), or deviations (..., D).
-        matrices: Which of the two.
+    The scale is triangular factors of the covariances (..., D, D), or deviations (..., D).
     """
     if matrices:
         z = torch.linalg.solve_triangular(scale, differences, upper=False)
@@ -95,7 +78,7 @@ def log_joint(
 
 def factor(covariances: Tensor, matrices: bool) -> Tensor:
     r"""Scales of covariances: lower triangular factors, or deviations."""
-    # without a look at whether it worked, which a GPU would wait for: a failure gives NaN losses
+    # unchecked, since a GPU would have to wait: a failure gives NaN losses
     return torch.linalg.cholesky_ex(covariances)[0] if matrices else covariances.sqrt()
 
 
@@ -117,26 +100,17 @@ def expectations(
 def expected_statistics(moments: Moments, matrices: bool) -> Statistics:
     r"""The statistics of one event on average: their M step gives the moments back."""
     weights, means, covariances = moments
-    if matrices:
-        squares = covariances + means.unsqueeze(-1) * means.unsqueeze(-2)
-        return Statistics(
-            weights, weights.unsqueeze(-1) * means, weights[..., None, None] * squares
-        )
-    squares = covariances + means.square()
-    return Statistics(weights, weights.unsqueeze(-1) * means, weights.unsqueeze(-1) * squares)
+    products = means.unsqueeze(-1) * means.unsqueeze(-2) if matrices else means.square()
+    columns = weights.unsqueeze(-1)
+    share = columns.unsqueeze(-1) if matrices else columns
+    return Statistics(weights, columns * means, share * (covariances + products))
 
 
 def maximised(statistics: Statistics, before: Moments, kind: str, least: Tensor) -> Moments:
     r"""The M step: the moments of greatest expected likelihood, with variances from `least` on.
 
-    A component without any weight keeps its mean and covariance.
-
-    Arguments:
-        statistics: Sums over any number of events.
-        before: The present moments.
-        kind: One of `KINDS`.
-        least: The least variance along each variable, (D,). Of a full covariance S the
-            eigenvalues of L^-½ S L^-½ are kept from falling below 1, where L = diag(least).
+    A component without weight keeps its moments `before`. Of a full covariance S the eigenvalues
+    of L^-½ S L^-½ are at least 1, where L = diag(least).
     """
     counts = statistics.counts
     share = counts.clamp_min(TINY).unsqueeze(-1)
@@ -152,18 +126,14 @@ def maximised(statistics: Statistics, before: Moments, kind: str, least: Tensor)
     known = counts > TINY
     total = counts.sum(-1, keepdim=True)
     weights = torch.where(total > TINY, counts / total.clamp_min(TINY), before.weights)
-    kept = known.reshape(*known.shape, *[1] * (covariances.ndim - known.ndim))
-    return Moments(
-        weights,
-        torch.where(known.unsqueeze(-1), means, before.means),
-        torch.where(kept, covariances, before.covariances),
-    )
+    means = torch.where(known.unsqueeze(-1), means, before.means)
+    known = known.reshape(*known.shape, *[1] * (covariances.ndim - known.ndim))
+    return Moments(weights, means, torch.where(known, covariances, before.covariances))
 
 
 def least_variances(variance: Tensor, floor: float, kind: str) -> Tensor:
     r"""The least variances (D,) of components: a part of the variances (D,) of all events."""
-    common = variance.mean().expand_as(variance)
-    return floor * (common if kind == "spherical" else variance)
+    return floor * (variance.mean().expand_as(variance) if kind == "spherical" else variance)
 
 
 def smallest_variances(covariances: Tensor, least: Tensor, matrices: bool) -> Tensor:

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from limbeck import losses
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole
+from limbeck.distributions.base import random
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Inputs
+from limbeck.models.checks import Device, Generator, dtype_name, floating
 from limbeck.storage import files
 from limbeck.supports import Binary, Discrete, Spins, States
 from limbeck.training.config import Training
@@ -24,31 +26,19 @@ from limbeck.training.result import FORMAT, Result
 
 __all__ = ["Autoregressive", "Order", "choose", "floating"]
 
-# none as they come, "random", or a permutation of the variables' numbers
-Order = Sequence[int] | Tensor | str | None
+Order = Sequence[int] | Tensor | str | None  # a permutation of the variables, "random" or None
 
 SUPPORTS: dict[str, type[Discrete]] = {"Binary": Binary, "Spins": Spins, "States": States}
 
-# hidden units of all rows together while sampling
-NUMBERS = {"cpu": 2**20, "cuda": 2**26}
+NUMBERS = {"cpu": 2**20, "cuda": 2**26}  # hidden units of all rows together while sampling
 
 
 class Autoregressive(nn.Module):
     r"""p(x) = Π_i p(x_i | x_<i) over discrete events, each conditional from a network's logits.
 
-    Inside, events are codes 0 … q−1, (n, I), in the order of conditioning. Subclasses give
-    `_logits` and `_draw`, both in this order, and the names of their further settings.
-
-    Arguments:
-        inputs: The number of variables I.
-        order: Their order.
-        support: What x may be; None for zeros and ones.
-        dtype: The parameters' type, float32 or float64.
-        device: The parameters' device.
-        generator: Draws parameters and a random order; None is torch's global one.
-
-    Attributes:
-        order: The number of the variable at each position, (I,).
+    Inside, events are codes 0 … q−1, (n, I), in the order of conditioning; `order` (I,) has the
+    variable at each position. Subclasses give `_logits` and `_draw`, both in this order, and the
+    names of their further settings.
     """
 
     output_form = "log_density"
@@ -61,11 +51,11 @@ class Autoregressive(nn.Module):
         order: Order,
         support: Discrete | None,
         dtype: torch.dtype | None,
-        device: torch.device | str | None,
-        generator: torch.Generator | None,
+        device: Device,
+        generator: Generator,
     ) -> None:
         super().__init__()
-        self.inputs = whole_number("inputs", inputs, "a whole number from 1", least=1)
+        self.inputs = whole("inputs", inputs)
         self.support = Binary(self.inputs) if support is None else support
         if type(self.support) not in SUPPORTS.values() or self.support.size != self.inputs:
             expected = f"Binary, Spins or States of {self.inputs:,} variables"
@@ -81,7 +71,7 @@ class Autoregressive(nn.Module):
         raise NotImplementedError
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Codes (n, I) that uniform numbers (n, I) lead to, and the probabilities met."""
+        r"""Codes (n, I) drawn by uniform numbers (n, I), and their conditional probabilities."""
         raise NotImplementedError
 
     @property
@@ -94,8 +84,8 @@ class Autoregressive(nn.Module):
 
         Arguments:
             x: Events of the support.
-            check: Whether to refuse values outside the support; without, they are put into the
-                formula, as if x were continuous. Compiled code never checks. Default: True.
+            check: Whether to refuse values outside the support; otherwise the formula is used as
+                if x were continuous. Compiled code never checks. Default: True.
         """
         codes = self._codes(x, check)
         return self._log_likelihood(self._logits(codes), self._features(codes))
@@ -105,16 +95,15 @@ class Autoregressive(nn.Module):
         return self.log_prob(x)
 
     def expected_log_prob(self, x: Tensor, expected: Tensor) -> Tensor:
-        r"""Σ_i E log p(x_i | x_<i), (n,), where each x_i is drawn anew with given probabilities.
+        r"""Σ_i E log p(x_i | x_<i), (n,), where x_i has the expected probabilities.
 
-        If x comes with something h that makes its variables independent, as the hidden units of
-        an RBM do, then at expected = P(x_i = 1 | h) this has the mean of `log_prob`, and less
-        variance: the noise of x_i given h is averaged out.
+        If the variables are independent given h, as given an RBM's hidden units, then at expected
+        = P(x_i = 1 | h) this has the mean of `log_prob` and less variance.
 
         Arguments:
-            x: Events (n, *shape), whose variables are conditioned on.
+            x: Events (n, *shape) to condition on.
             expected: The probabilities of the larger of two states, of x's shape; of q states,
-                those of each, (n, *shape, q).
+                of each, (n, *shape, q).
         """
         if expected.shape != (*x.shape, *self._states):
             shape = f"shape {(*x.shape, *self._states)}"
@@ -140,25 +129,20 @@ class Autoregressive(nn.Module):
         z = self.logits(x)
         return z.softmax(-1) if self._states else z.sigmoid()
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator = None) -> Tensor:
         r"""Independent events (n, *shape), exactly from p."""
         return self.support.decode(self._events(self._draws(n, generator)[0]))
 
-    def sample_probabilities(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        r"""The conditional probabilities met in drawing n events, as of `conditionals`.
-
-        They belong to the events that `sample` gives for a generator in the same state.
-        """
+    def sample_probabilities(self, n: int, generator: Generator = None) -> Tensor:
+        r"""Conditionals at the events that `sample` draws with a generator in the same state."""
         return self._events(self._draws(n, generator)[1])
 
     @torch.no_grad()
-    def _draws(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        count, like = whole_number("n", n, "a whole number from 1", least=1), self._like()
-        source = like.device if generator is None else generator.device
-        shape = (count, self.inputs)
-        uniforms = torch.rand(shape, generator=generator, device=source, dtype=like.dtype)
-        rows = NUMBERS.get(like.device.type, NUMBERS["cpu"]) // self._units
-        parts = [self._draw(some) for some in uniforms.to(like.device).split(max(1, rows))]
+    def _draws(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        like = self._like()
+        uniforms = random(torch.rand, (whole("n", n), self.inputs), like, generator)
+        rows = max(1, NUMBERS.get(like.device.type, NUMBERS["cpu"]) // self._units)
+        parts = [self._draw(block) for block in uniforms.split(rows)]
         codes, probabilities = zip(*parts, strict=True)
         return torch.cat(codes), torch.cat(probabilities)
 
@@ -179,24 +163,20 @@ class Autoregressive(nn.Module):
         return train(None, self, data, losses.kl(), training)
 
     def spec(self) -> dict[str, Any]:
-        r"""Everything but the weights, as JSON can hold it."""
+        r"""All but the weights, for JSON."""
         natural = torch.equal(self.order.cpu(), torch.arange(self.inputs))
         return {
             "type": type(self).__name__,
             "inputs": self.inputs,
             "order": None if natural else self.order.tolist(),
             "support": [type(self.support).__name__, self.support.count, *self.support.shape],
-            "dtype": str(self._like().dtype).removeprefix("torch."),
+            "dtype": dtype_name(self._like()),
             **{name: getattr(self, name) for name in self.settings},
         }
 
     @classmethod
     def from_spec(
-        cls,
-        spec: Mapping[str, Any],
-        *,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
+        cls, spec: Mapping[str, Any], *, device: Device = None, generator: Generator = None
     ) -> Self:
         r"""A model of the same shape, freshly initialised."""
         fields = dict(spec)
@@ -216,7 +196,7 @@ class Autoregressive(nn.Module):
         return Path(path)
 
     @classmethod
-    def load(cls, path: str | Path, device: torch.device | str | None = None) -> Self:
+    def load(cls, path: str | Path, device: Device = None) -> Self:
         r"""Read what `save` wrote."""
         tensors, about = files.read(Path(path), FORMAT)
         model = cls.from_spec(about.get("spec") or {}, device=device)
@@ -226,8 +206,8 @@ class Autoregressive(nn.Module):
     def extra_repr(self) -> str:
         return f"{self.inputs}, support={self.support!r}"
 
-    def _normal(self, generator: torch.Generator | None, scale: float, *shape: int) -> nn.Parameter:
-        # drawn on the generator's device, so that a CPU generator gives equal nets everywhere
+    def _normal(self, generator: Generator, scale: float, *shape: int) -> nn.Parameter:
+        # on the generator's device: a CPU generator gives equal nets everywhere
         source = torch.device("cpu") if generator is None else generator.device
         drawn = torch.randn(*shape, generator=generator, dtype=self._dtype, device=source)
         return nn.Parameter((scale * drawn).to(self.order.device))
@@ -240,11 +220,11 @@ class Autoregressive(nn.Module):
         return next(self.parameters())
 
     def _codes(self, x: Tensor, check: bool) -> Tensor:
-        r"""Events as codes (n, I) in order; `check` looks at their values, where possible."""
+        r"""Events as codes (n, I) in order; `check` reads their values, where possible."""
         codes = self.support.encode(self._flat(x))
         capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
         if check and not torch.compiler.is_compiling() and not capturing:
-            with contextlib.suppress(RuntimeError):  # under vmap there are no values to look at
+            with contextlib.suppress(RuntimeError):  # under vmap there are no values
                 if self.support.count > 2 or not torch.equal(codes * codes, codes):
                     self.support.check(x)
         return codes
@@ -253,8 +233,8 @@ class Autoregressive(nn.Module):
         r"""Codes of two states as they are, of q states one number for each state, (…, q)."""
         if not self._states:
             return codes
-        every = torch.arange(self.support.count, dtype=codes.dtype, device=codes.device)
-        return (codes.unsqueeze(-1) == every).to(codes.dtype)
+        states = torch.arange(self.support.count, dtype=codes.dtype, device=codes.device)
+        return (codes.unsqueeze(-1) == states).to(codes.dtype)
 
     def _flat(self, x: Tensor, argument: str = "x") -> Tensor:
         r"""(n, *shape) as (n, I) in order, with shape and type checked."""
@@ -268,20 +248,12 @@ class Autoregressive(nn.Module):
 
     def _events(self, values: Tensor) -> Tensor:
         r"""(n, I, …) in order as (n, *shape, …)."""
-        back = torch.empty_like(values).index_copy(1, self.order, values)
-        return back.unflatten(1, self.support.shape)
-
-
-def floating(dtype: torch.dtype | None) -> torch.dtype:
-    r"""The floating type of a model: torch's default, or the given one."""
-    dtype = torch.get_default_dtype() if dtype is None else dtype
-    if dtype not in (torch.float32, torch.float64):
-        raise ArgumentError("dtype", dtype, "torch.float32 or torch.float64")
-    return dtype
+        events = torch.empty_like(values).index_copy(1, self.order, values)
+        return events.unflatten(1, self.support.shape)
 
 
 def choose(uniform: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The codes (n,) that uniform numbers (n,) fall on, and the probabilities."""
+    r"""The codes (n,) that uniform numbers (n,) choose, and the probabilities."""
     if logits.ndim == 1:
         p = logits.sigmoid()
         return (uniform < p).to(p.dtype), p
@@ -290,7 +262,7 @@ def choose(uniform: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
     return passed.clamp_max(p.shape[1] - 1).to(p.dtype), p  # rounded sums may stay below one
 
 
-def _permutation(inputs: int, order: Order, generator: torch.Generator | None) -> Tensor:
+def _permutation(inputs: int, order: Order, generator: Generator) -> Tensor:
     if order is None:
         return torch.arange(inputs)
     expected = f"None, 'random' or a permutation of 0 … {inputs - 1}"
@@ -303,8 +275,9 @@ def _permutation(inputs: int, order: Order, generator: torch.Generator | None) -
         numbers = torch.as_tensor(order).cpu()
     except (TypeError, ValueError, RuntimeError):
         raise ArgumentError("order", f"a {type(order).__name__}", expected) from None
-    whole = numbers.ndim == 1 and not (numbers.is_floating_point() or numbers.dtype == torch.bool)
-    if not whole or not torch.equal(numbers.long().sort().values, torch.arange(inputs)):
-        shape = f"numbers of shape {tuple(numbers.shape)} that are not one"
-        raise ArgumentError("order", shape, expected)
+    integers = not (numbers.is_floating_point() or numbers.dtype == torch.bool)
+    sortable = integers and numbers.ndim == 1
+    if not sortable or not torch.equal(numbers.long().sort().values, torch.arange(inputs)):
+        received = f"numbers of shape {tuple(numbers.shape)} that are not one"
+        raise ArgumentError("order", received, expected)
     return numbers.long().clone()

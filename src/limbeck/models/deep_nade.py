@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.autoregressive import Autoregressive, Order, choose
+from limbeck.models.checks import Device, Generator
 from limbeck.models.kernels import segments
 from limbeck.models.nade import NADE, Weights
 from limbeck.supports import Discrete
 
 __all__ = ["DeepNADE"]
 
-# numbers between the layers at a time, where no gradients are wanted
-ROOM = {"cpu": 2**24, "cuda": 2**30}
+ROOM = {"cpu": 2**24, "cuda": 2**30}  # numbers between the layers at a time, without gradients
 
 
 class DeepNADE(Autoregressive):
@@ -30,12 +30,11 @@ class DeepNADE(Autoregressive):
 
         s ← c_k + Σ_{i before run k} w_i (x_i − m_i);   s ← s + gelu(σ(s) A + e_k) A′, …
 
-    Inside the run they go on as in NADE, with weights v of their own: p(x_i = 1 | x_<i) is
+    Inside the run they go on as in NADE, with weights v: p(x_i = 1 | x_<i) is
     σ(b_i + Σ_j u_ij σ(s_j + Σ_i' v_i'j (x_i' − m_i'))), over the i' < i of the run. So the deep
-    part is evaluated K times instead of I times, by products of large matrices, and what is
-    evaluated I times is as cheap as in NADE. Inputs are centred at m, which is no parameter: what
-    is expected of the variables to come is then part of c, as in a mean-field step in an RBM. A′
-    starts at zero, so that a model which starts at a NADE starts with its density.
+    part is evaluated K times instead of I times. Inputs are centred at m, which is no parameter:
+    c then counts the variables to come at their means. A′ starts at zero, so that a model which
+    starts at a NADE starts with its density.
 
     Arguments:
         inputs: The number of variables I.
@@ -68,16 +67,14 @@ class DeepNADE(Autoregressive):
         order: Order = None,
         support: Discrete | None = None,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
+        device: Device = None,
+        generator: Generator = None,
     ) -> None:
         super().__init__(inputs, order, support, dtype, device, generator)
-        whole = "a whole number from 1"
-        self.hidden = whole_number("hidden", hidden, whole, least=1)
-        self.width = 2 * self.hidden if width is None else whole_number("width", width, whole, 1)
+        self.hidden = whole("hidden", hidden)
+        self.width = 2 * self.hidden if width is None else whole("width", width)
         self.depth = whole_number("depth", depth, "a whole number from 0", least=0)
-        natural = math.isqrt(self.inputs - 1) + 1
-        self.run = natural if run is None else whole_number("run", run, whole, least=1)
+        self.run = math.isqrt(self.inputs - 1) + 1 if run is None else whole("run", run)
         self.runs = -(-self.inputs // self.run)
         shape, scale = (self.inputs, *self._states, self.hidden), self.hidden**-0.5
         self.w = self._normal(generator, self.inputs**-0.5, *shape)
@@ -103,14 +100,14 @@ class DeepNADE(Autoregressive):
         run: int | None = None,
         order: Order = None,
         samples: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
     ) -> Self:
         r"""One that starts at the weights of an RBM, centred at the means of its variables.
 
         Arguments:
             rbm: Anything with W (I, J), a (I,) and b (J,).
             hidden: As of `NADE.from_rbm`.
-            width: As of `DeepNADE`, and so are depth, run and order.
+            width: As of `DeepNADE`, and so are `depth`, `run` and `order`.
             depth: Default: 2.
             run: Default: about the square root of I.
             order: Default: as they come.
@@ -130,7 +127,7 @@ class DeepNADE(Autoregressive):
         depth: int = 2,
         run: int | None = None,
         samples: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
     ) -> Self:
         r"""One that starts at a NADE: at the same density, without samples to centre at.
 
@@ -139,10 +136,9 @@ class DeepNADE(Autoregressive):
             width: As of `DeepNADE`, and so are depth and run.
             depth: Default: 2.
             run: Default: about the square root of I.
-            samples: Events (n, *shape). NADE's inputs are then centred at their mean, and the
-                expected sum of those to come is added to its activations (in place of that of its
-                own centre). At an RBM's weights this is much nearer to the RBM; at those of a
-                trained NADE it is not. Default: None.
+            samples: Events (n, *shape), at whose mean inputs are centred instead of at NADE's
+                centre. At an RBM's weights this is much nearer to the RBM; at those of a trained
+                NADE it is not. Default: None.
             generator: Draws the residual layers' weights. Default: torch's global one.
         """
         like = nade.w
@@ -180,24 +176,24 @@ class DeepNADE(Autoregressive):
         codes, probabilities = torch.empty_like(uniforms), []
         outputs = self.u.reshape(self.inputs, -1, self.hidden)
         for k in range(self.runs):
-            some = slice(k * self.run, min((k + 1) * self.run, self.inputs))
+            span = slice(k * self.run, min((k + 1) * self.run, self.inputs))
             a = self._deep(carried.unsqueeze(0), slice(k, k + 1))[0]
-            for i in range(some.start, some.stop):
+            for i in range(span.start, span.stop):
                 z = (a.sigmoid() @ outputs[i].T) + self.b[i]
                 codes[:, i], p = choose(uniforms[:, i], z if self._states else z[:, 0])
                 y = self._features(codes[:, i]) - self.mean[i]
                 a = a.addmm_(y.view(len(a), -1), self.v[i].view(-1, self.hidden))
                 probabilities.append(p)
-            y = self._features(codes[:, some]) - self.mean[some]
-            carried.addmm_(y.flatten(1), self.w[some].reshape(-1, self.hidden))
+            y = self._features(codes[:, span]) - self.mean[span]
+            carried.addmm_(y.flatten(1), self.w[span].reshape(-1, self.hidden))
         return codes, torch.stack(probabilities, 1)
 
     def _carried(self, y: Tensor) -> Tensor:
         r"""Σ w (x − m) over all variables before each run, (K, n, J), of y = x − m."""
-        rest = self.runs * self.run - self.inputs
+        padding = self.runs * self.run - self.inputs  # of the last run
         y, w = y.reshape(len(y), self.inputs, -1), self.w.reshape(self.inputs, -1, self.hidden)
-        if rest:  # of the last run
-            y, w = F.pad(y, (0, 0, 0, rest)), F.pad(w, (0, 0, 0, 0, 0, rest))
+        if padding:
+            y, w = F.pad(y, (0, 0, 0, padding)), F.pad(w, (0, 0, 0, 0, 0, padding))
         y, w = y.reshape(len(y), self.runs, -1), w.reshape(self.runs, -1, self.hidden)
         sums = torch.bmm(y.transpose(0, 1), w)  # of each run, (K, n, J)
         place = torch.arange(self.runs, device=y.device)
@@ -215,7 +211,7 @@ class DeepNADE(Autoregressive):
         shape = f"width={self.width}, depth={self.depth}, run={self.run}"
         return f"{self.inputs}, {self.hidden}, {shape}, support={self.support!r}"
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         segments.prepare_tracing()
 
@@ -224,7 +220,7 @@ class DeepNADE(Autoregressive):
         return 4 * self.hidden + self.width
 
 
-def _samples(rbm: Any, like: Tensor, generator: torch.Generator | None) -> Tensor:
+def _samples(rbm: Any, like: Tensor, generator: Generator) -> Tensor:
     r"""2,000 events of an RBM, by chains of 500 sweeps."""
     if generator is not None and generator.device != like.device:
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError
+from limbeck.models.checks import Generator
 from limbeck.samplers.gibbs import sweep
 from limbeck.samplers.slice import Slice
 from limbeck.supports import Discrete, Support
@@ -25,10 +26,10 @@ class Target(Protocol):
 
     A target may also have
 
-    * `start(n, generator)`: events (n, *shape) to start chains from; else the support gives them;
+    * `start(n, generator)`: events (n, *shape) to start chains from. Default: the support's;
     * `path()`: a `Path` from a distribution with a known normaliser, for annealing;
-    * `exact = False`: its `advance` leaves the density invariant only approximately, and what
-      needs samples of the target is then marked as doubtful.
+    * `exact = False`: `advance` leaves the density only approximately invariant, so that results
+      from its samples are marked as doubtful.
 
     Attributes:
         support: Where x lives.
@@ -39,13 +40,8 @@ class Target(Protocol):
     def log_unnormalized(self, x: Tensor) -> Tensor:
         r"""log p̃(x), (n,), of a batch of events (n, *shape)."""
 
-    def advance(
-        self, x: Tensor, sweeps: int = 1, generator: torch.Generator | None = None
-    ) -> Tensor:
-        r"""Chains (n, *shape) moved on by so many sweeps, each of which leaves p invariant.
-
-        It gives a new tensor and leaves x as it is.
-        """
+    def advance(self, x: Tensor, sweeps: int = 1, generator: Generator = None) -> Tensor:
+        r"""Chains (n, *shape) after so many sweeps, which leave p invariant, as a new tensor."""
 
 
 class Path(Protocol):
@@ -59,29 +55,21 @@ class Path(Protocol):
     support: Support
     log_z: float
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator = None) -> Tensor:
         r"""Independent events (n, *shape) of the density at β = 0."""
 
     def log_unnormalized(self, x: Tensor, beta: float) -> Tensor:
         r"""log p̃_β(x), (n,)."""
 
     def advance(
-        self,
-        x: Tensor,
-        beta: float,
-        generator: torch.Generator | None = None,
-        *,
-        reverse: bool = False,
+        self, x: Tensor, beta: float, generator: Generator = None, *, reverse: bool = False
     ) -> Tensor:
         r"""One sweep that leaves p_β invariant; `reverse` gives the time-reversed kernel."""
 
     def climb(
-        self, x: Tensor, before: float, after: float, generator: torch.Generator | None = None
+        self, x: Tensor, before: float, after: float, generator: Generator = None
     ) -> tuple[Tensor, Tensor]:
-        r"""log p̃_after(x) − log p̃_before(x), (n,), and x advanced by a sweep under p_after.
-
-        The two share most of their work in models such as the RBM.
-        """
+        r"""log p̃_after(x) − log p̃_before(x), (n,), and x advanced by a sweep under p_after."""
 
 
 class Energy(nn.Module):
@@ -90,16 +78,14 @@ class Energy(nn.Module):
     Arguments:
         fn: The energy (n,) of events (n, *shape), a function or a module. +∞ forbids an event.
         support: Where x lives: `Binary`, `Spins`, `States` or `Real`.
-        temperature: Divides the energy; above zero.
-        advance: `advance(x, sweeps, generator)` gives the chains after so many sweeps, each of
-            which leaves the density invariant. Without it discrete supports have Gibbs sampling
-            site by site, and real numbers slice sampling, one at a time. If it has a parameter
-            `beta`, annealing asks it for sweeps that leave exp(−β fn / temperature) invariant, for
-            β from 0 to 1, and checks that it does: β is a multiplier of fn / temperature, not a
-            physical inverse temperature. Without such a parameter annealing uses the site-wise
-            sweeps.
-        exact: Whether `advance` leaves the density invariant exactly; if not, say so, and what
-            needs samples of the target is marked as doubtful.
+        temperature: Divides the energy; above zero. Default: 1.
+        advance: `advance(x, sweeps, generator)` gives the chains after so many sweeps that leave
+            the density invariant. With a parameter `beta` it is used for annealing too, and
+            checked there: its sweeps leave exp(−β fn / temperature) invariant, for β from 0 to 1.
+            Default: Gibbs sampling site by site on discrete supports, slice sampling of one
+            number at a time on real ones.
+        exact: Whether `advance` leaves the density invariant exactly; if not, results from its
+            samples are marked as doubtful. Default: True.
 
     >>> from limbeck.supports import Spins
     >>> field = Energy(lambda x: -x.sum(1), Spins(3), temperature=2.0)
@@ -143,36 +129,33 @@ class Energy(nn.Module):
 
     forward = log_unnormalized
 
-    def advance(
-        self, x: Tensor, sweeps: int = 1, generator: torch.Generator | None = None
-    ) -> Tensor:
-        r"""Chains (n, *shape) moved on by so many sweeps."""
+    def advance(self, x: Tensor, sweeps: int = 1, generator: Generator = None) -> Tensor:
+        r"""Chains (n, *shape) after so many sweeps."""
         sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
-        if self.sampler is None and isinstance(self.support, Discrete):
-            return self.sites(x, sweeps, generator)
-        if self.sampler is None:
-            return self._slices(x, sweeps, generator)
-        return self._checked(self.sampler(x, sweeps, generator), x)
+        if self.sampler is not None:
+            return self._checked(self.sampler(x, sweeps, generator), x)
+        default = self.sites if isinstance(self.support, Discrete) else self._slices
+        return default(x, sweeps, generator)
 
-    def _slices(self, x: Tensor, sweeps: int, generator: torch.Generator | None) -> Tensor:
+    def _slices(self, x: Tensor, sweeps: int, generator: Generator) -> Tensor:
         r"""Sweeps of slice sampling, one number after the other."""
         if generator is None:
-            seed = int(torch.randint(2**62, ()))  # torch's global one settles it, as elsewhere
+            seed = int(torch.randint(2**62, ()))  # from torch's global one
             generator = torch.Generator(x.device).manual_seed(seed)
 
         def log_density(rows: Tensor) -> Tensor:
             return self.log_unnormalized(rows.view(-1, *x.shape[1:]))
 
-        chains, moved = Slice(log_density, x.flatten(1), generator=generator), x.clone()
+        sampler, chains = Slice(log_density, x.flatten(1), generator=generator), x.clone()
         for _ in range(sweeps):
-            moved = chains.step().view_as(x)
-        return moved
+            chains = sampler.step().view_as(x)
+        return chains
 
     def sites(
         self,
         x: Tensor,
         sweeps: int = 1,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
         *,
         beta: float = 1.0,
         reverse: bool = False,
@@ -186,14 +169,9 @@ class Energy(nn.Module):
         chains = x
         for _ in range(sweeps):
             chains, known = sweep(
-                self.log_unnormalized,
-                chains,
-                support,
-                generator,
-                beta=beta,
-                reverse=reverse,
-                known=known,
-            )
+                self.log_unnormalized, chains, support, generator,
+                beta=beta, reverse=reverse, known=known,
+            )  # fmt: skip
         capturing = chains.is_cuda and torch.cuda.is_current_stream_capturing()
         if not capturing and chains.isnan().any() and not x.isnan().any():
             received = "energies that are NaN or −∞ at some events"
@@ -204,43 +182,37 @@ class Energy(nn.Module):
         self,
         x: Tensor,
         beta: float,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
         *,
         reverse: bool = False,
         known: Tensor | None = None,
     ) -> Tensor:
-        r"""One sweep that leaves p̃(x)^β invariant: the user's own, if it can, or site by site."""
+        r"""One sweep that leaves p̃(x)^β invariant: the user's if it takes β, or site by site."""
         if not self.tempers:
             return self.sites(x, 1, generator, beta=beta, reverse=reverse, known=known)
         return self.advance_at(x, 1, generator, beta=beta, reverse=reverse)
 
     def advance_at(
-        self,
-        x: Tensor,
-        sweeps: int,
-        generator: torch.Generator | None,
-        *,
-        beta: float,
-        reverse: bool = False,
+        self, x: Tensor, sweeps: int, generator: Generator, *, beta: float, reverse: bool = False
     ) -> Tensor:
-        r"""Sweeps of the user's own `advance` with its argument `beta`, which it must have."""
+        r"""Sweeps of the user's `advance` with its argument `beta`, which it must have."""
         if self.sampler is None or not self.tempers:
             raise ArgumentError("advance", "one without beta", "a function with an argument beta")
-        back = {"reverse": reverse} if "reverse" in _parameters(self.sampler) else {}
-        return self._checked(self.sampler(x, sweeps, generator, beta=beta, **back), x)
+        options = {"reverse": reverse} if "reverse" in _parameters(self.sampler) else {}
+        return self._checked(self.sampler(x, sweeps, generator, beta=beta, **options), x)
 
     def path(self) -> EnergyPath:
         r"""The powers p̃(x)^β from the uniform distribution, β = 0, to the target, β = 1."""
         return EnergyPath(self)
 
-    def _checked(self, moved: Any, x: Tensor) -> Tensor:
-        if not isinstance(moved, Tensor) or moved.shape != x.shape or moved.dtype != x.dtype:
-            received = f"a {type(moved).__name__}"
-            if isinstance(moved, Tensor):
-                received = f"a tensor {tuple(moved.shape)} of {moved.dtype}"
-            expected = f"chains as it was given them, {tuple(x.shape)} of {x.dtype}"
-            raise ArgumentError("advance", received, expected)
-        return moved
+    def _checked(self, chains: object, x: Tensor) -> Tensor:
+        if isinstance(chains, Tensor) and (chains.shape, chains.dtype) == (x.shape, x.dtype):
+            return chains
+        received = f"a {type(chains).__name__}"
+        if isinstance(chains, Tensor):
+            received = f"a tensor {tuple(chains.shape)} of {chains.dtype}"
+        expected = f"chains as it was given them, {tuple(x.shape)} of {x.dtype}"
+        raise ArgumentError("advance", received, expected)
 
     def extra_repr(self) -> str:
         return f"support={self.support!r}, temperature={self.temperature:g}"
@@ -257,9 +229,9 @@ class EnergyPath:
         self.support: Discrete = energy.support
         self.log_z = self.support.log_count
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        held = (*self.energy.parameters(), *self.energy.buffers())
-        like = next((t for t in held if t.is_floating_point()), torch.empty(0))
+    def sample(self, n: int, generator: Generator = None) -> Tensor:
+        tensors = (*self.energy.parameters(), *self.energy.buffers())
+        like = next((t for t in tensors if t.is_floating_point()), torch.empty(0))
         device = like.device if generator is None else generator.device
         return self.support.start(n, generator, device, like.dtype)
 
@@ -267,17 +239,12 @@ class EnergyPath:
         return _power(self.energy.log_unnormalized(x), beta)
 
     def advance(
-        self,
-        x: Tensor,
-        beta: float,
-        generator: torch.Generator | None = None,
-        *,
-        reverse: bool = False,
+        self, x: Tensor, beta: float, generator: Generator = None, *, reverse: bool = False
     ) -> Tensor:
         return self.energy.tempered(x, beta, generator, reverse=reverse)
 
     def climb(
-        self, x: Tensor, before: float, after: float, generator: torch.Generator | None = None
+        self, x: Tensor, before: float, after: float, generator: Generator = None
     ) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             log = self.energy.log_unnormalized(x)
@@ -287,18 +254,18 @@ class EnergyPath:
 
 
 def _power(log: Tensor, beta: float) -> Tensor:
-    r"""β log p̃, and 0 at β = 0 where events are forbidden too."""
+    r"""β log p̃; at β = 0 it is 0 even for forbidden events."""
     return log * beta if beta else torch.zeros_like(log)
 
 
 def _parameters(advance: Callable[..., Any]) -> list[str]:
-    r"""The names of the parameters of the user's function, which must take three in all."""
+    r"""The names of the parameters of a user's `advance(x, sweeps, generator)`."""
     expected = "a function advance(x, sweeps, generator)"
     if not callable(advance):
         raise ArgumentError("advance", f"a {type(advance).__name__}", expected)
     try:
         signature = inspect.signature(advance)
-    except (TypeError, ValueError):  # Python cannot say of some built-in ones
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return []
     try:
         signature.bind(None, 1, None)

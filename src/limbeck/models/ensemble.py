@@ -12,12 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole, whole_number
 from limbeck.arrays import Batch, X
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs import Dataset
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss, Probe
+from limbeck.models.checks import spec_fields
 from limbeck.models.mlp import MLP, OUTPUT_FORMS, BatchedMLP
 from limbeck.outputs import check_class_axis, log_probabilities, probabilities
 from limbeck.training.config import PRESETS, Training
@@ -29,18 +30,17 @@ Member: TypeAlias = nn.Module | Callable[[X], Tensor]
 
 
 class _Function(nn.Module):
-    r"""A bare callable, held among modules."""
+    r"""A callable as a module."""
 
     def __init__(self, function: Callable[[X], Tensor]) -> None:
         super().__init__()
-        self.function = function
+        self.function: Any = function
 
     def forward(self, x: X) -> Tensor:
         return self.function(x)
 
     def log_probabilities(self, x: X) -> Tensor:
-        function: Any = self.function
-        return function.log_probabilities(x)
+        return self.function.log_probabilities(x)
 
 
 class Ensemble(nn.Module):
@@ -68,16 +68,11 @@ class Ensemble(nn.Module):
     ) -> None:
         super().__init__()
         self._whole = isinstance(models, BatchedMLP)
-        if isinstance(models, BatchedMLP):
-            members: list[Any] = [models]
-            self.models: Any = models  # a BatchedMLP, or a ModuleList
-        else:
-            members = _checked(models)
-            self.models = nn.ModuleList(
-                model if isinstance(model, nn.Module) else _Function(model) for model in members
-            )
+        members: list[Any] = [models] if isinstance(models, BatchedMLP) else _checked(models)
+        modules = [m if isinstance(m, nn.Module) else _Function(m) for m in members]
+        self.models: Any = models if self._whole else nn.ModuleList(modules)
         self.kinds = _kinds(members, output_forms)
-        # a member's own log probabilities are better than logs of what it gives
+        # a member's log_probabilities are more exact than logs of its outputs
         self._has_logs = tuple(
             getattr(model, "output_form", None) == kind
             and callable(getattr(model, "log_probabilities", None))
@@ -88,13 +83,13 @@ class Ensemble(nn.Module):
         self.register_buffer("weights", None if weights is None else self._normalised(weights))
 
     def _normalised(self, weights: Sequence[float] | Tensor) -> Tensor:
-        dtypes = [p.dtype for p in self.parameters() if p.is_floating_point()]
         w = torch.as_tensor(weights, dtype=torch.float64, device="cpu").detach()
         if w.shape != (len(self),) or not bool(torch.all((w > 0) & w.isfinite())):
             expected = f"{len(self)} positive finite numbers, one for each member"
             raise ArgumentError("weights", w.tolist(), expected)
-        devices = [p.device for p in self.parameters()] or [w.device]
-        return (w / w.sum()).to(devices[0], (dtypes or [torch.float64])[0])
+        device = next((p.device for p in self.parameters()), w.device)
+        dtypes = (p.dtype for p in self.parameters() if p.is_floating_point())
+        return (w / w.sum()).to(device, next(dtypes, torch.float64))
 
     def forward(self, x: X) -> Tensor:
         r"""The average (n, classes) of the members' probabilities, or of their values (n, ...)."""
@@ -121,11 +116,12 @@ class Ensemble(nn.Module):
         if self._whole:
             logs = self.models.log_probabilities(x)  # (n, members, classes)
         else:
+            members = zip(self.models, self.kinds, self._has_logs, strict=True)
             logs = _stack(
                 check_class_axis(model.log_probabilities(x), "models")
-                if own
+                if has_logs
                 else log_probabilities(_output(model, x, kind), kind)
-                for model, kind, own in zip(self.models, self.kinds, self._has_logs, strict=True)
+                for model, kind, has_logs in members
             )
         if self.weights is None:
             return torch.logsumexp(logs, 1) - math.log(len(self))
@@ -189,10 +185,10 @@ class Ensemble(nn.Module):
         if data.y.ndim != 1 or low < 0 or high >= classes:
             received = f"labels of shape {tuple(data.y.shape)} from {low} to {high}"
             raise ArgumentError("y", received, f"class numbers (N,) from 0 to {classes - 1}")
-        whole, size = "a whole number from 1", options.get("batch_size", "auto")
+        size = options.get("batch_size", "auto")
         size = PRESETS[preset]["batch_size"] if size == "auto" else size
-        size = min(whole_number("batch_size", size, whole, least=1), len(data))
-        steps = max(1, whole_number("epochs", epochs, whole, least=1) * len(data) // size)
+        size = min(whole("batch_size", size), len(data))
+        steps = max(1, whole("epochs", epochs) * len(data) // size)
         training = Training.from_options(
             options, steps=steps, preset=preset, seed=seed, device=device
         )
@@ -210,7 +206,7 @@ class Ensemble(nn.Module):
         return Ensemble(batched, weights).train(self.training)
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the members' weights, as JSON can hold it; members must be limbeck's own."""
+        r"""All but the members' weights, for JSON; members must be models of limbeck."""
         models = self.models
         return {
             "type": "Ensemble",
@@ -221,11 +217,9 @@ class Ensemble(nn.Module):
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         r"""An ensemble of the same shape, freshly initialised."""
-        if set(spec) != {"type", "models", "weights"} or spec["type"] != "Ensemble":
-            raise ArgumentError("spec", dict(spec), "what Ensemble.spec() gives")
-        models = spec["models"]
-        whole = isinstance(models, Mapping)
-        members = _from_spec(models) if whole else [_from_spec(model) for model in models]
+        models = spec_fields(Ensemble, spec, "models", "weights")["models"]
+        batched = isinstance(models, Mapping)
+        members = _from_spec(models) if batched else [_from_spec(model) for model in models]
         return cls(members, spec["weights"])
 
     def extra_repr(self) -> str:
@@ -246,25 +240,26 @@ def _checked(models: Sequence[Member] | nn.ModuleList) -> list[Member]:
     return list(models)
 
 
-def _kinds(models: list[Any], given: str | Sequence[str | None] | None) -> tuple[str, ...]:
-    # each member's own word, or the user's; they may not contradict each other
-    listed = [given] * len(models) if given is None or isinstance(given, str) else list(given)
+def _kinds(models: list[Any], forms: str | Sequence[str | None] | None) -> tuple[str, ...]:
+    r"""Each member's output form: its attribute's, or the user's where it has none."""
+    listed = [forms] * len(models) if forms is None or isinstance(forms, str) else list(forms)
     if len(listed) != len(models):
         expected = f"one name, or a list of {len(models)}"
         raise ArgumentError("output_forms", f"{len(listed)} names", expected)
     kinds: list[str] = []
-    for number, (model, said) in enumerate(zip(models, listed, strict=True)):
-        if said is not None and said not in OUTPUT_FORMS:
-            raise ArgumentError.unknown("output_forms", said, OUTPUT_FORMS)
-        own = getattr(model, "output_form", None)
-        own = own if own in OUTPUT_FORMS else None
-        if own is None and said is None:
+    for number, (model, form) in enumerate(zip(models, listed, strict=True)):
+        if form is not None and form not in OUTPUT_FORMS:
+            raise ArgumentError.unknown("output_forms", form, OUTPUT_FORMS)
+        attribute = getattr(model, "output_form", None)
+        attribute = attribute if attribute in OUTPUT_FORMS else None
+        if attribute is None and form is None:
             received = f"nothing about models[{number}], a {type(model).__name__}: it is ambiguous"
             raise ArgumentError("output_forms", received, ", ".join(map(repr, OUTPUT_FORMS)))
-        if own is not None and said is not None and own != said:
-            received = f"{said!r} for models[{number}], whose output_form is {own!r}"
-            raise ArgumentError("output_forms", received, f"{own!r}, or None to leave it to itself")
-        kinds.append(own or said or "")
+        if None not in (attribute, form) and attribute != form:
+            received = f"{form!r} for models[{number}], whose output_form is {attribute!r}"
+            expected = f"{attribute!r}, or None to leave it to itself"
+            raise ArgumentError("output_forms", received, expected)
+        kinds.append(attribute or form or "")
     if "values" in kinds and set(kinds) != {"values"}:
         raise ArgumentError("models", f"members that give {sorted(set(kinds))}", "'values' in all")
     return tuple(kinds)
@@ -278,40 +273,33 @@ def _output(model: Any, x: X, kind: str) -> Tensor:
 
 
 def _stack(outputs: Iterator[Tensor]) -> Tensor:
-    # (n, members, ...)
     ys = list(outputs)
-    if any(y.shape != ys[0].shape for y in ys):
-        shapes = ", ".join(str(tuple(y.shape)) for y in ys)
-        raise ArgumentError("models", f"outputs of shapes {shapes}", "equal shapes")
-    return torch.stack(ys, dim=1)
+    shapes = [tuple(y.shape) for y in ys]
+    if len(set(shapes)) > 1:
+        received = f"outputs of shapes {', '.join(map(str, shapes))}"
+        raise ArgumentError("models", received, "equal shapes")
+    return torch.stack(ys, dim=1)  # (n, members, ...)
 
 
-_OWN: dict[str, Any] = {"MLP": MLP, "BatchedMLP": BatchedMLP, "Ensemble": Ensemble}
+_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (MLP, BatchedMLP, Ensemble)}
 
 
 def _spec(model: Any) -> dict[str, Any]:
-    if _OWN.get(type(model).__name__) is not type(model):
+    if _TYPES.get(type(model).__name__) is not type(model):
         raise ArgumentError("models", f"a {type(model).__name__}", "limbeck's own models")
     return model.spec()
 
 
 def _from_spec(spec: Mapping[str, Any]) -> Any:
-    if not isinstance(spec, Mapping) or spec.get("type") not in _OWN:
-        raise ArgumentError("spec", spec, f"a spec of one of {', '.join(_OWN)}")
-    return _OWN[spec["type"]].from_spec(spec)
+    if not isinstance(spec, Mapping) or spec.get("type") not in _TYPES:
+        raise ArgumentError("spec", spec, f"a spec of one of {', '.join(_TYPES)}")
+    return _TYPES[spec["type"]].from_spec(spec)
 
 
 class Resamples(Inputs):
     r"""For each of M members, shuffled passes over its own bootstrap resample of N rows.
 
-    A batch of n has x (n, M, ...) and y (n, M): the members' own examples side by side.
-
-    Arguments:
-        X: Inputs (N, ...).
-        y: Class numbers (N,).
-        members: M.
-        bootstrap: False to give every member all rows.
-        seed: Seeds resamples and passes; None takes the run's.
+    A batch of n has x (n, M, ...) and y (n, M); without `bootstrap` every member has all rows.
     """
 
     def __init__(
@@ -344,13 +332,13 @@ class Resamples(Inputs):
         r"""Row numbers (M, n)."""
         if n > len(self):
             raise ArgumentError("batch_size", n, f"at most {len(self)}, the rows of the data")
-        left = self.order[:, self.position : self.position + n]
-        self.position += left.shape[1]
-        if left.shape[1] == n:
-            return left
+        rows = self.order[:, self.position : self.position + n]
+        self.position += rows.shape[1]
+        if rows.shape[1] == n:
+            return rows
         self._shuffle()
-        self.position = n - left.shape[1]
-        return torch.cat([left, self.order[:, : self.position]], 1)
+        self.position = n - rows.shape[1]
+        return torch.cat([rows, self.order[:, : self.position]], 1)
 
     def build(self, drawn: Tensor) -> Batch:
         return Batch(self.x[drawn.T], self.y[drawn.T])
@@ -368,18 +356,16 @@ class Resamples(Inputs):
 
 
 class members_cross_entropy(Loss):  # noqa: N801 - losses are written as functions of their settings
-    r"""−Σ_m log f_m(y_m | x_m): each member's loss at its own example, summed over members.
-
-    Members share no parameters, so each is trained as if it were alone.
-    """
+    r"""−Σ_m log f_m(y_m | x_m) over members, which share no parameters: each is trained alone."""
 
     name = "members_cross_entropy"
 
     def bind(self, probe: Probe) -> nn.Module | None:
         classes = probe.student.raw().shape[2]  # type: ignore[attr-defined]
         if probe.batch.y is None or probe.batch.y.max() >= classes or probe.batch.y.min() < 0:
-            expected = f"class numbers from 0 to {classes - 1}"
-            raise ArgumentError("y", "labels out of range", expected)
+            raise ArgumentError(
+                "y", "labels out of range", f"class numbers from 0 to {classes - 1}"
+            )
         return None
 
     def __call__(self, student: Any, teacher: Any, batch: Batch, drawn: Any = None) -> Tensor:

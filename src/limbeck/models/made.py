@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.autoregressive import Autoregressive, Order, choose
+from limbeck.models.checks import Device, Generator
 from limbeck.supports import Discrete
 
 __all__ = ["MADE"]
@@ -56,8 +57,8 @@ class MADE(Autoregressive):
         support: Discrete | None = None,
         skip: bool = True,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
+        device: Device = None,
+        generator: Generator = None,
     ) -> None:
         super().__init__(inputs, order, support, dtype, device, generator)
         expected = "whole numbers from 1, such as (1000, 1000)"
@@ -88,23 +89,23 @@ class MADE(Autoregressive):
             f = f + more if self._residual(layer) else more
         z = F.linear(F.gelu(f), self.out * self._mask(len(self.hidden)), self.bias)
         if self.direct is not None:
-            own = self._positions(codes.device)
-            z = z + F.linear(x, self.direct * (own.unsqueeze(1) > own))
+            variable = self._positions(codes.device)
+            z = z + F.linear(x, self.direct * (variable.unsqueeze(1) > variable))
         return z if self._each == 1 else z.unflatten(1, (self.inputs, -1))
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Every unit is computed once: when all that it depends on has been drawn."""
-        rows, each = len(uniforms), self._each
-        x = uniforms.new_zeros(rows, self.inputs * each)
-        layers = [x.new_zeros(rows, width) for width in self.hidden]  # activations
+        r"""Every unit is computed once, when all variables that it depends on are drawn."""
+        rows, width = len(uniforms), self._each  # inputs of a variable
+        x = uniforms.new_zeros(rows, self.inputs * width)
+        layers = [x.new_zeros(rows, units) for units in self.hidden]  # activations
         active = [torch.zeros_like(f) for f in layers]
-        ends = [self._reaches(width) for width in self.hidden]
+        ends = [self._reaches(units) for units in self.hidden]
         codes, probabilities = torch.empty_like(uniforms), []
         for i in range(self.inputs):
-            seen, span = i * each, slice(i * each, (i + 1) * each)
+            start, span = i * width, slice(i * width, (i + 1) * width)
             for layer, (f, end) in enumerate(zip(layers, ends, strict=True)):
                 new = slice(end[i - 1] if i else 0, end[i])
-                before = x[:, :seen] if layer == 0 else active[layer - 1][:, : ends[layer - 1][i]]
+                before = x[:, :start] if layer == 0 else active[layer - 1][:, : ends[layer - 1][i]]
                 weights = self.weights[layer][new, : before.shape[1]]
                 f[:, new] = F.linear(before, weights, self.biases[layer][new])
                 if self._residual(layer):
@@ -113,8 +114,8 @@ class MADE(Autoregressive):
             z = F.linear(active[-1][:, : ends[-1][i]], self.out[span, : ends[-1][i]])
             z += self.bias[span]
             if self.direct is not None:
-                z += F.linear(x[:, :seen], self.direct[span, :seen])
-            codes[:, i], p = choose(uniforms[:, i], z[:, 0] if each == 1 else z)
+                z += F.linear(x[:, :start], self.direct[span, :start])
+            codes[:, i], p = choose(uniforms[:, i], z[:, 0] if width == 1 else z)
             x[:, span] = self._inputs(codes[:, i : i + 1])
             probabilities.append(p)
         return codes, torch.stack(probabilities, 1)
@@ -133,7 +134,7 @@ class MADE(Autoregressive):
         return layer > 0 and self.hidden[layer] == self.hidden[layer - 1]
 
     def _inputs(self, codes: Tensor) -> Tensor:
-        r"""What goes into the net, (n, inputs of all variables): codes, or an input a state."""
+        r"""The net's inputs (n, I), or with an input a state (n, I · q)."""
         return codes if self._each == 1 else self._features(codes).flatten(1)
 
     def _mask(self, layer: int) -> Tensor:

@@ -8,12 +8,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole, whole_number
 from limbeck.distributions import gaussians
-from limbeck.distributions.base import end_of, tail_of
+from limbeck.distributions.base import draw_classes, end_of, random, tail_of
 from limbeck.distributions.gaussians import KINDS, Moments
 from limbeck.errors import ArgumentError
-from limbeck.models.autoregressive import floating
+from limbeck.models.checks import Device, Generator, dtype_name, floating, matrix
 from limbeck.models.mixture_em import (
     EMResult,
     Samples,
@@ -62,13 +62,12 @@ class GaussianMixture(nn.Module):
         covariance: str = "full",
         *,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
+        device: Device = None,
+        generator: Generator = None,
     ) -> None:
         super().__init__()
-        expected = "a whole number from 1"
-        self.components = components = whole_number("components", components, expected, least=1)
-        self.dim = dim = whole_number("dim", dim, expected, least=1)
+        self.components = components = whole("components", components)
+        self.dim = dim = whole("dim", dim)
         if covariance not in KINDS:
             raise ArgumentError.unknown("covariance", covariance, KINDS)
         self.covariance, self.support = covariance, Real(self.dim)
@@ -109,16 +108,14 @@ class GaussianMixture(nn.Module):
     @property
     def variance(self) -> Tensor:
         r"""The variance of each variable, (D,)."""
-        own = self.covariances.diagonal(dim1=1, dim2=2)
-        return self.weights @ (own + (self.means - self.mean).square())
+        variances = self.covariances.diagonal(dim1=1, dim2=2)
+        return self.weights @ (variances + (self.means - self.mean).square())
 
     def log_prob(self, x: Tensor) -> Tensor:
         r"""log p(x), (n,), of x (n, D)."""
         return self._log_joint(x).logsumexp(0)
 
-    def forward(self, x: Tensor) -> Tensor:
-        r"""log p(x), (n,)."""
-        return self.log_prob(x)
+    forward = log_prob
 
     def responsibilities(self, x: Tensor) -> Tensor:
         r"""The probability of each component given x, (n, K)."""
@@ -130,29 +127,17 @@ class GaussianMixture(nn.Module):
 
     def rows(self, x: object, argument: str = "x") -> Tensor:
         r"""x as a matrix (n, D); its shape is checked, its values are not."""
-        if isinstance(x, Tensor) and self.dim == 1 and x.ndim == 1:
-            x = x.unsqueeze(1)
-        if not isinstance(x, Tensor) or x.ndim != 2 or x.shape[1] != self.dim:
-            shape = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            expected = f"a tensor of shape (n, {self.dim})" + (" or (n,)" if self.dim == 1 else "")
-            raise ArgumentError(argument, shape, expected)
-        return x
+        return matrix(x, self.dim, argument, vectors=True)
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator = None) -> Tensor:
         r"""Independent events (n, D), exactly from p."""
         n = whole_number("n", n, "a whole number from 0", least=0)
-        source = self.means.device if generator is None else generator.device
-        weights = self.weights.double().to(source)
-        if n == 0:
-            return self.means.new_zeros(0, self.dim)
-        which = torch.multinomial(weights, n, replacement=True, generator=generator)
-        shape = (n, self.dim)
-        z = torch.randn(shape, generator=generator, device=source, dtype=self.means.dtype)
-        which, z = which.to(self.means.device), z.to(self.means.device)
-        scale = self.scale[which]
+        chosen = draw_classes(self.weights, (n,), generator)
+        z = random(torch.randn, (n, self.dim), self.means, generator)
+        scale = self.scale[chosen]
         spread = (scale @ z.unsqueeze(-1)).squeeze(-1) if self.matrices else scale * z
-        return self.means[which] + spread
+        return self.means[chosen] + spread
 
     def cdf(self, x: Tensor) -> Tensor:
         r"""P(X ≤ x), (n,), of one variable."""
@@ -174,16 +159,15 @@ class GaussianMixture(nn.Module):
 
     def _one_variable(self) -> Tensor:
         if self.dim > 1:
-            expected = "a mixture of one variable, such as mixture.marginal(0)"
-            raise ArgumentError("dim", self.dim, expected)
+            raise ArgumentError("dim", self.dim, "one variable, as mixture.marginal(0) has")
         return self.scale
 
     def marginal(self, variables: int | Sequence[int]) -> GaussianMixture:
         r"""The density of some of the variables, which is a mixture of the same kind."""
         chosen = [variables] if isinstance(variables, int) else list(variables)
         expected = f"different numbers from 0 to {self.dim - 1}"
-        for each in chosen:
-            whole_number("variables", each, expected, least=0)
+        for variable in chosen:
+            whole_number("variables", variable, expected, least=0)
         if not chosen or len(set(chosen)) < len(chosen) or max(chosen) >= self.dim:
             raise ArgumentError("variables", variables, expected)
         spec = self.spec() | {"dim": len(chosen)}
@@ -199,26 +183,25 @@ class GaussianMixture(nn.Module):
             means: (K, D); of one variable, (K,) is taken too.
             covariances: Matrices (K, D, D), variances (K, D), or one variance a component (K,).
         """
-        moments = _checked_moments(self.covariance, self.means, weights, means, covariances)
-        return self.set_moments_(moments)
+        return self.set_moments_(
+            _checked_moments(self.covariance, self.means, weights, means, covariances)
+        )
 
     @torch.no_grad()
     def set_moments_(self, moments: Moments) -> Self:
-        r"""The same from moments in the form that EM works with, unchecked."""
+        r"""Set everything from the moments of EM, unchecked."""
         for name, value in parameters_of(moments, self.covariance).items():
             getattr(self, name).copy_(value)
         return self
 
     @torch.no_grad()
     def moments(self) -> Moments:
-        r"""Weights, means and covariances in float64, in the form that EM works with."""
+        r"""Weights, means and covariances in float64, as EM has them."""
         scale, means = self.scale.double(), self.means.detach().to(torch.float64, copy=True)
         covariances = scale @ scale.mT if self.matrices else scale.square()
         return Moments(self.logits.double().softmax(0), means, covariances)
 
-    def start_from(
-        self, x: object, weight: object = None, generator: torch.Generator | None = None
-    ) -> Self:
+    def start_from(self, x: object, weight: object = None, generator: Generator = None) -> Self:
         r"""Start near samples x (n, D): spread centres by k-means++, and covariances around them.
 
         Arguments:
@@ -235,19 +218,17 @@ class GaussianMixture(nn.Module):
         return fit_em(self, x, weights, **options)
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the parameters, as JSON can hold it."""
+        r"""All but the parameters, for JSON."""
         return {
             "type": "GaussianMixture",
             "components": self.components,
             "dim": self.dim,
             "covariance": self.covariance,
-            "dtype": str(self.means.dtype).removeprefix("torch."),
+            "dtype": dtype_name(self.means),
         }
 
     @classmethod
-    def from_spec(
-        cls, spec: Mapping[str, Any], *, device: torch.device | str | None = None
-    ) -> GaussianMixture:
+    def from_spec(cls, spec: Mapping[str, Any], *, device: Device = None) -> GaussianMixture:
         r"""A mixture of the same shape, freshly started."""
         try:
             fields = {name: spec[name] for name in ("components", "dim", "covariance")}
@@ -260,18 +241,16 @@ class GaussianMixture(nn.Module):
         return f"{self.components}, dim={self.dim}, covariance={self.covariance!r}"
 
 
-# how far weights may be from summing to one, and matrices from being what they should be
-ROUNDING = 1e-3
+ROUNDING = 1e-3  # relative tolerance of weights' sums, of symmetry and of covariance kinds
 
 
 def _checked_moments(
     kind: str, like: Tensor, weights: object, means: object, covariances: object
 ) -> Moments:
-    r"""Moments of the user's, in float64, or an error that says what is wrong with them."""
+    r"""A user's moments in float64; what is no mixture of this kind is refused."""
     count, dim = like.shape
-    pi = numbers("weights", weights, like.device)
-    m = numbers("means", means, like.device)
-    s = numbers("covariances", covariances, like.device)
+    user = {"weights": weights, "means": means, "covariances": covariances}
+    pi, m, s = (numbers(name, values, like.device) for name, values in user.items())
     m = m.unsqueeze(1) if dim == 1 and m.ndim == 1 else m
     for name, values, shape in (("weights", pi, (count,)), ("means", m, (count, dim))):
         if values.shape != shape:
@@ -283,7 +262,7 @@ def _checked_moments(
 
 
 def _covariances(s: Tensor, kind: str, count: int, dim: int) -> Tensor:
-    r"""In the form that the kind wants: matrices (K, D, D) or variances (K, D)."""
+    r"""Matrices (K, D, D) or variances (K, D), as the kind has them."""
     if s.shape == (count,):
         s = s.unsqueeze(1).expand(count, dim)
     if s.shape == (count, dim):
@@ -295,8 +274,8 @@ def _covariances(s: Tensor, kind: str, count: int, dim: int) -> Tensor:
     size = s.diagonal(dim1=1, dim2=2).amax(1)
     broken |= (s - s.mT).abs().amax((1, 2)) > ROUNDING * size
     if bool(broken.any()):
-        which = int(broken.nonzero()[0])
-        received = f"no symmetric positive definite matrix for component {which}"
+        component = int(broken.nonzero()[0])
+        received = f"no symmetric positive definite matrix for component {component}"
         raise ArgumentError("covariances", received, "variances above zero, or such matrices")
     if gaussians.has_matrices(kind, dim):
         return (s + s.mT) / 2

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import number, whole, whole_number
+from limbeck.distributions.base import random
 from limbeck.distributions.gaussians import (
     TINY,
     Moments,
@@ -24,23 +25,20 @@ from limbeck.distributions.gaussians import (
     smallest_variances,
 )
 from limbeck.errors import ArgumentError
+from limbeck.models.checks import Generator
 from limbeck.progress import tracked
 
+if TYPE_CHECKING:
+    from limbeck.models.mixture import GaussianMixture
+
 __all__ = [
-    "Ascent",
-    "EMResult",
-    "Samples",
-    "fit_em",
-    "numbers",
-    "parameters_of",
-    "scale_of",
-    "started",
+    "Ascent", "EMResult", "Samples", "fit_em", "numbers", "parameters_of", "scale_of", "started",
     "troubles",
-]
+]  # fmt: skip
 
 
 def scale_of(log_scale: Tensor, below: Tensor | None, dim: int) -> Tensor:
-    r"""Deviations (K, D), or triangular factors (K, D, D) if something is below the diagonal."""
+    r"""Deviations (K, D), or with entries below the diagonal triangular factors (K, D, D)."""
     deviations = log_scale.exp().expand(-1, dim)
     if below is None:
         return deviations
@@ -82,44 +80,19 @@ def numbers(argument: str, value: object, device: torch.device) -> Tensor:
     return values
 
 
-class Mixture(Protocol):
-    r"""What EM needs of a `GaussianMixture`."""
-
-    components: int
-    covariance: str
-
-    @property
-    def means(self) -> Tensor:
-        r"""Means (K, D)."""
-
-    def rows(self, x: object, argument: str = "x") -> Tensor:
-        r"""x as a matrix (n, D)."""
-
-    def moments(self) -> Moments:
-        r"""Weights, means and covariances."""
-
-    def set_moments_(self, moments: Moments) -> object:
-        r"""Set them."""
-
-
 class Samples(NamedTuple):
-    r"""Samples in float64 about their mean, so that squares lose no digits.
+    r"""Samples in float64 about their mean, so that squares lose no digits."""
 
-    Attributes:
-        x: Samples less their mean, (n, D).
-        weight: How much each counts, (n,), above zero and with the sum n.
-        centre: Their mean, (D,).
-        variance: The variance of each variable, (D,).
-    """
-
-    x: Tensor
-    weight: Tensor
-    centre: Tensor
-    variance: Tensor
+    x: Tensor  # samples less their mean, (n, D)
+    weight: Tensor  # (n,), above zero, with the sum n
+    centre: Tensor  # their mean, (D,)
+    variance: Tensor  # of each variable, (D,)
 
     @classmethod
-    def of(cls, mixture: Mixture, x: object, weight: object = None, argument: str = "x") -> Samples:
-        r"""Samples of the user's for a mixture; what no density can be fitted to is refused."""
+    def of(
+        cls, mixture: GaussianMixture, x: object, weight: object = None, argument: str = "x"
+    ) -> Samples:
+        r"""A user's samples for a mixture; constant variables and too few samples are refused."""
         device = mixture.means.device
         rows = mixture.rows(numbers(argument, x, device), argument)
         share = rows.new_ones(len(rows))
@@ -135,51 +108,44 @@ class Samples(NamedTuple):
         share = share / share.sum()
         centre = share @ rows
         variance = share @ (rows - centre).square()
-        # of equal numbers the mean may be off by a rounding error
-        constant = variance <= (1e-14 * centre).square()
+        constant = variance <= (1e-14 * centre).square()  # the mean may have a rounding error
         if bool(constant.any()):
-            which = int(constant.nonzero()[0])
-            received = f"samples whose variable {which} never changes"
+            received = f"samples whose variable {int(constant.nonzero()[0])} never changes"
             raise ArgumentError(argument, received, "samples of a density")
         return cls(rows - centre, share * len(rows), centre, variance)
 
     def placed(self, moments: Moments) -> Moments:
-        r"""Moments of these samples as moments of the user's."""
+        r"""Moments of these samples, moved back to the user's origin."""
         return moments._replace(means=moments.means + self.centre)
 
     def centred(self, moments: Moments) -> Moments:
-        r"""The inverse."""
+        r"""The inverse of `placed`."""
         return moments._replace(means=moments.means - self.centre)
 
 
-def started(
-    samples: Samples, components: int, kind: str, generator: torch.Generator | None
-) -> Moments:
-    r"""A mixture spread over samples: centres by k-means++, each with the samples nearest to it.
+def started(samples: Samples, components: int, kind: str, generator: Generator) -> Moments:
+    r"""A mixture with centres by k-means++ and the covariances of the samples nearest to each.
 
-    Covariances are those of the samples of each centre, drawn to what all centres have in
-    common: a centre with few samples does not start collapsed.
+    Covariances are shrunk to a common one, so that a centre of few samples is not collapsed.
     """
-    x, weight, _, variance = samples
-    dim = x.shape[1]
+    x, dim = samples.x, samples.x.shape[1]
     matrices = has_matrices(kind, dim)
     nearest = _spread(samples, components, generator)
-    z = torch.nn.functional.one_hot(nearest, components).to(x).mT * weight  # (K, n)
+    z = torch.nn.functional.one_hot(nearest, components).to(x).mT * samples.weight  # (K, n)
     counts = z.sum(1)
     means = z @ x / counts.unsqueeze(1)
     apart = x - means[nearest]
-    own = (z.unsqueeze(-1) * apart).mT @ apart if matrices else z @ apart.square()
-    common = (dim + 2) * own.sum(0) / len(x)  # that many samples' worth of what all have in common
+    squares = (z.unsqueeze(-1) * apart).mT @ apart if matrices else z @ apart.square()
+    common = (dim + 2) * squares.sum(0) / len(x)  # counts as dim + 2 samples
     size = (counts + dim + 2).reshape(-1, *[1] * common.ndim)
-    moments = Moments(counts, means, (own + common) / size)
-    statistics = expected_statistics(moments, matrices)
-    return maximised(statistics, moments, kind, least_variances(variance, 1e-3, kind))
+    moments = Moments(counts, means, (squares + common) / size)
+    least = least_variances(samples.variance, 1e-3, kind)
+    return maximised(expected_statistics(moments, matrices), moments, kind, least)
 
 
-def _spread(samples: Samples, components: int, generator: torch.Generator | None) -> Tensor:
+def _spread(samples: Samples, components: int, generator: Generator) -> Tensor:
     r"""For each sample, the number of the nearest of K different centres: k-means++."""
     x, weight, _, variance = samples
-    lives = x.device if generator is None else generator.device
     scaled = x / variance.sqrt()
     distance = torch.ones_like(weight)
     nearest = torch.zeros(len(x), dtype=torch.long, device=x.device)
@@ -188,39 +154,28 @@ def _spread(samples: Samples, components: int, generator: torch.Generator | None
         if not chances.sum() > 0:
             expected = f"at least {components} different ones"
             raise ArgumentError("x", f"{k} different samples", expected)
-        uniform = torch.rand(1, generator=generator, device=lives, dtype=x.dtype).to(x.device)
+        uniform = random(torch.rand, (1,), x, generator)
         ends = chances.cumsum(0)
-        which = torch.searchsorted(ends, uniform * ends[-1], right=True).clamp_max(len(x) - 1)
-        new = (scaled - scaled[which]).square().sum(1)
+        centre = torch.searchsorted(ends, uniform * ends[-1], right=True).clamp_max(len(x) - 1)
+        new = (scaled - scaled[centre]).square().sum(1)
         closer = new < distance if k else torch.ones_like(nearest, dtype=torch.bool)
         distance, nearest = torch.where(closer, new, distance), nearest.where(~closer, k)
     return nearest
 
 
-# object of all components together that an E step holds at once
-BLOCK = 2**22
+BLOCK = 2**22  # numbers of all components together that an E step holds at once
 
 
 @dataclass(frozen=True)
 class EMResult:
-    r"""The result of EM.
+    r"""The result of EM."""
 
-    Attributes:
-        log_likelihood: The mean log likelihood of the samples before each iteration, and at the
-            end, from the best start.
-        iterations: Iterations from that start.
-        converged: Whether the last of them gained less than the tolerance.
-        reasons: Problems of the mixture, in words; empty if there are none.
-        starts: The mean log likelihood that each start led to.
-        seconds: Wall-clock seconds of all starts.
-    """
-
-    log_likelihood: list[float]
-    iterations: int
-    converged: bool
-    reasons: tuple[str, ...] = ()
-    starts: tuple[float, ...] = ()
-    seconds: float = 0.0
+    log_likelihood: list[float]  # mean over samples, before each iteration and at the end
+    iterations: int  # from the best start
+    converged: bool  # whether the last iteration gained less than the tolerance
+    reasons: tuple[str, ...] = ()  # problems of the mixture
+    starts: tuple[float, ...] = ()  # the mean log likelihood that each start led to
+    seconds: float = 0.0  # of all starts
 
     @property
     def trustworthy(self) -> bool:
@@ -241,7 +196,7 @@ class EMResult:
 
 @torch.no_grad()
 def fit_em(
-    mixture: Mixture,
+    mixture: GaussianMixture,
     x: object,
     weights: object = None,
     *,
@@ -249,13 +204,13 @@ def fit_em(
     tolerance: float = 1e-8,
     floor: float = 1e-6,
     restarts: int = 10,
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
     progress: bool = True,
 ) -> EMResult:
     r"""Fit a mixture to samples, in place, by EM from several starts; the best is kept.
 
-    A start that ends with a collapsed component (one that sits on a sample or two, at the floor
-    of the variances, or has died out) is kept only if all do, whatever its likelihood.
+    A start that ends with a collapsed component (at the floor of the variances, or without
+    weight) is kept only if all do, whatever its likelihood.
 
     Arguments:
         mixture: The mixture.
@@ -277,7 +232,7 @@ def fit_em(
     [-3.0, 3.0]
     """
     began = time.monotonic()
-    limit = whole_number("iterations", iterations, "a whole number from 1", least=1)
+    limit = whole("iterations", iterations)
     tolerance = number("tolerance", tolerance, "a number from 0", lambda value: value >= 0)
     floor = number("floor", floor, "a number between 0 and 1", lambda value: 0 < value < 1)
     count = whole_number("restarts", restarts, "a whole number from 0", least=0)
@@ -298,14 +253,9 @@ def fit_em(
     if not best.converged:
         gain = best.history[-1] - best.history[-2]
         reasons = (*reasons, f"iteration {limit:,}, the last, still gained {gain:.1g}")
-    return EMResult(
-        best.history,
-        len(best.history) - 1,
-        best.converged,
-        reasons,
-        tuple(run.history[-1] for run in runs),
-        time.monotonic() - began,
-    )
+    starts, seconds = tuple(run.history[-1] for run in runs), time.monotonic() - began
+    iterations = len(best.history) - 1
+    return EMResult(best.history, iterations, best.converged, reasons, starts, seconds)
 
 
 class Ascent:
@@ -319,33 +269,31 @@ class Ascent:
 
     def run(self, limit: int, tolerance: float) -> None:
         r"""Iterate, until the mean log likelihood gains no more than the tolerance."""
-        value, statistics = self._expect()
-        self.history.append(value)
+        statistics = self._expect()
         for _ in range(limit):
             self.moments = maximised(statistics, self.moments, self.kind, self.least)
-            value, statistics = self._expect()
-            self.history.append(value)
+            statistics = self._expect()
             if self.history[-1] - self.history[-2] <= tolerance:
                 self.converged = True
                 break
         counts = self.moments.weights * len(self.samples.x)
         self.broken = troubles(self.moments, self.least, self.matrices, counts)
 
-    def _expect(self) -> tuple[float, Statistics]:
-        r"""The mean log likelihood and the statistics of all samples, block by block."""
+    def _expect(self) -> Statistics:
+        r"""The statistics of all samples, block by block; their log likelihood is recorded."""
         x, weight = self.samples.x, self.samples.weight
-        size = max(1, BLOCK // (self.moments.means.numel()))
+        size = max(1, BLOCK // self.moments.means.numel())
         total, parts = 0.0, []
         for rows, w in zip(x.split(size), weight.split(size), strict=True):
             log_density, statistics = expectations(rows, w, self.moments, self.matrices)
             total += (w @ log_density).item()
             parts.append(statistics)
-        summed = [torch.stack(each).sum(0) for each in zip(*parts, strict=True)]
-        return total / len(x), Statistics(*summed)
+        self.history.append(total / len(x))
+        return Statistics(*(torch.stack(values).sum(0) for values in zip(*parts, strict=True)))
 
 
 def troubles(moments: Moments, least: Tensor, matrices: bool, counts: Tensor) -> tuple[str, ...]:
-    r"""What is wrong with the components of a mixture, in words."""
+    r"""The collapsed or empty components of a mixture, in words."""
     problems = []
     variances = smallest_variances(moments.covariances, least, matrices)
     for k, variance in enumerate(variances.tolist()):

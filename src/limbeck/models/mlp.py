@@ -2,9 +2,9 @@ r"""The multi-layer perceptron, and many equal ones evaluated together."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
+from limbeck.models.checks import Device, Generator, dtype_name, flat, is_count, spec_fields
 from limbeck.outputs import FORMS, columns, log_probabilities
 
 __all__ = [
@@ -40,8 +41,6 @@ LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 OUTPUT_FORMS = FORMS[:4]
-
-# how first weights are drawn; `initialise` says it
 INITS = ("he", "lecun")
 
 
@@ -54,19 +53,21 @@ def _log_ndtr(z: Tensor) -> Tensor:
 
 
 class Feedforward(nn.Module):
-    r"""What one net and a batch of nets share: layer kinds, output kind, spec."""
+    r"""What one net and a batch of nets share: settings, layer kinds, output form, spec."""
 
-    _more: frozenset[str] = frozenset()  # what a spec holds beside what all specs hold
+    fields: tuple[str, ...] = ("sizes", "hidden", "output", "bias", "output_form", "dtype")
 
     def __init__(
         self,
-        sizes: Sequence[int],
-        hidden: str | Sequence[str],
-        output: str,
-        bias: bool,
-        output_form: str | None,
-        dtype: torch.dtype | None,
-        init: str,
+        *sizes: int,
+        hidden: str | Sequence[str] = "relu",
+        output: str = "linear",
+        bias: bool = True,
+        output_form: str | None = None,
+        dtype: torch.dtype | None = None,
+        device: Device = None,
+        generator: Generator = None,
+        init: str = "he",
     ) -> None:
         super().__init__()
         if init not in INITS:
@@ -91,9 +92,19 @@ class Feedforward(nn.Module):
         if dtype is not None and not dtype.is_floating_point:
             raise ArgumentError("dtype", dtype, "a floating-point type")
         self.sizes, self.hidden = tuple(map(int, sizes)), tuple(names)
-        self.output = output
-        self.bias = bool(bias)
+        self.output, self.bias = output, bool(bias)
         self._output_form = output_form or self._natural_kind()
+        device = torch.get_default_device() if device is None else torch.device(device)
+        self._allocate(dtype, device)
+        for weight, offset, kind in self._layer_parameters():
+            initialise(weight, offset, kind, generator, init)
+
+    def _allocate(self, dtype: torch.dtype | None, device: torch.device) -> None:
+        raise NotImplementedError
+
+    def _layer_parameters(self) -> Iterator[tuple[Tensor, Tensor | None, str]]:
+        r"""Weights, biases and kind of each layer, in the order in which they are drawn."""
+        raise NotImplementedError
 
     def _natural_kind(self) -> str:
         if self.output in ("logistic", "probit"):
@@ -135,7 +146,7 @@ class Feedforward(nn.Module):
         return log_probabilities(LAYER_KINDS[self.output](z), self.output_form)
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the weights, as JSON can hold it."""
+        r"""All but the weights, for JSON."""
         return {
             "type": type(self).__name__,
             "sizes": list(self.sizes),
@@ -143,28 +154,18 @@ class Feedforward(nn.Module):
             "output": self.output,
             "bias": self.bias,
             "output_form": self.output_form,
-            "dtype": str(next(self.parameters()).dtype).removeprefix("torch."),
+            "dtype": dtype_name(next(self.parameters())),
         }
 
     @classmethod
     def from_spec(
-        cls,
-        spec: Mapping[str, Any],
-        *,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
+        cls, spec: Mapping[str, Any], *, device: Device = None, generator: Generator = None
     ) -> Self:
         r"""A net of the same shape, freshly initialised."""
-        fields = dict(spec)
-        names = {"type", "sizes", "hidden", "output", "bias", "output_form", "dtype"}
-        names |= cls._more
-        if set(fields) != names or fields.pop("type") != cls.__name__:
-            raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives")
-        dtype = getattr(torch, fields.pop("dtype"))
-        first = [fields.pop("members")] if "members" in fields else []
+        fields = spec_fields(cls, spec, *cls.fields)
+        members = [fields.pop("members")] if "members" in fields else []
         build: Any = cls
-        sizes = (*first, *fields.pop("sizes"))
-        return build(*sizes, **fields, dtype=dtype, device=device, generator=generator)
+        return build(*members, *fields.pop("sizes"), **fields, device=device, generator=generator)
 
     def extra_repr(self) -> str:
         return (
@@ -179,18 +180,11 @@ def shapes(net: Feedforward) -> list[tuple[int, int, str]]:
 
 
 def initialise(
-    weight: Tensor,
-    bias: Tensor | None,
-    kind: str,
-    generator: torch.Generator | None,
-    init: str = "he",
+    weight: Tensor, bias: Tensor | None, kind: str, generator: Generator, init: str = "he"
 ) -> None:
-    r"""Draw a layer's first weights (out, in), and its biases (out,).
+    r"""Draw a layer's first weights (out, in) and biases (out,), as `MLP` says of `init`.
 
-    "he" is for He's normal weights before relus, Glorot's uniform ones before the others, and
-    biases of zero; "lecun" for normal weights and biases of variance 1 / (in + 1).
-
-    They are drawn where the generator lives, so that a CPU generator gives equal nets everywhere.
+    They are drawn on the generator's device: a CPU generator gives equal nets everywhere.
     """
     deviation = (weight.shape[1] + 1) ** -0.5
 
@@ -210,21 +204,6 @@ def initialise(
         draw(bias)
     elif bias is not None:
         nn.init.zeros_(bias)
-
-
-def is_count(size: object) -> bool:
-    r"""Whether something is a whole number from 1."""
-    return isinstance(size, Integral) and not isinstance(size, bool) and int(size) >= 1
-
-
-def flat(x: Tensor) -> Tensor:
-    r"""(n, ...) as (n, features): plain Python on static shapes, so that tracers follow it."""
-    if not isinstance(x, Tensor):
-        raise ArgumentError("x", f"a {type(x).__name__}", "a tensor (n, ...)")
-    if x.dim() == 0 or not x.is_floating_point():
-        received = f"{x.dtype} of shape {tuple(x.shape)}"
-        raise ArgumentError("x", received, "floating-point values (n, ...)")
-    return x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
 
 
 class MLP(Feedforward):
@@ -250,28 +229,17 @@ class MLP(Feedforward):
     torch.Size([2, 10])
     """
 
-    def __init__(
-        self,
-        *sizes: int,
-        hidden: str | Sequence[str] = "relu",
-        output: str = "linear",
-        bias: bool = True,
-        output_form: str | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
-        init: str = "he",
-    ) -> None:
-        super().__init__(sizes, hidden, output, bias, output_form, dtype, init)
-        device = torch.get_default_device() if device is None else torch.device(device)
-        self.layers = nn.ModuleList()
-        for inputs, outputs, kind in shapes(self):
-            # nn.Linear's own initialisation would draw from the global generator
-            layer = nn.utils.skip_init(
-                nn.Linear, inputs, outputs, bias=self.bias, dtype=dtype, device=device
-            )
-            initialise(layer.weight, layer.bias, kind, generator, init)
-            self.layers.append(layer)
+    def _allocate(self, dtype: torch.dtype | None, device: torch.device) -> None:
+        kind: dict[str, Any] = {"bias": self.bias, "dtype": dtype, "device": device}
+        self.layers = nn.ModuleList(
+            nn.utils.skip_init(nn.Linear, inputs, outputs, **kind)  # draws nothing
+            for inputs, outputs, _ in shapes(self)
+        )
+
+    def _layer_parameters(self) -> Iterator[tuple[Tensor, Tensor | None, str]]:
+        layers: Any = self.layers
+        for layer, kind in zip(layers, (*self.hidden, self.output), strict=True):
+            yield layer.weight, layer.bias, kind
 
     def preactivation(self, x: Tensor) -> Tensor:
         r"""The last layer's outputs (n, outputs) before its nonlinearity."""
@@ -292,41 +260,33 @@ class BatchedMLP(Feedforward):
 
     Arguments:
         members: The number of nets.
-        sizes: As of `MLP`, and so are the keyword arguments.
+        sizes: As of `MLP`.
+        options: The keyword arguments of `MLP`.
 
     >>> BatchedMLP(30, 784, 50, 10)(torch.zeros(2, 784)).shape
     torch.Size([2, 30, 10])
     """
 
-    _more = frozenset({"members"})
+    fields = (*Feedforward.fields, "members")
 
-    def __init__(
-        self,
-        members: int,
-        *sizes: int,
-        hidden: str | Sequence[str] = "relu",
-        output: str = "linear",
-        bias: bool = True,
-        output_form: str | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
-        init: str = "he",
-    ) -> None:
-        super().__init__(sizes, hidden, output, bias, output_form, dtype, init)
-        self.members = members = whole_number("members", members, "an int of 1 or more", least=1)
-        layers = shapes(self)
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for inputs, outputs, _ in layers:
-            weight = torch.empty(members, outputs, inputs, dtype=dtype, device=device)
-            self.weights.append(nn.Parameter(weight))
-            if self.bias:
-                bias_ = torch.empty(members, outputs, dtype=dtype, device=device)
-                self.biases.append(nn.Parameter(bias_))
+    def __init__(self, members: int, *sizes: int, **options: Any) -> None:
+        self.members = whole_number("members", members, "an int of 1 or more", least=1)
+        super().__init__(*sizes, **options)
+
+    def _allocate(self, dtype: torch.dtype | None, device: torch.device) -> None:
+        def empty(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(self.members, *shape, dtype=dtype, device=device))
+
+        pairs = list(itertools.pairwise(self.sizes))
+        self.weights = nn.ParameterList(empty(outputs, inputs) for inputs, outputs in pairs)
+        self.biases = nn.ParameterList(empty(outputs) for _, outputs in pairs if self.bias)
+
+    def _layer_parameters(self) -> Iterator[tuple[Tensor, Tensor | None, str]]:
+        biases = self.biases if self.bias else [None] * len(self.weights)
         for member in range(self.members):
-            for layer, (weight, (_, _, kind)) in enumerate(zip(self.weights, layers, strict=True)):
-                offset = self.biases[layer].detach()[member] if self.bias else None
-                initialise(weight.detach()[member], offset, kind, generator, init)
+            layers = zip(self.weights, biases, (*self.hidden, self.output), strict=True)
+            for weight, bias, kind in layers:
+                yield weight.detach()[member], None if bias is None else bias.detach()[member], kind
 
     def preactivation(self, x: Tensor) -> Tensor:
         r"""The last layer's outputs (n, members, outputs) before its nonlinearity."""
@@ -387,8 +347,8 @@ class BatchedMLP(Feedforward):
         batched = cls.from_spec(fields, device="meta").to_empty(device=device)
         with torch.no_grad():
             for index, net in enumerate(members):
-                for batch, own in zip(batched._in_order(), net.parameters(), strict=True):
-                    batch[index] = own
+                for batch, parameter in zip(batched._in_order(), net.parameters(), strict=True):
+                    batch[index] = parameter
         return batched.train(members[0].training)
 
     def spec(self) -> dict[str, Any]:

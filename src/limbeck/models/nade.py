@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.models.autoregressive import Autoregressive, Order, choose
+from limbeck.models.checks import Device, Generator
 from limbeck.models.kernels import nade_op
 from limbeck.models.kernels.nade_blocks import Direction, Products, r_products
 from limbeck.storage.files import under
@@ -18,8 +19,7 @@ from limbeck.supports import Binary, Discrete
 
 __all__ = ["NADE", "Weights"]
 
-# the standard deviation of the weights of hidden units that are added to an RBM's
-SMALL = 0.01
+SMALL = 0.01  # the deviation of the weights of hidden units that are added to an RBM's
 
 
 class Weights(Protocol):
@@ -37,9 +37,9 @@ class NADE(Autoregressive):
     zeros and ones; spins −1 and +1 enter as 0 and 1. For q > 2 states every variable has q
     inputs, one for each state, and a softmax of q outputs: w and u are then (I, q, J), b is (I, q).
 
-    With a centre m the sum is over w_i'j (x_i' − m_i'), for zeros and ones x and their means m. At
-    every position c then counts the variables to come at their means instead of at zero, which a
-    start at an RBM's weights needs; no choice of w and c makes a NADE without a centre do it.
+    With a centre m, the means of zeros and ones x, the sum is over w_i'j (x_i' − m_i'). Then c
+    counts the variables to come at their means instead of at zero, which a start at an RBM's
+    weights needs.
 
     Weights start normal with standard deviations I^−½ (w) and J^−½ (u), biases at zero.
 
@@ -58,8 +58,8 @@ class NADE(Autoregressive):
 
     Attributes:
         order: The number of the variable at each position, (I,). Parameters are in this order.
-        mean: The centre as probabilities of the larger state, (I,), in this order, or None. It is
-            no parameter, and part of the state only if it is there.
+        mean: The centre as probabilities of the larger state, (I,), in this order, or None; a
+            buffer.
 
     >>> nade = NADE(784, 500, generator=torch.Generator().manual_seed(0))
     >>> nade.log_prob(nade.sample(3)).shape
@@ -76,12 +76,12 @@ class NADE(Autoregressive):
         order: Order = None,
         support: Discrete | None = None,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
+        device: Device = None,
+        generator: Generator = None,
         centre: np.ndarray | Tensor | list[float] | None = None,
     ) -> None:
         super().__init__(inputs, order, support, dtype, device, generator)
-        self.hidden = whole_number("hidden", hidden, "a whole number from 1", least=1)
+        self.hidden = whole("hidden", hidden)
         shape = (self.inputs, *self._states, self.hidden)
         self.w = self._normal(generator, self.inputs**-0.5, *shape)
         self.u = self._normal(generator, self.hidden**-0.5, *shape)
@@ -95,27 +95,23 @@ class NADE(Autoregressive):
         rbm: Weights,
         hidden: int | None = None,
         order: Order = None,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
         centre: np.ndarray | Tensor | list[float] | str | None = "auto",
     ) -> Self:
         r"""A NADE that starts at the weights of an RBM: w = u = W, b = a and c = b + m W.
 
         Its conditionals are then one mean-field step in the RBM, with the centre m in the place of
-        the variables to come. It starts much nearer to the RBM's density than without a centre,
-        where zeros are in their place. In training it stays nearer to small RBMs; to large ones
-        either comes equally near in some hundred steps. On a CPU steps on sparse x take up to twice
-        as long with a centre, since fewer inputs are zero.
+        the variables to come. It starts much nearer to the RBM than without a centre, and stays
+        nearer to small ones in training. On a CPU steps on sparse x take up to twice as long.
 
         Arguments:
             rbm: Anything with W (I, J), a (I,) and b (J,).
-            hidden: The number of hidden units. If there are more than the RBM's, the further ones
-                start with small weights; if fewer, those with the largest norms are kept.
-                Default: as many as the RBM has.
+            hidden: The number of hidden units. More than the RBM's start with small weights; of
+                fewer, those with the largest norms are taken. Default: as many as the RBM has.
             order: As of `NADE`; the parameters' rows are put into it.
             generator: Draws small weights and a random order. Default: torch's global one.
-            centre: As of `NADE`. "auto" estimates the RBM's means by short chains of its own with
-                a fixed seed, if it has `start` and `advance`; means that are nearly zero become
-                zero. Default: "auto".
+            centre: As of `NADE`. "auto" estimates the RBM's means by short chains with a fixed
+                seed, if it has `start` and `advance`; small means become zero. Default: "auto".
         """
         W, a, b = _weights(rbm)
         if isinstance(centre, str):
@@ -153,7 +149,7 @@ class NADE(Autoregressive):
         return nade_op.logits(x, *parts, period).unflatten(1, self.b.shape)
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        w, c, u, b = (each.detach() for each in self.parts)
+        w, c, u, b = (parameter.detach() for parameter in self.parts)
         if not self._states:
             return nade_op.sample(uniforms, w, c, u, b, self.mean)
         a, codes, probabilities = c.repeat(len(uniforms), 1), [], []
@@ -166,7 +162,7 @@ class NADE(Autoregressive):
 
     @property
     def _units(self) -> int:
-        return self.hidden if self._states else 1  # of two states the kernels bound their memory
+        return self.hidden if self._states else 1  # the kernels of two states bound their memory
 
     def score(self, x: Tensor) -> Tensor:
         r"""∂log p(x)/∂x, (n, *shape), as if x were continuous."""
@@ -220,30 +216,27 @@ class NADE(Autoregressive):
         centred = "" if self.mean is None else ", centred"
         return f"{self.inputs}, {self.hidden}, support={self.support!r}{centred}"
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         nade_op.prepare_tracing()
 
-    def _refuse_many(self, what: str) -> None:
+    def _refuse_many(self, method: str) -> None:
         if self.support.count > 2:
-            raise NotDifferentiableError(
-                f"{what}: states have no derivatives; expected a NADE over two states"
-            )
+            message = "states have no derivatives; expected a NADE over two states"
+            raise NotDifferentiableError(f"{method}: {message}")
 
     def _centre(self, centre: np.ndarray | Tensor | list[float]) -> Tensor:
-        r"""Means of the variables as probabilities of the larger state, in order, if they are."""
+        r"""Means of the variables as probabilities of the larger state, in order."""
         least, most = self.support.values[0], self.support.values[-1]
-        shape = " or ".join(
-            str(each) for each in dict.fromkeys([self.support.shape, (self.inputs,)])
-        )
-        expected = f"means from {least:g} to {most:g} of shape {shape}"
+        shapes = dict.fromkeys([self.support.shape, (self.inputs,)])
+        expected = f"means from {least:g} to {most:g} of shape {' or '.join(map(str, shapes))}"
         if self.support.count > 2:
             raise ArgumentError("centre", f"means for {self.support!r}", "None for q > 2 states")
         try:
             means = torch.as_tensor(centre, dtype=self.b.dtype, device=self.b.device).detach()
         except (TypeError, ValueError, RuntimeError):
             raise ArgumentError("centre", f"a {type(centre).__name__}", expected) from None
-        if means.shape not in (self.support.shape, (self.inputs,)):
+        if means.shape not in shapes:
             raise ArgumentError("centre", f"shape {tuple(means.shape)}", expected)
         outside = ~((means >= least) & (means <= most))
         if outside.any():
@@ -252,12 +245,11 @@ class NADE(Autoregressive):
         return self.support.encode(means.flatten()[self.order])
 
     def make_room(self, state: dict[str, Tensor]) -> None:
-        r"""Have places for all that a state holds: a centre is there only if it is used."""
+        r"""Add a buffer for the centre if the state has one."""
         if self.mean is None and "mean" in state:
             self.mean = torch.zeros_like(self.b.detach())
 
-    def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
-        r"""A state with a centre gives a NADE without one its own, as it gives it its order."""
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         self.make_room(under(prefix, state))
         super()._load_from_state_dict(state, prefix, *rest)
 
@@ -269,28 +261,24 @@ def _weights(rbm: Weights) -> tuple[Tensor, Tensor, Tensor]:
         W, a, b = (torch.as_tensor(getattr(rbm, name)).detach() for name in ("W", "a", "b"))
     except (AttributeError, TypeError, ValueError, RuntimeError):
         raise ArgumentError("rbm", f"a {type(rbm).__name__}", expected) from None
-    shapes = [tuple(each.shape) for each in (W, a, b)]
+    shapes = [tuple(values.shape) for values in (W, a, b)]
     if W.ndim != 2 or shapes[1:] != [(W.shape[0],), (W.shape[1],)]:
         raise ArgumentError("rbm", f"W, a, b of shapes {shapes}", expected)
-    if not all(each.isfinite().all() for each in (W, a, b)):
+    if not all(values.isfinite().all() for values in (W, a, b)):
         raise ArgumentError("rbm", "weights that are not finite", expected)
     return W, a.to(W), b.to(W)
 
 
+# chains for an RBM's means, sweeps before the first record, records, sweeps between records: a few
+# long chains are better than many short ones, since chains start far away
 CHAINS, BURN_IN, RECORDS, THIN = 100, 500, 50, 10
-r"""Chains for an RBM's means, sweeps before the first record, records, and sweeps between them.
-
-A few long chains give better means than many short ones, since chains start far away.
-"""
-
+# means below this become zero: it costs little, and more inputs stay zero, which is faster on a CPU
 RARE = 0.05
-r"""Means below this become zero: the centre is as good, and most inputs of such variables stay
-zero, which saves kernels on a CPU a third of their time on images."""
 
 
 @torch.no_grad()
 def _means(rbm: Any) -> Tensor | None:
-    r"""The means of an RBM's bits by short chains, equal at each call; None if it has no chains."""
+    r"""The means of an RBM's bits by short chains with a fixed seed; None if it has no chains."""
     if not (hasattr(rbm, "advance") and hasattr(rbm, "start")):
         return None
     generator = torch.Generator(torch.as_tensor(rbm.W).device).manual_seed(0)

@@ -13,19 +13,13 @@ from torch import Tensor, nn
 from limbeck import outputs as forms
 from limbeck.arrays import X
 from limbeck.errors import ArgumentError
+from limbeck.models.checks import spec_fields
 from limbeck.models.mlp import OUTPUT_FORMS
 from limbeck.training.result import from_spec, spec_of
 
 __all__ = ["Preprocessed", "origin_of", "standardising"]
 
-# relative to its largest number, the spread up to which a column is taken to be constant
-CONSTANT = torch.finfo(torch.float32).eps
-
-# how many times its range a column may be away from zero before float32 lacks digits
-NARROW = 1000
-
-# deviations from the mean that the farthest row may have, once scaled
-FARTHEST = 20.0
+FARTHEST = 20.0  # the most deviations that a scaled row is away from the mean
 
 Numbers = Tensor | np.ndarray | Sequence[float] | float
 
@@ -47,9 +41,9 @@ class Preprocessed(nn.Module):
             are features.
         output_form: What the outputs are, as of `MLP`. Outputs with a shift or scale are
             "values". Default: the network's.
-        origin: What is subtracted from raw inputs in float64, before anything else: for columns
-            that are so far from zero that float32 cannot tell their numbers apart, such as time
-            stamps. It stays float64 when the module is cast. None subtracts nothing.
+        origin: Subtracted from raw inputs in float64, before anything else: for columns so far
+            from zero that float32 cannot tell their numbers apart, such as time stamps. It stays
+            float64 when the module is cast. Default: none.
 
     >>> net = Preprocessed(nn.Linear(2, 1), torch.tensor([50.0, 0.0]), torch.tensor([0.1, 0.0]))
     >>> net(torch.tensor([[50.0, torch.inf]])).shape
@@ -83,16 +77,16 @@ class Preprocessed(nn.Module):
         self.output_form = output_form or natural
         if self.output_form not in (*OUTPUT_FORMS, None):
             raise ArgumentError.unknown("output_form", self.output_form, OUTPUT_FORMS)
-        for name, value in _pair(network, shift, scale, "shift", "scale").items():
+        for name, value in _pair(network, shift, scale).items():
             self.register_buffer(name, value)
         self.set_outputs(out_shift, out_scale)
 
     def set_outputs(self, shift: Numbers | None, scale: Numbers | None) -> None:
-        r"""Give outputs in other units from now on: what the network gives, · scale + shift.
+        r"""Give outputs in other units from now on: the network's, · scale + shift.
 
-        Only values can have units. A shift of 0 and a scale of 1 are taken of any outputs.
+        Only values can have units; of other outputs a shift of 0 and a scale of 1 are accepted.
         """
-        buffers = _pair(self.network, shift, scale, "out_shift", "out_scale")
+        buffers = _pair(self.network, shift, scale, "out_")
         added, factor = buffers.values()
         if added is not None and factor is not None:
             if not bool(added.any()) and bool((factor == 1).all()):
@@ -121,7 +115,7 @@ class Preprocessed(nn.Module):
         return self
 
     def features(self, x: X) -> Tensor:
-        r"""What the network sees of raw inputs."""
+        r"""The network's inputs, of raw inputs."""
         if isinstance(x, Tensor) and (self.origin is not None or self.input_dtype is not None):
             like = next((p for p in self.network.parameters() if p.is_floating_point()), None)
             x = x if self.origin is None else x.double() - self.origin
@@ -147,22 +141,22 @@ class Preprocessed(nn.Module):
         return y * self.out_scale + self.out_shift
 
     def log_probabilities(self, x: X) -> Tensor:
-        r"""Log probabilities (n, classes), by the network's own way to them if it has one."""
-        own = getattr(self.network, "log_probabilities", None)
-        same = getattr(self.network, "output_form", None) == self.output_form
-        if own is not None and same:
-            return own(self.features(x))
+        r"""Log probabilities (n, classes), by the network's method for them if it has one."""
+        method = getattr(self.network, "log_probabilities", None)
+        same_form = getattr(self.network, "output_form", None) == self.output_form
+        if method is not None and same_form:
+            return method(self.features(x))
         return forms.log_probabilities(self(x), self.output_form or "values")
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the tensors, as JSON can hold it; ArgumentError of a user's own module."""
+        r"""All but the tensors, for JSON; modules must be models of limbeck."""
         modules: dict[str, Any] = {}
         for name in ("network", "encoder"):
             module = getattr(self, name)
             modules[name] = None if module is None else spec_of(module)
             if modules[name] is None and module is not None:
-                received = f"a {type(module).__name__}"
-                raise ArgumentError(name, received, "one of limbeck's own models")
+                expected = "one of limbeck's own models"
+                raise ArgumentError(name, f"a {type(module).__name__}", expected)
         return {
             "type": type(self).__name__,
             **modules,
@@ -175,17 +169,14 @@ class Preprocessed(nn.Module):
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         r"""A model of the same shape, freshly initialised."""
-        names = {"type", "network", "encoder", "inputs", "outputs", "output_form"}
-        if set(spec) - {"origin"} != names or spec["type"] != cls.__name__:
-            raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives")
-        encoder = None if spec["encoder"] is None else from_spec(spec["encoder"], Path("spec"))
-        inputs, outputs = (
-            None if spec[name] is None else torch.zeros(spec[name])
-            for name in ("inputs", "outputs")
+        names = ("network", "encoder", "inputs", "outputs", "output_form")
+        fields = spec_fields(cls, spec, *names, optional=frozenset({"origin"}))
+        encoder = fields["encoder"] and from_spec(fields["encoder"], Path("spec"))
+        inputs, outputs, origin = (
+            None if fields.get(name) is None else torch.zeros(fields[name])
+            for name in ("inputs", "outputs", "origin")
         )
-        network = from_spec(spec["network"], Path("spec"))
-        form, far = spec["output_form"], spec.get("origin")
-        origin = None if far is None else torch.zeros(far)
+        network, form = from_spec(fields["network"], Path("spec")), fields["output_form"]
         return cls(network, inputs, inputs, outputs, outputs, encoder, form, origin)
 
     def extra_repr(self) -> str:
@@ -193,40 +184,34 @@ class Preprocessed(nn.Module):
 
 
 def _pair(
-    network: nn.Module,
-    shift: Numbers | None,
-    scale: Numbers | None,
-    shift_name: str,
-    scale_name: str,
+    network: nn.Module, shift: Numbers | None, scale: Numbers | None, prefix: str = ""
 ) -> dict[str, Tensor | None]:
     r"""Shift and scale of one shape by name, or both None; one of them may be left out."""
-    floating = (p for p in network.parameters() if p.is_floating_point())
-    like = next(floating, torch.empty(0))
-    pair: dict[str, Tensor | None] = {shift_name: None, scale_name: None}
-    for name, given in ((shift_name, shift), (scale_name, scale)):
-        if given is None:
-            continue
-        value = torch.as_tensor(given).detach().to(like.device, like.dtype, copy=True)
-        if not bool(value.isfinite().all()):
-            raise ArgumentError(name, "NaN or infinity", "finite numbers")
-        pair[name] = value
+    like = next((p for p in network.parameters() if p.is_floating_point()), torch.empty(0))
+    pair: dict[str, Tensor | None] = {}
+    for name, numbers in ((f"{prefix}shift", shift), (f"{prefix}scale", scale)):
+        pair[name] = None
+        if numbers is not None:
+            value = torch.as_tensor(numbers).detach().to(like.device, like.dtype, copy=True)
+            if not bool(value.isfinite().all()):
+                raise ArgumentError(name, "NaN or infinity", "finite numbers")
+            pair[name] = value
     one, two = pair.values()
     if one is None and two is not None:
-        pair[shift_name] = torch.zeros_like(two)
+        pair[f"{prefix}shift"] = torch.zeros_like(two)
     if two is None and one is not None:
-        pair[scale_name] = torch.ones_like(one)
+        pair[f"{prefix}scale"] = torch.ones_like(one)
     if one is not None and two is not None and one.shape != two.shape:
         received = f"shape {tuple(two.shape)} beside {tuple(one.shape)}"
-        raise ArgumentError(scale_name, received, f"the shape of {shift_name}")
+        raise ArgumentError(f"{prefix}scale", received, f"the shape of {prefix}shift")
     return pair
 
 
 def standardising(x: Tensor) -> tuple[Tensor, Tensor]:
     r"""Shift and scale, of x's shape but for rows, that give columns mean 0 and deviation 1.
 
-    They are taken from the finite numbers of each column. A column that is constant, or has no
-    finite number, has scale 0. The scale is smaller where one row would be more than 20
-    deviations away, as rare ones of nearly constant columns are.
+    They are those of the finite numbers; a constant column has scale 0. Scales are smaller where a
+    row would be more than 20 deviations away, as in nearly constant columns.
 
     >>> shift, scale = standardising(torch.tensor([[1.0, 7.0], [3.0, 7.0]]))
     >>> shift.tolist(), scale.tolist()
@@ -234,25 +219,25 @@ def standardising(x: Tensor) -> tuple[Tensor, Tensor]:
     """
     if len(x) == 0:
         raise ArgumentError("x", "no rows", "one row or more")
-    seen = x.detach().to(torch.float32).to(torch.float64)  # as a student will see it
-    finite = seen.isfinite()
+    rows = x.detach().to(torch.float32).to(torch.float64)  # with a student's digits
+    finite = rows.isfinite()
     count = finite.sum(0).clamp_min(1)
-    known = torch.where(finite, seen, 0.0)
+    known = torch.where(finite, rows, 0.0)
     shift = known.sum(0) / count
-    apart = torch.where(finite, seen - shift, 0.0)
+    apart = torch.where(finite, rows - shift, 0.0)
     spread = (apart.square().sum(0) / count).sqrt()
-    least = (CONSTANT * known.abs().amax(0)).clamp_min(torch.finfo(torch.float32).tiny)
-    constant = spread <= least
+    single = torch.finfo(torch.float32)
+    constant = spread <= (single.eps * known.abs().amax(0)).clamp_min(single.tiny)
     spread = torch.maximum(spread, apart.abs().amax(0) / FARTHEST)
     scale = torch.where(constant, 0.0, 1 / torch.where(constant, 1.0, spread))
     return shift.to(torch.float32), scale.to(torch.float32)
 
 
 def origin_of(x: Tensor) -> Tensor | None:
-    r"""What to subtract from float64 columns for float32 to tell their numbers apart.
+    r"""What to subtract from float64 columns for float32 to tell their numbers apart, or None.
 
     It is the middle of each column that is farther from zero than 1,000 times its range, or that
-    holds whole numbers beyond 2**24, and 0 for all others; None where no column needs it.
+    holds whole numbers beyond 2**24, and 0 for all others.
 
     >>> origin_of(torch.tensor([[1.7e9, 0.5], [1.7e9 + 60, 2.5]], dtype=torch.float64))
     tensor([1.7000e+09, 0.0000e+00], dtype=torch.float64)
@@ -261,7 +246,7 @@ def origin_of(x: Tensor) -> Tensor | None:
         return None
     low, high = x.amin(0), x.amax(0)
     top = torch.maximum(-low, high)
-    far = (top > NARROW * (high - low)) & (high > low)
+    far = (top > 1000 * (high - low)) & (high > low)
     whole = (x == x.round()).all(0)
     far |= (top > 2**24) & whole
     middle = low + (high - low) / 2

@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.models import rbm_files
+from limbeck.models.checks import Device, Generator
 from limbeck.models.kernels.bits import BitProducts, Bits
 from limbeck.progress import tracked
 from limbeck.supports import Binary
@@ -75,7 +76,7 @@ class RBM(nn.Module):
         b: Numbers,
         *,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
+        device: Device = None,
     ) -> None:
         super().__init__()
         if dtype is not None and dtype not in TYPES:
@@ -102,60 +103,52 @@ class RBM(nn.Module):
         visible: int,
         hidden: int,
         scale: float = 0.1,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
         *,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
+        device: Device = None,
     ) -> Self:
-        r"""One with normal weights and biases of a given standard deviation.
+        r"""An RBM with normal weights and biases of standard deviation `scale`.
 
-        They are drawn where the generator lives, so that a CPU generator gives equal ones
-        everywhere.
+        They are drawn on the generator's device: a CPU generator gives equal ones everywhere.
         """
-        shape = [
-            whole_number(name, size, "a whole number from 1", least=1)
-            for name, size in (("visible", visible), ("hidden", hidden))
-        ]
+        sizes = (whole("visible", visible), whole("hidden", hidden))
         scale = number("scale", scale, "a number from 0", lambda s: s >= 0)
         source = "cpu" if generator is None else generator.device
-        drawn = [
-            scale * torch.randn(*sizes, generator=generator, device=source, dtype=dtype)
-            for sizes in (shape, shape[:1], shape[1:])
-        ]
-        return cls(*drawn, device=device)
+        W, a, b = (
+            scale * torch.randn(*shape, generator=generator, device=source, dtype=dtype)
+            for shape in (sizes, sizes[:1], sizes[1:])
+        )
+        return cls(W, a, b, device=device)
 
     @classmethod
     def fit(cls, data: Numbers, hidden: int, **settings: Any) -> RBM:
-        r"""One trained on binary data (n, I): see `limbeck.models.rbm.train_rbm`."""
+        r"""An RBM trained on binary data (n, I): see `limbeck.models.rbm.train_rbm`."""
         return train_rbm(data, hidden, **settings)
 
     @classmethod
     def load(
-        cls,
-        path: str | Path,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str | None = None,
+        cls, path: str | Path, *, dtype: torch.dtype = torch.float32, device: Device = None
     ) -> Self:
-        r"""One from a file: .npz or .safetensors with W, a and b, or .mat with vishid,
-        visbiases and hidbiases (either names are taken in each).
+        r"""An RBM from a .npz, .safetensors or .mat file with W, a and b, or vishid, visbiases and
+        hidbiases.
         """
         return rbm_files.from_arrays(cls, Path(path), rbm_files.read(Path(path)), dtype, device)
 
     def save(self, path: str | Path) -> Path:
-        r"""Write W, a and b as .npz or .safetensors, whole or not at all."""
+        r"""Write W, a and b as .npz or .safetensors; a failure leaves no partial file."""
         return rbm_files.write(Path(path), {"W": self.W, "a": self.a, "b": self.b})
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
         r"""log p̃(x), (n,), of x (n, I); differentiable, also at x between zero and one."""
-        x = self._of(x, self.visible, "x")
+        x = self._units(x, self.visible, "x")
         return x @ self.a + softplus(x @ self.W + self.b).sum(-1)
 
     forward = log_unnormalized
 
     def log_unnormalized_hidden(self, h: Tensor) -> Tensor:
         r"""log p̃(h), (n,), of hidden states (n, J), with the same Z."""
-        h = self._of(h, self.hidden, "h")
+        h = self._units(h, self.hidden, "h")
         return h @ self.b + softplus(h @ self.W.T + self.a).sum(-1)
 
     def score(self, x: Tensor) -> Tensor:
@@ -164,31 +157,27 @@ class RBM(nn.Module):
 
     def hidden_probabilities(self, x: Tensor) -> Tensor:
         r"""p(h_j = 1 | x), (n, J)."""
-        return torch.sigmoid(self._of(x, self.visible, "x") @ self.W + self.b)
+        return torch.sigmoid(self._units(x, self.visible, "x") @ self.W + self.b)
 
     def visible_probabilities(self, h: Tensor) -> Tensor:
         r"""p(x_i = 1 | h), (n, I)."""
-        return torch.sigmoid(self._of(h, self.hidden, "h") @ self.W.T + self.a)
+        return torch.sigmoid(self._units(h, self.hidden, "h") @ self.W.T + self.a)
 
     @torch.no_grad()
     def statistics(self, x: Tensor) -> Statistics:
         r"""Means over x (n, I) and p(h | x): the gradient of the mean of log p̃(x)."""
-        x = self._of(x, self.visible, "x")
+        x = self._units(x, self.visible, "x")
         if x.dim() != 2 or len(x) == 0:
             raise ArgumentError("x", f"shape {tuple(x.shape)}", f"shape (n, {self.visible}), n > 0")
         h = self.hidden_probabilities(x)
         return Statistics(x.T @ h / len(x), x.mean(0), h.mean(0))
 
     @torch.no_grad()
-    def advance(
-        self, x: Tensor, sweeps: int = 1, generator: torch.Generator | None = None
-    ) -> Tensor:
-        r"""Chains (n, I) moved on by so many sweeps of block Gibbs, x → h → x, as a new tensor.
-
-        It never waits for a GPU, so that it can be captured in a CUDA graph.
-        """
+    def advance(self, x: Tensor, sweeps: int = 1, generator: Generator = None) -> Tensor:
+        r"""Chains (n, I) after so many sweeps of block Gibbs, x → h → x, as a new tensor."""
+        # nothing waits for a GPU, so that sweeps can be captured in a CUDA graph
         sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
-        state = self._of(x, self.visible, "x")
+        state = self._units(x, self.visible, "x")
         if x.dim() != 2:
             raise ArgumentError("x", f"shape {tuple(x.shape)}", f"shape (n, {self.visible})")
         if sweeps == 0:
@@ -202,7 +191,7 @@ class RBM(nn.Module):
             state = v
         return v.to(x.dtype)
 
-    def start(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def start(self, n: int, generator: Generator = None) -> Tensor:
         r"""Uniform bits (n, I) to start chains from."""
         n = whole_number("n", n, "a whole number from 0", least=0)
         return self.support.start(n, generator, self.W.device, self.W.dtype)
@@ -211,16 +200,15 @@ class RBM(nn.Module):
         r"""The annealing path from independent bits: see `limbeck.models.rbm.RBMPath`."""
         return RBMPath(self, base)
 
-    def _of(self, x: Tensor, size: int, argument: str) -> Tensor:
-        # shapes and types only, which tracers know
+    def _units(self, x: Tensor, size: int, argument: str) -> Tensor:
+        r"""States (n, size) in the weights' type; only shape and type, which tracers know."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
             raise ArgumentError(argument, kind, f"a floating-point tensor (n, {size})")
         if x.dim() == 0 or x.shape[-1] != size:
             raise ArgumentError(argument, f"shape {tuple(x.shape)}", f"shape (n, {size})")
         if x.device != self.W.device:
-            expected = f"one on {self.W.device}, where the RBM is"
-            raise ArgumentError(argument, f"a tensor on {x.device}", expected)
+            raise ArgumentError(argument, f"a tensor on {x.device}", f"one on {self.W.device}")
         return x.to(self.W.dtype)
 
     def extra_repr(self) -> str:
@@ -228,36 +216,26 @@ class RBM(nn.Module):
 
 
 def _check_shapes(W: Tensor, a: Tensor, b: Tensor) -> None:
-    if W.dim() != 2:
-        expected = "shape (I, J), visible by hidden units"
-        raise ArgumentError("W", f"shape {tuple(W.shape)}", expected)
-    (visible, hidden), fits = W.shape, tuple(a.shape) + tuple(b.shape)
-    if fits == (hidden, visible) != (visible, hidden) and a.dim() == b.dim() == 1:
-        received = f"shape {tuple(W.shape)}, which looks transposed"
-        raise ArgumentError(
-            "W", received, f"shape {fits}, to go with a {fits[:1]} and b {fits[1:]}"
-        )
-    for name, bias, size in (("a", a, visible), ("b", b, hidden)):
+    shape, biases = tuple(W.shape), (*a.shape, *b.shape)
+    if len(shape) != 2:
+        raise ArgumentError("W", f"shape {shape}", "shape (I, J), visible by hidden units")
+    if biases == shape[::-1] != shape and a.dim() == b.dim() == 1:
+        expected = f"shape {biases}, to go with a {biases[:1]} and b {biases[1:]}"
+        raise ArgumentError("W", f"shape {shape}, which looks transposed", expected)
+    for name, bias, size in (("a", a, shape[0]), ("b", b, shape[1])):
         if tuple(bias.shape) != (size,):
-            expected = f"shape ({size},), to go with W {tuple(W.shape)}"
+            expected = f"shape ({size},), to go with W {shape}"
             raise ArgumentError(name, f"shape {tuple(bias.shape)}", expected)
 
 
 class RBMPath:
     r"""log p̃_β(x) = (1 − β) base·x + β a·x + Σ_j softplus(β (b_j + x·W_j)).
 
-    At β = 0 the bits are independent, with log odds `base`, and the J hidden units are still
-    counted: each is zero or one at will, so log Z is J log 2 + Σ_i softplus(base_i). At β = 1 it
-    is the RBM's own log p̃. Block Gibbs moves x; on x alone it is reversible, so its time reversal
-    is itself.
+    At β = 0 bits are independent with log odds `base` (default: zeros; `base_biases(data)` makes
+    the path shorter), and log Z is J log 2 + Σ_i softplus(base_i). At β = 1 it is the RBM, whose
+    present parameters are copied. Block Gibbs on x alone is reversible: it is its own reversal.
 
-    β is a number, or a tensor of no dimensions, so that a captured CUDA graph can be replayed at
-    other values. Nothing waits for a GPU. Values are summed over units in float64.
-
-    Arguments:
-        rbm: The model; its present parameters are copied.
-        base: Visible biases (I,) at β = 0; `base_biases(data)` gives those of the data's means,
-            which shorten the path. Default: zeros, so that all x are equally likely.
+    β is a number, or a 0-d tensor, so that a captured CUDA graph can be replayed at other values.
     """
 
     def __init__(self, rbm: RBM, base: Numbers | None = None) -> None:
@@ -269,11 +247,10 @@ class RBMPath:
             raise ArgumentError("base", f"shape {tuple(self.base.shape)}", expected)
         self.base = self.base.to(self.a)
         self.difference = self.a - self.base
-        free = softplus(self.base.double()).sum().item()
-        self.log_z = rbm.hidden * math.log(2) + free
+        self.log_z = rbm.hidden * math.log(2) + softplus(self.base.double()).sum().item()
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator = None) -> Tensor:
         n = whole_number("n", n, "a whole number from 0", least=0)
         return Bits(1, self.W.device, generator)(self.base.repeat(n, 1))
 
@@ -282,62 +259,47 @@ class RBMPath:
         r"""log p̃_β(x), (n,), in float64."""
         beta = _check_beta("beta", beta)
         x = x.to(self.W.dtype)
-        hidden = softplus(self._activation(x).mul_(beta)).sum(1, dtype=torch.float64)
-        return hidden + (x @ self._visible(beta)).double()
+        scaled = torch.addmm(self.b, x, self.W).mul_(beta)
+        hidden = softplus(scaled).sum(1, dtype=torch.float64)
+        return hidden + (x @ self._visible_biases(beta)).double()
 
     @torch.no_grad()
     def advance(
-        self,
-        x: Tensor,
-        beta: float | Tensor,
-        generator: torch.Generator | None = None,
-        *,
-        reverse: bool = False,
+        self, x: Tensor, beta: float | Tensor, generator: Generator = None, *, reverse: bool = False
     ) -> Tensor:
         beta = _check_beta("beta", beta)
-        activation = self._activation(x.to(self.W.dtype)).mul_(beta)
-        return self._resample(activation, beta, generator).to(x.dtype)
+        scaled = torch.addmm(self.b, x.to(self.W.dtype), self.W).mul_(beta)
+        return self._resample(scaled, beta, generator).to(x.dtype)
 
     @torch.no_grad()
     def climb(
-        self,
-        x: Tensor,
-        before: float | Tensor,
-        after: float | Tensor,
-        generator: torch.Generator | None = None,
+        self, x: Tensor, before: float | Tensor, after: float | Tensor, generator: Generator = None
     ) -> tuple[Tensor, Tensor]:
         before, after = _check_beta("before", before), _check_beta("after", after)
         bits = x.to(self.W.dtype)
-        activation = self._activation(bits)  # (n, J), for the gain and for the sweep
+        activation = torch.addmm(self.b, bits, self.W)  # (n, J), for the gain and for the sweep
         scaled = activation * after
         hidden = softplus(scaled).sub_(softplus(activation.mul_(before)))
         visible = (bits @ self.difference).double() * (after - before)
         gain = hidden.sum(1, dtype=torch.float64) + visible
         return gain, self._resample(scaled, after, generator).to(x.dtype)
 
-    def _activation(self, x: Tensor) -> Tensor:
-        return torch.addmm(self.b, x, self.W)
-
-    def _visible(self, beta: float | Tensor) -> Tensor:
+    def _visible_biases(self, beta: float | Tensor) -> Tensor:
         if isinstance(beta, Tensor):
             return torch.addcmul(self.base, self.difference, beta)
         return torch.add(self.base, self.difference, alpha=beta)
 
-    def _resample(
-        self, scaled: Tensor, beta: float | Tensor, generator: torch.Generator | None
-    ) -> Tensor:
+    def _resample(self, scaled: Tensor, beta: float | Tensor, generator: Generator) -> Tensor:
         r"""x from h from β(b + xW), which is overwritten."""
         bits = Bits(2, scaled.device, generator)
-        h = bits(scaled)
+        h, biases = bits(scaled), self._visible_biases(beta)
         if isinstance(beta, Tensor):
-            x = torch.addmm(self._visible(beta), h.mul_(beta), self.W.T)
-        else:
-            x = torch.addmm(self._visible(beta), h, self.W.T, alpha=beta)
-        return bits(x)
+            return bits(torch.addmm(biases, h.mul_(beta), self.W.T))
+        return bits(torch.addmm(biases, h, self.W.T, alpha=beta))
 
 
 def base_biases(data: Numbers, smoothing: float = 1.0) -> Tensor:
-    r"""Log odds (I,) of each bit of binary data (n, I), as if seen `smoothing` times more each way.
+    r"""Log odds (I,) of each bit of data (n, I), with `smoothing` added to both counts.
 
     >>> base_biases([[0, 1], [0, 1], [0, 0]], smoothing=0.5).exp()
     tensor([0.1429, 1.6667])
@@ -349,7 +311,7 @@ def base_biases(data: Numbers, smoothing: float = 1.0) -> Tensor:
 
 
 def _binary(data: Numbers) -> Tensor:
-    r"""Data (n, I) of zeros and ones, of any type that holds them, as a tensor."""
+    r"""Zeros and ones (n, I) of any type, as a tensor."""
     bits = as_part(data, "data").values
     if bits.dim() != 2:
         expected = "shape (n, I): one row for each example, as x.reshape(len(x), -1) gives"
@@ -357,13 +319,12 @@ def _binary(data: Numbers) -> Tensor:
     other = (bits != 0) & (bits != 1)
     if other.any():
         received = f"{int(other.sum()):,} values such as {bits[other][0].item():g}"
-        expected = "zeros and ones: binarise first, as (x > 0.5) does"
-        raise ArgumentError("data", received, expected)
+        raise ArgumentError("data", received, "zeros and ones: binarise first, as (x > 0.5) does")
     return bits
 
 
 def _check_beta(argument: str, beta: float | Tensor) -> float | Tensor:
-    if isinstance(beta, Tensor):  # whose value is not looked at: a GPU would have to be waited for
+    if isinstance(beta, Tensor):  # to read its value would wait for a GPU
         return beta
     return number(argument, beta, "a number from 0 to 1", lambda value: 0 <= value <= 1)
 
@@ -414,13 +375,11 @@ def train_rbm(
     True
     """
     bits = _binary(data)
-    whole = "a whole number from 1"
-    sweeps = whole_number("sweeps", sweeps, whole, 1)
-    epochs = whole_number("epochs", epochs, whole, 1)
-    batch_size = min(whole_number("batch_size", batch_size, whole, 1), len(bits))
+    sweeps, epochs = whole("sweeps", sweeps), whole("epochs", epochs)
+    batch_size = min(whole("batch_size", batch_size), len(bits))
     if chains is not None and not persistent:
         raise ArgumentError("chains", chains, "none without persistent=True")
-    chains = batch_size if chains is None else whole_number("chains", chains, whole, 1)
+    chains = batch_size if chains is None else whole("chains", chains)
     lr = number("lr", lr, "a number above 0", lambda rate: rate > 0)
     momentum = number("momentum", momentum, "a number from 0 to below 1", lambda m: 0 <= m < 1)
     weight_decay = number("weight_decay", weight_decay, "a number from 0", lambda d: d >= 0)
@@ -432,11 +391,11 @@ def train_rbm(
     rbm.b.zero_()
     bits = bits.to(place, torch.uint8)  # a quarter of the floats' size
     parameters = (rbm.W, rbm.a, rbm.b)
-    speed = [torch.zeros_like(parameter) for parameter in parameters]
+    velocities = [torch.zeros_like(parameter) for parameter in parameters]
     state = rbm.start(chains, generator) if persistent else None
     steps, step = epochs * -(-len(bits) // batch_size), 0
     for epoch in tracked(range(epochs), "training", progress):
-        keep = min(momentum, 0.5) if epoch < 5 else momentum
+        decay = min(momentum, 0.5) if epoch < 5 else momentum
         for rows in torch.randperm(len(bits), generator=generator, device=place).split(batch_size):
             batch = bits[rows].float()
             model = rbm.advance(batch if state is None else state, sweeps, generator)
@@ -444,8 +403,8 @@ def train_rbm(
             gradient = contrast(rbm, batch, model)
             gradient.W.sub_(rbm.W, alpha=weight_decay)
             rate = lr * (1 - step / steps)
-            for parameter, velocity, slope in zip(parameters, speed, gradient, strict=True):
-                parameter.add_(velocity.mul_(keep).add_(slope, alpha=rate))
+            for parameter, velocity, slope in zip(parameters, velocities, gradient, strict=True):
+                parameter.add_(velocity.mul_(decay).add_(slope, alpha=rate))
             step += 1
         if not all(parameter.isfinite().all() for parameter in parameters):
             raise LimbeckError(
@@ -458,4 +417,4 @@ def train_rbm(
 def contrast(rbm: RBM, data: Tensor, model: Tensor) -> Statistics:
     r"""The gradient of the mean log likelihood of data (n, I), by samples (m, I) of the model."""
     pairs = zip(rbm.statistics(data), rbm.statistics(model), strict=True)
-    return Statistics(*(seen - imagined for seen, imagined in pairs))
+    return Statistics(*(of_data - of_model for of_data, of_model in pairs))

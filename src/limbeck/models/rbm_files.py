@@ -14,18 +14,19 @@ from safetensors.torch import load_file as load_safetensors
 from torch import Tensor
 
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
+from limbeck.models.checks import Device
 from limbeck.storage import files
 
 __all__ = ["from_arrays", "read", "write"]
 
 Kind = TypeVar("Kind")
 
-NAMES = ({"W": "W", "a": "a", "b": "b"}, {"W": "vishid", "a": "visbiases", "b": "hidbiases"})
+NAMES = (("W", "a", "b"), ("vishid", "visbiases", "hidbiases"))
 ACCEPTED = "a file with W, a and b, or vishid, visbiases and hidbiases"
 
 
 def read(path: Path) -> dict[str, Any]:
-    r"""The arrays W, a and b of a file, under any of the names that are in use."""
+    r"""The arrays W, a and b of a file, under either set of names."""
     if path.suffix.lower() not in READERS:
         raise ArgumentError("path", str(path), f"a name that ends in {', '.join(READERS)}")
     if not path.is_file():
@@ -35,14 +36,14 @@ def read(path: Path) -> dict[str, Any]:
         arrays = READERS[path.suffix.lower()](path)
     except LimbeckError:
         raise
-    except Exception as error:  # of the readers' many kinds
+    except Exception as error:  # readers raise errors of many kinds
         received = f"{path}, which cannot be read as {path.suffix.lower()} ({_line(error)})"
         raise ArgumentError("path", received, ACCEPTED) from error
     for names in NAMES:
-        if all(name in arrays for name in names.values()):
-            return {mine: arrays[theirs] for mine, theirs in names.items()}
-    names_there = ", ".join(sorted(map(str, arrays))[:8]) or "nothing"
-    raise ArgumentError("path", f"{path}, which holds {names_there}", ACCEPTED)
+        if all(name in arrays for name in names):
+            return dict(zip(NAMES[0], (arrays[name] for name in names), strict=True))
+    contents = ", ".join(sorted(map(str, arrays))[:8]) or "nothing"
+    raise ArgumentError("path", f"{path}, which holds {contents}", ACCEPTED)
 
 
 def from_arrays(
@@ -50,7 +51,7 @@ def from_arrays(
     path: Path,
     arrays: Mapping[str, np.ndarray | Tensor],
     dtype: torch.dtype,
-    device: torch.device | str | None,
+    device: Device,
 ) -> Kind:
     r"""An RBM of a file's arrays; errors name the file."""
     flat = {**arrays, **{name: _vector(arrays[name]) for name in ("a", "b")}}
@@ -64,7 +65,7 @@ def from_arrays(
 
 
 def write(path: Path, tensors: Mapping[str, Tensor]) -> Path:
-    r"""Write tensors as .npz or .safetensors; the file appears whole or not at all."""
+    r"""Write tensors as .npz or .safetensors; a failure leaves no partial file."""
     if path.suffix.lower() not in WRITERS:
         raise ArgumentError("path", str(path), f"a name that ends in {' or '.join(WRITERS)}")
     arrays = {name: t.detach().cpu().contiguous().numpy() for name, t in tensors.items()}
@@ -77,12 +78,12 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> Path:
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
-    wanted = {name for names in NAMES for name in names.values()}
-    with open(path, "rb") as file:  # which numpy leaves open if it is broken
+    with open(path, "rb") as file:  # numpy would leave a broken one open
         loaded = np.load(file, allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise ArgumentError("path", f"{path}, which holds a single array", ACCEPTED)
-        return {name: loaded[name] if name in wanted else None for name in loaded.files}
+        known = sum(NAMES, ())
+        return {name: loaded[name] if name in known else None for name in loaded.files}
 
 
 def _read_mat(path: Path) -> dict[str, Any]:

@@ -10,64 +10,40 @@ from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
+from limbeck.models.checks import Generator, spec_fields
 
 __all__ = ["Coded", "Numeric", "TableEncoder"]
 
-# categories up to which each has an indicator of its own
-ONE_HOT = 16
-
-# the largest embedding that is chosen automatically
-WIDEST = 32
+ONE_HOT = 16  # categories up to which each has an indicator
+WIDEST = 32  # the largest embedding that "auto" chooses
 
 
 class Numeric(NamedTuple):
-    r"""A float tensor (n,) of numbers, and the mask of missing ones, if there is one.
+    r"""A float tensor (n,) of numbers, and the mask of missing ones, if there is one."""
 
-    Attributes:
-        key: The tensor's name.
-        mask: The mask's name, or None.
-        mean: What is subtracted.
-        scale: What the difference is divided by.
-        fill: What a missing number is taken to be.
-    """
-
-    key: str
-    mask: str | None
-    mean: float
-    scale: float
-    fill: float
+    key: str  # the tensor's name
+    mask: str | None  # the mask's name
+    mean: float  # subtracted
+    scale: float  # divides the difference
+    fill: float  # takes the place of a missing number
 
 
 class Coded(NamedTuple):
-    r"""An int64 tensor (n,) of codes: 0 to size − 1, then unknown, then missing.
+    r"""An int64 tensor (n,) of codes: 0 to size − 1, then unknown, then missing."""
 
-    Attributes:
-        key: The tensor's name.
-        size: The number of categories.
-        missing: Whether missing values have a feature of their own.
-    """
-
-    key: str
-    size: int
-    missing: bool
+    key: str  # the tensor's name
+    size: int  # the number of categories
+    missing: bool  # whether missing values have their own feature
 
 
 class TableEncoder(nn.Module):
     r"""Features (n, width) of a dict of tensors (n,).
 
     In this order: standardised numbers (those with masks first), indicators of missing numbers,
-    indicators of categories and of missing ones, embeddings. An unknown category has no
-    indicator set, or an embedding of its own, which starts at zero and stays there unless
-    something unknown is seen in training.
-
-    Arguments:
-        numbers: What `Numeric` holds, for each number.
-        categories: What `Coded` holds, for each category.
-        embed: "auto", "one_hot", or the size of embeddings: see `Table.encoder`.
-        generator: Where embeddings are drawn from; None draws the same ones each time.
-
-    Attributes:
-        width: The number of features.
+    indicators of categories and of missing ones, embeddings. An unknown category has no indicator,
+    or an embedding of its own that starts at zero. `numbers` holds the fields of `Numeric`,
+    `categories` those of `Coded`; `embed` is as of `Table.encoder`. Without a generator the same
+    embeddings are drawn each time.
 
     >>> encoder = TableEncoder([("age", None, 40.0, 10.0, 39.0)], [("town", 2, False)])
     >>> encoder({"age": torch.tensor([30.0, 60.0]), "town": torch.tensor([1, 2])})
@@ -87,7 +63,7 @@ class TableEncoder(nn.Module):
         categories: Sequence[tuple[str, int, bool]],
         embed: str | int = "auto",
         *,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
     ) -> None:
         super().__init__()
         self.numbers = sorted((Numeric(*n) for n in numbers), key=lambda n: n.mask is None)
@@ -99,8 +75,8 @@ class TableEncoder(nn.Module):
         self.embedded = [c.key for c, _ in embedded]
         self.masks = [n.mask for n in self.numbers if n.mask is not None]
         for name in ("mean", "scale", "fill"):
-            measured = torch.tensor([float(getattr(n, name)) for n in self.numbers])
-            self.register_buffer(name, measured)
+            values = torch.tensor([float(getattr(n, name)) for n in self.numbers])
+            self.register_buffer(name, values)
         # of each indicator, the column of codes and the code that it stands for
         slots = [
             (column, code)
@@ -123,18 +99,17 @@ class TableEncoder(nn.Module):
         self.width += sum(size for _, size in embedded)
 
     def forward(self, x: Mapping[str, Tensor]) -> Tensor:
-        kind = self.mean.dtype
-        parts = []
+        kind, parts = self.mean.dtype, []
         if self.numbers:
             values = self._stacked(x, [n.key for n in self.numbers])  # (n, numbers)
             count = len(self.masks)
             if count:
-                gone = self._stacked(x, self.masks)  # (n, masks)
-                filled = torch.where(gone, self.fill[:count], values[:, :count])
+                missing = self._stacked(x, self.masks)  # (n, masks)
+                filled = torch.where(missing, self.fill[:count], values[:, :count])
                 values = torch.cat([filled, values[:, count:]], 1)
             parts.append((values - self.mean) / self.scale)
             if count:
-                parts.append(gone.to(kind))
+                parts.append(missing.to(kind))
         if self.indicated:
             codes = self._stacked(x, [c.key for c in self.indicated])
             parts.append((codes.index_select(1, self.which) == self.slots).to(kind))
@@ -146,7 +121,7 @@ class TableEncoder(nn.Module):
         return torch.stack([_part(x, key) for key in keys], 1)
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the weights, as JSON can hold it."""
+        r"""All but the weights, for JSON."""
         return {
             "type": "TableEncoder",
             "numbers": [list(n) for n in self.numbers],
@@ -155,15 +130,9 @@ class TableEncoder(nn.Module):
         }
 
     @classmethod
-    def from_spec(
-        cls, spec: Mapping[str, Any], *, generator: torch.Generator | None = None
-    ) -> TableEncoder:
+    def from_spec(cls, spec: Mapping[str, Any], *, generator: Generator = None) -> TableEncoder:
         r"""An encoder of the same shape, with embeddings freshly drawn."""
-        fields = dict(spec)
-        if set(fields) != {"type", "numbers", "categories", "embed"} or (
-            fields.pop("type") != "TableEncoder"
-        ):
-            raise ArgumentError("spec", dict(spec), "what TableEncoder.spec() gives")
+        fields = spec_fields(TableEncoder, spec, "numbers", "categories", "embed")
         return cls(**fields, generator=generator)
 
     def extra_repr(self) -> str:
@@ -174,7 +143,7 @@ class TableEncoder(nn.Module):
 
 
 def embedding_size(categories: int, embed: str | int) -> int:
-    r"""How many numbers stand for a category; 0 where each has an indicator instead.
+    r"""The size of a category's embedding; 0 where each has an indicator instead.
 
     >>> embedding_size(16, "auto"), embedding_size(17, "auto"), embedding_size(10_000, "auto")
     (0, 8, 32)

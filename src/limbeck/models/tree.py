@@ -10,38 +10,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole
 from limbeck.errors import ArgumentError
+from limbeck.models.checks import dtype_name, spec_fields
 
-__all__ = ["Grown", "Trees", "is_tree_estimator", "of_tree", "read", "rules"]
+__all__ = ["Grown", "Trees", "is_tree_estimator", "of_tree", "read"]
 
-# what trees add up to: classes in two forms, values, or labels by themselves in two forms
+# the forms of the sum: classes in two forms, values, or independent labels in two forms
 KINDS = ("probabilities", "logits", "values", "labels", "label_logits")
-
-# how near to 0 and 1 probabilities of labels may come, as logits
-SURE = 1e-6
+SURE = 1e-6  # label probabilities stay this far from 0 and 1, so that logits are finite
 
 
 class Grown(NamedTuple):
-    r"""One tree of N nodes, the root first.
+    r"""One tree of N nodes, the root first; all arrays are (N,) but for value."""
 
-    Attributes:
-        left: Where numbers up to the threshold go (N,); −1 at leaves.
-        right: Where greater ones go (N,).
-        feature: The column that is looked at (N,).
-        threshold: What it is compared with (N,), as 32-bit numbers.
-        missing_left: Whether missing numbers go to the left (N,).
-        value: Outputs (N, K).
-        weight: Weights of the rows that came by (N,).
-    """
-
-    left: np.ndarray
-    right: np.ndarray
-    feature: np.ndarray
-    threshold: np.ndarray
-    missing_left: np.ndarray
-    value: np.ndarray
-    weight: np.ndarray
+    left: np.ndarray  # the child for numbers up to the threshold; −1 at leaves
+    right: np.ndarray  # the child for greater numbers
+    feature: np.ndarray  # the column that is compared
+    threshold: np.ndarray  # as 32-bit numbers
+    missing_left: np.ndarray  # whether missing numbers go to the left
+    value: np.ndarray  # outputs (N, K)
+    weight: np.ndarray  # the total weight of the rows at a node
 
 
 class Trees(nn.Module):
@@ -89,29 +78,31 @@ class Trees(nn.Module):
         if not grown:
             raise ArgumentError("grown", "no trees", "one or more")
         packed = [_packed(tree, inputs) for tree in grown]
-        counts = [len(tree.left) for tree in grown]
-        starts = np.cumsum([0, *counts[:-1]])
-        self.inputs = whole_number("inputs", inputs, "a whole number from 1", least=1)
+        roots = np.cumsum([0, *(len(tree.left) for tree in grown[:-1])])
+        self.inputs = whole("inputs", inputs)
         self.kind, self.missing = kind, bool(missing)
-        self.depth = max(levels for *_, levels in packed)
-        feature, threshold, left, order = zip(*(each[:4] for each in packed), strict=True)
-        below = np.concatenate([each + start for each, start in zip(left, starts, strict=True)])
+        feature, threshold, left, order, levels = zip(*packed, strict=True)
+        self.depth = max(levels)
+        children = [nodes + root for nodes, root in zip(left, roots, strict=True)]
         pairs = list(zip(grown, order, strict=True))
         value = np.concatenate([tree.value[row] for tree, row in pairs]) * factor
         share = np.concatenate([tree.weight[row] / tree.weight[0] for tree, row in pairs])
         base = np.zeros(value.shape[1]) if base is None else np.asarray(base)
-        self.register_buffer("feature", torch.tensor(np.concatenate(feature), dtype=torch.int32))
-        self.register_buffer("threshold", torch.tensor(np.concatenate(threshold)))
-        self.register_buffer("left", torch.tensor(below, dtype=torch.int32))
-        self.register_buffer("share", torch.tensor(share, dtype=torch.float32))
-        self.register_buffer("roots", torch.tensor(starts, dtype=torch.int32))
-        self.register_buffer("base", torch.tensor(base, dtype=dtype))
+        for name, values, buffer_dtype in (
+            ("feature", np.concatenate(feature), torch.int32),
+            ("threshold", np.concatenate(threshold), torch.float32),
+            ("left", np.concatenate(children), torch.int32),
+            ("share", share, torch.float32),
+            ("roots", roots, torch.int32),
+            ("base", base, dtype),
+        ):
+            self.register_buffer(name, torch.tensor(values, dtype=buffer_dtype))
         # a parameter, so that the module has a device and a type as others do
         self.value = nn.Parameter(torch.tensor(value, dtype=dtype), requires_grad=False)
 
     @classmethod
     def from_sklearn(cls, estimator: Any, *, dtype: torch.dtype = torch.float32) -> Self:
-        r"""A fitted scikit-learn tree, forest or boosted model; outputs as its own predictions.
+        r"""A fitted scikit-learn tree, forest or boosted model; outputs are its predictions.
 
         Trees and forests of classes give probabilities, boosted ones logits (n, classes), and
         regressors values. Missing values go where scikit-learn sends them.
@@ -120,7 +111,7 @@ class Trees(nn.Module):
 
     @property
     def output_form(self) -> str:
-        r"""What the outputs are, in the words of `MLP`."""
+        r"""What the outputs are, as of `MLP`."""
         return "values" if self.kind in ("labels", "label_logits") else self.kind
 
     @property
@@ -142,15 +133,14 @@ class Trees(nn.Module):
         rows = (x.flatten(1) if x.ndim > 1 else x.unsqueeze(1)).to(torch.float32)
         if rows.shape[1] != self.inputs:
             raise ArgumentError("x", f"shape {tuple(x.shape)}", f"shape (n, {self.inputs})")
-        gone = rows.isnan()
+        missing = rows.isnan()
         # (n, 2 D): once with missing numbers lower than all others, once with them greater
-        seen = torch.cat(
-            [torch.where(gone, -torch.inf, rows), torch.where(gone, torch.inf, rows)], 1
-        )
+        filled = [torch.where(missing, extreme, rows) for extreme in (-torch.inf, torch.inf)]
+        columns = torch.cat(filled, 1)
         feature, left = self.feature.long(), self.left.long()
         node = self.roots.long().expand(rows.shape[0], -1)  # (n, trees)
         for _ in range(self.depth):
-            right = seen.gather(1, feature.take(node)) > self.threshold.take(node)
+            right = columns.gather(1, feature.take(node)) > self.threshold.take(node)
             node = left.take(node) + right  # a right child follows its sibling
         y = self.base + self.value[node].sum(1)
         if self.kind != "labels":
@@ -164,18 +154,47 @@ class Trees(nn.Module):
         class_names: Sequence[Any] | None = None,
         thresholds: Sequence[Callable[[float], str]] | None = None,
     ) -> str:
-        r"""The rules of a single tree in words: what each leaf predicts, and its share of rows.
+        r"""The rules of a single tree in words, with each leaf's prediction and share of rows.
 
         Arguments:
             feature_names: Names of the D columns. Default: x[0], x[1], ...
             class_names: Names of the K classes, labels or values. Default: their numbers.
-            thresholds: Functions that format the thresholds of each of the D columns.
-                Default: six digits.
+            thresholds: Functions that format each column's thresholds. Default: six digits.
         """
-        return rules(self, feature_names, class_names, thresholds)
+        if len(self) != 1:
+            raise ArgumentError("trees", f"{len(self)} trees", "a single tree, for rules in words")
+        outputs = self.value.shape[1]
+        columns = _names("feature_names", feature_names, self.inputs, "x[{}]")
+        classes = _names("class_names", class_names, outputs, "{}" if outputs > 1 else "value")
+        formats = thresholds or ["{:.6g}".format] * self.inputs
+        outcome = (self.base + self.value).double()
+        if self.kind == "logits":
+            outcome = outcome.softmax(1)
+        elif self.kind == "label_logits":
+            outcome = outcome.sigmoid()
+        left, leaf, share = self.left.tolist(), self.is_leaf.tolist(), self.share.tolist()
+        feature, threshold, value = self.feature.tolist(), self.threshold.tolist(), outcome.tolist()
+        lines: list[str] = []
+        pending = [(0, 0, "")]  # nodes to come, their level and the line before
+        while pending:
+            node, level, before = pending.pop()
+            if before:
+                lines.append("    " * (level - 1) + before)
+            pad = "    " * level
+            if leaf[node]:
+                prediction = _prediction(value[node], classes, self.kind)
+                lines.append(f"{pad}{prediction}  ({share[node]:.1%} of rows)")
+                continue
+            column, missing_right = feature[node] % self.inputs, feature[node] >= self.inputs
+            missing = " or missing" if self.missing and not missing_right else ""
+            lines.append(
+                f"{pad}if {columns[column]} <= {formats[column](threshold[node])}{missing}:"
+            )
+            pending += [(left[node] + 1, level + 1, "else:"), (left[node], level + 1, "")]
+        return "\n".join(lines)
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the tensors, as JSON can hold it."""
+        r"""All but the tensors, for JSON."""
         return {
             "type": type(self).__name__,
             "inputs": self.inputs,
@@ -185,35 +204,35 @@ class Trees(nn.Module):
             "depth": self.depth,
             "kind": self.kind,
             "missing": self.missing,
-            "dtype": str(self.value.dtype).removeprefix("torch."),
+            "dtype": dtype_name(self.value),
         }
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         r"""Trees of the same sizes, to be filled by `load_state_dict`."""
-        names = {"type", "inputs", "outputs", "trees", "nodes", "depth", "kind", "missing", "dtype"}
-        if set(spec) != names or spec["type"] != cls.__name__:
-            raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives")
-        counts = [spec["nodes"] - spec["trees"] + 1] + [1] * (spec["trees"] - 1)
-        grown = [_stump(count, spec["outputs"]) for count in counts]
-        dtype = getattr(torch, spec["dtype"])
-        made = cls(grown, spec["inputs"], spec["kind"], missing=spec["missing"], dtype=dtype)
-        made.depth = spec["depth"]
-        return made
+        fields = spec_fields(
+            cls, spec, "inputs", "outputs", "trees", "nodes", "depth", "kind", "missing", "dtype"
+        )
+        nodes, count, depth, outputs = (
+            fields.pop(name) for name in ("nodes", "trees", "depth", "outputs")
+        )
+        grown = []
+        for size in [nodes - count + 1] + [1] * (count - 1):
+            zeros, leaf = np.zeros(size), np.full(size, -1)
+            value = np.zeros((size, outputs))
+            grown.append(Grown(leaf, leaf, leaf, zeros, leaf, value, np.ones(size)))
+        trees = cls(grown, **fields)
+        trees.depth = depth
+        return trees
 
     def extra_repr(self) -> str:
         return f"{len(self)} trees, {self.leaves} leaves, depth={self.depth}, kind={self.kind!r}"
 
 
-def _stump(nodes: int, outputs: int) -> Grown:
-    zeros, leaf = np.zeros(nodes), np.full(nodes, -1)
-    return Grown(leaf, leaf, leaf, zeros, leaf, np.zeros((nodes, outputs)), np.ones(nodes))
-
-
 def _packed(tree: Grown, inputs: int) -> tuple[Any, ...]:
     r"""Columns, thresholds and left children with siblings side by side; old rows; levels.
 
-    A leaf is its own left child, which nothing is too great for.
+    A leaf is its own left child with an infinite threshold.
     """
     inner = np.flatnonzero(tree.left >= 0)
     place = np.zeros(len(tree.left), dtype=np.int64)
@@ -229,59 +248,13 @@ def _packed(tree: Grown, inputs: int) -> tuple[Any, ...]:
     left[here] = first
     # columns from D on have missing numbers on the right
     feature[here] = tree.feature[inner] + inputs * (tree.missing_left[inner] == 0)
-    # so that infinity, which stands for missing numbers, is beyond
+    # below infinity, which stands for missing numbers
     threshold[here] = np.minimum(tree.threshold[inner], np.finfo(np.float32).max)
-    return feature, threshold, left, order, _levels(left)
-
-
-def _levels(left: np.ndarray) -> int:
-    level, count = np.zeros(1, dtype=np.int64), 0
+    level, levels = np.zeros(1, dtype=np.int64), 0
     while len(level := level[left[level] != level]):
         level = np.concatenate([left[level], left[level] + 1])
-        count += 1
-    return count
-
-
-def rules(
-    tree: Trees,
-    feature_names: Sequence[Any] | None,
-    class_names: Sequence[Any] | None,
-    thresholds: Sequence[Callable[[float], str]] | None = None,
-) -> str:
-    r"""The rules of a single tree; `Trees.text` says what the arguments are."""
-    if len(tree) != 1:
-        raise ArgumentError("trees", f"{len(tree)} trees", "a single tree, for rules in words")
-    outputs = tree.value.shape[1]
-    columns = _names("feature_names", feature_names, tree.inputs, "x[{}]")
-    classes = _names("class_names", class_names, outputs, "{}" if outputs > 1 else "value")
-    shown = thresholds or ["{:.6g}".format] * tree.inputs
-    left, leaf, share = tree.left.tolist(), tree.is_leaf.tolist(), tree.share.tolist()
-    feature, threshold, value = tree.feature.tolist(), tree.threshold.tolist(), _values(tree)
-    lines: list[str] = []
-    rest = [(0, 0, "")]  # nodes to come, their level and the line before
-    while rest:
-        node, level, before = rest.pop()
-        if before:
-            lines.append("    " * (level - 1) + before)
-        pad = "    " * level
-        if leaf[node]:
-            prediction = _prediction(value[node], classes, tree.kind)
-            lines.append(f"{pad}{prediction}  ({share[node]:.1%} of rows)")
-            continue
-        column, missing_right = feature[node] % tree.inputs, feature[node] >= tree.inputs
-        gone = " or missing" if tree.missing and not missing_right else ""
-        lines.append(f"{pad}if {columns[column]} <= {shown[column](threshold[node])}{gone}:")
-        rest += [(left[node] + 1, level + 1, "else:"), (left[node], level + 1, "")]
-    return "\n".join(lines)
-
-
-def _values(tree: Trees) -> list[list[float]]:
-    value = (tree.base + tree.value).double()
-    if tree.kind == "logits":
-        value = value.softmax(1)
-    elif tree.kind == "label_logits":
-        value = value.sigmoid()
-    return value.tolist()
+        levels += 1
+    return feature, threshold, left, order, levels
 
 
 def _names(argument: str, names: Sequence[Any] | None, count: int, pattern: str) -> list[str]:
@@ -296,8 +269,8 @@ def _prediction(value: list[float], names: list[str], kind: str) -> str:
     if kind == "values":
         return ", ".join(f"{name} {v:.4g}" for name, v in zip(names, value, strict=True))
     best = sorted(range(len(value)), key=lambda k: -value[k])[:5]
-    shown = [k for k in best if value[k] >= 0.005] or best[:1]
-    return ", ".join(f"{names[k]} {value[k]:.2f}" for k in shown)
+    likely = [k for k in best if value[k] >= 0.005] or best[:1]
+    return ", ".join(f"{names[k]} {value[k]:.2f}" for k in likely)
 
 
 NAMES = (
@@ -344,46 +317,40 @@ def read(estimator: Any) -> dict[str, Any]:
 
 
 def _kind(estimator: object) -> str | None:
-    r"""The name of the scikit-learn class that something is, less its ending."""
+    r"""The name of something's scikit-learn class without its ending; None of other classes."""
     if not type(estimator).__module__.startswith("sklearn."):
         return None
     from sklearn import ensemble, tree
 
-    for name in NAMES:
-        for ending in ("Classifier", "Regressor"):
-            known = getattr(tree, name + ending, None) or getattr(ensemble, name + ending, None)
-            if known is not None and type(estimator) is known:
-                return name
-    return None
+    name = type(estimator).__name__
+    known = getattr(tree, name, None) or getattr(ensemble, name, None)
+    kind = name.removesuffix("Classifier").removesuffix("Regressor")
+    return kind if known is type(estimator) and kind in NAMES else None
 
 
 def of_tree(tree: Any, classifies: bool) -> Grown:
-    r"""A tree as estimators keep it under `tree_`."""
+    r"""An estimator's attribute `tree_`."""
     value = tree.value[:, 0, :] if classifies else tree.value[:, :, 0]
     if classifies:  # counts in older versions
         value = value / value.sum(1, keepdims=True)
+    # thresholds are rounded down to 32 bits: a 32-bit x is above both or neither
+    with np.errstate(over="ignore"):
+        near = tree.threshold.astype(np.float32)
+    below = np.nextafter(near, np.float32(-np.inf))
+    threshold = np.where(near.astype(np.float64) > tree.threshold, below, near)
     return Grown(
-        tree.children_left, tree.children_right, tree.feature, _rounded_down(tree.threshold),
+        tree.children_left, tree.children_right, tree.feature, threshold,
         tree.missing_go_to_left, value, tree.weighted_n_node_samples,
     )  # fmt: skip
-
-
-def _rounded_down(threshold: np.ndarray) -> np.ndarray:
-    r"""The greatest 32-bit numbers below: a 32-bit x is above both or neither."""
-    with np.errstate(over="ignore"):
-        near = threshold.astype(np.float32)
-    below = np.nextafter(near, np.float32(-np.inf))
-    return np.where(near.astype(np.float64) > threshold, below, near)
 
 
 def _of_nodes(nodes: np.ndarray) -> Grown:
     r"""A tree of a histogram-based model."""
     leaf = nodes["is_leaf"] != 0
-    left = np.where(leaf, -1, nodes["left"].astype(np.int64))
-    right = np.where(leaf, -1, nodes["right"].astype(np.int64))
+    left, right = (np.where(leaf, -1, nodes[side].astype(np.int64)) for side in ("left", "right"))
     value, weight = nodes["value"][:, None], nodes["count"].astype(np.float64)
     with np.errstate(over="ignore"):
-        # thresholds may be rows' own 64-bit numbers, and these are rounded in the same way
+        # thresholds may be 64-bit numbers of rows, and these are rounded in the same way
         threshold = nodes["num_threshold"].astype(np.float32)
     return Grown(
         left, right, nodes["feature_idx"].astype(np.int64), threshold,
@@ -394,44 +361,37 @@ def _of_nodes(nodes: np.ndarray) -> Grown:
 def _boosted(estimator: Any, histogram: bool, classifies: bool, inputs: int) -> dict[str, Any]:
     _refuse(estimator, histogram)
     if histogram:
-        rounds = [[_of_nodes(p.nodes) for p in each] for each in estimator._predictors]
+        rounds = [[_of_nodes(p.nodes) for p in trees] for trees in estimator._predictors]
         factor = 1.0  # values are shrunk already
     else:
-        rounds = [[of_tree(e.tree_, False) for e in each] for each in estimator.estimators_]
+        rounds = [[of_tree(e.tree_, False) for e in trees] for trees in estimator.estimators_]
         factor = float(estimator.learning_rate)
     outputs = len(rounds[0])
     columns = [*range(outputs)]
     if classifies and outputs == 1:  # log odds: the logit of the second of two classes
         outputs, columns = 2, [1]
         factor *= 2 if estimator.loss == "exponential" else 1
-    grown = [
-        tree._replace(value=_in_column(tree.value, k, outputs))
-        for each in rounds
-        for k, tree in zip(columns, each, strict=True)
-    ]
-    made: dict[str, Any] = {
-        "grown": grown, "inputs": inputs, "kind": "logits" if classifies else "values",
-        "factor": factor,
-    }  # fmt: skip
+    grown = []
+    for trees in rounds:
+        for column, tree in zip(columns, trees, strict=True):
+            value = np.zeros((len(tree.value), outputs))
+            value[:, column] = tree.value[:, 0]
+            grown.append(tree._replace(value=value))
+    kind = "logits" if classifies else "values"
+    options: dict[str, Any] = {"grown": grown, "inputs": inputs, "kind": kind, "factor": factor}
     # the constant is the difference between the model and its trees at any row
     row = np.zeros((1, inputs))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about names of columns
         raw = estimator.decision_function(row) if classifies else estimator.predict(row)
-    whole = np.zeros(outputs)
-    whole[columns] = raw.reshape(-1) * (2 if estimator.loss == "exponential" else 1)
-    trees = Trees(**made, dtype=torch.float64)
-    return {**made, "base": whole - trees(torch.tensor(row))[0].numpy()}
-
-
-def _in_column(value: np.ndarray, column: int, outputs: int) -> np.ndarray:
-    columns = np.zeros((len(value), outputs))
-    columns[:, column] = value[:, 0]
-    return columns
+    total = np.zeros(outputs)
+    total[columns] = raw.reshape(-1) * (2 if estimator.loss == "exponential" else 1)
+    of_trees = Trees(**options, dtype=torch.float64)(torch.tensor(row))[0].numpy()
+    return {**options, "base": total - of_trees}
 
 
 def _refuse(estimator: Any, histogram: bool) -> None:
-    r"""Refuse boosted models whose sum of trees is not all that there is to them."""
+    r"""Refuse boosted models that are more than a constant and a sum of trees."""
     from sklearn.dummy import DummyClassifier, DummyRegressor
 
     if histogram:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import number, whole, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.tree import SURE, Trees, of_tree
 from limbeck.outputs import check_probabilities, columns
@@ -16,14 +16,13 @@ from limbeck.progress import tracked
 __all__ = ["TASKS", "fit_boosted", "fit_tree"]
 
 TASKS = ("classification", "multilabel", "regression")
-
-# rows at most that a boosted tree is grown from
-ROWS = 20_000
+ROWS = 20_000  # the most rows that a boosted tree is grown from
+Numbers = np.ndarray | torch.Tensor
 
 
 def fit_tree(
-    X: np.ndarray | torch.Tensor,
-    targets: np.ndarray | torch.Tensor,
+    X: Numbers,
+    targets: Numbers,
     *,
     max_leaf_nodes: int | None = 64,
     max_depth: int | None = None,
@@ -31,10 +30,9 @@ def fit_tree(
     seed: int = 0,
     task: str = "classification",
 ) -> Trees:
-    r"""One tree, whose leaves hold the mean targets of their rows.
+    r"""One tree of least square error; its leaves hold the mean targets (n, K) of their rows.
 
-    Its splits are those that leave the least square error, which for probabilities is what Gini's
-    index is for classes. With several targets in regression, each counts by its own deviation.
+    Several values in regression count equally.
 
     Arguments:
         X: Inputs (n, D); NaN is a missing value.
@@ -42,13 +40,13 @@ def fit_tree(
         max_leaf_nodes: The largest number of leaves; None for no limit. Default: 64.
         max_depth: The largest number of levels; None for no limit. Default: None.
         min_samples_leaf: The smallest number of rows in a leaf. Default: 1.
-        seed: Decides between splits that are equally good. Default: 0.
+        seed: Decides between equally good splits. Default: 0.
         task: "classification", "multilabel" or "regression". Default: "classification".
     """
-    inputs, wanted = _checked(X, targets, task)
+    inputs, outputs = _checked(X, targets, task)
     options = _options(max_leaf_nodes, max_depth, min_samples_leaf)
-    shift, scale = _units(wanted, task)
-    tree = of_tree(_fitted(inputs, (wanted - shift) / scale, seed, options).tree_, False)
+    shift, scale = _units(outputs, task)
+    tree = of_tree(_fitted(inputs, (outputs - shift) / scale, seed, options).tree_, False)
     mean = tree.value * scale + shift
     if task == "classification":
         mean = np.clip(mean, 0, None)
@@ -59,8 +57,8 @@ def fit_tree(
 
 
 def fit_boosted(
-    X: np.ndarray | torch.Tensor,
-    targets: np.ndarray | torch.Tensor,
+    X: Numbers,
+    targets: Numbers,
     *,
     trees: int = 50,
     max_leaf_nodes: int | None = 8,
@@ -71,41 +69,38 @@ def fit_boosted(
     task: str = "classification",
     progress: bool = False,
 ) -> Trees:
-    r"""Small trees, each fitted to what is left to explain after those before it.
+    r"""Small trees with all outputs in their leaves, each fitted to the residuals so far.
 
-    Classes and labels: trees add up to logits, follow the gradient t − p of the cross entropy,
-    and each leaf takes a Newton step. Regression: they add up to values, by square error. Each
-    tree has all outputs in its leaves.
+    Of classes and labels the sum is logits, residuals are the gradient t − p of the cross entropy,
+    and each leaf takes a Newton step; of regression it is values, by square error.
 
     Arguments:
-        X: Inputs (n, D); NaN is a missing value.
-        targets: As of `fit_tree`, and so is `task`.
+        X: Inputs, as of `fit_tree`, and so are `targets`, `max_depth` and `task`.
         trees: The number of trees. Default: 50.
-        max_leaf_nodes: Of each tree, as of `fit_tree`. Default: 8.
-        max_depth: Default: None.
-        min_samples_leaf: Default: 5.
+        max_leaf_nodes: The largest number of leaves of a tree. Default: 8.
+        min_samples_leaf: The smallest number of rows in a leaf. Default: 5.
         learning_rate: The part of each Newton step that is taken. Default: 0.3.
         seed: Chooses the rows that a tree is fitted to, if there are more than 20,000. Default: 0.
         progress: Whether to show a bar. Default: False.
     """
-    inputs, wanted = _checked(X, targets, task)
-    count = whole_number("trees", trees, "a whole number from 1", least=1)
+    inputs, outputs = _checked(X, targets, task)
+    count = whole("trees", trees)
     expected = "a number above 0, up to 1"
     rate = number("learning_rate", learning_rate, expected, lambda r: 0 < r <= 1)
     options = _options(max_leaf_nodes, max_depth, min_samples_leaf)
-    shift, scale = _units(wanted, task)
-    wanted = (wanted - shift) / scale
-    base = _constant(wanted, task)
-    z = np.tile(base, (len(wanted), 1))  # (n, K): what the trees so far add up to
+    shift, scale = _units(outputs, task)
+    outputs = (outputs - shift) / scale
+    base = _constant(outputs, task)
+    z = np.tile(base, (len(outputs), 1))  # (n, K): the sum of the trees so far
     random, grown = np.random.default_rng(seed), []
     for _ in tracked(range(count), "boosting trees", progress):
-        some = random.permutation(len(inputs))[:ROWS]
-        left_over, curvature = _slopes(z, wanted, task)
-        fitted = _fitted(inputs[some], left_over[some], int(random.integers(2**31)), options)
+        rows = random.permutation(len(inputs))[:ROWS]
+        residuals, curvature = _slopes(z, outputs, task)
+        fitted = _fitted(inputs[rows], residuals[rows], int(random.integers(2**31)), options)
         tree, leaf = of_tree(fitted.tree_, False), fitted.apply(inputs)
         nodes = fitted.tree_.node_count
         # the 1 added to the curvature keeps leaves of few rows small
-        step = _sums(leaf, left_over, nodes) / (_sums(leaf, curvature, nodes) + 1.0)
+        step = _sums(leaf, residuals, nodes) / (_sums(leaf, curvature, nodes) + 1.0)
         z += rate * step[leaf]
         grown.append(tree._replace(value=rate * step * scale))
     kind = {"classification": "logits", "multilabel": "label_logits"}.get(task, "values")
@@ -113,40 +108,37 @@ def fit_boosted(
     return Trees(grown, inputs.shape[1], kind, base=base * scale + shift, missing=missing)
 
 
-def _checked(
-    X: np.ndarray | torch.Tensor, targets: np.ndarray | torch.Tensor, task: str
-) -> tuple[np.ndarray, np.ndarray]:
+def _checked(X: Numbers, targets: Numbers, task: str) -> tuple[np.ndarray, np.ndarray]:
     if task not in TASKS:
         raise ArgumentError.unknown("task", task, TASKS)
-    given, wanted = _numbers("X", X), _numbers("targets", targets).to(torch.float64)
-    inputs = given.flatten(1).to(torch.float32) if given.ndim > 1 else given
+    rows, outputs = _numbers("X", X), _numbers("targets", targets).to(torch.float64)
+    inputs = rows.flatten(1).to(torch.float32) if rows.ndim > 1 else rows
     if inputs.ndim != 2 or 0 in inputs.shape:
-        raise ArgumentError("X", f"shape {tuple(given.shape)}", "rows and columns (n, D)")
-    if wanted.ndim == 1 and task == "regression":
-        wanted = wanted.unsqueeze(1)
-    if wanted.ndim != 2 or len(wanted) != len(inputs) or not wanted.shape[1]:
+        raise ArgumentError("X", f"shape {tuple(rows.shape)}", "rows and columns (n, D)")
+    if outputs.ndim == 1 and task == "regression":
+        outputs = outputs.unsqueeze(1)
+    if outputs.ndim != 2 or len(outputs) != len(inputs) or not outputs.shape[1]:
         expected = f"({len(inputs)}, K): {'values' if task == 'regression' else 'probabilities'}"
-        raise ArgumentError("targets", f"shape {tuple(wanted.shape)}", expected)
+        raise ArgumentError("targets", f"shape {tuple(outputs.shape)}", expected)
     if bool(inputs.isinf().any()):
         raise ArgumentError("X", "infinity, or numbers beyond float32", "finite numbers or NaN")
-    if not bool(wanted.isfinite().all()):
+    if not bool(outputs.isfinite().all()):
         raise ArgumentError("targets", "NaN or infinity", "finite numbers")
-    if task != "regression":
-        # labels are probabilities each by itself, classes sum to one
-        each = wanted if task == "classification" else wanted.reshape(-1, 1)
-        check_probabilities(each, "targets")
-    if task == "classification" and wanted.shape[1] == 1:  # the second of two classes
-        wanted = columns(1 - wanted, wanted)
-    return inputs.numpy(), wanted.numpy()
+    if task != "regression":  # of classes a row sums to one, labels are independent
+        classes = task == "classification"
+        check_probabilities(outputs if classes else outputs.reshape(-1, 1), "targets")
+    if task == "classification" and outputs.shape[1] == 1:  # the second of two classes
+        outputs = columns(1 - outputs, outputs)
+    return inputs.numpy(), outputs.numpy()
 
 
-def _numbers(argument: str, given: np.ndarray | torch.Tensor) -> torch.Tensor:
+def _numbers(argument: str, values: Numbers) -> torch.Tensor:
     try:
-        numbers = given if isinstance(given, torch.Tensor) else torch.as_tensor(np.asarray(given))
+        tensor = values if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError):
         expected = "an array or a tensor of numbers"
-        raise ArgumentError(argument, f"a {type(given).__name__}", expected) from None
-    return numbers.detach().cpu()
+        raise ArgumentError(argument, f"a {type(values).__name__}", expected) from None
+    return tensor.detach().cpu()
 
 
 def _options(
@@ -157,51 +149,45 @@ def _options(
         if value is not None:
             expected = f"a whole number from {least}, or None"
             limits[name] = whole_number(name, value, expected, least=least)
-    expected = "a whole number from 1"
-    return {
-        **limits,
-        "min_samples_leaf": whole_number("min_samples_leaf", min_samples_leaf, expected, least=1),
-    }
+    return {**limits, "min_samples_leaf": whole("min_samples_leaf", min_samples_leaf)}
 
 
-def _units(wanted: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
+def _units(outputs: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
     r"""Mean and deviation of the targets of a regression; 0 and 1 of probabilities."""
-    zero, one = np.zeros(wanted.shape[1]), np.ones(wanted.shape[1])
+    zero, one = np.zeros(outputs.shape[1]), np.ones(outputs.shape[1])
     if task != "regression":
         return zero, one
-    spread = wanted.std(0)
-    return wanted.mean(0), np.where(spread > 0, spread, one)
+    spread = outputs.std(0)
+    return outputs.mean(0), np.where(spread > 0, spread, one)
 
 
-def _fitted(inputs: np.ndarray, wanted: np.ndarray, seed: int, options: dict[str, Any]) -> Any:
+def _fitted(inputs: np.ndarray, outputs: np.ndarray, seed: int, options: dict[str, Any]) -> Any:
     from sklearn.tree import DecisionTreeRegressor
 
-    return DecisionTreeRegressor(random_state=seed, **options).fit(inputs, wanted)
+    return DecisionTreeRegressor(random_state=seed, **options).fit(inputs, outputs)
 
 
-def _constant(wanted: np.ndarray, task: str) -> np.ndarray:
-    r"""Where boosting starts (K,): the logits of the mean probabilities, or 0."""
+def _constant(outputs: np.ndarray, task: str) -> np.ndarray:
+    r"""The start of boosting (K,): the logits of the mean probabilities, or 0."""
     if task == "regression":
-        return np.zeros(wanted.shape[1])
-    mean = wanted.mean(0).clip(SURE, 1 - SURE)
+        return np.zeros(outputs.shape[1])
+    mean = outputs.mean(0).clip(SURE, 1 - SURE)
     return np.log(mean) if task == "classification" else np.log(mean) - np.log1p(-mean)
 
 
-def _slopes(z: np.ndarray, wanted: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
-    r"""What the loss falls by as z rises, and its curvature, (n, K) each."""
+def _slopes(z: np.ndarray, outputs: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
+    r"""Minus the gradient of the loss with respect to z, and its curvature, (n, K) each."""
     if task == "regression":
-        return wanted - z, np.ones_like(z)
+        return outputs - z, np.ones_like(z)
     from scipy import special
 
-    outputs = z.shape[1]
+    p = special.expit(z) if task == "multilabel" else special.softmax(z, axis=1)
     if task == "multilabel":
-        p = special.expit(z)
-        return wanted - p, p * (1 - p)
-    p = special.softmax(z, axis=1)
-    # all K move at once, though one of them would do: of two classes, each goes half the way
-    return wanted - p, p * (1 - p) * outputs / max(outputs - 1, 1)
+        return outputs - p, p * (1 - p)
+    # all K logits move at once, though one of them would do: of two, each goes half the way
+    return outputs - p, p * (1 - p) * z.shape[1] / max(z.shape[1] - 1, 1)
 
 
-def _sums(leaf: np.ndarray, of: np.ndarray, nodes: int) -> np.ndarray:
+def _sums(leaf: np.ndarray, values: np.ndarray, nodes: int) -> np.ndarray:
     r"""Sums over the rows of each leaf, (nodes, K)."""
-    return np.stack([np.bincount(leaf, weights=column, minlength=nodes) for column in of.T], 1)
+    return np.stack([np.bincount(leaf, weights=column, minlength=nodes) for column in values.T], 1)

@@ -14,9 +14,8 @@ __all__ = ["BitProducts", "Bits", "halves"]
 class BitProducts:
     r"""x W + bias and h Wᵀ + bias, for x and h of zeros and ones.
 
-    Tensor cores round factors to TF32, which has 11 significant bits. Bits are exact in it, and
-    weights are the sum of two such numbers to 22 bits: two products of rounded factors give what
-    one of float32 factors gives, and take less time than that on a GPU.
+    Tensor cores round factors to TF32, with 11 significant bits. Bits are exact in it, and weights
+    are the sum of two such numbers: two such products are as exact as float32, and faster.
     """
 
     def __init__(self, W: Tensor) -> None:
@@ -53,10 +52,7 @@ def halves(W: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Bits:
-    r"""Turns logits into bits in place, each one with probability σ(logit).
-
-    It never waits for a GPU, so that it can be captured in a CUDA graph.
-    """
+    r"""Turns logits into bits with probability σ(logit), in place, without waiting for a GPU."""
 
     def __init__(self, draws: int, device: torch.device, generator: torch.Generator | None) -> None:
         self.generator, self.called = generator, 0

@@ -23,27 +23,19 @@ from torch import Tensor
 
 __all__ = ["Direction", "Products", "logits", "pull", "r_logits", "r_products", "r_pull", "sample"]
 
-# inputs in a block: more make the products dearer, fewer the calls more
-BLOCK = 28
-
+BLOCK = 28  # inputs in a block: larger products with more, more calls with fewer
 # activations at a time: on a CPU they should stay in cache, on a GPU they should fill it
 NUMBERS = {"cpu": 2**20, "cuda": 2**26}
+R_NUMBERS = 2**23  # activations at a time in R products
 
 
 class _States(NamedTuple):
-    r"""The different states of some rows in a block of B inputs.
+    r"""The different states of some rows in a block of B inputs."""
 
-    Attributes:
-        row: The row of each state, (states,).
-        behind: Whether it comes behind an input of the block, as a number, (states, B).
-        before: The inputs of the block that it comes behind, zero elsewhere, (states, B).
-        place: Where an input finds its own state in a flattened (states, B) matrix, (rows, B).
-    """
-
-    row: Tensor
-    behind: Tensor
-    before: Tensor
-    place: Tensor
+    row: Tensor  # of each state, (states,)
+    behind: Tensor  # whether it comes behind an input of the block, as a number, (states, B)
+    before: Tensor  # the inputs of the block that it comes behind, zero elsewhere, (states, B)
+    place: Tensor  # the index of an input's state in a flattened (states, B) matrix, (rows, B)
 
 
 def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
@@ -75,7 +67,7 @@ def pull(
                 torch.addmm(starts[k], x[rows, block], w[block], out=starts[k + 1])
             later = torch.zeros_like(starts[0])  # Σ ∂L/∂a over the blocks behind
             for k, block in reversed(list(enumerate(blocks))):
-                states = _states(x[rows, block], period, each=wants_x)
+                states = _states(x[rows, block], period, separate=wants_x)
                 h = torch.addmm(starts[k][states.row], states.before, w[block]).sigmoid_()
                 at_z = torch.zeros_like(states.before)
                 at_z.put_(states.place, d[rows, block])
@@ -97,8 +89,8 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities.
 
-    What enters the activations is x − m, if means m (I,) are given. If not, only rows that drew a
-    one have new ones; a GPU would have to wait to know which.
+    With means m (I,) activations are those of x − m. Without, only rows that drew a one have new
+    ones; a GPU would have to wait to know which.
     """
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
     with _plain(uniforms):
@@ -106,41 +98,37 @@ def sample(
             a = c.repeat(len(uniforms[rows]), 1)
             h = a.sigmoid()
             limits = uniforms[rows].T.contiguous()  # (I, rows): one input's lie side by side
-            some, odds = torch.empty_like(limits), torch.empty_like(limits)
+            drawn, odds = torch.empty_like(limits), torch.empty_like(limits)
             for i, weights in enumerate(w):
                 torch.addmv(b[i], h, u[i], out=odds[i]).sigmoid_()
-                torch.lt(limits[i], odds[i], out=some[i])
+                torch.lt(limits[i], odds[i], out=drawn[i])
                 if m is not None or uniforms.device.type != "cpu":
-                    y = some[i] if m is None else some[i] - m[i]
+                    y = drawn[i] if m is None else drawn[i] - m[i]
                     torch.sigmoid(a.addr_(y, weights), out=h)
                 else:
-                    ones = some[i].nonzero().squeeze(1)
+                    ones = drawn[i].nonzero().squeeze(1)
                     changed = a.index_select(0, ones).add_(weights)
                     a.index_copy_(0, ones, changed)
                     h.index_copy_(0, ones, changed.sigmoid_())
-            x[rows], probabilities[rows] = some.T, odds.T
+            x[rows], probabilities[rows] = drawn.T, odds.T
     return x, probabilities
 
 
-def _states(x: Tensor, period: int, each: bool = False) -> _States:
-    r"""The states of a block x (rows, B); `each` gives every variable one of its own.
-
-    So does a GPU: how many there are would have to be waited for.
-    """
+def _states(x: Tensor, period: int, separate: bool = False) -> _States:
+    r"""The states of a block x (rows, B); `separate`, and on a GPU, B in each row."""
     rows, inputs = x.shape
     starts = torch.ones(rows, inputs // period, dtype=torch.bool, device=x.device)
-    if x.device.type != "cpu" or each:
-        number = torch.arange(starts.numel(), device=x.device)
-        own = number
+    if x.device.type != "cpu" or separate:
+        number = state = torch.arange(starts.numel(), device=x.device)
     else:
         starts[:, 1:] = x.ne(0).unflatten(1, (-1, period)).any(2)[:, :-1]
         number = starts.flatten().nonzero().squeeze(1)
-        own = starts.flatten().cumsum(0).sub_(1)
+        state = starts.flatten().cumsum(0).sub_(1)
     row = number.div(starts.shape[1], rounding_mode="floor")
     first = number.remainder(starts.shape[1]).mul_(period)  # each state's first input
     position = torch.arange(inputs, device=x.device)
     behind = (first.unsqueeze(1) > position).to(x.dtype)
-    place = own.view(rows, -1).repeat_interleave(period, 1) * inputs + position
+    place = state.view(rows, -1).repeat_interleave(period, 1) * inputs + position
     return _States(row, behind, x[row] * behind, place)
 
 
@@ -153,23 +141,19 @@ def _blocks(x: Tensor, period: int) -> list[slice]:
     return [slice(i, min(i + size, inputs)) for i in range(0, inputs, size)]
 
 
-def _chunks(x: Tensor, each: int) -> Iterator[slice]:
-    r"""Rows to be done together, if a row needs so many numbers."""
-    rows = max(NUMBERS.get(x.device.type, NUMBERS["cpu"]) // each, 1)
+def _chunks(x: Tensor, numbers: int) -> Iterator[slice]:
+    r"""Blocks of rows, if each row needs so many numbers."""
+    rows = max(NUMBERS.get(x.device.type, NUMBERS["cpu"]) // numbers, 1)
     return (slice(r, r + rows) for r in range(0, len(x), rows))
 
 
 def _plain(x: Tensor) -> AbstractContextManager[object]:
-    r"""No automatic half precision, in which training may run."""
+    r"""Without autocast, in which training may run."""
     return torch.autocast(x.device.type, enabled=False)
 
 
-# activations at a time in R products
-R_NUMBERS = 2**23
-
-
 class Direction(NamedTuple):
-    r"""v, by the variables that its parts belong to: shapes are theirs, None is zero."""
+    r"""v, in parts of the shapes of the variables; None is zero."""
 
     x: Tensor | None = None
     w: Tensor | None = None
@@ -201,23 +185,15 @@ def r_products(
 ) -> Products:
     r"""H v, where H is the Hessian of Σ_n g_n log p(x_n) with respect to x and the parameters.
 
-    Arguments:
-        x: Inputs (n, I) in NADE's order, of any values.
-        w: Weights into the hidden units, (I, J).
-        c: The hidden units' biases, (J,).
-        u: Weights out of the hidden units, (I, J).
-        b: The outputs' biases, (I,).
-        v: The direction.
-        g: The weights of examples, (n,); None for ones.
-        m: What is subtracted from x where it enters the activations, (I,); None for nothing.
+    x (n, I) may have any values; g (n,) is 1 by default. With m (I,) activations are of x − m.
     """
     y = x if m is None else x - m
     z, rz = r_logits(y, w, c, u, v)
     z = z + b
     rz = rz if v.b is None else rz + v.b
-    guess = z.sigmoid()
-    d = x - guess  # ∂L/∂b
-    rd = -guess * (1 - guess) * rz
+    p = z.sigmoid()
+    d = x - p  # ∂L/∂b
+    rd = -p * (1 - p) * rz
     rd = rd if v.x is None else rd + v.x
     value = (d * rz).sum(1) if v.x is None else (d * rz + v.x * z).sum(1)
     weight = torch.ones_like(value).unsqueeze(1) if g is None else g.unsqueeze(1)
@@ -229,9 +205,19 @@ def r_logits(
     x: Tensor, w: Tensor, c: Tensor, u: Tensor, v: Direction, period: int = 1
 ) -> tuple[Tensor, Tensor]:
     r"""z without biases and R{z}, both (n, I): the forward phase."""
-    parts = [_r_logits(x[some], w, c, u, _of(v, some), period) for some in _r_chunks(x, w)]
-    z, rz = zip(*parts, strict=True)
-    return torch.cat(z), torch.cat(rz)
+    if len(chunks := _r_chunks(x, w, v)) > 1:
+        parts = [r_logits(x[rows], w, c, u, part, period) for rows, part in chunks]
+        z, rz = zip(*parts, strict=True)
+        return torch.cat(z), torch.cat(rz)
+    logits, changes = [], []
+    a, ra = _first(x, c, v)
+    for rows in _blocks(x, period):
+        h, rh = _r_states(x, w, v, rows, a, ra, period)
+        a, ra = _r_carry(x, w, v, rows, a, ra)
+        logits.append((h * u[rows]).sum(2))
+        change = (rh * u[rows]).sum(2)
+        changes.append(change if v.u is None else change + (h * v.u[rows]).sum(2))
+    return torch.cat(logits, 1), torch.cat(changes, 1)
 
 
 def r_pull(
@@ -246,42 +232,16 @@ def r_pull(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""R{·} of the pull-back of d (n, I) through the logits, with R{d} = rd: the backward phase.
 
-    It gives R{∂/∂x} (n, I), as far as it goes through the activations, R{∂/∂w}, R{∂/∂c} and
-    R{∂/∂u}.
+    These are R{∂/∂x} (n, I), as far as it goes through the activations, and those of w, c and u.
     """
-    parts = [
-        _r_pull(d[some], None if rd is None else rd[some], x[some], w, c, u, _of(v, some), period)
-        for some in _r_chunks(x, w)
-    ]
-    rx, *sums = zip(*parts, strict=True)
-    rw, rc, ru = (torch.stack(each).sum(0) for each in sums)
-    return torch.cat(rx), rw, rc, ru
-
-
-def _r_logits(
-    x: Tensor, w: Tensor, c: Tensor, u: Tensor, v: Direction, period: int
-) -> tuple[Tensor, Tensor]:
-    z, rz = [], []
-    a, ra = _first(x, c, v)
-    for rows in _blocks(x, period):
-        h, rh = _r_states(x, w, v, rows, a, ra, period)
-        a, ra = _r_carry(x, w, v, rows, a, ra)
-        z.append((h * u[rows]).sum(2))
-        here = (rh * u[rows]).sum(2)
-        rz.append(here if v.u is None else here + (h * v.u[rows]).sum(2))
-    return torch.cat(z, 1), torch.cat(rz, 1)
-
-
-def _r_pull(
-    d: Tensor,
-    rd: Tensor | None,
-    x: Tensor,
-    w: Tensor,
-    c: Tensor,
-    u: Tensor,
-    v: Direction,
-    period: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    if len(chunks := _r_chunks(x, w, v)) > 1:
+        parts = [
+            r_pull(d[rows], None if rd is None else rd[rows], x[rows], w, c, u, part, period)
+            for rows, part in chunks
+        ]
+        for_x, *sums = zip(*parts, strict=True)
+        for_w, for_c, for_u = (torch.stack(terms).sum(0) for terms in sums)
+        return torch.cat(for_x), for_w, for_c, for_u
     blocks = _blocks(x, period)
     starts = [_first(x, c, v)]
     for rows in blocks[:-1]:
@@ -309,8 +269,8 @@ def _r_pull(
             rw = rw + (later * v.x[:, rows].unsqueeze(2)).sum(0)
         products.append((rx, rw, r_at_u.sum(0)))
         s, rs = s + at_a.sum(1), rs + r_at_a.sum(1)
-    for_x, for_w, for_u = zip(*reversed(products), strict=True)
-    return torch.cat(for_x, 1), torch.cat(for_w), rs.sum(0), torch.cat(for_u)
+    of_x, of_w, of_u = zip(*reversed(products), strict=True)
+    return torch.cat(of_x, 1), torch.cat(of_w), rs.sum(0), torch.cat(of_u)
 
 
 def _first(x: Tensor, c: Tensor, v: Direction) -> tuple[Tensor, Tensor]:
@@ -335,11 +295,11 @@ def _r_states(
 ) -> tuple[Tensor, Tensor]:
     r"""The states h of a block of B inputs and their R{·}, (n, B, J)."""
     before = _before(rows, period, x)
-    own = before * x[:, rows].unsqueeze(1)  # (n, B, B)
-    h = (a.unsqueeze(1) + own @ w[rows]).sigmoid()
+    earlier = before * x[:, rows].unsqueeze(1)  # (n, B, B)
+    h = (a.unsqueeze(1) + earlier @ w[rows]).sigmoid()
     inside = ra.unsqueeze(1)
     if v.w is not None:
-        inside = inside + own @ v.w[rows]
+        inside = inside + earlier @ v.w[rows]
     if v.x is not None:
         inside = inside + (before * v.x[:, rows].unsqueeze(1)) @ w[rows]
     return h, h * (1 - h) * inside
@@ -351,12 +311,8 @@ def _before(rows: slice, period: int, like: Tensor) -> Tensor:
     return (variable.unsqueeze(1) > variable).to(like.dtype)
 
 
-def _of(v: Direction, some: slice) -> Direction:
-    r"""The direction of some examples."""
-    return v if v.x is None else v._replace(x=v.x[some])
-
-
-def _r_chunks(x: Tensor, w: Tensor) -> list[slice]:
-    r"""Examples to be done together: at least one chunk, which may be empty."""
-    rows = max(R_NUMBERS // (BLOCK * w.shape[1]), 1)
-    return [slice(r, r + rows) for r in range(0, max(len(x), 1), rows)]
+def _r_chunks(x: Tensor, w: Tensor, v: Direction) -> list[tuple[slice, Direction]]:
+    r"""Blocks of rows with their part of v: at least one, which may be empty."""
+    size = max(R_NUMBERS // (BLOCK * w.shape[1]), 1)
+    chunks = [slice(r, r + size) for r in range(0, max(len(x), 1), size)]
+    return [(rows, v if v.x is None else v._replace(x=v.x[rows])) for rows in chunks]

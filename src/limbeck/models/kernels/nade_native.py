@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from limbeck.models.kernels import nade_blocks
 __all__ = ["available", "library", "log", "logits", "pull", "sample"]
 
 FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
-# what is tried in turn beside: compilers and processors do not all know all of these
+# further flags to try in turn: not all compilers and processors know all of these
 TUNED: tuple[list[str], ...] = (
     ["-march=native", "-fopenmp"],
     ["-mcpu=native", "-fopenmp"],
@@ -38,69 +37,65 @@ log = logging.getLogger("limbeck")
 
 @functools.cache
 def library(name: str) -> ctypes.CDLL | None:
-    r"""The library made of a source beside this file, or None where it cannot be made.
+    r"""The library compiled from a source beside this file, kept in the user's cache folder.
 
-    It takes a second or two once, and is kept in the user's cache folder. Without a compiler, or
-    with LIMBECK_NATIVE=0 in the environment, there is none, and the callers do without.
+    It is None without a compiler, and with LIMBECK_NATIVE=0 in the environment.
     """
     if os.environ.get("LIMBECK_NATIVE", "1") == "0" or os.name != "posix":
         return None
-    compiler = next(filter(None, map(shutil.which, _compilers())), None)
+    compilers = [*os.environ.get("CXX", "").split()[:1], "c++", "g++", "clang++"]
+    compiler = next(filter(None, map(shutil.which, compilers)), None)
     if compiler is None:
         log.debug("native kernels: no C++ compiler")
         return None
     source = Path(__file__).with_name(name)
     try:
-        known = hashlib.sha256("\n".join(_circumstances(compiler)).encode())
-        known.update(source.read_bytes())
-        made = _folder() / f"{source.stem}-{known.hexdigest()[:24]}.so"
-        if not made.exists():
-            _compile(compiler, source, made)
-        return ctypes.CDLL(str(made))
+        digest = hashlib.sha256("\n".join(_environment(compiler)).encode())
+        digest.update(source.read_bytes())
+        compiled = _folder() / f"{source.stem}-{digest.hexdigest()[:24]}.so"
+        if not compiled.exists():
+            _compile(compiler, source, compiled)
+        return ctypes.CDLL(str(compiled))
     except (OSError, subprocess.SubprocessError) as error:
         log.debug("native kernels: %s", error)
         return None
 
 
-def _compilers() -> Sequence[str]:
-    return [*os.environ.get("CXX", "").split()[:1], "c++", "g++", "clang++"]
-
-
-def _circumstances(compiler: str) -> list[str]:
-    r"""All that the machine code depends on: it must not reach another processor's machine."""
+def _environment(compiler: str) -> list[str]:
+    r"""All that the machine code depends on: another processor must not run it."""
     ran = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60)
     processor = platform.processor()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        first = (line for line in lines if line.startswith(("flags", "Features", "model name")))
-        processor = "\n".join(sorted(set(first)))
+        features = (line for line in lines if line.startswith(("flags", "Features", "model name")))
+        processor = "\n".join(sorted(set(features)))
     return [compiler, ran.stdout, platform.machine(), processor, torch.__version__, str(FLAGS)]
 
 
 def _folder() -> Path:
-    r"""Where libraries are kept: nobody else may write there, since they are run."""
+    r"""The folder of libraries: since they are run, nobody else may write there."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(os.environ.get("LIMBECK_CACHE") or Path(home) / "limbeck")
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = folder.stat()
-        if found.st_uid == os.getuid() and not found.st_mode & 0o022 and os.access(folder, os.W_OK):
+        stat = folder.stat()
+        if stat.st_uid == os.getuid() and not stat.st_mode & 0o022 and os.access(folder, os.W_OK):
             return folder
     except OSError:
         pass
     return Path(tempfile.mkdtemp(prefix="limbeck-"))
 
 
-def _compile(compiler: str, source: Path, made: Path) -> None:
-    r"""Compile under another name, then rename: other processes may be at it as well."""
-    handle, temporary = tempfile.mkstemp(dir=made.parent, suffix=".so")
+def _compile(compiler: str, source: Path, compiled: Path) -> None:
+    r"""Compile under another name, then rename: other processes may do the same."""
+    handle, temporary = tempfile.mkstemp(dir=compiled.parent, suffix=".so")
     os.close(handle)
     try:
         for tuned in TUNED:
             command = [compiler, *FLAGS, *tuned, str(source), "-o", temporary]
             ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
             if ran.returncode == 0:
-                os.replace(temporary, made)
+                os.replace(temporary, compiled)
                 return
         raise OSError(f"{source.name} did not compile: {ran.stderr[-500:]}")
     finally:
@@ -109,34 +104,24 @@ def _compile(compiler: str, source: Path, made: Path) -> None:
 
 
 NAMES = {torch.float32: "float", torch.float64: "double"}
-# rows that pass over a tile of hidden units before the next tile is taken
-GROUP = 64
-
-# rows whose lists of changes are kept at a time
-CHUNK = 256
-
-# rows that are sampled in step, as in the source
-ROWS = 8
-
-KEPT = 2**25
-r"""Bytes of working memory up to which it is kept for the next call.
-
-To ask the system for it again takes longer than all the arithmetic of a small batch.
-"""
+GROUP = 64  # rows that pass over a tile of hidden units before the next tile
+CHUNK = 256  # rows whose lists of changes are kept at a time
+ROWS = 8  # rows that are sampled in step, as in the source
+KEPT = 2**25  # bytes of working memory up to which it is kept, since to allocate it is slow
 
 
 @functools.cache
 def available() -> bool:
-    r"""Whether the kernels can be had here, and give what they should on a small example."""
+    r"""Whether the kernels compile here, and are right on a small example."""
     if library("nade.cpp") is None:
         return False
     generator = torch.Generator().manual_seed(0)
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
         d, w, u = torch.randn(3, 5, 5, generator=generator, dtype=dtype)
         x, c = (w > 0).to(dtype), u[0]
-        found = (logits(x, w, c, u), *pull(d, x, w, c, u, wants_x=True))
+        native = (logits(x, w, c, u), *pull(d, x, w, c, u, wants_x=True))
         expected = (nade_blocks.logits(x, w, c, u), *nade_blocks.pull(d, x, w, c, u, wants_x=True))
-        pairs = zip(found, expected, strict=True)
+        pairs = zip(native, expected, strict=True)
         if not all(torch.allclose(one, two, rtol=tolerance, atol=tolerance) for one, two in pairs):
             log.warning("native kernels: they give other numbers here, and are not used")
             return False
@@ -145,7 +130,7 @@ def available() -> bool:
 
 def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
     r"""As `nade_blocks.logits`."""
-    x, w, c, u = (each.contiguous() for each in (x, w, c, u))
+    x, w, c, u = (tensor.contiguous() for tensor in (x, w, c, u))
     (n, inputs), threads = x.shape, torch.get_num_threads()
     tiles, width = _tiles(w)
     group = max(min(GROUP, -(-n // threads)), 1)
@@ -160,20 +145,20 @@ def pull(
     d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1, wants_x: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""As `nade_blocks.pull`."""
-    d, x, w, c, u = (each.contiguous() for each in (d, x, w, c, u))
+    d, x, w, c, u = (tensor.contiguous() for tensor in (d, x, w, c, u))
     (n, inputs), threads = x.shape, torch.get_num_threads()
     tiles, width = _tiles(w)
     parts = -(-threads // tiles)
-    each = 2 * inputs + 1
+    states = 2 * inputs + 1
     gw, gc, gu = (torch.empty_like(parameter) for parameter in (w, c, u))
-    sizes = (tiles * each * width, (tiles * parts * each + threads * inputs) * width)
+    sizes = (tiles * states * width, (tiles * parts * states + threads * inputs) * width)
     packed, sums = _room(w.dtype, sum(sizes)).split(sizes)
-    lists = _room(torch.int32, max(min(n, CHUNK), threads) * each)
-    given = (period, x, w, c, u, packed, d)
-    _call("pull", x, w, *given, gw, gc, gu, sums, lists, CHUNK, parts, threads)
+    lists = _room(torch.int32, max(min(n, CHUNK), threads) * states)
+    shared = (period, x, w, c, u, packed, d)
+    _call("pull", x, w, *shared, gw, gc, gu, sums, lists, CHUNK, parts, threads)
     gx = torch.empty_like(x) if wants_x else x.new_empty(0)
     if wants_x:
-        _call("pull_inputs", x, w, *given, gx, sums, lists, threads)
+        _call("pull_inputs", x, w, *shared, gx, sums, lists, threads)
     return gx, gw, gc, gu
 
 
@@ -181,7 +166,7 @@ def sample(
     uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     r"""As `nade_blocks.sample`."""
-    uniforms, w, c, u, b = (each.contiguous() for each in (uniforms, w, c, u, b))
+    uniforms, w, c, u, b = (tensor.contiguous() for tensor in (uniforms, w, c, u, b))
     threads = torch.get_num_threads()
     tiles, width = _tiles(w)
     m = None if m is None else m.contiguous()
@@ -191,14 +176,9 @@ def sample(
     return x, probabilities
 
 
-@functools.cache
-def _width(dtype: torch.dtype) -> int:
-    return int(_function("width", dtype)())
-
-
 def _tiles(w: Tensor) -> tuple[int, int]:
     r"""The number of tiles of hidden units, and hidden units in a tile."""
-    width = _width(w.dtype)
+    width = int(_function("width", w.dtype)())
     return -(-w.shape[1] // width), width
 
 
@@ -206,7 +186,7 @@ _rooms = threading.local()
 
 
 def _room(dtype: torch.dtype, count: int) -> Tensor:
-    r"""So many numbers to work in until the next call, of any values."""
+    r"""Working memory of so many numbers until the next call, of any values."""
     name = str(dtype)
     room: Tensor | None = getattr(_rooms, name, None)
     if room is None or room.numel() < count:
@@ -224,15 +204,11 @@ def _function(name: str, dtype: torch.dtype) -> Any:
 
 
 def _call(name: str, x: Tensor, w: Tensor, *arguments: Tensor | int | None) -> None:
-    r"""Call a function of the library: first come the sizes n, I and J, then what is given.
+    r"""Call a function of the library with the sizes n, I and J, then the arguments."""
 
-    None is no tensor.
-    """
-    _function(name, x.dtype)(
-        *(
-            ctypes.c_int64(each)
-            if isinstance(each, int)
-            else ctypes.c_void_p(None if each is None else each.data_ptr())
-            for each in (len(x), *w.shape, *arguments)
-        )
-    )
+    def converted(argument: Tensor | int | None) -> ctypes.c_int64 | ctypes.c_void_p:
+        if isinstance(argument, int):
+            return ctypes.c_int64(argument)
+        return ctypes.c_void_p(None if argument is None else argument.data_ptr())
+
+    _function(name, x.dtype)(*map(converted, (len(x), *w.shape, *arguments)))

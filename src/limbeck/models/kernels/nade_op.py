@@ -1,9 +1,8 @@
 r"""NADE's operator: one function for all devices, differentiable to any order, and traceable.
 
 It chooses the kernels (Triton on a GPU, C++ on a CPU, or plain torch) and hides them from tracers
-in operators of their own. Derivatives are those of `torch.autograd.Function`, so that autograd,
-`torch.func` and the compiler agree: the derivative of `logits` is `pull`, and the derivatives of
-`pull` are the R products.
+in torch operators. Derivatives are those of `torch.autograd.Function`, for autograd, `torch.func`
+and the compiler: that of `logits` is `pull`, and those of `pull` are the R products.
 """
 
 from __future__ import annotations
@@ -22,16 +21,12 @@ from limbeck.models.kernels.nade_blocks import Direction, r_logits, r_pull
 __all__ = ["log_prob", "logits", "prepare_tracing", "sample"]
 
 Some = Tensor | None
-
-# activations from which the C++ kernels pay, and the second that compiling them takes once
-WORTH_NATIVE = 2**16
+Outputs = tuple[Tensor, ...] | Tensor
+WORTH_NATIVE = 2**16  # activations from which C++ kernels are worth a second of compilation
 
 
 def log_prob(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Some = None) -> Tensor:
-    r"""log p(x), (n,), of inputs (n, I) in NADE's order; as `nade_reference.log_prob`.
-
-    The terms are summed in double precision.
-    """
+    r"""log p(x), (n,), as `nade_reference.log_prob`, with terms summed in float64."""
     z = logits(x if m is None else x - m, w, c, u, b)
     return (x * z - F.softplus(z)).sum(1, dtype=torch.float64).to(z.dtype)
 
@@ -45,10 +40,7 @@ def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int = 
 def sample(
     uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Some = None
 ) -> tuple[Tensor, Tensor]:
-    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities.
-
-    What enters the activations is x − m, if means m (I,) are given.
-    """
+    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
     return (_gpu(uniforms, 1) or _cpu(uniforms, w)).sample(uniforms, w, c, u, b, m)
 
 
@@ -65,10 +57,7 @@ def _gpu(x: Tensor, period: int) -> ModuleType | None:
 
 @functools.cache
 def prepare_tracing() -> None:
-    r"""Tell torch's compiler to leave the operator in its graph as it is.
-
-    Importing the compiler takes seconds, so that this waits until there is a NADE.
-    """
+    r"""Let torch's compiler leave the operator in its graph; its import takes seconds."""
     torch.compiler.allow_in_graph(_in_graph)
 
 
@@ -81,16 +70,6 @@ def _in_graph(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int
 _LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
 _VARIABLES = "Tensor x, Tensor w, Tensor c, Tensor u"
 _DIRECTION = "Tensor? vx, Tensor? vw, Tensor? vc, Tensor? vu"
-_SCHEMAS = {
-    "nade_logits": f"({_VARIABLES}, Tensor b, int period) -> (Tensor, Tensor)",
-    "nade_pull": f"(Tensor d, {_VARIABLES}, Tensor carry, int period, bool wants_x)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    "nade_r_logits": f"({_VARIABLES}, {_DIRECTION}, int period) -> Tensor",
-    "nade_r_pull": f"(Tensor d, Tensor? rd, {_VARIABLES}, {_DIRECTION}, int period)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
-}
-for _name, _schema in _SCHEMAS.items():
-    _LIBRARY.define(_name + _schema)
 
 
 def _value(
@@ -124,12 +103,15 @@ def _r_pull(
     return r_pull(d, rd, x, w, c, u, Direction(vx, vw, vc, vu), period)
 
 
-for _name, _function in (
-    ("nade_logits", _value),
-    ("nade_pull", _pull),
-    ("nade_r_logits", _r_logits),
-    ("nade_r_pull", _r_pull),
-):
+for _name, _function, _schema in (
+    ("nade_logits", _value, f"({_VARIABLES}, Tensor b, int period) -> (Tensor, Tensor)"),
+    ("nade_pull", _pull, f"(Tensor d, {_VARIABLES}, Tensor carry, int period, bool wants_x)"
+     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"),
+    ("nade_r_logits", _r_logits, f"({_VARIABLES}, {_DIRECTION}, int period) -> Tensor"),
+    ("nade_r_pull", _r_pull, f"(Tensor d, Tensor? rd, {_VARIABLES}, {_DIRECTION}, int period)"
+     " -> (Tensor, Tensor, Tensor, Tensor)"),
+):  # fmt: skip
+    _LIBRARY.define(_name + _schema)
     _LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
 
 
@@ -161,21 +143,16 @@ def _like(tensor: Tensor) -> Tensor:
 
 
 class _Function(torch.autograd.Function):
-    r"""What the functions share: under vmap they run one by one."""
+    r"""A function that runs one by one under vmap."""
 
     traceable = True  # the compiler is kept out by `_in_graph`
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
-        results = [
-            cls.apply(
-                *(
-                    each if dim is None else each.select(dim, number)
-                    for each, dim in zip(arguments, in_dims, strict=True)
-                )
-            )
-            for number in range(info.batch_size)
-        ]
+        results = []
+        for number in range(info.batch_size):
+            pairs = zip(arguments, in_dims, strict=True)
+            results.append(cls.apply(*(a if d is None else a.select(d, number) for a, d in pairs)))
         if isinstance(results[0], Tensor):
             return torch.stack(results), 0
         return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
@@ -189,9 +166,7 @@ class _Logits(_Function):
         return torch.ops.limbeck.nade_logits.default(*inputs)
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
-    ) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         *tensors, _, ctx.period = inputs
         ctx.save_for_backward(*tensors, output[1])
         ctx.save_for_forward(*tensors)
@@ -199,10 +174,10 @@ class _Logits(_Function):
 
     @staticmethod
     def backward(ctx: Any, d: Tensor, _: Any) -> tuple[Any, ...]:
-        wants_x, *wanted = ctx.needs_input_grad[:5]
+        wants_x, *needs = ctx.needs_input_grad[:5]
         gx, *gradients = _Pull.apply(d, *ctx.saved_tensors, ctx.period, wants_x)
-        needed = (grad if want else None for grad, want in zip(gradients, wanted, strict=True))
-        return gx if wants_x else None, *needed, None
+        rest = (grad if need else None for grad, need in zip(gradients, needs, strict=True))
+        return gx if wants_x else None, *rest, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
@@ -219,9 +194,7 @@ class _Pull(_Function):
         return torch.ops.limbeck.nade_pull.default(*inputs)
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
-    ) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         *tensors, _, ctx.period, ctx.wants_x = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
@@ -253,9 +226,7 @@ class _RLogits(_Function):
         return torch.ops.limbeck.nade_r_logits.default(*inputs)
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
-    ) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         *tensors, ctx.period = inputs
         ctx.save_for_backward(*tensors)
 
@@ -281,12 +252,12 @@ class _RPull(_Function):
 def _pull_back(formula: Any, ctx: Any, cotangents: Any) -> tuple[Some, ...]:
     r"""The derivatives of a formula of tensors, some of which are None, and of the period."""
     saved = ctx.saved_tensors
-    there = [number for number, tensor in enumerate(saved) if tensor is not None]
+    present = [number for number, tensor in enumerate(saved) if tensor is not None]
 
     def function(*tensors: Tensor) -> Any:
-        known = dict(zip(there, tensors, strict=True))
+        known = dict(zip(present, tensors, strict=True))
         return formula(*map(known.get, range(len(saved))), ctx.period)
 
-    pull = torch.func.vjp(function, *(saved[number] for number in there))[1]
-    derivatives = dict(zip(there, pull(cotangents), strict=True))
+    pull = torch.func.vjp(function, *(saved[number] for number in present))[1]
+    derivatives = dict(zip(present, pull(cotangents), strict=True))
     return *map(derivatives.get, range(len(saved))), None

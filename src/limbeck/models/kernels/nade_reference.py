@@ -10,14 +10,9 @@ __all__ = ["gradients", "log_prob", "logits", "sample"]
 
 
 def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
-    r"""z_i = Σ_j u_ij σ(c_j + Σ_{i' < i} w_i'j x_i'), without biases, (n, I).
+    r"""z_i = Σ_j u_ij σ(c_j + Σ_{i' < i} w_i'j x_i'), (n, I), of x (n, I), w and u (I, J), c (J,).
 
-    Arguments:
-        x: Inputs (n, I) in NADE's order, of any values.
-        w: Weights into the hidden units, (I, J).
-        c: The hidden units' biases, (J,).
-        u: Weights out of the hidden units, (I, J).
-        period: How many inputs stand for one variable and are summed over only all together.
+    `period` inputs stand for one variable, and are summed over only all together.
     """
     steps = (x.unsqueeze(2) * w).unflatten(1, (-1, period)).sum(2)  # (n, variables, J)
     sums = steps[:, :-1].cumsum(1)
@@ -30,7 +25,7 @@ def log_prob(
 ) -> Tensor:
     r"""log p(x), (n,): Σ_i x_i log x̂_i + (1 − x_i) log(1 − x̂_i) with x̂ = σ(z).
 
-    What enters the activations is x − m, if means m (I,) are given.
+    With means m (I,) activations are those of x − m.
     """
     z = logits(x if m is None else x - m, w, c, u) + b
     return (x * z - F.softplus(z)).sum(1)
@@ -56,10 +51,7 @@ def gradients(
 def sample(
     uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities.
-
-    What enters the activations is x − m, if means m (I,) are given.
-    """
+    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
     a = c.expand(len(uniforms), -1)
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
     for i in range(uniforms.shape[1]):

@@ -23,20 +23,13 @@ from limbeck.models.kernels import triton_kernels
 
 __all__ = ["formula", "logits", "prepare_tracing"]
 
-# activations at a time: on a CPU they should stay in cache, on a GPU they should fill it
-NUMBERS = {"cpu": 2**19, "cuda": 2**26}
+Outputs = tuple[Tensor, ...] | Tensor
+NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # activations at a time, to fit into caches
 
 
 def formula(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
-    r"""The logits (n, I, o) written down plainly, for f inputs and o outputs a variable.
-
-    Arguments:
-        v: Inputs (n, I, f).
-        starts: Activations at the start of each run, (K, n, J).
-        w: Weights of the inputs, (I, f, J).
-        u: Weights of the outputs, (I, o, J).
-        b: Biases of the outputs, (I, o).
-        run: The number of variables B of a run.
+    r"""The logits (n, I, o) in plain torch, of v (n, I, f), starts (K, n, J), w (I, f, J),
+    u (I, o, J) and b (I, o), for f inputs and o outputs a variable.
     """
     parts = zip(starts, v.split(run, 1), w.split(run), u.split(run), strict=True)
     logits = []
@@ -54,7 +47,7 @@ def logits(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int)
 
 @functools.cache
 def prepare_tracing() -> None:
-    r"""Tell torch's compiler to leave the operator in its graph as it is."""
+    r"""Let torch's compiler leave the operator in its graph."""
     torch.compiler.allow_in_graph(_in_graph)
 
 
@@ -72,23 +65,20 @@ class _Logits(torch.autograd.Function):
         return torch.ops.limbeck.segments_logits.default(*inputs)
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
-    ) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         *tensors, _, ctx.run = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
-        wanted = ctx.needs_input_grad
-        gradients = _Pull.apply(d, *ctx.saved_tensors, ctx.run, wanted[0])
-        at_b = d.sum(0) if wanted[4] else None
-        needed = (g if want else None for g, want in zip(gradients, wanted, strict=False))
-        return *needed, at_b, None
+        needs = ctx.needs_input_grad
+        gradients = _Pull.apply(d, *ctx.saved_tensors, ctx.run, needs[0])
+        at_b = d.sum(0) if needs[4] else None
+        return *(g if need else None for g, need in zip(gradients, needs, strict=False)), at_b, None
 
 
 class _Pull(torch.autograd.Function):
-    r"""The pull-back, as a function of its own so that transforms see that it ends here."""
+    r"""The pull-back, which has no derivatives."""
 
     traceable = True
 
@@ -97,9 +87,7 @@ class _Pull(torch.autograd.Function):
         return torch.ops.limbeck.segments_pull.default(*inputs)
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...] | Tensor
-    ) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         pass
 
     @staticmethod
@@ -155,7 +143,7 @@ def _earlier(v: Tensor, run: int) -> Tensor:
 
 
 def _pieces(v: Tensor, w: Tensor, run: int) -> Iterator[tuple[int, slice, slice]]:
-    r"""Number and variables of each run, with the rows that are done together."""
+    r"""Number, rows and variables of each run, in blocks of rows."""
     n, inputs = v.shape
     rows = max(1, NUMBERS.get(v.device.type, NUMBERS["cpu"]) // (run * w.shape[1]))
     for k, i in enumerate(range(0, inputs, run)):
@@ -164,12 +152,10 @@ def _pieces(v: Tensor, w: Tensor, run: int) -> Iterator[tuple[int, slice, slice]
 
 
 _LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
+_SHARED = "Tensor v, Tensor starts, Tensor w, Tensor u"
+_LIBRARY.define(f"segments_logits({_SHARED}, Tensor b, int run) -> Tensor")
 _LIBRARY.define(
-    "segments_logits(Tensor v, Tensor starts, Tensor w, Tensor u, Tensor b, int run) -> Tensor"
-)
-_LIBRARY.define(
-    "segments_pull(Tensor d, Tensor v, Tensor starts, Tensor w, Tensor u, int run, bool wants_v)"
-    " -> (Tensor, Tensor, Tensor, Tensor)"
+    f"segments_pull(Tensor d, {_SHARED}, int run, bool wants_v) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 _LIBRARY.impl("segments_logits", _value, "CompositeExplicitAutograd")
 _LIBRARY.impl("segments_pull", _pulled, "CompositeExplicitAutograd")
@@ -185,4 +171,4 @@ def _(
     d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int, wants_v: bool
 ) -> tuple[Tensor, ...]:
     gv = v.new_empty(v.shape) if wants_v else v.new_empty(0)
-    return gv, *(each.new_empty(each.shape) for each in (starts, w, u))
+    return gv, *(tensor.new_empty(tensor.shape) for tensor in (starts, w, u))
