@@ -19,7 +19,7 @@ from limbeck.arguments import number, whole_number
 from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, check_target
-from limbeck.normalization.modes import check_modes
+from limbeck.normalization.mode_search import check_modes
 from limbeck.samplers.chains import ChainTarget
 
 __all__ = [

@@ -148,11 +148,13 @@ def warm_start(
         raise ArgumentError("init", f"'teacher' for {kinds[0]} of {kinds[1]}", expected)
     started: Any = NADE.from_rbm(target, student.hidden, student.order, generator, centre)
     if isinstance(student, NADE):
-        student.mean = None  # it comes with the state, if there is one
+        student.mean = None if started.mean is None else started.mean.to(student.b)
     else:
         sizes = student.width, student.depth, student.run
         started = DeepNADE.from_nade(started, *sizes, generator=generator)
-    student.load_state_dict(started.state_dict())
+    tensors = student.state_dict()
+    for name, values in started.state_dict().items():
+        tensors[name].copy_(values)
 
 
 STEPS = {"auto": 20_000, "thesis": 30_000}
