@@ -24,7 +24,7 @@ from limbeck.normalization.densities import (
     check_target,
     compare,
     place_of,
-)
+)  # fmt: skip
 from limbeck.normalization.estimate import Bound, LogPartition, Method, Verdict
 from limbeck.normalization.importance import Importance
 from limbeck.normalization.normalize import normalize
@@ -34,8 +34,9 @@ from limbeck.supports import Discrete, Support
 
 __all__ = ["ENUMERABLE", "METHODS", "Exact", "exact_log_z", "log_partition"]
 
-ENUMERABLE = 2**20
-r"""Events that method="auto" sums exactly."""
+ENUMERABLE = 2**20  # events that method="auto" sums exactly
+TOGETHER = 4  # units of the other side that share a matrix product
+LARGEST = 690.0  # the largest exponent in float64, nearly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +80,7 @@ class Exact:
 
 
 KINDS: dict[str, type[Method] | type[Exact]] = {
-    "bridge": Bridge,
-    "importance": Importance,
-    "ais": AIS,
-    "exact": Exact,
+    kind.name: kind for kind in (Bridge, Importance, AIS, Exact)
 }
 METHODS = ("auto", *KINDS)
 
@@ -169,15 +167,14 @@ def log_partition(
 def _method(name: str, settings: dict[str, object]) -> Method | Exact:
     r"""A method by its name; settings that are None have their defaults."""
     known = {field.name for kind in KINDS.values() for field in fields(kind)}
-    for each in settings.keys() - known:
-        raise ArgumentError.unknown("settings", each, known)
-    own = {field.name for field in fields(KINDS[name])}
-    own_settings: dict[str, Any] = {
-        key: value
-        for key, value in settings.items()
-        if key in own and (value is not None or key == "second_start")
+    for key in settings.keys() - known:
+        raise ArgumentError.unknown("settings", key, known)
+    values: dict[str, Any] = {
+        key: settings[key]
+        for key in settings.keys() & {field.name for field in fields(KINDS[name])}
+        if settings[key] is not None or key == "second_start"
     }
-    return KINDS[name](**own_settings)
+    return KINDS[name](**values)
 
 
 def _events(target: ChainTarget) -> float:
@@ -186,10 +183,6 @@ def _events(target: ChainTarget) -> float:
         return 2.0 ** min(target.visible, target.hidden)
     support = target.support
     return math.exp(min(support.log_count, 700)) if isinstance(support, Discrete) else math.inf
-
-
-TOGETHER = 4  # units of the other side that share a matrix product
-LARGEST = 690.0  # the largest exponent in float64, nearly
 
 
 def exact_log_z(
@@ -236,12 +229,12 @@ def _event_parts(
         raise ArgumentError("target", received, f"at most {limit:,}, or an estimate of log Z")
     device, dtype = place_of(target)
     block = block or max(1, 2**22 // support.size)  # numbers that fit anywhere
-    some = support.start(EVENTS, torch.Generator().manual_seed(0)).to(device, dtype)
-    before = check_repeatable(target.log_unnormalized, some, "target")
+    repeated = support.start(EVENTS, torch.Generator().manual_seed(0)).to(device, dtype)
+    before = check_repeatable(target.log_unnormalized, repeated, "target")
     for start in tracked(range(0, count, block), "enumerating", progress):
         x = support.enumerate(start, min(start + block, count), device, dtype)
         yield target.log_unnormalized(x).double().logsumexp(0)
-    compare(before, target.log_unnormalized(some), "target")
+    compare(before, target.log_unnormalized(repeated), "target")
 
 
 def _rbm_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Iterator[Tensor]:
