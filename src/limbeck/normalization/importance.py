@@ -22,7 +22,7 @@ from limbeck.normalization.estimate import (
     Verdict,
     as_start,
     mean_bound,
-)  # fmt: skip
+)
 from limbeck.samplers.chains import Chains, ChainTarget, Logs, start_events
 from limbeck.samplers.diagnostics import (
     SIGNIFICANT,
@@ -30,7 +30,7 @@ from limbeck.samplers.diagnostics import (
     pareto_k,
     r_hat,
     weights_effective_size,
-)  # fmt: skip
+)
 
 __all__ = [
     "ExpectedStatistics", "Importance", "expected_statistics", "free_energy", "log_mean",

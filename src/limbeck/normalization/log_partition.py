@@ -24,7 +24,7 @@ from limbeck.normalization.densities import (
     check_target,
     compare,
     place_of,
-)  # fmt: skip
+)
 from limbeck.normalization.estimate import Bound, LogPartition, Method, Verdict
 from limbeck.normalization.importance import Importance
 from limbeck.normalization.normalize import normalize
