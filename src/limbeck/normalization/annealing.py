@@ -17,7 +17,7 @@ from limbeck.models.energy import Energy, EnergyPath, Path
 from limbeck.models.rbm import RBM, RBMPath, base_biases
 from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
-from limbeck.normalization.estimate import LogPartition, Method, Start, as_start, mean_bound
+from limbeck.normalization.estimate import LogPartition, Method, Start, Verdict, mean_bound
 from limbeck.normalization.importance import log_mean, weight_doubts
 from limbeck.progress import tracked
 from limbeck.samplers.chains import Chains, start_events
@@ -76,17 +76,19 @@ class AIS(Method):
         if self.reverse:
             expected = "a whole number from 0"
             self._set("burn_in", whole_number("burn_in", self.burn_in, expected, least=0))
-            self._set("start", as_start(self.start, "start"))
+            self._set_start("start")
 
-    def _estimate(self, densities: Densities, progress: bool) -> LogPartition:
+    def _estimate(
+        self, densities: Densities, progress: bool
+    ) -> tuple[LogPartition, Tensor, Tensor | None]:
         betas = temperatures(self.schedule, self.spacing)
         path = _path(densities.target if self.path is None else self.path, densities)
         check_path(path, densities, self.reverse)
         x = path.sample(self.samples, densities.generator("path"))
-        total, x = _up(path, x, betas, densities.generator("annealing"), progress)
+        total, x = _anneal(path, x, betas, densities.generator("annealing"), progress)
         forward = path.log_z + total
-        value, sampling_error = log_mean(forward)
-        error, lower, upper = sampling_error, mean_bound(forward), None
+        value, error = log_mean(forward)
+        lower, upper = mean_bound(forward), None
         doubts = weight_doubts(forward, "weights of the runs") + tail_doubts(densities, x)
         diagnostics: dict[str, float | None] = {
             "ess": weights_effective_size(forward),
@@ -112,11 +114,11 @@ class AIS(Method):
                 error = math.hypot(error, gap)
             if float(upper) < float(lower):
                 doubts.append("the upper bound is below the lower one")
-        return self._conclude(
-            densities, x[:, None], value, error, sampling_error, doubts, unchecked, lower=lower,
-            upper=upper, diagnostics=diagnostics, sweeps=sweeps,
-            degrees=max(self.samples - 1, 1), log_weights=forward,
+        z = LogPartition(
+            value, error, self.name, Verdict(tuple(doubts), tuple(unchecked)), lower, upper,
+            diagnostics, self.samples, sweeps, degrees=max(self.samples - 1, 1),
         )  # fmt: skip
+        return z, x[:, None], forward
 
     def _backward(
         self, densities: Densities, path: Path | RBMPath, betas: list[float], progress: bool
@@ -133,7 +135,7 @@ class AIS(Method):
         chains.sweep(self.burn_in - self.burn_in // 4)
         now = densities.log_target(chains.x).cpu()
         score, moved = drift(early, now), abs(float((now - early).mean()))
-        weights = path.log_z + _down(path, chains.x, betas, generator, progress)
+        total, _ = _anneal(path, chains.x, betas, generator, progress, back=True)
         doubts = []
         if abs(score) > SIGNIFICANT and moved > 0.25 * float(now.std()):
             doubts.append(
@@ -142,7 +144,8 @@ class AIS(Method):
             )
         if not densities.exact:
             doubts.append("the target's sampler says that it is not exact")
-        return weights, chains.sweeps_done + self.samples * (len(betas) - 1), doubts
+        sweeps = chains.sweeps_done + self.samples * (len(betas) - 1)
+        return path.log_z + total, sweeps, doubts
 
 
 def temperatures(schedule: Schedule, spacing: str = "linear") -> list[float]:
@@ -200,37 +203,30 @@ def _path(source: Any, densities: Densities) -> Path | RBMPath:
     return path
 
 
-def _up(
-    path: Path | RBMPath, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
-) -> tuple[Tensor, Tensor]:
-    r"""The log weights (n,) of runs from β = 0 to 1, and where they end."""
-    total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    for before, after in tracked(list(itertools.pairwise(betas)), "annealing", progress):
-        gain, x = path.climb(x, before, after, generator)
-        total += gain
-    return _finite(total), x
+def _anneal(
+    path: Path | RBMPath, x: Tensor, betas: list[float], generator: torch.Generator,
+    progress: bool, back: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    r"""The log weights (n,) of runs from β = 0 to 1, and where they end.
 
-
-def _down(
-    path: Path | RBMPath, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
-) -> Tensor:
-    r"""The same of runs from β = 1 to 0, by the reversed kernels."""
+    Those of runs back from β = 1 to 0 are by the reversed kernels.
+    """
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    pairs = list(itertools.pairwise(betas))[::-1]
-    for before, after in tracked(pairs, "annealing back", progress):
-        x = path.advance(x, after, generator, reverse=True)
-        gain = path.log_unnormalized(x, after) - path.log_unnormalized(x, before)
+    pairs = list(itertools.pairwise(betas))
+    label = "annealing back" if back else "annealing"
+    for low, high in tracked(pairs[::-1] if back else pairs, label, progress):
+        if back:
+            x = path.advance(x, high, generator, reverse=True)
+            gain = path.log_unnormalized(x, high) - path.log_unnormalized(x, low)
+        else:
+            gain, x = path.climb(x, low, high, generator)
         total += gain.double()
-    return _finite(total)
-
-
-def _finite(total: Tensor) -> Tensor:
     total = total.cpu()
     bad = total.isnan() | (total == math.inf)
     if bad.any() or (total == -math.inf).all():
         received = f"log weights such as {total[bad | (total == -math.inf)][0].item()}"
         raise ArgumentError("target", received, "numbers, or −∞ for some of the runs")
-    return total
+    return total, x
 
 
 @torch.no_grad()

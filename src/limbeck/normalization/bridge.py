@@ -13,7 +13,7 @@ from torch import Tensor
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, tail_doubts
-from limbeck.normalization.estimate import LogPartition, Method, Start, as_start, mean_bound
+from limbeck.normalization.estimate import LogPartition, Method, Start, Verdict, mean_bound
 from limbeck.samplers.chains import KERNELS, Chains, Draws, Logs, start_events
 from limbeck.samplers.diagnostics import (
     MIN_CHAINS,
@@ -90,9 +90,9 @@ class Bridge(Method):
             expected = "a whole number from 0, or 'auto'"
             burn_in = whole_number("burn_in", burn_in, expected, least=0)
         self._set("burn_in", burn_in)
-        self._set("start", as_start(self.start, "start"))
+        self._set_start("start")
         if not (self.second_start is None or _is(self.second_start, "auto")):
-            self._set("second_start", as_start(self.second_start, "second_start"))
+            self._set_start("second_start")
 
     @property
     def count(self) -> int:
@@ -112,7 +112,9 @@ class Bridge(Method):
         others = tuple(name for name in ("proposal", "target") if not _is(self.start, name))
         return others if isinstance(self.second_start, str) else (*others, self.second_start)
 
-    def _estimate(self, densities: Densities, progress: bool) -> LogPartition:
+    def _estimate(
+        self, densities: Densities, progress: bool
+    ) -> tuple[LogPartition, Tensor, Tensor | None]:
         unchecked, others = [], self.others
         several = len(others) > 1 and any(_is(start, "target") for start in others)
         if several and not densities.target_starts_have_mass():  # the others can do without
@@ -150,11 +152,11 @@ class Bridge(Method):
         runs = [run for run in (first, second) if run is not None]
         accepted = [run.acceptance for run in runs if not math.isnan(run.acceptance)]
         finite = bool(target.ratio.isfinite().all())
-        return self._conclude(
-            densities, x, fit.log_z, error, fit.std_error, doubts, unchecked,
-            lower=mean_bound(logs.ratio),
-            upper=mean_bound(target.ratio, effective_size(target.ratio) if finite else None),
-            diagnostics={
+        z = LogPartition(
+            fit.log_z, error, self.name, Verdict(tuple(doubts), tuple(unchecked)),
+            mean_bound(logs.ratio),
+            mean_bound(target.ratio, effective_size(target.ratio) if finite else None),
+            {
                 "ess": fit.ess,
                 "sampling_error": fit.std_error,
                 "overlap": fit.overlap,
@@ -166,9 +168,9 @@ class Bridge(Method):
                 "r_hat": None if math.isnan(spread) else spread,
                 **scores,
             },
-            sweeps=sum(run.sweeps for run in runs),
-            degrees=fit.degrees,
+            self.samples, sum(run.sweeps for run in runs), degrees=fit.degrees,
         )  # fmt: skip
+        return z, x, None
 
     def _draws(
         self, densities: Densities, others: tuple[Start, ...], log_ratio: Tensor, progress: bool

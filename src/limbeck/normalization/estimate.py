@@ -23,7 +23,7 @@ from limbeck.normalization.mode_search import check_modes
 from limbeck.samplers.chains import ChainTarget
 
 __all__ = [
-    "Bound", "LogPartition", "Method", "Start", "Verdict", "as_start", "mean_bound",
+    "Bound", "LogPartition", "Method", "Start", "Verdict", "mean_bound",
     "recorded_warnings",
 ]  # fmt: skip
 
@@ -260,15 +260,6 @@ def _with_error(value: float, error: float) -> str:
 Start = str | Tensor  # where chains begin: "proposal", "target", or events (m, *shape)
 
 
-def as_start(start: object, argument: str) -> Start:
-    r"""A start by name, or events as a tensor."""
-    names = ("proposal", "target")
-    if start is None or (isinstance(start, str) and start not in names):
-        received = None if start is None else repr(start)
-        raise ArgumentError(argument, received, f"{names} or events (m, *shape)")
-    return start if isinstance(start, str) else as_part(start, argument).values
-
-
 @dataclass(frozen=True, kw_only=True)
 class Method:
     r"""A way to estimate log Z, with its settings."""
@@ -296,38 +287,28 @@ class Method:
         check_target(target, chains=self.name == "bridge")
         densities = Densities(target, None if self.name == "ais" else proposal, seed)
         with recorded_warnings() as texts, densities.at_work():
-            z = self._estimate(densities, progress)
-        z.verdict = replace(z.verdict, doubts=(*z.verdict.doubts, *texts))
+            z, x, log_weights = self._estimate(densities, progress)
+            sampling_error = z.diagnostics["sampling_error"]
+            modes = check_modes(densities, x, z.value, sampling_error, log_weights)
+        z.std_error = math.hypot(z.std_error, modes.lacking)
+        z.verdict = replace(z.verdict, doubts=(*z.verdict.doubts, *modes.reasons, *texts))
+        z.diagnostics = {**z.diagnostics, **modes.diagnostics}
         z.seed, z.seconds = seed, time.perf_counter() - began
         return z
 
-    def _estimate(self, densities: Densities, progress: bool) -> LogPartition:
+    def _estimate(
+        self, densities: Densities, progress: bool
+    ) -> tuple[LogPartition, Tensor, Tensor | None]:
+        r"""log Z, and draws (chains, draws, *shape) with log weights, if any, to check modes by."""
         raise NotImplementedError
 
-    def _conclude(
-        self,
-        densities: Densities,
-        x: Tensor,
-        value: float,
-        error: float,
-        sampling_error: float,
-        doubts: list[str],
-        unchecked: list[str],
-        *,
-        lower: Bound,
-        upper: Bound | None,
-        diagnostics: Mapping[str, float | None],
-        sweeps: int,
-        degrees: float,
-        log_weights: Tensor | None = None,
-    ) -> LogPartition:
-        r"""The estimate after a last check, by draws x (chains, draws, *shape): of missed modes."""
-        modes = check_modes(densities, x, value, sampling_error, log_weights)
-        verdict = Verdict((*doubts, *modes.reasons), tuple(unchecked))
-        return LogPartition(
-            value, math.hypot(error, modes.lacking), self.name, verdict, lower, upper,
-            {**diagnostics, **modes.diagnostics}, self.samples, sweeps, degrees=degrees,
-        )  # fmt: skip
+    def _set_start(self, name: str) -> None:
+        r"""Store a start after a check: by name, or events as a tensor."""
+        start, names = getattr(self, name), ("proposal", "target")
+        if start is None or (isinstance(start, str) and start not in names):
+            received = None if start is None else repr(start)
+            raise ArgumentError(name, received, f"{names} or events (m, *shape)")
+        self._set(name, start if isinstance(start, str) else as_part(start, name).values)
 
     def _set(self, name: str, value: object) -> None:
         r"""Store a setting after a check."""

@@ -20,7 +20,6 @@ from limbeck.normalization.estimate import (
     Method,
     Start,
     Verdict,
-    as_start,
     mean_bound,
 )
 from limbeck.samplers.chains import Chains, ChainTarget, Logs, start_events
@@ -61,9 +60,11 @@ class Importance(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("start", as_start(self.start, "start"))
+        self._set_start("start")
 
-    def _estimate(self, densities: Densities, progress: bool) -> LogPartition:
+    def _estimate(
+        self, densities: Densities, progress: bool
+    ) -> tuple[LogPartition, Tensor, Tensor | None]:
         x, logs = densities.drawn(self.samples, "proposal")
         value, sampling_error = log_mean(logs.ratio)
         doubts = weight_doubts(logs.ratio, "weights") + tail_doubts(densities, x)
@@ -92,20 +93,18 @@ class Importance(Method):
         largest = float(seen.max())
         if densities.support.discrete and largest > value + SIGNIFICANT * error:
             doubts.append(f"log Z is above {largest:.6g}, log p̃ of one of the events seen")
-        return self._conclude(
-            densities, x[:, None], value, error, sampling_error, doubts, unchecked,
-            lower=mean_bound(logs.ratio),
-            upper=None,
-            diagnostics={
-                "ess": weights_effective_size(logs.ratio),
-                "sampling_error": sampling_error,
-                "pareto_k": pareto_k(logs.ratio),
-                **scores,
-            },
-            sweeps=sweeps,
+        diagnostics = {
+            "ess": weights_effective_size(logs.ratio),
+            "sampling_error": sampling_error,
+            "pareto_k": pareto_k(logs.ratio),
+            **scores,
+        }
+        z = LogPartition(
+            value, error, self.name, Verdict(tuple(doubts), tuple(unchecked)),
+            mean_bound(logs.ratio), None, diagnostics, self.samples, sweeps,
             degrees=max(self.samples - 1, 1),
-            log_weights=logs.ratio,
         )  # fmt: skip
+        return z, x[:, None], logs.ratio
 
 
 def log_mean(log_weights: Tensor) -> tuple[float, float]:
