@@ -37,10 +37,9 @@ SECOND_CHAINS = 500  # from the second start, on top of few chains with many dra
 class Bridge(Method):
     r"""log Z by bridge sampling, from draws of the target and of a proposal that overlaps with it.
 
-    The samples of the proposal that chains start from, or jump to, are other ones than those which
-    enter the estimate. Draws from the two starts are taken together where they agree; where they
-    do not, those from the first start count. Where chains have not mixed, the difference between
-    starts, or between early and late, is counted in with the error.
+    Draws from the two starts are taken together where they agree; where they do not, those from the
+    first start count. Where chains have not mixed, the difference between starts, or between early
+    and late, is counted in with the error.
 
     Arguments:
         samples: Samples of the target, and as many of the proposal. Default: 10,000.

@@ -43,10 +43,9 @@ EXPECTATION_BLOCK = 2**22  # numbers of x at a time
 class Importance(Method):
     r"""log Z = log ⟨p̃/q⟩ over samples of a proposal q that covers all of the target's mass.
 
-    Where q misses some of the target's mass the weights do not show it. So some of the samples,
-    chosen by weight, are swept by the target's own kernel, which must leave their distribution as
-    it is; and chains from elsewhere must arrive at it: from the target's own starts, and from
-    `start` as well if that is something else. Events that q misses come up in them.
+    Where q misses some of the target's mass the weights do not show it. So samples chosen by weight
+    are swept by the target's own kernel, which must leave their distribution as it is, and chains
+    from elsewhere must arrive at it.
 
     Arguments:
         samples: Samples of the proposal. Default: 10,000.

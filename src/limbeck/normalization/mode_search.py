@@ -34,13 +34,9 @@ class Peak(NamedTuple):
 
 @torch.no_grad()
 def climb(
-    target: ChainTarget,
-    tries: int = 20,
-    *,
-    start: Tensor | None = None,
-    sweeps: int = 10,
+    target: ChainTarget, tries: int = 20, *, start: Tensor | None = None, sweeps: int = 10,
     seed: int = 0,
-) -> Peak:
+) -> Peak:  # fmt: skip
     r"""A large log p̃(x) of a discrete target, at an x that no change of one variable improves.
 
     Climbs start from the event of all first values, from those of `start` (n, *shape), and from
@@ -168,12 +164,9 @@ class Region(NamedTuple):
 
 @torch.no_grad()
 def check_modes(
-    densities: Densities,
-    x: Tensor,
-    log_z: float,
-    std_error: float,
+    densities: Densities, x: Tensor, log_z: float, std_error: float,
     log_weights: Tensor | None = None,
-) -> ModeCheck:
+) -> ModeCheck:  # fmt: skip
     r"""Compare the probability that log Ẑ implies for likely events with visits of the draws.
 
     If Ẑ is right, a set A of events has the probability Σ_A p̃(x) / Ẑ, and draws x (chains, draws,
@@ -316,14 +309,9 @@ class Neighbourhood(NamedTuple):
 
 
 def _neighbourhoods(
-    densities: Densities,
-    target: CountedTarget,
-    names: list[str],
-    events: Tensor,
-    log_p: Tensor,
-    draws: Tensor,
-    generator: torch.Generator,
-) -> list[Region]:
+    densities: Densities, target: CountedTarget, names: list[str], events: Tensor, log_p: Tensor,
+    draws: Tensor, generator: torch.Generator,
+) -> list[Region]:  # fmt: skip
     r"""What lies around events, and around short chains from random events; and all of it.
 
     A product of independent sites is fitted to short chains from each event: the region is where it
@@ -415,9 +403,8 @@ def _visits(
 
 
 def _reason(region: Region, log_implied: float, share: float, size: float) -> str:
-    visited = f"{share:.2%} of about {size:,.0f} independent draws are there"
-    if share == 0:
-        visited = f"none of about {size:,.0f} independent draws is there"
+    draws = f"of about {size:,.0f} independent draws"
+    visited = f"{share:.2%} {draws} are there" if share else f"none {draws} is there"
     implied = f"a probability of {math.exp(min(log_implied, 700.0)):.3g}"
     if log_implied > 0:
         implied = f"a probability above 1 (log Z is at least {region.log_mass:.6g})"

@@ -32,7 +32,7 @@ from limbeck.training.schedules import Schedule, as_schedule
 
 __all__ = [
     "NAMES", "SQUARE_ERRORS", "Constant", "can_warm_start", "find_constant", "normalize",
-    "objective", "refuse_misfits", "warm_start",
+    "refuse_misfits", "warm_start",
 ]  # fmt: skip
 
 SQUARE_ERRORS = ("square_error", "log_density_error", "square_error_then_kl")
@@ -65,16 +65,6 @@ def refuse_misfits(loss: str | Loss, target: Any, force: bool) -> bool:
             "same",
         )
     return "reverse_kl" in names
-
-
-def objective(loss: str | Loss, constant: Constant | None) -> Loss:
-    r"""A loss by its name in `NAMES`; of the two stages, the first."""
-    if isinstance(loss, Loss):
-        return loss
-    if constant is not None:
-        return losses.log_density_error(constant.value)
-    named: Loss = getattr(losses, loss)()
-    return named
 
 
 def find_constant(
@@ -164,10 +154,8 @@ def normalize(
 
     * "kl": KL(p ‖ q), maximum likelihood on the target's samples;
     * "square_error" (or "log_density_error"): ½(log q − log p̃ + c)² at the target's samples;
-    * "square_error_then_kl": the first for a fraction `switch` of the steps, then the other, on
-      the same chains; the history's "loss" is the KL all along;
-    * "reverse_kl": KL(q ‖ p) at the student's own samples; it needs no chains, and may overlook
-      modes of the target;
+    * "square_error_then_kl": one after the other; the history's "loss" is the KL all along;
+    * "reverse_kl": KL(q ‖ p) at samples of the student, without chains; it may overlook modes;
     * "score_matching": for continuous supports only.
 
     `result.settings["normalization"]` says how the chains ran, what they cost, and where c and
@@ -259,7 +247,12 @@ def normalize(
         if loss == "square_error_then_kl" and constant is not None and isinstance(source, Chains):
             result = square_error_then_kl(target, student, source, constant.value, switch, training)
         else:
-            result = train(target, student, source, objective(loss, constant), training)
+            objective: Loss
+            if constant is not None:
+                objective = losses.log_density_error(constant.value)
+            else:
+                objective = loss if isinstance(loss, Loss) else getattr(losses, loss)()
+            result = train(target, student, source, objective, training)
     settings: dict[str, Any] = {"init": "teacher" if warm else "none"}
     if constant is not None:
         settings |= {"c": constant.value, "c_origin": constant.origin}

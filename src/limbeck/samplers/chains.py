@@ -308,13 +308,9 @@ class Chains(Inputs):
         return int(self.accepted) / self.tried if self.tried else math.nan
 
     def collect(
-        self,
-        kernel: str,
-        burn_in: int | None,
-        per_chain: int,
-        thin: int,
+        self, kernel: str, burn_in: int | None, per_chain: int, thin: int,
         settled: Callable[[Logs, Logs, Logs], bool],
-    ) -> Draws:
+    ) -> Draws:  # fmt: skip
         r"""Draws after a burn-in; None moves until chains have `settled`, and then as long again.
 
         `settled` is called with log densities at the start, after a quarter of the steps, and now.
@@ -357,12 +353,9 @@ def float_tensor(model: object) -> Tensor | None:
 
 
 def own_starts(
-    target: ChainTarget,
-    n: int,
-    generator: torch.Generator,
-    device: torch.device,
+    target: ChainTarget, n: int, generator: torch.Generator, device: torch.device,
     dtype: torch.dtype | None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     r"""Events (n, *shape) that the target gives chains to start from, or else its support."""
     start = getattr(target, "start", None)
     if not callable(start):
@@ -374,11 +367,9 @@ def own_starts(
 
 
 def start_events(
-    densities: Densities,
-    start: str | Tensor | tuple[str | Tensor, ...],
-    n: int,
+    densities: Densities, start: str | Tensor | tuple[str | Tensor, ...], n: int,
     generator: torch.Generator,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     r"""Events (n, *shape) that chains of an estimate begin at.
 
     Starts are "proposal" for samples of it, "target" for `own_starts`, or events (m, *shape) to

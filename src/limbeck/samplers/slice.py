@@ -66,7 +66,13 @@ class Slice:
         expected = "a whole number from 1"
         self.max_steps_out = whole_number("max_steps_out", max_steps_out, expected, least=1)
         self.tune = bool(tune)
-        self.generator = _generator(seed, generator, self._x.device)
+        if generator is None:
+            seed = whole_number("seed", seed, "a whole number from 0", least=0)
+            generator = torch.Generator(self._x.device).manual_seed(seed)
+        elif generator.device.type != self._x.device.type:
+            expected = f"one on {self._x.device}, where the chains are"
+            raise ArgumentError("generator", f"one on {generator.device}", expected)
+        self.generator = generator
         self.sweeps_done = self.evaluations = 0
         self._warned = False
         with torch.no_grad():
@@ -239,15 +245,3 @@ def _tensor(argument: str, value: Numbers, expected: str, like: Tensor | None = 
         return torch.as_tensor(value, dtype=dtype, device=device).detach().clone()
     except (TypeError, ValueError, RuntimeError):
         raise ArgumentError(argument, repr(value), expected) from None
-
-
-def _generator(
-    seed: int, generator: torch.Generator | None, device: torch.device
-) -> torch.Generator:
-    if generator is None:
-        seed = whole_number("seed", seed, "a whole number from 0", least=0)
-        return torch.Generator(device).manual_seed(seed)
-    if generator.device.type != device.type:
-        expected = f"one on {device}, where the chains are"
-        raise ArgumentError("generator", f"one on {generator.device}", expected)
-    return generator
