@@ -17,7 +17,7 @@ from limbeck.models.energy import Energy, EnergyPath, Path
 from limbeck.models.rbm import RBM, RBMPath, base_biases
 from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
-from limbeck.normalization.estimate import LogPartition, Method, Start, as_start, mean_bound
+from limbeck.normalization.estimate import LogPartition, Method, Start, Verdict, mean_bound
 from limbeck.normalization.importance import log_mean, weight_doubts
 from limbeck.progress import tracked
 from limbeck.samplers.chains import Chains, start_events
@@ -27,6 +27,14 @@ __all__ = ["AIS", "SPACINGS", "Schedule", "temperatures"]
 
 SPACINGS = ("geometric", "linear", "sigmoid")
 ACCEPTED = "'2008', a number of temperatures, or increasing numbers from 0 to 1"
+CHAINS, SWEEPS = 2000, 10  # of the check of a path
+LIMIT = 5.5  # a z-score that chance gives in 1 of 10⁵ checks, of a hundred statistics each
+MULTIPLIER = (
+    "an advance(x, sweeps, generator, beta) that leaves exp(−beta · fn / temperature) invariant, "
+    "from beta = 0, all events alike, to beta = 1, the target itself. If your beta is something "
+    "else, such as a physical inverse temperature, rename that argument: without one called beta, "
+    "annealing uses limbeck's own site-wise Gibbs sampling"
+)
 
 Schedule = str | int | Sequence[float] | Tensor
 
@@ -68,17 +76,19 @@ class AIS(Method):
         if self.reverse:
             expected = "a whole number from 0"
             self._set("burn_in", whole_number("burn_in", self.burn_in, expected, least=0))
-            self._set("start", as_start(self.start, "start"))
+            self._set_start("start")
 
-    def _estimate(self, densities: Densities, progress: bool) -> LogPartition:
+    def _estimate(
+        self, densities: Densities, progress: bool
+    ) -> tuple[LogPartition, Tensor, Tensor | None]:
         betas = temperatures(self.schedule, self.spacing)
         path = _path(densities.target if self.path is None else self.path, densities)
         check_path(path, densities, self.reverse)
         x = path.sample(self.samples, densities.generator("path"))
-        total, x = _up(path, x, betas, densities.generator("annealing"), progress)
+        total, x = _anneal(path, x, betas, densities.generator("annealing"), progress)
         forward = path.log_z + total
-        value, sampling_error = log_mean(forward)
-        error, lower, upper = sampling_error, mean_bound(forward), None
+        value, error = log_mean(forward)
+        lower, upper = mean_bound(forward), None
         doubts = weight_doubts(forward, "weights of the runs") + tail_doubts(densities, x)
         diagnostics: dict[str, float | None] = {
             "ess": weights_effective_size(forward),
@@ -104,11 +114,11 @@ class AIS(Method):
                 error = math.hypot(error, gap)
             if float(upper) < float(lower):
                 doubts.append("the upper bound is below the lower one")
-        return self._conclude(
-            densities, x[:, None], value, error, sampling_error, doubts, unchecked, lower=lower,
-            upper=upper, diagnostics=diagnostics, sweeps=sweeps,
-            degrees=max(self.samples - 1, 1), log_weights=forward,
+        z = LogPartition(
+            value, error, self.name, Verdict(tuple(doubts), tuple(unchecked)), lower, upper,
+            diagnostics, self.samples, sweeps, degrees=max(self.samples - 1, 1),
         )  # fmt: skip
+        return z, x[:, None], forward
 
     def _backward(
         self, densities: Densities, path: Path | RBMPath, betas: list[float], progress: bool
@@ -125,7 +135,7 @@ class AIS(Method):
         chains.sweep(self.burn_in - self.burn_in // 4)
         now = densities.log_target(chains.x).cpu()
         score, moved = drift(early, now), abs(float((now - early).mean()))
-        weights = path.log_z + _down(path, chains.x, betas, generator, progress)
+        total, _ = _anneal(path, chains.x, betas, generator, progress, back=True)
         doubts = []
         if abs(score) > SIGNIFICANT and moved > 0.25 * float(now.std()):
             doubts.append(
@@ -134,19 +144,15 @@ class AIS(Method):
             )
         if not densities.exact:
             doubts.append("the target's sampler says that it is not exact")
-        return weights, chains.sweeps_done + self.samples * (len(betas) - 1), doubts
+        sweeps = chains.sweeps_done + self.samples * (len(betas) - 1)
+        return path.log_z + total, sweeps, doubts
 
 
-def temperatures(
-    schedule: str | int | Sequence[float] | Tensor, spacing: str = "linear"
-) -> list[float]:
+def temperatures(schedule: Schedule, spacing: str = "linear") -> list[float]:
     r"""The inverse temperatures β of a schedule, from 0 to 1.
 
-    Arguments:
-        schedule: "2008" for Salakhutdinov and Murray's 14,500 (500 in [0, 0.5), 4,000 in [0.5, 0.9)
-            and 10,000 in [0.9, 1]); how many, from 2; or the numbers themselves.
-        spacing: How a number of them is spread: "linear"; "sigmoid", closer at both ends;
-            "geometric", closer at 0.
+    "2008" is for Salakhutdinov and Murray's 14,500. A number of them is spread evenly ("linear"),
+    closer at both ends ("sigmoid") or closer at 0 ("geometric").
 
     >>> temperatures(5)
     [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -160,25 +166,19 @@ def temperatures(
         early = [low + (high - low) * k / n for low, high, n in parts for k in range(n)]
         return [*early, *(0.9 + 0.1 * k / 9999 for k in range(9999)), 1.0]
     if isinstance(schedule, int) or not hasattr(schedule, "__len__"):
-        return _spread(whole_number("schedule", schedule, ACCEPTED, least=2), spacing)
+        count = whole_number("schedule", schedule, ACCEPTED, least=2)
+        even = [k / (count - 1) for k in range(1, count - 1)]
+        if spacing == "sigmoid":
+            even = [0.5 + 0.5 * math.tanh(4 * (t - 0.5)) / math.tanh(2) for t in even]
+        elif spacing == "geometric":
+            even = [count ** ((k + 1 - count) / (count - 1)) for k in range(1, count - 1)]
+        return [0.0, *even, 1.0]
     betas = [number("schedule", beta, ACCEPTED, lambda b: 0 <= b <= 1) for beta in schedule]
     rising = all(a < b for a, b in itertools.pairwise(betas))
     if len(betas) < 2 or not rising or betas[0] != 0 or betas[-1] != 1:
-        few = ", ".join(f"{beta:g}" for beta in betas[:5])
-        raise ArgumentError("schedule", f"({few}{', …' if len(betas) > 5 else ''})", ACCEPTED)
+        first = ", ".join(f"{beta:g}" for beta in betas[:5])
+        raise ArgumentError("schedule", f"({first}{', …' if len(betas) > 5 else ''})", ACCEPTED)
     return betas
-
-
-def _spread(count: int, spacing: str) -> list[float]:
-    last = count - 1
-    even = [k / last for k in range(count)]
-    if spacing == "sigmoid":
-        bend = math.tanh(2)
-        even = [0.5 + 0.5 * math.tanh(4 * (t - 0.5)) / bend for t in even]
-    elif spacing == "geometric":
-        even = [0.0, *(count ** ((k - last) / last) for k in range(1, last))]
-        even.append(1.0)
-    return [0.0, *even[1:-1], 1.0]
 
 
 def _path(source: Any, densities: Densities) -> Path | RBMPath:
@@ -189,12 +189,12 @@ def _path(source: Any, densities: Densities) -> Path | RBMPath:
         generator = densities.generator("base")
         chains = source.advance(source.start(1000, generator), 200, generator)
         return source.path(base_biases(chains))
-    own = getattr(source, "path", None)
-    path: Path = own() if callable(own) else source
+    build = getattr(source, "path", None)
+    path: Path = build() if callable(build) else source
     needed = ("log_z", "sample", "log_unnormalized", "advance", "climb")
     missing = [name for name in needed if not hasattr(path, name)]
     if missing:
-        what = "no path()" if own is None else f"a path without {' and '.join(missing)}"
+        what = "no path()" if build is None else f"a path without {' and '.join(missing)}"
         expected = (
             "for method='ais', a target with path(), such as an lb.RBM or an lb.Energy over a "
             "discrete support, or path=; see limbeck.models.energy.Path"
@@ -203,52 +203,30 @@ def _path(source: Any, densities: Densities) -> Path | RBMPath:
     return path
 
 
-def _up(
-    path: Path | RBMPath, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
-) -> tuple[Tensor, Tensor]:
-    r"""The log weights (n,) of runs from β = 0 to 1, and where they end."""
+def _anneal(
+    path: Path | RBMPath, x: Tensor, betas: list[float], generator: torch.Generator,
+    progress: bool, back: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    r"""The log weights (n,) of runs from β = 0 to 1, and where they end.
+
+    Those of runs back from β = 1 to 0 are by the reversed kernels.
+    """
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     pairs = list(itertools.pairwise(betas))
-    for before, after in tracked(pairs, "annealing", progress):
-        gain, x = path.climb(x, before, after, generator)
-        total += gain
-    return _finite(total), x
-
-
-def _down(
-    path: Path | RBMPath, x: Tensor, betas: list[float], generator: torch.Generator, progress: bool
-) -> Tensor:
-    r"""The same of runs from β = 1 to 0, by the reversed kernels."""
-    total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    pairs = list(zip(betas[-2::-1], betas[:0:-1], strict=True))
-    for before, after in tracked(pairs, "annealing back", progress):
-        x = path.advance(x, after, generator, reverse=True)
-        gain = path.log_unnormalized(x, after) - path.log_unnormalized(x, before)
+    label = "annealing back" if back else "annealing"
+    for low, high in tracked(pairs[::-1] if back else pairs, label, progress):
+        if back:
+            x = path.advance(x, high, generator, reverse=True)
+            gain = path.log_unnormalized(x, high) - path.log_unnormalized(x, low)
+        else:
+            gain, x = path.climb(x, low, high, generator)
         total += gain.double()
-    return _finite(total)
-
-
-def _finite(total: Tensor) -> Tensor:
     total = total.cpu()
     bad = total.isnan() | (total == math.inf)
     if bad.any() or (total == -math.inf).all():
         received = f"log weights such as {total[bad | (total == -math.inf)][0].item()}"
         raise ArgumentError("target", received, "numbers, or −∞ for some of the runs")
-    return total
-
-
-CHAINS, SWEEPS = 2000, 10
-r"""Chains of the check of a path, and their sweeps."""
-
-LIMIT = 5.5
-r"""A z-score that chance gives in 1 of 10⁵ checks, of a hundred statistics each."""
-
-MULTIPLIER = (
-    "an advance(x, sweeps, generator, beta) that leaves exp(−beta · fn / temperature) invariant, "
-    "from beta = 0, all events alike, to beta = 1, the target itself. If your beta is something "
-    "else, such as a physical inverse temperature, rename that argument: without one called beta, "
-    "annealing uses limbeck's own site-wise Gibbs sampling"
-)
+    return total, x
 
 
 @torch.no_grad()
@@ -256,8 +234,8 @@ def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> Non
     r"""Refuse a path that does not end at the target, or whose kernels lead elsewhere.
 
     An `advance` of the user's with an argument `beta` must do at beta=1.0 what it does without, and
-    leave the densities of the path invariant. At β = 0 the path gives exact draws; at a small β
-    these are weighted. Sweeps may change no mean of them, however slowly or quickly they mix.
+    its sweeps may change no mean of the path's exact draws at β = 0, nor of weighted ones at a
+    small β.
     """
     if callable(path.log_unnormalized):
         _check_end(path, densities)
@@ -302,10 +280,11 @@ def _check_end(path: Path | RBMPath, densities: Densities) -> None:
     r"""Refuse a path to something else than the target."""
     x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
     end = path.log_unnormalized(x, 1.0).double()
-    own = densities.log_target(x)
-    both = end.isfinite() & own.isfinite()
-    scale = max(1.0, float(own[both].abs().max())) if both.any() else 1.0
-    if ((end - own)[both].abs() > 1e-3 * scale).any() or (end.isfinite() != own.isfinite()).any():
+    log_p = densities.log_target(x)
+    both = end.isfinite() & log_p.isfinite()
+    scale = max(1.0, float(log_p[both].abs().max())) if both.any() else 1.0
+    differ = (end - log_p)[both].abs() > 1e-3 * scale
+    if differ.any() or (end.isfinite() != log_p.isfinite()).any():
         received = "a path whose log density at beta=1.0 is not that of the target"
         raise ArgumentError("path", received, "log_unnormalized(x, 1.0) equal to the target's")
 

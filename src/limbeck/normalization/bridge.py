@@ -13,7 +13,7 @@ from torch import Tensor
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, tail_doubts
-from limbeck.normalization.estimate import LogPartition, Method, Start, as_start, mean_bound
+from limbeck.normalization.estimate import LogPartition, Method, Start, Verdict, mean_bound
 from limbeck.samplers.chains import KERNELS, Chains, Draws, Logs, start_events
 from limbeck.samplers.diagnostics import (
     MIN_CHAINS,
@@ -28,25 +28,18 @@ from limbeck.samplers.diagnostics import (
 __all__ = ["NO_OWN_STARTS", "Bridge", "BridgeFit", "fit_bridge"]
 
 NO_OWN_STARTS = "chains from the target's own starts were not compared: it has no mass there"
-
-MIN_EFFECTIVE_DRAWS = 100
-r"""Effective draws below which an error is not to be relied on."""
-
-MIN_DRAWS_FOR_R_HAT = 10
-r"""Draws of a chain from which R-hat is meaningful."""
-
-SECOND_CHAINS = 500
-r"""Chains from the second start that come on top of few chains with many draws."""
+MIN_EFFECTIVE_DRAWS = 100  # below, an error is not to be relied on
+MIN_DRAWS_FOR_R_HAT = 10  # of a chain
+SECOND_CHAINS = 500  # from the second start, on top of few chains with many draws
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bridge(Method):
     r"""log Z by bridge sampling, from draws of the target and of a proposal that overlaps with it.
 
-    The samples of the proposal that chains start from, or jump to, are other ones than those which
-    enter the estimate. Draws from the two starts are taken together where they agree; where they
-    do not, those from the first start count. Where chains have not mixed, the difference between
-    starts, or between early and late, is counted in with the error.
+    Draws from the two starts are taken together where they agree; where they do not, those from the
+    first start count. Where chains have not mixed, the difference between starts, or between early
+    and late, is counted in with the error.
 
     Arguments:
         samples: Samples of the target, and as many of the proposal. Default: 10,000.
@@ -96,9 +89,9 @@ class Bridge(Method):
             expected = "a whole number from 0, or 'auto'"
             burn_in = whole_number("burn_in", burn_in, expected, least=0)
         self._set("burn_in", burn_in)
-        self._set("start", as_start(self.start, "start"))
+        self._set_start("start")
         if not (self.second_start is None or _is(self.second_start, "auto")):
-            self._set("second_start", as_start(self.second_start, "second_start"))
+            self._set_start("second_start")
 
     @property
     def count(self) -> int:
@@ -115,16 +108,17 @@ class Bridge(Method):
         r"""The starts that `start` is compared with."""
         if self.second_start is None:
             return ()
-        others = [name for name in ("proposal", "target") if not _is(self.start, name)]
-        more = [] if isinstance(self.second_start, str) else [self.second_start]
-        return (*others, *more)
+        others = tuple(name for name in ("proposal", "target") if not _is(self.start, name))
+        return others if isinstance(self.second_start, str) else (*others, self.second_start)
 
-    def _estimate(self, densities: Densities, progress: bool) -> LogPartition:
+    def _estimate(
+        self, densities: Densities, progress: bool
+    ) -> tuple[LogPartition, Tensor, Tensor | None]:
         unchecked, others = [], self.others
-        if len(others) > 1 and not densities.target_starts_have_mass():  # the rest can do without
-            rest = tuple(each for each in others if not _is(each, "target"))
-            unchecked += [NO_OWN_STARTS] * (len(rest) < len(others))
-            others = rest
+        several = len(others) > 1 and any(_is(start, "target") for start in others)
+        if several and not densities.target_starts_have_mass():  # the others can do without
+            others = tuple(start for start in others if not _is(start, "target"))
+            unchecked.append(NO_OWN_STARTS)
         proposed, logs = densities.drawn(self.samples, "proposal")
         first, second = self._draws(densities, others, logs.ratio, progress)
         fit, target, x = fit_bridge(first.logs.ratio, logs.ratio), first.logs, first.x
@@ -141,28 +135,27 @@ class Bridge(Method):
             reasons, scores["starts_z"] = _disagreement(fit, first.logs, second.logs)
             doubts += reasons
             if not reasons and self.per_chain == 1:
-                both = zip(first.logs, second.logs, strict=True)
-                target = Logs(*(torch.cat(each) for each in both))
+                target = Logs(*map(torch.cat, zip(first.logs, second.logs, strict=True)))
                 fit, x = fit_bridge(target.ratio, logs.ratio), torch.cat([first.x, second.x])
         error = fit.std_error
         if doubts:
             ratios = [first.early.ratio[:, None], *([] if second is None else [second.logs.ratio])]
-            gaps = [abs(fit_bridge(each, logs.ratio).log_z - fit.log_z) for each in ratios]
+            gaps = [abs(fit_bridge(ratio, logs.ratio).log_z - fit.log_z) for ratio in ratios]
             error = math.hypot(error, max(gaps))
         doubts += _doubts(fit, target, logs, densities) + tail_doubts(densities, proposed)
         unchecked += self._unchecked(first, second, bool(others))
         spread = r_hat(fit.f_target)
-        few = self.count < MIN_EFFECTIVE_DRAWS and self.per_chain >= MIN_DRAWS_FOR_R_HAT
-        if few and spread > 1.05:
+        long_chains = self.count < MIN_EFFECTIVE_DRAWS and self.per_chain >= MIN_DRAWS_FOR_R_HAT
+        if long_chains and spread > 1.05:
             doubts.append(f"chains differ from one another (R-hat {spread:.2f})")
         runs = [run for run in (first, second) if run is not None]
         accepted = [run.acceptance for run in runs if not math.isnan(run.acceptance)]
         finite = bool(target.ratio.isfinite().all())
-        return self._conclude(
-            densities, x, fit.log_z, error, fit.std_error, doubts, unchecked,
-            lower=mean_bound(logs.ratio),
-            upper=mean_bound(target.ratio, effective_size(target.ratio) if finite else None),
-            diagnostics={
+        z = LogPartition(
+            fit.log_z, error, self.name, Verdict(tuple(doubts), tuple(unchecked)),
+            mean_bound(logs.ratio),
+            mean_bound(target.ratio, effective_size(target.ratio) if finite else None),
+            {
                 "ess": fit.ess,
                 "sampling_error": fit.std_error,
                 "overlap": fit.overlap,
@@ -174,17 +167,16 @@ class Bridge(Method):
                 "r_hat": None if math.isnan(spread) else spread,
                 **scores,
             },
-            sweeps=sum(run.sweeps for run in runs),
-            degrees=fit.degrees,
+            self.samples, sum(run.sweeps for run in runs), degrees=fit.degrees,
         )  # fmt: skip
+        return z, x, None
 
     def _draws(
         self, densities: Densities, others: tuple[Start, ...], log_ratio: Tensor, progress: bool
     ) -> tuple[Draws, Draws | None]:
-        r"""Draws from the first start, and from the others if there are any.
+        r"""Draws from the first start, and from the others, a quarter of the chains, if any.
 
-        The others have a quarter of the chains. Where chains have several draws each, they have
-        some of their own, with one draw each.
+        Where chains have several draws each, the others have further chains with one draw each.
         """
 
         def settled(start: Logs, early: Logs, now: Logs) -> bool:
@@ -199,9 +191,9 @@ class Bridge(Method):
         chains = Chains.at(densities, x, generator, progress)
         burn_in = None if isinstance(self.burn_in, str) else self.burn_in
         draws = chains.collect(self.kernel, burn_in, self.per_chain, self.thin, settled)
-        if lost := int((draws.logs.target == -math.inf).sum()):
+        if outside := int((draws.logs.target == -math.inf).sum()):
             total = draws.logs.target.numel()
-            received = f"chains at events of zero density ({lost:,} of {total:,})"
+            received = f"chains at events of zero density ({outside:,} of {total:,})"
             raise ArgumentError("target", received, "chains within the target's mass; see start")
         if not second:
             return draws, None
@@ -249,47 +241,29 @@ class BridgeFit(NamedTuple):
 
     With s₁ + s₂ = 1, f₁ = p/(s₁p + s₂q) at samples of q and f₂ = q/(s₁p + s₂q) at samples of p
     have the same mean, the overlap, which is 1 for p = q and 0 for densities apart.
-
-    Attributes:
-        log_z: The estimate of log Z.
-        std_error: Its standard error, from the relative mean square error of both means.
-        degrees: Degrees of freedom of the error.
-        f_proposal: f₁, (n,).
-        f_target: f₂, (chains, draws).
-        share: s₁, the share of the target's samples, in effective ones.
-        overlap: The mean of f₁ and of f₂.
-        ess: The effective size of the f₂ series.
-        iterations: Iterations until r changed by less than 1e-10 of itself.
-        converged: Whether it did.
     """
 
     log_z: float
-    std_error: float
-    degrees: float
-    f_proposal: Tensor
-    f_target: Tensor
-    share: float
+    std_error: float  # from the relative mean square error of both means
+    degrees: float  # of freedom of the error
+    f_proposal: Tensor  # f₁, (n,)
+    f_target: Tensor  # f₂, (chains, draws)
+    share: float  # s₁, the share of the target's samples, in effective ones
     overlap: float
-    ess: float
+    ess: float  # of the f₂ series
     iterations: int
     converged: bool
 
     def tilt(self, log_ratio: Tensor) -> Tensor:
         r"""s₁f₁ at any events: the probability that they came from the target."""
-        return torch.sigmoid(
-            log_ratio.double() - self.log_z + math.log(self.share / (1 - self.share))
-        )
+        shift = math.log(self.share / (1 - self.share))
+        return torch.sigmoid(log_ratio.double() - self.log_z + shift)
 
 
 def fit_bridge(target: Tensor, proposal: Tensor) -> BridgeFit:
-    r"""The bridge of log ratios log p̃ − log q at samples of the target and of the proposal.
+    r"""The bridge of log ratios at samples of the target (chains, draws) and the proposal (n,).
 
     The equation for r = Z is mean f₁ = mean f₂, whose left side falls and right side rises with r.
-    The share s₁ is ESS₁/(ESS₁ + n), with the effective size of the f₂ series itself.
-
-    Arguments:
-        target: (chains, draws) at samples of the target; +∞ where the proposal has no mass.
-        proposal: (n,) at samples of the proposal; −∞ where the target has no mass.
 
     >>> round(fit_bridge(torch.full((4, 1), 3.0), torch.full((4,), 3.0)).log_z, 9)
     3.0
@@ -312,18 +286,11 @@ def fit_bridge(target: Tensor, proposal: Tensor) -> BridgeFit:
     parts = (_relative_variance(f_proposal) / n, _relative_variance(f_target) / size)
     variance = sum(parts)
     freedom = sum(v**2 / (m - 1) for v, m in zip(parts, (n, size), strict=True) if m > 1)
+    degrees = variance**2 / freedom if freedom and variance < math.inf else math.inf
     return BridgeFit(
-        log_z,
-        math.sqrt(variance),
-        variance**2 / freedom if freedom and variance < math.inf else math.inf,
-        f_proposal,
-        f_target,
-        share,
-        float(f_target.mean()),
-        size,
-        total,
-        converged,
-    )
+        log_z, math.sqrt(variance), degrees, f_proposal, f_target, share, float(f_target.mean()),
+        size, total, converged,
+    )  # fmt: skip
 
 
 def _relative_variance(f: Tensor) -> float:
@@ -342,22 +309,20 @@ def _solve(target: Tensor, proposal: Tensor, share: float) -> tuple[float, int, 
         one, two = proposal - log_r + tilt, target - log_r + tilt
         f1, f2 = F.logsigmoid(one), F.logsigmoid(-two)
         value = float(f1.logsumexp(0) - f2.logsumexp(0)) + shift
-        slope = torch.softmax(f1, 0) @ torch.sigmoid(-one) + torch.softmax(f2, 0) @ torch.sigmoid(
-            two
-        )
+        slope = f1.softmax(0) @ torch.sigmoid(-one) + f2.softmax(0) @ torch.sigmoid(two)
         return value, -float(slope)
 
-    seen = torch.cat([target, proposal])
-    seen = seen[seen.isfinite()]
-    if len(seen) == 0 or (target == math.inf).all():
+    ratios = torch.cat([target, proposal])
+    ratios = ratios[ratios.isfinite()]
+    if len(ratios) == 0 or (target == math.inf).all():
         return math.inf, 0, False
-    low, high = float(seen.min()) - abs(tilt) - 1, float(seen.max()) + abs(tilt) + 1
+    low, high = float(ratios.min()) - abs(tilt) - 1, float(ratios.max()) + abs(tilt) + 1
     width = high - low
     while gap(low)[0] < 0:
         low -= (width := 2 * width)
     while gap(high)[0] > 0:
         high += (width := 2 * width)
-    log_r = float(seen.median())
+    log_r = float(ratios.median())
     for iteration in range(1, 201):
         value, slope = gap(log_r)
         if abs(value) < 1e-15:  # also where the equation holds all along an interval
@@ -406,7 +371,7 @@ def _doubts(fit: BridgeFit, target: Logs, proposal: Logs, densities: Densities) 
     inside = fit.overlap * min(n * fit.share, size * (1 - fit.share))
     if inside < 50:
         reasons.append(f"target and proposal hardly overlap (in about {inside:.2g} draws)")
-    seen = torch.cat([target.target.flatten(), proposal.target])
-    if densities.support.discrete and float(seen.max()) > fit.log_z + SIGNIFICANT * fit.std_error:
-        reasons.append(f"log Z is above {float(seen.max()):.6g}, log p̃ of one of the events seen")
+    largest = float(torch.cat([target.target.flatten(), proposal.target]).max())
+    if densities.support.discrete and largest > fit.log_z + SIGNIFICANT * fit.std_error:
+        reasons.append(f"log Z is above {largest:.6g}, log p̃ of one of the events seen")
     return reasons

@@ -27,19 +27,13 @@ __all__ = [
     "check_target", "compare", "default_student", "place_of", "tail_doubts",
 ]  # fmt: skip
 
-BLOCK = 2**23
-r"""Numbers of events that are evaluated together."""
-
-EVENTS = 128
-r"""Events at which log densities are evaluated again."""
-
+BLOCK = 2**23  # numbers of events that are evaluated together
+EVENTS = 128  # at which log densities are evaluated again
 REPEATABLE = (
     "the same value for the same event: switch dropout and noise off; a module that is the target "
     "or its fn= is put into eval mode, but one that a function uses needs .eval() from you"
 )
-FAR = 1e6
-r"""Distance of points where tails are measured, in spreads of the proposal's samples."""
-
+FAR = 1e6  # distance of points where tails are measured, in spreads of the proposal's samples
 PROPOSAL = "a student or distribution with log_prob(x) and sample(n)"
 
 
@@ -51,21 +45,19 @@ def place_of(target: object) -> tuple[torch.device, torch.dtype]:
 
 
 def check_target(target: Any, chains: bool = True) -> None:
-    r"""Refuse a target that lacks something, or whose log density is no number at its starts.
+    r"""Refuse a target that lacks something, or whose log density is NaN or not repeatable.
 
-    Nor may it have another value at the same event when it is evaluated again, in eval mode.
-
-    Arguments:
-        target: What should follow `limbeck.models.energy.Target`.
-        chains: Whether chains must run on it. Default: True.
+    `chains` says whether it needs `advance`.
     """
     names = ("log_unnormalized", "advance") if chains else ("log_unnormalized",)
     missing = [name for name in names if not callable(getattr(target, name, None))]
     if not isinstance(getattr(target, "support", None), Support):
         missing.append("support")
     if missing:
-        expected = "an lb.RBM, an lb.Energy, or anything with a support, log_unnormalized(x) and "
-        expected += "advance(x, sweeps, generator)"
+        expected = (
+            "an lb.RBM, an lb.Energy, or anything with a support, log_unnormalized(x) and "
+            "advance(x, sweeps, generator)"
+        )
         if hasattr(target, "intercept_visible_"):  # scikit-learn's
             expected = "lb.RBM(m.components_.T, m.intercept_visible_, m.intercept_hidden_) of it"
         received = f"an object of type {type(target).__name__} without {' and '.join(missing)}"
@@ -79,18 +71,12 @@ def check_target(target: Any, chains: bool = True) -> None:
 
 
 def check_student(student: object, target: ChainTarget, samples: bool = False) -> None:
-    r"""Refuse a student that is no density over the target's support.
-
-    Arguments:
-        student: What should be a module with `log_prob`.
-        target: A target that has been checked.
-        samples: Whether it must have `sample` too. Default: False.
-    """
+    r"""Refuse a student that is no density over the target's support, or has no `sample`."""
     names = ("log_prob", "sample") if samples else ("log_prob",)
     missing = [name for name in names if not callable(getattr(student, name, None))]
     if not isinstance(student, nn.Module) or missing:
-        kind = f"an object of type {type(student).__name__}"
-        received = f"{kind} without {' and '.join(missing)}" if missing else kind
+        received = f"an object of type {type(student).__name__}"
+        received += f" without {' and '.join(missing)}" if missing else ""
         raise ArgumentError("student", received, f"a torch module with {' and '.join(names)}")
     support = getattr(student, "support", None)
     if isinstance(support, Support) and support != target.support:
@@ -102,42 +88,31 @@ def default_student(target: ChainTarget, seed: int) -> NADE:
     r"""A NADE over the target's support, with as many hidden units as the target, if it has any."""
     support = target.support
     if not isinstance(support, Discrete):
-        expected = "a module with log_prob and sample, as "
-        expected += f"lb.GaussianMixture(10, {support.size}) or a Flow({support.size})"
+        examples = f"lb.GaussianMixture(10, {support.size}) or a Flow({support.size})"
+        expected = f"a module with log_prob and sample, as {examples}"
         raise ArgumentError("student", f"None, for a target over {support!r}", expected)
     hidden = getattr(target, "hidden", None)
     if not isinstance(hidden, int):
         hidden = min(max(2 * support.size, 16), 500)
-    held = target.parameters() if isinstance(target, nn.Module) else []
-    dtype = next((p.dtype for p in held if p.is_floating_point()), None)
+    parameters = target.parameters() if isinstance(target, nn.Module) else []
+    dtype = next((p.dtype for p in parameters if p.is_floating_point()), None)
     generator = torch.Generator().manual_seed(seed)
     return NADE(support.size, hidden, support=support, dtype=dtype, generator=generator)
 
 
 @torch.no_grad()
 def check_repeatable(log_density: Callable[[Tensor], Tensor], x: Tensor, argument: str) -> Tensor:
-    r"""Refuse log densities that change from call to call, or with the rest of the batch.
-
-    Dropout, noise and batch statistics make such densities.
-
-    Arguments:
-        log_density: log p̃ (n,) of events (n, *shape).
-        x: Events to evaluate twice; the first of them a third time, in a smaller batch.
-        argument: The argument to name in the error.
-
-    Returns:
-        The values at x.
-    """
+    r"""log p̃ (n,) at events, unless it changes from call to call or with the rest of the batch."""
     x = x[:EVENTS]
     first = log_density(x)
     compare(first, log_density(x), argument)
-    few = max(1, len(x) // 8)
+    n = max(1, len(x) // 8)
     finite = first[first.isfinite()].double()
     spread = float(finite.std()) if len(finite) > 1 else 0.0
-    if (gap := _gap(first[:few], log_density(x[:few]))) > 1e-4 * _scale(first) + 0.02 * spread:
+    if (gap := _gap(first[:n], log_density(x[:n]))) > 1e-4 * _scale(first) + 0.02 * spread:
         received = (
             f"log densities that depend on the other events of a batch (by up to {gap:.3g}: "
-            f"{few} events alone, and among {len(x)})"
+            f"{n} events alone, and among {len(x)})"
         )
         raise ArgumentError(argument, received, f"{REPEATABLE}, and so does batch normalization")
     return first
@@ -168,18 +143,15 @@ def _one_each(log: object, n: int, argument: str) -> Tensor:
     r"""Log densities, which must be a tensor (n,)."""
     if not isinstance(log, Tensor) or log.shape != (n,):
         kind = tuple(log.shape) if isinstance(log, Tensor) else type(log).__name__
-        received = f"log densities {kind} of {n} events"
-        raise ArgumentError(argument, received, f"a tensor of shape ({n},)")
+        expected = f"a tensor of shape ({n},)"
+        raise ArgumentError(argument, f"log densities {kind} of {n} events", expected)
     return log
 
 
 class Proposal:
     r"""A normalised density q: a student, or another object with `log_prob` and `sample`.
 
-    Arguments:
-        model: Has `log_prob(x)` (n,) and `sample(n)`; `sample(n, generator=)` is preferred. A
-            torch.distributions object is sampled with the shape (n,), and its batch of
-            distributions is taken as one distribution of independent variables.
+    A batch of torch.distributions is taken as one distribution of independent variables.
 
     >>> coins = Proposal(torch.distributions.Bernoulli(torch.full((3,), 0.5)))
     >>> coins.log_prob(coins.sample(2, torch.Generator())).exp()
@@ -238,15 +210,8 @@ def _tensors(model: object) -> Iterator[Tensor]:
 class Densities:
     r"""A target and, if there is one, a proposal over the same support.
 
-    Arguments:
-        target: What follows `limbeck.models.energy.Target`.
-        proposal: A student or a distribution. Default: none.
-        seed: Seeds all that is drawn. The streams have names, so that they differ from one another
-            and from those that a student was fitted with. Default: 0.
-
-    Attributes:
-        device: Where the target lives, and chains run.
-        dtype: The floating type of events.
+    Streams of random numbers have names, so that they differ from one another and from those that
+    a student was fitted with. Events are on the target's device and of its dtype.
     """
 
     def __init__(self, target: ChainTarget, proposal: object = None, seed: int = 0) -> None:
@@ -278,8 +243,7 @@ class Densities:
     def generator(self, stream: str) -> torch.Generator:
         r"""A new generator on the target's device, for one purpose."""
         digest = hashlib.sha256(f"limbeck log_partition {stream} {self.seed}".encode()).digest()
-        seed = int.from_bytes(digest[:7], "little")
-        return torch.Generator(self.device).manual_seed(seed)
+        return torch.Generator(self.device).manual_seed(int.from_bytes(digest[:7], "little"))
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         r"""Events (n, *shape) of the proposal, where the target expects them."""
@@ -320,10 +284,7 @@ class Densities:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        r"""No gradients, no dropout, full precision; afterwards all is as it was.
-
-        The target must have the same values at the end as at the beginning.
-        """
+        r"""No gradients, no dropout, full precision; the target's values may not change."""
         with self._modes():
             x = self.support.start(EVENTS, self.generator("repeated"), self.device, self.dtype)
             before = check_repeatable(self.target.log_unnormalized, x, "target")
@@ -348,9 +309,9 @@ class Densities:
         log = torch.cat([_one_each(function(part), len(part), argument) for part in parts]).double()
         bad = log.isnan() | (log == math.inf)
         if count := int(bad.sum()):
-            received = f"log densities such as {log[bad][0].item()} at {count:,} of {len(log):,}"
-            expected = "numbers, or −∞ where there is no mass"
-            raise ArgumentError(argument, f"{received} events", expected)
+            total, example = len(log), log[bad][0].item()
+            received = f"log densities such as {example} at {count:,} of {total:,} events"
+            raise ArgumentError(argument, received, "numbers, or −∞ where there is no mass")
         return log
 
 
@@ -359,23 +320,25 @@ def tail_doubts(densities: Densities, x: Tensor) -> list[str]:
     r"""Whether a density over real numbers falls off far outside; if not, why that matters.
 
     Where an integral is finite, so is that along almost every line parallel to an axis, and that of
-    r^(d−1) p̃ along almost every ray. Then t p̃ at distance t on a line, and r^d p̃ on a ray, must
-    fall. Both are compared with what they are near the samples, a million times closer: of a
-    Student t with ν degrees of freedom they fall by 13.8 ν nats, of 1/√(1 + x²), whose integral is
-    infinite, not at all.
-
-    Arguments:
-        densities: The target.
-        x: Samples of the proposal (n, *shape), which say where the target is and how wide.
+    r^(d−1) p̃ along almost every ray. So t p̃ at distance t on a line, and r^d p̃ on a ray, must
+    fall from near the samples x (n, *shape) to a million times further out: of a Student t with ν
+    degrees of freedom by 13.8 ν nats, of 1/√(1 + x²), whose integral is infinite, not at all.
     """
     if densities.support.discrete:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # overflow is no surprise so far out
-        return _far_out(densities, x)
+        direction = _heavy_direction(densities, x)
+    if direction is None:
+        return []
+    return [
+        f"log p̃ hardly falls off {direction}, a million times further out than the proposal's "
+        "samples: its integral seems to be infinite, and there is no log Z"
+    ]
 
 
-def _far_out(densities: Densities, x: Tensor) -> list[str]:
+def _heavy_direction(densities: Densities, x: Tensor) -> str | None:
+    r"""Where the density does not fall off, if it does not."""
     rows, size = x.flatten(1), densities.support.size
     centre = rows.median(0).values
     spread = (rows - centre).abs().median(0).values
@@ -383,21 +346,19 @@ def _far_out(densities: Densities, x: Tensor) -> list[str]:
     spread = torch.where(spread > 0, spread, 1.0)
     rows = rows[:64]
     near = densities.log_target(rows.reshape(-1, *x.shape[1:]))
-    step = max(1, math.ceil(size / 64))
-    for coordinate in range(0, size, step):
+    for coordinate in range(0, size, math.ceil(size / 64)):
         for sign in (-1, 1):
             far = rows.clone()
             far[:, coordinate] += sign * FAR * spread[coordinate]
             if _heavy(densities, far.reshape(-1, *x.shape[1:]), near, 1):
-                return [_words(f"along coordinate {coordinate}")]
+                return f"along coordinate {coordinate}"
     # Rays pass through the samples' directions at the distance that is usual for them.
-    ways = (rows - centre) / spread
-    length = ways.norm(dim=1, keepdim=True)
-    ways, near = ways[length[:, 0] > 0], near[length[:, 0] > 0]
-    far = centre + FAR * math.sqrt(size) * torch.nn.functional.normalize(ways) * spread
-    if _heavy(densities, far.reshape(-1, *x.shape[1:]), near, size):
-        return [_words("in all directions")]
-    return []
+    rays = (rows - centre) / spread
+    apart = rays.norm(dim=1) > 0
+    rays = torch.nn.functional.normalize(rays[apart])
+    far = centre + FAR * math.sqrt(size) * rays * spread
+    heavy = _heavy(densities, far.reshape(-1, *x.shape[1:]), near[apart], size)
+    return "in all directions" if heavy else None
 
 
 def _heavy(densities: Densities, far: Tensor, near: Tensor, dimension: int) -> bool:
@@ -409,10 +370,3 @@ def _heavy(densities: Densities, far: Tensor, near: Tensor, dimension: int) -> b
     fall = near - (log.double() + dimension * math.log(FAR))
     known = near.isfinite() & ~log.isnan()
     return bool(known.any() and (fall[known] < 3.0).double().mean() > 0.1)
-
-
-def _words(where: str) -> str:
-    return (
-        f"log p̃ hardly falls off {where}, a million times further out than the proposal's samples: "
-        "its integral seems to be infinite, and there is no log Z"
-    )

@@ -6,7 +6,7 @@ import io
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -19,11 +19,11 @@ from limbeck.arguments import number, whole_number
 from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, check_target
-from limbeck.normalization.modes import check_modes
+from limbeck.normalization.mode_search import check_modes
 from limbeck.samplers.chains import ChainTarget
 
 __all__ = [
-    "Bound", "LogPartition", "Method", "Start", "Verdict", "as_start", "mean_bound",
+    "Bound", "LogPartition", "Method", "Start", "Verdict", "mean_bound",
     "recorded_warnings",
 ]  # fmt: skip
 
@@ -61,14 +61,10 @@ class Bound(float):
 
 
 def mean_bound(log_ratio: Tensor, size: float | None = None) -> Bound:
-    r"""The mean of log p̃ − log q, and its standard error.
+    r"""The mean of log p̃ − log q at samples that are worth `size` independent ones, by default all.
 
     Over samples of the proposal it is log Z − KL(q ‖ p), a lower bound; over samples of the target
     log Z + KL(p ‖ q), an upper one. It is infinite where one of the two has no mass.
-
-    Arguments:
-        log_ratio: log p̃(x) − log q(x) at samples, of any shape.
-        size: The number of independent samples that they are worth. Default: all of them.
     """
     r = log_ratio.double().flatten()
     mean = float(r.mean())
@@ -110,7 +106,7 @@ class Verdict:
         return self.trustworthy
 
     def __str__(self) -> str:
-        return ": ".join([self.state, *(["; ".join(self.reasons)] if self.reasons else [])])
+        return f"{self.state}: {'; '.join(self.reasons)}" if self.reasons else self.state
 
 
 @dataclass(repr=False)
@@ -169,7 +165,7 @@ class LogPartition:
             name: None if bound is None else [float(bound), bound.std_error]
             for name, bound in (("lower", self.lower_bound), ("upper", self.upper_bound))
         }
-        known = {
+        record = {
             "value": self.value,
             "std_error": self.std_error,
             "interval_95": list(self.interval()),
@@ -184,7 +180,7 @@ class LogPartition:
             "seed": self.seed,
             "seconds": self.seconds,
         }
-        return {name: _plain(value) for name, value in known.items()}
+        return {name: _plain(value) for name, value in record.items()}
 
     def table(self) -> Table:
         r"""The estimate as a table."""
@@ -235,9 +231,9 @@ class LogPartition:
 def _plain(value: Any) -> Any:
     r"""None for NaN and infinite numbers, which JSON does not have."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -261,17 +257,7 @@ def _with_error(value: float, error: float) -> str:
     return f"{value:.{places}f} ± {error:.{places}f}" if error else f"{value:.{places}f}"
 
 
-Start = str | Tensor
-r"""Where chains begin: "proposal", "target", or events (m, *shape)."""
-
-
-def as_start(start: object, argument: str) -> Start:
-    r"""A start by name, or events as a tensor."""
-    names = ("proposal", "target")
-    if start is None or (isinstance(start, str) and start not in names):
-        received = None if start is None else repr(start)
-        raise ArgumentError(argument, received, f"{names} or events (m, *shape)")
-    return start if isinstance(start, str) else as_part(start, argument).values
+Start = str | Tensor  # where chains begin: "proposal", "target", or events (m, *shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,8 +268,8 @@ class Method:
     samples: int = 10_000
 
     def __post_init__(self) -> None:
-        expected = "a whole number from 1"
-        self._set("samples", whole_number("samples", self.samples, expected, least=1))
+        samples = whole_number("samples", self.samples, "a whole number from 1", least=1)
+        self._set("samples", samples)
 
     def estimate(
         self, target: ChainTarget, proposal: object = None, *, seed: int = 0, progress: bool = True
@@ -301,94 +287,67 @@ class Method:
         check_target(target, chains=self.name == "bridge")
         densities = Densities(target, None if self.name == "ais" else proposal, seed)
         with recorded_warnings() as texts, densities.at_work():
-            z = self._estimate(densities, progress)
-        z.verdict = replace(z.verdict, doubts=(*z.verdict.doubts, *texts))
+            z, x, log_weights = self._estimate(densities, progress)
+            sampling_error = z.diagnostics["sampling_error"]
+            modes = check_modes(densities, x, z.value, sampling_error, log_weights)
+        z.std_error = math.hypot(z.std_error, modes.lacking)
+        z.verdict = replace(z.verdict, doubts=(*z.verdict.doubts, *modes.reasons, *texts))
+        z.diagnostics = {**z.diagnostics, **modes.diagnostics}
         z.seed, z.seconds = seed, time.perf_counter() - began
         return z
 
-    def _estimate(self, densities: Densities, progress: bool) -> LogPartition:
+    def _estimate(
+        self, densities: Densities, progress: bool
+    ) -> tuple[LogPartition, Tensor, Tensor | None]:
+        r"""log Z, and draws (chains, draws, *shape) with log weights, if any, to check modes by."""
         raise NotImplementedError
 
-    def _conclude(
-        self,
-        densities: Densities,
-        x: Tensor,
-        value: float,
-        error: float,
-        sampling_error: float,
-        doubts: list[str],
-        unchecked: list[str],
-        *,
-        lower: Bound,
-        upper: Bound | None,
-        diagnostics: Mapping[str, float | None],
-        sweeps: int,
-        degrees: float,
-        log_weights: Tensor | None = None,
-    ) -> LogPartition:
-        r"""The estimate after a last check, by draws x (chains, draws, *shape): of missed modes."""
-        modes = check_modes(densities, x, value, sampling_error, log_weights)
-        return LogPartition(
-            value,
-            math.hypot(error, modes.lacking),
-            self.name,
-            Verdict((*doubts, *modes.reasons), tuple(unchecked)),
-            lower,
-            upper,
-            {**diagnostics, **modes.diagnostics},
-            samples=self.samples,
-            sweeps=sweeps,
-            degrees=degrees,
-        )
+    def _set_start(self, name: str) -> None:
+        r"""Store a start after a check: by name, or events as a tensor."""
+        start, names = getattr(self, name), ("proposal", "target")
+        if start is None or (isinstance(start, str) and start not in names):
+            received = None if start is None else repr(start)
+            raise ArgumentError(name, received, f"{names} or events (m, *shape)")
+        self._set(name, start if isinstance(start, str) else as_part(start, name).values)
 
     def _set(self, name: str, value: object) -> None:
         r"""Store a setting after a check."""
         object.__setattr__(self, name, value)
 
 
-ABOUT_CODE = (
-    DeprecationWarning,
-    PendingDeprecationWarning,
-    FutureWarning,
-    ImportWarning,
-    ResourceWarning,
+ABOUT_CODE = (  # kinds of warnings that say nothing about numbers
+    DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning, ResourceWarning,
     SyntaxWarning,
-)
-r"""Kinds of warnings that say nothing about numbers."""
+)  # fmt: skip
 
 
 @contextmanager
 def recorded_warnings() -> Iterator[list[str]]:
-    r"""A list that holds, afterwards, what was warned of: one text for each place in the code.
+    r"""A list that afterwards holds a text for each place in the code that warned.
 
-    The warnings themselves are raised again at the end, once for each place, and meet the filters
-    that are set outside. A filter that hides a warning does not hide it from the list.
+    The warnings are raised again at the end, once for each place, and meet the filters outside.
     """
     texts: list[str] = []
-    raised: dict[tuple[type[Warning], str, int], warnings.WarningMessage] = {}
+    places: dict[tuple[type[Warning], str, int], warnings.WarningMessage] = {}
     try:
-        with warnings.catch_warnings(record=True) as every:
+        with warnings.catch_warnings(record=True) as messages:
             warnings.simplefilter("always")
             yield texts
     except BaseException:
         with suppress(Warning):  # the error is more important than what came before
-            _raise_again(every)
+            _raise_again(messages)
         raise
-    for each in every:
-        raised.setdefault((each.category, each.filename, each.lineno), each)
+    for w in messages:
+        places.setdefault((w.category, w.filename, w.lineno), w)
     texts += [
-        f"a warning was raised while the estimate ran: {str(each.message).strip().rstrip('.')}"
-        for each in raised.values()
-        if not issubclass(each.category, ABOUT_CODE) and not _of_the_compiler(each.filename)
+        f"a warning was raised while the estimate ran: {str(w.message).strip().rstrip('.')}"
+        for w in places.values()
+        if not issubclass(w.category, ABOUT_CODE)
+        and "/torch/_" not in w.filename.replace("\\", "/")  # the compiler's, which are of speed
     ]
-    _raise_again(list(raised.values()))
+    _raise_again(places.values())
 
 
-def _raise_again(every: list[warnings.WarningMessage]) -> None:
-    for each in every:
-        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-
-
-def _of_the_compiler(filename: str) -> bool:
-    r"""Whether it comes from torch's own compiler, which warns of speed."""
-    return "/torch/_" in filename.replace("\\", "/")
+def _raise_again(messages: Iterable[warnings.WarningMessage]) -> None:
+    for w in messages:
+        warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)

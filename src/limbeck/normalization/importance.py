@@ -20,7 +20,6 @@ from limbeck.normalization.estimate import (
     Method,
     Start,
     Verdict,
-    as_start,
     mean_bound,
 )
 from limbeck.samplers.chains import Chains, ChainTarget, Logs, start_events
@@ -37,18 +36,16 @@ __all__ = [
     "weight_doubts",
 ]  # fmt: skip
 
-EXPECTATION_BLOCK = 2**22
-r"""Numbers of x at a time."""
+EXPECTATION_BLOCK = 2**22  # numbers of x at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Importance(Method):
     r"""log Z = log ⟨p̃/q⟩ over samples of a proposal q that covers all of the target's mass.
 
-    Where q misses some of the target's mass the weights do not show it. So some of the samples,
-    chosen by weight, are swept by the target's own kernel, which must leave their distribution as
-    it is; and chains from elsewhere must arrive at it: from the target's own starts, and from
-    `start` as well if that is something else. Events that q misses come up in them.
+    Where q misses some of the target's mass the weights do not show it. So samples chosen by weight
+    are swept by the target's own kernel, which must leave their distribution as it is, and chains
+    from elsewhere must arrive at it.
 
     Arguments:
         samples: Samples of the proposal. Default: 10,000.
@@ -62,9 +59,11 @@ class Importance(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("start", as_start(self.start, "start"))
+        self._set_start("start")
 
-    def _estimate(self, densities: Densities, progress: bool) -> LogPartition:
+    def _estimate(
+        self, densities: Densities, progress: bool
+    ) -> tuple[LogPartition, Tensor, Tensor | None]:
         x, logs = densities.drawn(self.samples, "proposal")
         value, sampling_error = log_mean(logs.ratio)
         doubts = weight_doubts(logs.ratio, "weights") + tail_doubts(densities, x)
@@ -80,11 +79,10 @@ class Importance(Method):
             swept, sweeps = _swept(densities, x, logs.ratio, origins, progress)
             reasons, scores = _probe(swept, logs, value, error)
             if reasons:  # the difference to bridges between the swept ones counts in with the error
-                ratios = [each.ratio for each in swept.values()]
-                bridges = [fit_bridge(ratio[:, None], logs.ratio).log_z for ratio in ratios]
-                error = math.hypot(error, max(abs(other - value) for other in bridges))
+                bridges = [fit_bridge(s.ratio[:, None], logs.ratio) for s in swept.values()]
+                error = math.hypot(error, max(abs(fit.log_z - value) for fit in bridges))
             doubts += reasons
-            seen = torch.cat([seen, *(each.target for each in swept.values())])
+            seen = torch.cat([seen, *(s.target for s in swept.values())])
         else:
             why = "its advance is not exact" if not densities.exact else "it has no advance"
             unchecked.append(
@@ -94,20 +92,18 @@ class Importance(Method):
         largest = float(seen.max())
         if densities.support.discrete and largest > value + SIGNIFICANT * error:
             doubts.append(f"log Z is above {largest:.6g}, log p̃ of one of the events seen")
-        return self._conclude(
-            densities, x[:, None], value, error, sampling_error, doubts, unchecked,
-            lower=mean_bound(logs.ratio),
-            upper=None,
-            diagnostics={
-                "ess": weights_effective_size(logs.ratio),
-                "sampling_error": sampling_error,
-                "pareto_k": pareto_k(logs.ratio),
-                **scores,
-            },
-            sweeps=sweeps,
+        diagnostics = {
+            "ess": weights_effective_size(logs.ratio),
+            "sampling_error": sampling_error,
+            "pareto_k": pareto_k(logs.ratio),
+            **scores,
+        }
+        z = LogPartition(
+            value, error, self.name, Verdict(tuple(doubts), tuple(unchecked)),
+            mean_bound(logs.ratio), None, diagnostics, self.samples, sweeps,
             degrees=max(self.samples - 1, 1),
-            log_weights=logs.ratio,
         )  # fmt: skip
+        return z, x[:, None], logs.ratio
 
 
 def log_mean(log_weights: Tensor) -> tuple[float, float]:
@@ -162,22 +158,21 @@ def _probe(
 ) -> tuple[list[str], dict[str, float]]:
     r"""Whether swept samples are where the weighted ones say that the target is."""
     reasons = []
-    outside = max(float((each.ratio == math.inf).double().mean()) for each in swept.values())
-    if outside:
+    if outside := max(float((s.ratio == math.inf).double().mean()) for s in swept.values()):
         reasons.append(f"the proposal has no mass at {outside:.1%} of the target's draws")
     share = torch.softmax(logs.ratio, 0)
     tilt = torch.sigmoid(logs.ratio - value)
     mean = float(share @ tilt)
-    own = float(share.square() @ (tilt - mean).square())
+    mean_variance = float(share.square() @ (tilt - mean).square())
     scores = {}
-    for name, each in swept.items():
-        now = torch.sigmoid(each.ratio - value)
-        variance = float(now.var(correction=0)) / len(now) + own
+    for name, (_, ratio) in swept.items():
+        now = torch.sigmoid(ratio - value)
+        variance = float(now.var(correction=0)) / len(now) + mean_variance
         gap = float(now.mean()) - mean
         z = gap / math.sqrt(variance) if abs(gap) > 1e-12 and variance > 0 else 0.0
         # Mass beyond the largest weight is mass that the mean lacks, less what the proposal has
         # of it: p(beyond) − q(beyond), with q = p Z / weight.
-        above = each.ratio[each.ratio > logs.ratio.max()]
+        above = ratio[ratio > logs.ratio.max()]
         beyond, lack = len(above) / len(now), float(-(value - above).expm1().sum()) / len(now)
         if abs(z) > SIGNIFICANT or (lack > 2 * error and beyond * len(now) > 5):
             reasons.append(
@@ -217,19 +212,11 @@ def free_energy(
 
 
 class ExpectedStatistics(NamedTuple):
-    r"""Estimates of ⟨xhᵀ⟩, ⟨x⟩ and ⟨h⟩ under an RBM: ∂log Z/∂W, ∂log Z/∂a and ∂log Z/∂b.
+    r"""Estimates of ⟨xhᵀ⟩, ⟨x⟩ and ⟨h⟩ under an RBM: ∂log Z/∂W, ∂log Z/∂a and ∂log Z/∂b."""
 
-    Attributes:
-        mean: The estimates, in float64.
-        std_error: Their standard errors.
-        ess: The effective number of samples: of the weights, with a proposal; of the mean of
-            log p̃, with chains of several draws.
-        verdict: Whether to trust them, and why not.
-    """
-
-    mean: Statistics
+    mean: Statistics  # in float64
     std_error: Statistics
-    ess: float
+    ess: float  # of the weights, with a proposal; of the mean of log p̃, with chains
     verdict: Verdict
 
 
@@ -304,10 +291,9 @@ def _chains(rbm: RBM, x: Tensor) -> ExpectedStatistics:
         mean = _sums(rbm, x.flatten(0, 1), _equal(x.flatten(0, 1)))
         squares = [torch.zeros_like(part) for part in mean]
         for chain in x:  # the means of all chains side by side would be too large to hold
-            for square, own, all_ in zip(
-                squares, _sums(rbm, chain, _equal(chain)), mean, strict=True
-            ):
-                square += (own - all_).square()
+            chain_mean = _sums(rbm, chain, _equal(chain))
+            for square, part, total in zip(squares, chain_mean, mean, strict=True):
+                square += (part - total).square()
     error = Statistics(*((square / (n * (n - 1))).sqrt() for square in squares))
     ess, shrinkage = effective_size(log_p), r_hat(log_p)
     reasons = [f"only {n} chains, too few to tell the errors by"] * (n < 20)

@@ -34,8 +34,9 @@ from limbeck.supports import Discrete, Support
 
 __all__ = ["ENUMERABLE", "METHODS", "Exact", "exact_log_z", "log_partition"]
 
-ENUMERABLE = 2**20
-r"""Events that method="auto" sums exactly."""
+ENUMERABLE = 2**20  # events that method="auto" sums exactly
+TOGETHER = 4  # units of the other side that share a matrix product
+LARGEST = 690.0  # the largest exponent in float64, nearly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +80,7 @@ class Exact:
 
 
 KINDS: dict[str, type[Method] | type[Exact]] = {
-    "bridge": Bridge,
-    "importance": Importance,
-    "ais": AIS,
-    "exact": Exact,
+    kind.name: kind for kind in (Bridge, Importance, AIS, Exact)
 }
 METHODS = ("auto", *KINDS)
 
@@ -100,20 +98,15 @@ def log_partition(
 ) -> LogPartition:
     r"""Estimate log Z of an unnormalised density.
 
-    * "bridge": samples of the target and of a proposal. The proposal need not be close: it is
-      enough that both overlap.
+    * "bridge": samples of the target and of a proposal that overlaps with it.
     * "importance": samples of a proposal alone, which must cover all of the target's mass.
     * "ais": annealing along the target's path; no proposal is needed.
     * "exact": the sum over all events, where they can be counted.
     * "auto": exact up to 2²⁰ events, or else bridge.
 
-    Each is also an object with all of its settings: `lb.Bridge`, `lb.Importance`, `lb.AIS` and
-    `lb.Exact`.
-
     The result says whether it can be trusted (`z.verdict`): its state is "trustworthy", "doubtful"
-    where a check failed, or "unchecked" where one could not run. Over a discrete support the
-    estimate is also compared with likely events, the constant ones and those that climbing finds:
-    draws must visit them as often as the estimate implies. What no method can tell is mass that
+    where a check failed, or "unchecked" where one could not run. Over a discrete support, draws
+    must also visit likely events as often as the estimate implies. No method can tell of mass that
     neither the proposal, nor any chain, nor any climb has come near: give `start` or
     `second_start` events from wherever the target might have some, such as data.
 
@@ -153,10 +146,9 @@ def log_partition(
     elif not isinstance(method, Method | Exact):
         expected = "a name, or lb.Bridge(), lb.Importance(), lb.AIS() or lb.Exact()"
         raise ArgumentError("method", f"a {type(method).__name__}", expected)
-    else:
-        for name, value in settings.items():
-            if value is not None:
-                raise ArgumentError(name, repr(value), f"it as a setting of {method.name!r} itself")
+    elif unused := {name: value for name, value in settings.items() if value is not None}:
+        name, value = next(iter(unused.items()))
+        raise ArgumentError(name, repr(value), f"it as a setting of {method.name!r} itself")
     if proposal is None and isinstance(method, Bridge | Importance):
         check_target(target, chains=method.name == "bridge")
         device, _ = place_of(target)
@@ -169,15 +161,14 @@ def log_partition(
 def _method(name: str, settings: dict[str, object]) -> Method | Exact:
     r"""A method by its name; settings that are None have their defaults."""
     known = {field.name for kind in KINDS.values() for field in fields(kind)}
-    for each in settings.keys() - known:
-        raise ArgumentError.unknown("settings", each, known)
-    own = {field.name for field in fields(KINDS[name])}
-    own_settings: dict[str, Any] = {
-        key: value
-        for key, value in settings.items()
-        if key in own and (value is not None or key == "second_start")
+    for key in settings.keys() - known:
+        raise ArgumentError.unknown("settings", key, known)
+    values: dict[str, Any] = {
+        key: settings[key]
+        for key in settings.keys() & {field.name for field in fields(KINDS[name])}
+        if settings[key] is not None or key == "second_start"
     }
-    return KINDS[name](**own_settings)
+    return KINDS[name](**values)
 
 
 def _events(target: ChainTarget) -> float:
@@ -186,10 +177,6 @@ def _events(target: ChainTarget) -> float:
         return 2.0 ** min(target.visible, target.hidden)
     support = target.support
     return math.exp(min(support.log_count, 700)) if isinstance(support, Discrete) else math.inf
-
-
-TOGETHER = 4  # units of the other side that share a matrix product
-LARGEST = 690.0  # the largest exponent in float64, nearly
 
 
 def exact_log_z(
@@ -236,41 +223,40 @@ def _event_parts(
         raise ArgumentError("target", received, f"at most {limit:,}, or an estimate of log Z")
     device, dtype = place_of(target)
     block = block or max(1, 2**22 // support.size)  # numbers that fit anywhere
-    some = support.start(EVENTS, torch.Generator().manual_seed(0)).to(device, dtype)
-    before = check_repeatable(target.log_unnormalized, some, "target")
+    repeated = support.start(EVENTS, torch.Generator().manual_seed(0)).to(device, dtype)
+    before = check_repeatable(target.log_unnormalized, repeated, "target")
     for start in tracked(range(0, count, block), "enumerating", progress):
         x = support.enumerate(start, min(start + block, count), device, dtype)
         yield target.log_unnormalized(x).double().logsumexp(0)
-    compare(before, target.log_unnormalized(some), "target")
+    compare(before, target.log_unnormalized(repeated), "target")
 
 
 def _rbm_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Iterator[Tensor]:
     r"""The same of an RBM: Σ_h exp(b·h) Π_i (1 + exp(z_i)) over the smaller side, z = a + Wh.
 
     The factors of four units i are Σ_s exp(s·z) over the subsets s of them. The bits h are split
-    into high and low ones, and z is a sum of what these give, so that all pairs of 2^m high and
-    2^k low ones make a matrix product of two small tables of exponentials. No further exponential
-    is taken, and a logarithm only when the product over units nears the end of float64's range.
+    into high and low ones, so that all pairs of these make a matrix product of two small tables of
+    exponentials. A logarithm is taken only when the product nears the end of float64's range.
     """
-    few = min(rbm.visible, rbm.hidden)
-    if 2**few > limit:
+    size = min(rbm.visible, rbm.hidden)
+    if 2**size > limit:
         received = f"{rbm.visible:,} visible and {rbm.hidden:,} hidden units"
         expected = f"at most {int(math.log2(limit))} on one side, or an estimate of log Z"
         raise ArgumentError("target", received, expected)
     W, a, b = (p.detach().double() for p in (rbm.W, rbm.a, rbm.b))
-    weights, own, other = (W, a, b) if rbm.visible == few else (W.T, b, a)  # (few, many)
+    weights, own, other = (W, a, b) if rbm.visible == size else (W.T, b, a)  # sides by size
     padded = -len(other) % TOGETHER  # units without weights: each is a factor of two
     weights, other = F.pad(weights, (0, padded)), F.pad(other, (0, padded))
-    at_once = min(few, int(math.log2(block or (2**20 if W.is_cuda else 2**16))))
+    at_once = min(size, int(math.log2(block or (2**20 if W.is_cuda else 2**16))))
     low = min(at_once, 10)
-    here, there = slice(few - low, few), slice(0, few - low)
+    here, there = slice(size - low, size), slice(0, size - low)
     bits = _bits(0, 2**low, low, W)
     low_z, low_own = bits @ weights[here], bits @ own[here]
     rows = 2 ** (at_once - low)
     ceilings, direct = _ceilings(other, weights[there], low_z)
     table = None if direct else _subsets(low_z).transpose(1, 2).contiguous()  # (groups, 16, 2^low)
-    for start in tracked(range(0, 2 ** (few - low), rows), "enumerating", progress):
-        bits = _bits(start, start + rows, few - low, W)
+    for start in tracked(range(0, 2 ** (size - low), rows), "enumerating", progress):
+        bits = _bits(start, start + rows, size - low, W)
         high_z = other + bits @ weights[there]
         total = (bits @ own[there])[:, None] + low_own - padded * math.log(2)
         if table is None:

@@ -31,20 +31,13 @@ from limbeck.training.result import History, Result
 from limbeck.training.schedules import Schedule, as_schedule
 
 __all__ = [
-    "NAMES",
-    "SQUARE_ERRORS",
-    "Constant",
-    "can_warm_start",
-    "find_constant",
-    "normalize",
-    "objective",
-    "refuse_misfits",
-    "warm_start",
-]
+    "NAMES", "SQUARE_ERRORS", "Constant", "can_warm_start", "find_constant", "normalize",
+    "refuse_misfits", "warm_start",
+]  # fmt: skip
 
 SQUARE_ERRORS = ("square_error", "log_density_error", "square_error_then_kl")
-
 NAMES = ("kl", "reverse_kl", "score_matching", *SQUARE_ERRORS)
+STEPS = {"auto": 20_000, "thesis": 30_000}
 
 
 class Constant(NamedTuple):
@@ -55,11 +48,7 @@ class Constant(NamedTuple):
 
 
 def refuse_misfits(loss: str | Loss, target: Any, force: bool) -> bool:
-    r"""Refuse losses that do not go together, or not with the target.
-
-    Returns:
-        Whether the inputs are to be samples of the student instead of the target's chains.
-    """
+    r"""Refuse losses that do not go together or with the target; whether q gives the inputs."""
     if not isinstance(loss, Loss) and loss not in NAMES:
         raise ArgumentError.unknown("loss", loss, NAMES)
     names = {loss} if isinstance(loss, str) else {term.name for _, term in loss}
@@ -78,23 +67,10 @@ def refuse_misfits(loss: str | Loss, target: Any, force: bool) -> bool:
     return "reverse_kl" in names
 
 
-def objective(loss: str | Loss, constant: Constant | None) -> Loss:
-    r"""A loss by its name in `NAMES`; of the two stages, the first."""
-    if isinstance(loss, Loss):
-        return loss
-    if constant is not None:
-        return losses.log_density_error(constant.value)
-    named: Loss = getattr(losses, loss)()
-    return named
-
-
 def find_constant(
     c: float | None, loss: str | Loss, target: Any, student: Any, seed: int
 ) -> Constant | None:
-    r"""A constant that is at most log Z, for the losses that need one.
-
-    Of a discrete target any log p̃(x) is; of another, the free energy of any tractable density.
-    """
+    r"""A constant that is at most log Z, for the losses that need one."""
     if not isinstance(loss, str) or loss not in SQUARE_ERRORS:
         if c is not None:
             expected = f"None, since c belongs to the loss {' or '.join(SQUARE_ERRORS)}"
@@ -103,7 +79,7 @@ def find_constant(
     if c is not None:
         value = number("c", c, "a finite number, at most log Z", lambda _: True)
         return Constant(value, "given")
-    if target.support.discrete:
+    if target.support.discrete:  # no log p̃(x) is above log Z
         return Constant(float(climb(target, seed=seed)[0]), "hill climbing")
     if not callable(getattr(student, "sample", None)):
         received = f"None over {target.support!r}, with a student that has no sample"
@@ -118,8 +94,8 @@ def find_constant(
 
 def can_warm_start(student: Any, target: Any) -> bool:
     r"""Whether there is a warm start for this pair: a NADE or DeepNADE of an RBM of its support."""
-    pair = isinstance(student, NADE | DeepNADE) and isinstance(target, RBM)
-    return bool(pair and student.support == target.support)
+    models = isinstance(student, NADE | DeepNADE) and isinstance(target, RBM)
+    return bool(models and student.support == target.support)
 
 
 @torch.no_grad()
@@ -128,46 +104,25 @@ def warm_start(
 ) -> None:
     r"""Set a NADE's or DeepNADE's parameters, in place, to those of an RBM.
 
-    NADE began as a mean-field step in an RBM: w = u = W, b = a and c = b + m W, with rows in NADE's
-    order, where m are the RBM's means by short chains. The student becomes one that is centred at
-    m, whatever it was: a NADE's state then holds `mean`. Further hidden units start small; of too
-    many, those of largest weights are kept.
-
-    Arguments:
-        student: A NADE or DeepNADE, of any order and any number of hidden units.
-        target: An RBM over the same support.
-        generator: Where the weights of further units are drawn from.
-        centre: As of `NADE.from_rbm`; None leaves a student without a centre, with c = b.
+    Generator and centre are those of `NADE.from_rbm`: the student becomes one that is centred at
+    the RBM's means, whatever it was.
     """
     if not can_warm_start(student, target):
-        kinds = [
+        models = " of ".join(
             f"{type(m).__name__} over {getattr(m, 'support', 'nothing')}" for m in (student, target)
-        ]
+        )
         pairs = "a DeepNADE or NADE and an RBM over the same support"
         expected = f'init="teacher" for {pairs}; "none" for others'
-        raise ArgumentError("init", f"'teacher' for {kinds[0]} of {kinds[1]}", expected)
+        raise ArgumentError("init", f"'teacher' for {models}", expected)
     started: Any = NADE.from_rbm(target, student.hidden, student.order, generator, centre)
     if isinstance(student, NADE):
-        student.mean = None  # it comes with the state, if there is one
+        student.mean = None if started.mean is None else started.mean.to(student.b)
     else:
         sizes = student.width, student.depth, student.run
         started = DeepNADE.from_nade(started, *sizes, generator=generator)
-    student.load_state_dict(started.state_dict())
-
-
-STEPS = {"auto": 20_000, "thesis": 30_000}
-
-INITS = ("auto", "none", "teacher")
-
-BLOCK_SWEEPS = 20
-r"""Sweeps of the block about to be used, at most.
-
-On CD25(500), 2,000 chains and batches of 20, the KL after 20,000 steps is 1.3 nats above that of
-advancing all chains with one sweep, 0.4 with three, 0.07 with ten, and the same with twenty.
-"""
-
-DECIDED = ("teacher_output", "student_output", "precompute")
-r"""Settings of a training that `normalize` decides itself."""
+    tensors = student.state_dict()
+    for name, values in started.state_dict().items():
+        tensors[name].copy_(values)
 
 
 def normalize(
@@ -199,10 +154,8 @@ def normalize(
 
     * "kl": KL(p ‖ q), maximum likelihood on the target's samples;
     * "square_error" (or "log_density_error"): ½(log q − log p̃ + c)² at the target's samples;
-    * "square_error_then_kl": the first for a fraction `switch` of the steps, then the other, on
-      the same chains; the history's "loss" is the KL all along;
-    * "reverse_kl": KL(q ‖ p) at the student's own samples; it needs no chains, and may overlook
-      modes of the target;
+    * "square_error_then_kl": one after the other; the history's "loss" is the KL all along;
+    * "reverse_kl": KL(q ‖ p) at samples of the student, without chains; it may overlook modes;
     * "score_matching": for continuous supports only.
 
     `result.settings["normalization"]` says how the chains ran, what they cost, and where c and
@@ -240,17 +193,17 @@ def normalize(
     """
     for name, value, known in (
         ("scheme", scheme, ("auto", *SCHEMES)),
-        ("init", init, INITS),
+        ("init", init, ("auto", "none", "teacher")),
         ("preset", preset, STEPS),
     ):
         if value not in known:
             raise ArgumentError.unknown(name, value, known)
-    training = Training.from_options(options, DECIDED)
+    training = Training.from_options(options, ("teacher_output", "student_output", "precompute"))
     steps = whole("steps", STEPS[preset] if steps is None else steps)
     chains, seed = whole("chains", chains), whole_number("seed", seed, "a whole number")
     on_policy = refuse_misfits(loss, target, force)
     check_target(target, chains=not on_policy)
-    made = student is None
+    by_default = student is None
     student = default_student(target, seed) if student is None else student
     check_student(student, target, on_policy)
     place = choose_device(device)
@@ -258,8 +211,9 @@ def normalize(
         if isinstance(model, nn.Module):
             model.to(place)
     with evaluating(target):  # dropout would make another target of it at every call
-        able = made and preset != "thesis" and can_warm_start(student, target)
-        warm = init == "teacher" or (init == "auto" and able)
+        warm = init == "teacher" or (
+            init == "auto" and by_default and preset != "thesis" and can_warm_start(student, target)
+        )
         if warm:
             warm_start(student, target, torch.Generator().manual_seed(seed))
         constant = find_constant(c, loss, target, student, seed)
@@ -277,8 +231,11 @@ def normalize(
         else:
             if scheme == "auto":
                 scheme = "all" if preset == "thesis" or place.type == "cuda" else "block"
-            if sweeps is None:  # as many as a chain would get between two uses, were all to advance
-                sweeps = 1 if scheme == "all" else min(max(1, chains // size), BLOCK_SWEEPS)
+            if sweeps is None:
+                # As many as a chain would get between two uses, were all to advance. With CD25(500)
+                # and batches of 20, the KL after 20,000 steps is above that of "all" by 1.3 nats
+                # with one sweep of the block, 0.4 with three, 0.07 with ten, and 0 with twenty.
+                sweeps = 1 if scheme == "all" else min(max(1, chains // size), 20)
             source = Chains(
                 target, chains, scheme=scheme, sweeps=sweeps, burn_in=burn_in, start=start,
                 progress=progress,
@@ -290,37 +247,32 @@ def normalize(
         if loss == "square_error_then_kl" and constant is not None and isinstance(source, Chains):
             result = square_error_then_kl(target, student, source, constant.value, switch, training)
         else:
-            result = train(target, student, source, objective(loss, constant), training)
-    about: dict[str, Any] = {"init": "teacher" if warm else "none"}
+            objective: Loss
+            if constant is not None:
+                objective = losses.log_density_error(constant.value)
+            else:
+                objective = loss if isinstance(loss, Loss) else getattr(losses, loss)()
+            result = train(target, student, source, objective, training)
+    settings: dict[str, Any] = {"init": "teacher" if warm else "none"}
     if constant is not None:
-        about |= {"c": constant.value, "c_origin": constant.origin}
+        settings |= {"c": constant.value, "c_origin": constant.origin}
     if isinstance(source, Chains):
-        about |= {
-            "chains": source.count,
-            "scheme": source.scheme,
-            "sweeps": source.sweeps,
-            "burn_in": source.burn_in,
-            "sweeps_done": source.sweeps_done,
-        }
+        names = ("scheme", "sweeps", "burn_in", "sweeps_done")
+        settings |= {"chains": source.count, **{name: getattr(source, name) for name in names}}
         if not source.exact:
-            about["doubt"] = "the target's sweeps leave it invariant only approximately"
-    result.settings["normalization"] = about
+            settings["doubt"] = "the target's sweeps leave it invariant only approximately"
+    result.settings["normalization"] = settings
     return result
 
 
 def square_error_then_kl(
-    target: ChainTarget,
-    student: nn.Module,
-    chains: Chains,
-    c: float,
-    switch: float,
+    target: ChainTarget, student: nn.Module, chains: Chains, c: float, switch: float,
     training: Training,
-) -> Result:
+) -> Result:  # fmt: skip
     r"""Distil by the square error for a fraction of the steps, and go on by the KL divergence.
 
-    Learning rates follow one schedule through both stages; an optimizer by name starts afresh in
-    the second, whose gradients are of another size. Running out of time in the first ends it all.
-    The chains go on through both stages; each stage has its own folder in `checkpoint`.
+    Both stages share the schedule and the chains; an optimizer by name starts afresh in the second,
+    whose gradients are of another size. Running out of time in the first ends it all.
     """
     number("switch", switch, "a fraction above 0 and below 1", lambda f: 0 < f < 1)
     steps, limit = training.steps, training.seconds
@@ -329,19 +281,18 @@ def square_error_then_kl(
         raise ArgumentError("steps", steps, "2 or more, at least one for each stage")
     folders = subfolders(training.checkpoint, ("1-square-error", "2-kl"))
     schedule = training.schedule
-    whole = as_schedule(PRESETS[training.preset]["schedule"] if schedule == "auto" else schedule)
+    both = as_schedule(PRESETS[training.preset]["schedule"] if schedule == "auto" else schedule)
     training = replace(training, every=training.every or max(1, steps // 50))
     error, kl = losses.log_density_error(c), losses.kl()
-    stage = replace(
-        training, steps=first, checkpoint=folders[0], schedule=SchedulePart(whole, 0, steps)
-    )
+    part = SchedulePart(both, 0, steps)
+    stage = replace(training, steps=first, checkpoint=folders[0], schedule=part)
     # the KL is measured along, for the history
     results = [train(target, student, chains, error + 0.0 * kl, stage)]
     seconds = results[0].seconds
     if results[0].failure is None and (limit is None or seconds < limit):
         stage = replace(
             training, steps=steps - first, checkpoint=folders[1],
-            schedule=SchedulePart(whole, first, steps),
+            schedule=SchedulePart(both, first, steps),
             seconds=None if limit is None else limit - seconds,
         )  # fmt: skip
         chains.restarts = False
@@ -349,8 +300,8 @@ def square_error_then_kl(
     result = joined(results, kl.name)
     result.settings |= {"loss": f"{error!r}, then {kl!r}", "steps": steps}
     result.settings["stages"] = [
-        {"loss": repr(loss), "steps": each.steps, "stop_reason": each.stop_reason}
-        for loss, each in zip((error, kl), results, strict=False)
+        {"loss": repr(loss), "steps": part.steps, "stop_reason": part.stop_reason}
+        for loss, part in zip((error, kl), results, strict=False)
     ]
     return result
 
@@ -377,8 +328,8 @@ def subfolders(checkpoint: str | Path | None, names: Sequence[str]) -> list[Path
     if checkpoint is None:
         return [None] * len(names)
     folder = Path(checkpoint)
-    held = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-    if folder.is_file() or held - set(names):
+    entries = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    if folder.is_file() or entries - set(names):
         raise CheckpointError(
             f"checkpoint: {folder} holds something else than checkpoints of these stages; "
             f"expected a new or empty folder, or one with {' and '.join(names)}"
@@ -389,13 +340,13 @@ def subfolders(checkpoint: str | Path | None, names: Sequence[str]) -> list[Path
 def joined(results: Sequence[Result], final: str) -> Result:
     r"""One result of several stages; its steps go on counting through them.
 
-    Its "loss" is that of the last stage throughout, so that the numbers compare; the stages
-    before must have measured it as a term. Held-out losses before the last stage are of other
-    objectives, and NaN here. `final` is the name of the last stage's loss.
+    Its "loss" is `final`, that of the last stage, throughout, so that the numbers compare. Held-out
+    losses before the last stage are of other objectives, and NaN here.
     """
     last, before = results[-1], 0
-    recorded = [list(result.history) for result in results if result.history]
-    names = [name for name in (recorded or [[]])[-1] if all(name in each for each in recorded)]
+    histories = [result.history for result in results if result.history]
+    last_names = list(histories[-1]) if histories else []
+    names = [name for name in last_names if all(name in history for history in histories)]
     columns: dict[str, list[float]] = {name: [] for name in names}
     for result in results:
         history = {name: list(values) for name, values in result.history.items()}
@@ -410,15 +361,9 @@ def joined(results: Sequence[Result], final: str) -> Result:
     failure = last.failure
     if failure is not None:
         failure = replace(failure, step=failure.step + before - last.steps)
+    seconds = sum(result.seconds for result in results)
+    compile_seconds = sum(result.compile_seconds for result in results)
     return Result(
-        last.student,
-        History(columns),
-        before,
-        last.stop_reason,
-        sum(result.seconds for result in results),
-        last.engine,
-        dict(last.settings),
-        failure,
-        last.processes,
-        sum(result.compile_seconds for result in results),
-    )
+        last.student, History(columns), before, last.stop_reason, seconds, last.engine,
+        dict(last.settings), failure, last.processes, compile_seconds,
+    )  # fmt: skip

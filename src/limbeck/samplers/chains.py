@@ -2,9 +2,10 @@ r"""Chains of a target, side by side: where they start, how they move, and the d
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,80 +19,39 @@ from limbeck.samplers.diagnostics import acceptance_rate
 from limbeck.storage.files import differences
 from limbeck.supports import Support
 
+if TYPE_CHECKING:
+    from limbeck.normalization.densities import Densities
+
 __all__ = [
-    "KERNELS",
-    "SCHEMES",
-    "ChainTarget",
-    "Chains",
-    "Density",
-    "Draws",
-    "Logs",
-    "Pair",
-    "float_tensor",
-    "own_starts",
-    "start_events",
+    "KERNELS", "SCHEMES", "ChainTarget", "Chains", "Draws", "Logs",
+    "float_tensor", "own_starts", "start_events",
 ]  # fmt: skip
 
 SCHEMES = ("all", "block")
 KERNELS = ("target", "metropolis", "mixed")
-
-LONGEST_BURN_IN = 4096
-r"""Steps at the last test of whether chains still depend on their start."""
-
-FINAL_SWEEPS = 10
-r"""Sweeps after the last step of Metropolis: they must change nothing."""
+LONGEST_BURN_IN = 4096  # steps at the last test of whether chains still depend on their start
+FINAL_SWEEPS = 10  # after the last step of Metropolis: they must change nothing
 
 
-class Density(Protocol):
-    r"""An unnormalised density p̃ over a support."""
+class ChainTarget(Protocol):
+    r"""An unnormalised density p̃ that chains run on; it may also have `start(n, generator)`."""
 
     @property
-    def support(self) -> Support:
-        r"""Where x lives."""
+    def support(self) -> Support: ...
 
-    def log_unnormalized(self, x: Tensor, /) -> Tensor:
-        r"""log p̃(x), (n,), of events (n, *shape)."""
+    def log_unnormalized(self, x: Tensor, /) -> Tensor: ...  # (n,), of events (n, *shape)
 
-
-class ChainTarget(Density, Protocol):
-    r"""A density that chains run on; it may also have `start(n, generator)`."""
-
-    def advance(self, x: Tensor, sweeps: int, generator: torch.Generator, /) -> Tensor:
-        r"""Chains (n, *shape) after a number of sweeps."""
+    def advance(self, x: Tensor, sweeps: int, generator: torch.Generator, /) -> Tensor: ...
 
 
 class Logs(NamedTuple):
-    r"""log p̃(x) and log p̃(x) − log q(x) at events, of any one shape, in float64.
-
-    The second is +∞ where the proposal has no mass, and −∞ where the target has none.
-    """
+    r"""log p̃(x) and log p̃(x) − log q(x) at events, of any one shape, in float64."""
 
     target: Tensor
-    ratio: Tensor
+    ratio: Tensor  # +∞ where the proposal has no mass, −∞ where the target has none
 
     def cpu(self) -> Logs:
         return Logs(self.target.cpu(), self.ratio.cpu())
-
-
-class Pair(Protocol):
-    r"""A target p̃ and a proposal q over the same support."""
-
-    @property
-    def target(self) -> ChainTarget:
-        r"""The density p̃."""
-
-    support: Support
-    device: torch.device
-    dtype: torch.dtype
-
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        r"""Events (n, *shape) of the proposal."""
-
-    def log_target(self, x: Tensor) -> Tensor:
-        r"""log p̃(x), (n,)."""
-
-    def logs(self, x: Tensor) -> Logs:
-        r"""Both log densities at events (n, *shape)."""
 
 
 class Draws(NamedTuple):
@@ -111,18 +71,14 @@ class Chains(Inputs):
     r"""Chains of a target side by side. As a source of inputs, a block of them is a batch.
 
     Samples in a batch are of different chains, hence independent; a chain comes again after all
-    the others have been used. How far it has moved by then depends on the scheme:
-
-    * "all": after each draw all chains advance, so a chain comes again after count / n draws and
-      as many times the sweeps. On a GPU, where a sweep of many chains costs little more than one
-      of few, this is the better one.
-    * "block": only the block about to be used advances. With few sweeps it is cheap, but the
-      student sees nearly the same events again, and the fit is worse for it.
+    the others have been used.
 
     Arguments:
         target: What the chains run on: `support`, `log_unnormalized`, `advance`.
         count: The number of chains, at least the size of a batch. Default: 2000.
-        scheme: "all" or "block". Default: "all".
+        scheme: Which chains advance at a draw: "all", better on a GPU, where many chains cost
+            little more than few; or the "block" about to be used, which is cheap, but with few
+            sweeps the student sees nearly the same events again. Default: "all".
         sweeps: Sweeps at each draw. Default: 1.
         burn_in: Sweeps of all chains before the first draw. Default: 2000.
         start: Events (m, *shape) to start from, used in turn. Default: the target's own starts, or
@@ -134,6 +90,8 @@ class Chains(Inputs):
         x: The chains (count, *shape).
         sweeps_done: Sweeps of single chains so far, burn-in included.
     """
+
+    densities: Densities  # of chains for an estimate
 
     def __init__(
         self,
@@ -150,8 +108,9 @@ class Chains(Inputs):
         super().__init__(seed)
         support = getattr(target, "support", None)
         if not isinstance(support, Support) or not callable(getattr(target, "advance", None)):
+            received = f"an object of type {type(target).__name__}"
             expected = "a target with a support and advance(x, sweeps, generator)"
-            raise ArgumentError("target", f"an object of type {type(target).__name__}", expected)
+            raise ArgumentError("target", received, expected)
         if scheme not in SCHEMES:
             raise ArgumentError.unknown("scheme", scheme, SCHEMES)
         self.target, self.support, self.scheme = target, support, scheme
@@ -164,21 +123,20 @@ class Chains(Inputs):
         self.progress = progress
         self.restarts = True  # at `to`; the second stage of a training goes on where it stands
         self.dtype: torch.dtype | None = None  # the student's, once it is known
-        self.pair: Pair | None = None
         self.place, self.sweeps_done, self.burnt = 0, 0, False
         self.tried, self.accepted = 0, torch.zeros((), dtype=torch.int64)  # jumps
-        self._x: Tensor | None = None  # at a fixed address once made
+        self._x: Tensor | None = None  # at a fixed address once it exists
         self._captured: CapturedAdvance | None = None
         self._logs: Logs | None = None
         self._proposed: list[Tensor] = []
 
     @classmethod
     def at(
-        cls, pair: Pair, x: Tensor, generator: torch.Generator, progress: bool = False
+        cls, densities: Densities, x: Tensor, generator: torch.Generator, progress: bool = False
     ) -> Chains:
         r"""Chains for an estimate, from events x (chains, *shape); they may jump too."""
-        chains = cls(pair.target, len(x), burn_in=0, progress=progress)
-        chains.pair, chains.device, chains.generator = pair, x.device, generator
+        chains = cls(densities.target, len(x), burn_in=0, progress=progress)
+        chains.densities, chains.device, chains.generator = densities, x.device, generator
         chains._x, chains.burnt = x.clone(), True
         return chains
 
@@ -202,13 +160,13 @@ class Chains(Inputs):
             self._captured.wait()
         return self._x
 
-    # Inputs of a training
-
     def draw(self, n: int) -> Tensor:
         r"""The next n chains, (n, *shape), advanced by the scheme."""
         if n > self.count:
             raise ArgumentError("batch_size", n, f"at most {self.count}, the number of chains")
-        x = self._after_burn_in()
+        if not self.burnt:
+            self._burn_in()
+        x = self.x
         end, beyond = self.place + n, max(0, self.place + n - self.count)
         block = torch.cat([x[self.place : end], x[:beyond]])
         if self.scheme == "block":
@@ -223,15 +181,14 @@ class Chains(Inputs):
         else:
             self.advance(self.sweeps)
         self.place = end % self.count
-        return block if self.dtype is None else block.to(self.dtype)
+        return block.to(dtype=self.dtype)
 
     def build(self, drawn: Tensor) -> Batch:
         return Batch(drawn)
 
     def probe(self, n: int) -> Batch:
         r"""A few chains as they are: where they start, if there was no draw yet."""
-        x = self.x[:n].clone()
-        return Batch(x if self.dtype is None else x.to(self.dtype))
+        return Batch(self.x[:n].clone().to(dtype=self.dtype))
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         if not self.restarts:
@@ -255,10 +212,8 @@ class Chains(Inputs):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         count, scheme, sweeps, burn_in = state["settings"].tolist()
         saved = {"chains": count, "scheme": SCHEMES[scheme], "sweeps": sweeps, "burn_in": burn_in}
-        here = {
-            "chains": self.count, "scheme": self.scheme, "sweeps": self.sweeps,
-            "burn_in": self.burn_in,
-        }  # fmt: skip
+        here = {"chains": self.count, "scheme": self.scheme, "sweeps": self.sweeps}
+        here["burn_in"] = self.burn_in
         if changed := differences(saved, here):
             raise CheckpointError(f"checkpoint: it is of other chains: {'; '.join(changed)}")
         x, stored = self.x, state["chains"]
@@ -271,15 +226,10 @@ class Chains(Inputs):
         self.place, self.sweeps_done, burnt = state["position"].tolist()
         self.burnt = bool(burnt)
 
-    def _after_burn_in(self) -> Tensor:
-        if not self.burnt:
-            self.sweep(self.burn_in, "burning in")
-            self.burnt = True
-            self._check()
-        return self.x
-
-    def _check(self) -> None:
-        r"""Refuse chains that left the support, or stand where the density is not a number > 0."""
+    def _burn_in(self) -> None:
+        r"""Refuses chains that left the support, or stand where the density is not a number > 0."""
+        self.sweep(self.burn_in, "burning in")
+        self.burnt = True
         self.support.check(self.x, "target.advance")
         density = getattr(self.target, "log_unnormalized", None)
         with torch.no_grad():
@@ -289,10 +239,8 @@ class Chains(Inputs):
             expected = "finite ones after the burn-in; a start where the target has mass may help"
             raise ArgumentError("target", received, expected)
 
-    # Moves: every one of them leaves the target invariant
-
     def sweep(self, count: int, label: str = "moving chains") -> None:
-        r"""Advance all chains, in pieces with a bar."""
+        r"""Advance all chains, in pieces with a bar. Like every move, it leaves p invariant."""
         pieces = [10] * (count // 10) + [count % 10] * (count % 10 > 0)
         for piece in tracked(pieces, label, self.progress):
             self.advance(piece)
@@ -313,56 +261,45 @@ class Chains(Inputs):
 
     def jump(self, ahead: int = 1) -> None:
         r"""A step of independence Metropolis, the first of `ahead`: to an event of q, or not."""
-        pair, n = self._pair(), self.count
+        n = self.count
         if not self._proposed:  # a proposal gives many samples at once more quickly
             rounds = min(ahead, max(1, 2**15 // n))
-            self._proposed = list(pair.sample(rounds * n, self.generator).split(n))
+            self._proposed = list(self.densities.sample(rounds * n, self.generator).split(n))
         y = self._proposed.pop()
-        here, there = self.logs(), pair.logs(y)
+        here, there = self.logs(), self.densities.logs(y)
         uniform = torch.rand(n, generator=self.generator, device=y.device, dtype=torch.float64)
         # Events without mass are left at once, those without density in the proposal never.
         better = (there.ratio - here.ratio).exp() > uniform
         taken = better & (here.ratio < math.inf) | (here.target == -math.inf)
         shape = (-1,) + (1,) * (y.dim() - 1)
         self.x.copy_(torch.where(taken.view(shape), y, self.x))
-        both = zip(there, here, strict=True)
-        self._logs = Logs(*(torch.where(taken, new, old) for new, old in both))
+        self._logs = Logs(*(torch.where(taken, *logs) for logs in zip(there, here, strict=True)))
         self.tried += n
         self.accepted = self.accepted.to(y.device) + taken.sum()
 
     def move(self, kernel: str, steps: int) -> None:
         r"""Steps of one of the `KERNELS`: sweeps, jumps, or pairs of a jump and a sweep."""
         if kernel == "target":
-            self.sweep(steps)
-            return
+            return self.sweep(steps)
         for ahead in tracked(range(steps, 0, -1), "moving chains", self.progress):
             self.jump(ahead)
             if kernel == "mixed":
                 self.advance()
 
     def settle(self, log_ratio: Tensor, sweeps: int = 0) -> None:
-        r"""Move chains away from any start, with the proposal's help.
-
-        Sweeps first, so that they fall into the modes that are near. Then jumps between sweeps:
-        they take chains from one mode to another, but not out of one that the proposal misses.
-
-        Arguments:
-            log_ratio: log p̃ − log q (n,) at samples of the proposal: how often jumps succeed.
-            sweeps: The sweeps that chains get, at least. Default: 0.
-        """
+        r"""Move chains away from any start, given log p̃ − log q (n,) at samples of the proposal."""
         jumps = math.ceil(5 / max(acceptance_rate(log_ratio), 5 / 300))  # 5 accepted; 300 at most
+        # Sweeps lead into the modes that are near; jumps then lead from one mode to another, but
+        # not out of one that the proposal misses.
         self.sweep(max(50, sweeps // 2))
-        each = max(1, sweeps // (2 * jumps))
         for ahead in tracked(range(jumps, 0, -1), "settling chains", self.progress):
             self.jump(ahead)
-            self.advance(each)
-
-    # Draws for an estimate
+            self.advance(max(1, sweeps // (2 * jumps)))
 
     def logs(self) -> Logs:
         r"""Log densities where the chains are, (chains,)."""
         if self._logs is None:
-            self._logs = self._pair().logs(self.x)
+            self._logs = self.densities.logs(self.x)
         return self._logs
 
     @property
@@ -371,27 +308,23 @@ class Chains(Inputs):
         return int(self.accepted) / self.tried if self.tried else math.nan
 
     def collect(
-        self,
-        kernel: str,
-        burn_in: int | None,
-        per_chain: int,
-        thin: int,
+        self, kernel: str, burn_in: int | None, per_chain: int, thin: int,
         settled: Callable[[Logs, Logs, Logs], bool],
-    ) -> Draws:
-        r"""Draws after a burn-in.
+    ) -> Draws:  # fmt: skip
+        r"""Draws after a burn-in; None moves until chains have `settled`, and then as long again.
 
-        Arguments:
-            kernel: How chains move: one of `KERNELS`.
-            burn_in: Steps before the first draw. None moves until `settled`, with twice as many
-                steps before each test, and then as many again.
-            per_chain: Draws of each chain.
-            thin: Steps between two draws.
-            settled: Whether chains no longer depend on their start, from log densities (chains,) at
-                the start, after a quarter of the steps, and now.
+        `settled` is called with log densities at the start, after a quarter of the steps, and now.
         """
         start, origin = self.logs().cpu(), self.x.clone()
         if burn_in is None:
-            steps, early = self._move_until(kernel, start, settled)
+            steps = 2
+            self.move(kernel, steps)
+            recent = [self.logs().cpu()] * 3  # after a quarter, a half and all of the steps
+            while steps < 8 or (steps < LONGEST_BURN_IN and not settled(start, *recent[::2])):
+                self.move(kernel, steps)
+                steps, recent = 2 * steps, [*recent[1:], self.logs().cpu()]
+            self.move(kernel, steps)
+            steps, early = 2 * steps, recent[1]
         else:
             steps, quarter = burn_in, min(burn_in, max(1, burn_in // 4))
             self.move(kernel, quarter)
@@ -400,47 +333,29 @@ class Chains(Inputs):
         if kernel == "metropolis":
             early = self.logs().cpu()
             self.sweep(FINAL_SWEEPS)
-        parts, x = [self.logs().cpu()], [self.x.clone()]
-        for _ in range(per_chain - 1):
-            self.move(kernel, thin)
+        parts, x = list[Logs](), list[Tensor]()
+        for draw in range(per_chain):
+            self.move(kernel, thin if draw else 0)
             parts.append(self.logs().cpu())
             x.append(self.x.clone())
         logs = Logs(*(torch.stack(part, 1) for part in zip(*parts, strict=True)))
         moved = bool((self.x != origin).any())
-        ran = self.sweeps_done, self.acceptance, moved
-        return Draws(torch.stack(x, 1), logs, start, early, steps, *ran)
-
-    def _move_until(
-        self, kernel: str, start: Logs, settled: Callable[[Logs, Logs, Logs], bool]
-    ) -> tuple[int, Logs]:
-        r"""The steps that were made, and log densities after a quarter of them."""
-        steps = 2
-        self.move(kernel, steps)
-        recent = [self.logs().cpu()] * 3  # after a quarter, a half and all of the steps
-        while steps < LONGEST_BURN_IN and not (steps >= 8 and settled(start, recent[0], recent[2])):
-            self.move(kernel, steps)
-            steps, recent = 2 * steps, [*recent[1:], self.logs().cpu()]
-        self.move(kernel, steps)
-        return 2 * steps, recent[1]
-
-    def _pair(self) -> Pair:
-        assert self.pair is not None
-        return self.pair
+        totals = self.sweeps_done, self.acceptance, moved
+        return Draws(torch.stack(x, 1), logs, start, early, steps, *totals)
 
 
 def float_tensor(model: object) -> Tensor | None:
     r"""The first floating-point parameter or buffer of a module: its device and type."""
-    held = (*model.parameters(), *model.buffers()) if isinstance(model, nn.Module) else ()
-    return next((t for t in held if t.is_floating_point()), None)
+    if not isinstance(model, nn.Module):
+        return None
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    return next((t for t in tensors if t.is_floating_point()), None)
 
 
 def own_starts(
-    target: ChainTarget,
-    n: int,
-    generator: torch.Generator,
-    device: torch.device,
+    target: ChainTarget, n: int, generator: torch.Generator, device: torch.device,
     dtype: torch.dtype | None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     r"""Events (n, *shape) that the target gives chains to start from, or else its support."""
     start = getattr(target, "start", None)
     if not callable(start):
@@ -452,11 +367,9 @@ def own_starts(
 
 
 def start_events(
-    pair: Pair,
-    start: str | Tensor | tuple[str | Tensor, ...],
-    n: int,
+    densities: Densities, start: str | Tensor | tuple[str | Tensor, ...], n: int,
     generator: torch.Generator,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     r"""Events (n, *shape) that chains of an estimate begin at.
 
     Starts are "proposal" for samples of it, "target" for `own_starts`, or events (m, *shape) to
@@ -465,32 +378,28 @@ def start_events(
     if isinstance(start, tuple):
         sizes = [(n + place) // len(start) for place in reversed(range(len(start)))]
         parts = zip(start, sizes, strict=True)
-        return torch.cat([start_events(pair, each, k, generator) for each, k in parts if k])
+        return torch.cat([start_events(densities, part, k, generator) for part, k in parts if k])
     if isinstance(start, Tensor):
-        rows = start.detach() if start.is_floating_point() else start.to(pair.dtype)
-        pair.support.check(rows, "start")
+        rows = start.detach() if start.is_floating_point() else start.to(densities.dtype)
+        densities.support.check(rows, "start")
         if not len(rows):
             raise ArgumentError("start", "no events", "one or more")
         chosen = torch.randint(len(rows), (n,), generator=generator, device=generator.device)
-        return rows.to(pair.device, pair.dtype)[chosen]
+        return rows.to(densities.device, densities.dtype)[chosen]
     if start == "proposal":
-        return pair.sample(n, generator)
-    x = own_starts(pair.target, n, generator, pair.device, pair.dtype)
-    if pair.support.discrete:
+        return densities.sample(n, generator)
+    x = own_starts(densities.target, n, generator, densities.device, densities.dtype)
+    if densities.support.discrete:
         return x
     # over real numbers, no slice can be taken where the density is zero
-    inside = (pair.log_target(x) > -math.inf).nonzero()[:, 0]
-    if len(inside) in (0, n):
-        return x
-    return x[inside[torch.arange(n, device=x.device) % len(inside)]]
+    inside = (densities.log_target(x) > -math.inf).nonzero()[:, 0]
+    return x[inside[torch.arange(n, device=x.device) % len(inside)]] if len(inside) else x
 
 
 class CapturedAdvance:
     r"""Advances chains in place, beside whatever else the GPU is doing.
 
-    The target's `advance` must never wait for the GPU, and the generator goes on as if nothing were
-    captured. Factors of float32 products are rounded to TF32, as in training; estimates advance
-    their chains at full precision.
+    The target's `advance` must never wait for the GPU; its float32 products use TF32, as training.
     """
 
     def __init__(

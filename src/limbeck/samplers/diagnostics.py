@@ -17,21 +17,16 @@ __all__ = [
     "effective_size", "memory", "pareto_k", "r_hat", "weights_effective_size",
 ]  # fmt: skip
 
-SIGNIFICANT = 3.7
-r"""A z-score that chance gives in 1 of 5,000 tests."""
-
-MIN_CHAINS = 20
-r"""Chains below which only their own series can be tested."""
+SIGNIFICANT = 3.7  # a z-score that chance gives in 1 of 5,000 tests
+MIN_CHAINS = 20  # below, only their own series can be tested
 
 
 def effective_size(series: Tensor) -> float:
     r"""The number of independent draws that estimate the mean of a series as well.
 
-    It is the effective size of the plain mean of these very numbers, with no ranks taken: the
-    square of the standard error of the mean is the series' variance over it. Autocovariances are
-    taken about the mean of all chains, so that chains which disagree have a small size together;
-    their sum is cut by Geyer's initial monotone sequence. Antithetic chains have more than n, up
-    to n·log₁₀ n. Chains of a single draw are independent draws: n.
+    No ranks are taken. Autocovariances are about the mean of all chains, so that chains which
+    disagree have a small size together; their sum is cut by Geyer's initial monotone sequence.
+    Antithetic chains have more than n, up to n·log₁₀ n; chains of a single draw have n.
 
     Arguments:
         series: Numbers (chains, draws), or (draws,) of one chain.
@@ -39,10 +34,7 @@ def effective_size(series: Tensor) -> float:
     >>> effective_size(torch.tensor([[1.0], [2.0], [4.0]]))
     3.0
     """
-    x = _finite("series", series)
-    x = x.reshape(1, -1) if x.dim() == 1 else x
-    if x.dim() != 2:
-        raise ArgumentError("series", f"shape {tuple(series.shape)}", "shape (chains, draws)")
+    x = _series(series.reshape(1, -1) if series.dim() == 1 else series)
     n, draws = x.numel(), x.shape[1]
     x = x - x.mean()
     if draws == 1 or n < 3 or _constant(x, series):
@@ -68,9 +60,7 @@ def r_hat(series: Tensor) -> float:
     Arguments:
         series: Numbers (chains, draws).
     """
-    x = _finite("series", series)
-    if x.dim() != 2:
-        raise ArgumentError("series", f"shape {tuple(series.shape)}", "shape (chains, draws)")
+    x = _series(series)
     half = x.shape[1] // 2
     if half < 2:
         return math.nan
@@ -99,9 +89,8 @@ def pareto_k(log_weights: Tensor) -> float:
     r"""The shape k̂ of the generalised Pareto distribution that the largest weights follow.
 
     The fit is Zhang and Stephens' (2009), of the 3√n (at most a fifth) largest weights, drawn a
-    little towards ½ as in Pareto-smoothed importance sampling. The weights have 1/k moments: from
-    k̂ = ½ their variance, and from 0.7 in practice their mean, cannot be relied on. Weights
-    without a tail give −∞, and fewer than 5 different ones in the tail NaN.
+    little towards ½. From k̂ = ½ the weights' variance, and from 0.7 in practice their mean, cannot
+    be relied on. Weights without a tail give −∞, fewer than 5 different ones in the tail NaN.
 
     Arguments:
         log_weights: Logarithms (n,) of the weights, up to a constant.
@@ -136,10 +125,13 @@ def _shape(tail: Tensor) -> float:
     return (m * shape + 10 * 0.5) / (m + 10)
 
 
-def _finite(argument: str, x: Tensor) -> Tensor:
-    x = x.detach().double().cpu()
+def _series(series: Tensor) -> Tensor:
+    r"""Numbers (chains, draws) in float64 on the CPU."""
+    x = series.detach().double().cpu()
     if x.numel() == 0 or not x.isfinite().all():
-        raise ArgumentError(argument, "nothing, NaN or infinite numbers", "finite numbers")
+        raise ArgumentError("series", "nothing, NaN or infinite numbers", "finite numbers")
+    if x.dim() != 2:
+        raise ArgumentError("series", f"shape {tuple(x.shape)}", "shape (chains, draws)")
     return x
 
 
@@ -173,9 +165,8 @@ def memory(log_weights: Tensor, now: Tensor) -> float:
     r"""Whether chains (chains,) would be elsewhere now, had they begun at draws of the target.
 
     Chains that begin at samples of q, weighted by p/q of where they began, stand for chains that
-    begin at p, and these stay at p. So the weighted mean less the plain mean is what is left of the
-    start. It is divided by its error if there were nothing left; with less than ten effective
-    weights the score is zero.
+    begin at p, and these stay at p. So the weighted mean less the plain mean, over its error, is
+    what is left of the start; it is zero with less than ten effective weights.
     """
     if len(now) < MIN_CHAINS or not log_weights.isfinite().any():
         return 0.0
@@ -211,22 +202,17 @@ def acceptance_rate(log_ratio: Tensor) -> float:
 class Running:
     r"""What the draws (chains, dim) of sweep after sweep are worth.
 
-    Each chain is cut into blocks of equal length, and of each block the mean and the sum of
-    squares about it are kept. When there is no place for another block, neighbours are merged:
-    from then on blocks are twice as long. So memory stays the same, 2 × blocks numbers for each
-    coordinate of each chain.
+    Chains are cut into blocks of equal length, of which only means and sums of squares are stored.
+    When the blocks are full, neighbours are merged: so memory stays the same, 2 × blocks numbers
+    for each coordinate of each chain.
 
-    R̂ is that of `samplers.r_hat`, Gelman and Rubin's with each chain cut in halves, of all draws
-    in whole blocks. Chains that agree and have e effective draws each have about 1 + 1/e, however
-    many chains there are: those of a few draws look like chains that disagree.
+    R̂ is that of `samplers.r_hat`, of all draws in whole blocks. Chains that agree and have e
+    effective draws each have about 1 + 1/e: those of a few draws look like chains that disagree.
 
     The effective size is that of the mean over all chains, by batch means (Flegal and Jones,
-    2010): the variance of draws over the variance of means of batches. There are a hundred
-    batches if possible, so a hundred chains are a batch each, and then nothing is assumed of their
-    autocorrelation. Fewer chains are cut into batches, which must be long: with τ draws for an
-    effective one, batches of b draws give a size too large by a part of about τ/2b. So longer
-    batches are tried too, up to whole chains, and count where they vary by more than their own
-    error above the others. This detects slow chains, and chains that never meet.
+    2010): the variance of draws over the variance of means of batches, a hundred if possible.
+    Longer batches, up to whole chains, count where they vary by more than their own error above
+    the others, which detects slow chains, and chains that never meet.
 
     Arguments:
         names: What to call the coordinates in `reasons`. Default: their numbers.
@@ -286,10 +272,7 @@ class Running:
 
     @property
     def ess(self) -> Tensor:
-        r"""The effective size of each coordinate's draws, all chains together, (dim,).
-
-        NaN until there are enough draws.
-        """
+        r"""The effective size of each coordinate's draws, all chains together, (dim,), or NaN."""
         mean, squares = self._blocks()
         chains, dim = mean.shape[1:]
         size = self._full // math.ceil(100 / chains) or 1  # blocks in a batch
@@ -299,9 +282,11 @@ class Running:
         apart = (mean - mean.mean((0, 1))).square().sum((0, 1))
         variance = (squares.sum((0, 1)) + self._length * apart) / max(n - 1, 1)
         of_means, shortest = torch.zeros_like(variance), size
-        while (batches := self._full // size * chains) > 1:
-            error = math.sqrt(2 / (batches - 1)) if size > shortest else 0.0
-            of_means = torch.maximum(of_means, self._of_batches(size) / (1 + error))
+        while (batches := self._full // size) * chains > 1:
+            error = math.sqrt(2 / (batches * chains - 1)) if size > shortest else 0.0
+            latest = mean[self._full - batches * size :].unflatten(0, (batches, size))
+            spread = size * self._length * latest.mean(1).flatten(0, 1).var(0)
+            of_means = torch.maximum(of_means, spread / (1 + error))
             if size == self._full:
                 break
             size = min(2 * size, self._full)
@@ -320,18 +305,18 @@ class Running:
         reasons = self._stuck()
         if (ratios > limit).any():
             worst = int(ratios.argmax())
+            means = self._blocks()[0][:, :, worst].mean(0)
+            furthest = int((means - means.median()).abs().argmax())
             reasons.append(
                 f"R̂ of {self._name(worst)} is {float(ratios[worst]):.3g} (above {limit:g} for "
                 f"{int((ratios > limit).sum())} of {len(ratios)}): after {self.count:,} draws the "
-                f"chains disagree or are too short to tell; chain {self._odd(worst)} is furthest "
+                f"chains disagree or are too short to tell; chain {furthest} is furthest "
                 "from the others"
             )
         if (sizes < 100).any():
             worst = int(sizes.nan_to_num(math.inf).argmin())
-            size = float(sizes[worst])
-            reasons.append(
-                f"the draws of {self._name(worst)} are worth {size:.0f} independent ones"
-            )
+            size = f"{float(sizes[worst]):.0f} independent ones"
+            reasons.append(f"the draws of {self._name(worst)} are worth {size}")
         return reasons
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -353,25 +338,17 @@ class Running:
             raise ArgumentError("draws", "none yet", "one or more, by `update`")
         return self._mean[: self._full], self._squares[: self._full]
 
-    def _of_batches(self, size: int) -> Tensor:
-        r"""The variance of means of batches of so many blocks, times the draws in one, (dim,)."""
-        batches = self._full // size
-        latest = self._mean[self._full - batches * size : self._full]
-        means = latest.unflatten(0, (batches, size)).mean(1)  # (batches, chains, dim)
-        return size * self._length * means.flatten(0, 1).var(0)
-
     def _checked(self, draws: np.ndarray | Tensor | Sequence[Sequence[float]]) -> Tensor:
         try:
             x = torch.as_tensor(draws).detach().double()
         except (TypeError, ValueError, RuntimeError):
             raise ArgumentError("draws", repr(draws), "numbers (chains, dim)") from None
-        shape = tuple(x.shape)
-        expected = tuple(self._mean.shape[1:])
+        shape, expected = tuple(x.shape), tuple(self._mean.shape[1:])
         if len(shape) != 2 or 0 in shape or (expected and shape != expected):
             raise ArgumentError("draws", f"shape {shape}", f"shape {expected or '(chains, dim)'}")
         if self.names is not None and len(self.names) != shape[1]:
-            received = f"{len(self.names)} names"
-            raise ArgumentError("names", received, f"{shape[1]}, one for each coordinate")
+            expected_names = f"{shape[1]}, one for each coordinate"
+            raise ArgumentError("names", f"{len(self.names)} names", expected_names)
         if not x.isfinite().all():
             chain = int((~x.isfinite()).any(1).nonzero()[0])
             raise ArgumentError("draws", f"NaN or infinite numbers in chain {chain}", "numbers")
@@ -392,14 +369,8 @@ class Running:
         if not still:
             return []
         names = ", ".join(map(str, still[:5])) + (", …" if len(still) > 5 else "")
-        return [
-            f"{len(still)} of {mean.shape[1]} chains have not moved in {draws:,} draws: {names}"
-        ]
-
-    def _odd(self, coordinate: int) -> int:
-        r"""The chain whose mean is furthest from the others' median."""
-        mean = self._blocks()[0][:, :, coordinate].mean(0)
-        return int((mean - mean.median()).abs().argmax())
+        total = mean.shape[1]
+        return [f"{len(still)} of {total} chains have not moved in {draws:,} draws: {names}"]
 
     def _name(self, coordinate: int) -> str:
         return f"coordinate {coordinate}" if self.names is None else self.names[coordinate]

@@ -33,11 +33,8 @@ def sweep(
 ) -> tuple[Tensor, Tensor]:
     r"""One sweep of chains over all sites: each gets a value from its conditional distribution.
 
-    A site's q − 1 other values are evaluated in one call for all chains; the value of the present
-    one is known from the site before. A sweep leaves exp(β log p̃) invariant. With sites in the
-    fixed order it is not its own reversal: `reverse` gives that, by going through them backwards.
-    A chain among events of probability zero moves freely until it meets others. Where the log
-    density is NaN or +∞ the chain becomes NaN.
+    A sweep leaves exp(β log p̃) invariant. A chain among events of probability zero moves freely
+    until it meets others. Where the log density is NaN or +∞ the chain becomes NaN.
 
     Arguments:
         log_density: log p̃(x), (n,), of events (n, *shape).
@@ -65,8 +62,8 @@ def sweep(
         device = "cpu" if generator is None else generator.device
         sites = torch.randperm(support.size, generator=generator, device=device).tolist()
     for site in sites:
-        own = x[:, site].clone()
-        values = support.decode((support.encode(own) + shifts) % q)  # (q − 1, n), all but its own
+        now = x[:, site].clone()
+        values = support.decode((support.encode(now) + shifts) % q)  # (q − 1, n), all but its own
         others = x.repeat(q - 1, 1)
         others[:, site] = values.reshape(-1)
         log = log_density(others.reshape(-1, *support.shape)).reshape(q - 1, n)
@@ -76,16 +73,13 @@ def sweep(
         powers = logs if beta == 1 else logs * beta if beta else torch.zeros_like(logs)
         chosen = choose(powers, generator)[None]
         present = logs.gather(0, chosen)[0]
-        x[:, site] = torch.cat([own[None], values]).gather(0, chosen)[0]
+        x[:, site] = torch.cat([now[None], values]).gather(0, chosen)[0]
     x = torch.where((worst.isnan() | (worst == math.inf))[:, None], math.nan, x)
     return x.reshape(n, *support.shape), present
 
 
 def choose(logs: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    r"""One of q for each of n, with probabilities proportional to the exponentials of (q, n).
-
-    Where all of them are −∞ each is as likely as any other.
-    """
+    r"""One of q for each of n, in proportion to the exponentials of (q, n); any if all are −∞."""
     at = torch.rand(logs.shape[1], generator=generator, device=logs.device, dtype=logs.dtype)
     if len(logs) == 2:
         return (at < (logs[1] - logs[0]).nan_to_num(0.0).sigmoid()).long()

@@ -22,13 +22,10 @@ Numbers = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Ten
 class Slice:
     r"""Chains that leave a density invariant: Neal's slice sampling (2003), one coordinate a time.
 
-    An update draws a height below the density at the present point. The slice is where the density
-    is above it. An interval is laid around the point at random, its ends step out until both have
-    left the slice (or have no steps left), and points are drawn from the interval, which shrinks
-    to each one that misses, until one is inside the slice.
-
-    All chains move together: the density is evaluated at both ends in one call, and from then on at
-    the ends and points that still move. The sampler is an endless iterator over draws.
+    An update draws a height below the density at the present point; the slice is where the density
+    is above it. An interval around the point steps out until both ends have left the slice, and
+    shrinks to points drawn from it until one is inside. All chains move together. The sampler is
+    an endless iterator over draws.
 
     Arguments:
         log_density: The logarithm of the density up to a constant, (n,), of points (n, dim), for
@@ -66,11 +63,16 @@ class Slice:
         self._x = _points(start)
         self.chains, self.dim = self._x.shape
         self.width = _widths(width, self._x)
-        self.max_steps_out = whole_number(
-            "max_steps_out", max_steps_out, "a whole number from 1", least=1
-        )
+        expected = "a whole number from 1"
+        self.max_steps_out = whole_number("max_steps_out", max_steps_out, expected, least=1)
         self.tune = bool(tune)
-        self.generator = _generator(seed, generator, self._x.device)
+        if generator is None:
+            seed = whole_number("seed", seed, "a whole number from 0", least=0)
+            generator = torch.Generator(self._x.device).manual_seed(seed)
+        elif generator.device.type != self._x.device.type:
+            expected = f"one on {self._x.device}, where the chains are"
+            raise ArgumentError("generator", f"one on {generator.device}", expected)
+        self.generator = generator
         self.sweeps_done = self.evaluations = 0
         self._warned = False
         with torch.no_grad():
@@ -146,12 +148,7 @@ class Slice:
 
     @torch.no_grad()
     def _sweep(self) -> tuple[Tensor, int]:
-        r"""Move all chains on.
-
-        Returns:
-            The mean interval of the draws of each coordinate, (dim,), and the number of updates
-            that took more than half of the steps out.
-        """
+        r"""Move all chains: mean intervals (dim,), and updates with over half of the steps out."""
         intervals, far = torch.empty_like(self.width), 0
         for coordinate in range(self.dim):
             drop = torch.empty_like(self._log).exponential_(generator=self.generator)
@@ -167,8 +164,8 @@ class Slice:
         n, most, width = self.chains, self.max_steps_out, self.width[coordinate]
         left = self._x[:, coordinate] - width * self._uniform(n)
         ends = torch.cat([left, left + width])  # (2n,): the left ones, then the right ones
-        dealt = torch.randint(most + 1, (n,), generator=self.generator, device=ends.device)
-        steps = torch.cat([dealt, most - dealt])  # that an end has left
+        to_left = torch.randint(most + 1, (n,), generator=self.generator, device=ends.device)
+        steps = torch.cat([to_left, most - to_left])  # that an end has left
         moving = steps.nonzero()[:, 0]
         while len(moving):
             chain = moving % n
@@ -181,10 +178,7 @@ class Slice:
         return left, right, most - steps.view(2, n).sum(0)
 
     def _shrink(self, coordinate: int, height: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        r"""Move each chain to a point of its interval in its slice; the mean interval at the end.
-
-        The ends (chains,) are moved in place.
-        """
+        r"""Move each chain to a point in its slice; the mean interval left. Ends move in place."""
         here = self._x[:, coordinate].clone()
         chain = torch.arange(self.chains, device=here.device)
         while len(chain):
@@ -251,15 +245,3 @@ def _tensor(argument: str, value: Numbers, expected: str, like: Tensor | None = 
         return torch.as_tensor(value, dtype=dtype, device=device).detach().clone()
     except (TypeError, ValueError, RuntimeError):
         raise ArgumentError(argument, repr(value), expected) from None
-
-
-def _generator(
-    seed: int, generator: torch.Generator | None, device: torch.device
-) -> torch.Generator:
-    if generator is None:
-        seed = whole_number("seed", seed, "a whole number from 0", least=0)
-        return torch.Generator(device).manual_seed(seed)
-    if generator.device.type != device.type:
-        received = f"one on {generator.device}"
-        raise ArgumentError("generator", received, f"one on {device}, where the chains are")
-    return generator
