@@ -24,8 +24,6 @@ __all__ = ["as_draws"]
 
 LAYOUTS = {"chains": "(chain, draw, ...)", "draws": "(draw, ...)", "emcee": "(step, walker, ...)"}
 VECTORS = "(draw, dim) or (chain, draw, dim); draws of another shape by name: {'name': array}"
-
-
 ACCEPTED = (
     "an array (draw, dim), a dict of arrays (chain, draw, ...), an ArviZ object, an xarray data "
     "set, a data frame, an emcee sampler, a file (netCDF, Zarr, npz, npy, CSV), a list of chains, "
@@ -97,10 +95,8 @@ def as_draws(
             return check(draws, burn_in)
     if not (callable(getattr(posterior, "step", None)) or hasattr(posterior, "__iter__")):
         raise ArgumentError("posterior", f"a {type(posterior).__name__}", ACCEPTED)
-    in_time = layout == "draws"
-    return Stream(
-        posterior, var_names=var_names, burn_in=burn_in, thin=thin, dtype=dtype, in_time=in_time
-    )
+    options: dict[str, Any] = {"burn_in": burn_in, "thin": thin, "dtype": dtype}
+    return Stream(posterior, var_names=var_names, in_time=layout == "draws", **options)
 
 
 def _stored(
@@ -172,10 +168,7 @@ def _stack(items: Sequence[Any], name: str) -> Array:
 
 
 def _arrange(variable: Any, name: str, layout: str, time: slice) -> Array:
-    r"""One variable as (chain, draw, ...), without copies; '' is the name of a bare array.
-
-    An xarray variable's own dimensions say which axes are which; otherwise the layout does.
-    """
+    r"""One variable as (chain, draw, ...), by the dimensions of xarray, or else by the layout."""
     dims = getattr(variable, "dims", ())
     if "draw" in dims or "sample" in dims:
         array = _by_dimensions(variable, name, dims, time)
