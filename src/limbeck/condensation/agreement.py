@@ -58,7 +58,8 @@ class Agreement:
         if self.log_prob is not None:
             table.add_row("log probability", *(f"{each:.4f}" for each in self.log_prob))
         table.add_row("bytes", *(f"{each:,}" for each in self.bytes))
-        table.add_row("milliseconds", *map(_milliseconds, self.seconds))
+        times = [1e3 * seconds for seconds in self.seconds]
+        table.add_row("milliseconds", *(f"{t:,.0f}" if t >= 100 else f"{t:.3g}" for t in times))
         for name, value in () if self.new_inputs is None else self.new_inputs.lines():
             table.add_row(f"after training: {name}", "", value)
         return table
@@ -75,11 +76,6 @@ class Agreement:
             f"The student is within {self.mean_error:.2g} of the average of {self.draws:,} draws "
             f"in the mean{f', {gains}' if gains else ''}."
         )
-
-
-def _milliseconds(seconds: float) -> str:
-    value = 1e3 * seconds
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def predictive(predict: PredictFunction, draws: Draws, x: X) -> Any:

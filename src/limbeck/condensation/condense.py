@@ -15,16 +15,9 @@ from torch.utils.data import DataLoader
 from limbeck import losses
 from limbeck.arguments import whole, whole_number
 from limbeck.arrays import X, rows
+from limbeck.condensation import densities, teachers
 from limbeck.condensation.agreement import divergence, posterior_divergence
 from limbeck.condensation.condensed import Condensed, describe_run, run_steps
-from limbeck.condensation.densities import (
-    condense_density,
-    outcomes_of_draws,
-    pair_losses,
-    rows_of,
-    stored_outcomes,
-    with_outcomes,
-)
 from limbeck.condensation.held_out import MEASURED, NewInputs, check_new_inputs, hold_out, judge
 from limbeck.condensation.predict_function import (
     Head,
@@ -34,20 +27,6 @@ from limbeck.condensation.predict_function import (
     class_student,
 )
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import (
-    RecordedStream,
-    ResampledDraws,
-    as_predictions,
-    average_teacher,
-    bytes_of,
-    diagnose,
-    example_draws,
-    floating_type,
-    is_online,
-    one_draw_teacher,
-    to_device,
-    user_stacklevel,
-)
 from limbeck.distributions.base import Distribution, broadcast, mapped
 from limbeck.distributions.checking import check
 from limbeck.errors import ArgumentError
@@ -189,11 +168,11 @@ def condense(
     if draws is None or predict is None:
         name, kind = ("predict", "a function of a draw") if draws else ("posterior", "draws")
         raise ArgumentError(name, None, f"{kind}; or predictions= of the draws at the inputs")
-    online = is_online(online, draws)
+    online = teachers.is_online(online, draws)
     if inputs is None:
         if not (held_out is None or isinstance(held_out, str | int | float)):
             training = replace(training, held_out=held_out)
-        return condense_density(
+        return densities.condense_density(
             draws, predict, student, components, covariance, samples, restarts, online, training
         )
     return _condense_draws(
@@ -230,7 +209,7 @@ def _condense_draws(
     r"""Condense draws of a posterior with inputs."""
     _check_module(student)
     device, seed = choose_device(training.device), training.seed
-    all_inputs, dtype = as_inputs(inputs), floating_type(inputs, draws, student)
+    all_inputs, dtype = as_inputs(inputs), teachers.floating_type(inputs, draws, student)
     split = hold_out(all_inputs, held_out, seed)
     source = split.training
     for part, part_seed in ((source, seed), (split.source, seed + 1)):
@@ -240,24 +219,24 @@ def _condense_draws(
             part.to(device, dtype, part_seed)
     training = split.fit_batches(training, all_inputs)
     x = source.probe(PROBE).x
-    draws = to_device(draws, device, dtype)
-    function = PredictFunction(predict, example_draws(draws), x)
-    diagnostics = diagnose(draws) if isinstance(draws, Draws) else None
+    draws = teachers.to_device(draws, device, dtype)
+    function = PredictFunction(predict, teachers.example_draws(draws), x)
+    diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
     if student is None:
         student, training = _make_bag(function, draws, bag, dtype, training)
     head = Head.of(function.example)
-    fresh: RecordedStream | ResampledDraws
+    fresh: teachers.RecordedStream | teachers.ResampledDraws
     if isinstance(draws, Stream):
-        fresh = RecordedStream(draws, seed + 3)
+        fresh = teachers.RecordedStream(draws, seed + 3)
     else:
-        fresh = ResampledDraws(draws, seed + 3)
+        fresh = teachers.ResampledDraws(draws, seed + 3)
     stored = draws.to(device, dtype) if isinstance(draws, Draws) and not online else None
     bare = student.to(device)
     if training.metrics:  # of the student itself, not of what wraps it
         metrics = {k: lambda _, f=metric: f(bare) for k, metric in training.metrics.items()}
         training = replace(training, metrics=metrics)
     rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")
-    watched: Inputs | None = split.watched(training.patience is not None, rewinds)
+    watched = split.watched(training.patience is not None, rewinds)
     if stored is not None and head.classes:
         source, training = _pool_inputs(source, pool, stored.count, training, function.mapped)
     size = _batch_size(training, source)
@@ -267,22 +246,24 @@ def _condense_draws(
     if head.classes:
         teacher: Teacher | None
         if stored is None:
-            teacher = one_draw_teacher(function, fresh, share)
+            teacher = teachers.one_draw_teacher(function, fresh, share)
         else:
-            teacher = average_teacher(function, stored)
+            teacher = teachers.average_teacher(function, stored)
         live, pairs = class_student(bare, x), source
     else:
-        loss, live = pair_losses(loss), PairDensity(bare, head)
-        teacher, outcomes = outcomes_of_draws(function, loss, stored, fresh)
-        pairs, watched = with_outcomes(outcomes, live, source, watched, fresh)
+        loss, live = densities.pair_losses(loss), PairDensity(bare, head)
+        teacher, outcomes = densities.outcomes_of_draws(function, loss, stored, fresh)
+        pairs, watched = densities.with_outcomes(outcomes, live, source, watched, fresh)
     run = run_steps(teacher, live, pairs, loss, replace(training, held_out=watched))
     result = Condensed(
         bare,
         **describe_run(run),
-        diagnostics=diagnose(draws) if isinstance(draws, Stream) else diagnostics,
+        diagnostics=diagnostics or teachers.diagnose(draws),
         notes=[*draws.notes, *function.notes],
         used=fresh.used if stored is None else stored.count,
-        draw_bytes=bytes_of(size if stored is None else stored.count, draws.structure, dtype),
+        draw_bytes=teachers.bytes_of(
+            size if stored is None else stored.count, draws.structure, dtype
+        ),
         head=replace(head, form=run.objective.form),
         calling=function,
         posterior=draws,
@@ -291,10 +272,12 @@ def _condense_draws(
         check(result.predict(x), rows(x), "student")
     except ArgumentError as error:
         hint = "support= keeps variables of a bag positive or within bounds"
-        warnings.warn(f"{error}; {hint}", stacklevel=user_stacklevel())
+        warnings.warn(f"{error}; {hint}", stacklevel=teachers.user_stacklevel())
     if isinstance(bare, SampleBag):
         bare.mark_trained()
-    compared = fresh.stored() if isinstance(fresh, RecordedStream) else stored or fresh.draws
+    compared = (
+        fresh.stored() if isinstance(fresh, teachers.RecordedStream) else stored or fresh.draws
+    )
     if compared is not None:
         measure = partial(posterior_divergence, function, compared, result.predict, seed)
         stopped = "the loss on the held-out inputs also decided when to stop"
@@ -326,11 +309,11 @@ def _condense_predictions(
         received = f"{type(everywhere).__name__} inputs"
         raise ArgumentError("inputs", received, "the inputs that the predictions are of, as data")
     device, seed = choose_device(training.device), training.seed
-    dtype = floating_type(inputs, draws, student)
+    dtype = teachers.floating_type(inputs, draws, student)
     if not (held_out is None or isinstance(held_out, int | float | str)):
         received = "held-out inputs, of which no predictions are known"
         raise ArgumentError("held_out", received, "a fraction of the rows, 'auto' or None")
-    averaged = as_predictions(predictions, len(everywhere))
+    averaged = teachers.as_predictions(predictions, len(everywhere))
     split = hold_out(everywhere, held_out, seed)
     source = split.training
     assert isinstance(source, Dataset)
@@ -341,11 +324,11 @@ def _condense_predictions(
         expected = "None beside predictions, which are known at the inputs alone"
         raise ArgumentError("patience", training.patience, expected)
     known = mapped(broadcast(averaged), lambda value, dims: value.to(device, dtype))
-    targets = known if split.rows is None else rows_of(known, split.rows[0])
+    targets = known if split.rows is None else densities.rows_of(known, split.rows[0])
     head, x = Head.of(targets), source.probe(PROBE).x
     if student is None and predict is not None and draws is not None:
-        draws = to_device(draws, device, dtype)
-        function = PredictFunction(predict, example_draws(draws), x)
+        draws = teachers.to_device(draws, device, dtype)
+        function = PredictFunction(predict, teachers.example_draws(draws), x)
         student, training = _make_bag(function, draws, bag, dtype, training)
     elif student is None:
         student = _make_net(source.x, targets, head, seed, dtype)
@@ -355,8 +338,8 @@ def _condense_predictions(
         run = run_steps(teacher, class_student(bare, x), source, loss, training)
     else:
         live = PairDensity(bare, head)
-        pairs, _ = with_outcomes(stored_outcomes(targets), live, source, None)
-        run = run_steps(None, live, pairs, pair_losses(loss), training)
+        pairs, _ = densities.with_outcomes(densities.stored_outcomes(targets), live, source, None)
+        run = run_steps(None, live, pairs, densities.pair_losses(loss), training)
     result = Condensed(bare, **describe_run(run), head=replace(head, form=run.objective.form))
     if isinstance(bare, SampleBag):
         bare.mark_trained()
@@ -369,7 +352,9 @@ def _condense_predictions(
         order = torch.randperm(len(index), generator=generator)[:MEASURED]
         here = index[order].to(everywhere.device)
         predicted = result.predict(everywhere.build(here).x)
-        divergences.append(divergence(rows_of(known, here), predicted, head.classes, generator))
+        divergences.append(
+            divergence(densities.rows_of(known, here), predicted, head.classes, generator)
+        )
     result.new_inputs = judge(divergences[0], divergences[1], 0.0, split.kind, seed)
     return result
 

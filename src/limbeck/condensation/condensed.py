@@ -186,9 +186,9 @@ class Condensed(Result):
                 received = f"None, and {folder} is a bag of the user's own function"
                 raise ArgumentError("predict", received, "predict=, the function of (draw, x)")
             tensors = files.read(path.with_name(STUDENT), FORMAT)[0]
-            free, structure = tensors["free"], Structure.from_spec(bag)
-            options = {"weighted": "logits" in tensors, "dtype": free.dtype}
-            student = SampleBag(function, structure, len(free), **options)
+            free, weighted = tensors["free"], "logits" in tensors
+            options: dict[str, Any] = {"weighted": weighted, "dtype": free.dtype}
+            student = SampleBag(function, Structure.from_spec(bag), len(free), **options)
         elif predict is not None:
             received = f"a function for {folder}, whose student calls none"
             raise ArgumentError("predict", received, "None")
@@ -314,16 +314,10 @@ def _diagnostics_spec(diagnostics: Diagnostics | None) -> dict[str, Any] | None:
     r"""Diagnostics as lists; what is not finite is None."""
     if diagnostics is None:
         return None
-
-    def numbers(values: Tensor) -> list[float | None]:
-        return [value if math.isfinite(value) else None for value in values.tolist()]
-
-    return {
-        "names": list(diagnostics.names),
-        "r_hat": numbers(diagnostics.r_hat),
-        "ess": numbers(diagnostics.ess),
-        "reasons": list(diagnostics.reasons),
-    }
+    spec: dict[str, Any] = diagnostics._asdict()
+    for name in ("r_hat", "ess"):
+        spec[name] = [v if math.isfinite(v) else None for v in spec[name].tolist()]
+    return spec
 
 
 def _diagnostics_from(spec: dict[str, Any] | None) -> Diagnostics | None:

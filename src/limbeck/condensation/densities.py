@@ -15,25 +15,15 @@ from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
 from limbeck.arrays import Batch, X, floats, rows
+from limbeck.condensation import teachers
 from limbeck.condensation.condensed import Condensed, describe_run, run_steps
 from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpaired
 from limbeck.condensation.stepwise_em import StepwiseEM
-from limbeck.condensation.teachers import (
-    DrawSource,
-    ResampledDraws,
-    average_teacher,
-    bytes_of,
-    diagnose,
-    example_draws,
-    floating_type,
-    refuse_derivatives,
-    strata,
-    to_device,
-)
+from limbeck.condensation.teachers import DrawSource
 from limbeck.distributions.base import Distribution, mapped
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
-from limbeck.inputs import Dataset, as_inputs
+from limbeck.inputs import Dataset
 from limbeck.inputs.base import Inputs, Nested
 from limbeck.losses.base import Loss
 from limbeck.losses.densities import kl
@@ -155,9 +145,9 @@ def outcomes_of_draws(
     keep = derivatives and stored is None
     teacher: Teacher | None = None
     if derivatives:
-        refuse_derivatives(function, repr(loss))
+        teachers.refuse_derivatives(function, repr(loss))
     if derivatives and stored is not None:
-        teacher = average_teacher(function, stored, pairs=True)
+        teacher = teachers.average_teacher(function, stored, pairs=True)
     elif derivatives:
 
         def density(pairs: X) -> Tensor:
@@ -198,22 +188,18 @@ def with_outcomes(
     outcomes: Outcomes,
     student: nn.Module,
     inputs: Inputs,
-    held_out: Inputs | None,
+    held_out: Dataset | None,
     posterior: DrawSource | None = None,
 ) -> tuple[Pairs, Dataset | None]:
     r"""Inputs and held-out inputs with outcomes; those of the latter are drawn once."""
     pairs = Pairs(inputs, outcomes, posterior)
     if held_out is None:
         return pairs, None
-    source = as_inputs(held_out, "held_out")
-    if not isinstance(source, Dataset):
-        received = f"{type(source).__name__} inputs"
-        raise ArgumentError("held_out", received, "a tensor, an array or a Dataset")
     dtype = next(p.dtype for p in student.parameters() if p.is_floating_point())
-    source.to(inputs.device, dtype, 0)
-    batch = source.build(torch.arange(len(source), device=source.device))
+    held_out.to(inputs.device, dtype, 0)
+    batch = held_out.build(torch.arange(len(held_out), device=held_out.device))
     with torch.no_grad():
-        return pairs, Dataset(paired(outcomes(batch, source.generator)))
+        return pairs, Dataset(paired(outcomes(batch, held_out.generator)))
 
 
 class Events(_FromDraws):
@@ -259,14 +245,14 @@ def condense_density(
     r"""Condense densities without inputs: mixtures by batch or stepwise EM, others by gradients."""
     _refuse_inputs(density)
     device, seed = choose_device(training.device), training.seed
-    dtype = floating_type(None, draws, student)
-    draws = to_device(draws, device, dtype)
-    function = PredictFunction(density, example_draws(draws), None)
+    dtype = teachers.floating_type(None, draws, student)
+    draws = teachers.to_device(draws, device, dtype)
+    function = PredictFunction(density, teachers.example_draws(draws), None)
     if function.example.discrete:
         received = f"a {type(function.example).__name__}, of whole numbers, without inputs"
         expected = "a density of real numbers; predict(draw, x) with inputs= for classes and counts"
         raise ArgumentError("predict", received, expected)
-    diagnostics = diagnose(draws) if isinstance(draws, Draws) else None
+    diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
     generator = torch.Generator().manual_seed(seed)
     if student is None:
         dim = function.example.mean.shape[-1] if function.example.event else 1
@@ -279,26 +265,25 @@ def condense_density(
     starts: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
     if isinstance(draws, Draws) and mixture and not online and training.update is None:
         count = whole_number("samples", samples, "a whole number from 1", least=1)
-        chosen = draws.take(strata(draws.count, count, generator))
-        x = events_of(function, chosen, generator)
+        index = teachers.strata(draws.count, count, generator)
+        x = events_of(function, draws.take(index), generator)
         mixture.to(x.device)
         fit = fit_em(mixture, x, generator=generator, progress=training.progress, **starts)
         values = [-value for value in fit.log_likelihood]
         history = History({"step": list(range(len(values))), "loss": values})
         settings = {"loss": "kl()", "update": "EM", "samples": len(x), "seed": seed}
         replayed(training.callbacks, settings, history, fit.verdict)
-        run = (history, fit.iterations, fit.verdict, fit.seconds, "EM", settings)
         return Condensed(
             mixture,
-            *run,
+            *(history, fit.iterations, fit.verdict, fit.seconds, "EM", settings),
             diagnostics=diagnostics,
             notes=[*notes, *fit.reasons],
             used=draws.count,
-            draw_bytes=bytes_of(draws.count, draws.structure, dtype),
+            draw_bytes=teachers.bytes_of(draws.count, draws.structure, dtype),
             calling=function,
             posterior=draws,
         )
-    fresh = draws if isinstance(draws, Stream) else ResampledDraws(draws, seed + 3)
+    fresh = draws if isinstance(draws, Stream) else teachers.ResampledDraws(draws, seed + 3)
     events = Events(function, fresh)
     if mixture is None and isinstance(student, GaussianMixture):
         events.to(device, dtype, seed)
@@ -311,10 +296,10 @@ def condense_density(
     return Condensed(
         student,
         **describe_run(run),
-        diagnostics=diagnose(draws) if isinstance(draws, Stream) else diagnostics,
+        diagnostics=diagnostics or teachers.diagnose(draws),
         notes=[*notes, *getattr(training.update, "reasons", ())],  # of components, by stepwise EM
         used=fresh.used,
-        draw_bytes=bytes_of(run.batch_size or 0, draws.structure, dtype),
+        draw_bytes=teachers.bytes_of(run.batch_size or 0, draws.structure, dtype),
         calling=function,
         posterior=draws,
     )

@@ -54,18 +54,16 @@ class HeldOut(NamedTuple):
         shrinks = isinstance(size, int) and len(data) < size <= total
         return replace(training, batch_size=len(data)) if shrinks else training
 
-    def watched(self, patience: bool, rewinds: bool) -> Inputs | None:
-        r"""Held-out inputs to record the loss on: the user's, and those for patience.
-
-        A stream of draws that cannot rewind has none to spare for that.
-        """
+    def watched(self, patience: bool, rewinds: bool) -> Dataset | None:
+        r"""Inputs to record the loss on, if draws can rewind: the user's, or those for patience."""
         if patience and not rewinds:
             received = "patience beside a stream that cannot go back"
             raise ArgumentError("patience", received, "None, or a stream with a state_dict")
         if patience and not isinstance(self.source, Dataset):
             received = f"patience without held-out rows ({self.reason or self.kind})"
             raise ArgumentError("patience", received, "held_out=, inputs to watch the loss on")
-        return self.source if rewinds and (patience or self.kind == GIVEN) else None
+        recorded = rewinds and (patience or self.kind == GIVEN)
+        return self.source if recorded and isinstance(self.source, Dataset) else None
 
 
 def hold_out(source: Inputs, held_out: object, seed: int) -> HeldOut:
@@ -92,7 +90,8 @@ def hold_out(source: Inputs, held_out: object, seed: int) -> HeldOut:
         if index is None:
             reason = f"fewer than {MIN_ROWS} different rows, so that none were held out"
             return HeldOut(source, None, "", reason)
-        return HeldOut(*map(source.take, index), "held-out rows", rows=index)
+        training, new = map(source.take, index)
+        return HeldOut(training, new, "held-out rows", rows=index)
     if not isinstance(source, Mix | Seek):
         return HeldOut(source, None, "fresh inputs")
     inner = [hold_out(part, fraction or "auto", seed) for part in source.sources]
@@ -100,12 +99,12 @@ def hold_out(source: Inputs, held_out: object, seed: int) -> HeldOut:
         return HeldOut(source, None, "", reason)
     if all(split.source is None for split in inner):
         return HeldOut(source, None, "fresh inputs")
-    training = _with_sources(source, [split.training for split in inner])
+    combined = _with_sources(source, [split.training for split in inner])
     parts = [
         split.training if split.source is None else _repeating(split.source) for split in inner
     ]
     measured = parts[0] if isinstance(source, Seek) else _with_sources(source, parts)
-    return HeldOut(training, measured, MIXED)
+    return HeldOut(combined, measured, MIXED)
 
 
 def _with_sources(source: Nested, sources: list[Inputs]) -> Nested:
@@ -148,8 +147,8 @@ def split_rows(x: X, fraction: float | None, seed: int) -> tuple[Tensor, Tensor]
     order = np.random.default_rng(seed).permutation(count)
     heavy = sizes[order] > max(1, most * len(group))
     order = np.concatenate([order[~heavy], order[heavy]])
-    held = np.isin(group, order[:number])
-    return torch.from_numpy(np.flatnonzero(~held)), torch.from_numpy(np.flatnonzero(held))
+    new = np.isin(group, order[:number])
+    return torch.from_numpy(np.flatnonzero(~new)), torch.from_numpy(np.flatnonzero(new))
 
 
 def _training_rows(split: HeldOut, trained: Inputs, seed: int) -> X | None:
@@ -189,16 +188,15 @@ def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
 def _repeated(source: Inputs, keys: np.ndarray, seen: np.ndarray) -> np.ndarray:
     r"""Which inputs a source has given twice, where nobody knows what it gave in training.
 
-    A source that picks from a table of a hundred thousand rows or fewer gives more than one in a
-    hundred of a thousand rows again in the next thousand. It is refused: its rows were seen.
+    One of a table of up to 100,000 rows gives more than 1% of 1,000 rows again in the next 1,000.
     """
     if any(isinstance(part, Loader) for part in _inside(source)):
         raise NoNewInputs("a loader gives the same rows again in every pass")
-    held = _all_keys(_data_sets(source))
-    again = np.isin(keys, _keys(source(MEASURED).x)) & ~np.isin(keys, held) & ~np.isin(keys, seen)
-    if again.mean() > 0.01:
+    known = np.concatenate([_all_keys(_data_sets(source)), seen])
+    repeated = np.isin(keys, _keys(source(MEASURED).x)) & ~np.isin(keys, known)
+    if repeated.mean() > 0.01:
         raise NoNewInputs("the source of inputs repeats itself, so that its rows were seen")
-    return again
+    return repeated
 
 
 def _inside(source: Inputs) -> list[Inputs]:

@@ -269,7 +269,9 @@ def ep_logistic(
             nu=torch.lerp(sites.nu, (sign * slope + bend * m) / rest, damping),
         )
         before, now = now, sites.marginals()
-        last, change = change, _change(*before, *now) / damping
+        moved = torch.maximum((now[0] - before[0]).abs(), (now[1].sqrt() - before[1].sqrt()).abs())
+        step = float((moved / before[1].sqrt().clamp_min(1e-300)).max())  # standard deviations
+        last, change = change, step / damping
         damping *= 0.8 if change > last else 1  # where rounds begin to diverge
     if change > tolerance:
         warnings.warn(
@@ -284,8 +286,8 @@ def ep_logistic(
 
 def _cavities(sites: Sites, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     r"""Means and variances (n,) of each a without its own site, from those with it."""
-    left = 1 - sites.tau * v  # above zero, since all τ are not below it
-    return (m - v * sites.nu) / left, v / left
+    factor = 1 - sites.tau * v  # above zero, since all τ are not below it
+    return (m - v * sites.nu) / factor, v / factor
 
 
 def _log_evidence(sites: Sites, prior_mean: Tensor, m: Tensor, v: Tensor, log_z: Tensor) -> float:
@@ -295,19 +297,12 @@ def _log_evidence(sites: Sites, prior_mean: Tensor, m: Tensor, v: Tensor, log_z:
     that a variance of zero is no harm.
     """
     (precision, shift), x, tau, nu = sites
-    left = 1 - tau * v
-    scales = log_z - left.log() / 2 + (tau * m.square() - 2 * m * nu + v * nu.square()) / left / 2
+    factor, squares = 1 - tau * v, tau * m.square() - 2 * m * nu + v * nu.square()
+    scales = log_z - factor.log() / 2 + squares / factor / 2
     mean, covariance = sites.posterior()
     volume = torch.linalg.slogdet(precision @ covariance).logabsdet
-    squares = mean @ (shift + x.T @ nu) - prior_mean @ shift
-    return float(scales.sum() + (volume + squares) / 2)
-
-
-def _change(m: Tensor, v: Tensor, new_m: Tensor, new_v: Tensor) -> float:
-    r"""How far means and standard deviations (n,) went, in standard deviations."""
-    scale = v.sqrt()
-    moved = torch.maximum((new_m - m).abs(), (new_v.sqrt() - scale).abs())
-    return float((moved / scale.clamp_min(1e-300)).max())
+    shifts = mean @ (shift + x.T @ nu) - prior_mean @ shift
+    return float(scales.sum() + (volume + shifts) / 2)
 
 
 def _mackay(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -66,6 +66,7 @@ def marginal(prediction: Any, once: WarnOnce) -> Any:
     plain = not isinstance(prediction, Distribution) or isinstance(prediction, _Marginal)
     if plain or traced or torch._C._are_functorch_transforms_active():
         return prediction
-    tagged = _with_warning(type(prediction))(*prediction)
+    kind: Any = type(prediction)
+    tagged = _with_warning(kind)(*prediction)
     tagged.once = once
     return tagged

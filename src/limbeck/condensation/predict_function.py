@@ -168,7 +168,8 @@ class PredictFunction:
         arguments = [draw] if x is None else [draw, x]
         if not self.arrays:
             return arguments
-        return [map_tensors(lambda t: t.detach().cpu().numpy(), each) for each in arguments]
+        to_array: Any = lambda tensor: tensor.detach().cpu().numpy()  # noqa: E731
+        return [map_tensors(to_array, argument) for argument in arguments]
 
     def _choose_arrays(self, draws: X, x: X | None, error: Exception) -> None:
         r"""Find out what a function takes that torch cannot map: arrays, or else tensors."""
@@ -200,8 +201,8 @@ class PredictFunction:
         draws, x = part_of(draws, 0, n), part_of(x, 0, n)
         stacked = tensors(self.stacked(draws, x))
         for together, alone in zip(stacked, tensors(self.paired(draws, x)), strict=True):
-            own = together.diagonal(0, 0, 1).movedim(-1, 0)  # of each draw at its own input
-            if bool(((own - alone).abs() > 1e-3 * (1 + own.abs())).any()):
+            pairs = together.diagonal(0, 0, 1).movedim(-1, 0)  # each draw at its own input
+            if bool(((pairs - alone).abs() > 1e-3 * (1 + pairs.abs())).any()):
                 received = "predictions that change with the inputs beside, or from call to call"
                 expected = "a function of a draw and of each input by itself"
                 raise ArgumentError(self.argument, received, expected)
@@ -266,7 +267,7 @@ def first(tree: X) -> Any:
 
 
 def _single_draws(draws: X) -> list[Any]:
-    return [map_tensors(lambda tensor, i=i: tensor[i], draws) for i in range(rows(draws))]
+    return [first(part_of(draws, i, 1)) for i in range(rows(draws))]
 
 
 def stack(distributions: Sequence[Any]) -> Any:
@@ -309,11 +310,8 @@ def paired(pair: Pair) -> dict[str, Tensor]:
 
 def unpaired(x: Any) -> Pair:
     r"""The inverse of `paired`."""
-    beside = {name: x[name] for name in ("y", "draw") if name in x}
-    if "x" in x:
-        return Pair(x["x"], **beside)
-    named = {k.removeprefix("x."): v for k, v in x.items() if k.startswith("x.")}
-    return Pair(named, **beside)
+    inputs = {k.removeprefix("x."): v for k, v in x.items() if k.startswith("x.")}
+    return Pair(x.get("x", inputs), x["y"], x.get("draw"))
 
 
 OUTPUTS = {

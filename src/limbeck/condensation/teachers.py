@@ -79,7 +79,7 @@ class RecordedStream:
     def __init__(self, stream: Stream, seed: int = 0) -> None:
         self.stream, self.used = stream, stream.used
         self.generator = torch.Generator().manual_seed(seed)
-        self.rows: Tensor | None = None  # (kept, dim)
+        self.rows: Tensor | None = None  # (recorded, dim)
         self.seen = 0
 
     @property
@@ -116,16 +116,16 @@ class RecordedStream:
         r"""Reservoir sampling: the i-th draw takes a random one of i places, if there is such."""
         n = len(flat)
         if self.rows is None:
-            each = max(1, flat[0].numel() * flat.element_size())
-            count = max(2, min(1000, 2**26 // each))  # at most 64 MiB of draws
+            draw_bytes = max(1, flat[0].numel() * flat.element_size())
+            count = max(2, min(1000, 2**26 // draw_bytes))  # at most 64 MiB of draws
             self.rows = flat.new_empty(count, flat.shape[1])
         number = torch.arange(self.seen, self.seen + n)
         place = torch.rand(n, dtype=torch.float64, generator=self.generator) * (number + 1)
         place = torch.where(number < len(self.rows), number, place.long())
         self.seen += n
-        chosen = {int(place[i]): int(i) for i in (place < len(self.rows)).nonzero()[:, 0]}
-        if chosen:
-            self.rows[[*chosen]] = flat[[*chosen.values()]].detach()
+        sources = {int(place[i]): int(i) for i in (place < len(self.rows)).nonzero()[:, 0]}
+        if sources:
+            self.rows[[*sources]] = flat[[*sources.values()]].detach()
 
 
 def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:
@@ -291,10 +291,10 @@ class OneDraw:
         if share == 1:
             return class_logs(self.predict.paired(drawn, x))
         places = torch.arange(n, device=leaves(x)[0].device)
-        turned = ((places + places[:share, None]) % n).flatten()  # (share · n,)
-        draws = map_tensors(lambda part: part[turned], drawn)
-        again = map_tensors(lambda part: part.repeat(share, *[1] * (part.ndim - 1)), x)
-        logs = class_logs(self.predict.paired(draws, again)).unflatten(0, (share, n))
+        index = ((places + places[:share, None]) % n).flatten()  # (share · n,)
+        draws = map_tensors(lambda part: part[index], drawn)
+        repeated = map_tensors(lambda part: part.repeat(share, *[1] * (part.ndim - 1)), x)
+        logs = class_logs(self.predict.paired(draws, repeated)).unflatten(0, (share, n))
         return logs.logsumexp(0) - math.log(share)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -336,9 +336,9 @@ class UnmappedTeacher(Opaque):
         super().__init__(function, form, exact=source is None)
         self.predict, self.draws = predict, source
 
+    @torch.no_grad()
     def _call(self, x: X) -> Tensor:
-        with torch.no_grad():
-            outputs: Tensor = self.function(x)
+        outputs: Tensor = self.function(x)
         return outputs
 
     def refuse_derivatives(self, loss: str) -> None:

@@ -144,11 +144,12 @@ class Draws:
     def diagnostics(self, most: int = 1000) -> Diagnostics:
         r"""R̂ and effective sizes of at most so many coordinates, evenly spread."""
         most = whole_number("most", most, "a whole number from 1", least=1)
-        chosen = spread(self.structure.dim, min(most, max(1, DIAGNOSED_NUMBERS // self.count)))
-        names = [self.structure.label(index) for index in chosen]
-        r_hats, sizes = torch.empty(2, len(chosen), dtype=torch.float64)
+        affordable = max(1, DIAGNOSED_NUMBERS // self.count)
+        coordinates = spread(self.structure.dim, min(most, affordable))
+        names = [self.structure.label(index) for index in coordinates]
+        r_hats, sizes = torch.empty(2, len(names), dtype=torch.float64)
         stuck: dict[int, str] = {}  # chains that never moved where others did, with the coordinate
-        for place, index in enumerate(chosen):
+        for place, index in enumerate(coordinates):
             series = self.series(index)
             r_hats[place], sizes[place] = r_hat(series), effective_size(series)
             still = (series == series[:, :1]).all(1)

@@ -90,13 +90,13 @@ class OnlineDiagnostics:
 
     def __init__(self, structure: Structure, chains: int) -> None:
         self.chains, self.diagnosed = chains, min(chains, DIAGNOSED_CHAINS)
-        chosen = spread(structure.dim, 2**14 // self.diagnosed)  # a kilobyte for each number
-        index, start = torch.tensor(chosen), 0
+        coordinates = spread(structure.dim, 2**14 // self.diagnosed)  # a kilobyte for each number
+        index, start = torch.tensor(coordinates), 0
         self.places: dict[str, Tensor] = {}  # of each variable, the numbers that are diagnosed
         for name, size in zip(structure.names, structure.sizes, strict=True):
             self.places[name] = index[(index >= start) & (index < start + size)] - start
             start += size
-        self.names = [structure.label(index) for index in chosen]
+        self.names = [structure.label(coordinate) for coordinate in coordinates]
         self.running = Running(self.names)
 
     def update(self, parts: Mapping[str, Tensor]) -> None:
@@ -184,8 +184,8 @@ class Stream:
                 self._held = self._next_batch()
             # Copies: a sampler may work in the memory of the batch that it gave.
             pieces.append({name: part[:missing].clone() for name, part in self._held.items()})
-            left = {name: part[missing:] for name, part in self._held.items()}
-            self._held = left if _length(left) else {}
+            rest = {name: part[missing:] for name, part in self._held.items()}
+            self._held = rest if _length(rest) else {}
             missing -= _length(pieces[-1])
         self.used += n
         parts = pieces[0]

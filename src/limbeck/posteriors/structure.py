@@ -14,18 +14,7 @@ from torch import Tensor
 from limbeck.arrays import X
 from limbeck.errors import ArgumentError
 
-__all__ = [
-    "Array",
-    "Structure",
-    "as_array",
-    "as_parts",
-    "as_tensor",
-    "choose",
-    "common_dtype",
-    "group",
-    "is_whole",
-    "part_name",
-]
+__all__ = ["Array", "Structure", "as_array", "as_parts", "as_tensor", "choose", "group"]
 
 Array: TypeAlias = np.ndarray[Any, Any] | Tensor
 ACCEPTED = "an array of real numbers"
