@@ -102,10 +102,7 @@ def _fill(name: str, columns: dict[tuple[int, ...], int]) -> Array:
     if len(axes) > 1 or math.prod(shape) != len(columns):
         received = f"{len(columns)} columns of {name}, as {list(columns)[-1]}"
         raise ArgumentError("posterior", received, "one for each index, all with as many indices")
-    filled = np.empty(shape, int)
-    for place, column in columns.items():
-        filled[tuple(index - base for index in place)] = column
-    return filled
+    return np.array([columns[place] for place in sorted(columns)], int).reshape(shape)
 
 
 class CsvHead(NamedTuple):
