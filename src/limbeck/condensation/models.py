@@ -73,15 +73,18 @@ class Regression:
         if isinstance(draw, Tensor):
             weights, bias, scale = self._cut(draw, x.shape[1])
         else:
-            scale = self.scale if isinstance(self.scale, str) else None
-            _check_names(draw, self.weights, scale if self.family == "linear" else None)
-            weights, bias = draw[self.weights], draw.get(self.bias, 0.0)
-            scale = self.scale if scale is None else draw.get(scale)
+            weights, bias, scale = self._named(draw)
         shape, ndim = ("(D, classes)", 2) if self.family == "softmax" else ("(D,)", 1)
         if weights.ndim != ndim or len(weights) != x.shape[1]:
             received = f"weights of shape {tuple(weights.shape)} for inputs of {x.shape[1]} numbers"
             raise ArgumentError("posterior", received, f"weights {shape}, for {self.family}")
         return FAMILIES[self.family](x @ weights + bias, scale)
+
+    def _named(self, draw: dict[str, Tensor]) -> tuple[Tensor, Any, Any]:
+        scale = self.scale if isinstance(self.scale, str) else None
+        _check_names(draw, self.weights, scale if self.family == "linear" else None)
+        value = self.scale if scale is None else draw.get(scale)
+        return draw[self.weights], draw.get(self.bias, 0.0), value
 
     def _cut(self, draw: Tensor, size: int) -> tuple[Tensor, Any, Any]:
         r"""The parts of a vector, by their number."""
