@@ -16,9 +16,9 @@ from rich.table import Table
 from torch import Tensor
 
 from limbeck.arrays import X, leaves, part_of, rows
-from limbeck.condensation.held_out import OUTCOMES, NewInputs
-from limbeck.condensation.predict_function import PredictFunction, class_logs
-from limbeck.condensation.teachers import AT_ONCE, Average
+from limbeck.condensation.held_out import NewInputs
+from limbeck.condensation.predict_function import Head, PredictFunction, class_logs
+from limbeck.condensation.teachers import AT_ONCE, Average, bytes_of, strata
 from limbeck.distributions import Distribution, average
 from limbeck.distributions.discrete import Bernoulli, Categorical
 from limbeck.posteriors.draws import Draws
@@ -27,35 +27,22 @@ from limbeck.text import compared
 __all__ = ["Agreement", "agreement", "density_agreement", "predictive"]
 
 SAMPLES = 10_000  # at which densities without inputs are compared
+OUTCOMES = 16  # outcomes of each input that a divergence of densities is estimated with
 
 
 @dataclass(frozen=True)
 class Agreement:
-    r"""A student beside the average over draws, at some inputs.
+    r"""A student f beside the average t over draws, at some inputs."""
 
-    Attributes:
-        inputs: The number of inputs; of a density without inputs, the number of samples.
-        draws: The number of draws that the average is over.
-        mean_error: The mean of |t − f|: of class probabilities, of the means of y, or of densities.
-        max_error: The largest.
-        kl: The mean of KL(t ‖ f), in nats.
-        kl_error: Its standard error: zero for classes, whose divergence is a sum.
-        log_prob: Mean log probabilities of given outcomes, by the average and by the student.
-        bytes: Of the draws, and of the student.
-        seconds: For a prediction of all inputs, by the average and by the student.
-        at: What these inputs are.
-        new_inputs: What was measured after training, at training inputs and at new ones.
-    """
-
-    inputs: int
+    inputs: int  # of a density without inputs, the number of samples
     draws: int
-    mean_error: float
+    mean_error: float  # |t − f|: of class probabilities, of the means of y, or of densities
     max_error: float
-    kl: float
-    kl_error: float
-    log_prob: tuple[float, float] | None
-    bytes: tuple[int, int]
-    seconds: tuple[float, float]
+    kl: float  # the mean of KL(t ‖ f), in nats
+    kl_error: float  # its standard error: zero for classes, whose divergence is a sum
+    log_prob: tuple[float, float] | None  # mean of the outcomes, by the average and by the student
+    bytes: tuple[int, int]  # of the draws, and of the student
+    seconds: tuple[float, float]  # for all inputs, by the average and by the student
     at: str = "inputs"
     new_inputs: NewInputs | None = None
 
@@ -71,7 +58,8 @@ class Agreement:
         if self.log_prob is not None:
             table.add_row("log probability", *(f"{each:.4f}" for each in self.log_prob))
         table.add_row("bytes", *(f"{each:,}" for each in self.bytes))
-        table.add_row("milliseconds", *map(_milliseconds, self.seconds))
+        times = [1e3 * seconds for seconds in self.seconds]
+        table.add_row("milliseconds", *(f"{t:,.0f}" if t >= 100 else f"{t:.3g}" for t in times))
         for name, value in () if self.new_inputs is None else self.new_inputs.lines():
             table.add_row(f"after training: {name}", "", value)
         return table
@@ -99,24 +87,12 @@ class Agreement:
         )
 
 
-def _milliseconds(seconds: float) -> str:
-    value = 1e3 * seconds
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def predictive(predict: PredictFunction, draws: Draws, x: X) -> Any:
-    r"""The distribution of y at each x, averaged over all draws.
-
-    Of classes it is a Bernoulli or Categorical one, computed in blocks; else it is a mixture with
-    a component for each draw.
-    """
+    r"""The distribution of y at each x, averaged over all draws: of classes, or a mixture."""
     if predict.classes is None:
         return average(predict.stacked(draws.structure.unflatten(draws.flat), x))
     logs = Average(predict, draws)(x)
-    inner = predict.example
-    while not isinstance(inner, Bernoulli | Categorical):
-        inner = inner.components
-    if isinstance(inner, Bernoulli):
+    if Head.of(predict.example).kind == "Bernoulli":
         return Bernoulli(logits=logs[:, 1] - logs[:, 0])
     return Categorical(logits=logs)
 
@@ -133,30 +109,35 @@ def agreement(
 ) -> Agreement:
     r"""Compare a student with the average over draws."""
     n, generator = rows(x), torch.Generator().manual_seed(seed)
-    each = draws.count * predict.numbers * draws.flat.element_size()
-    size = n if predict.classes is not None else max(1, min(n, AT_ONCE // (each * OUTCOMES)))
+    classes = predict.classes is not None
+    draw_bytes = draws.count * predict.numbers * draws.flat.element_size()
+    size = n if classes else max(1, min(n, AT_ONCE // (draw_bytes * OUTCOMES)))
     errors, divergences, logs = [], [], []
     for start in range(0, n, size):
-        some = part_of(x, start, size)
-        t, f = predictive(predict, draws, some), student(some)
+        block = part_of(x, start, size)
+        t, f = predictive(predict, draws, block), student(block)
         errors.append((t.mean - f.mean).abs().flatten())
-        divergences.append(_divergence(t, f, predict.classes is not None, generator))
+        if classes:
+            t_logs = class_logs(t)
+            divergences.append((t_logs.exp() * (t_logs - class_logs(f))).sum(-1))
+        else:
+            outcomes = t.sample((OUTCOMES,), generator)
+            divergences.append((t.log_prob(outcomes) - f.log_prob(outcomes)).flatten())
         if y is not None:
-            own = y[start : start + size]
-            logs.append(torch.stack([t.log_prob(own), f.log_prob(own)]).flatten(1))
+            labels = y[start : start + size]
+            logs.append(torch.stack([t.log_prob(labels), f.log_prob(labels)]).flatten(1))
     error, kl = torch.cat(errors).double(), torch.cat(divergences).double()
-    calls = (lambda: predictive(predict, draws, part_of(x, 0, size)), lambda: student(x))
-    teacher, own_time = (_seconds(call) for call in calls)
+    teacher = _seconds(lambda: predictive(predict, draws, part_of(x, 0, size)))
     return Agreement(
         n,
         draws.count,
         error.mean().item(),
         error.max().item(),
         kl.mean().item(),
-        0.0 if predict.classes is not None else (kl.std() / math.sqrt(len(kl))).item(),
+        0.0 if classes else (kl.std() / math.sqrt(len(kl))).item(),
         _means(*torch.cat(logs, 1).double()) if logs else None,
         bytes_,
-        (teacher * n / size, own_time),
+        (teacher * n / size, _seconds(lambda: student(x))),
     )
 
 
@@ -175,19 +156,19 @@ def density_agreement(
     size = max(1, AT_ONCE // (draws.count * predict.numbers * draws.flat.element_size()))
 
     def logs(events: Tensor) -> tuple[Tensor, Tensor]:
-        of_t = torch.cat([t.log_prob(some) for some in events.split(size)])
-        return of_t.double(), student.log_prob(events).double()
+        t_logs = torch.cat([t.log_prob(block) for block in events.split(size)])
+        return t_logs.double(), student.log_prob(events).double()
 
-    of_t, of_f = logs(events)
-    apart, errors = of_t - of_f, (of_t.exp() - of_f.exp()).abs()
+    t_logs, f_logs = logs(events)
+    kl, errors = t_logs - f_logs, (t_logs.exp() - f_logs.exp()).abs()
     block = events[: min(size, 1000)]
     return Agreement(
         len(events),
         draws.count,
         errors.mean().item(),
         errors.max().item(),
-        apart.mean().item(),
-        (apart.std() / math.sqrt(len(apart))).item(),
+        kl.mean().item(),
+        (kl.std() / math.sqrt(len(kl))).item(),
         None if y is None else _means(*logs(y.to(events))),
         bytes_,
         (
@@ -198,19 +179,86 @@ def density_agreement(
     )
 
 
-def _means(one: Tensor, other: Tensor) -> tuple[float, float]:
-    return one.mean().item(), other.mean().item()
+def _means(*values: Tensor) -> Any:
+    return tuple(each.mean().item() for each in values)
 
 
-def _divergence(
+@torch.no_grad()
+def posterior_divergence(
+    predict: PredictFunction, draws: Draws, student: Callable[[X], Any], seed: int, x: X
+) -> tuple[Tensor, Tensor]:
+    r"""KL(average over draws ‖ student) (n,), and how far the average is from another run's (n,).
+
+    The draws are taken in two halves, whose difference gives the error of their average: with d the
+    difference of log probabilities, whose variance is four times that of the average, the
+    divergence of the average from what it estimates is about ⅛ of the mean of d².
+    """
+    classes, generator = predict.classes is not None, torch.Generator().manual_seed(seed)
+    outcomes = 1 if classes else OUTCOMES
+    # at most 5 · 10⁷ predictions of single draws, fewer of slow ones, and 256 MiB of draws
+    work = 5 * 10**7 // (rows(x) * outcomes * (1 if predict.mapped else 20))
+    most = max(2, min(work, 2**28 // bytes_of(1, draws.structure, draws.dtype)))
+    if draws.count > most:
+        draws = Draws.one_chain(draws.take(strata(draws.count, most, generator)))
+    halves = [draws] if draws.count < 2 else [*draws.split()]
+    row_bytes = draws.count * predict.numbers * halves[0].flat.element_size() * outcomes
+    size = 250 if classes else max(1, min(250, AT_ONCE // row_bytes))  # rows at once
+    blocks = []
+    for start in range(0, rows(x), size):
+        block = part_of(x, start, size)
+        blocks.append(_compare(predict, halves, student(block), block, generator))
+    kl, noise = (torch.cat(parts).double() for parts in zip(*blocks, strict=True))
+    return kl, noise
+
+
+def _compare(
+    predict: PredictFunction, halves: list[Draws], f: Distribution, x: X, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    r"""Divergences (n,) of a student from the average of both halves, and the latter's errors."""
+    if predict.classes is not None:
+        logs = [Average(predict, half)(x).double() for half in halves]
+    else:
+        means = [predictive(predict, half, x) for half in halves]
+        y = torch.cat([mean.sample((OUTCOMES // len(halves),), generator) for mean in means])
+        logs = [mean.log_prob(y).double() for mean in means]
+    count = sum(half.count for half in halves)
+    shares = [log + math.log(half.count / count) for log, half in zip(logs, halves, strict=True)]
+    t, squares = torch.stack(shares).logsumexp(0), (logs[0] - logs[-1]).square()
+    if predict.classes is None:
+        return _row_means(_kl_terms(t, f.log_prob(y).double())), _row_means(squares / 8)
+    # a class of one half alone gives no estimate of the error
+    squares = torch.where(t == -torch.inf, 0.0, squares).nan_to_num(posinf=0.0)
+    return _class_kl(t, class_logs(f).double()), (t.exp() * squares).sum(-1) / 8
+
+
+@torch.no_grad()
+def divergence(
     t: Distribution, f: Distribution, classes: bool, generator: torch.Generator
 ) -> Tensor:
-    r"""KL(t ‖ f) at each input, (n,); of densities, estimates (OUTCOMES · n,)."""
+    r"""KL(t ‖ f) at each input, (n,); of densities an estimate."""
     if classes:
-        of_t, of_f = class_logs(t), class_logs(f)
-        return (of_t.exp() * (of_t - of_f)).sum(-1)
+        return _class_kl(class_logs(t).double(), class_logs(f).double())
     y = t.sample((OUTCOMES,), generator)
-    return (t.log_prob(y) - f.log_prob(y)).flatten()
+    return _row_means(_kl_terms(t.log_prob(y).double(), f.log_prob(y).double()))
+
+
+def _class_kl(t: Tensor, f: Tensor) -> Tensor:
+    terms = torch.where(t == -torch.inf, 0.0, t.exp() * (t - f))  # a class that cannot be
+    return terms.sum(-1)
+
+
+def _kl_terms(t: Tensor, f: Tensor) -> Tensor:
+    r"""f/t − 1 − log(f/t) at outcomes of t: the mean is KL(t ‖ f), and no term is below zero.
+
+    The mean of log(t/f) is the same, with so much more noise that no largest value can be told.
+    """
+    ratio = f - t
+    return ratio.expm1() - ratio
+
+
+def _row_means(values: Tensor) -> Tensor:
+    r"""(outcomes, n, ...) to (n,)."""
+    return values.flatten(2).mean((0, 2)) if values.ndim > 2 else values.mean(0)
 
 
 def _seconds(call: Callable[[], Any]) -> float:

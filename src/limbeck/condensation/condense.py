@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,48 +15,18 @@ from torch.utils.data import DataLoader
 from limbeck import losses
 from limbeck.arguments import whole, whole_number
 from limbeck.arrays import X, rows
+from limbeck.condensation import densities, teachers
+from limbeck.condensation.agreement import divergence, posterior_divergence
 from limbeck.condensation.condensed import Condensed, describe_run, run_steps
-from limbeck.condensation.densities import (
-    condense_density,
-    outcomes_of_draws,
-    pair_losses,
-    rows_of,
-    stored_outcomes,
-    with_outcomes,
-)
-from limbeck.condensation.held_out import (
-    GIVEN,
-    MEASURED,
-    HeldOut,
-    NewInputs,
-    check_new_inputs,
-    divergence,
-    hold_out,
-    judge,
-    posterior_divergence,
-)
+from limbeck.condensation.held_out import MEASURED, NewInputs, check_new_inputs, hold_out, judge
 from limbeck.condensation.predict_function import (
-    ClassLogs,
     Head,
     PairDensity,
     PredictFunction,
     class_logs,
+    class_student,
 )
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import (
-    RecordedStream,
-    ResampledDraws,
-    as_predictions,
-    average_teacher,
-    bytes_of,
-    diagnose,
-    example_draws,
-    floating_type,
-    is_online,
-    one_draw_teacher,
-    to_device,
-    user_stacklevel,
-)
 from limbeck.distributions.base import Distribution, broadcast, mapped
 from limbeck.distributions.checking import check
 from limbeck.errors import ArgumentError
@@ -75,16 +46,6 @@ from limbeck.training.distill import batch_size_of
 __all__ = ["condense"]
 
 PROBE = 8  # inputs that `predict` is tried at
-
-
-class BagOptions(NamedTuple):
-    r"""How a bag is made; see `SampleBag`."""
-
-    components: int
-    support: object
-    weighted: bool
-    start: str = "draws"
-    scaled: bool = True
 
 
 def condense(
@@ -119,26 +80,24 @@ def condense(
 ) -> Condensed:
     r"""Distil the predictions of all draws of a posterior into one small model.
 
-    With stored draws the teacher is the average over all of them (batch). With a stream it is one
+    With stored draws the teacher is the average over all of them (batch); with a stream it is one
     fresh draw an input (online), and memory does not grow with the number of draws. If a stream
-    ends early, raises, or gives a batch with NaN or of another shape, the student so far is
-    returned, and `stop_reason` says why; except for the first case, with a warning. Before the
-    first step these are errors.
+    ends early, raises, or gives a batch with NaN or of another shape after the first step, the
+    student so far is returned, and `stop_reason` says why, the latter two with a warning.
 
     Arguments:
         posterior: The draws: an array (draw, dim), a dict of arrays (chain, draw, ...), an ArviZ
             object, a file, or an iterator of batches; see `limbeck.posteriors.read.as_draws`.
-        predict: A function of one draw (a vector, or a dict of tensors) and all of x, that gives
-            one of limbeck's distributions for each input; without inputs, a function of a draw
-            that gives one density. `limbeck.condensation.models` has ready-made ones.
+        predict: A function of one draw (a vector, or a dict of tensors) and all of x that gives one
+            of limbeck's distributions for each input, as those in `limbeck.condensation.models`;
+            without inputs, a function of a draw that gives one density.
         inputs: Where predictions are to be alike: anything that `limbeck.inputs` takes; None for
             a density without inputs.
         components: Pseudo-draws of the student, or components of a density. Default: 10.
         student: A module: of logits (n, K) for classes, of (mean, log scale) for real numbers, of
             log rates for counts, or of limbeck's distributions. It is trained in place. Default: a
             `SampleBag`, or a `GaussianMixture` without inputs.
-        loss: "cross_entropy", "derivative_error", or from `limbeck.losses`. Default:
-            "cross_entropy".
+        loss: "cross_entropy" (default), "derivative_error", or from `limbeck.losses`.
         online: Whether to use one draw an input. Default: with streams and with stored draws of
             more than a gigabyte.
         predictions: Predictions of the draws at the inputs, computed elsewhere: probabilities
@@ -149,14 +108,10 @@ def condense(
         var_names: Variables to take, or, as "~name", to leave out. Default: all.
         burn_in: Number of draws of each chain to leave out at the beginning. Default: 0.
         thin: Take every `thin`-th draw of each chain. Default: 1.
-        layout: What the first axes of arrays are; see `limbeck.posteriors.read.as_draws`.
-            Default: "auto".
-        covariance: Without inputs, the kind of covariances: "full", "diagonal", "spherical".
-            Default: "full".
-        samples: Without inputs, the number of samples that batch EM fits a mixture to. Default:
-            10,000.
-        restarts: Without inputs, the starts of EM, of which the best is kept. Default: 10, and 4
-            online.
+        layout: The first axes of arrays; see `limbeck.posteriors.read.as_draws`. Default: "auto".
+        covariance: Without inputs, "full" (default), "diagonal" or "spherical" covariances.
+        samples: Without inputs, number of samples that batch EM fits. Default: 10,000.
+        restarts: Without inputs, starts of EM, the best of which counts. Default: 10; online, 4.
         steps: The number of steps. Default: 5,000.
         batch_size: Inputs a step. Default: 200, or the batches of a torch DataLoader.
         pool: Batch only: number of inputs that are drawn, once, from a source that does not end, so
@@ -164,17 +119,15 @@ def condense(
             each step. Default: 5,000 to 50,000, fewer for more draws, and none of a loader with
             batches of different sizes.
         share: Online only: number of a minibatch's draws that predict each input. More reduce the
-            noise at the cost of predictions; their mean and the memory are the same. Default: up
-            to 16; the source text has 1.
+            noise at the cost of predictions. Default: up to 16; the source text has 1.
         held_out: Inputs that the student is not trained on and that it is measured at, in
             `new_inputs` of the result, with a `limbeck.HeldOutWarning` where it is clearly worse
             there. "auto" holds out a fifth of the different rows of a data set, from 5 to 1,000,
-            and none of fewer than 20; equal rows stay together. A number is the fraction to hold
-            out. Inputs of your own are measured at in place of rows, and the loss on them is
-            recorded, except beside a stream that cannot go back. A source that does not end is
-            measured at a fresh draw. 0 or None trains on all rows, and the result says that it is
-            unchecked at new inputs. With `patience` the held-out rows also decide when to stop,
-            and the result says so. Default: "auto".
+            and none of fewer than 20; a number is the fraction to hold out. A source that does not
+            end is measured at a fresh draw. Inputs of your own are measured at instead, and the
+            loss on them is recorded, except beside a stream that cannot go back. 0 or None trains
+            on all rows, unchecked. With `patience` the held-out rows also decide when to stop.
+            Default: "auto".
         preset: "thesis" for the source text's settings: plain gradient descent with a rate from 1
             to 0, batches of 10 fresh inputs, a bag that starts at standard normal numbers.
             Default: "auto".
@@ -184,20 +137,27 @@ def condense(
         options: Further arguments of `limbeck.distill`: optimizer, schedule, lr, engine, metrics,
             checkpoint, patience, ….
     """
+    if preset not in ("auto", "thesis"):
+        raise ArgumentError.unknown("preset", preset, ("auto", "thesis"))
+    bag = partial(SampleBag, components=components, support=support, weighted=weighted)
+    defaults: dict[str, Any] = {}
+    if preset == "thesis":
+        defaults = {"optimizer": "sgd", "lr": 1.0, "schedule": "linear"}
+        bag = partial(bag, start="normal", scaled=False)
+        pool, share = (None if pool == "auto" else pool), (1 if share == "auto" else share)
+        loader = isinstance(inputs, DataLoader) or getattr(inputs, "own_batches", False)
+        batch_size = 10 if batch_size == "auto" and not loader else batch_size
     training = Training.from_options(
         {k: v for k, v in options.items() if k not in ("optimizer", "schedule") or v != "auto"},
         decided=("teacher_output", "preset"),
         arguments=("student", "loss"),
-        **_defaults(preset, inputs, batch_size),
+        **defaults,
+        batch_size=batch_size,
         steps=whole("steps", steps),
         seed=whole_number("seed", seed, "a whole number"),
         device=device,
         progress=progress,
     )
-    bag = BagOptions(components, support, weighted)
-    if preset == "thesis":
-        bag = bag._replace(start="normal", scaled=False)
-        pool, share = (None if pool == "auto" else pool), (1 if share == "auto" else share)
     draws = None
     if posterior is not None:
         draws = as_draws(posterior, var_names=var_names, burn_in=burn_in, thin=thin, layout=layout)
@@ -206,15 +166,13 @@ def condense(
             predictions, inputs, predict, draws, student, _as_loss(loss), bag, held_out, training
         )
     if draws is None or predict is None:
-        name, kind = (
-            ("posterior", "draws") if draws is None else ("predict", "a function of a draw")
-        )
+        name, kind = ("predict", "a function of a draw") if draws else ("posterior", "draws")
         raise ArgumentError(name, None, f"{kind}; or predictions= of the draws at the inputs")
-    online = is_online(online, draws)
+    online = teachers.is_online(online, draws)
     if inputs is None:
         if not (held_out is None or isinstance(held_out, str | int | float)):
             training = replace(training, held_out=held_out)
-        return condense_density(
+        return densities.condense_density(
             draws, predict, student, components, covariance, samples, restarts, online, training
         )
     return _condense_draws(
@@ -223,29 +181,16 @@ def condense(
     )  # fmt: skip
 
 
-def _defaults(preset: str, inputs: object, batch_size: int | str) -> dict[str, Any]:
-    r"""Settings of the preset, and the size of batches."""
-    if preset not in ("auto", "thesis"):
-        raise ArgumentError.unknown("preset", preset, ("auto", "thesis"))
-    if preset == "auto":
-        return {"batch_size": batch_size}
-    own = isinstance(inputs, DataLoader) or getattr(inputs, "own_batches", False)
-    size = 10 if batch_size == "auto" and not own else batch_size
-    return {"optimizer": "sgd", "lr": 1.0, "schedule": "linear", "batch_size": size}
-
-
 def _as_loss(loss: Loss | str) -> Loss:
     r"""A loss by name; derivatives are weighted by the teacher, as is right for posteriors."""
-    known: dict[str, Callable[[], Loss]] = {
-        "auto": losses.cross_entropy,
-        "cross_entropy": losses.cross_entropy,
-        "derivative_error": lambda: losses.derivative_error(weight="teacher"),
-    }
     if isinstance(loss, Loss):
         return loss
-    if loss not in known:
+    if loss in ("auto", "cross_entropy"):
+        return losses.cross_entropy()
+    if loss != "derivative_error":
+        known = ("auto", "cross_entropy", "derivative_error")
         raise ArgumentError.unknown("loss", loss, known)
-    return known[loss]()
+    return losses.derivative_error(weight="teacher")
 
 
 def _condense_draws(
@@ -255,7 +200,7 @@ def _condense_draws(
     student: nn.Module | None,
     loss: Loss,
     online: bool,
-    bag: BagOptions,
+    bag: Callable[..., SampleBag],
     pool: int | str | None,
     share: int | str,
     held_out: object,
@@ -264,66 +209,77 @@ def _condense_draws(
     r"""Condense draws of a posterior with inputs."""
     _check_module(student)
     device, seed = choose_device(training.device), training.seed
-    all_inputs, dtype = as_inputs(inputs), floating_type(inputs, draws, student)
+    all_inputs, dtype = as_inputs(inputs), teachers.floating_type(inputs, draws, student)
     split = hold_out(all_inputs, held_out, seed)
     source = split.training
-    for each, own_seed in ((source, seed), (split.source, seed + 1)):
-        if isinstance(each, Eager):
-            each.convert()  # what a function returns need not be of the floating type of the draws
-        if each is not None:
-            each.to(device, dtype, own_seed)
-    training = _fit_batch_size(training, all_inputs, source)
+    for part, part_seed in ((source, seed), (split.source, seed + 1)):
+        if isinstance(part, Eager):
+            part.convert()  # what a function returns need not be of the floating type of the draws
+        if part is not None:
+            part.to(device, dtype, part_seed)
+    training = split.fit_batches(training, all_inputs)
     x = source.probe(PROBE).x
-    draws = to_device(draws, device, dtype)
-    function = PredictFunction(predict, example_draws(draws), x)
-    diagnostics = diagnose(draws) if isinstance(draws, Draws) else None
+    draws = teachers.to_device(draws, device, dtype)
+    function = PredictFunction(predict, teachers.example_draws(draws), x)
+    diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
     if student is None:
         student, training = _make_bag(function, draws, bag, dtype, training)
     head = Head.of(function.example)
-    fresh: RecordedStream | ResampledDraws
+    fresh: teachers.RecordedStream | teachers.ResampledDraws
     if isinstance(draws, Stream):
-        fresh = RecordedStream(draws, seed + 3)
+        fresh = teachers.RecordedStream(draws, seed + 3)
     else:
-        fresh = ResampledDraws(draws, seed + 3)
+        fresh = teachers.ResampledDraws(draws, seed + 3)
     stored = draws.to(device, dtype) if isinstance(draws, Draws) and not online else None
     bare = student.to(device)
     if training.metrics:  # of the student itself, not of what wraps it
         metrics = {k: lambda _, f=metric: f(bare) for k, metric in training.metrics.items()}
         training = replace(training, metrics=metrics)
-    watched: Inputs | None = _watched_inputs(split, training, draws)
+    rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")
+    watched = split.watched(training.patience is not None, rewinds)
     if stored is not None and head.classes:
         source, training = _pool_inputs(source, pool, stored.count, training, function.mapped)
     size = _batch_size(training, source)
-    share = _check_share(share, function, size)
+    if share == "auto":  # at most a million numbers a step
+        share = max(1, min(16, 10**6 // (size * function.numbers))) if function.mapped else 1
+    share = whole_number("share", share, "'auto' or a whole number from 1", least=1)
     if head.classes:
         teacher: Teacher | None
         if stored is None:
-            teacher = one_draw_teacher(function, fresh, share)
+            teacher = teachers.one_draw_teacher(function, fresh, share)
         else:
-            teacher = average_teacher(function, stored)
-        live, pairs = _class_student(bare, x), source
+            teacher = teachers.average_teacher(function, stored)
+        live, pairs = class_student(bare, x), source
     else:
-        loss, live = pair_losses(loss), PairDensity(bare, head)
-        teacher, outcomes = outcomes_of_draws(function, loss, stored, fresh)
-        pairs, watched = with_outcomes(outcomes, live, source, watched, fresh)
+        loss, live = densities.pair_losses(loss), PairDensity(bare, head)
+        teacher, outcomes = densities.outcomes_of_draws(function, loss, stored, fresh)
+        pairs, watched = densities.with_outcomes(outcomes, live, source, watched, fresh)
     run = run_steps(teacher, live, pairs, loss, replace(training, held_out=watched))
     result = Condensed(
         bare,
         **describe_run(run),
-        diagnostics=diagnose(draws) if isinstance(draws, Stream) else diagnostics,
+        diagnostics=diagnostics or teachers.diagnose(draws),
         notes=[*draws.notes, *function.notes],
         used=fresh.used if stored is None else stored.count,
-        draw_bytes=bytes_of(size if stored is None else stored.count, draws.structure, dtype),
+        draw_bytes=teachers.bytes_of(
+            size if stored is None else stored.count, draws.structure, dtype
+        ),
         head=replace(head, form=run.objective.form),
         calling=function,
         posterior=draws,
     )
-    _warn_of_predictions(result, x)
-    compared = fresh.stored() if isinstance(fresh, RecordedStream) else stored or fresh.draws
+    try:
+        check(result.predict(x), rows(x), "student")
+    except ArgumentError as error:
+        hint = "support= keeps variables of a bag positive or within bounds"
+        warnings.warn(f"{error}; {hint}", stacklevel=teachers.user_stacklevel())
     if isinstance(bare, SampleBag):
         bare.mark_trained()
+    compared = (
+        fresh.stored() if isinstance(fresh, teachers.RecordedStream) else stored or fresh.draws
+    )
     if compared is not None:
-        measure = posterior_divergence(function, compared, result.predict, seed)
+        measure = partial(posterior_divergence, function, compared, result.predict, seed)
         stopped = "the loss on the held-out inputs also decided when to stop"
         note = stopped if training.patience is not None else ""
         result.new_inputs = check_new_inputs(split, source, measure, seed, note)
@@ -337,15 +293,11 @@ def _condense_predictions(
     draws: Draws | Stream | None,
     student: nn.Module | None,
     loss: Loss,
-    bag: BagOptions,
+    bag: Callable[..., SampleBag],
     held_out: object,
     training: Training,
 ) -> Condensed:
-    r"""Condense predictions of draws at inputs, so that nobody must port a model to torch.
-
-    The student is a module of the user's, a bag if there are draws and a function too, or else a
-    net of two hidden layers.
-    """
+    r"""Condense predictions at inputs; without draws the default student is a small net."""
     _check_module(student)
     if (predict is None) != (draws is None):
         name = "predict" if predict is None else "posterior"
@@ -357,37 +309,37 @@ def _condense_predictions(
         received = f"{type(everywhere).__name__} inputs"
         raise ArgumentError("inputs", received, "the inputs that the predictions are of, as data")
     device, seed = choose_device(training.device), training.seed
-    dtype = floating_type(inputs, draws, student)
+    dtype = teachers.floating_type(inputs, draws, student)
     if not (held_out is None or isinstance(held_out, int | float | str)):
         received = "held-out inputs, of which no predictions are known"
         raise ArgumentError("held_out", received, "a fraction of the rows, 'auto' or None")
-    averaged = as_predictions(predictions, len(everywhere))
+    averaged = teachers.as_predictions(predictions, len(everywhere))
     split = hold_out(everywhere, held_out, seed)
     source = split.training
     assert isinstance(source, Dataset)
     everywhere.to(device, dtype, seed)
     source.to(device, dtype, seed)
-    training = _fit_batch_size(training, everywhere, source)
+    training = split.fit_batches(training, everywhere)
     if training.patience is not None:
         expected = "None beside predictions, which are known at the inputs alone"
         raise ArgumentError("patience", training.patience, expected)
     known = mapped(broadcast(averaged), lambda value, dims: value.to(device, dtype))
-    taught = known if split.rows is None else rows_of(known, split.rows[0])
-    head, x = Head.of(taught), source.probe(PROBE).x
+    targets = known if split.rows is None else densities.rows_of(known, split.rows[0])
+    head, x = Head.of(targets), source.probe(PROBE).x
     if student is None and predict is not None and draws is not None:
-        draws = to_device(draws, device, dtype)
-        function = PredictFunction(predict, example_draws(draws), x)
+        draws = teachers.to_device(draws, device, dtype)
+        function = PredictFunction(predict, teachers.example_draws(draws), x)
         student, training = _make_bag(function, draws, bag, dtype, training)
     elif student is None:
-        student = _make_net(source.x, taught, head, seed, dtype)
+        student = _make_net(source.x, targets, head, seed, dtype)
     bare = student.to(device)
     if head.classes:
-        teacher = Stored(class_logs(taught), "log_probabilities")
-        run = run_steps(teacher, _class_student(bare, x), source, loss, training)
+        teacher = Stored(class_logs(targets), "log_probabilities")
+        run = run_steps(teacher, class_student(bare, x), source, loss, training)
     else:
         live = PairDensity(bare, head)
-        pairs, _ = with_outcomes(stored_outcomes(taught), live, source, None)
-        run = run_steps(None, live, pairs, pair_losses(loss), training)
+        pairs, _ = densities.with_outcomes(densities.stored_outcomes(targets), live, source, None)
+        run = run_steps(None, live, pairs, densities.pair_losses(loss), training)
     result = Condensed(bare, **describe_run(run), head=replace(head, form=run.objective.form))
     if isinstance(bare, SampleBag):
         bare.mark_trained()
@@ -395,13 +347,15 @@ def _condense_predictions(
         result.new_inputs = NewInputs(reason=f"unchecked at new inputs: {split.reason}")
         return result
     generator = torch.Generator().manual_seed(seed)
-    both = []
+    divergences = []  # at training rows, and at held-out rows
     for index in split.rows:
         order = torch.randperm(len(index), generator=generator)[:MEASURED]
         here = index[order].to(everywhere.device)
         predicted = result.predict(everywhere.build(here).x)
-        both.append(divergence(rows_of(known, here), predicted, head.classes, generator))
-    result.new_inputs = judge(both[0], both[1], 0.0, split.kind, seed)
+        divergences.append(
+            divergence(densities.rows_of(known, here), predicted, head.classes, generator)
+        )
+    result.new_inputs = judge(divergences[0], divergences[1], 0.0, split.kind, seed)
     return result
 
 
@@ -410,17 +364,10 @@ def _check_module(student: object) -> None:
         raise ArgumentError("student", f"a {type(student).__name__}", "a torch module, or None")
 
 
-def _class_student(student: nn.Module, x: X) -> nn.Module:
-    r"""A student as a module of logits or log probabilities of classes."""
-    with torch.no_grad():
-        gives = isinstance(student, SampleBag) or isinstance(student(x), Distribution)
-    return ClassLogs(student) if gives else student
-
-
 def _make_bag(
     function: PredictFunction,
     draws: Draws | Stream,
-    bag: BagOptions,
+    bag: Callable[..., SampleBag],
     dtype: torch.dtype,
     training: Training,
 ) -> tuple[SampleBag, Training]:
@@ -431,65 +378,31 @@ def _make_bag(
     if training.update is None and training.optimizer == "auto" and training.lr is None:
         training = replace(training, lr=0.05)  # numbers are in units of the posterior's deviations
     generator = torch.Generator().manual_seed(training.seed)
-    made = SampleBag(function.function, draws, **bag._asdict(), dtype=dtype, generator=generator)
-    return made, training
+    return bag(function.function, draws, dtype=dtype, generator=generator), training
 
 
-def _make_net(x: X, taught: Distribution, head: Head, seed: int, dtype: torch.dtype) -> nn.Module:
+def _make_net(x: X, targets: Distribution, head: Head, seed: int, dtype: torch.dtype) -> nn.Module:
     r"""A net with its scaling inside."""
     if not isinstance(x, Tensor):
         raise ArgumentError("student", None, "a module, where inputs are a dict")
     generator = torch.Generator().manual_seed(seed)
     outputs = {"Bernoulli": 1, "Normal": 2, "Poisson": 1}.get(head.kind)
-    outputs = class_logs(taught).shape[-1] if outputs is None and head.classes else outputs
+    outputs = class_logs(targets).shape[-1] if outputs is None and head.classes else outputs
     if outputs is None:
         raise ArgumentError("student", None, f"a module that gives {head.kind or 'several'} ones")
     shift, scale = standardising(x.flatten(1))
     net = MLP(shift.numel(), 64, 64, outputs, hidden="tanh", dtype=dtype, generator=generator)
     if head.kind != "Normal":
         return Preprocessed(net, shift, scale)
-    mean, spread = taught.mean.mean(), (taught.variance.mean() + taught.mean.var()).sqrt()
+    mean, spread = targets.mean.mean(), (targets.variance.mean() + targets.mean.var()).sqrt()
     ends = torch.stack([mean, spread.log()]), torch.stack([spread, torch.ones_like(spread)])
     return Preprocessed(net, shift, scale, *ends, output_form="values")
-
-
-def _watched_inputs(split: HeldOut, training: Training, draws: Draws | Stream) -> Inputs | None:
-    r"""Held-out inputs on which the loss is recorded: those of the user, and those for patience.
-
-    A stream that cannot go back has no draws to spare for that.
-    """
-    patience = training.patience is not None
-    if not (patience or split.kind == GIVEN):
-        return None
-    rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")
-    if patience and not rewinds:
-        received = "patience beside a stream that cannot go back"
-        raise ArgumentError("patience", received, "None, or a stream with a state_dict")
-    if patience and not isinstance(split.source, Dataset):
-        received = f"patience without held-out rows ({split.reason or split.kind})"
-        raise ArgumentError("patience", received, "held_out=, inputs to watch the loss on")
-    return split.source if rewinds else None
-
-
-def _fit_batch_size(training: Training, all_inputs: Inputs, source: Inputs) -> Training:
-    r"""Batches of the rows that are left to train on, where the batch was to hold all rows."""
-    size = training.batch_size
-    if source is all_inputs or not isinstance(source, Dataset) or source.replace:
-        return training
-    total = len(all_inputs) if isinstance(all_inputs, Dataset) else 0
-    if isinstance(size, int) and len(source) < size <= total:
-        return replace(training, batch_size=len(source))
-    return training
 
 
 def _pool_inputs(
     source: Inputs, pool: int | str | None, draws: int, training: Training, mapped: bool
 ) -> tuple[Inputs, Training]:
-    r"""Inputs of a source that does not end, drawn once as a data set; or the source itself.
-
-    Inputs of a loader stay in batches of its size; if it has no one size, it is not pooled unless
-    the user says so.
-    """
+    r"""Inputs of a source that does not end, drawn once as a data set; or the source itself."""
     if isinstance(source, Dataset) or pool is None:
         return source, training
     size = _batch_size(training, source)
@@ -506,14 +419,6 @@ def _pool_inputs(
     return data, training
 
 
-def _check_share(share: int | str, function: PredictFunction, size: int) -> int:
-    r"""The number of a minibatch's draws that predict each input."""
-    if share != "auto":
-        return whole_number("share", share, "'auto' or a whole number from 1", least=1)
-    affordable = 10**6 // (size * function.numbers)  # numbers that a step may take
-    return max(1, min(16, affordable)) if function.mapped else 1
-
-
 def _batch_size(training: Training, source: Inputs) -> int:
     r"""About how many inputs a step takes."""
     size = training.batch_size
@@ -523,12 +428,3 @@ def _batch_size(training: Training, source: Inputs) -> int:
         batch_size_of(size, source)  # which refuses another size
         return source.batch_size or default
     return default if isinstance(size, str) else size
-
-
-def _warn_of_predictions(result: Condensed, x: X) -> None:
-    r"""Warn of a student whose predictions make no sense."""
-    try:
-        check(result.predict(x), rows(x), "student")
-    except ArgumentError as error:
-        hint = "support= keeps variables of a bag positive or within bounds"
-        warnings.warn(f"{error}; {hint}", stacklevel=user_stacklevel())

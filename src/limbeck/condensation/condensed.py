@@ -18,6 +18,7 @@ from limbeck.arguments import whole_number
 from limbeck.arrays import X, as_parts, floats, map_tensors
 from limbeck.condensation.agreement import Agreement, agreement, density_agreement
 from limbeck.condensation.held_out import NewInputs
+from limbeck.condensation.marginal import WarnOnce, marginal
 from limbeck.condensation.models import model_spec, named_model
 from limbeck.condensation.predict_function import (
     Head,
@@ -26,8 +27,8 @@ from limbeck.condensation.predict_function import (
     PredictFunction,
     unpaired,
 )
-from limbeck.condensation.sample_bag import SampleBag, WarnOnce, marginal
-from limbeck.condensation.teachers import user_stacklevel
+from limbeck.condensation.sample_bag import SampleBag
+from limbeck.condensation.teachers import bytes_of, user_stacklevel
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
@@ -46,9 +47,7 @@ from limbeck.training.result import FORMAT, STUDENT, Result, load
 __all__ = ["ABOUT", "Condensed", "describe_run", "run_steps"]
 
 ABOUT = "condensed.json"
-
-KEPT = ("notes", "used", "draw_bytes")
-r"""Attributes that are saved as they are."""
+SAVED = ("notes", "used", "draw_bytes")  # attributes that are saved as they are
 
 
 @dataclass(repr=False)
@@ -56,16 +55,14 @@ class Condensed(Result):
     r"""A condensed posterior.
 
     Attributes:
-        diagnostics: R̂ and effective sizes of the draws, with reasons to distrust them; None where
-            they are not known.
+        diagnostics: R̂ and effective sizes of the draws, with reasons to distrust them, if known.
         notes: Further remarks.
         used: The number of draws that were used; those of a stored posterior count once.
         draw_bytes: The bytes of the draws that were in memory at once.
         head: How the student's outputs are read; None of a density without inputs.
         calling: The user's function; None where predictions were given.
         posterior: The draws; None likewise.
-        new_inputs: How near the student is to the average at inputs that it was not trained on;
-            None of a density without inputs.
+        new_inputs: The student at inputs that it was not trained on; None without inputs.
     """
 
     diagnostics: Diagnostics | None = None
@@ -109,30 +106,32 @@ class Condensed(Result):
             draws: Number of draws to take of a stream. Default: 10,000.
         """
         if self.calling is None and not isinstance(self.student, SampleBag):
-            expected = (
-                "a result of draws and predict; of this one, compare result.predict(x) with them"
-            )
+            expected = "a result of draws and predict; of this one, compare result.predict(x)"
+            expected += " with them"
             raise ArgumentError("report", "a result of predictions=, without a model", expected)
-        given = self.posterior if posterior is None else as_draws(posterior)
-        if given is None:
+        average = self.posterior if posterior is None else as_draws(posterior)
+        if average is None:
             raise ArgumentError("posterior", None, "the draws, which are not saved with a result")
-        if isinstance(given, Stream):
+        if isinstance(average, Stream):
             n = whole_number("draws", draws, "a whole number", 2)
-            given = Draws.one_chain(_further(given, n))
+            try:
+                average = Draws.one_chain(average.next(n))
+            except StreamEnded as end:
+                received = f"a stream without {n:,} further draws ({end})"
+                expected = "posterior=, draws to compare with; or fewer draws= of a stream that "
+                raise ArgumentError("posterior", received, expected + "goes on") from end
         like = next(self.student.parameters())
-        stored = given.to(like.device, like.dtype)
-        size = stored.count * stored.structure.dim * like.element_size()
+        stored = average.to(like.device, like.dtype)
+        sizes = bytes_of(stored.count, stored.structure, like.dtype), self.bytes
         outcomes = None if y is None else torch.as_tensor(y).to(like.device)
         if self.head is None:
             assert self.calling is not None
-            return density_agreement(
-                self.calling, stored, self.student, outcomes, (size, self.bytes)
-            )
+            return density_agreement(self.calling, stored, self.student, outcomes, sizes)
         inputs, calling = self._to_student(x), self.calling
         if calling is None:
             assert isinstance(self.student, SampleBag)
             calling = PredictFunction(self.student.predict, stored.take([0, 1]), inputs)
-        result = agreement(calling, stored, self.predict, inputs, outcomes, (size, self.bytes))
+        result = agreement(calling, stored, self.predict, inputs, outcomes, sizes)
         return replace(result, new_inputs=self.new_inputs)
 
     def save(self, folder: str | Path) -> Path:
@@ -141,13 +140,15 @@ class Condensed(Result):
         A ready-made model of `limbeck.condensation.models` is saved by its name and settings; a
         function of your own is not saved, and `load` needs it again. Draws are not saved either.
         """
-        folder = super().save(folder)
+        folder, bag = super().save(folder), None
+        if isinstance(self.student, SampleBag):
+            bag = self.student.structure.spec() | {"predict": model_spec(self.student.predict)}
         about = {
             "head": None if self.head is None else asdict(self.head),
-            "bag": _bag_spec(self.student),
+            "bag": bag,
             "diagnostics": _diagnostics_spec(self.diagnostics),
             "new_inputs": None if self.new_inputs is None else self.new_inputs.record(),
-            **{name: getattr(self, name) for name in KEPT},
+            **{name: getattr(self, name) for name in SAVED},
         }
         files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
         return folder
@@ -167,16 +168,15 @@ class Condensed(Result):
             student: An empty copy of a module of the user's own; bags need none.
             predict: The function of (draw, x) that a bag was condensed with, if it is your own.
         """
-        folder = Path(folder)
-        path = folder / ABOUT
+        path = Path(folder) / ABOUT
         try:
             about = json.loads(path.read_text(encoding="utf-8"))
             bag, head = about["bag"], about["head"]
-            kept: dict[str, Any] = {name: about[name] for name in KEPT}
-            kept["head"] = None if head is None else Head(**head)
-            kept["diagnostics"] = _diagnostics_from(about["diagnostics"])
+            values: dict[str, Any] = {name: about[name] for name in SAVED}
+            values["head"] = None if head is None else Head(**head)
+            values["diagnostics"] = _diagnostics_from(about["diagnostics"])
             if head is not None:
-                kept["new_inputs"] = NewInputs.from_record(about.get("new_inputs"))
+                values["new_inputs"] = NewInputs.from_record(about.get("new_inputs"))
             known = None if bag is None else named_model(bag["predict"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
@@ -185,14 +185,18 @@ class Condensed(Result):
             if function is None:
                 received = f"None, and {folder} is a bag of the user's own function"
                 raise ArgumentError("predict", received, "predict=, the function of (draw, x)")
-            student = _empty_bag(bag, files.read(folder / STUDENT, FORMAT)[0], function)
+            tensors = files.read(path.with_name(STUDENT), FORMAT)[0]
+            free, weighted = tensors["free"], "logits" in tensors
+            options: dict[str, Any] = {"weighted": weighted, "dtype": free.dtype}
+            student = SampleBag(function, Structure.from_spec(bag), len(free), **options)
         elif predict is not None:
             received = f"a function for {folder}, whose student calls none"
             raise ArgumentError("predict", received, "None")
         result = load(folder, student)
         if predict is not None and isinstance(result.student, SampleBag):
-            _check_bag(result.student, kept["head"], result.settings.get("input_shape") or {})
-        return cls(**{each.name: getattr(result, each.name) for each in fields(Result)}, **kept)
+            _check_bag(result.student, values["head"], result.settings.get("input_shape") or {})
+        values |= {each.name: getattr(result, each.name) for each in fields(Result)}
+        return cls(**values)
 
     def portable(self) -> Any:
         r"""What leaves when it is exported: means of y, of classes their probabilities.
@@ -202,17 +206,17 @@ class Condensed(Result):
         import limbeck  # exporting stands above the verbs, and is called by the front door
 
         doubts = () if self.diagnostics is None else tuple(self.diagnostics.reasons)
-        if self.new_inputs is not None and self.new_inputs.state != "trustworthy":
-            doubts += (_sentence(self.new_inputs.reason),)
-        told: dict[str, Any] = {"draws": f"{self.used:,}"} if self.used else {}
-        told |= {} if self.new_inputs is None else dict(self.new_inputs.lines())
-        if self.head is None:
-            return limbeck.export.of_result(self, verb="condense", doubts=doubts, about=told)
-        form = "probabilities" if self.head.classes else "means"
-        means = Means(self.student, self.head)
-        return limbeck.export.of_result(
-            self, means, form, verb="condense", doubts=doubts, about=told
-        )
+        about: dict[str, Any] = {"draws": f"{self.used:,}"} if self.used else {}
+        if self.new_inputs is not None:
+            about |= dict(self.new_inputs.lines())
+            if self.new_inputs.state != "trustworthy":
+                reason = self.new_inputs.reason
+                doubts += (f"{reason[:1].upper()}{reason[1:]}.",)
+        what: tuple[Any, ...] = ()
+        if self.head is not None:
+            form = "probabilities" if self.head.classes else "means"
+            what = (Means(self.student, self.head), form)
+        return limbeck.export.of_result(self, *what, verb="condense", doubts=doubts, about=about)
 
     def table(self) -> Table:
         r"""The result as a table."""
@@ -222,7 +226,11 @@ class Condensed(Result):
             table.add_row("draws", f"{self.used:,}, {self.draw_bytes:,} bytes of them at once")
         table.add_row("bytes", f"{self.bytes:,}")
         if self.diagnostics is not None and len(self.diagnostics.r_hat):
-            table.add_row("R̂, effective size", _worth(self.diagnostics))
+            values = (self.diagnostics.r_hat, self.diagnostics.ess)
+            r_hat, ess = (each[each.isfinite()].tolist() for each in values)
+            most = f"at most {max(r_hat):.3f}" if r_hat else "not known"
+            least = f"at least {min(ess):,.0f}" if ess else "not known: too few draws"
+            table.add_row("R̂, effective size", f"{most}, {least}")
             for reason in self.diagnostics.reasons:
                 table.add_row("doubt", reason)
         for line in () if self.new_inputs is None else self.new_inputs.lines():
@@ -242,35 +250,10 @@ class Condensed(Result):
         return map_tensors(convert, parts.get("", parts))
 
 
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
-
-
-def _worth(diagnostics: Diagnostics) -> str:
-    r"""The largest R̂ and the smallest effective size of those that can be told."""
-    r_hat, ess = (each[each.isfinite()].tolist() for each in (diagnostics.r_hat, diagnostics.ess))
-    most = f"at most {max(r_hat):.3f}" if r_hat else "not known"
-    return f"{most}, " + (f"at least {min(ess):,.0f}" if ess else "not known: too few draws")
-
-
-def _further(stream: Stream, n: int) -> X:
-    r"""The next draws of a stream that has not ended."""
-    try:
-        return stream.next(n)
-    except StreamEnded as end:
-        received = f"a stream without {n:,} further draws ({end})"
-        expected = "posterior=, draws to compare with; or fewer draws= of a stream that goes on"
-        raise ArgumentError("posterior", received, expected) from end
-
-
 def run_steps(
     teacher: Teacher | None, student: nn.Module, inputs: Inputs, loss: Loss, training: Training
 ) -> Run:
-    r"""All steps of a distillation, or as many as there are draws for.
-
-    If the iterator of draws ends, fails or gives a bad batch after the first step, the student so
-    far is kept, with the reason; the latter two with a warning, too.
-    """
+    r"""All steps of a distillation, or as many as the iterator of draws allows, with the reason."""
     run = prepare(teacher, student, inputs, loss, training)
     try:
         for _ in watched(run, training.progress, "condensing"):
@@ -285,8 +268,8 @@ def run_steps(
         for callback in run.callbacks:
             callback.end(run.stop_reason)
         if isinstance(end, StreamBroken):
-            kept = "the student so far is kept"
-            warnings.warn(f"{run.stop_reason}; {kept}", stacklevel=user_stacklevel())
+            message = f"{run.stop_reason}; the student so far is kept"
+            warnings.warn(message, stacklevel=user_stacklevel())
     finally:
         run.objective.release()
     return run
@@ -311,22 +294,6 @@ def describe_run(run: Run) -> dict[str, Any]:
     }
 
 
-def _bag_spec(student: nn.Module) -> dict[str, Any] | None:
-    r"""The description of a bag, beside its tensors; None of other students."""
-    if not isinstance(student, SampleBag):
-        return None
-    return {**student.structure.spec(), "predict": model_spec(student.predict)}
-
-
-def _empty_bag(
-    spec: dict[str, Any], tensors: dict[str, Tensor], predict: Callable[..., Any]
-) -> SampleBag:
-    r"""A bag of the saved structure, to load the tensors into."""
-    structure, free = Structure.from_spec(spec), tensors["free"]
-    weighted = "logits" in tensors
-    return SampleBag(predict, structure, len(free), weighted=weighted, dtype=free.dtype)
-
-
 def _check_bag(bag: SampleBag, head: Head | None, shapes: dict[str, Any]) -> None:
     r"""Refuse a function that does not fit the saved pseudo-draws, or predicts another kind."""
     if set(shapes) != {""} or head is None:
@@ -347,16 +314,10 @@ def _diagnostics_spec(diagnostics: Diagnostics | None) -> dict[str, Any] | None:
     r"""Diagnostics as lists; what is not finite is None."""
     if diagnostics is None:
         return None
-
-    def numbers(values: Tensor) -> list[float | None]:
-        return [value if math.isfinite(value) else None for value in values.tolist()]
-
-    return {
-        "names": list(diagnostics.names),
-        "r_hat": numbers(diagnostics.r_hat),
-        "ess": numbers(diagnostics.ess),
-        "reasons": list(diagnostics.reasons),
-    }
+    spec: dict[str, Any] = diagnostics._asdict()
+    for name in ("r_hat", "ess"):
+        spec[name] = [v if math.isfinite(v) else None for v in spec[name].tolist()]
+    return spec
 
 
 def _diagnostics_from(spec: dict[str, Any] | None) -> Diagnostics | None:

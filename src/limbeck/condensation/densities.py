@@ -8,32 +8,22 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
 from limbeck.arrays import Batch, X, floats, rows
+from limbeck.condensation import teachers
 from limbeck.condensation.condensed import Condensed, describe_run, run_steps
 from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpaired
 from limbeck.condensation.stepwise_em import StepwiseEM
-from limbeck.condensation.teachers import (
-    DrawSource,
-    ResampledDraws,
-    average_teacher,
-    bytes_of,
-    diagnose,
-    example_draws,
-    floating_type,
-    refuse_derivatives,
-    strata,
-    to_device,
-)
+from limbeck.condensation.teachers import DrawSource
 from limbeck.distributions.base import Distribution, mapped
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
-from limbeck.inputs import Dataset, as_inputs
+from limbeck.inputs import Dataset
 from limbeck.inputs.base import Inputs, Nested
 from limbeck.losses.base import Loss
 from limbeck.losses.densities import kl
@@ -49,40 +39,47 @@ from limbeck.training.callbacks import replayed
 from limbeck.training.config import Training, choose_device
 from limbeck.training.result import History
 
-__all__ = [
-    "Events",
-    "Pairs",
-    "condense_density",
-    "outcomes_of_draws",
-    "pair_losses",
-    "rows_of",
-    "stored_outcomes",
-    "with_outcomes",
-]
+__all__ = ["Events", "Pairs", "condense_density", "outcomes_of_draws", "pair_losses"]
 
-Outcomes = Callable[[Batch, torch.Generator], Pair]
-r"""Draws an outcome for each input of a batch."""
+Outcomes = Callable[[Batch, torch.Generator], Pair]  # an outcome for each input of a batch
 
 
-class Stateful(Protocol):
-    r"""What has a state that checkpoints save."""
+class _FromDraws(Inputs):
+    r"""Inputs that take posterior draws, whose source is saved and loaded with them."""
 
-    def state_dict(self) -> dict[str, Tensor]: ...
+    posterior: DrawSource | None = None
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
+    def probe(self, n: int) -> Batch:
+        r"""A few inputs; draws of a stream that they take do not come again."""
+        before = self.generator.get_state()
+        batch = self._probe(n)
+        self.generator.set_state(before)
+        return batch
+
+    def _probe(self, n: int) -> Batch:
+        return self(n)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        draws = {} if self.posterior is None else self.posterior.state_dict()
+        return super().state_dict() | {f"draws.{key}": value for key, value in draws.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        if self.posterior is not None:
+            self.posterior.load_state_dict(under("draws.", state))
 
 
-class Pairs(Nested):
-    r"""Inputs with an outcome each, of the posterior predictive distribution.
+class Pairs(_FromDraws, Nested):
+    r"""Inputs with an outcome each: of one posterior draw an input, then y of its prediction.
 
-    An outcome is drawn by the teacher: one posterior draw an input, then y of its prediction. So
-    −log f(y|x) is in the mean the cross entropy with the average over all draws, however few of
-    them are in memory.
+    So −log f(y|x) is in the mean the cross entropy with the average over all draws.
     """
 
-    def __init__(self, inputs: Inputs, outcomes: Outcomes, state: Stateful | None = None) -> None:
+    def __init__(
+        self, inputs: Inputs, outcomes: Outcomes, posterior: DrawSource | None = None
+    ) -> None:
         super().__init__([inputs])
-        self.outcomes, self.state = outcomes, state
+        self.outcomes, self.posterior = outcomes, posterior
         self.own_batches, self.batch_size = inputs.own_batches, inputs.batch_size
 
     def draw(self, n: int) -> Batch:
@@ -95,33 +92,16 @@ class Pairs(Nested):
         source = self.sources[0]
         return self._with_outcomes(source.build(source.own_batch()))
 
-    def probe(self, n: int) -> Batch:
-        r"""A few inputs with outcomes; draws of a stream that they take do not come again."""
-        before = self.generator.get_state()
-        batch = self._with_outcomes(self.sources[0].probe(n))
-        self.generator.set_state(before)
-        return batch
+    def _probe(self, n: int) -> Batch:
+        return self._with_outcomes(self.sources[0].probe(n))
 
+    @torch.no_grad()
     def _with_outcomes(self, batch: Batch) -> Batch:
-        with torch.no_grad():
-            pair = self.outcomes(batch, self.generator)
-        return Batch(paired(pair), weight=batch.weight)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        own = {} if self.state is None else self.state.state_dict()
-        return super().state_dict() | {f"draws.{key}": value for key, value in own.items()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        if self.state is not None:
-            self.state.load_state_dict(under("draws.", state))
+        return Batch(paired(self.outcomes(batch, self.generator)), weight=batch.weight)
 
 
 class pair_derivative_error(Loss):  # noqa: N801 - losses are written as functions
-    r"""½‖∂log f(y|x) − ∂log t(y|x)‖² with respect to x, at outcomes y of the teacher.
-
-    It is `derivative_error(weight="teacher")` where classes are too many to be summed over.
-    """
+    r"""½‖∂log f(y|x) − ∂log t(y|x)‖² with respect to x, at outcomes y of the teacher."""
 
     name = "derivative_error"
     asks = frozenset({"derivatives"})
@@ -142,15 +122,15 @@ def pair_losses(loss: Loss) -> Loss:
     weighted = ("log", "teacher")
     for coefficient, term in loss:
         if isinstance(term, kl) or (isinstance(term, cross_entropy) and term.temperature == 1):
-            own: Loss = kl()
+            pair_term: Loss = kl()
         elif isinstance(term, derivative_error) and (term.domain, term.weight) == weighted:
-            own = pair_derivative_error()
+            pair_term = pair_derivative_error()
         elif isinstance(term, pair_derivative_error):
-            own = term
+            pair_term = term
         else:
             expected = 'cross_entropy(), or derivative_error(weight="teacher")'
             raise ArgumentError("loss", repr(term), f"{expected}, where y is not a class")
-        total = total + coefficient * own
+        total = total + coefficient * pair_term
     return total
 
 
@@ -165,9 +145,9 @@ def outcomes_of_draws(
     keep = derivatives and stored is None
     teacher: Teacher | None = None
     if derivatives:
-        refuse_derivatives(function, repr(loss))
+        teachers.refuse_derivatives(function, repr(loss))
     if derivatives and stored is not None:
-        teacher = average_teacher(function, stored, pairs=True)
+        teacher = teachers.average_teacher(function, stored, pairs=True)
     elif derivatives:
 
         def density(pairs: X) -> Tensor:
@@ -208,57 +188,40 @@ def with_outcomes(
     outcomes: Outcomes,
     student: nn.Module,
     inputs: Inputs,
-    held_out: Inputs | None,
-    state: Stateful | None = None,
+    held_out: Dataset | None,
+    posterior: DrawSource | None = None,
 ) -> tuple[Pairs, Dataset | None]:
     r"""Inputs and held-out inputs with outcomes; those of the latter are drawn once."""
-    pairs = Pairs(inputs, outcomes, state)
+    pairs = Pairs(inputs, outcomes, posterior)
     if held_out is None:
         return pairs, None
-    source = as_inputs(held_out, "held_out")
-    if not isinstance(source, Dataset):
-        received = f"{type(source).__name__} inputs"
-        raise ArgumentError("held_out", received, "a tensor, an array or a Dataset")
     dtype = next(p.dtype for p in student.parameters() if p.is_floating_point())
-    source.to(inputs.device, dtype, 0)
-    batch = source.build(torch.arange(len(source), device=source.device))
+    held_out.to(inputs.device, dtype, 0)
+    batch = held_out.build(torch.arange(len(held_out), device=held_out.device))
     with torch.no_grad():
-        return pairs, Dataset(paired(outcomes(batch, source.generator)))
+        return pairs, Dataset(paired(outcomes(batch, held_out.generator)))
 
 
-class Events(Inputs):
+class Events(_FromDraws):
     r"""Samples of the posterior predictive density: one fresh draw each, then an event of it."""
 
-    def __init__(self, function: PredictFunction, source: DrawSource) -> None:
+    dtype: torch.dtype | None = None
+
+    def __init__(self, function: PredictFunction, posterior: DrawSource) -> None:
         super().__init__()
-        self.function, self.source = function, source
-        self.dtype: torch.dtype | None = None
+        self.function, self.posterior = function, posterior
 
     def draw(self, n: int) -> Tensor:
-        x = events_of(self.function, self.source.next(n), self.generator)
+        assert self.posterior is not None
+        x = events_of(self.function, self.posterior.next(n), self.generator)
         return x if self.dtype is None else x.to(self.dtype)
 
     def build(self, drawn: Tensor) -> Batch:
         return Batch(drawn)
 
-    def probe(self, n: int) -> Batch:
-        r"""A few samples; draws of a stream that they take do not come again."""
-        before = self.generator.get_state()
-        batch = self(n)
-        self.generator.set_state(before)
-        return batch
-
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
         self.dtype = dtype
-
-    def state_dict(self) -> dict[str, Tensor]:
-        own = {f"draws.{key}": value for key, value in self.source.state_dict().items()}
-        return super().state_dict() | own
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        self.source.load_state_dict(under("draws.", state))
 
 
 @torch.no_grad()
@@ -279,21 +242,17 @@ def condense_density(
     online: bool,
     training: Training,
 ) -> Condensed:
-    r"""Condense draws of a posterior over densities without inputs; see `limbeck.condense`.
-
-    A `GaussianMixture` is fitted by batch EM on samples, or, online, by stepwise EM; any other
-    student with `log_prob`, or a mixture with an optimizer, by gradients.
-    """
+    r"""Condense densities without inputs: mixtures by batch or stepwise EM, others by gradients."""
     _refuse_inputs(density)
     device, seed = choose_device(training.device), training.seed
-    dtype = floating_type(None, draws, student)
-    draws = to_device(draws, device, dtype)
-    function = PredictFunction(density, example_draws(draws), None)
+    dtype = teachers.floating_type(None, draws, student)
+    draws = teachers.to_device(draws, device, dtype)
+    function = PredictFunction(density, teachers.example_draws(draws), None)
     if function.example.discrete:
         received = f"a {type(function.example).__name__}, of whole numbers, without inputs"
         expected = "a density of real numbers; predict(draw, x) with inputs= for classes and counts"
         raise ArgumentError("predict", received, expected)
-    diagnostics = diagnose(draws) if isinstance(draws, Draws) else None
+    diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
     generator = torch.Generator().manual_seed(seed)
     if student is None:
         dim = function.example.mean.shape[-1] if function.example.event else 1
@@ -303,12 +262,12 @@ def condense_density(
     notes = [*draws.notes, *function.unused_notes]
     gradient = training.optimizer != "auto" or (training.lr, training.clip) != (None, None)
     mixture = student if isinstance(student, GaussianMixture) and not gradient else None
+    starts: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
     if isinstance(draws, Draws) and mixture and not online and training.update is None:
         count = whole_number("samples", samples, "a whole number from 1", least=1)
-        chosen = draws.take(strata(draws.count, count, generator))
-        x = events_of(function, chosen, generator)
+        index = teachers.strata(draws.count, count, generator)
+        x = events_of(function, draws.take(index), generator)
         mixture.to(x.device)
-        starts = {} if restarts is None else {"restarts": restarts}
         fit = fit_em(mixture, x, generator=generator, progress=training.progress, **starts)
         values = [-value for value in fit.log_likelihood]
         history = History({"step": list(range(len(values))), "loss": values})
@@ -316,54 +275,43 @@ def condense_density(
         replayed(training.callbacks, settings, history, fit.verdict)
         return Condensed(
             mixture,
-            history,
-            fit.iterations,
-            fit.verdict,
-            fit.seconds,
-            "EM",
-            settings,
+            *(history, fit.iterations, fit.verdict, fit.seconds, "EM", settings),
             diagnostics=diagnostics,
             notes=[*notes, *fit.reasons],
             used=draws.count,
-            draw_bytes=bytes_of(draws.count, draws.structure, dtype),
+            draw_bytes=teachers.bytes_of(draws.count, draws.structure, dtype),
             calling=function,
             posterior=draws,
         )
-    fresh = draws if isinstance(draws, Stream) else ResampledDraws(draws, seed + 3)
+    fresh = draws if isinstance(draws, Stream) else teachers.ResampledDraws(draws, seed + 3)
     events = Events(function, fresh)
     if mixture is None and isinstance(student, GaussianMixture):
         events.to(device, dtype, seed)
         student.start_from(events.probe(1000).x, generator=generator)
     if mixture is not None and training.update is None:
-        own: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
         if training.schedule not in (None, "auto"):
-            own["schedule"] = training.schedule
-        training = replace(training, update=StepwiseEM(**own))
+            starts["schedule"] = training.schedule
+        training = replace(training, update=StepwiseEM(**starts))
     run = run_steps(None, student, events, kl(), training)
     return Condensed(
         student,
         **describe_run(run),
-        diagnostics=diagnose(draws) if isinstance(draws, Stream) else diagnostics,
+        diagnostics=diagnostics or teachers.diagnose(draws),
         notes=[*notes, *getattr(training.update, "reasons", ())],  # of components, by stepwise EM
         used=fresh.used,
-        draw_bytes=bytes_of(run.batch_size or 0, draws.structure, dtype),
+        draw_bytes=teachers.bytes_of(run.batch_size or 0, draws.structure, dtype),
         calling=function,
         posterior=draws,
     )
 
 
-def _refuse_inputs(density: object) -> None:
+def _refuse_inputs(density: Callable[..., Distribution]) -> None:
     r"""Refuse a function of inputs where there are none."""
-    if not callable(density):
-        return
     try:
         parameters = inspect.signature(density).parameters.values()
     except (TypeError, ValueError):
         return
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [
-        p for p in parameters if p.kind in positional and p.default is inspect.Parameter.empty
-    ]
-    if len(required) > 1:
+    if sum(p.kind in positional and p.default is p.empty for p in parameters) > 1:
         expected = "the inputs that predict(draw, x) is of; a density without inputs is of a draw"
         raise ArgumentError("inputs", None, expected)

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -14,35 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arrays import X, join, map_tensors, part_of, rows
-from limbeck.condensation.predict_function import PredictFunction, class_logs
-from limbeck.condensation.teachers import AT_ONCE, Average, bytes_of, strata, user_stacklevel
-from limbeck.distributions import Distribution, average
+from limbeck.arrays import X, join, map_tensors, rows
+from limbeck.condensation.teachers import user_stacklevel
 from limbeck.errors import ArgumentError, HeldOutWarning
 from limbeck.inputs import Dataset, Loader, Mix, Seek, as_inputs
 from limbeck.inputs.base import Inputs, Nested
-from limbeck.posteriors.draws import Draws
+from limbeck.training.config import Training
 
-__all__ = [
-    "GIVEN",
-    "MEASURED",
-    "Divergence",
-    "HeldOut",
-    "NewInputs",
-    "check_new_inputs",
-    "divergence",
-    "hold_out",
-    "judge",
-    "posterior_divergence",
-    "split_rows",
-]
+__all__ = ["MEASURED", "Divergence", "NewInputs", "check_new_inputs", "hold_out", "judge"]
 
 MIN_ROWS, MIN_HELD_OUT = 20, 5  # different rows from which some are held out, and the fewest then
 MEASURED = 1000  # rows at which a student is measured at most, and the most held out by default
-OUTCOMES = 16  # outcomes of each input that a divergence of densities is estimated with
 LEVEL, PERMUTATIONS = 0.01, 999  # of the permutation test
-GIVEN = "held-out inputs"  # of the user
-MIXED = "held-out rows and fresh inputs"
+GIVEN, MIXED = "held-out inputs", "held-out rows and fresh inputs"  # the former are of the user
 ACCEPTED = (
     "'auto', a fraction from 0 to below 1, inputs as a tensor, an array or a Dataset; or None"
 )
@@ -53,21 +37,33 @@ class NoNewInputs(Exception):  # noqa: N818 - a reason, which the result states
 
 
 class HeldOut(NamedTuple):
-    r"""Where a student is trained and where it is measured.
-
-    Attributes:
-        training: The inputs to train at.
-        source: Held-out inputs; None for a fresh draw of the training inputs.
-        kind: The name of these inputs.
-        reason: Why there are none; empty where there are.
-        rows: Of a data set, the numbers of the rows to train on and of those held out.
-    """
+    r"""Where a student is trained and where it is measured."""
 
     training: Inputs
-    source: Inputs | None
-    kind: str
-    reason: str = ""
-    rows: tuple[Tensor, Tensor] | None = None
+    source: Inputs | None  # None for a fresh draw of the training inputs
+    kind: str  # the name of the held-out inputs
+    reason: str = ""  # why there are none
+    rows: tuple[Tensor, Tensor] | None = None  # of a data set, trained on and held out
+
+    def fit_batches(self, training: Training, inputs: Inputs) -> Training:
+        r"""A batch of all inputs becomes one of all rows that are left to train on."""
+        data, size = self.training, training.batch_size
+        if data is inputs or not isinstance(data, Dataset) or data.replace:
+            return training
+        total = len(inputs) if isinstance(inputs, Dataset) else 0
+        shrinks = isinstance(size, int) and len(data) < size <= total
+        return replace(training, batch_size=len(data)) if shrinks else training
+
+    def watched(self, patience: bool, rewinds: bool) -> Dataset | None:
+        r"""Inputs to record the loss on, if draws can rewind: the user's, or those for patience."""
+        if patience and not rewinds:
+            received = "patience beside a stream that cannot go back"
+            raise ArgumentError("patience", received, "None, or a stream with a state_dict")
+        if patience and not isinstance(self.source, Dataset):
+            received = f"patience without held-out rows ({self.reason or self.kind})"
+            raise ArgumentError("patience", received, "held_out=, inputs to watch the loss on")
+        recorded = rewinds and (patience or self.kind == GIVEN)
+        return self.source if recorded and isinstance(self.source, Dataset) else None
 
 
 def hold_out(source: Inputs, held_out: object, seed: int) -> HeldOut:
@@ -85,34 +81,30 @@ def hold_out(source: Inputs, held_out: object, seed: int) -> HeldOut:
         if held_out != "auto":
             raise ArgumentError("held_out", repr(held_out), ACCEPTED)
     else:
-        own = as_inputs(held_out, "held_out")
-        if not isinstance(own, Dataset):
-            raise ArgumentError("held_out", f"{type(own).__name__} inputs", ACCEPTED)
-        return HeldOut(source, own, GIVEN)
+        inputs = as_inputs(held_out, "held_out")
+        if not isinstance(inputs, Dataset):
+            raise ArgumentError("held_out", f"{type(inputs).__name__} inputs", ACCEPTED)
+        return HeldOut(source, inputs, GIVEN)
     if isinstance(source, Dataset):
         index = split_rows(source.x, fraction, seed)
         if index is None:
-            few = f"fewer than {MIN_ROWS} different rows, so that none were held out"
-            return HeldOut(source, None, "", few)
-        parts = source.take(index[0]), source.take(index[1])
-        return HeldOut(*parts, "held-out rows", rows=index)
-    return _hold_out_inside(source, fraction, seed)
-
-
-def _hold_out_inside(source: Inputs, fraction: float | None, seed: int) -> HeldOut:
-    r"""Split the data sets that a mixture is made of; other sources give fresh inputs."""
+            reason = f"fewer than {MIN_ROWS} different rows, so that none were held out"
+            return HeldOut(source, None, "", reason)
+        training, new = map(source.take, index)
+        return HeldOut(training, new, "held-out rows", rows=index)
     if not isinstance(source, Mix | Seek):
         return HeldOut(source, None, "fresh inputs")
-    inner = [hold_out(each, fraction or "auto", seed) for each in source.sources]
-    refused = next((each.reason for each in inner if each.reason), "")
-    if refused:
-        return HeldOut(source, None, "", refused)
-    if all(each.source is None for each in inner):
+    inner = [hold_out(part, fraction or "auto", seed) for part in source.sources]
+    if reason := next((split.reason for split in inner if split.reason), ""):
+        return HeldOut(source, None, "", reason)
+    if all(split.source is None for split in inner):
         return HeldOut(source, None, "fresh inputs")
-    training = _with_sources(source, [each.training for each in inner])
-    others = [each.training if each.source is None else _repeating(each.source) for each in inner]
-    measured = others[0] if isinstance(source, Seek) else _with_sources(source, others)
-    return HeldOut(training, measured, MIXED)
+    combined = _with_sources(source, [split.training for split in inner])
+    parts = [
+        split.training if split.source is None else _repeating(split.source) for split in inner
+    ]
+    measured = parts[0] if isinstance(source, Seek) else _with_sources(source, parts)
+    return HeldOut(combined, measured, MIXED)
 
 
 def _with_sources(source: Nested, sources: list[Inputs]) -> Nested:
@@ -135,13 +127,7 @@ def split_rows(x: X, fraction: float | None, seed: int) -> tuple[Tensor, Tensor]
     r"""Numbers of rows to train on, and of rows held out; None where rows are too few.
 
     Equal rows stay together, so that held-out rows are new. A row that makes up more than the
-    fraction of all rows is trained on.
-
-    Arguments:
-        x: All rows.
-        fraction: The share of different rows to hold out; None is a fifth, from 5 to 1,000.
-        seed: The seed of the choice.
-
+    fraction (None: a fifth, from 5 to 1,000) of all rows is trained on.
     >>> train, held = split_rows(torch.arange(40).reshape(20, 2), None, 0)
     >>> len(train), len(held)
     (15, 5)
@@ -161,41 +147,36 @@ def split_rows(x: X, fraction: float | None, seed: int) -> tuple[Tensor, Tensor]
     order = np.random.default_rng(seed).permutation(count)
     heavy = sizes[order] > max(1, most * len(group))
     order = np.concatenate([order[~heavy], order[heavy]])
-    held = np.isin(group, order[:number])
-    return torch.from_numpy(np.flatnonzero(~held)), torch.from_numpy(np.flatnonzero(held))
+    new = np.isin(group, order[:number])
+    return torch.from_numpy(np.flatnonzero(~new)), torch.from_numpy(np.flatnonzero(new))
 
 
 def _training_rows(split: HeldOut, trained: Inputs, seed: int) -> X | None:
     r"""Rows of what a student was trained on; None where they were fresh at every step."""
-    if isinstance(trained, Dataset):
-        return _some(trained, seed)
-    if split.kind != MIXED:
+    if split.kind != MIXED and not isinstance(trained, Dataset):
         return None
     while isinstance(trained, Seek):
         trained = trained.source
     if isinstance(trained, Dataset):
-        return _some(trained, seed)
+        return _sample_rows(trained, seed)
     assert isinstance(trained, Mix)
-    return _with_sources(trained, [_repeating(each) for each in trained.sources])(MEASURED).x
+    return _with_sources(trained, [_repeating(part) for part in trained.sources])(MEASURED).x
 
 
 def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
-    r"""Inputs that the student has not seen, and how many others were left out for that.
-
-    It was trained on `trained`, which is `split.training` or a pool drawn from it.
-    """
+    r"""Inputs that the student has not seen, and how many others were left out for that."""
     if split.reason:
         raise NoNewInputs(split.reason)
     source = split.training if split.source is None else split.source
     while isinstance(source, Seek):  # it would choose the inputs that the student is worst at
         source = source.source
-    drawn = _some(source, seed) if isinstance(source, Dataset) else source(MEASURED).x
+    drawn = _sample_rows(source, seed) if isinstance(source, Dataset) else source(MEASURED).x
     seen = _all_keys([*_data_sets(trained), *_data_sets(split.training)])
     keys = _keys(drawn)
     new = ~np.isin(keys, seen)
-    if not isinstance(trained, Dataset) and not isinstance(source, Dataset):
-        new &= ~_repeated(source, keys, seen)
     if not isinstance(source, Dataset):
+        if not isinstance(trained, Dataset):
+            new &= ~_repeated(source, keys, seen)
         first = np.unique(keys, return_index=True)[1]
         new &= np.isin(np.arange(len(keys)), first)  # each row counts once
     if not new.any():
@@ -207,29 +188,28 @@ def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
 def _repeated(source: Inputs, keys: np.ndarray, seen: np.ndarray) -> np.ndarray:
     r"""Which inputs a source has given twice, where nobody knows what it gave in training.
 
-    A source that picks from a table of a hundred thousand rows or fewer gives more than one in a
-    hundred of a thousand rows again in the next thousand. It is refused: its rows were seen.
+    One of a table of up to 100,000 rows gives more than 1% of 1,000 rows again in the next 1,000.
     """
-    if any(isinstance(each, Loader) for each in _inside(source)):
+    if any(isinstance(part, Loader) for part in _inside(source)):
         raise NoNewInputs("a loader gives the same rows again in every pass")
-    held = _all_keys(_data_sets(source))
-    again = np.isin(keys, _keys(source(MEASURED).x)) & ~np.isin(keys, held) & ~np.isin(keys, seen)
-    if again.mean() > 0.01:
+    known = np.concatenate([_all_keys(_data_sets(source)), seen])
+    repeated = np.isin(keys, _keys(source(MEASURED).x)) & ~np.isin(keys, known)
+    if repeated.mean() > 0.01:
         raise NoNewInputs("the source of inputs repeats itself, so that its rows were seen")
-    return again
+    return repeated
 
 
 def _inside(source: Inputs) -> list[Inputs]:
     r"""A source and all that it draws from."""
     inner = source.sources if isinstance(source, Nested) else []
-    return [source, *(each for one in inner for each in _inside(one))]
+    return [source, *(part for child in inner for part in _inside(child))]
 
 
 def _data_sets(source: Inputs) -> list[Dataset]:
-    return [each for each in _inside(source) if isinstance(each, Dataset)]
+    return [part for part in _inside(source) if isinstance(part, Dataset)]
 
 
-def _some(source: Dataset, seed: int) -> X:
+def _sample_rows(source: Dataset, seed: int) -> X:
     r"""At most `MEASURED` rows of a data set, without those of weight zero."""
     index = torch.arange(len(source), device=source.device)
     if source.weight is not None and bool((source.weight > 0).any()):
@@ -241,21 +221,18 @@ def _some(source: Dataset, seed: int) -> X:
 
 
 def _all_keys(sources: list[Dataset]) -> np.ndarray:
-    keys = [_keys(each.x) for each in {id(each): each for each in sources}.values()]
+    keys = [_keys(data.x) for data in {id(data): data for data in sources}.values()]
     return np.concatenate(keys) if keys else np.empty(0, np.int64)
 
 
 def _keys(x: X) -> np.ndarray:
-    r"""A number for each row, the same for rows that are equal as numbers.
-
-    Its order decides which rows are held out, so that it must not change from run to run.
-    """
+    r"""A number for each row, the same for rows that are equal as numbers, in every run."""
     parts = [x] if isinstance(x, Tensor) else [x[name] for name in sorted(x)]
     size = max(1, 2**24 // max(1, sum(8 * part[0].numel() for part in parts)))  # 16 MiB at once
     keys: list[bytes] = []
     for start in range(0, rows(x), size):
-        some = np.concatenate([_as_bytes(part[start : start + size]) for part in parts], 1)
-        keys += [blake2b(row, digest_size=8).digest() for row in some]
+        block = np.concatenate([_as_bytes(part[start : start + size]) for part in parts], 1)
+        keys += [blake2b(row, digest_size=8).digest() for row in block]
     return np.frombuffer(b"".join(keys), np.int64)
 
 
@@ -325,9 +302,8 @@ class NewInputs:
     def record(self) -> dict[str, Any]:
         r"""The same as JSON can hold it; what is not finite is None."""
         record = asdict(self)
-        for each in (record["training"], record["held_out"]):
-            for name, value in (each or {}).items():
-                each[name] = value if math.isfinite(value) else None
+        for values in filter(None, (record["training"], record["held_out"])):
+            values |= {k: None for k, v in values.items() if not math.isfinite(v)}
         return record
 
     @classmethod
@@ -335,17 +311,16 @@ class NewInputs:
         r"""The inverse of `record`; None of results that were saved without it."""
         if record is None:
             return cls()
-        both: list[Any] = [record["training"], record["held_out"]]
-        for place, saved in enumerate(both):
-            if saved is not None:
-                values: Any = {k: math.nan if v is None else v for k, v in saved.items()}
-                both[place] = Divergence(**values)
-        training, held_out = both
-        return cls(record["state"], record["reason"], training, held_out, record["kind"])
+
+        def divergence(values: dict[str, Any] | None) -> Divergence | None:
+            numbers: Any = {k: math.nan if v is None else v for k, v in (values or {}).items()}
+            return Divergence(**numbers) if values is not None else None
+
+        both = divergence(record["training"]), divergence(record["held_out"])
+        return cls(record["state"], record["reason"], *both, record["kind"])
 
 
-Measure = Callable[[X], tuple[Tensor, Tensor]]
-r"""From inputs to divergences (n,), and to the Monte Carlo errors (n,) of the average itself."""
+Measure = Callable[[X], tuple[Tensor, Tensor]]  # divergences (n,), and errors (n,) of the average
 
 
 def check_new_inputs(
@@ -353,18 +328,18 @@ def check_new_inputs(
 ) -> NewInputs:
     r"""Measure a student at new and at training inputs; warn if it is clearly worse at new ones."""
     try:
-        new, known = _new_rows(split, trained, seed)
+        new, dropped = _new_rows(split, trained, seed)
         before = _training_rows(split, trained, seed)
         n = 0 if before is None else rows(before)
         values, noise = measure(new if before is None else join([before, new]))
-    except NoNewInputs as none:
-        return NewInputs(reason=f"unchecked at new inputs: {none}")
+    except NoNewInputs as reason:
+        return NewInputs(reason=f"unchecked at new inputs: {reason}")
     except Exception as error:  # the user's own: a student that was trained must not be lost
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         return NewInputs(reason=f"unchecked at new inputs: they could not be measured ({first})")
-    if known:
-        left = f"{known:,} more were left out, as rows that repeat or were trained on"
-        note = f"{left}; {note}" if note else left
+    if dropped:
+        repeats = f"{dropped:,} more were left out, as rows that repeat or were trained on"
+        note = f"{repeats}; {note}" if note else repeats
     return judge(values[:n], values[n:], noise.mean().item(), split.kind, seed, note)
 
 
@@ -377,13 +352,8 @@ def judge(
     spread between sets of inputs); by more than another run of the same chain would move the
     average itself; and by more than chance makes of one set of inputs that is divided at random.
 
-    Arguments:
-        training: Divergences at training inputs; empty where these were fresh at every step.
-        new: Divergences at new inputs.
-        noise: The divergence of the average over draws from what it estimates.
-        kind: What the new inputs are.
-        seed: The seed of the permutation test.
-        note: A further remark.
+    `training` is empty where inputs were fresh at every step; `noise` is the divergence of the
+    average over draws from what it estimates.
     """
     state, reason = _verdict(training, new, noise, seed)
     if state == "doubtful":
@@ -399,22 +369,21 @@ def judge(
 
 
 def _verdict(training: Tensor, new: Tensor, noise: float, seed: int) -> tuple[str, str]:
+    r"""The state of `NewInputs`, and the reason."""
     for values, where in ((new, "new"), (training, "training")):
         if bad := int((~values.isfinite()).sum()):
             words = f"the divergence is not finite at {bad:,} of {len(values):,} {where} inputs"
             return "doubtful", words
     if not len(training):
         return "trustworthy", "every step was trained at a fresh draw, as these are"
-    if math.comb(len(training) + len(new), len(new)) < 1 / LEVEL:
-        return "unchecked", f"unchecked at new inputs: {len(new)} are too few to tell"
     one, other = training.mean().item(), new.mean().item()
-    excess = other - one
+    excess, enough = other - one, math.comb(len(training) + len(new), len(new)) >= 1 / LEVEL
     # 1e-4 nats never count: by Pinsker's inequality all probabilities are within 0.7%
-    worse = other > 2 * one and excess > max(noise, 1e-4)
+    worse = enough and other > 2 * one and excess > max(noise, 1e-4)
     if worse and _chance(training, new, excess, seed) <= LEVEL:
         words = "the student is clearly farther from the average at new inputs"
         return "doubtful", f"{words}: KL {other:.2g}, and {one:.2g} where it was trained"
-    if len(new) < MIN_HELD_OUT:
+    if not enough or len(new) < MIN_HELD_OUT:
         return "unchecked", f"unchecked at new inputs: {len(new)} are too few to tell"
     return "trustworthy", "not clearly farther from the average than at training inputs"
 
@@ -425,106 +394,6 @@ def _chance(training: Tensor, new: Tensor, excess: float, seed: int) -> float:
     generator, n, total = np.random.default_rng(seed), len(new), values.sum()
     more = 0
     for _ in range(PERMUTATIONS):
-        own = generator.choice(values, n, replace=False, shuffle=False).sum()
-        more += own / n - (total - own) / (len(values) - n) >= excess
+        part = generator.choice(values, n, replace=False, shuffle=False).sum()
+        more += part / n - (total - part) / (len(values) - n) >= excess
     return (1 + more) / (1 + PERMUTATIONS)
-
-
-def posterior_divergence(
-    predict: PredictFunction, draws: Draws, student: Callable[[X], Any], seed: int
-) -> Measure:
-    r"""KL(average over draws ‖ student), and how far the average is from that of another run.
-
-    The draws are taken in two halves, whose difference gives the error of their average: with d the
-    difference of log probabilities, whose variance is four times that of the average, the
-    divergence of the average from what it estimates is about ⅛ of the mean of d².
-    """
-    classes = predict.classes is not None
-
-    @torch.no_grad()
-    def measure(x: X) -> tuple[Tensor, Tensor]:
-        generator = torch.Generator().manual_seed(seed)
-        outcomes = 1 if classes else OUTCOMES
-        # at most 5 · 10⁷ predictions of single draws, fewer of slow ones, and 256 MiB of draws
-        work = 5 * 10**7 // (rows(x) * outcomes * (1 if predict.mapped else 20))
-        most = max(2, min(work, 2**28 // bytes_of(1, draws.structure, draws.dtype)))
-        halves = _halves(draws, most, generator)
-        count = sum(half.count for half in halves)
-        each = count * predict.numbers * halves[0].flat.element_size() * outcomes
-        size = 250 if classes else max(1, min(250, AT_ONCE // each))  # rows at once
-        values, noises = [], []
-        for start in range(0, rows(x), size):
-            some = part_of(x, start, size)
-            compare = _compare_classes if classes else _compare_densities
-            kl, noise = compare(predict, halves, student(some), some, generator)
-            values.append(kl.double())
-            noises.append(noise.double())
-        return torch.cat(values), torch.cat(noises)
-
-    return measure
-
-
-def _halves(draws: Draws, most: int, generator: torch.Generator) -> list[Draws]:
-    r"""The draws as two halves, by chain or by time; or a single one as it is."""
-    if draws.count > most:
-        draws = Draws.one_chain(draws.take(strata(draws.count, most, generator)))
-    return [draws] if draws.count < 2 else [*draws.split()]
-
-
-def _compare_classes(
-    predict: PredictFunction, halves: list[Draws], f: Distribution, x: X, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    logs = [Average(predict, half)(x).double() for half in halves]
-    t = _together(logs, halves)
-    apart = torch.where(t == -torch.inf, 0.0, (logs[0] - logs[-1]).square())
-    apart = apart.nan_to_num(posinf=0.0)  # a class of one half alone: no estimate
-    return _class_terms(t, class_logs(f).double()).sum(-1), (t.exp() * apart).sum(-1) / 8
-
-
-def _compare_densities(
-    predict: PredictFunction, halves: list[Draws], f: Distribution, x: X, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    means = [average(predict.stacked(half.structure.unflatten(half.flat), x)) for half in halves]
-    some = OUTCOMES // len(halves)
-    y = torch.cat([mean.sample((some,), generator) for mean in means])
-    logs = [mean.log_prob(y).double() for mean in means]
-    t = _together(logs, halves)
-    kl = _kl_terms(t, f.log_prob(y).double())
-    apart = (logs[0] - logs[-1]).square() / 8
-    return _row_means(kl), _row_means(apart)
-
-
-def _together(logs: list[Tensor], halves: list[Draws]) -> Tensor:
-    count = sum(half.count for half in halves)
-    shares = [log + math.log(half.count / count) for log, half in zip(logs, halves, strict=True)]
-    return torch.stack(shares).logsumexp(0)
-
-
-@torch.no_grad()
-def divergence(
-    t: Distribution, f: Distribution, classes: bool, generator: torch.Generator
-) -> Tensor:
-    r"""KL(t ‖ f) at each input, (n,); of densities an estimate."""
-    if classes:
-        of_t, of_f = class_logs(t).double(), class_logs(f).double()
-        return _class_terms(of_t, of_f).sum(-1)
-    y = t.sample((OUTCOMES,), generator)
-    return _row_means(_kl_terms(t.log_prob(y).double(), f.log_prob(y).double()))
-
-
-def _class_terms(t: Tensor, f: Tensor) -> Tensor:
-    return torch.where(t == -torch.inf, 0.0, t.exp() * (t - f))  # a class that cannot be
-
-
-def _kl_terms(t: Tensor, f: Tensor) -> Tensor:
-    r"""f/t − 1 − log(f/t) at outcomes of t: the mean is KL(t ‖ f), and no term is below zero.
-
-    The mean of log(t/f) is the same, with so much more noise that no largest value can be told.
-    """
-    ratio = f - t
-    return ratio.expm1() - ratio
-
-
-def _row_means(values: Tensor) -> Tensor:
-    r"""(outcomes, n, ...) to (n,)."""
-    return values.flatten(2).mean((0, 2)) if values.ndim > 2 else values.mean(0)

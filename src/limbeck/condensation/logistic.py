@@ -17,16 +17,7 @@ from torch.special import log_ndtr
 from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError
 
-__all__ = [
-    "METHODS",
-    "Gaussian",
-    "ep_logistic",
-    "finite",
-    "log_moments",
-    "mackay_mean",
-    "predict",
-    "sigmoid_mean",
-]
+__all__ = ["Gaussian", "ep_logistic", "log_moments", "mackay_mean", "predict", "sigmoid_mean"]
 
 METHODS = ("quadrature", "mackay")
 NARROW = 2.0  # the variance up to which Gauss–Hermite quadrature is the better of two rules
@@ -83,12 +74,10 @@ def mackay_mean(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def sigmoid_mean(mean: Tensor, variance: Tensor, nodes: int = 32) -> Tensor:
-    r"""The mean of σ(a) under N(m, v), (n,), by quadrature.
+    r"""The mean of σ(a) under N(m, v), (n,), which is P(a > l) of a logistic variable l.
 
-    It is the probability that a exceeds a logistic variable l. The narrower of the two is summed
-    over and the other one is integrated exactly: for narrow Gaussians Gauss–Hermite quadrature
-    of σ(a), for wide ones, to which σ is a step between two nodes, the trapezoidal rule (with
-    four times as many nodes) of the density of l times P(a > l).
+    The narrower of the two is summed over, the other integrated: Gauss–Hermite quadrature of σ(a),
+    or the trapezoidal rule, with four times as many nodes, of the density of l times P(a > l).
     """
 
     def narrow(m: Tensor, v: Tensor) -> Tensor:
@@ -105,9 +94,8 @@ def sigmoid_mean(mean: Tensor, variance: Tensor, nodes: int = 32) -> Tensor:
 def log_moments(mean: Tensor, variance: Tensor, nodes: int = 32) -> tuple[Tensor, Tensor, Tensor]:
     r"""log Z, Z the mean of σ(a) under N(m, v); its slope in m; and minus its curvature: (n,) each.
 
-    They have small relative errors in the tails too: where Z is tiny, σ(a) = eᵃσ(−a) gives
-    log Z(m, v) = m + v/2 + log Z(−m − v, v), which is not. The mean of the Gaussian tilted by σ(a)
-    is m + v·slope, its variance v − v²·(minus the curvature).
+    Where Z is tiny, σ(a) = eᵃσ(−a) gives log Z(m, v) = m + v/2 + log Z(−m − v, v), which is not.
+    The Gaussian tilted by σ(a) has the mean m + v·slope and the variance v − v²·bend.
     """
 
     def narrow(m: Tensor, v: Tensor) -> Tensor:
@@ -149,7 +137,7 @@ def finite(argument: str, value: object) -> Tensor:
     return x
 
 
-Rule = Callable[[Tensor, Tensor], Tensor]
+Rule = Callable[[Tensor, Tensor], Tensor]  # of means and variances (n,)
 
 
 def _by_width(narrow: Rule, wide: Rule, mean: Tensor, variance: Tensor) -> Tensor:
@@ -163,7 +151,7 @@ def _by_width(narrow: Rule, wide: Rule, mean: Tensor, variance: Tensor) -> Tenso
 
 
 def _nodes(rule: Callable[[int], tuple[Any, Any]], nodes: int, like: Tensor) -> list[Tensor]:
-    return [torch.as_tensor(each).to(like) for each in rule(nodes)]
+    return [torch.as_tensor(array).to(like) for array in rule(nodes)]
 
 
 @cache
@@ -258,7 +246,13 @@ def ep_logistic(
     iterations = whole_number("iterations", iterations, "a whole number from 1", least=1)
     tolerance = number("tolerance", tolerance, "a number above zero", lambda t: t > 0)
     damping = number("damping", damping, "a number above 0 and up to 1", lambda d: 0 < d <= 1)
-    x, sign = _data(X, y)
+    x, labels = finite("X", X), finite("y", y)
+    if x.dim() != 2 or x.numel() == 0:
+        raise ArgumentError("X", f"shape {tuple(x.shape)}", "inputs (n, dim), one or more")
+    if labels.shape != x.shape[:1] or not ((labels == 0) | (labels == 1)).all():
+        received = f"shape {tuple(labels.shape)} with values such as {labels.unique()[:3].tolist()}"
+        raise ArgumentError("y", received, f"labels 0 or 1 of shape ({len(x)},)")
+    sign = 2 * labels - 1
     mean, covariance = _prior(prior_mean, prior_covariance, x.shape[1])
     precision = torch.cholesky_inverse(torch.linalg.cholesky(covariance))
     tilted = _mackay if moments == "mackay" else log_moments
@@ -275,7 +269,9 @@ def ep_logistic(
             nu=torch.lerp(sites.nu, (sign * slope + bend * m) / rest, damping),
         )
         before, now = now, sites.marginals()
-        last, change = change, _change(*before, *now) / damping
+        moved = torch.maximum((now[0] - before[0]).abs(), (now[1].sqrt() - before[1].sqrt()).abs())
+        step = float((moved / before[1].sqrt().clamp_min(1e-300)).max())  # standard deviations
+        last, change = change, step / damping
         damping *= 0.8 if change > last else 1  # where rounds begin to diverge
     if change > tolerance:
         warnings.warn(
@@ -290,30 +286,23 @@ def ep_logistic(
 
 def _cavities(sites: Sites, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     r"""Means and variances (n,) of each a without its own site, from those with it."""
-    left = 1 - sites.tau * v  # above zero, since all τ are not below it
-    return (m - v * sites.nu) / left, v / left
+    factor = 1 - sites.tau * v  # above zero, since all τ are not below it
+    return (m - v * sites.nu) / factor, v / factor
 
 
 def _log_evidence(sites: Sites, prior_mean: Tensor, m: Tensor, v: Tensor, log_z: Tensor) -> float:
     r"""The integral of the prior times all sites, each scaled to the integral log_z of its tilted.
 
-    A Gaussian's log normaliser is Φ = ½ log |S| + ½ mᵀS⁻¹m. A site's scale is log_z and Φ of its
-    cavity less that of its marginal, written so that a variance of zero is no harm.
+    With Φ = ½ log |S| + ½ mᵀS⁻¹m, a site's scale is log_z + Φ(cavity) − Φ(marginal), written so
+    that a variance of zero is no harm.
     """
     (precision, shift), x, tau, nu = sites
-    left = 1 - tau * v
-    scales = log_z - left.log() / 2 + (tau * m.square() - 2 * m * nu + v * nu.square()) / left / 2
+    factor, squares = 1 - tau * v, tau * m.square() - 2 * m * nu + v * nu.square()
+    scales = log_z - factor.log() / 2 + squares / factor / 2
     mean, covariance = sites.posterior()
     volume = torch.linalg.slogdet(precision @ covariance).logabsdet
-    squares = mean @ (shift + x.T @ nu) - prior_mean @ shift
-    return float(scales.sum() + (volume + squares) / 2)
-
-
-def _change(m: Tensor, v: Tensor, new_m: Tensor, new_v: Tensor) -> float:
-    r"""How far means and standard deviations (n,) went, in standard deviations."""
-    scale = v.sqrt()
-    moved = torch.maximum((new_m - m).abs(), (new_v.sqrt() - scale).abs())
-    return float((moved / scale.clamp_min(1e-300)).max())
+    shifts = mean @ (shift + x.T @ nu) - prior_mean @ shift
+    return float(scales.sum() + (volume + shifts) / 2)
 
 
 def _mackay(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -322,16 +311,6 @@ def _mackay(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     z = kappa * m
     miss = (-z).sigmoid()
     return F.logsigmoid(z), kappa * miss, kappa.square() * z.sigmoid() * miss
-
-
-def _data(X: object, y: object) -> tuple[Tensor, Tensor]:
-    x, labels = finite("X", X), finite("y", y)
-    if x.dim() != 2 or x.numel() == 0:
-        raise ArgumentError("X", f"shape {tuple(x.shape)}", "inputs (n, dim), one or more")
-    if labels.shape != x.shape[:1] or not ((labels == 0) | (labels == 1)).all():
-        received = f"shape {tuple(labels.shape)} with values such as {labels.unique()[:3].tolist()}"
-        raise ArgumentError("y", received, f"labels 0 or 1 of shape ({len(x)},)")
-    return x, 2 * labels - 1
 
 
 def _prior(mean: object, covariance: object, dim: int) -> tuple[Tensor, Tensor]:
@@ -343,7 +322,6 @@ def _prior(mean: object, covariance: object, dim: int) -> tuple[Tensor, Tensor]:
     expected = f"a symmetric, positive definite ({dim}, {dim}), or a number above zero"
     if s.shape != (dim, dim):
         raise ArgumentError("prior_covariance", f"shape {tuple(s.shape)}", expected)
-    symmetric = torch.allclose(s, s.T, rtol=1e-8, atol=0)
-    if not symmetric or torch.linalg.cholesky_ex(s).info:
+    if not torch.allclose(s, s.T, rtol=1e-8, atol=0) or torch.linalg.cholesky_ex(s).info:
         raise ArgumentError("prior_covariance", "a matrix that is not", expected)
     return m, s

@@ -2,7 +2,7 @@ r"""Ready-made functions of one draw and all inputs: regressions, and a Bayesian
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,14 +26,12 @@ __all__ = [
     "linear",
     "logistic",
     "mlp",
-    "model_spec",
-    "named_model",
     "poisson",
     "probit",
     "softmax",
 ]
 
-FAMILIES: dict[str, Callable[[Tensor, Any], Any]] = {
+FAMILIES: dict[str, Callable[[Tensor, Any], Any]] = {  # of z, and the scale of y
     "linear": lambda z, scale: _normal(z, scale),
     "logistic": lambda z, scale: Bernoulli(logits=z),
     "probit": lambda z, scale: Bernoulli(logits=log_ndtr(z) - log_ndtr(-z)),
@@ -76,40 +74,36 @@ class Regression:
             weights, bias, scale = self._cut(draw, x.shape[1])
         else:
             weights, bias, scale = self._named(draw)
-        wanted = (x.shape[1],) if self.family != "softmax" else (x.shape[1], *weights.shape[1:])
-        if tuple(weights.shape) != wanted or (self.family == "softmax" and weights.ndim != 2):
+        shape, ndim = ("(D, classes)", 2) if self.family == "softmax" else ("(D,)", 1)
+        if weights.ndim != ndim or len(weights) != x.shape[1]:
             received = f"weights of shape {tuple(weights.shape)} for inputs of {x.shape[1]} numbers"
-            shape = "(D, classes)" if self.family == "softmax" else "(D,)"
             raise ArgumentError("posterior", received, f"weights {shape}, for {self.family}")
         return FAMILIES[self.family](x @ weights + bias, scale)
 
     def _named(self, draw: dict[str, Tensor]) -> tuple[Tensor, Any, Any]:
-        named = [self.weights] if self.family != "linear" else [self.weights, self.scale]
-        _check_names([name for name in named if isinstance(name, str)], draw)
-        scale: Any = self.scale
-        if isinstance(scale, str):
-            scale = draw.get(scale)
-        return draw[self.weights], draw.get(self.bias, 0.0), scale
+        scale = self.scale if isinstance(self.scale, str) else None
+        _check_names(draw, self.weights, scale if self.family == "linear" else None)
+        value = self.scale if scale is None else draw.get(scale)
+        return draw[self.weights], draw.get(self.bias, 0.0), value
 
     def _cut(self, draw: Tensor, size: int) -> tuple[Tensor, Any, Any]:
         r"""The parts of a vector, by their number."""
         columns = 1 if self.family != "softmax" else self.classes
         if columns is None:
-            raise ArgumentError(
-                "classes", None, "the number of classes, for draws that are vectors"
-            )
+            expected = "the number of classes, for draws that are vectors"
+            raise ArgumentError("classes", None, expected)
         scaled = int(self.family == "linear" and isinstance(self.scale, str))
-        left = draw.shape[0] - size * columns - scaled
-        if left not in (0, columns):
-            received = f"draws of {draw.shape[0]} numbers"
-            counts = f"{size * columns + scaled} or {size * columns + scaled + columns}"
-            raise ArgumentError("posterior", received, f"{counts}, for inputs of {size} numbers")
-        weights, bias, scale = draw.split([size * columns, left, scaled])
+        least = size * columns + scaled
+        biases = len(draw) - least
+        if biases not in (0, columns):
+            expected = f"{least} or {least + columns}, for inputs of {size} numbers"
+            raise ArgumentError("posterior", f"draws of {len(draw)} numbers", expected)
+        weights, bias, scale = draw.split([size * columns, biases, scaled])
         if columns > 1:
             weights = weights.reshape(size, columns)
-        else:
-            bias = bias[0] if left else bias
-        return weights, bias if left else 0.0, scale[0] if scaled else self.scale
+        elif biases:
+            bias = bias[0]
+        return weights, bias if biases else 0.0, scale[0] if scaled else self.scale
 
 
 def _normal(z: Tensor, scale: Any) -> Normal:
@@ -162,9 +156,6 @@ class MLPRegression:
         scale: For real numbers, the deviation of y, or the name of its variable in a dict; in a
             vector it comes last.
 
-    Attributes:
-        structure: Names and shapes of the weights.
-
     >>> mlp(2, 3, 1).structure.dim
     13
     """
@@ -187,7 +178,7 @@ class MLPRegression:
             scale = draw[-1] if named else scale
             weights: Any = self.structure.unflatten(draw[: self.structure.dim])
         else:
-            _check_names([*self.structure.names, *([scale] if named else [])], draw)
+            _check_names(draw, *self.structure.names, scale if named else None)
             scale = draw[scale] if named else scale
             weights = {name: draw[name] for name in self.structure.names}
         z = functional_call(self._net, weights, (x,))
@@ -196,9 +187,9 @@ class MLPRegression:
         return Bernoulli(logits=z[:, 0]) if z.shape[1] == 1 else Categorical(logits=z)
 
 
-def _check_names(wanted: Iterable[str], draw: Mapping[str, Tensor]) -> None:
-    for name in wanted:
-        if name not in draw:
+def _check_names(draw: Mapping[str, Tensor], *names: str | None) -> None:
+    for name in names:
+        if name is not None and name not in draw:
             received = f"no variable {name!r} among {', '.join(map(repr, draw))}"
             raise ArgumentError("posterior", received, f"draws that have {name!r}")
 
@@ -249,5 +240,5 @@ def named_model(spec: dict[str, Any] | None) -> Callable[..., Distribution] | No
     if name not in SETTINGS:
         raise ArgumentError.unknown("model", name, (*SETTINGS, "mlp"))
     factories = (linear, logistic, poisson, probit, softmax)
-    made: Callable[..., Distribution] = {f.__name__: f for f in factories}[name](**options)
-    return made
+    model: Regression = {f.__name__: f for f in factories}[name](**options)
+    return model

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,21 +20,7 @@ from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson, log_
 from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError
 
-__all__ = [
-    "ClassLogs",
-    "Head",
-    "Means",
-    "Pair",
-    "PairDensity",
-    "PredictFunction",
-    "class_logs",
-    "first",
-    "mean_logs",
-    "paired",
-    "stack",
-    "unpaired",
-    "unused_variables",
-]
+__all__ = ["ClassLogs", "Head", "Means", "Pair", "PairDensity", "PredictFunction"]
 
 
 class WatchedDict(dict[str, Any]):
@@ -89,24 +74,10 @@ def unused_variables(
 
 
 class PredictFunction:
-    r"""A function of one draw and all inputs, over many draws at once.
+    r"""A function of one draw and all inputs, or of a draw alone, over many draws at once.
 
     A function of torch is mapped by `torch.vmap`, and can be differentiated. Any other, such as one
     of NumPy, is called draw by draw with arrays or tensors, and cannot.
-
-    Arguments:
-        function: The user's function of (draw, x), or of a draw alone.
-        draws: A few draws (m, ...), in the posterior's structure.
-        x: A few inputs; None where the function is of a draw alone.
-        argument: The name of the function in errors. Default: "predict".
-
-    Attributes:
-        mapped: Whether `torch.vmap` maps it.
-        reason: Why not.
-        example: What it gave for the first draw.
-        classes: The number of classes, of a function that gives Bernoulli or Categorical ones.
-        numbers: About how many numbers are in memory at once for each draw and input.
-        unused: The names of variables that it does not read.
     """
 
     def __init__(
@@ -115,7 +86,8 @@ class PredictFunction:
         if not callable(function):
             raise ArgumentError(argument, f"a {type(function).__name__}", "a function of a draw")
         self.function, self.argument = function, argument
-        self.reason, self.arrays, self._known = "", False, False
+        self.reason = ""  # why `torch.vmap` cannot map it
+        self.arrays = self._known = False
         self._like, count = leaves(draws)[0], NumberCounter()
         with torch.no_grad():
             try:
@@ -123,18 +95,21 @@ class PredictFunction:
             except ArgumentError:
                 raise
             except Exception as error:  # the user's own, or what torch cannot map
-                self._refuse_randomness(error)
+                if "randomness" in str(error):
+                    received = "a function that draws random numbers"
+                    expected = "one that gives the distribution, and does not draw from it"
+                    raise ArgumentError(argument, received, expected) from error
                 self.reason = _describe_error(error)
                 self._choose_arrays(draws, x, error)
-            self.mapped = not self.reason
-            self._known = self.mapped
+            self.mapped = self._known = not self.reason
+            n = None if x is None else rows(x)
             with count:
                 example = self._raw(first(draws), x)
-            self.example = self._checked(example, x)
-            self.unused = unused_variables(self.function, *self._given(first(draws), x))
-            for draw in range(1, rows(draws)):
-                self._checked(self._raw(first(part_of(draws, draw, 1)), x), x)
-            self.numbers = max(1, count.numbers // (1 if x is None else rows(x)))
+            self.example = check(example, n, argument, self._like)
+            self.unused = unused_variables(self.function, *self._arguments(first(draws), x))
+            for draw in _single_draws(draws)[1:]:
+                check(self._raw(draw, x), n, argument, self._like)
+            self.numbers = max(1, count.numbers // (n or 1))  # in memory for each draw and input
             self.classes = None if x is None else _class_count(self.example, argument)
             if x is not None:
                 self._refuse_mixing(draws, x)
@@ -162,8 +137,7 @@ class PredictFunction:
         r"""What each of S draws says of all inputs: parameters (S, n, ...)."""
         if self.mapped:
             return self._stacked(draws, x)
-        count = rows(draws)
-        return stack([self._one(first(part_of(draws, s, 1)), x) for s in range(count)])
+        return stack([self._one(draw, x) for draw in _single_draws(draws)])
 
     def paired(self, draws: X, x: X | None = None) -> Any:
         r"""What each of n draws says of its own input: parameters (n, ...)."""
@@ -171,8 +145,8 @@ class PredictFunction:
             return self.stacked(draws)
         if self.mapped:
             return torch.vmap(self._pair)(draws, x)
-        pairs = ((part_of(draws, i, 1), part_of(x, i, 1)) for i in range(rows(x)))
-        return stack([mapped(self._one(first(draw), one), _row) for draw, one in pairs])
+        pairs = ((draw, part_of(x, i, 1)) for i, draw in enumerate(_single_draws(draws)))
+        return stack([mapped(self._one(*pair), _row) for pair in pairs])
 
     def _stacked(self, draws: X, x: X | None) -> Any:
         return torch.vmap(lambda draw: self._one(draw, x))(draws)
@@ -187,25 +161,25 @@ class PredictFunction:
         return broadcast(prediction)
 
     def _raw(self, draw: X, x: X | None) -> Any:
-        return self.function(*self._given(draw, x))
+        return self.function(*self._arguments(draw, x))
 
-    def _given(self, draw: X, x: X | None) -> list[Any]:
+    def _arguments(self, draw: X, x: X | None) -> list[Any]:
         r"""What the function is called with."""
-        given = [draw] if x is None else [draw, x]
-        return [_as_arrays(each) for each in given] if self.arrays else given
-
-    def _checked(self, prediction: object, x: X | None) -> Any:
-        return check(prediction, None if x is None else rows(x), self.argument, self._like)
+        arguments = [draw] if x is None else [draw, x]
+        if not self.arrays:
+            return arguments
+        to_array: Any = lambda tensor: tensor.detach().cpu().numpy()  # noqa: E731
+        return [map_tensors(to_array, argument) for argument in arguments]
 
     def _choose_arrays(self, draws: X, x: X | None, error: Exception) -> None:
         r"""Find out what a function takes that torch cannot map: arrays, or else tensors."""
-        few = [first(part_of(draws, draw, 1)) for draw in range(rows(draws))]
+        singles = _single_draws(draws)
         for self.arrays in (True, False):
             try:
-                for draw in few:
+                for draw in singles:
                     self._raw(draw, x)
-            except Exception as failed:  # the user's own
-                error = error if self.arrays else failed
+            except Exception as failure:  # the user's own
+                error = error if self.arrays else failure
                 continue
             if self.arrays:
                 self.reason = "it is a function of NumPy arrays"
@@ -216,27 +190,19 @@ class PredictFunction:
                     stacklevel=5,
                 )
             return
-        shapes = f"a draw {_describe_shapes(few[0])}"
+        shapes = f"a draw {_describe_shapes(singles[0])}"
         shapes += "" if x is None else f" and inputs {_describe_shapes(x)}"
         received = f"a function that fails ({_describe_error(error)})"
         raise ArgumentError(self.argument, received, f"a function of {shapes}") from error
 
-    def _refuse_randomness(self, error: Exception) -> None:
-        if "randomness" in str(error):
-            received = "a function that draws random numbers"
-            expected = "one that gives the distribution, and does not draw from it"
-            raise ArgumentError(self.argument, received, expected) from error
-
     def _refuse_mixing(self, draws: X, x: X) -> None:
         r"""Refuse functions whose prediction at an input depends on the other inputs."""
         n = min(rows(draws), rows(x), 4)
-        some, their = part_of(draws, 0, n), part_of(x, 0, n)
-        together = mapped(
-            self.stacked(some, their), lambda value, dims: value.diagonal(0, 0, 1).movedim(-1, 0)
-        )
-        for a, b in zip(tensors(together), tensors(self.paired(some, their)), strict=True):
-            apart = (a - b).abs() > 1e-3 * (1 + a.abs())
-            if bool(apart.any()):
+        draws, x = part_of(draws, 0, n), part_of(x, 0, n)
+        stacked = tensors(self.stacked(draws, x))
+        for together, alone in zip(stacked, tensors(self.paired(draws, x)), strict=True):
+            pairs = together.diagonal(0, 0, 1).movedim(-1, 0)  # each draw at its own input
+            if bool(((pairs - alone).abs() > 1e-3 * (1 + pairs.abs())).any()):
                 received = "predictions that change with the inputs beside, or from call to call"
                 expected = "a function of a draw and of each input by itself"
                 raise ArgumentError(self.argument, received, expected)
@@ -287,7 +253,7 @@ def class_logs(distribution: Any) -> Tensor:
 def mean_logs(stacked: Any) -> Tensor:
     r"""The logarithm (n, K) of the mean over draws of class probabilities with parameters (S, n).
 
-    It never leaves the log domain, where neither a class nor its derivatives can underflow.
+    In the log domain neither a class nor its derivatives can underflow.
     """
     if isinstance(stacked, Bernoulli) and given(stacked.logits):
         one, zero = log_means(stacked.logits, dim=0)
@@ -300,6 +266,10 @@ def first(tree: X) -> Any:
     return map_tensors(lambda tensor: tensor[0], tree)
 
 
+def _single_draws(draws: X) -> list[Any]:
+    return [first(part_of(draws, i, 1)) for i in range(rows(draws))]
+
+
 def stack(distributions: Sequence[Any]) -> Any:
     r"""Distributions of the same kind with one more dimension in front."""
     columns = zip(*(tensors(each) for each in distributions), strict=True)
@@ -310,30 +280,18 @@ def _row(value: Tensor, dims: int) -> Tensor:
     return value[0]
 
 
-def _as_arrays(tree: X) -> Any:
-    if isinstance(tree, Tensor):
-        return tree.detach().cpu().numpy()
-    return {name: part.detach().cpu().numpy() for name, part in tree.items()}
-
-
 def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).strip() or 'no reason given').splitlines()[0]}"
 
 
 def _describe_shapes(tree: X) -> str:
-    if isinstance(tree, Tensor | np.ndarray):
+    if isinstance(tree, Tensor):
         return str(tuple(tree.shape))
     return "{" + ", ".join(f"{name}: {tuple(part.shape)}" for name, part in tree.items()) + "}"
 
 
 class Pair(NamedTuple):
-    r"""An input, an outcome drawn there, and the posterior draw it came from, if that is kept.
-
-    Attributes:
-        x: Inputs.
-        y: Outcomes (n, ...).
-        draw: Draws as rows of numbers (n, dim).
-    """
+    r"""An input, an outcome drawn there, and the posterior draw it came from, if that is kept."""
 
     x: X
     y: Tensor
@@ -352,11 +310,8 @@ def paired(pair: Pair) -> dict[str, Tensor]:
 
 def unpaired(x: Any) -> Pair:
     r"""The inverse of `paired`."""
-    beside = {name: x[name] for name in ("y", "draw") if name in x}
-    if "x" in x:
-        return Pair(x["x"], **beside)
-    named = {k.removeprefix("x."): v for k, v in x.items() if k.startswith("x.")}
-    return Pair(named, **beside)
+    inputs = {k.removeprefix("x."): v for k, v in x.items() if k.startswith("x.")}
+    return Pair(x.get("x", inputs), x["y"], x.get("draw"))
 
 
 OUTPUTS = {
@@ -367,23 +322,16 @@ OUTPUTS = {
 
 @dataclass(frozen=True)
 class Head:
-    r"""How a module's outputs are to be read: by the kind of what the teacher predicts.
+    r"""How a module's outputs are to be read: by the kind of what the teacher predicts."""
 
-    Attributes:
-        kind: "Bernoulli", "Categorical", "Normal", "Poisson", or the name of another distribution,
-            which only a student that gives distributions itself can have.
-        form: The form of a classifier's outputs, one of `forms.FORMS`.
-    """
-
-    kind: str
-    form: str = "auto"
+    kind: str  # the class of a distribution, as "Bernoulli"
+    form: str = "auto"  # of a classifier's outputs, one of `outputs.FORMS`
 
     @classmethod
     def of(cls, distribution: Any) -> Head:
         r"""The kind of a distribution, or of its components, of the batch shape (n,)."""
-        return cls(
-            type(_inner(distribution)).__name__ if len(distribution.batch_shape) == 1 else ""
-        )
+        one = len(distribution.batch_shape) == 1
+        return cls(type(_inner(distribution)).__name__ if one else "")
 
     @property
     def classes(self) -> bool:
@@ -399,16 +347,13 @@ class Head:
             if self.kind == "Bernoulli":
                 return Bernoulli(logits=logs[:, 1] - logs[:, 0])
             return Categorical(logits=logs)
-        return self._density(raw)
-
-    def _density(self, raw: Any) -> Any:
-        columns = forms.values(raw) if isinstance(raw, Tensor) and raw.ndim else None
-        size = 0 if columns is None else columns.shape[1]
-        if columns is not None and self.kind == "Poisson" and size == 1:
+        columns = forms.values(raw) if isinstance(raw, Tensor) and raw.ndim else torch.empty(0, 0)
+        size = columns.shape[1]
+        if self.kind == "Poisson" and size == 1:
             return Poisson(log_rate=columns[:, 0])
-        if columns is not None and self.kind == "Normal" and size == 2:
+        if self.kind == "Normal" and size == 2:
             return Normal(columns[:, 0], columns[:, 1].exp())
-        if columns is not None and self.kind == "Normal" and size >= 6 and size % 3 == 0:
+        if self.kind == "Normal" and size >= 6 and size % 3 == 0:
             logits, loc, log_scale = columns.chunk(3, 1)
             return Mixture(components=Normal(loc, log_scale.exp()), logits=logits)
         received = f"outputs of shape {tuple(getattr(raw, 'shape', ()))}"
@@ -428,6 +373,12 @@ class ClassLogs(nn.Module):
 
     def forward(self, x: X) -> Tensor:
         return class_logs(self.student(x))
+
+
+@torch.no_grad()
+def class_student(student: nn.Module, x: X) -> nn.Module:
+    r"""A student as a module of logits or log probabilities of classes."""
+    return ClassLogs(student) if isinstance(student(x), Distribution) else student
 
 
 class Means(nn.Module):

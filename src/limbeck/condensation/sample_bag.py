@@ -3,7 +3,6 @@ r"""A bag of few, trained draws: the form of a Monte Carlo average, at a fractio
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,16 +14,24 @@ from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
 from limbeck.arrays import X, map_tensors, rows
-from limbeck.condensation.teachers import strata, user_stacklevel
+from limbeck.condensation.marginal import WarnOnce, marginal
+from limbeck.condensation.teachers import strata
 from limbeck.distributions import averaged, broadcast
-from limbeck.distributions.base import D, Distribution, Shape, mapped, random
-from limbeck.errors import ArgumentError, PseudoDrawWarning
+from limbeck.distributions.base import D, Distribution, mapped, random
+from limbeck.errors import ArgumentError
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
 from limbeck.posteriors.structure import Structure, as_parts
 
-__all__ = ["Interval", "SampleBag", "Simplex", "Supports", "WarnOnce", "as_support", "marginal"]
+__all__ = ["Interval", "SampleBag", "Simplex", "Supports", "as_support"]
+
+PARAMETERS = (
+    "draws: pseudo-draws are trained to predict well together and are no draws of the posterior. "
+    "Their means, spreads and intervals are not those of the parameters. For these, use the "
+    "posterior's own draws"
+)
+SCALE_DRAWS = 1000  # draws that give the scale of each number, at most
 
 try:
     from torch._C._functorch import (
@@ -42,9 +49,8 @@ else:
 def over_draws(function: Callable[[X], D], draws: X) -> D:
     r"""The distributions that a function gives for each draw: parameters (S, ...).
 
-    The same operations as `torch.vmap` calls, so the same numbers and derivatives. But `vmap` takes
-    ten times as long to inspect arguments and results of unknown kinds as a small bag takes to
-    predict; here both are known.
+    The operations and numbers of `torch.vmap`, which inspects arguments and results of unknown
+    kinds, and takes ten times as long for that as a small bag takes to predict.
     """
     if not BARE or torch.compiler.is_compiling():
         return torch.vmap(function)(draws)
@@ -60,11 +66,8 @@ def over_draws(function: Callable[[X], D], draws: X) -> D:
 
 @cache
 def _load() -> None:
-    r"""Let torch load the rules that it maps some operations by, which its own `vmap` does."""
+    r"""Let torch load the rules that it maps some operations by, as its own `vmap` does."""
     torch.vmap(torch.clone)(torch.zeros(1))
-
-
-SCALE_DRAWS = 1000  # draws that give the scale of each number, at most
 
 
 @dataclass(frozen=True)
@@ -158,9 +161,6 @@ def as_support(value: Any, shape: tuple[int, ...], argument: str) -> Interval | 
 class Supports:
     r"""The supports of all numbers of a draw, and the way between draws and unconstrained numbers.
 
-    Arguments:
-        segments: How many numbers of a row follow each other with which support.
-
     >>> supports = Supports.of({"sigma": "positive"}, Structure(("beta", "sigma"), ((2,), ())))
     >>> supports.constrain(torch.tensor([-1.0, 2.0, 0.0]))
     tensor([-1.,  2.,  1.])
@@ -175,34 +175,24 @@ class Supports:
 
     @classmethod
     def of(cls, support: object, structure: Structure) -> Supports:
-        r"""The supports of some variables by name; all others are real.
-
-        Arguments:
-            support: Supports by name; of a posterior of vectors one support for all numbers, or
-                supports by their places. None is for no bounds.
-            structure: What one draw looks like.
-        """
-        by_name: Any = {} if support is None else support
-        if structure.vector and not isinstance(by_name, Mapping):
-            places = [""] if by_name == "simplex" else range(structure.dim)
-            by_name = dict.fromkeys(places, by_name)
-        if not isinstance(by_name, Mapping):
+        r"""The supports by name, of a vector by place, or one for all; unnamed ones are real."""
+        supports: Any = {} if support is None else support
+        if structure.vector and not isinstance(supports, Mapping):
+            supports = dict.fromkeys(
+                [""] if support == "simplex" else range(structure.dim), support
+            )
+        if not isinstance(supports, Mapping):
             raise ArgumentError("support", repr(support), "a dict of supports by variable")
-        known = ["", *range(structure.dim)] if structure.vector else list(structure.names)
-        for name in by_name:
+        known: list[Any] = ["", *range(structure.dim)] if structure.vector else [*structure.names]
+        for name in supports:
             if name not in known:
                 raise ArgumentError("support", f"a support of {name!r}", f"a dict of {structure}")
-        if structure.vector and "" not in by_name:
-            kinds = (
-                as_support(by_name.get(i, "real"), (), f"support[{i}]")
-                for i in range(structure.dim)
-            )
-            return cls((1, kind) for kind in kinds)
+        variables: Any = zip(structure.names, structure.shapes, structure.sizes, strict=True)
+        if structure.vector and "" not in supports:
+            variables = ((place, (), 1) for place in range(structure.dim))
         return cls(
-            (size, as_support(by_name.get(name, "real"), shape, f"support[{name!r}]"))
-            for name, shape, size in zip(
-                structure.names, structure.shapes, structure.sizes, strict=True
-            )
+            (size, as_support(supports.get(name, "real"), shape, f"support[{name!r}]"))
+            for name, shape, size in variables
         )
 
     def constrain(self, free: Tensor) -> Tensor:
@@ -250,74 +240,6 @@ class Supports:
         )
 
 
-JOINT = (
-    "sample: a condensed posterior draws each input independently. The samples of each single "
-    "input are right; sums, differences, maxima and other joint quantities of several inputs are "
-    "not, since what the inputs share through one posterior draw is lost. For these, predict all "
-    "inputs with each of the posterior's own draws"
-)
-
-PARAMETERS = (
-    "draws: pseudo-draws are trained to predict well together and are no draws of the posterior. "
-    "Their means, spreads and intervals are not those of the parameters. For these, use the "
-    "posterior's own draws"
-)
-
-
-class WarnOnce:
-    r"""A warning that comes at most once for a bag or a result, however often it is used."""
-
-    def __init__(self) -> None:
-        self.messages: set[str] = set()
-
-    def __call__(self, message: str) -> None:
-        if message not in self.messages:
-            self.messages.add(message)
-            hint = "filter lb.PseudoDrawWarning to silence this"
-            warnings.warn(f"{message} ({hint}).", PseudoDrawWarning, stacklevel=user_stacklevel())
-
-
-class _Marginal:
-    r"""Adds a warning of joint samples at several inputs to a distribution."""
-
-    once: WarnOnce | None = None
-
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
-        own: Any = self
-        if self.once is not None and own.batch_shape.numel() > 1:
-            self.once(JOINT)
-        y: Tensor = super().sample(shape, generator)  # type: ignore[misc]
-        return y
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        own: Any = self
-        return type(self).__bases__[1], tuple(own)
-
-
-@cache
-def _with_warning(base: type[Any]) -> type[Any]:
-    r"""The same kind of distribution, by the same name, with the warning."""
-    about = {"__module__": base.__module__, "__doc__": base.__doc__}
-    return type(base.__name__, (_Marginal, base), about)
-
-
-def marginal(prediction: Any, once: WarnOnce) -> Any:
-    r"""A student's distribution with a warning when it is sampled at several inputs.
-
-    It is right at each input, without the joint over inputs. Other values are returned as they are.
-    """
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    if traced or torch._C._are_functorch_transforms_active():
-        return prediction
-    if not isinstance(prediction, Distribution) or isinstance(prediction, _Marginal):
-        return prediction
-    kind: Any = type(prediction)
-    fields: Any = prediction
-    tagged = _with_warning(kind)(*fields)
-    tagged.once = once
-    return tagged
-
-
 class SampleBag(nn.Module):
     r"""f(y|x) = Σ_k π_k p(y|x, w_k): a Monte Carlo average of few components, which are trained.
 
@@ -327,26 +249,19 @@ class SampleBag(nn.Module):
 
     Arguments:
         predict: The user's function of one draw and all of x, in torch.
-        like: The posterior, stored or a stream, of which a few draws are taken; or a `Structure`,
-            for a bag whose parameters will be loaded.
+        like: The posterior, stored or a stream; or a `Structure`, for parameters to be loaded.
         components: The number of pseudo-draws. Default: 10.
         support: Bounds of variables, by name: "positive", "unit", "simplex", or (low, high); None
             is for no bounds. Default: "auto", which keeps a variable with a name positive if all
             stored draws of it are.
-        weighted: Whether components have trained weights; otherwise they count equally. Default:
-            False.
+        weighted: Whether components have trained weights, or count equally. Default: False.
         start: Where components start: at "draws" of the posterior, or at "normal" random numbers,
             in unconstrained space, as the source text's experiments seem to. Default: "draws".
         scaled: Whether the trained numbers are in units of the posterior's deviations, about its
-            means, so that one learning rate fits all; otherwise they are the draws themselves.
-            Default: True.
+            means, so that one learning rate fits all, or the draws themselves. Default: True.
         dtype: The parameters' type. Default: that of draws which are tensors, else torch's default.
         device: The parameters' device. Default: the CPU.
         generator: The generator of the first components. Default: a new one, seeded with 0.
-
-    Attributes:
-        structure: What one draw looks like.
-
     >>> from limbeck.distributions.discrete import Bernoulli
     >>> posterior = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
     >>> bag = SampleBag(lambda w, x: Bernoulli(logits=x @ w), like=posterior, components=3)
@@ -384,22 +299,24 @@ class SampleBag(nn.Module):
         self.supports.check(rows, self.structure)
         if dtype is None:
             parts = list(like.values()) if isinstance(like, dict) else [like]
-            typed = all(isinstance(each, Tensor) for each in parts)
+            typed = all(isinstance(part, Tensor) for part in parts)
             dtype = rows.dtype if typed else torch.get_default_dtype()
         free = self.supports.unconstrain(rows.double().cpu())
+        deviation = free.std(0, correction=0)
         centre, scale = torch.zeros_like(free[0]), torch.ones_like(free[0])
         if scaled:
-            centre, deviation = free.mean(0), free.std(0, correction=0)
-            scale = torch.where(deviation > 0, deviation, 1.0)
-        if start == "draws":
-            chosen = _spread(free, count, generator)
+            centre, scale = free.mean(0), torch.where(deviation > 0, deviation, 1.0)
+        if start == "draws":  # over all of the time and all chains
+            first = free[strata(len(free), count, generator)]
+            noise = random(torch.randn, tuple(first.shape), first, generator)
+            same = (first[:, None] == first[None]).all(-1).tril(-1).any(1)  # as one before
+            first[same] += 0.01 * deviation * noise[same]
         else:
-            chosen = random(torch.randn, (count, free.shape[1]), free, generator)
-        chosen = (chosen - centre) / scale
+            first = random(torch.randn, (count, free.shape[1]), free, generator)
         like_this = torch.empty(0, dtype=dtype, device=device)
         self.register_buffer("centre", centre.to(like_this))
         self.register_buffer("scale", scale.to(like_this))
-        self.free = nn.Parameter(chosen.to(like_this))
+        self.free = nn.Parameter(((first - centre) / scale).to(like_this))
         self.logits = nn.Parameter(like_this.new_zeros(count)) if weighted else None
         self._once, self._trained = WarnOnce(), False
         self._start_version = self.free._version
@@ -494,15 +411,15 @@ def _initial_draws(
     like: object, components: int, support: object, generator: torch.Generator
 ) -> tuple[Tensor, Structure, object]:
     r"""Draws (n, dim) to start from, their structure, and the supports without "auto"."""
+    automatic = isinstance(support, str) and support == "auto"
+    support = None if automatic else support
     if isinstance(like, Structure):
         rows = random(torch.randn, (SCALE_DRAWS, like.dim), torch.empty(0), generator)
-        support = None if isinstance(support, str) and support == "auto" else support
         return Supports.of(support, like).constrain(rows), like, support
     draws = like if isinstance(like, Draws | Stream) else as_draws(like)
-    structure, automatic = draws.structure, isinstance(support, str) and support == "auto"
-    if isinstance(draws, Stream):
-        rows = structure.flatten(draws.next(10 * components))  # neighbours in time are similar
-        return rows, structure, None if automatic else support
+    structure = draws.structure
+    if isinstance(draws, Stream):  # ten times as many, since neighbours in time are similar
+        return structure.flatten(draws.next(10 * components)), structure, support
     if draws.count < components:
         expected = f"at most {draws.count}, the number of draws"
         raise ArgumentError("components", components, expected)
@@ -520,12 +437,3 @@ def positive_variables(draws: Draws) -> dict[str, str] | None:
         for name, part in as_parts(block).items():
             least[name] = min(least[name], part.min().item() if part.numel() else -1.0)
     return {name: "positive" for name, lowest in least.items() if lowest > 0}
-
-
-def _spread(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    r"""Some rows, over all of the time and all chains, no two of them the same."""
-    chosen = rows[strata(len(rows), count, generator)].clone()
-    noise = random(torch.randn, tuple(chosen.shape), chosen, generator)
-    same = (chosen[:, None] == chosen[None]).all(-1).tril(-1).any(1)  # as one before
-    chosen[same] += 0.01 * rows.std(0, correction=0) * noise[same]
-    return chosen

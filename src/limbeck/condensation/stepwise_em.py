@@ -3,7 +3,7 @@ r"""Stepwise EM: a mixture of Gaussians fitted to a stream, minibatch by minibat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,9 +77,6 @@ class StepwiseEM:
         interpolate: "statistics", or "parameters" for the other update of the source text:
             θ ← (1 − γ)θ + γθ', where θ' is fitted to the minibatch. Default: "statistics".
         iterations: Iterations of EM on the minibatch that θ' takes, from θ. Default: 1.
-
-    Attributes:
-        param_groups: The settings, as checkpoints compare them.
     """
 
     whole = True
@@ -106,12 +103,12 @@ class StepwiseEM:
         self.window: Any = window
         if window != "auto":
             self.window = number("window", window, "'auto' or a number from 0", lambda v: v >= 0)
-        if interpolate not in ("statistics", "parameters"):
-            known = ("statistics", "parameters")
+        if interpolate not in (known := ("statistics", "parameters")):
             raise ArgumentError.unknown("interpolate", interpolate, known)
         self.interpolate = interpolate
         self.iterations = whole_number("iterations", iterations, "a whole number from 1", least=1)
         names = ("floor", "restarts", "start", "average", "window", "interpolate", "iterations")
+        # the settings, as checkpoints compare them
         self.param_groups: list[dict[str, Any]] = [{name: getattr(self, name) for name in names}]
 
     def bind(self, objective: Objective, steps: int) -> None:
@@ -137,15 +134,14 @@ class StepwiseEM:
         batch = as_batch(self.objective.inputs.probe(n))
         samples = Samples.of(self.student, batch.x, batch.weight, "inputs")
         least = least_variances(samples.variance, self.floor, self.kind)
-        seed = self.objective.generator.initial_seed()
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(self.objective.generator.initial_seed())
         starts = [samples.centred(self.student.moments())] if not self.restarts else []
         for _ in range(self.restarts):
             first = started(samples, self.student.components, self.kind, generator)
             ascent = Ascent(samples, first, self.kind, least)
             ascent.run(10, 0.0)  # iterations of batch EM
             starts.append(ascent.moments)
-        self._moments = Moments(*(torch.stack(each) for each in zip(*starts, strict=True)))
+        self._moments = Moments(*map(torch.stack, zip(*starts, strict=True)))
         self._state: Statistics | Moments = self._moments
         if self.interpolate == "statistics":
             self._state = expected_statistics(self._moments, self.matrices)
@@ -175,17 +171,16 @@ class StepwiseEM:
         average = _each(lambda old, new: (1 - part) * old + part * new, self._average, state)
         score = self._score + (losses[:-1] - self._score) * 2 / (t + 2)  # later ones count more
         best = score.argmin().reshape(1)
-        chosen = [_each(lambda each: each.index_select(0, best), of) for of in (average, moments)]
+        chosen = [_each(lambda field: field.index_select(0, best), m) for m in (average, moments)]
         changed = _each(lambda old, new: (new - old).square().sum().reshape(1), self._state, goal)
         mean = losses[-1:]
         means = torch.cat([mean, self.objective.coefficients[0] * mean])
         progress.last.copy_(means)
         progress.norm.copy_(torch.cat(changed).sum().sqrt().reshape(1))
-        _put(good, self._state, state)
-        _put(good, self._moments, moments)
-        _put(good, self._average, average)
-        _put(good, [self._score], [score])
-        _put(good, self._best, self._moments_of(*chosen))
+        targets = (*self._state, *self._moments, *self._average, self._score, *self._best)
+        values = (*state, *moments, *average, score, *self._moments_of(*chosen))
+        for target, value in zip(targets, values, strict=True):
+            target.copy_(torch.where(good, value, target))
         self._write(good)
         progress.sums.add_(torch.where(good, means, 0.0))
         progress.done.add_(good.to(torch.float64))
@@ -201,13 +196,11 @@ class StepwiseEM:
         return math.floor(steps * (1 - self.average))
 
     def _expect(self, x: Tensor, weight: Tensor | None) -> tuple[Tensor, Statistics]:
-        r"""The mean loss (R + 1,) of each mixture and of the student, and the former's statistics
-        of one input on average.
-        """
-        every = _each(lambda *two: torch.cat(two), self._moments, self._best)
-        log_density, sums = expectations(x, weight, every, self.matrices)
-        lost = -log_density if weight is None else -log_density * weight
-        return lost.mean(-1), _each(lambda each: each[:-1] / len(x), sums)
+        r"""The mean loss (R + 1,) of all mixtures and the student, and the mixtures' statistics."""
+        mixtures = _each(lambda *pair: torch.cat(pair), self._moments, self._best)
+        log_density, sums = expectations(x, weight, mixtures, self.matrices)
+        losses = -log_density if weight is None else -log_density * weight
+        return losses.mean(-1), _each(lambda field: field[:-1] / len(x), sums)
 
     def _fitted(self, x: Tensor, weight: Tensor | None, fresh: Statistics) -> Moments:
         r"""Mixtures fitted to a minibatch, from where they are."""
@@ -224,7 +217,7 @@ class StepwiseEM:
         return maximised(state, before, self.kind, self._fixed["least"])
 
     def _write(self, good: Tensor) -> None:
-        weights, means, covariances = _each(lambda each: each[0], self._best)
+        weights, means, covariances = _each(lambda field: field[0], self._best)
         moments = Moments(weights, means + self._fixed["centre"], covariances)
         for name, value in parameters_of(moments, self.kind).items():
             leaf = self._leaves[name]
@@ -233,10 +226,9 @@ class StepwiseEM:
     @property
     def reasons(self) -> tuple[str, ...]:
         r"""Problems of the student's components, in words; none if all is well."""
-        moments = _each(lambda each: each[0], self._best)
-        return troubles(
-            moments, self._fixed["least"], self.matrices, moments.weights / 1e-6
-        )  # a smaller weight is dead
+        moments = _each(lambda field: field[0], self._best)
+        shares = moments.weights / 1e-6  # a smaller weight is dead
+        return troubles(moments, self._fixed["least"], self.matrices, shares)
 
     def tensors(self) -> dict[str, Tensor]:
         tensors = {f"progress.{name}": t for name, t in self.progress.tensors().items()}
@@ -253,8 +245,3 @@ class StepwiseEM:
 def _each(function: Callable[..., Tensor], *tuples: Any) -> Any:
     r"""A function of each field of one or more tuples of the same kind."""
     return type(tuples[0])(*(function(*fields) for fields in zip(*tuples, strict=True)))
-
-
-def _put(good: Tensor, targets: Iterable[Tensor], values: Iterable[Tensor]) -> None:
-    for target, value in zip(targets, values, strict=True):
-        target.copy_(torch.where(good, value, target))

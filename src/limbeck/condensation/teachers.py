@@ -25,38 +25,16 @@ from limbeck.posteriors.stream import Stream
 from limbeck.posteriors.structure import Structure, as_array, as_tensor
 from limbeck.teachers.base import Opaque, Teacher
 
-__all__ = [
-    "AT_ONCE",
-    "Average",
-    "DrawSource",
-    "RecordedStream",
-    "ResampledDraws",
-    "as_predictions",
-    "average_teacher",
-    "bytes_of",
-    "diagnose",
-    "example_draws",
-    "floating_type",
-    "is_online",
-    "one_draw_teacher",
-    "refuse_derivatives",
-    "strata",
-    "to_device",
-    "user_stacklevel",
-]
+__all__ = ["Average", "RecordedStream", "ResampledDraws", "average_teacher", "one_draw_teacher"]
 
 AT_ONCE = 2**26  # bytes that predictions of a block of draws may take
 IN_MEMORY = 2**30  # bytes of stored draws above which they are used one by one, not averaged over
 
 
 class DrawSource(Protocol):
-    r"""A source of fresh draws: a `Stream`, or stored draws at random.
+    r"""A source of fresh draws: a `Stream`, or stored draws at random."""
 
-    Attributes:
-        used: Draws that were used.
-    """
-
-    used: int
+    used: int  # draws so far
 
     @property
     def structure(self) -> Structure:
@@ -93,15 +71,15 @@ class ResampledDraws:
 
 
 class RecordedStream:
-    r"""A stream that keeps some of its draws, each with the same chance, in constant memory.
+    r"""A stream that keeps some of its draws, all with the same chance, to compare a student with.
 
-    A student is compared with these after training, without further draws of the chain.
+    Memory is constant.
     """
 
     def __init__(self, stream: Stream, seed: int = 0) -> None:
         self.stream, self.used = stream, stream.used
         self.generator = torch.Generator().manual_seed(seed)
-        self.rows: Tensor | None = None  # (kept, dim)
+        self.rows: Tensor | None = None  # (recorded, dim)
         self.seen = 0
 
     @property
@@ -138,16 +116,16 @@ class RecordedStream:
         r"""Reservoir sampling: the i-th draw takes a random one of i places, if there is such."""
         n = len(flat)
         if self.rows is None:
-            each = max(1, flat[0].numel() * flat.element_size())
-            count = max(2, min(1000, 2**26 // each))  # at most 64 MiB of draws
+            draw_bytes = max(1, flat[0].numel() * flat.element_size())
+            count = max(2, min(1000, 2**26 // draw_bytes))  # at most 64 MiB of draws
             self.rows = flat.new_empty(count, flat.shape[1])
         number = torch.arange(self.seen, self.seen + n)
         place = torch.rand(n, dtype=torch.float64, generator=self.generator) * (number + 1)
         place = torch.where(number < len(self.rows), number, place.long())
         self.seen += n
-        chosen = {int(place[i]): int(i) for i in (place < len(self.rows)).nonzero()[:, 0]}
-        if chosen:
-            self.rows[[*chosen]] = flat[[*chosen.values()]].detach()
+        sources = {int(place[i]): int(i) for i in (place < len(self.rows)).nonzero()[:, 0]}
+        if sources:
+            self.rows[[*sources]] = flat[[*sources.values()]].detach()
 
 
 def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:
@@ -165,13 +143,11 @@ def is_online(online: bool | str, draws: Draws | Stream) -> bool:
     r"""Whether to use one draw an input; "auto" goes by the kind and the size of the draws."""
     if online not in (True, False, "auto"):
         raise ArgumentError.unknown("online", online, ("auto", "True", "False"))
-    if isinstance(draws, Stream):
-        if online is False:
-            raise ArgumentError("online", False, "True or 'auto' for a stream, which is not kept")
-        return True
-    if online == "auto":
+    if isinstance(draws, Stream) and online is False:
+        raise ArgumentError("online", False, "True or 'auto' for a stream, which is not kept")
+    if online == "auto" and isinstance(draws, Draws):
         return bytes_of(draws.count, draws.structure, draws.dtype) > IN_MEMORY
-    return bool(online)
+    return isinstance(draws, Stream) or bool(online)
 
 
 def bytes_of(count: int, structure: Structure, dtype: torch.dtype) -> int:
@@ -187,8 +163,8 @@ def floating_type(
     x = inputs.x if isinstance(inputs, Dataset) else inputs
     values += list(x.values()) if isinstance(x, dict) else [x]
     values += list(draws.parts.values()) if isinstance(draws, Draws) else []
-    tensors = (each for each in values if isinstance(each, Tensor) and each.is_floating_point())
-    return next((tensor.dtype for tensor in tensors), torch.get_default_dtype())
+    dtypes = (v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point())
+    return next(dtypes, torch.get_default_dtype())
 
 
 def to_device(draws: Draws | Stream, device: torch.device, dtype: torch.dtype) -> Draws | Stream:
@@ -225,7 +201,7 @@ def user_stacklevel() -> int:
 class Average(nn.Module):
     r"""log ⟨p(y|x, w)⟩ over stored draws w: of all classes y, (n, K), or at given y, (n,).
 
-    Draws are gone through in blocks, so that memory stays bounded for any number of them.
+    Draws are taken in blocks, so that memory stays bounded.
     """
 
     flat: Tensor
@@ -241,9 +217,8 @@ class Average(nn.Module):
 
     def blocks(self, n: int) -> Iterator[tuple[Tensor, float]]:
         r"""Rows of draws (size, dim), with the share of all draws that they are."""
-        each = n * self.predict.numbers * self.flat.element_size()
-        count = len(self.flat)
-        pieces = max(1, math.ceil(count * each / AT_ONCE))
+        count, draw_bytes = len(self.flat), n * self.predict.numbers * self.flat.element_size()
+        pieces = max(1, math.ceil(count * draw_bytes / AT_ONCE))
         for block in self.flat.split(math.ceil(count / pieces)):
             yield block, len(block) / count
 
@@ -260,8 +235,7 @@ class Average(nn.Module):
 class BlockView(Evaluated):
     r"""An `Average` at a batch, whose derivatives are taken block by block too.
 
-    ∂log t = Σ_b w_b ∂log t_b with w_b the share of block b in t: so each block is pulled back by
-    itself, and no more than one is kept for derivatives.
+    ∂log t = Σ_b w_b ∂log t_b with w_b the share of block b in t: memory holds one block at a time.
     """
 
     model: Average
@@ -275,11 +249,11 @@ class BlockView(Evaluated):
         def pull(cotangent: Tensor) -> Any:
             total: dict[str, Tensor] = {}
             for block, share in blocks:
-                own = Evaluated(lambda x, block=block: self.model.logs(x, block), self.x, self.form)
-                values, back = own._linear(domain)
+                part = lambda x, block=block: self.model.logs(x, block)  # noqa: E731
+                values, back = Evaluated(part, self.x, self.form)._linear(domain)
                 weight = share if domain == "plain" else share * (values - outputs).exp()
-                parts = back(cotangent * weight)[0]
-                total = {name: total.get(name, 0) + part for name, part in parts.items()}
+                slopes = back(cotangent * weight)[0]
+                total = {name: total.get(name, 0) + slope for name, slope in slopes.items()}
             return (total,)
 
         return outputs, pull
@@ -306,15 +280,7 @@ def average_teacher(predict: PredictFunction, draws: Draws, pairs: bool = False)
 
 
 class OneDraw:
-    r"""log p(y|x, w) of all classes y, (n, K), with one draw w an input, or the mean of a few.
-
-    Arguments:
-        predict: The user's function.
-        source: The source of draws.
-        share: The number of the n draws that predict each input. The mean is the same for any
-            number; a larger one reduces noise, at the cost of predictions and not of draws.
-            Default: 1.
-    """
+    r"""log p(y|x, w) of all classes y, (n, K), with one draw w an input, or the mean of `share`."""
 
     def __init__(self, predict: PredictFunction, source: DrawSource, share: int = 1) -> None:
         self.predict, self.source, self.share = predict, source, share
@@ -325,10 +291,10 @@ class OneDraw:
         if share == 1:
             return class_logs(self.predict.paired(drawn, x))
         places = torch.arange(n, device=leaves(x)[0].device)
-        turned = ((places + places[:share, None]) % n).flatten()  # (share · n,)
-        draws = map_tensors(lambda part: part[turned], drawn)
-        again = map_tensors(lambda part: part.repeat(share, *[1] * (part.ndim - 1)), x)
-        logs = class_logs(self.predict.paired(draws, again)).unflatten(0, (share, n))
+        index = ((places + places[:share, None]) % n).flatten()  # (share · n,)
+        draws = map_tensors(lambda part: part[index], drawn)
+        repeated = map_tensors(lambda part: part.repeat(share, *[1] * (part.ndim - 1)), x)
+        logs = class_logs(self.predict.paired(draws, repeated)).unflatten(0, (share, n))
         return logs.logsumexp(0) - math.log(share)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -339,11 +305,7 @@ class OneDraw:
 
 
 def one_draw_teacher(predict: PredictFunction, source: DrawSource, share: int = 1) -> Teacher:
-    r"""A teacher by one fresh draw an input, or a few; see `OneDraw`.
-
-    Its targets are those of the average in the mean only: losses whose gradients are not affine in
-    the targets are refused.
-    """
+    r"""A teacher by one fresh draw an input, whose targets are those of the average in the mean."""
     answer = OneDraw(predict, source, share)
     if predict.mapped:
         return Teacher(answer, "log_probabilities", exact=False, draw=source.next)
@@ -374,9 +336,9 @@ class UnmappedTeacher(Opaque):
         super().__init__(function, form, exact=source is None)
         self.predict, self.draws = predict, source
 
+    @torch.no_grad()
     def _call(self, x: X) -> Tensor:
-        with torch.no_grad():
-            outputs: Tensor = self.function(x)
+        outputs: Tensor = self.function(x)
         return outputs
 
     def refuse_derivatives(self, loss: str) -> None:
@@ -393,10 +355,7 @@ class UnmappedTeacher(Opaque):
 def as_predictions(predictions: object, n: int) -> Any:
     r"""The average over draws of predictions at n inputs, as one distribution of batch shape (n,).
 
-    Arguments:
-        predictions: Probabilities (S, n) or (S, n, K), averages (n,) or (n, K), or a distribution
-            with parameters of the batch shape (S, n) or (n,).
-        n: The number of inputs.
+    They are probabilities (S, n), (S, n, K), (n,) or (n, K), or a distribution (S, n) or (n,).
     """
     if not isinstance(predictions, Distribution):
         predictions = _as_classes(predictions, n)
@@ -412,9 +371,8 @@ def as_predictions(predictions: object, n: int) -> Any:
 
 def _as_classes(predictions: object, n: int) -> Distribution:
     r"""Probabilities in an array as a distribution of the batch shape (S, n) or (n,)."""
-    array = as_array(predictions, "predictions")
     expected = f"probabilities ({n},), (draws, {n}), ({n}, classes) or (draws, {n}, classes)"
-    p = as_tensor(array, torch.float64, torch.device("cpu"))
+    p = as_tensor(as_array(predictions, "predictions"), torch.float64, torch.device("cpu"))
     shape = tuple(p.shape)
     if shape == (n, n):
         expected = "an average over draws, or a third axis for classes: this could be either"

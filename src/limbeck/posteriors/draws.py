@@ -30,19 +30,12 @@ DIAGNOSED_NUMBERS = 10**8  # of more numbers, some coordinates stand for all
 
 
 class Diagnostics(NamedTuple):
-    r"""R̂ and effective sizes, coordinate by coordinate.
+    r"""R̂ and effective sizes, coordinate by coordinate, and reasons to distrust the draws."""
 
-    Attributes:
-        names: The names of the coordinates, as 'alpha[3]'.
-        r_hat: R̂ of chains cut in halves, (coordinates,); NaN where chains are too short.
-        ess: The effective size of all chains together, (coordinates,).
-        reasons: Reasons to distrust the draws, a sentence each; none if all seems well.
-    """
-
-    names: list[str]
-    r_hat: Tensor
-    ess: Tensor
-    reasons: list[str]
+    names: list[str]  # as 'alpha[3]'
+    r_hat: Tensor  # of chains cut in halves; NaN where chains are too short
+    ess: Tensor  # of all chains together
+    reasons: list[str]  # a sentence each
 
     @property
     def warning(self) -> str | None:
@@ -53,19 +46,8 @@ class Diagnostics(NamedTuple):
 class Draws:
     r"""Draws by chain, kept where they came from and converted when they are taken.
 
-    A draw's number is that of its chain times `per_chain` plus that within the chain.
-
-    Arguments:
-        parts: Arrays (chain, draw, ...) by name, or one (chain, draw, dim) under ''.
-        dtype: The floating type of what is taken; None is the widest that the parts have.
-        device: Where it is taken to; None is where the parts are.
-        notes: Remarks of the reader for the user.
-
-    Attributes:
-        structure: What one draw looks like.
-        chains: The number of chains.
-        per_chain: Draws of each chain.
-        count: All draws.
+    Parts are arrays (chain, draw, ...) by name, or one (chain, draw, dim) under ''. A draw's number
+    is that of its chain times `per_chain` plus that within the chain.
 
     >>> draws = Draws({"alpha": torch.zeros(4, 100, 3), "sigma": torch.ones(4, 100)})
     >>> draws.count, draws.take([0, 399])["alpha"].shape, draws.take(7)["sigma"]
@@ -103,15 +85,16 @@ class Draws:
         if index.is_floating_point() and index.numel():
             raise ArgumentError("index", f"numbers of {index.dtype}", "whole numbers, or booleans")
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index.long()
-        chain, draw = index // self.per_chain, index % self.per_chain
-        taken = {}
+        places = index // self.per_chain, index % self.per_chain
+        rows: dict[str, Array] = {}
         for name, part in self.parts.items():
             if isinstance(part, Tensor):
-                rows: Array = part[chain.to(part.device), draw.to(part.device)]
+                rows[name] = part[tuple(place.to(part.device) for place in places)]
             else:
-                rows = np.asarray(part[chain.cpu().numpy(), draw.cpu().numpy()])
-            taken[name] = as_tensor(rows, self.dtype, self.device)
-        return self.structure.pack(taken)
+                rows[name] = np.asarray(part[tuple(place.cpu().numpy() for place in places)])
+        return self.structure.pack(
+            {name: as_tensor(part, self.dtype, self.device) for name, part in rows.items()}
+        )
 
     def blocks(self, size: int) -> Iterator[X]:
         r"""All draws in order, at most so many at once."""
@@ -127,11 +110,7 @@ class Draws:
 
     @property
     def flat(self) -> Tensor:
-        r"""All draws as rows of numbers, (count, dim).
-
-        It is a view where there is one variable, whose chains follow each other in memory that
-        torch can use; else it is a copy, each time.
-        """
+        r"""All draws as rows of numbers, (count, dim): a view of a single variable, if possible."""
         rows = [
             as_tensor(part, self.dtype, self.device).reshape(self.count, size)
             for part, size in zip(self.parts.values(), self.structure.sizes, strict=True)
@@ -139,13 +118,7 @@ class Draws:
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
     def split(self, fraction: float = 0.5) -> tuple[Draws, Draws]:
-        r"""The first part of every chain, and the rest: neighbours in time stay together.
-
-        Chains of a single draw are divided as they are.
-
-        Arguments:
-            fraction: The share of the first part; both have at least one draw of each chain.
-        """
+        r"""The first part of every chain, and the rest; chains of one draw are divided as such."""
         share = number("fraction", fraction, "a number between 0 and 1", lambda f: 0 < f < 1)
         in_time = self.per_chain > 1
         whole = self.per_chain if in_time else self.chains
@@ -169,17 +142,14 @@ class Draws:
         return Draws(parts, dtype, device, self.notes)
 
     def diagnostics(self, most: int = 1000) -> Diagnostics:
-        r"""R̂ and effective sizes, and reasons to distrust the draws.
-
-        Arguments:
-            most: Coordinates to diagnose; of more, so many are taken, evenly spread. Default: 1000.
-        """
+        r"""R̂ and effective sizes of at most so many coordinates, evenly spread."""
         most = whole_number("most", most, "a whole number from 1", least=1)
-        chosen = spread(self.structure.dim, min(most, max(1, DIAGNOSED_NUMBERS // self.count)))
-        names = [self.structure.label(index) for index in chosen]
-        r_hats, sizes = torch.empty(2, len(chosen), dtype=torch.float64)
+        affordable = max(1, DIAGNOSED_NUMBERS // self.count)
+        coordinates = spread(self.structure.dim, min(most, affordable))
+        names = [self.structure.label(index) for index in coordinates]
+        r_hats, sizes = torch.empty(2, len(names), dtype=torch.float64)
         stuck: dict[int, str] = {}  # chains that never moved where others did, with the coordinate
-        for place, index in enumerate(chosen):
+        for place, index in enumerate(coordinates):
             series = self.series(index)
             r_hats[place], sizes[place] = r_hat(series), effective_size(series)
             still = (series == series[:, :1]).all(1)
@@ -227,21 +197,19 @@ def check(draws: Draws, burn_in: int = 0) -> Draws:
     if draws.count == 1:
         expected = "two or more: a posterior of one draw has nothing to condense"
         raise ArgumentError("posterior", "a single draw", expected)
-    counts: dict[str, int] = {}
-    first: dict[str, int] = {}
-    size = max(1, 2**20 // draws.structure.dim)  # draws of about a million numbers together
-    for block, start in zip(draws.blocks(size), range(0, draws.count, size), strict=True):
-        for name, bad in bad_rows(as_parts(block)).items():
-            if bad.any():
-                first.setdefault(name, start + int(bad.nonzero()[0]))
-                counts[name] = counts.get(name, 0) + int(bad.sum())
-    for name, count in counts.items():
+    blocks = draws.blocks(max(1, 2**20 // draws.structure.dim))  # of about a million numbers
+    masks = [bad_rows(as_parts(block)) for block in blocks]
+    for name in draws.parts:
+        bad = torch.cat([mask[name] for mask in masks])
+        if not bad.any():
+            continue
+        first, count = int(bad.nonzero()[0]), int(bad.sum())
         kind, expected = "NaN or infinite numbers", "finite draws"
-        original = Draws({name: draws.parts[name]}, torch.float64).take([first[name]])
+        original = Draws({name: draws.parts[name]}, torch.float64).take([first])
         if as_parts(original)[name].isfinite().all():
             kind, expected = f"numbers beyond {draws.dtype}", "another dtype"
         expected += f"; var_names=['~{name}'] leaves the variable out" if name else ""
-        chain, draw = divmod(first[name], draws.per_chain)
+        chain, draw = divmod(first, draws.per_chain)
         received = (
             f"{kind} in {count:,} of {draws.count:,} draws, the first is {draw} of chain {chain}"
         )

@@ -34,33 +34,26 @@ Choose: TypeAlias = Callable[[Sequence[str]], list[str]]
 
 
 class Variables(NamedTuple):
-    r"""The selected variables of a posterior.
+    r"""The selected variables of a posterior."""
 
-    Attributes:
-        by_name: Arrays by name; a bare array has the name ''.
-        layout: How their axes are to be read.
-        notes: Remarks for the user.
-    """
-
-    by_name: Mapping[str, Any]
-    layout: str
-    notes: Sequence[str] = ()
+    by_name: Mapping[str, Any]  # a bare array has the name ''
+    layout: str  # of their axes
+    notes: Sequence[str] = ()  # for the user
 
 
 def places(header: Sequence[object]) -> dict[str, Array]:
     r"""The columns of each variable, as an array of column numbers of the variable's shape.
 
-    Columns of the sampler's own (lp__, .draw) are left out. Indices start at one, or at zero if
-    a zero is among them. Columns that are called by numbers from zero on are one vector.
+    Columns of the sampler (lp__, .draw) are left out; columns that are named 0, 1, … are a vector.
 
     >>> places(["lp__", "theta.1.1", "theta.2.1", "mu"])
     {'theta': array([[1],
            [2]]), 'mu': array(3)}
     """
     names = [str(name).strip() for name in header]
-    own = [column for column, name in enumerate(names) if name]
-    if [names[column] for column in own] == [str(number) for number in range(len(own))]:
-        return {"": np.array(own)}
+    named = [column for column, name in enumerate(names) if name]
+    if [names[column] for column in named] == [str(number) for number in range(len(named))]:
+        return {"": np.array(named)}
     columns: dict[str, dict[tuple[int, ...], int]] = {}
     for column, text in enumerate(names):
         if text.endswith("__") or text in (*CHAIN, *OTHER):
@@ -75,7 +68,7 @@ def places(header: Sequence[object]) -> dict[str, Array]:
     if not columns:
         received = f"the columns {', '.join(names[:8])}"
         raise ArgumentError("posterior", received, "columns of parameters")
-    return {name: _filled(name, own) for name, own in columns.items()}
+    return {name: _fill(name, of_variable) for name, of_variable in columns.items()}
 
 
 def from_columns(
@@ -83,36 +76,33 @@ def from_columns(
 ) -> Variables:
     r"""Variables (chain, draw, ...) of tables (draw, column) of one length.
 
-    Each table is a chain, or several if it has a column with the chain of each row.
+    A table is a chain, or several if it has a column with the chain of each row.
     """
-    chains = np.concatenate([_by_chain(header, table) for table in tables])
-    columns = places(header)
+    column = next((place for place, name in enumerate(header) if name in CHAIN), None)
+    if column is not None:
+        tables = [t[t[:, column] == chain] for t in tables for chain in np.unique(t[:, column])]
+        _check_lengths("chains", tables)
+    chains, columns = np.stack(tables), places(header)
     by_name = {name: chains[..., columns[name]] for name in choose(list(columns))}
     return Variables(by_name, "chains", notes)
 
 
-def _by_chain(header: Sequence[object], table: Array) -> Array:
-    column = next((place for place, name in enumerate(header) if name in CHAIN), None)
-    if column is None:
-        return table[None]
-    chains = [table[table[:, column] == chain] for chain in np.unique(table[:, column])]
-    if len({len(chain) for chain in chains}) > 1:
-        received = f"chains of {', '.join(str(len(chain)) for chain in chains)} draws"
+def _check_lengths(kind: str, tables: Sequence[Array]) -> None:
+    lengths = [len(table) for table in tables]
+    if len(set(lengths)) > 1:
+        received = f"{kind} of {', '.join(map(str, lengths))} draws"
         raise ArgumentError("posterior", received, "chains of equal length")
-    return np.stack(chains)
 
 
-def _filled(name: str, columns: dict[tuple[int, ...], int]) -> Array:
+def _fill(name: str, columns: dict[tuple[int, ...], int]) -> Array:
+    r"""Column numbers in the shape of a variable, whose indices start at one, or at a zero."""
     axes = {len(place) for place in columns}
     base = 0 if any(0 in place for place in columns) else 1
     shape = tuple(max(indices) - base + 1 for indices in zip(*columns, strict=False))
     if len(axes) > 1 or math.prod(shape) != len(columns):
         received = f"{len(columns)} columns of {name}, as {list(columns)[-1]}"
         raise ArgumentError("posterior", received, "one for each index, all with as many indices")
-    filled = np.empty(shape, int)
-    for place, column in columns.items():
-        filled[tuple(index - base for index in place)] = column
-    return filled
+    return np.array([columns[place] for place in sorted(columns)], int).reshape(shape)
 
 
 class CsvHead(NamedTuple):
@@ -135,10 +125,7 @@ def _read_csv(paths: Sequence[Path], choose: Choose) -> Variables:
     used = sorted({int(column) for places in chosen for column in places.flat})
     used += [column for column, name in enumerate(header) if name in CHAIN]
     tables = [_table(path, head, used) for path, head in zip(paths, heads, strict=True)]
-    lengths = [len(table) for table in tables]
-    if len(set(lengths)) > 1:
-        received = f"files of {', '.join(map(str, lengths))} draws"
-        raise ArgumentError("posterior", received, "chains of equal length")
+    _check_lengths("files", tables)
     notes = [f"{warmup} warmup draws of each chain are left out"] if warmup else []
     return from_columns([header[column] for column in used], tables, choose, notes)
 
@@ -155,20 +142,14 @@ def _csv_head(path: Path) -> CsvHead:
     if not any(names):
         raise ArgumentError("posterior", f"{path}, without a line of names", "draws by column")
     numbered = [str(column) for column in range(len(names))]
-    if names != numbered and _are_numbers(names):
-        return CsvHead(numbered, lines - 1, 0)
+    with contextlib.suppress(ValueError):  # a first line of numbers has no names
+        if names != numbered and [float(name) for name in names]:
+            return CsvHead(numbered, lines - 1, 0)
     matches = (re.match(r"#\s*(\w+)\s*=\s*(\S+)", comment) for comment in comments)
     settings = {match[1]: match[2] for match in matches if match}
     saved = settings.get("save_warmup", "0").lower() in ("1", "true")
     warmup = math.ceil(int(settings.get("num_warmup", 0)) / int(settings.get("thin", 1)))
     return CsvHead(names, lines, warmup if saved else 0)
-
-
-def _are_numbers(words: Sequence[str]) -> bool:
-    try:
-        return bool([float(word) for word in words])
-    except ValueError:
-        return False
 
 
 def _table(path: Path, head: CsvHead, used: Sequence[int]) -> Array:
@@ -190,10 +171,7 @@ KINDS = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".zarr", ".npy", ".np
 def open_files(
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], choose: Choose, layout: str
 ) -> Iterator[Variables]:
-    r"""The variables of a file, as long as it is open.
-
-    Large arrays are left in the file where it allows that: npy, npz that is not compressed.
-    """
+    r"""The variables of a file, as long as it is open; large arrays stay in there if possible."""
     paths = [Path(path) for path in ([files] if isinstance(files, str | os.PathLike) else files)]
     kinds = {path.suffix.lower() for path in paths}
     kind = kinds.pop()
@@ -227,17 +205,15 @@ def _xarray(path: Path, choose: Choose, stack: contextlib.ExitStack) -> dict[str
     except ImportError as error:
         install = "pip install 'limbeck[posteriors]', or read it and hand over the object"
         raise LimbeckError(f"posterior: {path.name} needs xarray: {install}") from error
-    options: dict[str, Any] = (
-        {"engine": "zarr", "consolidated": False} if path.suffix.lower() == ".zarr" else {}
-    )
+    zarr = path.suffix.lower() == ".zarr"
+    options: dict[str, Any] = {"engine": "zarr", "consolidated": False} if zarr else {}
     try:
         data = xarray.open_dataset(path, group="posterior", **options)
     except (OSError, KeyError, ValueError):  # no such group, or no file of this kind at all
         data = xarray.open_dataset(path, **options)
     variables = group(stack.enter_context(data))
     assert variables is not None
-    # A Zarr's order is that of a folder, which may be any.
-    names = sorted(variables) if options else list(variables)
+    names = sorted(variables) if zarr else list(variables)  # a folder may have any order
     return {name: variables[name] for name in choose(names)}
 
 
@@ -260,10 +236,9 @@ def _member(path: Path, info: zipfile.ZipInfo) -> Any:
         file.seek(info.header_offset + 26)
         name, extra = struct.unpack("<HH", file.read(4))
         file.seek(name + extra, os.SEEK_CUR)
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0
-        if version != (1, 0):
-            read = np.lib.format.read_array_header_2_0
+        first = np.lib.format.read_magic(file) == (1, 0)
+        header = np.lib.format
+        read = header.read_array_header_1_0 if first else header.read_array_header_2_0
         shape, fortran, dtype = read(file)
         if dtype.hasobject:
             raise ArgumentError("posterior", f"{path}, with Python objects", "arrays of numbers")

@@ -24,8 +24,6 @@ __all__ = ["as_draws"]
 
 LAYOUTS = {"chains": "(chain, draw, ...)", "draws": "(draw, ...)", "emcee": "(step, walker, ...)"}
 VECTORS = "(draw, dim) or (chain, draw, dim); draws of another shape by name: {'name': array}"
-
-
 ACCEPTED = (
     "an array (draw, dim), a dict of arrays (chain, draw, ...), an ArviZ object, an xarray data "
     "set, a data frame, an emcee sampler, a file (netCDF, Zarr, npz, npy, CSV), a list of chains, "
@@ -97,10 +95,8 @@ def as_draws(
             return check(draws, burn_in)
     if not (callable(getattr(posterior, "step", None)) or hasattr(posterior, "__iter__")):
         raise ArgumentError("posterior", f"a {type(posterior).__name__}", ACCEPTED)
-    in_time = layout == "draws"
-    return Stream(
-        posterior, var_names=var_names, burn_in=burn_in, thin=thin, dtype=dtype, in_time=in_time
-    )
+    options: dict[str, Any] = {"burn_in": burn_in, "thin": thin, "dtype": dtype}
+    return Stream(posterior, var_names=var_names, in_time=layout == "draws", **options)
 
 
 def _stored(
@@ -172,15 +168,26 @@ def _stack(items: Sequence[Any], name: str) -> Array:
 
 
 def _arrange(variable: Any, name: str, layout: str, time: slice) -> Array:
-    r"""One variable as (chain, draw, ...), without copies; '' is the name of a bare array.
-
-    An xarray variable's own dimensions say which axes are which; otherwise the layout does.
-    """
+    r"""One variable as (chain, draw, ...), by the dimensions of xarray, or else by the layout."""
     dims = getattr(variable, "dims", ())
-    if "draw" in dims or "sample" in dims:
-        array = _by_dimensions(variable, name, dims, time)
+    label = part_name(name)
+    if "draw" in dims or "sample" in dims:  # arviz.extract gives (..., sample)
+        along = "draw" if "draw" in dims else "sample"
+        if along == "sample" and time.start:
+            received = f"{time.start} with draws of all chains in one dimension, 'sample'"
+            raise ArgumentError("burn_in", received, "0, or draws by chain")
+        leading = [dim for dim in ("chain", along) if dim in dims]
+        array = as_array(variable.isel({along: time}).transpose(*leading, ...).values, label)
+        array = array if len(leading) == 2 else array[None]
     else:
-        array = _by_layout(as_array(variable, part_name(name)), name, layout)[:, time]
+        array = as_array(variable, label)
+        if layout == "auto":
+            layout = "draws" if not name and array.ndim == 2 else "chains"
+        if array.ndim < (1 if layout == "draws" else 2):
+            expected = LAYOUTS[layout] + '; layout="draws" reads (draw, ...)' if name else VECTORS
+            raise ArgumentError(label, f"shape {tuple(array.shape)}", expected)
+        array = array.swapaxes(0, 1) if layout == "emcee" else array
+        array = (array[None] if layout == "draws" else array)[:, time]
     if not name and array.ndim != 3:
         raise ArgumentError("posterior", f"draws of shape {tuple(array.shape[2:])}", VECTORS)
     return array
@@ -211,27 +218,3 @@ def _warn_of_layout(variables: Mapping[str, Any], layout: str) -> None:
             'layout="chains" says that this is right',
             stacklevel=3,
         )
-
-
-def _by_layout(array: Array, name: str, layout: str) -> Array:
-    if layout == "auto":
-        layout = "draws" if not name and array.ndim == 2 else "chains"
-    if array.ndim < (1 if layout == "draws" else 2):
-        shape = f"shape {tuple(array.shape)}"
-        expected = LAYOUTS[layout] + '; layout="draws" reads (draw, ...)' if name else VECTORS
-        raise ArgumentError(part_name(name), shape, expected)
-    if layout == "draws":
-        return array[None]
-    return array.swapaxes(0, 1) if layout == "emcee" else array
-
-
-def _by_dimensions(variable: Any, name: str, dims: tuple[Any, ...], time: slice) -> Array:
-    r"""An xarray variable: (chain, draw, ...), (draw, ...), or `arviz.extract`'s (..., sample)."""
-    along = "draw" if "draw" in dims else "sample"
-    if along == "sample" and time.start:
-        received = f"{time.start} with draws of all chains in one dimension, 'sample'"
-        raise ArgumentError("burn_in", received, "0, or draws by chain")
-    leading = [dim for dim in ("chain", along) if dim in dims]
-    ordered = variable.isel({along: time}).transpose(*leading, ...)
-    array = as_array(ordered.values, part_name(name))
-    return array if len(leading) == 2 else array[None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -32,10 +32,8 @@ ACCEPTED = "a tensor (m, dim), or a dict of tensors (m, ...)"
 DIAGNOSED_CHAINS = 256  # of more parallel chains, so many are diagnosed
 
 
-class Steps(Protocol):
-    r"""A chain that gives the next batch of draws when it is called."""
-
-    def step(self) -> object: ...
+def _where(name: str, number: int) -> str:
+    return f"{part_name(name)} in batch {number}"
 
 
 def _read_batch(
@@ -46,32 +44,25 @@ def _read_batch(
         raise ArgumentError(_where("", number), f"a {type(raw).__name__}", ACCEPTED)
     walkers = getattr(raw, "coords", None)
     raw = walkers if isinstance(walkers, np.ndarray) else raw  # emcee gives states
-    given = raw if isinstance(raw, Mapping) else {"": raw}
-    names = choose(list(given)) if like is None else like.names
+    parts = raw if isinstance(raw, Mapping) else {"": raw}
     arrays: dict[str, Array] = {}
-    for name in names:
-        if name not in given:
-            held = f"only {', '.join(map(repr, given))}" if isinstance(raw, Mapping) else "no names"
-            raise ArgumentError(_where(name, number), held, f"draws of {like}")
-        arrays[name] = array = as_array(given[name], _where(name, number))
+    for name in choose(list(parts)) if like is None else like.names:
+        if name not in parts:
+            received = ", ".join(map(repr, parts))
+            received = f"only {received}" if isinstance(raw, Mapping) else "no names"
+            raise ArgumentError(_where(name, number), received, f"draws of {like}")
+        arrays[name] = array = as_array(parts[name], _where(name, number))
         m = next(iter(arrays.values())).shape[:1]
         wrong = array.ndim == 0 or array.shape[:1] != m or (not name and array.ndim != 2)
         if wrong or array.shape[0] == 0:
             received = f"shape {tuple(array.shape)}" + " beside others" * (len(arrays) > 1)
             expected = f"{ACCEPTED}, of one length m; a single draw as (1, ...)"
             raise ArgumentError(_where(name, number), received, expected)
-    shapes = Structure.of(arrays).shapes
-    for name, shape, first in zip(
-        names, shapes, shapes if like is None else like.shapes, strict=True
-    ):
-        if shape != first:
+    for name, first in zip(like.names, like.shapes, strict=True) if like else ():
+        if (shape := tuple(arrays[name].shape[1:])) != first:
             expected = f"{first}, as in batch 1"
             raise ArgumentError(_where(name, number), f"draws of shape {shape}", expected)
     return arrays
-
-
-def _where(name: str, number: int) -> str:
-    return f"{part_name(name)} in batch {number}"
 
 
 class StreamEnded(LimbeckError):  # noqa: N818 - an end is not always an error
@@ -99,14 +90,13 @@ class OnlineDiagnostics:
 
     def __init__(self, structure: Structure, chains: int) -> None:
         self.chains, self.diagnosed = chains, min(chains, DIAGNOSED_CHAINS)
-        chosen = spread(structure.dim, 2**14 // self.diagnosed)  # a kilobyte for each number
-        starts = torch.tensor([0, *structure.sizes]).cumsum(0)
-        every = torch.tensor(chosen)
-        self.places = {
-            name: every[(every >= start) & (every < end)] - start
-            for name, start, end in zip(structure.names, starts, starts[1:], strict=False)
-        }
-        self.names = [structure.label(index) for index in chosen]
+        coordinates = spread(structure.dim, 2**14 // self.diagnosed)  # a kilobyte for each number
+        index, start = torch.tensor(coordinates), 0
+        self.places: dict[str, Tensor] = {}  # of each variable, the numbers that are diagnosed
+        for name, size in zip(structure.names, structure.sizes, strict=True):
+            self.places[name] = index[(index >= start) & (index < start + size)] - start
+            start += size
+        self.names = [structure.label(coordinate) for coordinate in coordinates]
         self.running = Running(self.names)
 
     def update(self, parts: Mapping[str, Tensor]) -> None:
@@ -128,33 +118,17 @@ class OnlineDiagnostics:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.running = Running(self.names)
-        if own := under("watch.", state):
-            self.running.load_state_dict(own)
+        if saved := under("watch.", state):
+            self.running.load_state_dict(saved)
 
 
 class Stream:
     r"""Draws of batches, one batch in memory at a time.
 
     The draws of a batch are of parallel chains, hence nearly independent, and are used one after
-    another; only when all have been used comes the next batch. So in n draws no chain comes twice
-    unless there are fewer chains than n.
-
-    Arguments:
-        source: An iterator of batches, or an object whose `step()` gives the next one. A batch is
-            a tensor (m, dim), or a dict of tensors (m, ...).
-        var_names: Variables to take, or, as "~name", to leave out. Default: all.
-        burn_in: Number of draws of each chain to leave out at the beginning. Default: 0.
-        thin: Take every `thin`-th draw of each chain. Default: 1.
-        dtype: The floating type of draws. Default: that of the first batch.
-        in_time: Whether draws of a batch follow each other in one chain, which is then thinned
-            draw by draw; otherwise each is of another chain, and batches are skipped.
-            Default: False.
-
-    Attributes:
-        used: Draws that were used.
-        seen: Draws that were read, with those that burn-in and thinning left out.
-        batches: Batches that were read.
-        end: Why there are no more draws; None as long as there may be some.
+    another; then comes the next batch. With `in_time`, they follow each other in one chain, which
+    is thinned draw by draw. The source is an iterator, or an object whose `step()` gives the next
+    batch: a tensor (m, dim), or a dict of tensors (m, ...). Options are those of `as_draws`.
 
     >>> stream = Stream(torch.full((4, 2), float(step)) for step in range(100))
     >>> stream.next(6)[:, 0]
@@ -165,7 +139,7 @@ class Stream:
 
     def __init__(
         self,
-        source: Iterable[object] | Steps,
+        source: Any,
         *,
         var_names: str | Sequence[str] | None = None,
         burn_in: int = 0,
@@ -173,17 +147,21 @@ class Stream:
         dtype: torch.dtype | None = None,
         in_time: bool = False,
     ) -> None:
-        self.source: Any = source
+        self.source = source
         self.burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
         self.thin = whole_number("thin", thin, "a whole number from 1", least=1)
-        self.in_time = in_time
-        self.dtype = dtype
+        self.in_time, self.dtype = in_time, dtype
         self.device: torch.device | None = None
-        self.used = self.seen = self.batches = 0
+        self.used = self.seen = self.batches = 0  # `seen` counts draws that thinning left out too
         self.notes: tuple[str, ...] = ()
-        self._choose = partial(choose, var_names=var_names)
-        self._call = _caller(source)
         self.end: StreamEnded | None = None
+        self._choose = partial(choose, var_names=var_names)
+        self._call: Any = getattr(source, "step", None)
+        if not callable(self._call):
+            if not isinstance(source, Iterable):
+                expected = "an iterator of batches, or an object with a method step"
+                raise ArgumentError("source", f"a {type(source).__name__}", expected)
+            self._call = iter(source).__next__
         self._structure: Structure | None = None
         self._held: dict[str, Tensor] = {}  # what is left of the last batch, (k, ...) each
         self._diagnostics: OnlineDiagnostics | None = None
@@ -206,14 +184,14 @@ class Stream:
                 self._held = self._next_batch()
             # Copies: a sampler may work in the memory of the batch that it gave.
             pieces.append({name: part[:missing].clone() for name, part in self._held.items()})
-            left = {name: part[missing:] for name, part in self._held.items()}
-            self._held = left if _length(left) else {}
+            rest = {name: part[missing:] for name, part in self._held.items()}
+            self._held = rest if _length(rest) else {}
             missing -= _length(pieces[-1])
         self.used += n
-        if len(pieces) == 1:
-            return self.structure.pack(pieces[0])
-        names = self.structure.names
-        return self.structure.pack({k: torch.cat([piece[k] for piece in pieces]) for k in names})
+        parts = pieces[0]
+        if len(pieces) > 1:
+            parts = {name: torch.cat([piece[name] for piece in pieces]) for name in parts}
+        return self.structure.pack(parts)
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -225,12 +203,7 @@ class Stream:
         return self
 
     def diagnostics(self) -> Diagnostics | None:
-        r"""R̂ and effective sizes of the draws so far, and reasons to distrust them.
-
-        They are of at most 256 chains and of some coordinates, so that memory does not grow with
-        the stream. None before the first batch, if batches are of different sizes, or if draws of
-        a batch follow each other in time.
-        """
+        r"""R̂ and effective sizes so far; None unless batches are of the same parallel chains."""
         return None if self._diagnostics is None else self._diagnostics.diagnostics()
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -244,8 +217,7 @@ class Stream:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         r"""Go on from where `state_dict` was taken.
 
-        A source without a state of its own is read up to that place: it must start anew, and give
-        the same batches again.
+        A source without a state must start anew, and is read up to that place.
         """
         used, seen, batches = state["counts"].tolist()
         stateful = callable(getattr(self.source, "load_state_dict", None))
@@ -331,19 +303,9 @@ class Stream:
         parts = {}
         for name, array in batch.items():
             assert self.dtype is not None
-            own = array.device if isinstance(array, Tensor) else torch.device("cpu")
-            parts[name] = as_tensor(array, self.dtype, self.device or own)
+            device = array.device if isinstance(array, Tensor) else torch.device("cpu")
+            parts[name] = as_tensor(array, self.dtype, self.device or device)
         return parts
-
-
-def _caller(source: object) -> Callable[[], object]:
-    step = getattr(source, "step", None)
-    if callable(step):
-        return step
-    if not isinstance(source, Iterable):
-        expected = "an iterator of batches, or an object with a method step"
-        raise ArgumentError("source", f"a {type(source).__name__}", expected)
-    return iter(source).__next__
 
 
 def _length(parts: Mapping[str, Array]) -> int:

@@ -3,7 +3,7 @@ r"""What one draw looks like: its variables, their shapes and names; and the arr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,18 +14,7 @@ from torch import Tensor
 from limbeck.arrays import X
 from limbeck.errors import ArgumentError
 
-__all__ = [
-    "Array",
-    "Structure",
-    "as_array",
-    "as_parts",
-    "as_tensor",
-    "choose",
-    "common_dtype",
-    "group",
-    "is_whole",
-    "part_name",
-]
+__all__ = ["Array", "Structure", "as_array", "as_parts", "as_tensor", "choose", "group"]
 
 Array: TypeAlias = np.ndarray[Any, Any] | Tensor
 ACCEPTED = "an array of real numbers"
@@ -69,10 +58,10 @@ def common_dtype(arrays: Iterable[Array]) -> torch.dtype:
         if is_whole(array):
             continue
         if isinstance(array, Tensor):
-            own = array.dtype
+            dtype = array.dtype
         else:
-            own = {2: torch.float16, 4: torch.float32}.get(array.itemsize, torch.float64)
-        common = own if common is None else torch.promote_types(common, own)
+            dtype = {2: torch.float16, 4: torch.float32}.get(array.itemsize, torch.float64)
+        common = dtype if common is None else torch.promote_types(common, dtype)
     return common or torch.get_default_dtype()
 
 
@@ -99,12 +88,8 @@ def as_parts(draws: X) -> dict[str, Tensor]:
 class Structure:
     r"""Names and shapes, and the way between draws that have them and rows of numbers.
 
-    Leading axes (draws; chains and draws; none under `vmap`) are kept. Only shapes are read, so
-    that both ways can be compiled and mapped.
-
-    Arguments:
-        names: Names of the variables, in the order of the numbers in a row; ("",) for a vector.
-        shapes: The shape of each variable in one draw.
+    The name of a vector is "". Leading axes are kept. Only shapes are read, so that both ways can
+    be compiled and mapped.
 
     >>> structure = Structure(("alpha", "sigma"), ((2, 2), ()))
     >>> structure.dim, structure.label(2), structure.label(4)
@@ -148,10 +133,17 @@ class Structure:
 
     def flatten(self, draws: X) -> Tensor:
         r"""Draws, a tensor (..., dim) or by name tensors (..., *shape), as rows (..., dim)."""
-        rows = [
-            part.reshape((*part.shape[: part.ndim - len(shape)], math.prod(shape)))
-            for part, shape in self._parts(draws)
-        ]
+        parts = as_parts(draws)
+        if parts.keys() != set(self.names):
+            received = "a bare tensor" if "" in parts else f"draws of {', '.join(parts)}"
+            raise ArgumentError("draws", received, f"draws of {self}")
+        rows = []
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            part, leading = parts[name], parts[name].ndim - len(shape)
+            if leading < 0 or part.shape[leading:] != shape:
+                received = f"shape {tuple(part.shape)}" + (f" of {name!r}" if name else "")
+                raise ArgumentError("draws", received, f"shape (..., {', '.join(map(str, shape))})")
+            rows.append(part.reshape((*part.shape[:leading], math.prod(shape))))
         return rows[0] if len(rows) == 1 else torch.cat(rows, -1)
 
     def unflatten(self, flat: Tensor) -> X:
@@ -189,18 +181,6 @@ class Structure:
         r"""The structure that `spec` describes."""
         return cls(tuple(spec["names"]), tuple(tuple(shape) for shape in spec["shapes"]))
 
-    def _parts(self, draws: X) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
-        parts = as_parts(draws)
-        if parts.keys() != set(self.names):
-            received = "a bare tensor" if "" in parts else f"draws of {', '.join(parts)}"
-            raise ArgumentError("draws", received, f"draws of {self}")
-        for name, shape in zip(self.names, self.shapes, strict=True):
-            part = parts[name]
-            if part.ndim < len(shape) or part.shape[part.ndim - len(shape) :] != shape:
-                received = f"shape {tuple(part.shape)}" + (f" of {name!r}" if name else "")
-                raise ArgumentError("draws", received, f"shape (..., {', '.join(map(str, shape))})")
-            yield part, shape
-
     def __str__(self) -> str:
         if self.vector:
             return f"a vector of {self.dim}"
@@ -209,11 +189,7 @@ class Structure:
 
 
 def choose(known: Iterable[str], var_names: str | Sequence[str] | None) -> list[str]:
-    r"""The selected names, in their order.
-
-    Arguments:
-        known: All names; only '' for a bare array.
-        var_names: Names to take; or, with '~' before each, to leave out; None takes all.
+    r"""The selected names, in their order; '~' before all of them leaves them out.
 
     >>> choose(["alpha", "beta", "mu"], "~mu"), choose(["alpha", "beta"], ["beta", "alpha"])
     (['alpha', 'beta'], ['beta', 'alpha'])
@@ -237,10 +213,7 @@ def choose(known: Iterable[str], var_names: str | Sequence[str] | None) -> list[
 
 
 def group(value: object) -> dict[str, Any] | None:
-    r"""The variables of a dict, an xarray data set, or what has them under "posterior".
-
-    ArviZ's InferenceData and xarray's DataTree are such; of anything else it is None.
-    """
+    r"""The variables of a dict or an xarray data set, or those under "posterior", as of ArviZ."""
     variables = _variables_of(value)
     if isinstance(value, Mapping) or hasattr(value, "__getitem__"):
         try:
@@ -261,6 +234,6 @@ def group(value: object) -> dict[str, Any] | None:
 
 
 def _variables_of(value: object) -> Mapping[str, Any] | None:
-    own = getattr(value, "data_vars", None)
-    own = own if isinstance(own, Mapping) else value
-    return own if isinstance(own, Mapping) else None
+    data = getattr(value, "data_vars", None)
+    data = data if isinstance(data, Mapping) else value
+    return data if isinstance(data, Mapping) else None
