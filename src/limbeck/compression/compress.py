@@ -42,7 +42,7 @@ PILOT_STEPS = 2000  # of the short runs that inputs are compared by
 
 def compress(
     teacher: Any,
-    X: Any,
+    X: object,
     student: Any = (50, 30),
     *,
     labels: Any = None,

@@ -144,13 +144,13 @@ class Compressed(Result):
             notes=list(notes),
         )  # fmt: skip
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: object) -> np.ndarray:
         r"""Probabilities (n, K) of the classes, or of each label."""
         if self.task == "regression":
             raise ArgumentError("task", "'regression'", "a classifier; use predict")
         return self._predictions(X)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: object) -> np.ndarray:
         r"""Class names (n,), label indicators (n, K), or values (n,) or (n, K)."""
         found = self._predictions(X)
         if self.task == "regression":
@@ -160,7 +160,7 @@ class Compressed(Result):
         names = np.arange(found.shape[1]) if self.classes is None else np.asarray(self.classes)
         return names[found.argmax(1)]
 
-    def _predictions(self, X: Any) -> np.ndarray:
+    def _predictions(self, X: object) -> np.ndarray:
         assert self.kind is not None
         form = self.settings.get("student_output")
         if isinstance(self.kind, ArrayFormat):
@@ -171,7 +171,7 @@ class Compressed(Result):
         return predictions(self.student, self.kind.encode(X), self.task, form)
 
     def report(
-        self, X: Any, y: Any = None, *, groups: Any = None, labels: Any = None, time: bool = True
+        self, X: object, y: Any = None, *, groups: Any = None, labels: Any = None, time: bool = True
     ) -> Fidelity:
         r"""Teacher and student side by side, on rows that neither has been trained on.
 
@@ -322,7 +322,7 @@ class Compressed(Result):
             raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
 
 
-def _groups(groups: Any, X: Any) -> dict[str, Any] | None:
+def _groups(groups: Any, X: object) -> dict[str, Any] | None:
     if groups is None or isinstance(groups, dict):
         return groups
     names = [groups] if isinstance(groups, str) else list(groups)

@@ -35,9 +35,9 @@ class AverageTeacher(RowTeacher):
         self.weights = _normalised(weights, len(self.members))
         one = self.members[0]
         own = one.classes if any(member.named for member in self.members) else None
-        super().__init__(f"ensemble of {len(self.members)}", one.task, one.outputs, own)
+        super().__init__(f"ensemble of {len(self.members)}", one.task, one.outputs, own, None)
 
-    def answers(self, X: Any) -> np.ndarray:
+    def answers(self, X: object) -> np.ndarray:
         total = 0.0
         for member, weight in zip(self.members, self.weights, strict=True):
             total = total + weight * member(X)
@@ -49,7 +49,7 @@ class AverageTeacher(RowTeacher):
     def bytes(self) -> int | None:
         return super().bytes() or _bytes(self.members)
 
-    def refit(self, X: Any, y: Any) -> RowTeacher:
+    def refit(self, X: object, y: np.ndarray) -> RowTeacher:
         fitted = copy.copy(self)
         fitted.members = [member.refit(X, y) for member in self.members]
         return fitted
@@ -62,9 +62,9 @@ class StackTeacher(RowTeacher):
         self.members, self.final = list(members), final
         name = f"stack of {len(self.members)}"
         own = final.classes if final.named else None
-        super().__init__(name, final.task, final.outputs, own)
+        super().__init__(name, final.task, final.outputs, own, None)
 
-    def answers(self, X: Any) -> np.ndarray:
+    def answers(self, X: object) -> np.ndarray:
         return self.final(side_by_side(self.members, X))
 
     def content(self) -> str | None:
@@ -74,7 +74,7 @@ class StackTeacher(RowTeacher):
         return super().bytes() or _bytes([*self.members, self.final])
 
 
-def side_by_side(members: Sequence[RowTeacher], X: Any) -> np.ndarray:
+def side_by_side(members: Sequence[RowTeacher], X: object) -> np.ndarray:
     r"""The answers (n, M·K) of several predictors."""
     return np.concatenate([member(X) for member in members], axis=1)
 
@@ -97,7 +97,7 @@ def agreed(members: Sequence[RowTeacher]) -> list[RowTeacher]:
     return list(members)
 
 
-def averaged(members: Sequence[RowTeacher], weights: Any, X: Any) -> RowTeacher:
+def averaged(members: Sequence[RowTeacher], weights: Any, X: object) -> RowTeacher:
     r"""The average; of torch modules alone, as one module that the loop can differentiate."""
     average = AverageTeacher(members, weights)
     nets = [member for member in members if isinstance(member, NetworkTeacher)]
@@ -172,7 +172,7 @@ LISTS = (list, tuple, nn.ModuleList)
 
 def as_predictor(
     teacher: Any,
-    X: Any = None,
+    X: object = None,
     *,
     task: str = "auto",
     output: str = "auto",
@@ -227,7 +227,7 @@ def as_predictor(
     return found
 
 
-def _single(teacher: Any, X: Any, spec: OutputSpec) -> RowTeacher:
+def _single(teacher: Any, X: object, spec: OutputSpec) -> RowTeacher:
     if isinstance(teacher, RowTeacher):
         return teacher if spec.classes is None else teacher.with_classes(spec.classes)
     if isinstance(teacher, type):
@@ -252,7 +252,7 @@ def _single(teacher: Any, X: Any, spec: OutputSpec) -> RowTeacher:
     raise ArgumentError("teacher", f"an object of type {type(teacher).__name__}", ACCEPTED)
 
 
-def _several(teachers: list[Any], X: Any, spec: OutputSpec, weights: Any, stack: Any) -> RowTeacher:
+def _several(teachers: list[Any], X: object, spec: OutputSpec, weights: Any, stack: Any) -> RowTeacher:
     if not teachers:
         raise ArgumentError("teacher", "an empty list", ACCEPTED)
     members = []

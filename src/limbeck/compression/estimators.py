@@ -67,7 +67,7 @@ def clone_teacher(teacher: Any) -> Any:
     return clone(teacher)
 
 
-def fit_teacher(teacher: Any, X: Any, y: np.ndarray | None, regression: bool, seed: int) -> Any:
+def fit_teacher(teacher: Any, X: object, y: np.ndarray | None, regression: bool, seed: int) -> Any:
     r"""A fitted teacher: a clone of an unfitted one, or a forest for None, fitted to labels."""
     if is_fitted(teacher):
         return teacher
@@ -81,7 +81,7 @@ def fit_teacher(teacher: Any, X: Any, y: np.ndarray | None, regression: bool, se
     return made.fit(X, y)
 
 
-def forest(X: Any, regression: bool, seed: int) -> Any:
+def forest(X: object, regression: bool, seed: int) -> Any:
     r"""A random forest for rows of this kind; all columns of a frame become numbers first."""
     kind = RandomForestRegressor if regression else RandomForestClassifier
     trees = kind(100, random_state=seed)
@@ -116,7 +116,7 @@ def in_numbers(frame: Any) -> np.ndarray:
     return np.stack([measured(frame[name], dates[name], f"X[{name!r}]") for name in frame], axis=1)
 
 
-def _other_columns(X: Any, kinds: str) -> list[Any]:
+def _other_columns(X: object, kinds: str) -> list[Any]:
     r"""Names of a frame's columns whose types are none of NumPy's kinds, such as "f"."""
     return [name for name in X.columns if getattr(X[name].dtype, "kind", "O") not in kinds]
 
@@ -157,7 +157,7 @@ class Distilled(BaseEstimator):
         self.random_state, self.device, self.progress = random_state, device, progress
         self.options = options
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: object, y: Any = None) -> Self:
         r"""Fit the teacher to the labels, unless it is fitted, and the student to the teacher.
 
         Arguments:
@@ -185,12 +185,12 @@ class Distilled(BaseEstimator):
         self._set_result(compress(teacher, X, labels=y, **arguments | options))
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: object) -> np.ndarray:
         r"""Classes (n,), indicators (n, K) of several labels, or values (n,) or (n, K)."""
         check_is_fitted(self)
         return self._exact.predict(self._rows(X))
 
-    def report(self, X: Any, y: Any = None, **options: Any) -> Fidelity:
+    def report(self, X: object, y: Any = None, **options: Any) -> Fidelity:
         r"""Teacher and student side by side on other rows, as `Compressed.report`."""
         check_is_fitted(self)
         return self.result_.report(self._rows(X), y, **options)
@@ -283,7 +283,7 @@ class Distilled(BaseEstimator):
         exact = DoublePrecision(result.student) if ours else result.student
         self._exact = replace(result, student=exact, problem=None, recipe=None, labels=None)
 
-    def _rows(self, X: Any, reset: bool = False) -> Any:
+    def _rows(self, X: object, reset: bool = False) -> Any:
         if not self._framed:
             return validate_data(
                 self, X, reset=reset, accept_sparse="csr", allow_nd=True,
@@ -313,7 +313,7 @@ class Distilled(BaseEstimator):
         r"""The teacher, for the estimator's task."""
         raise NotImplementedError
 
-    def _teacher_predictions(self, X: Any) -> np.ndarray:
+    def _teacher_predictions(self, X: object) -> np.ndarray:
         r"""The teacher's predictions."""
         check_is_fitted(self)
         if self.result_.problem is None:
@@ -398,12 +398,12 @@ class DistilledClassifier(ClassifierMixin, Distilled):
 
     classes_: np.ndarray
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: object) -> np.ndarray:
         r"""Probabilities (n, K) of the classes, or of each label."""
         check_is_fitted(self)
         return self._exact.predict_proba(self._rows(X))
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+    def score(self, X: object, y: Any = None, sample_weight: Any = None) -> float:
         r"""The accuracy; without labels, the agreement with the teacher."""
         y = self._teacher_predictions(X) if y is None else y
         return float(super().score(X, y, sample_weight))
@@ -449,7 +449,7 @@ class DistilledRegressor(RegressorMixin, Distilled):
 
     regression = True
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+    def score(self, X: object, y: Any = None, sample_weight: Any = None) -> float:
         r"""R²; without labels, R² to the teacher's values."""
         y = self._teacher_predictions(X) if y is None else y
         return float(super().score(X, y, sample_weight))

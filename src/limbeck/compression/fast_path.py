@@ -74,7 +74,7 @@ class NumpyFastPath:
             for each in self.held
         )
 
-    def __call__(self, X: Any) -> np.ndarray | None:
+    def __call__(self, X: object) -> np.ndarray | None:
         r"""What the student says of rows; None where it is better asked in torch."""
         if type(X) is Tensor and X.dtype is torch.float32 and X.device.type == "cpu":
             X = X.detach().numpy()

@@ -99,7 +99,7 @@ class Problem:
         own = self.labels is None and self.fixed_targets is None
         return self.teacher.module is not None and own and isinstance(self.x, Tensor) and not codes
 
-    def ask(self, X: Any) -> np.ndarray:
+    def ask(self, X: object) -> np.ndarray:
         r"""The teacher's targets (n, K) at rows."""
         return self.query.label(self.teacher, X)
 
