@@ -1,8 +1,4 @@
-r"""The same student trained on true labels alone, as a careful user would train it.
-
-It is what a report compares a student with: a baseline that overfits would flatter the student. So
-rows are held out, the loss on them says when to stop, and the best weights are kept.
-"""
+r"""The same student trained on true labels alone: a report's baseline, stopped by held-out rows."""
 
 from __future__ import annotations
 
@@ -16,21 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arrays import X, join, part_of, rows
+from limbeck.compression import training as trainer
 from limbeck.compression.problem import MAX_HELD_OUT, Problem, default_loss, take
 from limbeck.compression.students import Fitted
-from limbeck.compression.training import (
-    RATE,
-    Recipe,
-    default_steps,
-    finish_student,
-    fit_trees,
-    has_default_update,
-    make_student,
-    narrowed,
-    predictions,
-    student_inputs,
-    with_defaults,
-)
+from limbeck.compression.training import RATE, Recipe
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from limbeck.models import MLP, Preprocessed
@@ -63,10 +48,10 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
         seconds=None,
     )  # fmt: skip
     recipe = replace(recipe, inputs="data", training=training)
-    student, origin = make_student(labelled, recipe)
+    student, origin = trainer.make_student(labelled, recipe)
     if isinstance(student, Fitted):
         student = _best_size(labelled, student, recipe.training.seed, origin)
-        return fit_trees(labelled, student, recipe, origin), labelled
+        return trainer.fit_trees(labelled, student, recipe, origin), labelled
     return _best_network(labelled, recipe), labelled
 
 
@@ -111,7 +96,7 @@ def _best_network(problem: Problem, recipe: Recipe) -> Result:
     """
     targets, task, training = problem.targets(), problem.teacher.task, recipe.training
     n = len(targets)
-    default = has_default_update(training) and training.lr is None
+    default = trainer.has_default_update(training) and training.lr is None
     if n > FEW_ROWS or n < 2 * FOLDS:
         held_out = _held_out(targets, task, training.seed)
         settings = [replace(training, lr=rate) for rate in RATES] if default else [training]
@@ -142,17 +127,17 @@ def _network(
 ) -> tuple[_Watch, Result]:
     r"""A network at its lowest held-out loss, or after so many steps; and the losses on the way."""
     learn = np.setdiff1d(np.arange(rows(problem.x)), held_out)
-    student, _ = make_student(problem, recipe)
+    student, _ = trainer.make_student(problem, recipe)
     assert not isinstance(student, Fitted)
-    x = student_inputs(student, problem.x)
+    x = trainer.student_inputs(student, problem.x)
     shift, scale = problem.unit()
     if isinstance(student, Preprocessed):
         _start_small(student)
     else:  # its outputs are in the labels' own units
         shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
     values = (torch.as_tensor(problem.targets(), dtype=torch.float32) - shift) / safe_scale(scale)
-    training = with_defaults(recipe.training, problem.teacher.task, student, problem.x)
-    steps = max(recipe.steps or 0, default_steps(len(learn), training.batch_size))
+    training = trainer.with_defaults(recipe.training, problem.teacher.task, student, problem.x)
+    steps = max(recipe.steps or 0, trainer.default_steps(len(learn), training.batch_size))
     training = replace(training, steps=stop or steps)
     watch = _Watch(student)
     if len(held_out):
@@ -162,7 +147,7 @@ def _network(
     teacher, inputs = Stored(values[learn], problem.form), take(x, torch.as_tensor(learn))
     result = train(teacher, student, Dataset(inputs), problem.loss, training)
     watch.restore()
-    finish_student(student, shift, scale)
+    trainer.finish_student(student, shift, scale)
     return watch, result
 
 
@@ -202,7 +187,7 @@ def _best_size(problem: Problem, student: Fitted, seed: int, origin: Tensor | No
         return student
     task, targets = problem.teacher.task, problem.targets()
     encoder = problem.format.encoder("one_hot")
-    inputs, few = narrowed(problem.x, origin), len(targets) <= FEW_ROWS
+    inputs, few = trainer.narrowed(problem.x, origin), len(targets) <= FEW_ROWS
     folds = _folds(targets, task, seed) if few else [_held_out(targets, task, seed)]
     errors = np.zeros(len(sizes))
     for fold in folds:
@@ -210,7 +195,7 @@ def _best_size(problem: Problem, student: Fitted, seed: int, origin: Tensor | No
         x, other = (take(inputs, torch.as_tensor(part)) for part in (learn, fold))
         for place, size in enumerate(sizes):
             model = replace(size, encoder=encoder).fit(x, targets[learn])
-            errors[place] += ((predictions(model, other, task) - targets[fold]) ** 2).sum()
+            errors[place] += ((trainer.predictions(model, other, task) - targets[fold]) ** 2).sum()
     return sizes[int(errors.argmin())]  # the smaller, if equal
 
 

@@ -184,7 +184,7 @@ def compress(
 def _default_size(count: int, inputs: object) -> int:
     size = max(count, min(MAX_SIZE, max(MIN_SIZE, 10 * count)))
     generated = isinstance(inputs, str) and inputs not in ("auto", "data")
-    return max(size, 2 * count) if generated else size  # half of them at least as the user wants
+    return max(size, 2 * count) if generated else size  # at least half of them generated
 
 
 def _split(data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int) -> Problem:

@@ -288,14 +288,11 @@ class Compressed(Result):
         form = "values" if self.task == "regression" else "probabilities"
         whole = Answering(self.student, self.task, self.settings.get("student_output"))
         names = None if self.classes is None else np.asarray(self.classes).tolist()
-        about: dict[str, Any] = {"asked at": self.inputs}
-        if self.problem is not None:
-            about = {"teacher": self.problem.teacher.name} | about
+        about = {} if self.problem is None else {"teacher": self.problem.teacher.name}
+        about["asked at"] = self.inputs
+        rows: dict[str, Any] = {"shape": getattr(self.kind, "shape", None)}
         if isinstance(self.kind, TableFormat):
-            rows: dict[str, Any] = {"table": self.kind.table, "shape": None}
-        else:
-            assert isinstance(self.kind, ArrayFormat)
-            rows = {"shape": self.kind.shape}
+            rows["table"] = self.kind.table
         return limbeck.export.of_result(
             self, whole, form, verb="compress", task=self.task, classes=names, about=about,
             doubts=tuple(self.notes), **rows,

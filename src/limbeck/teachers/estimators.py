@@ -9,13 +9,7 @@ import numpy as np
 
 from limbeck.errors import ArgumentError
 from limbeck.teachers.keys import count
-from limbeck.teachers.output_spec import (
-    OutputKind,
-    OutputSpec,
-    as_outputs,
-    infer_output,
-    to_targets,
-)
+from limbeck.teachers.output_spec import OutputKind, OutputSpec, as_outputs, infer_output
 from limbeck.teachers.row_teacher import RawTeacher, RowTeacher, as_given, first_rows
 
 __all__ = ["BoosterTeacher", "EstimatorTeacher", "is_booster", "is_estimator", "is_fitted"]
@@ -229,12 +223,12 @@ class BoosterTeacher(RawTeacher):
             self.kind = OutputKind(str(task), form if self.probable else "values")
         else:
             self.kind = infer_output(raw, spec, network=True)
-        columns = to_targets(raw, self.kind).shape[1]
-        own = getattr(model, "classes_", None) if self.kind.task == "classification" else None
-        own = own if own is not None and len(own) == columns else None
+        classes = getattr(model, "classes_", None) if self.kind.task == "classification" else None
+        if classes is not None and len(classes) != self.targets(raw).shape[1]:
+            classes = None
         name = type(model).__name__
         name = name if self.library == "catboost" else f"{self.library}.{name}"
-        super().__init__(name, self.kind.task, columns, own, spec.classes)
+        super().__init__(name, raw, classes, spec.classes)
 
     def raw(self, X: object) -> np.ndarray:
         rows = as_given(X)

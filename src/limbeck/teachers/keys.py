@@ -68,13 +68,9 @@ def select(X: object, rows: Array) -> Any:
 def row_keys(X: object) -> Array:
     r"""A key of 128 bits for each row, as (n, 2) unsigned integers.
 
-    What counts is the value: 1, 1.0 and True are equal in any dtype, and so are 0.0 and −0.0, and
-    a sparse row and the dense one; float32's 0.1 is not float64's. All NaN are equal, but NaN,
-    None, pandas' NA and NaT are four different things, as some teachers tell them apart. The
-    shape of a row counts too, and the names and the order of columns; a frame's index does not.
-
-    A key is the sum over columns of a random function of the value, a function for each column.
-    It is no cryptographic hash: rows are taken to be data, not attempts to collide.
+    It is the sum over columns of a random function of the value: 1, 1.0 and True are equal, and so
+    are 0.0 and −0.0, a sparse row and the dense one; NaN, None, NA and NaT are not. The shape of a
+    row and the names and order of columns count. It is no cryptographic hash.
 
     >>> import numpy as np
     >>> keys = row_keys(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))

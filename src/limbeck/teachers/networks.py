@@ -16,13 +16,7 @@ from limbeck.evaluation import evaluating
 from limbeck.teachers import fingerprints
 from limbeck.teachers.base import output_form
 from limbeck.teachers.keys import count
-from limbeck.teachers.output_spec import (
-    OutputKind,
-    OutputSpec,
-    as_outputs,
-    infer_output,
-    to_targets,
-)
+from limbeck.teachers.output_spec import OutputKind, OutputSpec, as_outputs, infer_output
 from limbeck.teachers.row_teacher import ModelFile, RawTeacher, dense, first_rows
 
 __all__ = ["NetworkTeacher", "OnnxTeacher"]
@@ -31,11 +25,7 @@ BLOCK = 1024  # rows that go through the module together
 
 
 class NetworkTeacher(RawTeacher):
-    r"""A torch module.
-
-    Arrays become tensors on the module's device and of its floating type; integers stay integers
-    only if the module has embeddings to look them up in.
-    """
+    r"""A torch module; it gets integers only if it has embeddings to look them up in."""
 
     def __init__(
         self, module: nn.Module, X: object, spec: OutputSpec, name: str | None = None
@@ -51,9 +41,7 @@ class NetworkTeacher(RawTeacher):
             raise ArgumentError("teacher", "a module of labels", "a module of floating outputs")
         self.module_form = self.kind.form
         self.raw_columns = raw.reshape(len(raw), -1).shape[1]
-        columns = to_targets(raw, self.kind).shape[1]
-        name = name or type(module).__name__
-        super().__init__(name, self.kind.task, columns, None, spec.classes)
+        super().__init__(name or type(module).__name__, raw, None, spec.classes)
 
     def content(self) -> str | None:
         return fingerprints.of_module(self.module)
@@ -142,11 +130,10 @@ class OnnxTeacher(RawTeacher):
                 raise ArgumentError("task", received, expected)
             self.kind = OutputKind(task, "probabilities")
         self.labels = classes if self.kind.form == "labels" else None
-        columns = to_targets(raw, self.kind, self.labels).shape[1]
         own = self.labels if self.keys is None else self.keys
         if own is None and classes is None and labels and self.kind.task == "classification":
-            own = self._class_names(first_rows(X, "names of classes", 1000), columns)
-        super().__init__(file.path.name, self.kind.task, columns, own, classes)
+            own = self._class_names(first_rows(X, "names of classes", 1000))
+        super().__init__(file.path.name, raw, own, classes)
 
     def raw(self, X: object) -> np.ndarray:
         return self._run(X)[0]
@@ -189,10 +176,11 @@ class OnnxTeacher(RawTeacher):
             feed[name] = array[:, None] if column else array
         return feed
 
-    def _class_names(self, X: object, columns: int) -> list[Any] | None:
+    def _class_names(self, X: object) -> list[Any] | None:
         r"""Names of the classes, as labels tell them beside probabilities; None if numbers."""
         raw, labels = self._run(X)
-        best = to_targets(raw, self.kind).argmax(1)
+        targets = self.targets(raw)
+        best, columns = targets.argmax(1), targets.shape[1]
         if labels.dtype.kind in "iu" and np.array_equal(labels, best):
             return None
         pairs = set(zip(best.tolist(), labels.reshape(-1).tolist(), strict=True))

@@ -233,12 +233,21 @@ class RawTeacher(RowTeacher):
     kind: OutputKind
     labels: Names | None = None  # the classes that labels are names of, where outputs are labels
 
+    def __init__(
+        self, name: str, raw: np.ndarray, own: Names | None, classes: Names | None
+    ) -> None:
+        super().__init__(name, self.kind.task, self.targets(raw).shape[1], own, classes)
+
     @abstractmethod
     def raw(self, X: object) -> np.ndarray:
         r"""The model's outputs, (n,) or (n, K), as they come."""
 
+    def targets(self, raw: np.ndarray) -> np.ndarray:
+        r"""Raw outputs as probabilities or values (n, columns)."""
+        return to_targets(raw, self.kind, self.labels)
+
     def answers(self, X: object) -> np.ndarray:
-        return to_targets(self.raw(X), self.kind, self.labels)
+        return self.targets(self.raw(X))
 
     def raw_form(self) -> str:
         return self.kind.form
@@ -254,9 +263,8 @@ class FunctionTeacher(RawTeacher):
         raw = self.raw(first_rows(X, "what the teacher gives"))
         self.kind = infer_output(raw, spec)
         self.labels = spec.classes if self.kind.form == "labels" else None
-        columns = to_targets(raw, self.kind, self.labels).shape[1]
         name = str(name or getattr(predict, "__name__", type(predict).__name__))
-        super().__init__(name, self.kind.task, columns, self.labels, spec.classes)
+        super().__init__(name, raw, self.labels, spec.classes)
 
     def raw(self, X: object) -> np.ndarray:
         return as_outputs(self._predict(as_given(X)), count(X))
