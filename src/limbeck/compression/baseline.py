@@ -1,8 +1,4 @@
-r"""The same student trained on true labels alone, as a careful user would train it.
-
-It is what a report compares a student with: a baseline that overfits would flatter the student. So
-rows are held out, the loss on them says when to stop, and the best weights are kept.
-"""
+r"""The same student trained on true labels alone: a report's baseline, stopped by held-out rows."""
 
 from __future__ import annotations
 
@@ -15,22 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.arrays import join, part_of, rows
+from limbeck.arrays import X, join, part_of, rows
+from limbeck.compression import training as trainer
 from limbeck.compression.problem import MAX_HELD_OUT, Problem, default_loss, take
 from limbeck.compression.students import Fitted
-from limbeck.compression.training import (
-    RATE,
-    Recipe,
-    default_steps,
-    finish_student,
-    fit_trees,
-    has_default_update,
-    make_student,
-    narrowed,
-    predictions,
-    student_inputs,
-    with_defaults,
-)
+from limbeck.compression.training import RATE, Recipe
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from limbeck.models import MLP, Preprocessed
@@ -43,22 +28,18 @@ from limbeck.training.result import Result
 __all__ = ["train_on_labels"]
 
 HELD_OUT = 0.1  # the share of rows that is held out, of many
-# how often the held-out loss is measured, and how often in a row it may fail to fall
-EVALUATIONS, PATIENCE = 200, 30
 RATES = (RATE, RATE / 10)  # learning rates, of which the one with the lower held-out loss is taken
-START = 0.1  # what the weights of a network's last layer are multiplied by at the start
 # rows up to which several folds are held out, one after the other, and how many those are
 FEW_ROWS, FOLDS = 500, 5
 
 
-def train_on_labels(problem: Problem, recipe: Recipe, labels: Any) -> tuple[Result, Problem]:
+def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[Result, Problem]:
     r"""The student of a recipe, trained on labels alone, and the problem that it solves.
 
-    Networks stop at the lowest held-out loss; a learning rate that is not given is chosen by it.
-    Trees, which are as large as the student at most, are as large as does best on rows held out.
+    Rows held out tell when networks stop, their learning rate if none is given, and trees' size.
     """
     x, targets = _labelled(problem, labels)
-    own = replace(
+    labelled = replace(
         problem, x=x, index=torch.arange(len(targets)), held_out=None, fixed_targets=targets,
         loss=default_loss(problem.teacher.task), _known={},
     )  # fmt: skip
@@ -67,36 +48,35 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: Any) -> tuple[Resu
         seconds=None,
     )  # fmt: skip
     recipe = replace(recipe, inputs="data", training=training)
-    student, origin = make_student(own, recipe)
+    student, origin = trainer.make_student(labelled, recipe)
     if isinstance(student, Fitted):
-        chosen = _best_size(own, student, recipe.training.seed, origin)
-        return fit_trees(own, chosen, recipe, origin), own
-    return _best_network(own, recipe), own
+        student = _best_size(labelled, student, recipe.training.seed, origin)
+        return trainer.fit_trees(labelled, student, recipe, origin), labelled
+    return _best_network(labelled, recipe), labelled
 
 
-def _labelled(problem: Problem, labels: Any) -> tuple[Any, np.ndarray]:
+def _labelled(problem: Problem, labels: object) -> tuple[X, np.ndarray]:
     r"""All rows of the user's that have a label, and the labels as targets (n, K)."""
     x, index = problem.x, problem.index.numpy()
     if problem.held_out is not None:
         count = rows(problem.held_out) // 2  # the other half are mixtures of these
-        theirs = np.setdiff1d(np.arange(rows(x) + count), index)
         x = join([x, part_of(problem.held_out, 0, count)])
-        index = np.concatenate([index, theirs])
-    known = as_labels(labels, rows(x))[index]
-    missing = unlabelled(known, problem.teacher.classes).reshape(len(known), -1).any(1)
-    there = np.flatnonzero(~missing)
-    if not len(there):
-        raise ArgumentError("labels", f"{len(known)} missing ones", "labels of some rows at least")
-    nothing = np.zeros((len(there), problem.teacher.outputs))
-    targets = mix_labels(nothing, known[there], 1.0, problem.teacher.classes)
-    return take(x, torch.as_tensor(there)), targets
+        index = np.concatenate([index, np.setdiff1d(np.arange(rows(x)), index)])
+    y = as_labels(labels, rows(x))[index]
+    missing = unlabelled(y, problem.teacher.classes).reshape(len(y), -1).any(1)
+    known = np.flatnonzero(~missing)
+    if not len(known):
+        raise ArgumentError("labels", f"{len(y)} missing ones", "labels of some rows at least")
+    zeros = np.zeros((len(known), problem.teacher.outputs))
+    targets = mix_labels(zeros, y[known], 1.0, problem.teacher.classes)
+    return take(x, torch.as_tensor(known)), targets
 
 
 def _held_out(targets: np.ndarray, task: str, seed: int) -> np.ndarray:
     r"""Rows to hold out: at random, with about the same share of every class or range of values."""
     n = len(targets)
-    wanted = min(MAX_HELD_OUT, round(HELD_OUT * n))
-    places = (np.arange(wanted) + 0.5) * n / max(wanted, 1)
+    count = min(MAX_HELD_OUT, round(HELD_OUT * n))
+    places = (np.arange(count) + 0.5) * n / max(count, 1)
     return np.sort(_ordered(targets, task, seed)[places.astype(int)])
 
 
@@ -112,36 +92,29 @@ def _ordered(targets: np.ndarray, task: str, seed: int) -> np.ndarray:
 def _best_network(problem: Problem, recipe: Recipe) -> Result:
     r"""A network at its lowest held-out loss.
 
-    Of few rows, a few held-out ones would tell that by chance. So each fold is held out once, their
-    mean loss tells the best number of steps, and that many are made with all rows.
+    With few rows, the mean loss over folds gives the number of steps, which are made with all rows.
     """
-    targets, task = problem.targets(), problem.teacher.task
+    targets, task, training = problem.targets(), problem.teacher.task, recipe.training
     n = len(targets)
-    training = recipe.training
-    default = has_default_update(training) and training.lr is None
+    default = trainer.has_default_update(training) and training.lr is None
     if n > FEW_ROWS or n < 2 * FOLDS:
-        held = _held_out(targets, task, recipe.training.seed)
-        tried = [replace(training, lr=rate) for rate in RATES] if default else [training]
-        runs = [_network(problem, replace(recipe, training=each), held) for each in tried]
+        held_out = _held_out(targets, task, training.seed)
+        settings = [replace(training, lr=rate) for rate in RATES] if default else [training]
+        recipes = [replace(recipe, training=setting) for setting in settings]
+        runs = [_network(problem, candidate, held_out) for candidate in recipes]
         return min(runs, key=lambda run: run[0].loss)[1]
     # steps of a decaying rate would not be the same ones in a shorter run
     if default:
         automatic = isinstance(training.schedule, str) and training.schedule == "auto"
         schedule = "constant" if automatic else training.schedule
         recipe = replace(recipe, training=replace(training, lr=min(RATES), schedule=schedule))
-    folds = _folds(targets, task, recipe.training.seed)
-    curve = _mean_curve([_network(problem, recipe, held)[0].curve for held in folds])
-    steps = min(curve, key=lambda step: curve[step])
-    return _network(problem, recipe, np.arange(0), steps)[1]
-
-
-def _mean_curve(curves: list[dict[int, float]]) -> dict[int, float]:
-    r"""The mean over folds of the held-out loss by step; one that has stopped stays as it was."""
+    folds = _folds(targets, task, training.seed)
+    curves = [_network(problem, recipe, fold)[0].curve for fold in folds]
     steps = sorted(set().union(*curves))
-    filled = np.array([
-        np.interp(steps, list(curve), list(curve.values())) for curve in curves if curve
-    ])  # fmt: skip
-    return dict(zip(steps, filled.mean(0).tolist(), strict=True))
+    # the mean held-out loss by step; one that has stopped stays as it was
+    losses = [np.interp(steps, list(curve), list(curve.values())) for curve in curves if curve]
+    best = steps[int(np.mean(losses, axis=0).argmin())]
+    return _network(problem, recipe, np.arange(0), best)[1]
 
 
 def _folds(targets: np.ndarray, task: str, seed: int) -> list[np.ndarray]:
@@ -150,33 +123,31 @@ def _folds(targets: np.ndarray, task: str, seed: int) -> list[np.ndarray]:
 
 
 def _network(
-    problem: Problem, recipe: Recipe, held: np.ndarray, stop: int | None = None
+    problem: Problem, recipe: Recipe, held_out: np.ndarray, stop: int | None = None
 ) -> tuple[_Watch, Result]:
     r"""A network at its lowest held-out loss, or after so many steps; and the losses on the way."""
-    learn = np.setdiff1d(np.arange(rows(problem.x)), held)
-    student, _ = make_student(problem, recipe)
+    learn = np.setdiff1d(np.arange(rows(problem.x)), held_out)
+    student, _ = trainer.make_student(problem, recipe)
     assert not isinstance(student, Fitted)
-    x = student_inputs(student, problem.x)
+    x = trainer.student_inputs(student, problem.x)
     shift, scale = problem.unit()
     if isinstance(student, Preprocessed):
         _start_small(student)
-    else:  # it speaks in the labels' own units
+    else:  # its outputs are in the labels' own units
         shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
     values = (torch.as_tensor(problem.targets(), dtype=torch.float32) - shift) / safe_scale(scale)
-    training = with_defaults(recipe.training, problem.teacher.task, student, problem.x)
-    steps = max(recipe.steps or 0, default_steps(len(learn), training.batch_size))
+    training = trainer.with_defaults(recipe.training, problem.teacher.task, student, problem.x)
+    steps = max(recipe.steps or 0, trainer.default_steps(len(learn), training.batch_size))
     training = replace(training, steps=stop or steps)
     watch = _Watch(student)
-    if len(held):
-        source = Dataset(take(x, torch.as_tensor(held)), y=values[held].numpy())
-        every = max(1, steps // EVALUATIONS)
-        training = replace(
-            training, held_out=source, patience=PATIENCE, every=every, callbacks=watch
-        )
+    if len(held_out):
+        source = Dataset(take(x, torch.as_tensor(held_out)), y=values[held_out].numpy())
+        every = max(1, steps // 200)
+        training = replace(training, held_out=source, patience=30, every=every, callbacks=watch)
     teacher, inputs = Stored(values[learn], problem.form), take(x, torch.as_tensor(learn))
     result = train(teacher, student, Dataset(inputs), problem.loss, training)
     watch.restore()
-    finish_student(student, shift, scale)
+    trainer.finish_student(student, shift, scale)
     return watch, result
 
 
@@ -186,11 +157,11 @@ def _start_small(student: Preprocessed) -> None:
     if isinstance(student.network, MLP):
         last = student.network.layers[-1]
         assert isinstance(last, nn.Linear)
-        last.weight.mul_(START)
+        last.weight.mul_(0.1)
 
 
 class _Watch:
-    r"""Hears of every evaluation, and keeps the weights at the lowest held-out loss."""
+    r"""A callback that keeps the weights at the lowest held-out loss."""
 
     def __init__(self, student: nn.Module) -> None:
         self.student, self.loss = student, math.inf
@@ -216,21 +187,22 @@ def _best_size(problem: Problem, student: Fitted, seed: int, origin: Tensor | No
         return student
     task, targets = problem.teacher.task, problem.targets()
     encoder = problem.format.encoder("one_hot")
-    every, inputs = np.arange(len(targets)), narrowed(problem.x, origin)
-    few = len(targets) <= FEW_ROWS
+    inputs, few = trainer.narrowed(problem.x, origin), len(targets) <= FEW_ROWS
     folds = _folds(targets, task, seed) if few else [_held_out(targets, task, seed)]
     errors = np.zeros(len(sizes))
-    for held in folds:
-        learn = np.setdiff1d(every, held)
-        x, other = (take(inputs, torch.as_tensor(part)) for part in (learn, held))
+    for fold in folds:
+        learn = np.setdiff1d(np.arange(len(targets)), fold)
+        x, other = (take(inputs, torch.as_tensor(part)) for part in (learn, fold))
         for place, size in enumerate(sizes):
             model = replace(size, encoder=encoder).fit(x, targets[learn])
-            errors[place] += ((predictions(model, other, task) - targets[held]) ** 2).sum()
+            errors[place] += ((trainer.predictions(model, other, task) - targets[fold]) ** 2).sum()
     return sizes[int(errors.argmin())]  # the smaller, if equal
 
 
 def _sizes(student: Fitted, n: int) -> Iterator[Fitted]:
     r"""The student and smaller ones, the smallest first: fewer leaves, or fewer boosted trees."""
+    from sklearn.base import clone
+
     name, largest = _size_of(student)
     if name is None:
         yield student
@@ -242,7 +214,10 @@ def _sizes(student: Fitted, n: int) -> Iterator[Fitted]:
     else:
         counts = sorted({max(1, largest // 2**k) for k in range(1, 6)})
     for count in counts:
-        yield _resized(student, name, count)
+        if student.estimator is None:
+            yield replace(student, options=student.options | {name: count})
+        else:
+            yield replace(student, estimator=clone(student.estimator).set_params(**{name: count}))
     yield student
 
 
@@ -259,11 +234,3 @@ def _size_of(student: Fitted) -> tuple[str | None, int | None]:
     if "Tree" in kind and "n_estimators" not in known:
         return "max_leaf_nodes", known["max_leaf_nodes"]
     return None, None  # a forest, which more trees do not make overfit
-
-
-def _resized(student: Fitted, name: str, count: int) -> Fitted:
-    if student.estimator is None:
-        return replace(student, options=student.options | {name: count})
-    from sklearn.base import clone
-
-    return replace(student, estimator=clone(student.estimator).set_params(**{name: count}))

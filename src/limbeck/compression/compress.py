@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from limbeck.arguments import number, whole_number
 from limbeck.arrays import join, rows
@@ -22,9 +24,10 @@ from limbeck.compression.rows import Rows, TableFormat, read_rows
 from limbeck.compression.students import sizes
 from limbeck.compression.training import Recipe, predictions, train
 from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.progress import tracked
-from limbeck.tables.table import code_note
+from limbeck.tables.table import Table, code_note
 from limbeck.teachers.cache import TeacherCache, as_cache
 from limbeck.teachers.folds import as_labels, mix_labels
 from limbeck.teachers.keys import as_rows, count, select
@@ -41,22 +44,22 @@ PILOT_STEPS = 2000  # of the short runs that inputs are compared by
 
 
 def compress(
-    teacher: Any,
-    X: Any,
-    student: Any = (50, 30),
+    teacher: object,
+    X: object,
+    student: object = (50, 30),
     *,
-    labels: Any = None,
+    labels: object = None,
     label_weight: float = 0.5,
     loss: str | Loss = "auto",
-    inputs: Any = "auto",
+    inputs: str | Inputs = "auto",
     size: int | None = None,
     steps: int | None = None,
     task: str = "auto",
     output: str = "auto",
-    weights: Any = None,
-    stack: Any = None,
-    classes: Any = None,
-    table: Any = None,
+    weights: ArrayLike | None = None,
+    stack: object = None,
+    classes: Sequence[Any] | np.ndarray | None = None,
+    table: Table | None = None,
     teacher_folds: int | None = None,
     cache: str | Path | TeacherCache | None = None,
     cache_key: str | None = None,
@@ -133,8 +136,16 @@ def compress(
         training = replace(training, batch_size=batch)
     data = read_rows(X, table)
     labels = data.labels if labels is None else labels
-    some = select(as_rows(data.given), np.arange(min(100, rows(data.x))))
-    model = probe_teacher(teacher, some, task, output, weights, stack, classes)
+    examples = select(as_rows(data.given), np.arange(min(100, rows(data.x))))
+    try:
+        model = as_predictor(
+            teacher, examples, task=task, output=output, weights=weights, stack=stack,
+            classes=classes,
+        )  # fmt: skip
+    except LimbeckError:
+        raise
+    except Exception as error:  # the teacher's own
+        raise TeacherError.of(error, "the first rows of X", np.arange(count(examples))) from error
     query = Query(as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress)
     chosen = "auto" in [choice for choice in (inputs, student) if isinstance(choice, str)]
     fraction = number("held_out", held_out, "a fraction from 0 to below 1", lambda f: 0 <= f < 1)
@@ -173,21 +184,7 @@ def compress(
 def _default_size(count: int, inputs: object) -> int:
     size = max(count, min(MAX_SIZE, max(MIN_SIZE, 10 * count)))
     generated = isinstance(inputs, str) and inputs not in ("auto", "data")
-    return max(size, 2 * count) if generated else size  # half of them at least as the user wants
-
-
-def probe_teacher(
-    teacher: Any, some: Any, task: str, output: str, weights: Any, stack: Any, classes: Any
-) -> RowTeacher:
-    r"""The teacher, known by its answers to some rows; it may fail there with its own error."""
-    try:
-        return as_predictor(
-            teacher, some, task=task, output=output, weights=weights, stack=stack, classes=classes
-        )
-    except LimbeckError:
-        raise
-    except Exception as error:
-        raise TeacherError.of(error, "the first rows of X", np.arange(count(some))) from error
+    return max(size, 2 * count) if generated else size  # at least half of them generated
 
 
 def _split(data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int) -> Problem:
@@ -205,7 +202,7 @@ def _split(data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed:
     return problem
 
 
-def _add_labels(problem: Problem, labels: Any, weight: float, n: int) -> None:
+def _add_labels(problem: Problem, labels: object, weight: float, n: int) -> None:
     r"""Let targets be mixed with labels, or made by folds that need them."""
     weight = number("label_weight", weight, "a number from 0 to 1", lambda w: 0 <= w <= 1)
     if labels is None:

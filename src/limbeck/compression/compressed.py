@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -30,18 +31,21 @@ from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
 from limbeck.storage import files
+from limbeck.tables import table as schema
 from limbeck.tables.columns import pandas
+from limbeck.teachers.row_teacher import predicted_labels
 from limbeck.text import compared
 from limbeck.training.result import STUDENT, Result, load
 
 __all__ = ["Compressed", "rules_of"]
 
-Written = Callable[[float], str]
 
-DAY = 86_400  # seconds of a day
-
-
-def rules_of(student: nn.Module, kind: RowFormat | None, classes: Any, names: Any = None) -> str:
+def rules_of(
+    student: nn.Module,
+    kind: RowFormat | None,
+    classes: Sequence[Any] | None,
+    names: Sequence[str] | None = None,
+) -> str:
     r"""A single tree as nested rules."""
     tree = student.network if isinstance(student, Preprocessed) else student
     if not isinstance(tree, Trees):
@@ -49,16 +53,16 @@ def rules_of(student: nn.Module, kind: RowFormat | None, classes: Any, names: An
         raise ArgumentError("student", received, "a tree, as student='tree' makes one")
     encoder = getattr(student, "encoder", None)
     if isinstance(kind, TableFormat) and isinstance(encoder, TableEncoder):
-        names, written = _in_own_units(encoder, kind.table)
-        text = tree.text(names, classes, written)
-        for name in names:  # indicators are 0 or 1
+        features, writers = _in_own_units(encoder, kind.table)
+        text = tree.text(features, classes, writers)
+        for name in features:  # indicators are 0 or 1
             text = text.replace(f"if {name} <= 0.5:", f"if {name.replace(' is ', ' is not ', 1)}:")
         return text
     origin = getattr(student, "origin", None)
     if origin is None:
         return tree.text(names, classes)
-    own = [partial(_from_origin, float(zero)) for zero in origin.flatten()]
-    return tree.text(names, classes, own)
+    writers = [partial(_from_origin, float(zero)) for zero in origin.flatten()]
+    return tree.text(names, classes, writers)
 
 
 def _from_origin(origin: float, threshold: float) -> str:
@@ -66,11 +70,15 @@ def _from_origin(origin: float, threshold: float) -> str:
     return f"{origin + threshold:.6g}" if not origin else f"{origin + threshold:.15g}"
 
 
-def _in_own_units(encoder: TableEncoder, table: Any) -> tuple[list[str], list[Written]]:
+def _in_own_units(
+    encoder: TableEncoder, table: schema.Table
+) -> tuple[list[str], list[Callable[[float], str]]]:
     r"""The names of a tree's features, and how thresholds are written in the columns' own units."""
-    columns = {column.key: column for column in table.varying}
+    columns: dict[str, Any] = {column.key: column for column in table.varying}
     names = [n.key for n in encoder.numbers]
-    written = [partial(_written, columns[n.key], n.mean, n.scale) for n in encoder.numbers]
+    writers: list[Callable[[float], str]] = [
+        partial(_written, columns[n.key], n.mean, n.scale) for n in encoder.numbers
+    ]
     names += [f"{n.key} is missing" for n in encoder.numbers if n.mask is not None]
     for which, code in zip(encoder.which.tolist(), encoder.slots.tolist(), strict=True):
         column = columns[encoder.indicated[which].key]
@@ -78,18 +86,19 @@ def _in_own_units(encoder: TableEncoder, table: Any) -> tuple[list[str], list[Wr
         names.append(f"{column.key} is {column.categories[code] if known else 'missing'}")
     for key, embedding in zip(encoder.embedded, encoder.embeddings, strict=True):
         names += [f"{key}[{k}]" for k in range(embedding.embedding_dim)]  # type: ignore[arg-type]
-    return names, written + ["{:.6g}".format] * (len(names) - len(written))
+    return names, writers + ["{:.6g}".format] * (len(names) - len(writers))
 
 
 def _written(column: Any, mean: float, scale: float, threshold: float) -> str:
     r"""A standardised threshold as people write it: a number, or a date."""
-    own = threshold * scale + mean + column.origin
+    value = threshold * scale + mean + column.origin
     if column.kind != "date":
-        return f"{own:.6g}"
+        return f"{value:.6g}"
     zone = column.dtype.partition(", ")[2].rstrip("]") or None
-    date = pandas().Timestamp(math.floor(own), unit="s", tz=zone)
-    days = column.step and not column.step % DAY and not column.origin % DAY and zone is None
-    return str(date.date() if days else date)
+    date = pandas().Timestamp(math.floor(value), unit="s", tz=zone)
+    day = 86_400  # seconds
+    whole_days = column.step and not column.step % day and not column.origin % day and zone is None
+    return str(date.date() if whole_days else date)
 
 
 ABOUT = "compression.json"
@@ -130,48 +139,47 @@ class Compressed(Result):
         result: Result,
         problem: Problem,
         recipe: Recipe,
-        labels: Any,
-        tried: list[Any],
+        labels: object,
+        tried: list[dict[str, Any]],
         notes: Sequence[str] = (),
     ) -> Compressed:
         r"""The result of a problem's training."""
-        given = {each.name: getattr(result, each.name) for each in fields(Result)}
-        predictor = problem.teacher
+        teacher = problem.teacher
         inputs = recipe.inputs if isinstance(recipe.inputs, str) else repr(recipe.inputs)
         return cls(
-            **given, task=predictor.task, classes=predictor.classes, kind=problem.format,
+            **_fields_of(result), task=teacher.task, classes=teacher.classes, kind=problem.format,
             inputs=inputs, tried=tried, problem=problem, recipe=recipe, labels=labels,
             notes=list(notes),
         )  # fmt: skip
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: object) -> np.ndarray:
         r"""Probabilities (n, K) of the classes, or of each label."""
         if self.task == "regression":
             raise ArgumentError("task", "'regression'", "a classifier; use predict")
         return self._predictions(X)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: object) -> np.ndarray:
         r"""Class names (n,), label indicators (n, K), or values (n,) or (n, K)."""
-        found = self._predictions(X)
-        if self.task == "regression":
-            return found[:, 0] if found.shape[1] == 1 else found
-        if self.task == "multilabel":
-            return (found > 0.5).astype(int)
-        names = np.arange(found.shape[1]) if self.classes is None else np.asarray(self.classes)
-        return names[found.argmax(1)]
+        return predicted_labels(self._predictions(X), self.task, self.classes)
 
-    def _predictions(self, X: Any) -> np.ndarray:
+    def _predictions(self, X: object) -> np.ndarray:
         assert self.kind is not None
         form = self.settings.get("student_output")
         if isinstance(self.kind, ArrayFormat):
             if self._fast is None or not self._fast.current(self.student):
                 self._fast = NumpyFastPath(self.student, self.kind.shape, self.task, form)
-            if (found := self._fast(X)) is not None:
-                return found
+            if (outputs := self._fast(X)) is not None:
+                return outputs
         return predictions(self.student, self.kind.encode(X), self.task, form)
 
     def report(
-        self, X: Any, y: Any = None, *, groups: Any = None, labels: Any = None, time: bool = True
+        self,
+        X: object,
+        y: ArrayLike | None = None,
+        *,
+        groups: dict[str, Any] | str | Iterable[str] | None = None,
+        labels: object = None,
+        time: bool = True,
     ) -> Fidelity:
         r"""Teacher and student side by side, on rows that neither has been trained on.
 
@@ -186,29 +194,20 @@ class Compressed(Result):
         """
         if self.problem is None or self.kind is None:
             raise ArgumentError("report", "a result without its teacher", "one made by compress")
-        predictor = self.problem.teacher
-        groups = _groups(groups, X)
+        teacher = self.problem.teacher
+        columns = _groups(groups, X)
         given = self.kind.as_given(X)
         labels = self.labels if labels is None else labels
-        direct = None if labels is None else self.on_labels(labels)
-        calls: dict[str, Callable[[Any], np.ndarray]] = {
-            "teacher": predictor,
-            "student": self._predictions,
-        }
+        baseline = None if labels is None else self.on_labels(labels)._predictions(X)
+        calls: dict[str, Callable[[Any], np.ndarray]]
+        calls = {"teacher": teacher, "student": self._predictions}
         timed = latencies(calls, given) if time else {"teacher": {}, "student": {}}
         return fidelity(
-            self.task,
-            predictor(given),
-            self._predictions(X),
-            y,
-            baseline=None if direct is None else direct._predictions(X),
-            classes=self.classes,
-            groups=groups,
-            teacher_cost=teacher_cost(predictor, timed["teacher"]),
-            student_cost=self.cost(timed["student"]),
-            names={"teacher": predictor.name},
-            notes=self.notes,
-        )
+            self.task, teacher(given), self._predictions(X), y, baseline=baseline,
+            classes=self.classes, groups=columns, names={"teacher": teacher.name},
+            teacher_cost=teacher_cost(teacher, timed["teacher"]),
+            student_cost=self.cost(timed["student"]), notes=self.notes,
+        )  # fmt: skip
 
     def cost(self, latency: Mapping[int, float] | None = None) -> Cost:
         r"""What the student costs: of the exported files, or else of what `save` writes of it.
@@ -230,7 +229,7 @@ class Compressed(Result):
         names = " and ".join(file.name for file in files)
         return Cost(parameters(self.student), size, dict(latency or {}), names)
 
-    def on_labels(self, labels: Any) -> Compressed:
+    def on_labels(self, labels: object) -> Compressed:
         r"""The same student, trained on true labels alone, and stopped by rows that are held out.
 
         Networks keep the weights with the lowest held-out loss; trees are as large as does best on
@@ -246,17 +245,16 @@ class Compressed(Result):
         result, problem = train_on_labels(self.problem, recipe, labels)
         return Compressed.of(result, problem, recipe, labels, [])
 
-    def rules(self, feature_names: Any = None) -> str:
+    def rules(self, feature_names: Sequence[str] | None = None) -> str:
         r"""A single tree in words; a table knows the names of its columns."""
         return rules_of(self.student, self.kind, self.classes, feature_names)
 
     def table(self) -> Table:
         table = super().table()
         if self.problem is not None:
-            predictor = self.problem.teacher
-            table.add_row("teacher", f"{predictor.name}, {self.task}")
-        asked = f"{self.inputs}, of {len(self.tried)} tried" if self.tried else self.inputs
-        table.add_row("inputs", asked)
+            table.add_row("teacher", f"{self.problem.teacher.name}, {self.task}")
+        tried = f", of {len(self.tried)} tried" if self.tried else ""
+        table.add_row("inputs", self.inputs + tried)
         return table
 
     def __str__(self) -> str:
@@ -265,13 +263,11 @@ class Compressed(Result):
         size = self.cost().bytes
         before = None if self.problem is None else bytes_on_disk(self.problem.teacher)
         ratio = compared(before, size, "smaller", "larger", "as large as its teacher", " times")
-        small = f", {ratio}" if ratio else ""
-        shown = "unknown size" if size is None else f"{size:,} bytes"
+        summary = "A student of unknown size" if size is None else f"A student of {size:,} bytes"
+        summary += f", {ratio}" if ratio else ""
         notes = "".join(f"{note}\n" for note in self.notes)
-        return (
-            f"{console.export_text()}{notes}A student of {shown}{small}; what it has kept, "
-            "report(X, y) tells."
-        )
+        end = "; what it has kept, report(X, y) tells."
+        return f"{console.export_text()}{notes}{summary}{end}"
 
     __repr__ = __str__
 
@@ -292,14 +288,11 @@ class Compressed(Result):
         form = "values" if self.task == "regression" else "probabilities"
         whole = Answering(self.student, self.task, self.settings.get("student_output"))
         names = None if self.classes is None else np.asarray(self.classes).tolist()
-        about: dict[str, Any] = {"asked at": self.inputs}
-        if self.problem is not None:
-            about = {"teacher": self.problem.teacher.name} | about
+        about = {} if self.problem is None else {"teacher": self.problem.teacher.name}
+        about["asked at"] = self.inputs
+        rows: dict[str, Any] = {"shape": getattr(self.kind, "shape", None)}
         if isinstance(self.kind, TableFormat):
-            rows: dict[str, Any] = {"table": self.kind.table, "shape": None}
-        else:
-            assert isinstance(self.kind, ArrayFormat)
-            rows = {"shape": self.kind.shape}
+            rows["table"] = self.kind.table
         return limbeck.export.of_result(
             self, whole, form, verb="compress", task=self.task, classes=names, about=about,
             doubts=tuple(self.notes), **rows,
@@ -313,16 +306,20 @@ class Compressed(Result):
         try:
             about = json.loads(path.read_text(encoding="utf-8"))
             kind = format_from_spec(about.pop("kind"))
-            given = {each.name: getattr(result, each.name) for each in fields(Result)}
             names = about.pop("classes")
-            return cls(
-                **given, **about, kind=kind, classes=None if names is None else np.asarray(names)
-            )
+            classes = None if names is None else np.asarray(names)
+            return cls(**_fields_of(result), **about, kind=kind, classes=classes)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
 
 
-def _groups(groups: Any, X: Any) -> dict[str, Any] | None:
+def _fields_of(result: Result) -> dict[str, Any]:
+    return {field.name: getattr(result, field.name) for field in fields(Result)}
+
+
+def _groups(
+    groups: dict[str, Any] | str | Iterable[str] | None, X: object
+) -> dict[str, Any] | None:
     if groups is None or isinstance(groups, dict):
         return groups
     names = [groups] if isinstance(groups, str) else list(groups)
@@ -331,10 +328,8 @@ def _groups(groups: Any, X: Any) -> dict[str, Any] | None:
     for name in names:
         if name not in X.columns:
             raise ArgumentError.unknown("groups", name, map(str, X.columns))
-    return {str(name): _values(X[name]) for name in names}
-
-
-def _values(column: Any) -> np.ndarray:
-    r"""A column as an array; of dates in a zone, the local time."""
-    zoned = getattr(column.dtype, "tz", None) is not None
-    return np.asarray(column.dt.tz_localize(None) if zoned else column)
+    columns = {str(name): X[name] for name in names}  # type: ignore[index]
+    for name, column in columns.items():
+        zoned = getattr(column.dtype, "tz", None) is not None  # dates, which become local time
+        columns[name] = np.asarray(column.dt.tz_localize(None) if zoned else column)
+    return columns

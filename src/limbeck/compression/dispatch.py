@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from torch import nn
 
 from limbeck.errors import ArgumentError
 from limbeck.models.ensemble import Ensemble
-from limbeck.teachers.estimators import (
-    BoosterTeacher,
-    EstimatorTeacher,
-    is_booster,
-    is_estimator,
-)
+from limbeck.teachers.estimators import BoosterTeacher, EstimatorTeacher, is_booster, is_estimator
 from limbeck.teachers.files import open_model
 from limbeck.teachers.fingerprints import digest
 from limbeck.teachers.networks import NetworkTeacher, OnnxTeacher
@@ -27,54 +23,64 @@ from limbeck.teachers.row_teacher import FunctionTeacher, RowTeacher, first_rows
 __all__ = ["as_predictor"]
 
 
-class AverageTeacher(RowTeacher):
-    r"""The mean of what its members say, over classes that all of them have."""
+class CombinedTeacher(RowTeacher):
+    r"""Several teachers in one."""
 
-    def __init__(self, members: Sequence[RowTeacher], weights: Any = None) -> None:
-        self.members = list(members)
+    parts: list[RowTeacher]
+    rule: bytes  # how they are combined
+
+    def content(self) -> str | None:
+        codes = [part.fingerprint() for part in self.parts]
+        known = [code for code in codes if code is not None]
+        return digest(self.rule, *known) if len(known) == len(codes) else None
+
+    def bytes(self) -> int | None:
+        if self.file is not None:
+            return self.file.size
+        sizes = [part.bytes() for part in self.parts]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(sizes) else None
+
+
+class AverageTeacher(CombinedTeacher):
+    r"""The mean of its members' outputs, over classes that all of them have."""
+
+    def __init__(self, members: Sequence[RowTeacher], weights: ArrayLike | None = None) -> None:
+        self.members = self.parts = list(members)
         self.weights = _normalised(weights, len(self.members))
-        one = self.members[0]
-        own = one.classes if any(member.named for member in self.members) else None
-        super().__init__(f"ensemble of {len(self.members)}", one.task, one.outputs, own)
+        self.rule = self.weights.tobytes()
+        first = self.members[0]
+        own = first.classes if any(member.named for member in self.members) else None
+        super().__init__(f"ensemble of {len(self.members)}", first.task, first.outputs, own, None)
 
-    def answers(self, X: Any) -> np.ndarray:
+    def answers(self, X: object) -> np.ndarray:
         total = 0.0
         for member, weight in zip(self.members, self.weights, strict=True):
             total = total + weight * member(X)
         return np.asarray(total)
 
-    def content(self) -> str | None:
-        return _content(self.members, self.weights.tobytes())
-
-    def bytes(self) -> int | None:
-        return super().bytes() or _bytes(self.members)
-
-    def refit(self, X: Any, y: Any) -> RowTeacher:
+    def refit(self, X: object, y: np.ndarray) -> RowTeacher:
         fitted = copy.copy(self)
-        fitted.members = [member.refit(X, y) for member in self.members]
+        fitted.members = fitted.parts = [member.refit(X, y) for member in self.members]
         return fitted
 
 
-class StackTeacher(RowTeacher):
-    r"""A further model on what the members say, side by side."""
+class StackTeacher(CombinedTeacher):
+    r"""A further model on the members' outputs, side by side."""
+
+    rule = b"stack"
 
     def __init__(self, members: Sequence[RowTeacher], final: RowTeacher) -> None:
         self.members, self.final = list(members), final
-        name = f"stack of {len(self.members)}"
+        self.parts = [*members, final]
         own = final.classes if final.named else None
-        super().__init__(name, final.task, final.outputs, own)
+        super().__init__(f"stack of {len(self.members)}", final.task, final.outputs, own, None)
 
-    def answers(self, X: Any) -> np.ndarray:
+    def answers(self, X: object) -> np.ndarray:
         return self.final(side_by_side(self.members, X))
 
-    def content(self) -> str | None:
-        return _content([*self.members, self.final], b"stack")
 
-    def bytes(self) -> int | None:
-        return super().bytes() or _bytes([*self.members, self.final])
-
-
-def side_by_side(members: Sequence[RowTeacher], X: Any) -> np.ndarray:
+def side_by_side(members: Sequence[RowTeacher], X: object) -> np.ndarray:
     r"""The answers (n, M·K) of several predictors."""
     return np.concatenate([member(X) for member in members], axis=1)
 
@@ -97,7 +103,7 @@ def agreed(members: Sequence[RowTeacher]) -> list[RowTeacher]:
     return list(members)
 
 
-def averaged(members: Sequence[RowTeacher], weights: Any, X: Any) -> RowTeacher:
+def averaged(members: Sequence[RowTeacher], weights: ArrayLike | None, X: object) -> RowTeacher:
     r"""The average; of torch modules alone, as one module that the loop can differentiate."""
     average = AverageTeacher(members, weights)
     nets = [member for member in members if isinstance(member, NetworkTeacher)]
@@ -105,9 +111,9 @@ def averaged(members: Sequence[RowTeacher], weights: Any, X: Any) -> RowTeacher:
         return average
     forms = [net.kind.form for net in nets]
     shares = None if weights is None else average.weights.tolist()
-    whole = Ensemble([net.module for net in nets], shares, forms)
-    classes = average.classes if average.named else None
-    return NetworkTeacher(whole, X, OutputSpec(average.task, classes=classes), name=average.name)
+    ensemble = Ensemble([net.module for net in nets], shares, forms)
+    spec = OutputSpec(average.task, classes=average.classes if average.named else None)
+    return NetworkTeacher(ensemble, X, spec, name=average.name)
 
 
 def _alike(nets: Sequence[NetworkTeacher]) -> bool:
@@ -130,37 +136,25 @@ def _union(named: Sequence[np.ndarray]) -> np.ndarray | None:
         return None
     if all(classes.tolist() == named[0].tolist() for classes in named):
         return named[0]
-    every = {label for classes in named for label in classes.tolist()}
-    if len({isinstance(label, str) for label in every}) > 1:
+    labels = {label for classes in named for label in classes.tolist()}
+    if len({isinstance(label, str) for label in labels}) > 1:
         received = " and ".join(str(classes.tolist()) for classes in named[:3])
         expected = "members with the same names for classes, or classes= with all of them"
         raise ArgumentError("teacher", f"members with the classes {received}", expected)
-    return np.array(sorted(every))
+    return np.array(sorted(labels))
 
 
-def _normalised(weights: Any, count: int) -> np.ndarray:
+def _normalised(weights: ArrayLike | None, count: int) -> np.ndarray:
     if weights is None:
         return np.full(count, 1 / count)
     expected = f"{count} positive finite numbers, one for each member"
     try:
-        found = np.asarray(weights, dtype=np.float64)
+        array = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError):
         raise ArgumentError("weights", repr(weights), expected) from None
-    if found.shape != (count,) or not (np.isfinite(found) & (found > 0)).all():
-        raise ArgumentError("weights", found.tolist(), expected)
-    return found / found.sum()
-
-
-def _content(members: Sequence[RowTeacher], rest: bytes) -> str | None:
-    parts = [member.fingerprint() for member in members]
-    known = [part for part in parts if part is not None]
-    return digest(rest, *known) if len(known) == len(parts) else None
-
-
-def _bytes(members: Sequence[RowTeacher]) -> int | None:
-    sizes = [member.bytes() for member in members]
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
+    if array.shape != (count,) or not (np.isfinite(array) & (array > 0)).all():
+        raise ArgumentError("weights", array.tolist(), expected)
+    return array / array.sum()
 
 
 ACCEPTED = (
@@ -171,33 +165,18 @@ LISTS = (list, tuple, nn.ModuleList)
 
 
 def as_predictor(
-    teacher: Any,
-    X: Any = None,
+    teacher: object,
+    X: object = None,
     *,
     task: str = "auto",
     output: str = "auto",
-    weights: Any = None,
-    stack: Any = None,
-    classes: Any = None,
+    weights: ArrayLike | None = None,
+    stack: object = None,
+    classes: Sequence[Any] | np.ndarray | None = None,
 ) -> RowTeacher:
     r"""A teacher of any kind, as a function from rows to probabilities or values (n, K).
 
-    Arguments:
-        teacher: A torch module; a fitted scikit-learn classifier with `predict_proba`, regressor
-            or Pipeline; XGBoost, LightGBM or CatBoost, as estimators, as their own models or
-            as model files (.json, .ubj, .txt, .cbm); the name of an .onnx file; any callable on
-            arrays; or a list of these, which is averaged.
-        X: A few rows, where the teacher has to be asked what it gives.
-        task: "classification", "multilabel" (each label is there or not) or "regression"; "auto"
-            finds out, or says what it needs to know.
-        output: What a module, a callable or an ONNX file gives: "logits", "probabilities",
-            "log_probabilities" or "values"; "auto" finds out likewise.
-        weights: For a list, one positive number for each member.
-        stack: For a list, a fitted model or a callable on all members' answers side by side,
-            (n, M·K), that gives the final answer. `output` is then that of the members, `classes`
-            are those of the answer.
-        classes: Names of the classes in the order of the outputs. For teachers whose classes have
-            names, all of them in the order wanted.
+    The arguments are those of `limbeck.compress`; X is a few rows, from which outputs are inferred.
 
     >>> import numpy as np
     >>> thirds = as_predictor(lambda x: np.full((len(x), 3), 1 / 3), np.zeros((4, 2)))
@@ -216,18 +195,18 @@ def as_predictor(
     """
     spec = OutputSpec(task, output, classes).checked()
     if isinstance(teacher, LISTS):
-        found = _several(list(teacher), X, spec, weights, stack)
+        model = _several(list(teacher), X, spec, weights, stack)
     elif weights is not None or stack is not None:
         argument = "stack" if weights is None else "weights"
         raise ArgumentError(argument, "one for a single teacher", "None, or a list of teachers")
     else:
-        found = _single(teacher, X, spec)
-    if found.task == "classification" and found.outputs < 2:
+        model = _single(teacher, X, spec)
+    if model.task == "classification" and model.outputs < 2:
         raise ArgumentError("teacher", "a classifier of one class", "two classes or more")
-    return found
+    return model
 
 
-def _single(teacher: Any, X: Any, spec: OutputSpec) -> RowTeacher:
+def _single(teacher: object, X: object, spec: OutputSpec) -> RowTeacher:
     if isinstance(teacher, RowTeacher):
         return teacher if spec.classes is None else teacher.with_classes(spec.classes)
     if isinstance(teacher, type):
@@ -236,47 +215,46 @@ def _single(teacher: Any, X: Any, spec: OutputSpec) -> RowTeacher:
         model, file = open_model(teacher)
         if not is_booster(model):
             return OnnxTeacher(model, file, X, spec)
-        found = BoosterTeacher(model, X, spec)
-        found.file, found.name = file, file.path.name
-        return found
+        booster = BoosterTeacher(model, X, spec)
+        booster.file, booster.name = file, file.path.name
+        return booster
     if isinstance(teacher, nn.Module):
         return NetworkTeacher(teacher, X, spec)
     if is_booster(teacher):
         return BoosterTeacher(teacher, X, spec)
     if is_estimator(teacher):
         return EstimatorTeacher(teacher, X, spec)
-    if callable(getattr(teacher, "predict", None)):
-        return FunctionTeacher(teacher.predict, X, spec, name=type(teacher).__name__)
+    if callable(predict := getattr(teacher, "predict", None)):
+        return FunctionTeacher(predict, X, spec, name=type(teacher).__name__)
     if callable(teacher):
         return FunctionTeacher(teacher, X, spec)
     raise ArgumentError("teacher", f"an object of type {type(teacher).__name__}", ACCEPTED)
 
 
-def _several(teachers: list[Any], X: Any, spec: OutputSpec, weights: Any, stack: Any) -> RowTeacher:
+def _several(
+    teachers: list[Any], X: object, spec: OutputSpec, weights: ArrayLike | None, stack: object
+) -> RowTeacher:
     if not teachers:
         raise ArgumentError("teacher", "an empty list", ACCEPTED)
     members = []
     for number, teacher in enumerate(teachers):
-        own = spec if stack is None else _below(teacher, spec)
-        several = isinstance(teacher, LISTS)
+        inner = spec
+        if stack is not None:  # whose members keep their classes in the order that it knows
+            knows = isinstance(teacher, LISTS) or is_estimator(teacher) or is_booster(teacher)
+            inner = OutputSpec() if knows else OutputSpec(spec.task, spec.output)
         with rename_argument("teacher", f"teacher[{number}]"):
-            members.append(
-                _several(list(teacher), X, own, None, None) if several else _single(teacher, X, own)
-            )
+            if isinstance(teacher, LISTS):
+                members.append(_several(list(teacher), X, inner, None, None))
+            else:
+                members.append(_single(teacher, X, inner))
     if stack is None:
         return averaged(agreed(members), weights, X)
     if weights is not None:
         raise ArgumentError("weights", "weights beside a stack", "one of the two")
     width = sum(member.outputs for member in members)
-    if getattr(stack, "n_features_in_", width) != width:
-        received = f"a model of {stack.n_features_in_} columns"
+    if (columns := getattr(stack, "n_features_in_", width)) != width:
+        received = f"a model of {columns} columns"
         raise ArgumentError("stack", received, f"one of {width}, all outputs of the members")
     rows = None if X is None else side_by_side(members, first_rows(X, "what members give"))
     with rename_argument("teacher", "stack"):
         return StackTeacher(members, _single(stack, rows, spec._replace(output="auto")))
-
-
-def _below(member: Any, spec: OutputSpec) -> OutputSpec:
-    r"""What is spec of a member of a stack: its classes stay in the order that the stack knows."""
-    knows = isinstance(member, LISTS) or is_estimator(member) or is_booster(member)
-    return OutputSpec("auto" if knows else spec.task, spec.output if not knows else "auto")

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_array, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
@@ -24,9 +25,11 @@ from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import as_predictor
 from limbeck.compression.fidelity.report import Fidelity
 from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.storage import files
 from limbeck.tables.columns import measured
+from limbeck.teachers import estimators
 from limbeck.teachers.keys import count
 from limbeck.teachers.row_teacher import RowTeacher, first_rows
 from limbeck.training.result import spec_of
@@ -41,24 +44,18 @@ def is_frame(X: object) -> bool:
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 
-def is_fitted(teacher: Any) -> bool:
+def is_fitted(teacher: object) -> bool:
     r"""Whether a teacher predicts as it is; of a list, whether all do."""
     if teacher is None:
         return False
     if isinstance(teacher, list | tuple):
         return all(map(is_fitted, teacher))
-    if callable(own := getattr(teacher, "is_fitted", None)):  # CatBoost's
-        return bool(own())
-    if not isinstance(teacher, BaseEstimator):
-        return True
-    try:
-        check_is_fitted(teacher)
-    except NotFittedError:
-        return False
-    return True
+    if callable(method := getattr(teacher, "is_fitted", None)):  # CatBoost's
+        return bool(method())
+    return estimators.is_fitted(teacher)
 
 
-def clone_teacher(teacher: Any) -> Any:
+def clone_teacher(teacher: object) -> Any:
     r"""The teacher of a clone: the same one if it is fitted, else an unfitted copy."""
     if teacher is None or is_fitted(teacher):
         return teacher
@@ -67,7 +64,9 @@ def clone_teacher(teacher: Any) -> Any:
     return clone(teacher)
 
 
-def fit_teacher(teacher: Any, X: Any, y: np.ndarray | None, regression: bool, seed: int) -> Any:
+def fit_teacher(
+    teacher: object, X: object, y: np.ndarray | None, regression: bool, seed: int
+) -> Any:
     r"""A fitted teacher: a clone of an unfitted one, or a forest for None, fitted to labels."""
     if is_fitted(teacher):
         return teacher
@@ -76,9 +75,9 @@ def fit_teacher(teacher: Any, X: Any, y: np.ndarray | None, regression: bool, se
         received = f"None, with {name} for a teacher, which requires y to be passed, but the target"
         raise ArgumentError("y", f"{received} y is None", "fit(X, y), or a fitted teacher")
     if isinstance(teacher, list | tuple):
-        return [fit_teacher(each, X, y, regression, seed) for each in teacher]
-    made = forest(X, regression, seed) if teacher is None else clone(teacher)
-    return made.fit(X, y)
+        return [fit_teacher(member, X, y, regression, seed) for member in teacher]
+    model = forest(X, regression, seed) if teacher is None else clone(teacher)
+    return model.fit(X, y)
 
 
 def forest(X: Any, regression: bool, seed: int) -> Any:
@@ -88,14 +87,10 @@ def forest(X: Any, regression: bool, seed: int) -> Any:
     if not is_frame(X):
         return trees
     words = _other_columns(X, "biufM")
-    # pandas' own numbers and flags have gaps of another kind than NaN
-    own = [
-        name
-        for name in X.columns
-        if name not in words
-        and (not isinstance(X[name].dtype, np.dtype) or X[name].dtype.kind == "M")
-    ]
-    if not words and not own:
+    types = {name: X[name].dtype for name in X.columns if name not in words}
+    # dates; and pandas' own numbers and flags, whose gaps are of another kind than NaN
+    numbers = [n for n, t in types.items() if not isinstance(t, np.dtype) or t.kind == "M"]
+    if not words and not numbers:
         return trees
     from sklearn.compose import make_column_transformer
     from sklearn.pipeline import make_pipeline
@@ -105,15 +100,15 @@ def forest(X: Any, regression: bool, seed: int) -> Any:
         handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2
     )
     columns = make_column_transformer(
-        (codes, words), (FunctionTransformer(in_numbers), own), remainder="passthrough"
+        (codes, words), (FunctionTransformer(in_numbers), numbers), remainder="passthrough"
     )
     return make_pipeline(columns, trees)
 
 
 def in_numbers(frame: Any) -> np.ndarray:
     r"""Columns of numbers, flags and dates as numbers (n, D); NaN where values are missing."""
-    dates = {name: frame[name].dtype.kind == "M" for name in frame}
-    return np.stack([measured(frame[name], dates[name], f"X[{name!r}]") for name in frame], axis=1)
+    columns = [(frame[name], frame[name].dtype.kind == "M", f"X[{name!r}]") for name in frame]
+    return np.stack([measured(*column) for column in columns], axis=1)
 
 
 def _other_columns(X: Any, kinds: str) -> list[Any]:
@@ -135,19 +130,19 @@ class Distilled(BaseEstimator):
 
     def __init__(
         self,
-        teacher: Any = None,
-        student: Any = (50, 30),
+        teacher: object = None,
+        student: object = (50, 30),
         *,
         loss: str | Loss = "auto",
-        inputs: Any = "auto",
+        inputs: str | Inputs = "auto",
         size: int | None = None,
         steps: int | None = None,
         label_weight: float = 0.0,
         teacher_folds: int | None = None,
         keep: float = 0.99,
         max_bytes: int | None = None,
-        random_state: Any = 0,
-        device: Any = "auto",
+        random_state: int | np.random.RandomState | None = 0,
+        device: str | torch.device = "auto",
         progress: bool = False,
         options: dict[str, Any] | None = None,
     ) -> None:
@@ -157,40 +152,40 @@ class Distilled(BaseEstimator):
         self.random_state, self.device, self.progress = random_state, device, progress
         self.options = options
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: object, y: ArrayLike | None = None) -> Self:
         r"""Fit the teacher to the labels, unless it is fitted, and the student to the teacher.
 
         Arguments:
             X: Rows: an array, a sparse matrix, a data frame with columns of any kind.
             y: Labels. A fitted teacher needs none; those it gets are mixed in with `label_weight`.
         """
-        learns = not is_fitted(self.teacher)
         # the forest needs no columns by name; any other teacher may
         self._framed = is_frame(X) and (self.teacher is not None or bool(_other_columns(X, "f")))
-        X = self._rows(X, reset=True)
-        y = self._labels(y, strict=learns)
-        if y is not None:
-            check_consistent_length(X, y)
-        seed = self.random_state
+        rows = self._rows(X, reset=True)
+        labels = self._labels(y, strict=not is_fitted(self.teacher))
+        if labels is not None:
+            check_consistent_length(rows, labels)
+        seed: Any = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = int(check_random_state(seed).randint(2**31))
-        self.teacher_ = fit_teacher(self.teacher, X, y, self.regression, int(seed))
+        self.teacher_ = fit_teacher(self.teacher, rows, labels, self.regression, int(seed))
         options = dict(self.options or {})
         names = ("output", "weights", "stack", "classes", "task")
         about = {name: options.pop(name) for name in names if name in options}
-        teacher = self._row_teacher(self.teacher_, first_rows(X, "what the teacher gives"), about)
-        arguments = self._arguments(count(X)) | {"seed": int(seed)}
+        examples = first_rows(rows, "what the teacher gives")
+        teacher = self._row_teacher(self.teacher_, examples, about)
+        arguments = self._arguments(count(rows)) | {"seed": int(seed)}
         for name in options.keys() & (arguments.keys() - {"held_out", "lr"}):
             raise ArgumentError("options", f"{name!r}", f"the estimator's own argument for {name}")
-        self._set_result(compress(teacher, X, labels=y, **arguments | options))
+        self._set_result(compress(teacher, rows, labels=labels, **arguments | options))
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: object) -> np.ndarray:
         r"""Classes (n,), indicators (n, K) of several labels, or values (n,) or (n, K)."""
         check_is_fitted(self)
         return self._exact.predict(self._rows(X))
 
-    def report(self, X: Any, y: Any = None, **options: Any) -> Fidelity:
+    def report(self, X: object, y: ArrayLike | None = None, **options: Any) -> Fidelity:
         r"""Teacher and student side by side on other rows, as `Compressed.report`."""
         check_is_fitted(self)
         return self.result_.report(self._rows(X), y, **options)
@@ -230,16 +225,17 @@ class Distilled(BaseEstimator):
             arguments: dict[str, Any] = about["arguments"]
             for name, value in arguments.items():  # sizes were a tuple
                 arguments[name] = tuple(value) if isinstance(value, list) else value
-            made = cls(**arguments)
-            made.n_features_in_, made._framed = int(about["features"]), bool(about["framed"])
+            estimator = cls(**arguments)
+            estimator.n_features_in_ = int(about["features"])
+            estimator._framed = bool(about["framed"])
             if about["names"] is not None:
-                made.feature_names_in_ = np.array(about["names"], dtype=object)
+                estimator.feature_names_in_ = np.array(about["names"], dtype=object)
         except ArgumentError:
             raise
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise CheckpointError(f"folder: {folder / ABOUT} cannot be read ({error!r})") from error
-        made._set_result(result)
-        return made
+        estimator._set_result(result)
+        return estimator
 
     def set_params(self, **params: Any) -> Self:
         inside = [name for name in params if name.startswith("teacher__")]
@@ -252,14 +248,15 @@ class Distilled(BaseEstimator):
     def __sklearn_clone__(self) -> Self:
         bare = copy.copy(self)
         bare.teacher = None
-        made: Self = super(Distilled, bare).__sklearn_clone__()
-        made.teacher = clone_teacher(self.teacher)
-        return made
+        fresh: Self = super(Distilled, bare).__sklearn_clone__()
+        fresh.teacher = clone_teacher(self.teacher)
+        return fresh
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = find_spec("pandas") is not None  # rows with gaps are tables
+        tags.target_tags.required = not is_fitted(self.teacher)
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
@@ -279,11 +276,11 @@ class Distilled(BaseEstimator):
         self.result_ = result
         if result.classes is not None:
             self.classes_ = result.classes
-        ours = spec_of(result.student) is not None
-        exact = DoublePrecision(result.student) if ours else result.student
+        known = spec_of(result.student) is not None
+        exact = DoublePrecision(result.student) if known else result.student
         self._exact = replace(result, student=exact, problem=None, recipe=None, labels=None)
 
-    def _rows(self, X: Any, reset: bool = False) -> Any:
+    def _rows(self, X: object, reset: bool = False) -> Any:
         if not self._framed:
             return validate_data(
                 self, X, reset=reset, accept_sparse="csr", allow_nd=True,
@@ -296,25 +293,27 @@ class Distilled(BaseEstimator):
 
         return pandas.DataFrame(np.asarray(X), columns=self.feature_names_in_).infer_objects()
 
-    def _labels(self, y: Any, strict: bool) -> np.ndarray | None:
+    def _labels(self, y: ArrayLike | None, strict: bool) -> np.ndarray | None:
         r"""Labels as an array; checked as scikit-learn does if the teacher is fitted to them."""
         if y is None:
             return None
-        y = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
-        if y.ndim == 2 and y.shape[1] == 1:
-            y = column_or_1d(y, warn=True)
-        return self._checked(y) if strict else y
+        labels = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
+        if labels.ndim == 2 and labels.shape[1] == 1:
+            labels = column_or_1d(labels, warn=True)
+        return self._checked(labels) if strict else labels
 
     def _checked(self, y: np.ndarray) -> np.ndarray:
         r"""Labels that a teacher can be fitted to."""
         raise NotImplementedError
 
-    def _row_teacher(self, teacher: Any, some: Any, about: dict[str, Any]) -> RowTeacher:
+    def _row_teacher(self, teacher: object, X: object, about: dict[str, Any]) -> RowTeacher:
         r"""The teacher, for the estimator's task."""
         raise NotImplementedError
 
-    def _teacher_predictions(self, X: Any) -> np.ndarray:
-        r"""The teacher's predictions."""
+    def _targets(self, X: object, y: ArrayLike | None) -> ArrayLike:
+        r"""The labels that predictions are compared with; the teacher's predictions for None."""
+        if y is not None:
+            return y
         check_is_fitted(self)
         if self.result_.problem is None:
             raise ArgumentError("y", None, "labels: an estimator that was read back has no teacher")
@@ -338,8 +337,8 @@ class Distilled(BaseEstimator):
         if not any(isinstance(choice, str) and choice == "auto" for choice in choices):
             arguments["held_out"] = 0.0  # there is nothing to be compared
         rates = {"lr", "optimizer", "update", "preset"} & set(self.options or {})
-        own = isinstance(self.student, nn.Module) or rates
-        if arguments["steps"] is not None and arguments["steps"] < 500 and not own:
+        given = isinstance(self.student, nn.Module) or rates
+        if arguments["steps"] is not None and arguments["steps"] < 500 and not given:
             arguments["lr"] = 0.02  # a higher rate for few steps
         return arguments
 
@@ -398,19 +397,19 @@ class DistilledClassifier(ClassifierMixin, Distilled):
 
     classes_: np.ndarray
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: object) -> np.ndarray:
         r"""Probabilities (n, K) of the classes, or of each label."""
         check_is_fitted(self)
         return self._exact.predict_proba(self._rows(X))
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+    def score(
+        self, X: object, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
         r"""The accuracy; without labels, the agreement with the teacher."""
-        y = self._teacher_predictions(X) if y is None else y
-        return float(super().score(X, y, sample_weight))
+        return float(super().score(X, self._targets(X, y), sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.required = not is_fitted(self.teacher)
         tags.classifier_tags.multi_label = True
         return tags
 
@@ -423,16 +422,16 @@ class DistilledClassifier(ClassifierMixin, Distilled):
             raise ArgumentError("y", "labels of one class only", "two classes or more")
         return y
 
-    def _row_teacher(self, teacher: Any, some: Any, about: dict[str, Any]) -> RowTeacher:
+    def _row_teacher(self, teacher: object, X: object, about: dict[str, Any]) -> RowTeacher:
         try:
-            made = as_predictor(teacher, some, **about)
+            model = as_predictor(teacher, X, **about)
         except ArgumentError as error:
             if error.argument not in ("task", "output") or "task" in about:
                 raise
-            made = as_predictor(teacher, some, task="classification", **about)
-        if made.task == "regression":
-            raise ArgumentError("teacher", f"{made.name}, which gives values", "a classifier")
-        return made
+            model = as_predictor(teacher, X, task="classification", **about)
+        if model.task == "regression":
+            raise ArgumentError("teacher", f"{model.name}, which gives values", "a classifier")
+        return model
 
 
 class DistilledRegressor(RegressorMixin, Distilled):
@@ -449,19 +448,19 @@ class DistilledRegressor(RegressorMixin, Distilled):
 
     regression = True
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+    def score(
+        self, X: object, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
         r"""R²; without labels, R² to the teacher's values."""
-        y = self._teacher_predictions(X) if y is None else y
-        return float(super().score(X, y, sample_weight))
+        return float(super().score(X, self._targets(X, y), sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.required = not is_fitted(self.teacher)
         tags.target_tags.multi_output = True
         return tags
 
     def _checked(self, y: np.ndarray) -> np.ndarray:
         return np.asarray(check_array(y, ensure_2d=False, dtype=np.float64, input_name="y"))
 
-    def _row_teacher(self, teacher: Any, some: Any, about: dict[str, Any]) -> RowTeacher:
-        return as_predictor(teacher, some, **{"task": "regression"} | about)
+    def _row_teacher(self, teacher: object, X: object, about: dict[str, Any]) -> RowTeacher:
+        return as_predictor(teacher, X, **{"task": "regression"} | about)

@@ -17,35 +17,33 @@ __all__ = ["NumpyFastPath"]
 
 ROWS = 32  # rows up to which a net is evaluated here
 STEPS = 1000  # steps down trees, over all rows and trees, up to which they are walked here
-# numbers up to which nothing overflows; greater ones, and NaN, are left to others' checks
-LARGEST = 1e30
-# what a probability of 0 is read as, so that it has a logarithm
-TINY = float(np.finfo(np.float32).tiny)
+LARGEST = 1e30  # up to which nothing overflows; greater numbers, and NaN, are for others' checks
+TINY = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, which has no logarithm
 TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
+Function = Callable[[np.ndarray], np.ndarray]
 # kinds of layers that are known here, as in `limbeck.models.MLP`
-LAYERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+LAYERS: dict[str, Function] = {
     "linear": lambda z: z,
     "relu": lambda z: np.maximum(z, 0, out=z),
     "tanh": np.tanh,
 }
 
 
-class Held(NamedTuple):
+class Part(NamedTuple):
     r"""A part of a module that must be where it was: a tensor with its address, or a module."""
 
-    holder: dict[str, Any]
+    owner: dict[str, Any]
     name: str
-    part: Any
+    value: Any
     address: int | None
 
 
 class NumpyFastPath:
     r"""A student on a few rows, (n, K) in float64: probabilities, or values.
 
-    It computes on the student's own memory, so that a student that is trained on stays in step;
-    `current` tells when parts were replaced or moved. Only limbeck's own students of float32 on the
-    CPU are known, nets with their scaling and trees, and none that have hooks.
+    It computes on the memory of limbeck's own students of float32 on the CPU, nets and trees
+    without hooks; `current` tells whether their parts were replaced or moved.
     """
 
     def __init__(
@@ -54,43 +52,41 @@ class NumpyFastPath:
         self.student, self.shape = student, shape
         self.form = form or getattr(student, "output_form", None) or "logits"
         self.task = task
-        made = _trees(student) if type(student) is Trees else _net(student)
+        known = _trees(student) if type(student) is Trees else _net(student)
         if task == "classification" and self.form not in ("logits", "probabilities"):
-            made = None
-        self.most, self.raw = made or (0, _nothing)
+            known = None
+        self.raw: Function
+        self.max_rows, self.raw = known or (0, np.copy)
         origin = getattr(student, "origin", None)
         self.origin = None if origin is None else origin.cpu().numpy()
-        parts = [] if made is None else list(student.modules())
-        self.held = list(_held(parts))
-        self.hooks = [
-            hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)
-        ]
+        modules = [] if known is None else list(student.modules())
+        self.parts = [part for module in modules for part in _parts(module)]
+        self.hooks = [h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)]
 
     def current(self, student: nn.Module) -> bool:
         r"""Whether this is the student, and all its parts are where they were."""
         return student is self.student and all(
-            (each.address is None or each.part.data_ptr() == each.address)
-            and each.holder.get(each.name) is each.part
-            for each in self.held
+            (part.address is None or part.value.data_ptr() == part.address)
+            and part.owner.get(part.name) is part.value
+            for part in self.parts
         )
 
-    def __call__(self, X: Any) -> np.ndarray | None:
-        r"""What the student says of rows; None where it is better asked in torch."""
+    def __call__(self, X: object) -> np.ndarray | None:
+        r"""The student's outputs at rows; None where torch has to compute them."""
         if type(X) is Tensor and X.dtype is torch.float32 and X.device.type == "cpu":
             X = X.detach().numpy()
         if (
             type(X) is not np.ndarray
             or X.dtype not in TYPES
             or X.shape[1:] != self.shape
-            or not 0 < len(X) <= self.most
+            or not 0 < len(X) <= self.max_rows
             or any(self.hooks)
             or not np.abs(X).max() <= LARGEST
         ):
             return None
         with np.errstate(all="ignore"):  # as torch does
-            if self.origin is not None:
-                X = X - self.origin  # in float64
-            y = self.raw(X.astype(np.float32).reshape(len(X), -1)).astype(np.float64)
+            x: np.ndarray = X if self.origin is None else X - self.origin  # in float64
+            y = self.raw(x.astype(np.float32).reshape(len(x), -1)).astype(np.float64)
             if self.task == "classification":
                 return _softmax(y) if self.form == "logits" else np.maximum(y, TINY)
             if self.task == "multilabel" and self.form != "probabilities":
@@ -98,32 +94,19 @@ class NumpyFastPath:
         return y
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return NumpyFastPath, (
-            self.student,
-            self.shape,
-            self.task,
-            self.form,
-        )
+        return NumpyFastPath, (self.student, self.shape, self.task, self.form)
 
 
-Made = tuple[int, Callable[[np.ndarray], np.ndarray]]
+def _parts(module: nn.Module) -> Iterator[Part]:
+    for owner in (module._parameters, module._buffers):
+        for name, tensor in owner.items():
+            yield Part(owner, name, tensor, None if tensor is None else tensor.data_ptr())
+    for name, child in module._modules.items():
+        yield Part(module._modules, name, child, None)
 
 
-def _nothing(x: np.ndarray) -> np.ndarray:
-    raise AssertionError  # no rows are few enough
-
-
-def _held(parts: list[nn.Module]) -> Iterator[Held]:
-    for part in parts:
-        for holder in (part._parameters, part._buffers):
-            for name, tensor in holder.items():
-                yield Held(holder, name, tensor, None if tensor is None else tensor.data_ptr())
-        for name, child in part._modules.items():
-            yield Held(part._modules, name, child, None)
-
-
-def _net(student: nn.Module) -> Made | None:
-    r"""A net with its scaling, from rows (n, D) of float32 to outputs (n, K)."""
+def _net(student: nn.Module) -> tuple[int, Function] | None:
+    r"""Rows that a net with its scaling takes at most, and its function from (n, D) to (n, K)."""
     net: Any = student
     ends: list[Any] = [None] * 4
     if type(student) is Preprocessed:
@@ -159,8 +142,8 @@ def _net(student: nn.Module) -> Made | None:
     return ROWS, raw
 
 
-def _trees(student: Trees) -> Made | None:
-    r"""Trees, from rows (n, D) of float32 to outputs (n, K)."""
+def _trees(student: Trees) -> tuple[int, Function] | None:
+    r"""Rows that trees take at most, and their function from (n, D) to (n, K)."""
     names = ("roots", "feature", "threshold", "left", "value", "base")
     parts = [getattr(student, name).detach() for name in names]
     if not all(t.device.type == "cpu" for t in parts) or not all(map(_plain, parts[4:])):
@@ -178,8 +161,8 @@ def _trees(student: Trees) -> Made | None:
 
     def raw(x: np.ndarray) -> np.ndarray:
         first = roots.tolist()
-        found = [[leaf(row, root) for root in first] for row in np.hstack([x, x]).tolist()]
-        y = base + value[found].sum(1)
+        leaves = [[leaf(row, root) for root in first] for row in np.hstack([x, x]).tolist()]
+        y = base + value[leaves].sum(1)
         if not labels:
             return y
         p = y.clip(SURE, 1 - SURE)

@@ -40,42 +40,25 @@ class Pool:
 class Problem:
     r"""A teacher and the rows that it is queried about.
 
-    Attributes:
-        teacher: The teacher of arrays or frames.
-        format: What the rows are, and how tensors become rows for the teacher.
-        x: The rows to learn from.
-        index: Their numbers among the user's rows.
-        loss: The loss of students.
-        query: How the teacher is queried.
-        given: The rows to learn from as the user has them; None makes them of x.
-        held_out: Inputs to compare students on: rows held out, and these mixed with their
-            neighbours, since a teacher may know the rows themselves by heart. None where there
-            are too few.
-        held_out_given: The rows held out as the user has them.
-        labels: True labels of the rows to learn from, where they are used.
-        label_weight: Their share in the targets.
-        folds: For targets out of fold: the number of folds.
-        fixed_targets: Targets in place of the teacher's.
-        seed: Decides which rows are together in a fold.
-        keeps_answers: Whether answers are kept on disk, so that even a torch teacher is queried
-            beforehand.
+    Students are compared at rows held out and at these mixed with their neighbours, since a teacher
+    may know the rows themselves by heart.
     """
 
     teacher: RowTeacher
     format: RowFormat
-    x: X
-    index: Tensor
-    loss: Loss
+    x: X  # the rows to learn from
+    index: Tensor  # their numbers among the user's rows
+    loss: Loss  # of students
     query: Query
-    given: Any = None
-    held_out: X | None = None
-    held_out_given: Any = None
-    labels: np.ndarray | None = None
+    given: Any = None  # the rows to learn from as the user has them; None makes them of x
+    held_out: X | None = None  # None where there are too few
+    held_out_given: Any = None  # the rows held out as the user has them
+    labels: np.ndarray | None = None  # of the rows to learn from, where they are used
     label_weight: float = 0.0
-    folds: int | None = None
-    fixed_targets: np.ndarray | None = None
-    seed: int = 0
-    keeps_answers: bool = False
+    folds: int | None = None  # for targets out of fold
+    fixed_targets: np.ndarray | None = None  # in place of the teacher's
+    seed: int = 0  # decides which rows are together in a fold
+    keeps_answers: bool = False  # on disk, so that even a torch teacher is queried beforehand
     _known: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -90,16 +73,13 @@ class Problem:
 
     @property
     def differentiable(self) -> bool:
-        r"""Whether the targets have derivatives with respect to inputs: those of a torch module.
-
-        It takes rows of numbers as they are, and nothing else is mixed in. A module that looks
-        whole numbers up has none.
-        """
+        r"""Whether the targets are a torch module's alone, which looks up no whole numbers."""
         codes = self.format.whole and getattr(self.teacher, "looks_up", False)
-        own = self.labels is None and self.fixed_targets is None
-        return self.teacher.module is not None and own and isinstance(self.x, Tensor) and not codes
+        alone = self.labels is None and self.fixed_targets is None
+        module = self.teacher.module is not None
+        return module and alone and isinstance(self.x, Tensor) and not codes
 
-    def ask(self, X: Any) -> np.ndarray:
+    def ask(self, X: object) -> np.ndarray:
         r"""The teacher's targets (n, K) at rows."""
         return self.query.label(self.teacher, X)
 
@@ -112,10 +92,8 @@ class Problem:
             if self.folds is None:
                 targets = self.ask(given)
             else:
-                progress = self.query.progress
-                targets = out_of_fold(
-                    self.teacher, given, self.labels, self.folds, self.seed, progress
-                )
+                options = (self.labels, self.folds, self.seed, self.query.progress)
+                targets = out_of_fold(self.teacher, given, *options)
             if self.labels is not None and self.label_weight > 0:
                 targets = mix_labels(targets, self.labels, self.label_weight, self.teacher.classes)
             self._known["targets"] = targets

@@ -3,7 +3,8 @@ r"""The user's rows: tensors for generators and students, and back into what the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +16,9 @@ from limbeck.errors import ArgumentError
 from limbeck.inputs.dataset import materialise
 from limbeck.teachers.row_teacher import rename_argument
 
+if TYPE_CHECKING:
+    from limbeck.tables.table import Table
+
 __all__ = ["ArrayFormat", "RowFormat", "Rows", "TableFormat", "format_from_spec", "read_rows"]
 
 DENSE_AT_MOST = 2**28  # numbers up to which sparse rows are made dense, as students need them
@@ -24,17 +28,14 @@ class RowFormat(ABC):
     r"""What the user's rows are: how they become tensors, and how tensors become rows again."""
 
     @abstractmethod
-    def encode(self, given: Any, argument: str = "X") -> X:
-        r"""Rows of this kind as tensors, in a type that holds them; errors name what does not fit.
-
-        Numbers are float64, unless they come in a type that float32 holds.
-        """
+    def encode(self, given: object, argument: str = "X") -> X:
+        r"""Rows of this kind as tensors: of float64, unless they come in what float32 holds."""
 
     @abstractmethod
     def decode(self, x: X) -> Any:
         r"""Generated tensors as rows for the teacher, in the types of the user's own rows."""
 
-    def as_given(self, given: Any) -> Any:
+    def as_given(self, given: object) -> Any:
         r"""The user's own rows as the teacher gets them: as they came."""
         return given
 
@@ -57,19 +58,12 @@ class RowFormat(ABC):
 
 
 class Rows(NamedTuple):
-    r"""The user's rows.
-
-    Attributes:
-        format: What they are.
-        x: The rows as tensors.
-        given: The rows as the teacher gets them.
-        labels: Labels, if the rows came with some.
-    """
+    r"""The user's rows."""
 
     format: RowFormat
-    x: X
-    given: Any
-    labels: Any = None
+    x: X  # as tensors
+    given: Any  # as the teacher gets them
+    labels: Any = None  # if the rows came with some
 
 
 class ArrayFormat(RowFormat):
@@ -80,7 +74,7 @@ class ArrayFormat(RowFormat):
     ) -> None:
         self.shape, self.dtype, self.sparse = tuple(shape), np.dtype(dtype), sparse
 
-    def encode(self, given: Any, argument: str = "X") -> Tensor:
+    def encode(self, given: object, argument: str = "X") -> Tensor:
         x = _tensor(given, argument)
         if tuple(x.shape[1:]) != self.shape:
             expected = f"rows of shape {self.shape}, as the student was made for"
@@ -104,44 +98,49 @@ class ArrayFormat(RowFormat):
         if not self.whole:
             return x
         assert isinstance(x, Tensor)
-        held = (0, 1) if self.dtype.kind == "b" else _limits(self.dtype)
-        return x.round().clamp(*held)
+        if self.dtype.kind == "b":
+            return x.round().clamp(0, 1)
+        limits = np.iinfo(self.dtype)  # as far as float64 can count
+        return x.round().clamp(max(float(limits.min), -(2.0**62)), min(float(limits.max), 2.0**62))
 
     def spec(self) -> dict[str, Any]:
-        return {
-            "kind": "array",
-            "shape": list(self.shape),
-            "dtype": str(self.dtype),
-            "sparse": self.sparse,
-        }
+        shape, dtype = list(self.shape), str(self.dtype)
+        return {"kind": "array", "shape": shape, "dtype": dtype, "sparse": self.sparse}
 
 
 class TableFormat(RowFormat):
     r"""Rows of a data frame, by the schema of a `Table`."""
 
-    def __init__(self, table: Any, array: str | None = None, dtypes: Any = None) -> None:
+    def __init__(
+        self, table: Table, array: str | None = None, dtypes: Mapping[str, Any] | None = None
+    ) -> None:
         self.table, self.array = table, array
         self.dtypes = {} if dtypes is None else dict(dtypes)
 
-    def encode(self, given: Any, argument: str = "X") -> X:
-        if self.array and not hasattr(given, "columns"):
-            given = _framed(given)
-        if not hasattr(given, "columns"):
+    def encode(self, given: object, argument: str = "X") -> X:
+        framed = self.array and not hasattr(given, "columns")
+        frame: Any = _as_frame(given) if framed else given
+        if not hasattr(frame, "columns"):
             received = f"a {type(given).__name__}"
             raise ArgumentError(argument, received, "a data frame with the columns of the data")
-        if not len(given):
+        if not len(frame):
             raise ArgumentError(argument, "a data frame without rows", "one row or more")
         with rename_argument("df", argument):
-            found: X = self.table.encode_exactly(given)
-        return found
+            return self.table.encode_exactly(frame)
 
     def decode(self, x: X) -> Any:
+        assert isinstance(x, dict)
         frame = self.table.to_frame(x)
         if self.array:
             return frame.to_numpy(self.array)
         for name, dtype in self.dtypes.items():
             if name in frame and frame[name].dtype != dtype:
-                frame[name] = _cast(frame[name], dtype)
+                # only if the type holds all values: a schema may be of other rows
+                cast = frame[name].astype(dtype)
+                same = (cast.isna() == frame[name].isna()).all()
+                if getattr(dtype, "kind", "") in "iu":
+                    same &= (cast == frame[name]).all()
+                frame[name] = cast if same else frame[name]
         return frame
 
     def as_given(self, given: Any) -> Any:
@@ -158,18 +157,17 @@ class TableFormat(RowFormat):
         return any(getattr(column, "step", 0) for column in self.table.varying)
 
     def rounded(self, x: X) -> X:
-        found: X = self.table.rounded(x)
-        return found
+        assert isinstance(x, dict)
+        return self.table.rounded(x)
 
     def encoder(self, embed: str = "auto") -> nn.Module:
-        encoder: nn.Module = self.table.encoder(embed)
-        return encoder
+        return self.table.encoder(embed)
 
     def spec(self) -> dict[str, Any]:
         return {"kind": "table", "table": self.table.spec(), "array": self.array}
 
 
-def read_rows(given: Any, table: Any = None) -> Rows:
+def read_rows(given: object, table: Table | None = None) -> Rows:
     r"""The user's rows: a frame, a sparse matrix, a torch Dataset, or numbers.
 
     Numbers with gaps (NaN) are taken as a table, whose students see what is missing.
@@ -178,15 +176,24 @@ def read_rows(given: Any, table: Any = None) -> Rows:
         x, labels = materialise(given, "X")
         return read_rows(x)._replace(labels=labels)
     if hasattr(given, "columns") and hasattr(given, "dtypes"):
-        return _table(given, table)
+        from limbeck.tables.table import Table, as_frame
+
+        with rename_argument("df", "X"):
+            schema = Table(given) if table is None else table
+            table_format = TableFormat(schema, dtypes=as_frame(given).dtypes)
+        return Rows(table_format, table_format.encode(given), table_format.as_given(given))
     if table is not None:
         raise ArgumentError("X", f"a {type(given).__name__}", "a data frame, beside a table")
     if _has_gaps(given):
-        return _gaps(given)
-    x = _tensor(given, "X")
-    given = _as_array(given)
-    row_format = ArrayFormat(tuple(x.shape[1:]), _dtype_name(given), hasattr(given, "toarray"))
-    return Rows(row_format, x, given)
+        from limbeck.tables.table import Table
+
+        frame, array = _as_frame(given), _as_array(given)
+        with rename_argument("df", "X"):
+            table_format = TableFormat(Table(frame), _dtype_name(array))
+        return Rows(table_format, table_format.encode(frame), array)
+    x, array = _tensor(given, "X"), _as_array(given)
+    array_format = ArrayFormat(tuple(x.shape[1:]), _dtype_name(array), hasattr(array, "toarray"))
+    return Rows(array_format, x, array)
 
 
 def format_from_spec(spec: dict[str, Any]) -> RowFormat:
@@ -201,26 +208,7 @@ def format_from_spec(spec: dict[str, Any]) -> RowFormat:
     return TableFormat(Table.from_spec(fields["table"]), array)
 
 
-def _table(frame: Any, table: Any) -> Rows:
-    from limbeck.tables.table import Table, as_frame
-
-    with rename_argument("df", "X"):
-        found = Table(frame) if table is None else table
-        row_format = TableFormat(found, dtypes=as_frame(frame).dtypes)
-    return Rows(row_format, row_format.encode(frame), row_format.as_given(frame))
-
-
-def _gaps(given: Any) -> Rows:
-    r"""An array of numbers of which some are missing, as a table."""
-    from limbeck.tables.table import Table
-
-    frame, given = _framed(given), _as_array(given)
-    with rename_argument("df", "X"):
-        row_format = TableFormat(Table(frame), _dtype_name(given))
-    return Rows(row_format, row_format.encode(frame), given)
-
-
-def _as_array(given: Any) -> Any:
+def _as_array(given: object) -> Any:
     r"""Arrays, tensors and sparse matrices as they are; of lists, the array."""
     if isinstance(given, list | tuple) and given and isinstance(given[0], Tensor):
         return torch.stack(list(given))
@@ -233,21 +221,6 @@ def _dtype_name(array: Any) -> str:
         return str(np.dtype(array.dtype))
     name = str(array.dtype).removeprefix("torch.")
     return "float32" if name == "bfloat16" else name  # which NumPy does not have
-
-
-def _cast(column: Any, dtype: Any) -> Any:
-    r"""A column in another type, if that holds all of its values: a schema may be of other rows."""
-    found = column.astype(dtype)
-    held = (found.isna() == column.isna()).all()
-    if getattr(dtype, "kind", "") in "iu":
-        held &= (found == column).all()
-    return found if held else column
-
-
-def _limits(dtype: np.dtype) -> tuple[float, float]:
-    r"""What an integer type holds, as far as float64 can count."""
-    held = np.iinfo(dtype)
-    return max(float(held.min), -(2.0**62)), min(float(held.max), 2.0**62)
 
 
 def _tensor(given: Any, argument: str) -> Tensor:
@@ -269,7 +242,7 @@ def _tensor(given: Any, argument: str) -> Tensor:
     return x
 
 
-def _has_gaps(given: Any) -> bool:
+def _has_gaps(given: object) -> bool:
     if isinstance(given, Tensor):
         return given.ndim == 2 and given.is_floating_point() and bool(given.isnan().any())
     if not isinstance(given, list | np.ndarray):
@@ -278,10 +251,11 @@ def _has_gaps(given: Any) -> bool:
     return array.ndim == 2 and array.dtype.kind == "f" and bool(np.isnan(array).any())
 
 
-def _framed(given: Any) -> Any:
+def _as_frame(given: object) -> Any:
     import pandas
 
     if isinstance(given, Tensor):
-        given = given.detach().cpu().double() if given.dtype == torch.bfloat16 else given.cpu()
-    array = np.asarray(given.detach() if isinstance(given, Tensor) else given)
+        cpu = given.detach().cpu()
+        given = cpu.double() if cpu.dtype == torch.bfloat16 else cpu
+    array = np.asarray(given)
     return pandas.DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
 from limbeck.arrays import X, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError
+from limbeck.evaluation import evaluating
 from limbeck.models.mlp import MLP, is_count
 from limbeck.models.preprocessed import Preprocessed, standardising
 from limbeck.models.tree import Trees, is_tree_estimator, read
@@ -23,57 +25,47 @@ from limbeck.outputs import values
 
 __all__ = ["FITTED", "Fitted", "Size", "build_student", "encoded", "sizes"]
 
-# what is fitted to labelled rows at once, by name
+# what is fitted to labelled rows directly, by name
 FITTED = {"tree": fit_tree, "boosted": fit_boosted}
 LIKELY = 1e-5  # the probability from which a class of a row counts, for classifiers
-BLOCK = 10_000  # rows that are encoded at once
 
 
 @dataclass(frozen=True)
 class Fitted:
-    r"""A student that is fitted to labelled rows at once, instead of trained step by step.
+    r"""A student that is fitted to labelled rows directly, instead of trained step by step."""
 
-    Arguments:
-        kind: "tree", "boosted", or "estimator".
-        options: What `fit_tree` or `fit_boosted` takes beside rows, targets and task.
-        task: "classification", "multilabel" or "regression"; `build_student` says it.
-        estimator: One of scikit-learn's trees, forests or boosted models, of which a clone is
-            fitted. Regressors are fitted to probabilities as values; classifiers to every row
-            once a class, weighted by its probability.
-        encoder: From raw inputs to columns; it is not trained.
-    """
-
-    kind: str = "tree"
-    options: dict[str, Any] = field(default_factory=dict)
+    kind: str = "tree"  # or "boosted", or "estimator"
+    options: dict[str, Any] = field(default_factory=dict)  # of `fit_tree` or `fit_boosted`
     task: str = "classification"
-    estimator: Any = None
-    encoder: nn.Module | None = None
+    estimator: Any = None  # one of scikit-learn's trees or groups of trees, to be cloned
+    encoder: nn.Module | None = None  # from raw inputs to columns; it is not trained
 
-    def fit(self, x: X, targets: Any) -> Trees | Preprocessed:
+    def fit(self, x: X, targets: ArrayLike | Tensor) -> Trees | Preprocessed:
         r"""Trees on raw inputs, fitted to targets (n, K)."""
         table = encoded(x, self.encoder)
         if self.kind == "estimator":
-            found = _clone_fitted(self, table, np.asarray(targets))
+            trees = _clone_fitted(self, table, np.asarray(targets))
         elif self.kind in FITTED:
             function: Any = FITTED[self.kind]
-            for name in self.options.keys() - inspect.signature(function).parameters.keys():
-                raise ArgumentError.unknown("student", name, inspect.signature(function).parameters)
-            found = function(table, targets, task=self.task, **self.options)
+            parameters = inspect.signature(function).parameters
+            for name in self.options.keys() - parameters.keys():
+                raise ArgumentError.unknown("student", name, parameters)
+            trees = function(table, targets, task=self.task, **self.options)
         else:
             raise ArgumentError.unknown("student", self.kind, FITTED)
-        return found if self.encoder is None else Preprocessed(found, encoder=self.encoder)
+        return trees if self.encoder is None else Preprocessed(trees, encoder=self.encoder)
 
     def __str__(self) -> str:
         name = self.kind if self.estimator is None else type(self.estimator).__name__
-        given = ", ".join(f"{key}={value}" for key, value in self.options.items())
-        return f"{name}({given})"
+        options = ", ".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{name}({options})"
 
 
 def encoded(x: X, encoder: nn.Module | None) -> Tensor:
     r"""The rows as a matrix, or as they are where they are a tensor."""
     if encoder is not None:
         with torch.no_grad():
-            blocks = [encoder(part_of(x, at, BLOCK)) for at in range(0, rows(x), BLOCK)]
+            blocks = [encoder(part_of(x, at, 10_000)) for at in range(0, rows(x), 10_000)]
         return torch.cat(blocks)
     if not isinstance(x, Tensor):
         try:
@@ -89,61 +81,49 @@ def _clone_fitted(student: Fitted, table: Tensor, targets: np.ndarray) -> Trees:
     from sklearn.base import clone, is_classifier
 
     x = table.flatten(1).cpu().numpy()
-    wanted = targets.astype(np.float64).reshape(len(x), -1)
-    made, name = clone(student.estimator), type(student.estimator).__name__
-    if made.get_params().get("random_state", 0) is None:
-        made.set_params(random_state=student.options.get("seed", 0))
-    if is_classifier(made):
+    y = targets.astype(np.float64).reshape(len(x), -1)
+    model, name = clone(student.estimator), type(student.estimator).__name__
+    if model.get_params().get("random_state", 0) is None:
+        model.set_params(random_state=student.options.get("seed", 0))
+    if is_classifier(model):
         if student.task != "classification":
             raise ArgumentError("student", f"a {name} for {student.task}", "a regressor")
-        wanted = np.hstack([1 - wanted, wanted]) if wanted.shape[1] == 1 else wanted
-        # every row once a class, weighted, if it is likely at all; a class that nowhere is has
-        # next to no weight everywhere
-        weight = np.where(wanted < LIKELY, 0.0, wanted)
+        y = np.hstack([1 - y, y]) if y.shape[1] == 1 else y
+        # every row once for each likely class, weighted by its probability; a class that is likely
+        # nowhere has next to no weight everywhere
+        weight = np.where(y < LIKELY, 0.0, y)
         weight[:, weight.sum(0) == 0] = LIKELY
         row, label = np.nonzero(weight)
-        made.fit(x[row], label, sample_weight=weight[row, label])
-        return Trees.from_sklearn(made)
-    if "Boosting" in name and wanted.shape[1] > 1:
-        received = f"a {name} for {wanted.shape[1]} outputs"
+        model.fit(x[row], label, sample_weight=weight[row, label])
+        return Trees.from_sklearn(model)
+    if "Boosting" in name and y.shape[1] > 1:
+        received = f"a {name} for {y.shape[1]} outputs"
         raise ArgumentError("student", received, '"boosted", or a classifier; it has one output')
-    made.fit(x, wanted[:, 0] if wanted.shape[1] == 1 else wanted)
+    model.fit(x, y[:, 0] if y.shape[1] == 1 else y)
     kinds = {"classification": "probabilities", "multilabel": "labels"}
-    return Trees(**{**read(made), "kind": kinds.get(student.task, "values")})
+    return Trees(**{**read(model), "kind": kinds.get(student.task, "values")})
 
 
 # hidden sizes that student="auto" goes through
 GROWING = (
     (8,), (16,), (32,), (32, 16), (50, 30), (100, 50), (200, 100), (400, 200), (800, 400),
 )  # fmt: skip
-
-LOOKED_AT = 4  # rows at which a module of the user's own is tried
+EXAMPLES = 4  # rows at which a module of the user's own is tried
 
 
 def build_student(
-    spec: Any,
+    spec: object,
     x: X,
     outputs: int,
     task: str,
     *,
     encoder: nn.Module | None = None,
-    targets: Any = None,
+    targets: ArrayLike | Tensor | None = None,
     seed: int = 0,
 ) -> nn.Module | Fitted:
-    r"""A student, ready to be trained or fitted.
+    r"""A student of a spec (`compress`'s argument), ready to be trained or fitted.
 
-    Networks come with the scaling of the rows inside, and take raw inputs. Classes have K logits
-    (two classes have two), labels of which several may hold have K values, their logits.
-
-    Arguments:
-        spec: Sizes of hidden layers, as in (50, 30); "linear" for none; "tree", "boosted", a
-            `Fitted` or a scikit-learn tree estimator; or any module, which is taken as it is.
-        x: Rows that the student will see, from which columns are scaled.
-        outputs: The number of outputs K.
-        task: "classification", "multilabel" or "regression".
-        encoder: From inputs that are not a matrix to columns; it is trained along.
-        targets: In regression, values (n, K) that outputs are scaled by.
-        seed: Seeds the first weights.
+    Networks take raw inputs, which they scale as x; in regression, outputs are scaled as targets.
     """
     if task not in TASKS:
         raise ArgumentError.unknown("task", task, TASKS)
@@ -151,7 +131,7 @@ def build_student(
     outputs = max(outputs, 2) if task == "classification" else outputs
     x = x if isinstance(x, Tensor | dict) else encoded(x, None)
     if isinstance(spec, nn.Module):
-        return _taken(spec, x, outputs, encoder)
+        return _user_module(spec, x, outputs, encoder)
     if isinstance(spec, Fitted):
         return replace(spec, options={"seed": seed} | spec.options, task=task, encoder=encoder)
     if isinstance(spec, str) and spec in FITTED:
@@ -159,8 +139,8 @@ def build_student(
     if is_tree_estimator(spec):
         return Fitted("estimator", {"seed": seed}, task, spec, encoder)
     hidden = _hidden(spec)
-    table = encoded(part_of(x, 0, LOOKED_AT) if encoder is not None else x, encoder)
-    # an encoder scales by itself, and what it gives changes as it is trained
+    table = encoded(part_of(x, 0, EXAMPLES) if encoder is not None else x, encoder)
+    # an encoder scales by itself, and its outputs change as it is trained
     shift, scale = standardising(table) if encoder is None else (None, None)
     network = MLP(
         table[0].numel(), *hidden, outputs,
@@ -180,84 +160,72 @@ class Size(NamedTuple):
 
 
 def sizes(
-    x: X,
-    outputs: int,
-    task: str,
-    *,
-    encoder: nn.Module | None = None,
-    max_bytes: int | None = None,
+    x: X, outputs: int, task: str, *, encoder: nn.Module | None = None, max_bytes: int | None = None
 ) -> list[Size]:
     r"""Students of growing size, as student="auto" tries them, up to a number of bytes.
-
-    Arguments:
-        x: Rows, as of `build_student`, and so are outputs, task and encoder.
-        max_bytes: The most that a student may take; None takes all.
 
     >>> sizes(torch.zeros(1, 10), 3, "classification", max_bytes=1000)
     [Size(hidden=(8,), bytes=540), Size(hidden=(16,), bytes=988)]
     """
     inputs = encoded(part_of(x, 0, 1), encoder)[0].numel()
     outputs = max(outputs, 2) if task == "classification" else outputs
-    ends = 2 * outputs if task == "regression" else 0
-    kept = 0 if encoder is None else _bytes(encoder)
-    kept += 4 * (ends + (2 * inputs if encoder is None else 0))  # shifts and scales
-    found = []
+    fixed = 8 * outputs if task == "regression" else 0  # shifts and scales, of outputs and inputs
+    if encoder is None:
+        fixed += 8 * inputs
+    else:
+        fixed += sum(t.numel() * t.element_size() for t in encoder.state_dict().values())
+    students = []
     for hidden in GROWING:
-        layers = (inputs, *hidden, outputs)
-        weights = sum((a + 1) * b for a, b in pairwise(layers))
-        found.append(Size(hidden, kept + 4 * weights))
-    found.sort(key=lambda size: size.bytes)
+        weights = sum((a + 1) * b for a, b in pairwise((inputs, *hidden, outputs)))
+        students.append(Size(hidden, fixed + 4 * weights))
+    students.sort(key=lambda size: size.bytes)
     if max_bytes is None:
-        return found
-    if max_bytes < found[0].bytes:
-        expected = f"{found[0].bytes:,} or more, which the smallest student takes"
+        return students
+    if max_bytes < students[0].bytes:
+        expected = f"{students[0].bytes:,} or more, which the smallest student takes"
         raise ArgumentError("max_bytes", f"{max_bytes:,}", expected)
-    return [size for size in found if size.bytes <= max_bytes]
+    return [size for size in students if size.bytes <= max_bytes]
 
 
-def _bytes(module: nn.Module) -> int:
-    return sum(t.numel() * t.element_size() for t in module.state_dict().values())
-
-
-def _hidden(spec: Any) -> tuple[int, ...]:
+def _hidden(spec: object) -> tuple[int, ...]:
     if isinstance(spec, str):
         if spec != "linear":
             raise ArgumentError.unknown("student", spec, ["auto", "linear", *FITTED])
         return ()
-    found = (spec,) if is_count(spec) else spec
-    if not isinstance(found, Sequence) or not all(map(is_count, found)):
+    hidden = (spec,) if is_count(spec) else spec
+    if not isinstance(hidden, Sequence) or not all(map(is_count, hidden)):
         expected = (
             'hidden sizes as in (50, 30), "linear", "tree", "boosted", a torch module, or one of '
             "scikit-learn's decision trees, forests and boosted models"
         )
         raise ArgumentError("student", repr(spec), expected)
-    return tuple(map(int, found))
+    return tuple(map(int, hidden))
 
 
-def _units(targets: Any, outputs: int) -> tuple[Tensor, Tensor]:
+def _units(targets: ArrayLike | Tensor, outputs: int) -> tuple[Tensor, Tensor]:
     r"""What a network's outputs are shifted and multiplied by to be like the targets."""
-    wanted = values(torch.as_tensor(np.asarray(targets)))
-    if wanted.shape[1] != outputs:
-        raise ArgumentError("targets", f"shape {tuple(wanted.shape)}", f"(n, {outputs})")
-    shift, scale = standardising(wanted)
+    y = values(torch.as_tensor(np.asarray(targets)))
+    if y.shape[1] != outputs:
+        raise ArgumentError("targets", f"shape {tuple(y.shape)}", f"(n, {outputs})")
+    shift, scale = standardising(y)
     return shift, torch.where(scale == 0, 0.0, 1 / torch.where(scale == 0, 1.0, scale))
 
 
-def _taken(module: nn.Module, x: X, outputs: int, encoder: nn.Module | None) -> nn.Module:
+def _user_module(module: nn.Module, x: X, outputs: int, encoder: nn.Module | None) -> nn.Module:
     r"""A module of the user's own, tried at a few rows; behind the encoder if it needs it."""
     wrapped = [] if encoder is None else [Preprocessed(module, encoder=encoder)]
-    few, failure = part_of(x, 0, LOOKED_AT), None
-    count = rows(few)
+    examples, failure = part_of(x, 0, EXAMPLES), None
+    count = rows(examples)
     for student in [module, *wrapped]:
         try:
-            found = _tried(student, few)
+            y = _evaluate(student, examples)
         except Exception as error:  # whatever a module of the user's own may raise
             failure = failure or error
             continue
-        tensor = isinstance(found, Tensor)
-        if tensor and found.ndim and len(found) == count and found[0].numel() == outputs:
+        tensor = isinstance(y, Tensor)
+        if tensor and y.ndim and len(y) == count and y[0].numel() == outputs:
             return student
-        shape = f"shape {tuple(found.shape)}" if tensor else f"type {type(found).__name__}"
+        shape = f"shape {tuple(y.shape)}" if tensor else f"type {type(y).__name__}"
         received = f"a module whose outputs for {count} rows have {shape}"
         expected = f"outputs ({count}, {outputs}), one for each class, label or value"
         raise ArgumentError("student", received, expected)
@@ -266,16 +234,11 @@ def _taken(module: nn.Module, x: X, outputs: int, encoder: nn.Module | None) -> 
 
 
 @torch.no_grad()
-def _tried(module: nn.Module, x: X) -> Any:
-    r"""What a module gives in evaluation mode, on its own device and in its own precision."""
+def _evaluate(module: nn.Module, x: X) -> Any:
+    r"""A module's outputs in evaluation mode, on its device and in its precision."""
     like = next((p for p in module.parameters() if p.is_floating_point()), None)
     if like is not None:
-        place, kind = like.device, like.dtype
-        x = map_tensors(lambda t: t.to(place, kind if t.is_floating_point() else t.dtype), x)
-    training = [part for part in module.modules() if part.training]
-    module.eval()
-    try:
+        device, dtype = like.device, like.dtype
+        x = map_tensors(lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype), x)
+    with evaluating(module):
         return module(x)
-    finally:
-        for part in training:
-            part.training = True

@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -39,21 +38,13 @@ RATE = 1e-2  # Adam's, for nets of limbeck's own, whose inputs and outputs are s
 
 @dataclass(frozen=True)
 class Recipe:
-    r"""How a student is trained.
+    r"""How a student is trained."""
 
-    Attributes:
-        student: The argument of `compress`: sizes, a name, a module.
-        inputs: The name of a generator, or a source of the user's own.
-        size: Inputs that the teacher labels before training, where it does.
-        steps: Steps; None goes by the number of inputs.
-        training: The other settings of the loop.
-    """
-
-    student: Any
-    inputs: str | Inputs
-    size: int
-    steps: int | None
-    training: Training
+    student: object  # the argument of `compress`: sizes, a name, a module
+    inputs: str | Inputs  # the name of a generator, or a source of the user's own
+    size: int  # inputs that the teacher labels before training, where it does
+    steps: int | None  # None goes by the number of inputs
+    training: Training  # the other settings of the loop
 
 
 def train(problem: Problem, recipe: Recipe) -> Result:
@@ -61,13 +52,13 @@ def train(problem: Problem, recipe: Recipe) -> Result:
     student, origin = make_student(problem, recipe)
     if isinstance(student, Fitted):
         return fit_trees(problem, student, recipe, origin)
-    ours = isinstance(student, Preprocessed)
+    scaled = isinstance(student, Preprocessed)
     shift, scale = problem.unit()
-    if not ours:  # a module of the user's own gives outputs in the teacher's units
+    if not scaled:  # a module of the user's own gives outputs in the teacher's units
         shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
     training = with_defaults(recipe.training, problem.teacher.task, student, problem.x)
     teacher: Teacher | nn.Module
-    if (problem.live and (ours or not _wide(problem))) or not isinstance(recipe.inputs, str):
+    if (problem.live and (scaled or not _wide(problem))) or not isinstance(recipe.inputs, str):
         source = _live_inputs(problem, recipe, student)
         if problem.live:
             teacher = ScaledTeacher(problem.teacher, shift, scale)
@@ -112,10 +103,7 @@ def finish_student(student: nn.Module, shift: Tensor, scale: Tensor) -> None:
 
 
 def _wide(problem: Problem) -> bool:
-    r"""Whether a torch teacher computes with more digits than float32 has, and the rows have them.
-
-    Then the loop draws float64, of which a student of limbeck's own takes what it needs.
-    """
+    r"""Whether both a torch teacher and its rows have more digits than float32."""
     module, x = problem.teacher.module, problem.x
     if module is None or not isinstance(x, Tensor) or x.dtype != torch.float64:
         return False
@@ -152,8 +140,8 @@ def with_defaults(training: Training, task: str, student: nn.Module, x: X) -> Tr
 
 def has_default_update(training: Training) -> bool:
     r"""Whether the user leaves the optimizer to limbeck."""
-    named = [training.optimizer, training.preset]
-    return training.update is None and all(isinstance(n, str) and n == "auto" for n in named)
+    names = [training.optimizer, training.preset]
+    return training.update is None and all(isinstance(n, str) and n == "auto" for n in names)
 
 
 def _batch_size(training: Training, count: int) -> int | str | None:
@@ -169,8 +157,8 @@ def _batch_size(training: Training, count: int) -> int | str | None:
 
 def default_steps(count: int, batch_size: int | str | None) -> int:
     r"""Steps by default: 40 passes over the inputs, from 1,000 to 20,000."""
-    each = min(count, batch_size if isinstance(batch_size, int) else 200)
-    return min(20_000, max(1000, 40 * count // each))
+    batch = min(count, batch_size if isinstance(batch_size, int) else 200)
+    return min(20_000, max(1000, 40 * count // batch))
 
 
 def _live_inputs(problem: Problem, recipe: Recipe, student: nn.Module) -> Inputs:
@@ -218,16 +206,7 @@ def fit_trees(
 
 
 class Answering(nn.Module):
-    r"""A student that answers in the teacher's way: probabilities, or values (n, K).
-
-    A row with a number that is NaN or infinite has NaN for an answer: files cannot refuse it, as
-    `Compressed.predict` does.
-
-    Arguments:
-        student: The student.
-        task: "classification", "multilabel" or "regression".
-        form: The form of the student's outputs; None asks it.
-    """
+    r"""A student that gives probabilities or values (n, K); NaN for rows that are not finite."""
 
     def __init__(self, student: nn.Module, task: str, form: str | None = None) -> None:
         super().__init__()
@@ -239,10 +218,7 @@ class Answering(nn.Module):
 
 
 def only_finite(student: nn.Module, x: X, answers: Tensor) -> Tensor:
-    r"""Answers (n, K), but NaN for rows with NaN or infinity, or missing where nothing was.
-
-    Numbers of a table that are marked missing may be anything.
-    """
+    r"""Answers (n, K), but NaN for rows with NaN or infinity that are not marked as missing."""
     encoder = next((m for m in student.modules() if isinstance(m, TableEncoder)), None)
     marked = {} if encoder is None else {n.key: n.mask for n in encoder.numbers if n.mask}
     good = []

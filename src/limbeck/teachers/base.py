@@ -70,21 +70,19 @@ class Teacher:
         return self._draw is None
 
     def draw(self, n: int) -> Any:
-        r"""The random part of the targets at n inputs; None without one."""
+        r"""The random part of the targets at n inputs, or None."""
         return None if self._draw is None else self._draw(n)
 
     def signs(self, k: int, n: int, outputs: int, generator: torch.Generator) -> Tensor:
         r"""Random signs (k, n, I) in {0, 1} for k projections."""
-        size = (k, n, outputs)
-        return torch.randint(
-            0, 2, size, generator=generator, device=generator.device, dtype=torch.float32
-        )
+        size, device = (k, n, outputs), generator.device
+        return torch.randint(0, 2, size, generator=generator, device=device, dtype=torch.float32)
 
     def prepare(self, batch: Batch) -> Tensor | None:
         r"""For opaque teachers: the targets at a batch, computed outside the step."""
         return None
 
-    def view(self, batch: Batch, drawn: Any = None) -> Any:
+    def view(self, batch: Batch, drawn: object = None) -> Any:
         r"""The teacher at a batch, as losses see it."""
         source = self.source
         assert source is not None
@@ -116,9 +114,8 @@ class Teacher:
         close_taps(self.source)
 
     def state_dict(self) -> dict[str, Tensor]:
-        own = getattr(self.source, "state_dict", None)
-        state: dict[str, Tensor] = own() if self._draw is not None and own is not None else {}
-        return state
+        get = getattr(self.source, "state_dict", None)
+        return {} if self._draw is None or get is None else dict(get())
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         if state:
@@ -173,11 +170,7 @@ class Opaque(Teacher):
 
 
 def as_teacher(value: object, output: str = "auto") -> Teacher:
-    r"""A teacher made of the user's model.
-
-    Torch modules and callables on tensors are live; objects with `predict_proba` or `predict`
-    (scikit-learn and its relatives) are opaque; None serves losses that need no teacher.
-    """
+    r"""A teacher made of a module or callable (live), an estimator (opaque), or None (none)."""
     if isinstance(value, Teacher):
         return value
     if value is None:
@@ -207,14 +200,15 @@ def as_dict(x: X) -> dict[str, Tensor]:
 
 def misfit(who: str, x: X, error: Exception) -> ArgumentError:
     r"""The error for a model that fails on inputs."""
-    about = ", ".join(
-        f"{name} {tuple(part.shape)} of {part.dtype}".strip() for name, part in as_dict(x).items()
-    )
-    return ArgumentError(who, f"inputs {about}, on which it fails: {error}", "inputs that fit it")
+    parts = [
+        f"{key} {tuple(part.shape)} of {part.dtype}".strip() for key, part in as_dict(x).items()
+    ]
+    received = f"inputs {', '.join(parts)}, on which it fails: {error}"
+    return ArgumentError(who, received, "inputs that fit it")
 
 
 def output_form(argument: str, model: object, output: str) -> str:
-    r"""The form of a model's outputs: the user's word for it, or the model's own."""
+    r"""The form of a model's outputs: the user's setting, or else the model's `output_form`."""
     if output == "auto":
         output = getattr(model, "output_form", None) or "auto"
         if output == "auto" and any(hasattr(model, m) for m in ("log_prob", "log_unnormalized")):
@@ -237,9 +231,8 @@ def settle_form(argument: str, who: str, raw: object, form: str, needs: str, n: 
         form = forms.recognise(raw) or "auto"
     finite = raw.isfinite() | (raw == -math.inf if form == "log_probabilities" else False)
     if not finite.all():
-        raise ArgumentError(
-            who, "outputs with NaN or infinity", "finite outputs at the inputs given"
-        )
+        expected = "finite outputs at the inputs given"
+        raise ArgumentError(who, "outputs with NaN or infinity", expected)
     if form == "auto" and needs == "probabilities":
         expected = f'{argument}="logits", "probabilities" or "log_probabilities", since this loss '
         received = "outputs that could be logits or plain values"

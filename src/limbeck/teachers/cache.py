@@ -6,9 +6,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -62,11 +62,7 @@ class TeacherCache:
         self._open: dict[str, Answers] = {}
 
     def answers(
-        self,
-        teacher: str,
-        shape: tuple[int, ...],
-        names: Sequence[str] = (),
-        kind: str = "values",
+        self, teacher: str, shape: tuple[int, ...], names: Sequence[str] = (), kind: str = "values"
     ) -> Answers:
         r"""The answers of one teacher.
 
@@ -88,8 +84,8 @@ class TeacherCache:
             "top_k": self.top_k if short else None,
             "dtype": self.dtype,
         }
-        told_apart = json.dumps([about[name] for name in ("teacher", "kind", "top_k", "dtype")])
-        digest = hashlib.blake2b(told_apart.encode(), digest_size=10).hexdigest()
+        identity = json.dumps([about[name] for name in ("teacher", "kind", "top_k", "dtype")])
+        digest = hashlib.blake2b(identity.encode(), digest_size=10).hexdigest()
         legible = re.sub(r"[^\w.-]+", "-", teacher, flags=re.ASCII).strip(".-")[:40]
         folder = self.folder / f"{legible}-{digest}".lstrip("-")
         known = self._open.get(folder.name)
@@ -110,8 +106,13 @@ class Answers:
     def __init__(self, folder: Path, about: dict[str, Any]) -> None:
         self.folder, self.about = folder, about
         self.shape = tuple(about["shape"])
-        self._form = _form(self.shape, np.dtype(about["dtype"]), about["top_k"])
-        self._segments = Segments(folder, self._form.dtype, self._form.shape)
+        self.number, self.top_k = np.dtype(about["dtype"]), about["top_k"]
+        dtype, shape = self.number, self.shape
+        if self.top_k is not None:
+            size = (self.top_k,)
+            dtype = np.dtype([("probability", dtype, size), ("class", np.int32, size)])
+            shape = ()
+        self._segments = Segments(folder, dtype, shape)
         self._agreed = False
 
     def __len__(self) -> int:
@@ -121,8 +122,8 @@ class Answers:
     def get(self, keys: Array) -> tuple[Array, Array]:
         r"""Which rows, by keys (n, 2), have an answer, (n,), and these answers, in order."""
         self._agree()
-        found, rows = self._segments.lookup(keys)
-        return found, self._form.decode(rows)
+        known, rows = self._segments.lookup(keys)
+        return known, self._decode(rows)
 
     def put(self, keys: Array, values: Array) -> None:
         r"""Keep the answers (n, *shape) to rows with keys (n, 2)."""
@@ -138,13 +139,40 @@ class Answers:
 
     def as_kept(self, values: Array) -> Array:
         r"""The answers (n, *shape) as `get` would give them back."""
-        return self._form.decode(self._encode(values))
+        return self._decode(self._encode(values))
 
     def _encode(self, values: Array) -> Array:
+        r"""The answers as they are on disk: rounded, and with `top_k` the largest of each row."""
         if np.shape(values)[1:] != self.shape:
             received = f"answers of shape {np.shape(values)}"
             raise ArgumentError("values", received, f"(n, {', '.join(map(str, self.shape))})")
-        return self._form.encode(np.asarray(values))
+        with np.errstate(over="ignore"):
+            numbers = np.asarray(values).astype(self.number)
+        if not np.isfinite(numbers).all():
+            expected = "finite ones" + (', or dtype="float64"' if self.number.itemsize == 4 else "")
+            raise ArgumentError("values", f"numbers that are not finite as {self.number}", expected)
+        if self.top_k is None:
+            return numbers
+        total = numbers.sum(1, dtype=np.float64)
+        if (numbers < 0).any() or (abs(total - 1) > TOTAL).any():
+            expected = "probabilities of classes, which total 1; anything else is kept with "
+            raise ArgumentError("top_k", "answers that do not total 1", expected + "top_k=None")
+        # of equal probabilities the lower class, whatever else is in the row
+        largest = np.argsort(-numbers, axis=1, kind="stable")[:, : self.top_k]
+        rows = np.empty(len(numbers), self._segments.dtype)
+        rows["class"] = largest
+        rows["probability"] = np.take_along_axis(numbers, largest, axis=1)
+        return rows
+
+    def _decode(self, rows: Array) -> Array:
+        r"""Rows on disk as answers; what is left of 1 is spread over classes that are not there."""
+        if self.top_k is None:
+            return rows
+        probabilities = rows["probability"].astype(np.float64)
+        rest = np.maximum(0.0, 1.0 - probabilities.sum(1)) / (self.shape[0] - self.top_k)
+        values = np.repeat(rest[:, None], self.shape[0], axis=1)
+        np.put_along_axis(values, rows["class"].astype(np.intp), probabilities, axis=1)
+        return values
 
     def _agree(self) -> None:
         r"""Refuse a folder that was made for something else."""
@@ -162,8 +190,8 @@ class Answers:
             message = f"cache: {path} cannot be read ({error}); remove its folder"
             raise CheckpointError(message) from error
         if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-            found = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
-            raise CheckpointError(f"cache: {path} has the format {found!r}; expected {FORMAT!r}")
+            name = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
+            raise CheckpointError(f"cache: {path} has the format {name!r}; expected {FORMAT!r}")
         if different := differences(saved, self.about):
             raise CheckpointError(
                 f"cache: {self.folder} was made for another teacher: {'; '.join(different)}. "
@@ -172,61 +200,10 @@ class Answers:
         self._agreed = True
 
 
-def as_cache(value: Any) -> TeacherCache | None:
+def as_cache(value: object) -> TeacherCache | None:
     r"""A cache of a folder's path; None stays None."""
     if value is None or isinstance(value, TeacherCache):
         return value
     if isinstance(value, str | os.PathLike) and str(value):
         return TeacherCache(value)
     raise ArgumentError("cache", repr(value), "a folder, a TeacherCache, or None")
-
-
-class _Form(NamedTuple):
-    r"""How answers are kept: dtype and shape of a row on disk, the way there and back."""
-
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    encode: Callable[[Array], Array]
-    decode: Callable[[Array], Array]
-
-
-def _form(shape: tuple[int, ...], dtype: np.dtype, top_k: int | None) -> _Form:
-    if top_k is None:
-        return _Form(dtype, shape, lambda values: _rounded(values, dtype), lambda rows: rows)
-    kept = np.dtype([("probability", dtype, (top_k,)), ("class", np.int32, (top_k,))])
-    return _Form(
-        kept,
-        (),
-        lambda values: _largest(_rounded(values, dtype), kept, top_k),
-        lambda rows: _spread(rows, shape[0]),
-    )
-
-
-def _rounded(values: Array, dtype: np.dtype) -> Array:
-    with np.errstate(over="ignore"):
-        rounded = values.astype(dtype)
-    if not np.isfinite(rounded).all():
-        expected = "finite ones" + (', or dtype="float64"' if dtype.itemsize == 4 else "")
-        raise ArgumentError("values", f"numbers that are not finite as {dtype}", expected)
-    return rounded
-
-
-def _largest(values: Array, kept: np.dtype, k: int) -> Array:
-    total = values.sum(1, dtype=np.float64)
-    if (values < 0).any() or (abs(total - 1) > TOTAL).any():
-        expected = "probabilities of classes, which total 1; anything else is kept with top_k=None"
-        raise ArgumentError("top_k", "answers that do not total 1", expected)
-    # of equal probabilities the lower class, whatever else is in the row
-    largest = np.argsort(-values, axis=1, kind="stable")[:, :k]
-    rows = np.empty(len(values), kept)
-    rows["class"] = largest
-    rows["probability"] = np.take_along_axis(values, largest, axis=1)
-    return rows
-
-
-def _spread(rows: Array, outputs: int) -> Array:
-    given = rows["probability"].astype(np.float64)
-    left = np.maximum(0.0, 1.0 - given.sum(1)) / (outputs - given.shape[1])
-    values = np.repeat(left[:, None], outputs, axis=1)
-    np.put_along_axis(values, rows["class"].astype(np.intp), given, axis=1)
-    return values

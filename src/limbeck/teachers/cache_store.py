@@ -30,18 +30,15 @@ class Segment(NamedTuple):
     r"""One write."""
 
     name: str
-    head: Array
+    head: Array  # (n, 3): keys, and checks of the rows
     values: Array
 
 
 class Segments:
     r"""Rows under keys, in a folder.
 
-    Each write makes a segment, two files: keys and rows. They are complete and on disk under
-    other names before they get their own, the keys last, and are never changed, so writers need
-    no locks and readers see whole segments only. Where there are many, the smaller half is
-    written anew as one, and then removed. A row that is there twice does no harm. Keys are held
-    in memory (32 bytes a row), rows are memory-mapped and read when asked for.
+    Each write makes a segment of two files, keys and rows. They are renamed when complete, the keys
+    last, and never changed, so writers need no locks. Of many segments the smaller half is joined.
     """
 
     def __init__(self, folder: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
@@ -59,8 +56,8 @@ class Segments:
         with self._lock:
             self._refresh()
             places = self._find(keys)
-            found = places >= 0
-            return found, self._read(places[found])
+            known = places >= 0
+            return known, self._read(places[known])
 
     def write(self, keys: Array, rows: Array) -> None:
         r"""Keep rows; a CheckpointError says if that could not be done."""
@@ -96,9 +93,9 @@ class Segments:
             if names == [segment.name for segment in self._order]:
                 return
             known = {segment.name: segment for segment in self._order}
-            found = [known.get(name) or self._open(name) for name in names]
-            if None not in found:
-                return self._index(segment for segment in found if segment is not None)
+            segments = [known.get(name) or self._open(name) for name in names]
+            if None not in segments:
+                return self._index(segment for segment in segments if segment is not None)
         raise CheckpointError(f"cache: the files in {self.folder} do not stay; is a link broken?")
 
     def _listing(self) -> Iterator[str]:
@@ -134,9 +131,9 @@ class Segments:
 
     def _index(self, segments: Iterable[Segment]) -> None:
         self._order = list(segments)
-        heads = [np.zeros((0, 3), np.uint64), *(segment.head for segment in self._order)]
-        joined = np.concatenate(heads)
-        self._starts = np.cumsum([0, *(len(segment.head) for segment in self._order)])
+        heads = [segment.head for segment in self._order]
+        joined = np.concatenate([np.zeros((0, 3), np.uint64), *heads])
+        self._starts = np.cumsum([0, *map(len, heads)])
         self._places = np.argsort(joined[:, 0], kind="stable")
         self._keys = joined[self._places, :2]
         self._lanes = self._keys[:, 0].copy()  # contiguous, for the search
@@ -162,9 +159,9 @@ class Segments:
         rows = np.empty((len(places), *self.shape), self.dtype)
         which = np.searchsorted(self._starts, places, side="right") - 1
         for number in np.unique(which):
-            segment, mine = self._order[number], which == number
-            inside = places[mine] - self._starts[number]
-            rows[mine] = part = segment.values[inside]
+            segment, here = self._order[number], which == number
+            inside = places[here] - self._starts[number]
+            rows[here] = part = segment.values[inside]
             wrong = _checks(segment.head[inside, :2], part) != segment.head[inside, 2]
             if wrong.any():
                 path = self.folder / (segment.name + VALUES)
@@ -177,19 +174,15 @@ class Segments:
         self._refresh()
         smaller = sorted(self._order, key=lambda s: len(s.head))[: MOST // 2 + 1]
         head = np.concatenate([segment.head for segment in smaller])
-        kept = np.sort(distinct(head[:, :2])[0])
-        self._commit(head[kept], _copied(smaller, kept))
+        numbers = np.sort(distinct(head[:, :2])[0])
+        self._commit(head[numbers], _copied(smaller, numbers))
         for segment in smaller:
             for ending in (KEYS, VALUES):  # without its keys a segment is gone
                 try:
                     (self.folder / (segment.name + ending)).unlink(missing_ok=True)
                 except OSError:  # some systems keep files that are mapped
                     self._compacts = False
-        self._sweep()
-
-    def _sweep(self) -> None:
-        r"""Remove what killed processes have left unfinished."""
-        for path in self.folder.iterdir():
+        for path in self.folder.iterdir():  # what killed processes have left unfinished
             unfinished = path.suffix == ".tmp" or (
                 path.name.endswith(VALUES)
                 and not path.with_name(path.name.removesuffix(VALUES) + KEYS).exists()
@@ -199,12 +192,12 @@ class Segments:
                     path.unlink()
 
 
-def _copied(segments: list[Segment], kept: Array) -> Iterator[Array]:
-    r"""The rows of segments that are kept, in pieces that fit into memory."""
+def _copied(segments: list[Segment], numbers: Array) -> Iterator[Array]:
+    r"""The rows of segments with these numbers, in pieces that fit into memory."""
     start = 0
     for segment in segments:
         stop = start + len(segment.head)
-        inside = kept[(kept >= start) & (kept < stop)] - start
+        inside = numbers[(numbers >= start) & (numbers < stop)] - start
         step = max(1, CHUNK * len(segment.head) // max(1, segment.values.nbytes))
         for at in range(0, len(inside), step):
             yield segment.values[inside[at : at + step]]

@@ -2,6 +2,7 @@ r"""Content of a model in a few letters: equal for equal models, in every proces
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import pickle
@@ -17,44 +18,35 @@ from torch import Tensor, nn
 from limbeck.arrays import map_tensors
 
 __all__ = [
-    "digest",
-    "holds_other_model",
-    "is_wrapper",
-    "module_bytes",
-    "object_bytes",
-    "of_files",
-    "of_module",
-    "of_object",
-]
+    "digest", "holds_other_model", "is_wrapper", "module_bytes", "object_bytes", "of_files",
+    "of_module", "of_object",
+]  # fmt: skip
 
 # packages whose models are in their pickles
-LIBRARIES = frozenset(
-    ["catboost", "imblearn", "lightgbm", "limbeck", "sklearn", "torch", "xgboost"]
-)
-
+LIBRARIES = {"catboost", "imblearn", "lightgbm", "limbeck", "sklearn", "torch", "xgboost"}
 PREDICTS = ("predict", "predict_proba")  # methods by which a model is known
 # what every module has: its tensors are in the state, the rest is torch's own business
 OWN = frozenset([*vars(nn.Module()), "_is_torch_compile"])
 
 
 def digest(*parts: str | bytes) -> str:
-    r"""A hash of several parts, each with its length, so that they do not run into each other.
+    r"""A hash of several parts, each preceded by its length.
 
     >>> digest("ab", "c") == digest("a", "bc")
     False
     """
-    found = hashlib.sha256()
+    code = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
-        found.update(f"{len(data)}:".encode())
-        found.update(data)
-    return found.hexdigest()
+        code.update(f"{len(data)}:".encode())
+        code.update(data)
+    return code.hexdigest()
 
 
-def of_object(value: Any) -> str | None:
-    r"""A hash of all that pickle would write, or None where it cannot; nothing is read back.
+def of_object(value: object) -> str | None:
+    r"""A hash of all that pickle would write, or None where it cannot.
 
-    Pickles themselves differ with which equal strings are one object; joblib's hash does not.
+    It is joblib's: pickles themselves differ with which equal strings are one object.
     """
     try:
         return digest(_qualified(value), joblib.hash(value, hash_name="sha1"))
@@ -62,11 +54,10 @@ def of_object(value: Any) -> str | None:
         return None
 
 
-def object_bytes(value: Any) -> int | None:
+def object_bytes(value: object) -> int | None:
     r"""The size of a model's pickle; None where it cannot be made, or would not hold the model.
 
-    A class of the user's own that predicts may ask a service, a file or another model, which its
-    pickle does not hold; so only models of known libraries have a size, with all models in them.
+    That is a class that is of no known library: it may query a service, a file or another model.
     """
     counter = _Counter()
     try:
@@ -76,24 +67,23 @@ def object_bytes(value: Any) -> int | None:
     return counter.written
 
 
-def is_wrapper(value: Any) -> bool:
+def is_wrapper(value: object) -> bool:
     r"""Whether an object predicts by code that is not a known library's."""
     if isinstance(value, type | nn.Module):
         return False
-    methods = [name for name in PREDICTS if callable(getattr(value, name, None))]
-    return any(_defined_in(value, name) not in LIBRARIES for name in methods)
-
-
-def _defined_in(value: Any, method: str) -> str:
-    r"""The package of the class that defines a method; nothing where no class does."""
-    owners = (base for base in type(value).__mro__ if method in vars(base))
-    return next((base.__module__.split(".")[0] for base in owners), "")
+    for name in PREDICTS:
+        if callable(getattr(value, name, None)):
+            owners = (base for base in type(value).__mro__ if name in vars(base))
+            package = next((base.__module__.split(".")[0] for base in owners), "")
+            if package not in LIBRARIES:
+                return True
+    return False
 
 
 class _Sizing(pickle.Pickler):
     r"""A pickler that gives up at a model whose content it cannot see."""
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         if is_wrapper(value):
             raise pickle.PicklingError(f"{_qualified(value)} predicts by code of its own")
         return NotImplemented
@@ -104,24 +94,21 @@ class _Counter:
 
     written = 0
 
-    def write(self, part: Any) -> int:
+    def write(self, part: bytes | pickle.PickleBuffer) -> int:
         size = memoryview(part).nbytes
         self.written += size
         return size
 
 
 def of_module(module: nn.Module) -> str | None:
-    r"""A hash of a module's classes, settings and tensors.
-
-    None where it holds something without content, as a function defined on the spot.
-    """
+    r"""A hash of a module's classes, settings and tensors; None where some cannot be pickled."""
     module = getattr(module, "_orig_mod", module)  # inside what torch.compile gives
     parts: list[str | bytes] = [repr(module)]
     for name, part in module.named_modules():
-        found = of_object(map_tensors(_raw, _settings(part)))  # type: ignore[arg-type]
-        if found is None or isinstance(part, torch.jit.ScriptModule):
+        settings = of_object(map_tensors(_raw, _settings(part)))  # type: ignore[arg-type]
+        if settings is None or isinstance(part, torch.jit.ScriptModule):
             return None  # what is scripted keeps its code out of sight
-        parts += [name, _qualified(part), found]
+        parts += [name, _qualified(part), settings]
     for name, value in module.state_dict().items():
         if not isinstance(value, Tensor):
             return None
@@ -130,10 +117,7 @@ def of_module(module: nn.Module) -> str | None:
 
 
 def module_bytes(module: nn.Module) -> int | None:
-    r"""The size of a module's tensors as a safetensors file; None where the model is not in them.
-
-    That is a module without tensors, or one that asks a model of another kind.
-    """
+    r"""The size of a module's safetensors file; None without tensors or with another model."""
     from safetensors.torch import save
 
     tensors = {
@@ -157,44 +141,38 @@ def _settings(part: nn.Module) -> dict[str, Any]:
     return {key: value for key, value in vars(part).items() if key not in OWN}
 
 
-def _reaches_model(value: Any, depth: int = 3) -> bool:
+def _reaches_model(value: object, depth: int = 3) -> bool:
     if depth == 0 or isinstance(value, type | nn.Module | Tensor):
         return False
+    parts: list[object]
     if isinstance(value, types.FunctionType):
         if value.__module__.split(".")[0] in LIBRARIES:
             return False
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
-        used = (value.__globals__.get(name) for name in value.__code__.co_names)
-        return any(_reaches_model(each, depth - 1) for each in [*cells, *used])
-    if isinstance(value, types.MethodType | functools.partial):
-        inner = [getattr(value, name, None) for name in ("__self__", "func", "args", "keywords")]
-        return any(_reaches_model(each, depth - 1) for each in inner)
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return any(_reaches_model(each, depth - 1) for each in value)
-    return any(callable(getattr(value, name, None)) for name in PREDICTS)
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
+        parts = [value.__globals__.get(name) for name in value.__code__.co_names]
+        for cell in value.__closure__ or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                parts.append(cell.cell_contents)
+    elif isinstance(value, types.MethodType | functools.partial):
+        parts = [getattr(value, name, None) for name in ("__self__", "func", "args", "keywords")]
+    elif isinstance(value, Mapping | list | tuple):
+        parts = list(value.values() if isinstance(value, Mapping) else value)
+    else:
+        return any(callable(getattr(value, name, None)) for name in PREDICTS)
+    return any(_reaches_model(part, depth - 1) for part in parts)
 
 
 def of_files(paths: Iterable[Path]) -> str:
     r"""A hash of the content of files, whatever their names."""
-    found = []
+    codes = []
     for path in paths:
         with path.open("rb") as file:
-            found.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return digest(*found)
+            codes.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return digest(*codes)
 
 
 def _raw(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def _qualified(value: Any) -> str:
+def _qualified(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -8,12 +8,15 @@ import json
 import numbers
 import uuid
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
 from limbeck.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 __all__ = ["Array", "as_rows", "count", "distinct", "row_keys", "select"]
 
@@ -25,7 +28,7 @@ EXACT = 2**53  # integers up to here are exact in float64
 ROUNDS = ((32, 0xBF58476D1CE4E5B9), (29, 0x94D049BB133111EB))  # Stafford's variant 13
 
 
-def as_rows(X: Any) -> Any:
+def as_rows(X: object) -> Any:
     r"""The user's inputs such that rows can be taken from them; lists become arrays."""
     if isinstance(X, dict):
         if not X:
@@ -41,7 +44,7 @@ def as_rows(X: Any) -> Any:
         raise ArgumentError("X", f"what is no array ({reason})", ACCEPTED) from None
 
 
-def count(X: Any) -> int:
+def count(X: object) -> int:
     r"""The number of rows.
 
     >>> count({"age": np.zeros(3), "pixels": np.zeros((3, 8, 8))})
@@ -55,23 +58,19 @@ def count(X: Any) -> int:
     return int(rows.shape[0])
 
 
-def select(X: Any, rows: Array) -> Any:
+def select(X: object, rows: Array) -> Any:
     r"""Some rows of an array, a tensor, a frame, a sparse matrix, or a dict of these."""
     if isinstance(X, dict):
         return {name: select(part, rows) for name, part in X.items()}
-    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
+    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]  # type: ignore[index]
 
 
-def row_keys(X: Any) -> Array:
+def row_keys(X: object) -> Array:
     r"""A key of 128 bits for each row, as (n, 2) unsigned integers.
 
-    What counts is the value: 1, 1.0 and True are equal in any dtype, and so are 0.0 and −0.0, and
-    a sparse row and the dense one; float32's 0.1 is not float64's. All NaN are equal, but NaN,
-    None, pandas' NA and NaT are four different things, as some teachers tell them apart. The
-    shape of a row counts too, and the names and the order of columns; a frame's index does not.
-
-    A key is the sum over columns of a random function of the value, a function for each column.
-    It is no cryptographic hash: rows are taken to be data, not attempts to collide.
+    It is the sum over columns of a random function of the value: 1, 1.0 and True are equal, and so
+    are 0.0 and −0.0, a sparse row and the dense one; NaN, None, NA and NaT are not. The shape of a
+    row and the names and order of columns count. It is no cryptographic hash.
 
     >>> import numpy as np
     >>> keys = row_keys(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))
@@ -85,16 +84,16 @@ def row_keys(X: Any) -> Array:
     n = count(next(iter(parts.values()))[1])
     schema = [(name, shape) for name, (shape, _) in parts.items()]
     keys = np.zeros((n, 2), np.uint64)
-    functions, at = _functions(schema), 0
+    functions, at = _functions(schema), 0  # one for each column
     for (name, _), (_, values) in parts.items():
         if len(values) != n:
             raise ArgumentError(f"X[{name!r}]", f"{len(values)} rows", f"{n}, as the other parts")
-        own = functions[:, at : (at := at + values.shape[1])]
+        of_part = functions[:, at : (at := at + values.shape[1])]
         if values.dtype == object:
             for column in range(values.shape[1]):
-                keys += _objects(values[:, column], own[:, column : column + 1])
+                keys += _objects(values[:, column], of_part[:, column : column + 1])
         else:
-            _add_numbers(keys, values, own)
+            _add_numbers(keys, values, of_part)
     return keys
 
 
@@ -131,8 +130,8 @@ def _parts(X: Any) -> dict[tuple[str, int], tuple[tuple[int, ...], Array]]:
 
 def _values(part: Any) -> tuple[tuple[int, ...], Array]:
     if isinstance(part, torch.Tensor):
-        part = part.detach().cpu()
-        part = (part.double() if part.is_floating_point() else part).numpy()
+        cpu = part.detach().cpu()
+        part = (cpu.double() if cpu.is_floating_point() else cpu).numpy()
     if hasattr(part, "iloc"):
         plain = isinstance(part.dtype, np.dtype) and part.dtype.kind in "biuf"
         part = part.to_numpy() if plain else part.to_numpy(dtype=object)
@@ -149,14 +148,14 @@ def _values(part: Any) -> tuple[tuple[int, ...], Array]:
     return array.shape[1:], array.reshape(len(array), width)
 
 
-def _functions(schema: Any) -> Array:
+def _functions(schema: list[tuple[tuple[str, int], tuple[int, ...]]]) -> Array:
     r"""Multipliers, offsets and weights (3, columns) of the columns' random functions."""
     columns = sum(int(np.prod(shape)) for _, shape in schema)
     text = json.dumps([[name, list(shape)] for (name, _), shape in schema])
     seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
-    found = np.random.PCG64(seed).random_raw(3 * columns).reshape(3, columns)
-    found[0] |= np.uint64(1)  # odd, so that different values stay different
-    return found
+    functions = np.random.PCG64(seed).random_raw(3 * columns).reshape(3, columns)
+    functions[0] |= np.uint64(1)  # odd, so that different values stay different
+    return functions
 
 
 def _mixed(values: Array, functions: Array) -> Array:
@@ -184,7 +183,7 @@ def _add_numbers(keys: Array, values: Array, functions: Array) -> None:
         keys[start : start + step, 1] += bits.sum(0)
 
 
-def _sparse(X: Any) -> Array:
+def _sparse(X: csr_matrix) -> Array:
     r"""The dense rows' keys: all zeros, and what is changed by each number that is there."""
     if X.dtype.kind not in "biuf":
         raise ArgumentError("X", f"a sparse matrix of dtype {X.dtype}", ACCEPTED)
@@ -210,18 +209,19 @@ def _objects(values: Array, function: Array) -> Array:
         raise ArgumentError("X", f"a cell that holds {reason}", ACCEPTED) from None
     words = [_word(value) for value in codes]
     keys = np.zeros((len(words), 2), np.uint64)
+    for k, word in enumerate(words):
+        if isinstance(word, bytes):
+            digest = hashlib.blake2b(word, digest_size=16, key=function.astype("<u8").tobytes())
+            keys[k] = np.frombuffer(digest.digest(), "<u8")
     plain = np.array([isinstance(word, float) for word in words], bool)
     numeric = np.zeros((int(plain.sum()), 2), np.uint64)
     floats = np.array([word for word in words if isinstance(word, float)], np.float64)
     _add_numbers(numeric, floats[:, None], function)
     keys[plain] = numeric
-    for k in np.flatnonzero(~plain):
-        digest = hashlib.blake2b(words[k], digest_size=16, key=function.astype("<u8").tobytes())
-        keys[k] = np.frombuffer(digest.digest(), "<u8")
     return keys[which]
 
 
-def _word(value: Any) -> Any:
+def _word(value: object) -> float | bytes:
     r"""A float where the value is one exactly, else bytes that say all of it."""
     if isinstance(value, str):
         return b"text " + value.encode("utf-8", "surrogatepass")
@@ -233,25 +233,22 @@ def _word(value: Any) -> Any:
     if isinstance(value, bool | np.bool_):
         return float(value)
     if isinstance(value, numbers.Number) and not isinstance(value, complex | np.complexfloating):
-        return _number(value)
+        # Python compares exactly
+        exact: Any = value.item() if isinstance(value, np.generic) else value
+        try:
+            rounded = float(exact)
+        except OverflowError:
+            rounded = float("inf")
+        if rounded == exact or exact != exact:
+            return rounded
+        return f"number {Fraction(*exact.as_integer_ratio())}".encode()
     if isinstance(value, datetime.datetime):
         value = value if value.tzinfo is None else value.astimezone(datetime.UTC)
         return f"time {value.isoformat()}".encode()
     if isinstance(value, datetime.timedelta):
         rest = getattr(value, "nanoseconds", 0)  # pandas' own have them
         return f"span {value.days} {value.seconds} {value.microseconds} {rest}".encode()
-    own = kind.__module__.partition(".")[0] == "pandas"  # intervals, periods
-    if own or isinstance(value, datetime.date | datetime.time | uuid.UUID):
+    of_pandas = kind.__module__.partition(".")[0] == "pandas"  # intervals, periods
+    if of_pandas or isinstance(value, datetime.date | datetime.time | uuid.UUID):
         return f"{kind.__name__} {value!r}".encode()
     raise ArgumentError("X", f"a cell that holds a {kind.__name__}", ACCEPTED)
-
-
-def _number(value: Any) -> Any:
-    value = value.item() if isinstance(value, np.generic) else value  # Python compares exactly
-    try:
-        rounded = float(value)
-    except OverflowError:
-        rounded = float("inf")
-    if rounded == value or value != value:
-        return rounded
-    return f"number {Fraction(*value.as_integer_ratio())}".encode()

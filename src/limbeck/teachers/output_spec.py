@@ -3,7 +3,7 @@ r"""What a teacher's raw outputs mean: probabilities of classes or of labels, or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,43 +12,25 @@ from limbeck import outputs as forms
 from limbeck.errors import ArgumentError
 
 __all__ = [
-    "TASKS",
-    "OutputKind",
-    "OutputSpec",
-    "as_outputs",
-    "check_outputs",
-    "infer_output",
-    "to_targets",
-]
+    "TASKS", "OutputKind", "OutputSpec", "as_outputs", "check_outputs", "infer_output", "to_targets"
+]  # fmt: skip
 
 TASKS = ("classification", "multilabel", "regression")
 
 
 class OutputKind(NamedTuple):
-    r"""What outputs mean.
+    r"""What outputs mean."""
 
-    Attributes:
-        task: One of `TASKS`.
-        form: "logits", "probabilities", "log_probabilities", "values", or "labels": names of
-            classes, read as certainties.
-    """
-
-    task: str
-    form: str
+    task: str  # one of `TASKS`
+    form: str  # one of `forms.FORMS[:4]`, or "labels": class names, read as certainties
 
 
 class OutputSpec(NamedTuple):
-    r"""What the user says about a teacher's outputs.
+    r"""What the user says about a teacher's outputs."""
 
-    Attributes:
-        task: One of `TASKS`, or "auto".
-        output: "logits", "probabilities", "log_probabilities", "values", or "auto".
-        classes: Names of the classes or labels, or None.
-    """
-
-    task: str = "auto"
-    output: str = "auto"
-    classes: Sequence[Any] | np.ndarray | None = None
+    task: str = "auto"  # or one of `TASKS`
+    output: str = "auto"  # or one of `forms.FORMS[:4]`
+    classes: Sequence[Any] | np.ndarray | None = None  # names of the classes or labels
 
     def checked(self) -> OutputSpec:
         r"""The same, unless a name is unknown or the names contradict each other."""
@@ -63,7 +45,7 @@ class OutputSpec(NamedTuple):
         return self
 
 
-def as_outputs(raw: Any, n: int) -> np.ndarray:
+def as_outputs(raw: object, n: int) -> np.ndarray:
     r"""A teacher's answer as an array (n,) or (n, K)."""
     if isinstance(raw, torch.Tensor):
         raw = raw.detach().cpu()
@@ -85,13 +67,22 @@ def as_outputs(raw: Any, n: int) -> np.ndarray:
 def infer_output(raw: np.ndarray, spec: OutputSpec, *, network: bool = False) -> OutputKind:
     r"""The meaning of outputs (n,) or (n, K) at a few rows; ambiguous ones are refused."""
     task, output, _ = spec.checked()
-    columns = _columns(raw)
+    columns = 1 if raw.ndim == 1 else raw.shape[1]
     if raw.dtype.kind == "f" and np.isnan(raw).any():
         raise ArgumentError("teacher", "answers with NaN", "finite answers")
     if task == "regression" and raw.dtype.kind in "biuf":
         return OutputKind(task, "values")
     if raw.dtype.kind not in "biuf" or (raw.dtype.kind != "f" and columns == 1):
-        return _labels(raw, spec)
+        if columns == 1 and spec.classes is not None and spec[:2] == ("classification", "auto"):
+            return OutputKind("classification", "labels")
+        expected = (
+            "probabilities (a model itself rather than its predict, or its predict_proba); with "
+            'task="classification" and classes=[...] labels are taken as certainties'
+        )
+        if raw.dtype.kind in "biu":
+            expected += ', with task="regression" as values'
+        received = f"labels without probabilities, as {raw.reshape(-1)[0]!r}"
+        raise ArgumentError("teacher", received, expected)
     if output != "auto":
         plain = "regression" if output == "values" else "classification"
         return OutputKind(plain if task == "auto" else task, output)
@@ -106,34 +97,16 @@ def infer_output(raw: np.ndarray, spec: OutputSpec, *, network: bool = False) ->
         return OutputKind("regression", "values")
     if network and task != "auto" and not inside:
         return OutputKind(task, "logits")
-    _refuse(raw, task, inside)
-
-
-def _labels(raw: np.ndarray, spec: OutputSpec) -> OutputKind:
-    known = spec.classes is not None and spec[:2] == ("classification", "auto")
-    if known and _columns(raw) == 1:
-        return OutputKind("classification", "labels")
-    expected = (
-        "probabilities (a model itself rather than its predict, or its predict_proba); with "
-        'task="classification" and classes=[...] labels are taken as certainties'
-    )
-    if raw.dtype.kind in "biu":
-        expected += ', with task="regression" as values'
-    received = f"labels without probabilities, as {raw.reshape(-1)[0]!r}"
-    raise ArgumentError("teacher", received, expected)
-
-
-def _refuse(raw: np.ndarray, task: str, inside: bool) -> NoReturn:
-    many = _columns(raw) > 1
     if task != "auto":
         received = f"outputs whose form is not clear with task={task!r}"
         expected = 'output="logits", "probabilities" or "log_probabilities"'
         raise ArgumentError("output", received, expected)
-    received = f"{_columns(raw)} outputs a row, between {raw.min():.4g} and {raw.max():.4g}"
+    received = f"{columns} outputs a row, between {raw.min():.4g} and {raw.max():.4g}"
     expected = 'task="regression"'
     if inside:
-        expected += ', task="multilabel"' if many else ', or task="classification" (of class 1)'
-    if many or not inside:
+        one = ', or task="classification" (of class 1)'
+        expected += ', task="multilabel"' if columns > 1 else one
+    if columns > 1 or not inside:
         expected += ', or output="logits" for a classifier'
     raise ArgumentError("task", f"'auto', which cannot tell what these are: {received}", expected)
 
@@ -177,7 +150,3 @@ def check_outputs(y: np.ndarray, task: str) -> None:
     if task != "regression":
         p = torch.as_tensor(y)
         forms.check_probabilities(p.reshape(-1, 1) if task == "multilabel" else p, "teacher")
-
-
-def _columns(raw: np.ndarray) -> int:
-    return 1 if raw.ndim == 1 else raw.shape[1]

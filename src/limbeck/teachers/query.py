@@ -7,9 +7,9 @@ import time
 import warnings
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ class Queried(Protocol):
 
     def fingerprint(self) -> str | None: ...
 
-    def __call__(self, X: Any) -> Array: ...
+    def __call__(self, X: object) -> Array: ...
 
 
 class TeacherError(LimbeckError):
@@ -74,16 +74,14 @@ class Query:
     retry_on: type[Exception] | tuple[type[Exception], ...] = (OSError,)
     progress: bool = True
 
-    def label(self, teacher: Queried, X: Any) -> Array:
+    def label(self, teacher: Queried, X: object) -> Array:
         r"""The teacher's targets (n, K) at rows."""
-        return label_rows(
-            teacher, X, **{each.name: getattr(self, each.name) for each in fields(self)}
-        )
+        return label_rows(teacher, X, **vars(self))
 
 
 def label_rows(
     teacher: Queried,
-    X: Any,
+    X: object,
     *,
     cache: str | os.PathLike[str] | TeacherCache | None = None,
     cache_key: str | None = None,
@@ -95,23 +93,8 @@ def label_rows(
 ) -> Array:
     r"""A teacher's targets at each row, (n, K).
 
-    The teacher is queried once about rows that are equal (`row_keys`), and with a cache once for
-    ever. Answers before an error or an interruption stay in the cache. With a cache, new answers
-    too are as exact as its dtype, so that a second run gives the same ones.
-
-    Arguments:
-        teacher: The teacher, as `as_predictor` makes it.
-        X: Its inputs: an array, a tensor, a frame, a sparse matrix, or a dict of arrays.
-        cache: A folder or `TeacherCache` to keep answers in. Default: None.
-        cache_key: The teacher's name in the cache. Default: None, the hash of its content. A
-            callable has none, and nothing of it is kept on disk without a key.
-        batch_size: Rows in a query. Default: None, a number for which an answer takes a few
-            seconds at most. (Answers may depend on it in their last digits.)
-        retries: Further attempts after an exception that may pass. Default: 3.
-        wait: Seconds before the next attempt, doubled each time. Default: 1.
-        retry_on: The exceptions that may pass. Default: OSError, which has those of connections
-            and timeouts among it.
-        progress: Whether to show a bar. Default: True.
+    Equal rows (`row_keys`) are queried once, and with a cache only in the first run. Answers before
+    an error stay in the cache; new ones are rounded to its dtype, so that all runs give the same.
     """
     X = as_rows(X)
     if batch_size is not None:
@@ -123,7 +106,7 @@ def label_rows(
     session.retries = whole_number("retries", retries, "a whole number, 0 or more", 0)
     session.wait = number("wait", wait, "seconds, 0 or more", lambda s: s >= 0)
     session.retry_on = retry_on if isinstance(retry_on, tuple) else (retry_on,)
-    if not all(isinstance(each, type) and issubclass(each, Exception) for each in session.retry_on):
+    if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in session.retry_on):
         raise ArgumentError("retry_on", repr(retry_on), "an exception class, or a tuple of such")
     session.run(batch_size, progress)
     return session.targets if len(first) == len(keys) else session.targets[inverse]
@@ -150,7 +133,7 @@ class _Session:
     retry_on: tuple[type[Exception], ...]
 
     def __init__(
-        self, teacher: Queried, X: Any, rows: Array, keys: Array, answers: Answers | None
+        self, teacher: Queried, X: object, rows: Array, keys: Array, answers: Answers | None
     ) -> None:
         self.teacher, self.X, self.rows, self.keys, self.answers = teacher, X, rows, keys, answers
         self.targets = np.empty((len(rows), teacher.outputs))
@@ -158,21 +141,25 @@ class _Session:
         if answers is not None:
             self.known, cached = answers.get(keys)
             self.targets[self.known] = cached
-        self.kept = int(self.known.sum())  # the number of answers on disk
-        self.waiting: list[tuple[Array, Array]] = []  # numbers and answers to be written
+        self.saved = int(self.known.sum())  # the number of answers on disk
+        self.unsaved: list[tuple[Array, Array]] = []  # numbers and answers to be written
         self.writable = answers is not None
 
     def run(self, batch_size: int | None, progress: bool) -> None:
-        left = np.flatnonzero(~self.known)
-        if not len(left):
+        unknown = np.flatnonzero(~self.known).tolist()
+        if not unknown:
             return
         size, written = batch_size or 8, time.monotonic()
-        bar = tracked(left.tolist(), "asking the teacher", progress)
+        bar = tracked(unknown, "asking the teacher", progress)
         try:
             with closing(cast(Generator[int, None, None], bar)):
                 while batch := list(islice(bar, size)):
                     began = time.monotonic()
-                    self._answer(np.array(batch))
+                    numbers = np.array(batch)
+                    y = self._checked(self._query(numbers), self.rows[numbers])
+                    self.targets[numbers] = y if self.answers is None else self.answers.as_kept(y)
+                    if self.writable:
+                        self.unsaved.append((numbers, y))
                     now = time.monotonic()
                     size = batch_size or _next_size(size, now - began)
                     if now - written > PATIENCE:
@@ -180,12 +167,6 @@ class _Session:
                         written = now
         finally:
             self._write()
-
-    def _answer(self, batch: Array) -> None:
-        y = self._checked(self._query(batch), self.rows[batch])
-        self.targets[batch] = y if self.answers is None else self.answers.as_kept(y)
-        if self.writable:
-            self.waiting.append((batch, y))
 
     def _query(self, batch: Array) -> object:
         rows = self.rows[batch]
@@ -209,11 +190,11 @@ class _Session:
         elif rows[-1] - rows[0] != len(rows) - 1:
             where = f"{len(rows)} {where.replace('rows', 'rows from')}"
         where += " of X" + (f", {attempts} times" if attempts > 1 else "")
-        kept = f"{self.kept:,} of {len(self.rows):,} answers are kept, and are not asked for again"
         remark = "no answers are kept: a cache would have kept them"
-        return TeacherError.of(
-            error, where, rows, remark if self.answers is None else kept, self.kept
-        )
+        if self.answers is not None:
+            remark = f"{self.saved:,} of {len(self.rows):,} answers are kept, "
+            remark += "and are not asked for again"
+        return TeacherError.of(error, where, rows, remark, self.saved)
 
     def _checked(self, answer: object, rows: Array) -> Array:
         shape = (len(rows), self.teacher.outputs)
@@ -234,14 +215,14 @@ class _Session:
         return y
 
     def _write(self) -> None:
-        if self.answers is None or not self.waiting:
+        if self.answers is None or not self.unsaved:
             return
-        batches, targets = zip(*self.waiting, strict=True)
-        self.waiting = []
+        batches, targets = zip(*self.unsaved, strict=True)
+        self.unsaved = []
         new = np.concatenate(batches)
         try:
             self.answers.put(self.keys[new], np.concatenate(targets))
-            self.kept += len(new)
+            self.saved += len(new)
         except CheckpointError as error:
             self.writable = False
             message = f"{error}. Answers are returned, but from here on not kept on disk."
@@ -249,10 +230,7 @@ class _Session:
 
 
 def _next_size(size: int, seconds: float) -> int:
-    r"""Rows of the next query: fewer after a slow answer, more after a quick one.
-
-    Steps are large, so that a quick teacher gets the same batches each time.
-    """
+    r"""Rows of the next query, in large steps so that a quick teacher always gets the same ones."""
     if seconds > 2 * PATIENCE:
         return max(1, int(size * PATIENCE / seconds))
     if seconds > PATIENCE:
@@ -261,16 +239,10 @@ def _next_size(size: int, seconds: float) -> int:
 
 
 class ScaledTeacher(nn.Module):
-    r"""A torch teacher's outputs as losses take them, with derivatives, in the inputs' precision.
+    r"""A torch teacher in the inputs' precision, with values as (y − shift) / scale."""
 
-    Arguments:
-        teacher: The teacher, with a module.
-        shift: What is subtracted from values, (K,).
-        scale: What they are divided by; 0 stands for a constant, and divides nothing.
-    """
-
-    shift: Tensor
-    scale: Tensor
+    shift: Tensor  # (K,)
+    scale: Tensor  # (K,), 1 where the values are constant
 
     def __init__(self, teacher: RowTeacher, shift: Tensor, scale: Tensor) -> None:
         super().__init__()
@@ -297,15 +269,7 @@ def safe_scale(scale: Tensor) -> Tensor:
 
 
 class Derivatives:
-    r"""The derivatives of a teacher's outputs with respect to its inputs, as `label_rows` queries.
-
-    Calls give (n, K · D). A cache keeps them beside the answers, under the same teacher, by domain.
-
-    Arguments:
-        teacher: A torch teacher.
-        domain: "log", of log probabilities, or "plain".
-        inputs: Numbers in a row D.
-    """
+    r"""A teacher's derivatives (n, K · D) with respect to D inputs, of log or plain outputs."""
 
     def __init__(self, teacher: NetworkTeacher, domain: str, inputs: int) -> None:
         self.teacher, self.domain, self.inputs = teacher, domain, inputs
@@ -323,7 +287,7 @@ class Derivatives:
             expected = f"at most {MOST // (8 * self.outputs):,}; without a cache, any number"
             raise ArgumentError("size", received, expected)
 
-    def __call__(self, X: Any) -> Array:
+    def __call__(self, X: object) -> Array:
         x = self.teacher.tensors(X)
         assert isinstance(x, Tensor)
         one = torch.ones(self.teacher.outputs, device=x.device, dtype=x.dtype)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.errors import ArgumentError, rename_argument
+from limbeck.teachers import fingerprints
 from limbeck.teachers.base import Opaque
 from limbeck.teachers.fingerprints import digest
 from limbeck.teachers.keys import as_rows, count, select
@@ -27,20 +28,14 @@ from limbeck.teachers.output_spec import (
 )
 
 __all__ = [
-    "FunctionTeacher",
-    "ModelFile",
-    "RawTeacher",
-    "RowTeacher",
-    "as_given",
-    "dense",
-    "first_rows",
-    "rename_argument",
-]
+    "FunctionTeacher", "ModelFile", "RawTeacher", "RowTeacher", "as_given", "dense", "first_rows",
+    "predicted_labels", "rename_argument",
+]  # fmt: skip
 
 Names: TypeAlias = Sequence[Any] | np.ndarray
 
 
-def as_given(X: Any) -> Any:
+def as_given(X: object) -> Any:
     r"""Tensors and lists as arrays; frames, sparse matrices and arrays as they came."""
     if isinstance(X, dict):
         return {name: as_given(part) for name, part in X.items()}
@@ -50,12 +45,12 @@ def as_given(X: Any) -> Any:
     return (X.float() if X.dtype == torch.bfloat16 else X).numpy()  # which NumPy does not have
 
 
-def dense(X: Any) -> np.ndarray:
+def dense(X: object) -> np.ndarray:
     r"""One array: a frame's columns side by side, a sparse matrix with its zeros."""
     if isinstance(X, dict):
         raise ArgumentError("X", f"a dict of {', '.join(map(repr, X))}", "one array")
-    X = as_given(X)
-    return np.asarray(X.toarray() if hasattr(X, "toarray") else X)
+    rows = as_given(X)
+    return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
 
 
 def first_rows(X: object, reason: str, most: int = 16) -> Any:
@@ -68,53 +63,30 @@ def first_rows(X: object, reason: str, most: int = 16) -> Any:
 
 
 class ModelFile(NamedTuple):
-    r"""The file that a teacher was read from.
-
-    Attributes:
-        path: The file.
-        digest: A hash of its content, and of files that it refers to.
-        size: Their bytes.
-    """
+    r"""The file that a teacher was read from."""
 
     path: Path
-    digest: str
-    size: int
+    digest: str  # of its content, and of files that it refers to
+    size: int  # in bytes, of all of them
 
 
 class RowTeacher(Opaque, ABC):
-    r"""A teacher on rows of any kind; `teacher(X)` gives an array (n, K) of float64.
+    r"""A teacher on rows of any kind; `teacher(X)` gives probabilities or values (n, K) in float64.
 
-    Arguments:
-        name: For tables, as "RandomForestClassifier".
-        task: "classification", "multilabel" or "regression".
-        columns: The number of columns that `answers` gives.
-        own: The model's own names for them. Default: None.
-        classes: The user's names, in order. They may be more than the model knows, whose
-            probabilities are then 0. Default: None.
-
-    Attributes:
-        classes: Names (K,) of classes or labels; None in regression.
-        outputs: K.
-        form: The form of what calls give: "probabilities" or "values".
-        module: The torch module that the loop can differentiate, if it is one.
-        module_form: The form of the module's raw outputs.
-        file: The file that it was read from, if any.
-        named: Whether the classes have names, and not just numbers.
+    The user's `classes` may be more than the model's `own`; those it lacks have probability 0.
     """
 
     cache_kind = "values"  # the name of its answers in a cache
-    module: nn.Module | None = None
-    module_form: str | None = None
+    module: nn.Module | None = None  # that the loop can differentiate
+    module_form: str | None = None  # of the module's raw outputs
     file: ModelFile | None = None
-    classes: np.ndarray | None
+    model: object = None  # an object whose pickle is the teacher's content
+    classes: np.ndarray | None  # names (K,) of classes or labels; None in regression
+    outputs: int  # K
+    named: bool  # whether the classes have names, and not just numbers
 
     def __init__(
-        self,
-        name: str,
-        task: str,
-        columns: int,
-        own: Names | None = None,
-        classes: Names | None = None,
+        self, name: str, task: str, columns: int, own: Names | None, classes: Names | None
     ) -> None:
         super().__init__(self.__call__, "values" if task == "regression" else "probabilities")
         self.name, self.task, self.columns = name, task, columns
@@ -122,28 +94,30 @@ class RowTeacher(Opaque, ABC):
         self._set_classes(classes)
 
     @abstractmethod
-    def answers(self, X: Any) -> np.ndarray:
+    def answers(self, X: object) -> np.ndarray:
         r"""The model's answers (n, columns) to one row or more, not yet checked."""
 
     def content(self) -> str | None:
         r"""A hash of the model; None where its content cannot be read."""
-        return None
+        return None if self.model is None else fingerprints.of_object(self.model)
 
     def bytes(self) -> int | None:
         r"""The size of the model when it is written to a file; None where it cannot be."""
-        return None if self.file is None else self.file.size
+        if self.file is not None:
+            return self.file.size
+        return None if self.model is None else fingerprints.object_bytes(self.model)
 
-    def refit(self, X: Any, y: np.ndarray) -> RowTeacher:
+    def refit(self, X: object, y: np.ndarray) -> RowTeacher:
         r"""The same kind of model fitted to other rows, with the same classes."""
         expected = "None with this teacher; only scikit-learn's estimators and lists of them can be"
         raise ArgumentError("teacher_folds", f"{self.name}, which cannot be fitted again", expected)
 
-    def __call__(self, X: Any) -> np.ndarray:
-        X = as_rows(X)
-        n = count(X)
+    def __call__(self, X: object) -> np.ndarray:
+        rows = as_rows(X)
+        n = count(rows)
         if n == 0:
             return np.zeros((0, self.outputs))
-        y = self.answers(X)
+        y = self.answers(rows)
         if y.shape != (n, self.columns):
             received = f"answers of shape {y.shape} for {n} rows of X"
             raise ArgumentError("teacher", received, f"shape ({n}, {self.columns})")
@@ -156,24 +130,17 @@ class RowTeacher(Opaque, ABC):
         spread[:, self._positions] = y
         return spread
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: object) -> np.ndarray:
         r"""Labels (n,), indicators (n, K) of several labels, or values (n,) or (n, K)."""
-        y = self(X)
-        if self.task == "regression":
-            return y[:, 0] if self.outputs == 1 else y
-        if self.task == "multilabel":
-            return (y > 0.5).astype(np.int64)
-        assert self.classes is not None
-        names: np.ndarray = self.classes[y.argmax(1)]
-        return names
+        return predicted_labels(self(X), self.task, self.classes)
 
     def fingerprint(self) -> str | None:
         r"""A hash of the model and of how its outputs are read; None where it has no content."""
         content = self.content() if self.file is None else self.file.digest
         if content is None:
             return None
-        order = None if self.classes is None else self.classes.tolist()
-        return digest(content, self.task, self.raw_form(), json.dumps(order, default=str))
+        names = None if self.classes is None else self.classes.tolist()
+        return digest(content, self.task, self.raw_form(), json.dumps(names, default=str))
 
     def raw_form(self) -> str:
         r"""The form of the model's own outputs."""
@@ -201,21 +168,31 @@ class RowTeacher(Opaque, ABC):
         self.outputs = self.columns if self.classes is None else len(self.classes)
 
     def _find(self, classes: np.ndarray) -> np.ndarray | None:
-        own = list(range(self.columns)) if self._own is None else self._own.tolist()
+        numbers = list(range(self.columns))
+        own = numbers if self._own is None else self._own.tolist()
         position = {label: k for k, label in enumerate(classes.tolist())}
         if self._own is not None and set(own) <= set(position):
             positions = [position[label] for label in own]
             return None if positions == list(range(len(classes))) else np.array(positions)
-        received = f"{classes.tolist()} for {self.name}, whose classes are {own}"
-        if own == list(range(self.columns)):
-            if len(classes) == self.columns:
-                return None  # numbers are given names
-            received = f"{classes.tolist()} for {self.name}, "
-            received += f"which has {self.columns} classes without names"
+        if own == numbers and len(classes) == self.columns:
+            return None  # numbers are given names
+        known = f"whose classes are {own}"
+        known = f"which has {self.columns} classes without names" if own == numbers else known
+        received = f"{classes.tolist()} for {self.name}, {known}"
         raise ArgumentError("classes", received, "all classes of the teacher, each once")
 
     def __repr__(self) -> str:
         return f"the teacher ({self.name})"
+
+
+def predicted_labels(y: np.ndarray, task: str, classes: Names | None) -> np.ndarray:
+    r"""Outputs (n, K) as class names (n,), label indicators (n, K), or values (n,) or (n, K)."""
+    if task == "regression":
+        return y[:, 0] if y.shape[1] == 1 else y
+    if task == "multilabel":
+        return (y > 0.5).astype(np.int64)
+    names = np.arange(y.shape[1]) if classes is None else np.asarray(classes)
+    return names[y.argmax(1)]
 
 
 def _names(classes: Names) -> np.ndarray:
@@ -236,12 +213,21 @@ class RawTeacher(RowTeacher):
     kind: OutputKind
     labels: Names | None = None  # the classes that labels are names of, where outputs are labels
 
+    def __init__(
+        self, name: str, raw: np.ndarray, own: Names | None, classes: Names | None
+    ) -> None:
+        super().__init__(name, self.kind.task, self.targets(raw).shape[1], own, classes)
+
     @abstractmethod
-    def raw(self, X: Any) -> np.ndarray:
+    def raw(self, X: object) -> np.ndarray:
         r"""The model's outputs, (n,) or (n, K), as they come."""
 
-    def answers(self, X: Any) -> np.ndarray:
-        return to_targets(self.raw(X), self.kind, self.labels)
+    def targets(self, raw: np.ndarray) -> np.ndarray:
+        r"""Raw outputs as probabilities or values (n, columns)."""
+        return to_targets(raw, self.kind, self.labels)
+
+    def answers(self, X: object) -> np.ndarray:
+        return self.targets(self.raw(X))
 
     def raw_form(self) -> str:
         return self.kind.form
@@ -251,15 +237,14 @@ class FunctionTeacher(RawTeacher):
     r"""A callable."""
 
     def __init__(
-        self, predict: Callable[[Any], object], X: Any, spec: OutputSpec, name: str | None = None
+        self, predict: Callable[[Any], object], X: object, spec: OutputSpec, name: str | None = None
     ) -> None:
         self._predict = predict
         raw = self.raw(first_rows(X, "what the teacher gives"))
         self.kind = infer_output(raw, spec)
         self.labels = spec.classes if self.kind.form == "labels" else None
-        columns = to_targets(raw, self.kind, self.labels).shape[1]
         name = str(name or getattr(predict, "__name__", type(predict).__name__))
-        super().__init__(name, self.kind.task, columns, self.labels, spec.classes)
+        super().__init__(name, raw, self.labels, spec.classes)
 
-    def raw(self, X: Any) -> np.ndarray:
+    def raw(self, X: object) -> np.ndarray:
         return as_outputs(self._predict(as_given(X)), count(X))

@@ -69,7 +69,7 @@ class Stored(Teacher):
         size = (k, n)
         return torch.randint(self.choices, size, generator=generator, device=generator.device)
 
-    def view(self, batch: Batch, drawn: Any = None) -> StoredView:
+    def view(self, batch: Batch, drawn: object = None) -> StoredView:
         if batch.index is None:
             self._missing(batch.x)
         return StoredView(self, batch)
@@ -121,8 +121,8 @@ def stored_bytes(teacher: Teacher, terms: Iterable[Loss], x: X, outputs: int, ba
     total = count * outputs * item
     for term in terms:
         if "derivatives" in term.asks:
-            kept = outputs if term.projections is None else POOL * term.projections
-            total += count * kept * size * item
+            number = outputs if term.projections is None else POOL * term.projections
+            total += count * number * size * item
         if "hidden" in term.asks:
             total += count * teacher.view(batch).hidden(term.teacher_layer)[0].numel() * item  # type: ignore[attr-defined]
     return total
@@ -138,28 +138,25 @@ def precompute(
     block: int = 1000,
     watch: Callable[[list[Batch]], Iterable[Batch]] = iter,
 ) -> Stored:
-    r"""Evaluate a teacher once at every row of x, as far as the losses ask.
-
-    The rows are gone through in blocks, which `watch` gives back one by one and may count.
-    """
+    r"""Evaluate a teacher once at every row of x, as losses need it; `watch` may count blocks."""
     device = (x if isinstance(x, Tensor) else next(iter(x.values()))).device
     generator = torch.Generator(device).manual_seed(seed)
-    found: dict[Any, list[Any]] = {}
+    blocks: dict[Any, list[Any]] = {}
     ordered = sorted(terms, key=lambda term: term.projections or 0)  # the largest pool stays
-    for batch in watch(list(_blocks(x, block))):
+    for batch in watch([Batch(part_of(x, at, block)) for at in range(0, rows(x), block)]):
         view = teacher.view(batch, teacher.prepare(batch) if teacher.opaque else None)
         # a model's own logs are kept, since those of its probabilities would underflow
         logs = teacher.form == "probabilities" and hasattr(view.model, "log_probabilities")
-        asked: dict[Any, Any] = {"values": view.log_probabilities() if logs else view.raw()}
-        for term in ordered:  # what two terms ask for is kept once
-            asked.update(_asked(view, term, teacher, generator))
-        for key, value in asked.items():
-            found.setdefault(key, []).append(value)
+        targets: dict[Any, Any] = {"values": view.log_probabilities() if logs else view.raw()}
+        for term in ordered:  # what two terms need is stored once
+            targets.update(_targets(view, term, teacher, generator))
+        for key, value in targets.items():
+            blocks.setdefault(key, []).append(value)
     joined: dict[Any, Any] = {
         key: torch.cat(parts)
         if isinstance(parts[0], Tensor)
         else tuple(map(torch.cat, zip(*parts, strict=True)))
-        for key, parts in found.items()
+        for key, parts in blocks.items()
     }
     return Stored(
         joined.pop("values"),
@@ -171,13 +168,8 @@ def precompute(
     )
 
 
-def _blocks(x: X, size: int) -> Iterator[Batch]:
-    for start in range(0, rows(x), size):
-        yield Batch(part_of(x, start, size))
-
-
-def _asked(
-    view: Any, term: Loss, teacher: Teacher, generator: torch.Generator
+def _targets(
+    view: Evaluated, term: Loss, teacher: Teacher, generator: torch.Generator
 ) -> Iterator[tuple[Any, Any]]:
     if "hidden" in term.asks:
         yield ("hidden", term.teacher_layer), view.hidden(term.teacher_layer)  # type: ignore[attr-defined]
