@@ -43,6 +43,7 @@ def test_names_of_classes_that_the_teacher_does_not_know_are_refused(refused, he
     assert "'down'" in refused(*words)
 
 
+@pytest.mark.slow
 def test_labels_of_an_npz_file_are_used(limbeck, here):
     words = ("compress", "models:teacher", "both.npz", "--label", "y", *QUICK, "--json", "--quiet")
     found = limbeck(*words)
@@ -104,6 +105,7 @@ def test_inputs_that_are_chosen_are_named(limbeck, here):
     assert content("limbeck-compress")["settings"]["asked at"] == best
 
 
+@pytest.mark.slow
 def test_a_pickle_is_read_only_if_it_is_trusted(limbeck, refused, here):
     from sklearn.linear_model import LogisticRegression
 
@@ -140,6 +142,7 @@ def test_requirements_decide_about_the_exit_code(limbeck, here):
     assert limbeck(*words, "--require", "accuracy=0.5").code == 3  # which no label tells
 
 
+@pytest.mark.slow
 def test_a_verdict_that_fails_is_exit_code_three(limbeck, here):
     x = np.random.default_rng(1).normal(size=(200, 3))
     right = (x @ [[1.0, -1.0], [0.5, 2.0], [-1.0, 0.0]]).argmax(1)  # the teacher's own answers

@@ -19,6 +19,7 @@ def demo(tmp_path_factory):
         return CliRunner().invoke(cli.app, arguments)
 
 
+@pytest.mark.slow
 def test_the_demo_prints_rows_of_json(demo):
     assert demo.exit_code == 0, demo.output
     rows = json.loads(demo.stdout)["compress"]

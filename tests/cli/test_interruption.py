@@ -185,6 +185,7 @@ def test_a_second_time_is_immediate():
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.slow
 def test_a_real_interruption_of_a_real_process(limbeck, here):
     words = ("normalize", "rbm.npz", "--chains", "50", "--burn-in", "20", "--engine", "eager")
     words = (*words, "--steps", "500")

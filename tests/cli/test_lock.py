@@ -32,6 +32,7 @@ def started(*words):
     return process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--overwrite",), ("--seed", "3", "--overwrite")], ids=len)
 def test_the_second_of_two_processes_is_refused(here, refused, more):
     process = started(*WORDS, "0.05", "--out", "out")
@@ -51,6 +52,7 @@ def test_the_second_of_two_processes_is_refused(here, refused, more):
         process.stderr.close()
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_gone_on_with(here, limbeck):
     process = started(*WORDS, "0.05", "--out", "out")
     process.kill()

@@ -52,6 +52,7 @@ def test_equal_seeds_give_equal_students(cancer):
         assert torch.equal(p, q)
 
 
+@pytest.mark.slow
 def test_a_report_stands_beside_the_teacher_and_the_same_student_on_labels(cancer, small):
     _, _, y, X_test, y_test = cancer
     report = small.report(X_test, y_test, labels=y, time=False)
@@ -219,6 +220,7 @@ def test_callbacks_hear_of_the_student_and_not_of_short_runs(cancer):
     assert heard == [10, 20]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", [{"inputs": "auto"}, {"student": "auto", "keep": 1.0}])
 def test_checkpoints_of_what_is_tried_do_not_meet(cancer, choice, tmp_path):
     forest, X, y, *_ = cancer

@@ -23,6 +23,7 @@ import limbeck as lb
 from limbeck.compression.estimators import DistilledClassifier, DistilledRegressor
 
 
+@pytest.mark.slow
 @parametrize_with_checks([DistilledClassifier(), DistilledRegressor()])
 def test_scikit_learns_checks(estimator, check):
     with warnings.catch_warnings():

@@ -25,6 +25,7 @@ def drawn(name, x, count=600, seed=0):
     return fresh(name, ArrayFormat(tuple(x.shape[1:])), x, count, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(GENERATORS.keys() - {"flow"}))
 def test_as_many_as_asked_of_the_same_kind_and_the_same_again(name):
     x = correlated(120)

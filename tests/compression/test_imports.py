@@ -29,6 +29,7 @@ print(*sys.modules)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ask",
     [{"inputs": "data", "function": False}, {"inputs": "auto", "function": True}],

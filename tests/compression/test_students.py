@@ -92,6 +92,7 @@ def test_outputs_of_a_regression_start_in_the_units_of_the_targets() -> None:
 STEPS = dict(steps=300, batch_size=40, lr=0.03, device="cpu", progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
 def test_networks_train_with_either_engine(engine) -> None:
     student = build_student((16,), X, 3, "classification")

@@ -21,6 +21,7 @@ def found(tmp_path_factory):
     return json.loads(out.getvalue())["condense"], folder
 
 
+@pytest.mark.slow
 def test_students_are_nearer_to_all_draws_than_untrained_ones_and_ep(found):
     rows = {row["way"]: row for row in found[0]["rows"]}
     assert list(rows) == ["all draws", "ten draws", "batch", "online", "EP"]
@@ -43,6 +44,7 @@ def test_the_picture_says_what_it_shows(found):
         assert "all draws; batch, mean error 0.0" in image.info["Description"]
 
 
+@pytest.mark.slow
 def test_without_matplotlib_there_is_no_picture_and_no_page(monkeypatch, tmp_path, capsys):
     from limbeck.demo import condensation
 

@@ -61,6 +61,7 @@ def test_both_samplers_come_to_the_same_energies():
     assert len(means) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["sites", "checkerboard"])
 def test_it_finds_log_z_and_draws_the_energies(sampler, tmp_path, capsys):
     figures = ising["main"](**QUICK, sampler=sampler, out=tmp_path)

@@ -94,6 +94,7 @@ def toy(study):
         return study.toy.run(1, TOY, progress=False)
 
 
+@pytest.mark.slow
 def test_the_toy_problem_by_slice_sampling(toy):
     assert toy["reference"] == toy["chain"] == "slice sampling"
     kl = {row["name"]: row["kl"]["mean"] for row in toy["rows"]}

@@ -35,6 +35,7 @@ def run(path, x):
 SOME = ["MLP of all kinds", "bag of the user's own", "mixture", "deep NADE of states", "MADE"]
 
 
+@pytest.mark.slow
 @needs_onnx
 @pytest.mark.parametrize("name", SOME)
 def test_the_file_agrees_with_torch_at_any_batch_size(tmp_path, name):

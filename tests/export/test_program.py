@@ -16,6 +16,7 @@ SOME = [  # of bags only those that differ for a tracer
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 def test_the_program_agrees_with_torch_at_any_batch_size(tmp_path, name):
     make, shape = EVERY[name]

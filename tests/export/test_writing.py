@@ -80,6 +80,7 @@ def run(path, format, x):
     return made["predict"](x.numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torch about itself
 @pytest.mark.parametrize("verb", RESULTS)
 def test_every_verbs_result_leaves_in_every_format(tmp_path, verb):

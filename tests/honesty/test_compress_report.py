@@ -199,6 +199,7 @@ def test_the_result_page_and_its_verdict_tell_of_the_lost_class():
     assert "recall of class 1" in quality["words"]
 
 
+@pytest.mark.slow
 def test_labels_alone_does_not_learn_the_noise():
     X, y = load_diabetes(return_X_y=True)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.3, random_state=0)
@@ -210,6 +211,7 @@ def test_labels_alone_does_not_learn_the_noise():
     np.testing.assert_array_equal(alone.predict(X_test), again.predict(X_test))
 
 
+@pytest.mark.slow
 def test_labels_alone_leaves_rows_without_a_label_out():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2))

@@ -171,6 +171,7 @@ def test_rows_that_decide_when_to_stop_are_told():
     assert "decided when to stop" in small(patience=5).new_inputs.reason
 
 
+@pytest.mark.slow
 def test_the_split_is_the_same_in_every_process():
     script = """
 import torch

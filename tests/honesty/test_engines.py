@@ -116,6 +116,7 @@ def compiler(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 @compiles
 @vectorised
 @pytest.mark.parametrize(("sizes", "warned"), [(PADDED, 1), (SHORT, 0)], ids=["padded", "short"])

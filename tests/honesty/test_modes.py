@@ -79,6 +79,7 @@ def mode_reasons(z) -> list[str]:
     return [reason for reason in z.verdict.reasons if "the estimate implies" in reason]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("beta", [0.69, 0.85])
 def test_an_ordered_phase_that_no_draw_visits(way, beta):

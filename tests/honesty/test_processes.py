@@ -148,6 +148,7 @@ def told():
     return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
 
 
+@pytest.mark.slow
 def test_processes_that_would_draw_the_same_rows_are_refused(told):
     same = [name for name in told[0] if name.startswith("same")]
     assert len(same) == 8

@@ -308,6 +308,7 @@ PROPOSALS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["bridge", "importance"])
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_a_proper_density_stays_trusted_however_heavy_its_tails(name, method):

@@ -78,6 +78,7 @@ def test_certain_labels_and_far_logits_have_finite_losses() -> None:
     torch.testing.assert_close(z.grad, torch.tensor([[1.0, -1.0, -0.5]]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
 def test_a_student_learns_labels_that_do_not_exclude_each_other(engine) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -247,6 +247,7 @@ def test_extreme_logits_stay_finite(name):
     assert log_p.exp().sum().item() == pytest.approx(1, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["made", "deep"])
 def test_the_compiled_engine_does_what_the_eager_one_does(name):
     histories = []

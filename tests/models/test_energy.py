@@ -177,6 +177,7 @@ def test_forbidden_events_on_the_path():
     assert no_neighbours(x).isfinite().all()
 
 
+@pytest.mark.slow
 def test_it_is_a_teacher_on_values_and_on_derivatives():
     class Bell(nn.Module):
         def __init__(self):

@@ -31,11 +31,13 @@ def assert_equal_runs(support, loss, teacher=None, data=None, centre=None):
         torch.testing.assert_close(here, there, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("support", [Binary(5, 6), States(3, 10)], ids=repr)
 def test_maximum_likelihood(support):
     assert_equal_runs(support, lb.losses.kl(), data=support.start(40, generator()))
 
 
+@pytest.mark.slow
 def test_every_loss_on_densities():
     loss = lb.losses.kl() + lb.losses.log_density_error(1.0) + 0.1 * lb.losses.score_matching()
     teacher = NADE(9, 4, generator=generator(7))

@@ -14,6 +14,7 @@ from limbeck.report.summary import image_shape, some
 from tests.report import making
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", making.NAMES)
 def test_every_result_has_what_all_have_and_comes_back(name, tmp_path):
     content, arrays = making.described(name)

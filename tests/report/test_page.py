@@ -77,6 +77,7 @@ def tour(folders, tmp_path_factory):
     return page.write_tour(parts, out, findings, commands=["limbeck report x-1 & y"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", making.NAMES)
 def test_a_page_is_whole_and_needs_nothing_else(name, pages):
     found = Checked(pages[name])

@@ -102,6 +102,7 @@ def test_samples_of_many_variables_are_shown_by_their_means():
     assert sum(bar.get_height() for bar in bars if hasattr(bar, "get_height")) == 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("draw", "name", "message"),
     [

@@ -45,6 +45,7 @@ def small(tmp_path_factory):
     return found, out, console.export_text()
 
 
+@pytest.mark.slow
 def test_every_mixture_is_there_with_its_students(small):
     found = small[0]
     assert found["settings"]["sizes"] == [2, 5]
@@ -104,6 +105,7 @@ def test_pictures_page_and_tables_are_made_of_the_results(small):
     assert "Logistic regression: |t − f|" in told
 
 
+@pytest.mark.slow
 def test_one_part_is_run_alone_and_equal_seeds_give_equal_numbers(small, tmp_path):
     settings = chapter3.Settings(**vars(SETTINGS) | {"parts": ("logistic",), "data_sets": 1})
     found = chapter3.run(tmp_path, settings, progress=False)

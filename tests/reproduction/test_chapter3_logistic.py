@@ -67,6 +67,7 @@ def average(draws):
     return torch.cat([model(part.float()).double() for part in GRID.split(500)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("online", [False, True], ids=["batch", "online"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_bags_of_the_text_come_near_the_average_over_draws(loss, online, draws):

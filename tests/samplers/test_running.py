@@ -39,6 +39,7 @@ def test_r_hat_is_that_of_the_whole_blocks(chains, draws, blocks, offset):
         assert float(running.r_hat) == pytest.approx(r_hat(series), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phi", [-0.5, 0.0, 0.5, 0.9])
 @pytest.mark.parametrize("chains", [1, 2, 4, 20, 200])
 def test_the_size_of_an_autoregressive_series_is_the_known_one(phi, chains):

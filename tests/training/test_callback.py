@@ -87,6 +87,7 @@ def test_none_is_none():
     assert as_callbacks(None) == as_callbacks([]) == ()
 
 
+@pytest.mark.slow
 def test_every_verb_passes_them_on():
     g = torch.Generator().manual_seed(0)
     quick = dict(steps=2, device="cpu", progress=False)

@@ -124,6 +124,7 @@ case.distilled(case.net(1), metrics={"die": die}, checkpoint=sys.argv[1], checkp
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path):
     folder = tmp_path / "run"

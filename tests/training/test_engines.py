@@ -76,6 +76,7 @@ def learned(run):
     return run.objective.student.state_dict(), run.update.tensors(), dict(run.history)
 
 
+@pytest.mark.slow
 @compiles
 @pytest.mark.parametrize("case", CASES)
 def test_a_hundred_compiled_steps_are_the_eager_ones_to_rounding(case):
@@ -145,6 +146,7 @@ def first_batch_with(row):
     return next(k for k in range(1, 11) if row in data(9).index.tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["eager", pytest.param("compiled", marks=compiles)])
 def test_a_bad_step_leaves_parameters_and_running_statistics_bit_for_bit(engine):
     states, after, run = fall(engine)
@@ -167,6 +169,7 @@ def test_running_statistics_agree_between_engines():
     torch.testing.assert_close(compiled, eager, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["eager", pytest.param("compiled", marks=compiles)])
 def test_dropout_draws_anew_at_every_step(engine):
     torch.manual_seed(0)

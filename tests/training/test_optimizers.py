@@ -108,6 +108,7 @@ def test_an_instance_with_groups_steps_as_in_the_usual_loop(name):
     assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.002]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"), [(n, o) for n, o in CASES if n in FUNCTIONAL and "dampening" not in o]
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from importlib import metadata, util
 from pathlib import Path
@@ -287,17 +286,16 @@ def _installation() -> dict[str, str]:
 
     import torch
 
-    from limbeck.models.kernels.nade_native import _compilers
+    from limbeck.models.kernels.nade_native import cpp_compiler
 
     gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
-    compiler = next(filter(None, map(shutil.which, _compilers())), None)
     return {
         "limbeck": lb.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": str(torch.get_num_threads()),
         "gpu": ", ".join(gpus) if torch.cuda.is_available() else "none",
-        "compiler": compiler or "none (kernels run as plain torch)",
+        "compiler": cpp_compiler() or "none (kernels run as plain torch)",
         **{f"limbeck[{extra}]": _versions(names) for extra, names in _extras().items()},
     }
 

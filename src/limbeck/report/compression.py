@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.fidelity import tables
@@ -46,9 +47,9 @@ def compressed(
     *,
     report: Fidelity | None = None,  # else it is made on the rows X
     X: object = None,
-    y: object = None,
+    y: ArrayLike | None = None,
     labels: object = None,
-    groups: object = None,
+    groups: dict[str, Any] | str | Iterable[str] | None = None,
     time: bool = True,
     image: ImageShape = "auto",
 ) -> tuple[dict[str, Any], Arrays]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,6 @@ from limbeck.progress import tracked
 from limbeck.samplers.diagnostics import acceptance_rate
 from limbeck.storage.files import differences
 from limbeck.supports import Support
-
-if TYPE_CHECKING:
-    from limbeck.normalization.densities import Densities
 
 __all__ = [
     "KERNELS", "SCHEMES", "ChainTarget", "Chains", "Draws", "Logs",
@@ -52,6 +49,21 @@ class Logs(NamedTuple):
 
     def cpu(self) -> Logs:
         return Logs(self.target.cpu(), self.ratio.cpu())
+
+
+class TargetAndProposal(Protocol):
+    r"""A target p̃ and a proposal q over the same support."""
+
+    target: ChainTarget
+    support: Support
+    device: torch.device
+    dtype: torch.dtype
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor: ...  # events of the proposal
+
+    def log_target(self, x: Tensor) -> Tensor: ...
+
+    def logs(self, x: Tensor) -> Logs: ...
 
 
 class Draws(NamedTuple):
@@ -91,7 +103,7 @@ class Chains(Inputs):
         sweeps_done: Sweeps of single chains so far, burn-in included.
     """
 
-    densities: Densities  # of chains for an estimate
+    densities: TargetAndProposal  # of chains for an estimate
 
     def __init__(
         self,
@@ -132,7 +144,11 @@ class Chains(Inputs):
 
     @classmethod
     def at(
-        cls, densities: Densities, x: Tensor, generator: torch.Generator, progress: bool = False
+        cls,
+        densities: TargetAndProposal,
+        x: Tensor,
+        generator: torch.Generator,
+        progress: bool = False,
     ) -> Chains:
         r"""Chains for an estimate, from events x (chains, *shape); they may jump too."""
         chains = cls(densities.target, len(x), burn_in=0, progress=progress)
@@ -367,7 +383,7 @@ def own_starts(
 
 
 def start_events(
-    densities: Densities, start: str | Tensor | tuple[str | Tensor, ...], n: int,
+    densities: TargetAndProposal, start: str | Tensor | tuple[str | Tensor, ...], n: int,
     generator: torch.Generator,
 ) -> Tensor:  # fmt: skip
     r"""Events (n, *shape) that chains of an estimate begin at.

@@ -191,6 +191,7 @@ def test_compiled_steps_equal_eager_ones():
     close(compiled(x, parameters), everything(x, parameters))
 
 
+@pytest.mark.slow
 def test_compiled_values_have_derivatives():
     variables, g = problem()
     variables = [each.requires_grad_() for each in variables]

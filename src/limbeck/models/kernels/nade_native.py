@@ -43,8 +43,7 @@ def library(name: str) -> ctypes.CDLL | None:
     """
     if os.environ.get("LIMBECK_NATIVE", "1") == "0" or os.name != "posix":
         return None
-    compilers = [*os.environ.get("CXX", "").split()[:1], "c++", "g++", "clang++"]
-    compiler = next(filter(None, map(shutil.which, compilers)), None)
+    compiler = cpp_compiler()
     if compiler is None:
         log.debug("native kernels: no C++ compiler")
         return None
@@ -59,6 +58,12 @@ def library(name: str) -> ctypes.CDLL | None:
     except (OSError, subprocess.SubprocessError) as error:
         log.debug("native kernels: %s", error)
         return None
+
+
+def cpp_compiler() -> str | None:
+    r"""The path of the C++ compiler that builds kernels, if there is one."""
+    names = [*os.environ.get("CXX", "").split()[:1], "c++", "g++", "clang++"]
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 def _environment(compiler: str) -> list[str]:
