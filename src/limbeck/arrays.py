@@ -24,6 +24,8 @@ __all__ = [
     "cast_parts",
     "check_alike",
     "check_rows",
+    "dtype_name",
+    "floating",
     "floats",
     "full_precision",
     "input_dtype",
@@ -32,6 +34,7 @@ __all__ = [
     "leaves",
     "map_tensors",
     "part_of",
+    "random",
     "rows",
     "tensor_float",
 ]
@@ -293,3 +296,27 @@ def tensor_float(allowed: bool = True) -> Iterator[None]:
 
 
 full_precision = partial(tensor_float, False)
+
+
+def random(
+    draw: Callable[..., Tensor],
+    shape: tuple[int, ...],
+    like: Tensor,
+    generator: torch.Generator | None,
+) -> Tensor:
+    r"""Random numbers by `torch.rand` or `torch.randn`, drawn on the generator's device."""
+    source = like.device if generator is None else generator.device
+    return draw(shape, generator=generator, device=source, dtype=like.dtype).to(like.device)
+
+
+def floating(dtype: torch.dtype | None) -> torch.dtype:
+    r"""float32 or float64; None is torch's default type."""
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if dtype not in (torch.float32, torch.float64):
+        raise ArgumentError("dtype", dtype, "torch.float32 or torch.float64")
+    return dtype
+
+
+def dtype_name(tensor: Tensor) -> str:
+    r"""The name of a tensor's type as specs have it, such as "float32"."""
+    return str(tensor.dtype).removeprefix("torch.")

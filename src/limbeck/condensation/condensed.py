@@ -18,7 +18,6 @@ from limbeck.arguments import whole_number
 from limbeck.arrays import X, as_parts, floats, map_tensors
 from limbeck.condensation.agreement import Agreement, agreement, density_agreement
 from limbeck.condensation.held_out import NewInputs
-from limbeck.condensation.marginal import WarnOnce, marginal
 from limbeck.condensation.models import model_spec, named_model
 from limbeck.condensation.predict_function import (
     Head,
@@ -28,7 +27,7 @@ from limbeck.condensation.predict_function import (
     unpaired,
 )
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import bytes_of, user_stacklevel
+from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal, user_stacklevel
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
 from limbeck.arrays import X, map_tensors, rows
-from limbeck.condensation.marginal import WarnOnce, marginal
-from limbeck.condensation.teachers import strata
+from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import averaged, broadcast
 from limbeck.distributions.base import D, Distribution, mapped, random
 from limbeck.errors import ArgumentError

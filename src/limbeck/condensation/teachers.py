@@ -6,6 +6,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -14,9 +15,9 @@ from torch import Tensor, nn
 from limbeck.arrays import Batch, X, leaves, map_tensors, rows
 from limbeck.condensation.predict_function import PredictFunction, class_logs, mean_logs, unpaired
 from limbeck.distributions import as_distribution, average, broadcast, check
-from limbeck.distributions.base import Distribution, random
+from limbeck.distributions.base import Distribution, Shape, random
 from limbeck.distributions.discrete import Bernoulli, Categorical
-from limbeck.errors import ArgumentError, NotDifferentiableError
+from limbeck.errors import ArgumentError, NotDifferentiableError, PseudoDrawWarning
 from limbeck.evaluation import Evaluated
 from limbeck.inputs import Dataset
 from limbeck.outputs import TOLERANCE
@@ -391,3 +392,60 @@ def _as_classes(predictions: object, n: int) -> Distribution:
     if not classes or shape[-1] == 1:
         return Bernoulli(probs=p.squeeze(-1) if classes else p)
     return Categorical(probs=p)
+
+
+JOINT = (
+    "sample: a condensed posterior draws each input independently. The samples of each single "
+    "input are right; sums, differences, maxima and other joint quantities of several inputs are "
+    "not, since what the inputs share through one posterior draw is lost. For these, predict all "
+    "inputs with each of the posterior's own draws"
+)
+
+
+class WarnOnce:
+    r"""A warning that comes at most once for a bag or a result, however often it is used."""
+
+    def __init__(self) -> None:
+        self.messages: set[str] = set()
+
+    def __call__(self, message: str) -> None:
+        if message not in self.messages:
+            self.messages.add(message)
+            hint = "filter lb.PseudoDrawWarning to silence this"
+            warnings.warn(f"{message} ({hint}).", PseudoDrawWarning, stacklevel=user_stacklevel())
+
+
+class _Marginal:
+    r"""Adds a warning of joint samples at several inputs to a distribution."""
+
+    once: WarnOnce | None = None
+    batch_shape: torch.Size
+
+    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+        if self.once is not None and self.batch_shape.numel() > 1:
+            self.once(JOINT)
+        y: Tensor = super().sample(shape, generator)  # type: ignore[misc]
+        return y
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields: Any = self
+        return type(self).__bases__[1], tuple(fields)
+
+
+@cache
+def _with_warning(base: type[Any]) -> type[Any]:
+    r"""The same kind of distribution, by the same name, with the warning."""
+    about = {"__module__": base.__module__, "__doc__": base.__doc__}
+    return type(base.__name__, (_Marginal, base), about)
+
+
+def marginal(prediction: Any, once: WarnOnce) -> Any:
+    r"""A student's distribution, which warns when it is sampled at several inputs together."""
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    plain = not isinstance(prediction, Distribution) or isinstance(prediction, _Marginal)
+    if plain or traced or torch._C._are_functorch_transforms_active():
+        return prediction
+    kind: Any = type(prediction)
+    tagged = _with_warning(kind)(*prediction)
+    tagged.once = once
+    return tagged

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import number
-from limbeck.errors import LimbeckError
+from limbeck.arrays import random
+from limbeck.errors import ArgumentError, LimbeckError
 
 __all__ = [
     "ABSENT", "Distribution", "Mixture", "Shape", "as_events", "as_shape", "broadcast",
@@ -216,17 +217,6 @@ def as_shape(shape: Shape) -> tuple[int, ...]:
     return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
-def random(
-    draw: Callable[..., Tensor],
-    shape: tuple[int, ...],
-    like: Tensor,
-    generator: torch.Generator | None,
-) -> Tensor:
-    r"""Random numbers by `torch.rand` or `torch.randn`, drawn on the generator's device."""
-    source = like.device if generator is None else generator.device
-    return draw(shape, generator=generator, device=source, dtype=like.dtype).to(like.device)
-
-
 def readable(tensor: Tensor) -> bool:
     r"""Whether values can be read: on a CPU, without derivatives, maps and compilers."""
     return (
@@ -370,3 +360,30 @@ class Mixture(Distribution, _Parts):
             return value.flatten(value.ndim - dims - 2, value.ndim - dims - 1)
 
         return Mixture(components=mapped(whole.components, flat), logits=logits)
+
+
+def average(stacked: Any, weights: Sequence[float] | np.ndarray | Tensor | None = None) -> Any:
+    r"""The mixture of the draws' predictions.
+
+    The parameters of `stacked` have the draws as first dimension, (S, ...), and `weights` is (S,).
+    Of Bernoulli and Categorical distributions the average is of the same kind, computed in logs,
+    and averages of blocks can be averaged again; of others it is a `Mixture`.
+
+    >>> from limbeck import Bernoulli
+    >>> average(Bernoulli(probs=torch.tensor([[0.1, 0.5], [0.3, 0.9]]))).mean
+    tensor([0.2000, 0.7000])
+    """
+    whole = stacked if len(list(tensors(stacked))) == 1 else torch.vmap(broadcast)(stacked)
+    draws, like = whole.batch_shape[0], next(tensors(whole))
+    if weights is None:
+        return averaged(whole, like.new_full((draws,), -math.log(draws)))
+    share = torch.as_tensor(weights).to(like)
+    if share.shape != (draws,):
+        raise ArgumentError("weights", f"shape {tuple(share.shape)}", f"shape ({draws},)")
+    return averaged(whole, (share / share.sum()).log())
+
+
+def averaged(whole: Any, log_weights: Tensor) -> Any:
+    r"""`average` of a distribution that is broadcast, with normalised log weights (S,)."""
+    last = mapped(whole, lambda value, dims: value.movedim(0, value.ndim - 1 - dims))
+    return last.mixed(log_weights)

@@ -14,10 +14,11 @@ from torch.nn import functional as F
 
 from limbeck import losses
 from limbeck.arguments import whole
+from limbeck.arrays import dtype_name, floating
 from limbeck.distributions.base import random
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Inputs
-from limbeck.models.checks import Device, Generator, dtype_name, floating
+from limbeck.models.checks import Device, Generator
 from limbeck.storage import files
 from limbeck.supports import Binary, Discrete, Spins, States
 from limbeck.training.config import Training

@@ -12,7 +12,7 @@ from torch import Tensor
 from limbeck.errors import ArgumentError
 
 __all__ = [
-    "Device", "Generator", "dtype_name", "flat", "floating", "is_count", "matrix", "spec_fields",
+    "Device", "Generator", "flat", "is_count", "matrix", "spec_fields",
 ]  # fmt: skip
 
 Device = torch.device | str | None  # None is torch's default
@@ -22,19 +22,6 @@ Generator = torch.Generator | None  # None is torch's global one
 def is_count(size: object) -> bool:
     r"""Whether something is a whole number from 1."""
     return isinstance(size, Integral) and not isinstance(size, bool) and int(size) >= 1
-
-
-def floating(dtype: torch.dtype | None) -> torch.dtype:
-    r"""float32 or float64; None is torch's default type."""
-    dtype = torch.get_default_dtype() if dtype is None else dtype
-    if dtype not in (torch.float32, torch.float64):
-        raise ArgumentError("dtype", dtype, "torch.float32 or torch.float64")
-    return dtype
-
-
-def dtype_name(tensor: Tensor) -> str:
-    r"""The name of a tensor's type as specs have it, such as "float32"."""
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def flat(x: Tensor) -> Tensor:

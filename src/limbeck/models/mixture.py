@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import whole, whole_number
+from limbeck.arrays import dtype_name, floating
 from limbeck.distributions import gaussians
 from limbeck.distributions.base import draw_classes, end_of, random, tail_of
 from limbeck.distributions.gaussians import KINDS, Moments
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import Device, Generator, dtype_name, floating, matrix
+from limbeck.models.checks import Device, Generator, matrix
 from limbeck.models.mixture_em import (
     EMResult,
     Samples,

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
+from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import Device, Generator, dtype_name, flat, is_count, spec_fields
+from limbeck.models.checks import Device, Generator, flat, is_count, spec_fields
 from limbeck.outputs import FORMS, columns, log_probabilities
 
 __all__ = [

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import whole
+from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import dtype_name, spec_fields
+from limbeck.models.checks import spec_fields
 
 __all__ = ["Grown", "Trees", "is_tree_estimator", "of_tree", "read"]
 
