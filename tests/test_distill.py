@@ -311,6 +311,7 @@ def test_a_linear_regression_is_found_again_exactly():
     assert found == pytest.approx([1.0, -2.0, 0.5, 3.0, 0.7], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_derivatives_teach_more_from_few_inputs():
     r"""The claim of the method, at its smallest: slopes at twenty points against values there."""
     few = X[:20]

@@ -101,6 +101,7 @@ def test_within_a_step_it_waits_for_the_end_of_it(limbeck, calls, words):
     assert not Path("out/checkpoint").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [0.3, 0.6, 0.9])
 @pytest.mark.parametrize(
     "choice", [("--student", "auto", "--inputs", "munge"), ("--student", "8", "--inputs", "auto")],

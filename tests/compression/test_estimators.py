@@ -301,6 +301,7 @@ def test_folders_that_hold_no_estimator(small, tmp_path):
         DistilledClassifier().save(tmp_path)
 
 
+@pytest.mark.slow
 def test_pickles_are_small_and_still_report(iris, forest):
     X, y = iris
     made = DistilledClassifier(forest, (4,), steps=20, label_weight=0.5).fit(X, y)

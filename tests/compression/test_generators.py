@@ -37,6 +37,7 @@ def test_as_many_as_asked_of_the_same_kind_and_the_same_again(name):
     assert not torch.equal(one, drawn(name, x, 250, seed=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kept"), [("munge", 0.9), ("noise", 0.85), ("nade", 0.8), ("mixture", 0.9)]
 )

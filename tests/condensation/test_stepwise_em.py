@@ -385,6 +385,7 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
             next(resumable(tmp_path, text().float(), other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("covariance", "interpolate"),
     [("full", "statistics"), ("full", "parameters"), ("spherical", "statistics")],

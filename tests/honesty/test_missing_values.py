@@ -140,6 +140,7 @@ def test_an_onnx_file_of_a_table_answers_nan_for_that_row_alone(of_tables, tmp_p
     assert "NaN or infinity in a column where the data had no missing values" in card
 
 
+@pytest.mark.slow
 def test_a_program_answers_nan_for_that_row_alone(of_arrays, of_tables, tmp_path):
     program = torch.export.load(of_arrays.export(tmp_path / "s.pt2")).module()
     x = torch.tensor(array_rows()[:4], dtype=torch.float32)
@@ -191,6 +192,7 @@ def test_an_estimator_refuses_it_too():
             small.predict(given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [["a", "b"], [-1, 1], [0.5, 1.5], None])
 @needs_onnx
 def test_a_row_without_an_answer_has_a_label_of_its_own(classes, tmp_path):

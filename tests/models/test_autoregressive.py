@@ -264,6 +264,7 @@ def test_the_compiled_engine_does_what_the_eager_one_does(name):
     assert histories[0][0] != histories[0][-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(BUILDERS) - {"made-plain"}))  # which has too few units
 def test_training_comes_near_a_known_density(name):
     support = Binary(3)

@@ -44,6 +44,7 @@ def test_every_loss_on_densities():
     assert_equal_runs(Binary(9), loss, teacher, teacher.sample(50, generator()))
 
 
+@pytest.mark.slow
 def test_every_loss_on_a_centred_density():
     loss = lb.losses.kl() + lb.losses.log_density_error(1.0) + 0.1 * lb.losses.score_matching()
     teacher = NADE(9, 4, generator=generator(7), centre=torch.linspace(0, 1, 9))

@@ -187,6 +187,7 @@ def linear_teacher(x):
     return 1e4 + 300 * x[:, :1] - 40 * x[:, 1:2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
 def test_regression_in_the_teachers_own_units(engine) -> None:
     shift, scale = standardising(X)

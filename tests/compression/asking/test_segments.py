@@ -318,6 +318,7 @@ for number in numbers:
 """
 
 
+@pytest.mark.slow
 def test_processes_write_and_compact_at_the_same_time_and_nothing_is_lost(tmp_path):
     folder = tmp_path / "shared"
     environment = os.environ | {"PYTHONPATH": str(Path(lb.__file__).parents[1])}

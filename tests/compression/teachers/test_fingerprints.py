@@ -37,6 +37,7 @@ def test_parts_do_not_run_into_each_other() -> None:
     assert len({digest("ab"), digest("a", "b"), digest("b", "a"), digest("ab", "")}) == 4
 
 
+@pytest.mark.slow
 def test_a_forest_is_the_same_in_another_process_and_after_it_was_written_and_read() -> None:
     here: dict = {}
     exec(FOREST, here)
