@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from limbeck.normalization.bridge import Bridge
     from limbeck.normalization.estimate import LogPartition
     from limbeck.normalization.importance import Importance, expected_statistics, free_energy
-    from limbeck.normalization.log_partition import exact_log_z, log_partition
+    from limbeck.normalization.log_partition import Exact, exact_log_z, log_partition
     from limbeck.normalization.normalize import normalize
     from limbeck.posteriors.read import as_draws
     from limbeck.posteriors.stream import StreamEnded

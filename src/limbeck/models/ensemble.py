@@ -275,7 +275,7 @@ def _output(model: Any, x: X, kind: str) -> Tensor:
 def _stack(outputs: Iterator[Tensor]) -> Tensor:
     ys = list(outputs)
     shapes = [tuple(y.shape) for y in ys]
-    if len(set(shapes)) > 1:
+    if any(shape != shapes[0] for shape in shapes):
         received = f"outputs of shapes {', '.join(map(str, shapes))}"
         raise ArgumentError("models", received, "equal shapes")
     return torch.stack(ys, dim=1)  # (n, members, ...)
