@@ -23,6 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from torch import nn
 
+import limbeck as lb
 from limbeck.compression.fidelity.cost import (
     Cost,
     as_cost,
@@ -227,3 +228,9 @@ def test_nothing_to_time_with_is_refused_and_the_collector_comes_back():
     with pytest.raises(ZeroDivisionError):
         latencies({"": lambda batch: 1 / 0}, X)
     assert gc.isenabled()
+
+
+def test_a_report_counts_the_parameters_of_a_forest():
+    forest = RandomForestClassifier(5, max_depth=3, random_state=0).fit(X, X[:, 0] > 0)
+    small = lb.compress(forest, X, (3,), inputs="data", steps=5, progress=False)
+    assert small.report(X, time=False).costs["teacher"].parameters == parameters(forest) > 0

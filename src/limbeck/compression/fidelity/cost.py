@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.teachers import fingerprints
+from limbeck.teachers.estimators import EstimatorTeacher
 from limbeck.teachers.keys import as_rows, count, select
 
 __all__ = ["SIZES", "Cost", "as_cost", "bytes_on_disk", "cost", "latencies", "parameters"]
@@ -152,6 +153,8 @@ def _parts(model: object) -> list[Any] | None:
     r"""The models that one is made of."""
     if isinstance(model, list | tuple):
         return list(model)
+    if isinstance(model, EstimatorTeacher):
+        return [model.model]
     if isinstance(steps := getattr(model, "steps", None), list):
         return [steps[-1][-1]]  # what a pipeline fits before its last step is not counted
     for several, last in (("estimators_", "final_estimator_"), ("members", "final")):
