@@ -231,6 +231,6 @@ def test_nothing_to_time_with_is_refused_and_the_collector_comes_back():
 
 
 def test_a_report_counts_the_parameters_of_a_forest():
-    forest = RandomForestClassifier(5, max_depth=3, random_state=0).fit(X, X[:, 0] > 0)
+    forest = RandomForestClassifier(5, max_depth=3, random_state=0).fit(X, Y)
     small = lb.compress(forest, X, (3,), inputs="data", steps=5, progress=False)
     assert small.report(X, time=False).costs["teacher"].parameters == parameters(forest) > 0
