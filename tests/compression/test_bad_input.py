@@ -247,14 +247,16 @@ def fail(answer):
 
 def test_a_teacher_that_raises_in_the_middle(forest, tmp_path):
     with pytest.raises(
-        TeacherError, match=r"the server said 500.*a cache would have kept"
+        TeacherError, match=r"the server said 500.*pass cache= to store them"
     ) as found:
         compress(Changing(forest, fail), X, (8,), **QUICK)
     assert isinstance(found.value, lb.LimbeckError)
     assert isinstance(found.value.__cause__, RuntimeError)
 
     kept = {"cache": tmp_path, "cache_key": "remote"}
-    with pytest.raises(TeacherError, match="are kept, and are not asked for again") as found:
+    with pytest.raises(
+        TeacherError, match="predictions are in the cache and are not computed again"
+    ) as found:
         compress(Changing(forest, fail, 250), X, (8,), **kept, **QUICK)
     answered = found.value.kept
     assert answered > 0

@@ -148,7 +148,8 @@ def log_partition(
         raise ArgumentError("method", f"a {type(method).__name__}", expected)
     elif unused := {name: value for name, value in settings.items() if value is not None}:
         name, value = next(iter(unused.items()))
-        raise ArgumentError(name, repr(value), f"it as a setting of {method.name!r} itself")
+        expected = f"no such keyword beside a method object: set it in lb.{type(method).__name__}()"
+        raise ArgumentError(name, repr(value), expected)
     if proposal is None and isinstance(method, Bridge | Importance):
         check_target(target, chains=method.name == "bridge")
         device, _ = place_of(target)

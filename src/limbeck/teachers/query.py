@@ -118,7 +118,7 @@ def _answers(teacher: Queried, cache: object, cache_key: str | None) -> Answers 
         return None
     key = teacher.fingerprint() if cache_key is None else cache_key
     if key is None:
-        message = "cache: a callable has no content to know it by, so nothing is kept on disk; "
+        message = "cache: a callable has no content to know it by, so nothing is stored on disk; "
         warnings.warn(message + "give a cache_key that stands for this teacher", stacklevel=3)
         return None
     names = () if teacher.classes is None else [str(name) for name in teacher.classes]
@@ -190,10 +190,10 @@ class _Session:
         elif rows[-1] - rows[0] != len(rows) - 1:
             where = f"{len(rows)} {where.replace('rows', 'rows from')}"
         where += " of X" + (f", {attempts} times" if attempts > 1 else "")
-        remark = "no answers are kept: a cache would have kept them"
+        remark = "no predictions are stored: pass cache= to store them"
         if self.answers is not None:
-            remark = f"{self.saved:,} of {len(self.rows):,} answers are kept, "
-            remark += "and are not asked for again"
+            remark = f"{self.saved:,} of {len(self.rows):,} predictions are in the cache "
+            remark += "and are not computed again"
         return TeacherError.of(error, where, rows, remark, self.saved)
 
     def _checked(self, answer: object, rows: Array) -> Array:
@@ -225,7 +225,7 @@ class _Session:
             self.saved += len(new)
         except CheckpointError as error:
             self.writable = False
-            message = f"{error}. Answers are returned, but from here on not kept on disk."
+            message = f"{error}. Predictions are returned, but no longer stored on disk."
             warnings.warn(message, stacklevel=4)
 
 

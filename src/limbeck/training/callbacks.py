@@ -255,8 +255,8 @@ class MLflow(Logger):
 
         try:
             self._client = client = MlflowClient(tracking_uri=self.uri)
-            found = client.get_experiment_by_name(self.experiment)
-            experiment = found.experiment_id if found else client.create_experiment(self.experiment)
+            known = client.get_experiment_by_name(self.experiment)
+            experiment = known.experiment_id if known else client.create_experiment(self.experiment)
             self._logged: set[int] = set()
             self._id = self._resume(experiment, name) if _last_step(history) >= 0 else None
             if self._id is None:

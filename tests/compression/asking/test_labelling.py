@@ -207,7 +207,7 @@ def test_in_the_end_patience_runs_out_and_answers_stay(clock, tmp_path):
         label_rows(teacher, X, cache=tmp_path, batch_size=50, retries=2)
     assert str(caught.value) == (
         "teacher: it failed at rows 100 to 149 of X, 3 times (ConnectionError: the line is dead); "
-        "100 of 200 answers are kept, and are not asked for again"
+        "100 of 200 predictions are in the cache and are not computed again"
     )
     assert caught.value.__cause__ is cause
     assert isinstance(caught.value, lb.LimbeckError)
@@ -230,7 +230,7 @@ def test_other_errors_are_not_tried_again(clock, tmp_path):
 
 def test_the_rows_of_an_error_are_those_of_the_users_inputs():
     rows = X[[0, 0, 1, 1, 1, 2]]
-    with pytest.raises(TeacherError, match=r"3 rows from 0 to 5 of X .*a cache would have kept"):
+    with pytest.raises(TeacherError, match=r"3 rows from 0 to 5 of X .*pass cache= to store them"):
         label_rows(StandIn(fail=fails_at(1, RuntimeError("no"))), rows)
     with pytest.raises(TeacherError, match="at row 5 of X"):
         label_rows(StandIn(fail=fails_at(3, RuntimeError())), rows, batch_size=1)
@@ -356,7 +356,9 @@ def test_where_the_disk_is_full_answers_are_still_returned_with_one_warning(
 
     monkeypatch.setattr(os, "fsync", full)
     teacher = Slow()
-    with pytest.warns(UserWarning, match="No space left on device.*not kept on disk") as caught:
+    with pytest.warns(
+        UserWarning, match="No space left on device.*no longer stored on disk"
+    ) as caught:
         found = label_rows(teacher, X, cache=tmp_path, batch_size=50)
     assert len(caught) == 1
     assert np.array_equal(found, SINGLE)
