@@ -21,18 +21,18 @@ UNITS = {"microseconds": "µs", "milliseconds": "ms", "seconds": "s", "megabytes
 HEAD = """\
 # Benchmarks
 
-Timings are ratios taken side by side in one process: every contender in turn, round after round,
-and the median of the rounds' ratios. This page is made by `python benchmarks/page.py` of the files
-under `benchmarks/results`.
+Timings are ratios measured side by side in one process: all candidates take turns in every round,
+and the median of the rounds' ratios is reported. `python benchmarks/page.py` makes this page from
+the files under `benchmarks/results`.
 """
 
 STEP = """\
 ## One step of the loop
 
-`make bench` takes these again. The student is 784-50-30-10, the batch 20, the optimizer ADADELTA,
-and the teacher's targets are computed beforehand. *CE* is cross entropy, *DSE* the derivative
+`make bench` repeats these. The student is 784-50-30-10, the batch size 20, the optimizer ADADELTA,
+and the teacher's targets are computed before training. *CE* is cross entropy, *DSE* the derivative
 square error; *the usual loop* is zero_grad, backward, step in plain PyTorch. A step of limbeck is
-the whole turn of its loop: draw, teacher, loss, gradient, guard against non-finite numbers,
+one complete iteration of its loop: draw, teacher, loss, gradient, check for non-finite numbers,
 optimizer, bookkeeping.
 """
 
@@ -40,17 +40,17 @@ NADE = """\
 ## NADE
 
 `python benchmarks/nade.py`: NADE(784, 500) at batch 20. *Usual* is the definition in PyTorch: a
-cumulative sum over inputs with autograd, and a Python loop over pixels to sample. On a GPU, a whole
-iteration is the source text's: 2,000 chains advanced, 20 used, value, gradient, ADADELTA.
+cumulative sum over inputs with autograd, and a Python loop over pixels to sample. On a GPU, a
+whole iteration is the source text's: 2,000 chains advanced, 20 used, value, gradient, ADADELTA.
 """
 
 LOG_Z = """\
 ## log Z of CD25(500)
 
-`python benchmarks/log_z.py --data DIR`: seconds until three standard errors are so small, in
-one run. *AIS* anneals all chains side by side on the 2008 schedule; *at hand* is bridge sampling
-with a NADE that is there already; *cold* counts its distillation. Estimates that were not marked
-trustworthy do not count.
+`python benchmarks/log_z.py --data DIR`: seconds until three standard errors reach the given size,
+in one run. *AIS* anneals all chains together on the 2008 schedule; *at hand* is bridge sampling
+with an existing NADE; *cold* includes its distillation. Estimates that are not marked trustworthy
+do not count.
 """
 
 COMPRESS = """\
@@ -59,12 +59,13 @@ COMPRESS = """\
 `python benchmarks/compress.py`: a forest of 300 trees, and boosted trees of 300 iterations, into a
 net (32, 16), a tree of 64 leaves and a small boosted forest, with one setting for all data sets.
 Figures are accuracies, or R² of the last two data sets, means over the folds of a repeated
-cross-validation. *Kept* is the student's over the teacher's; *agreement* the student's measure
-against what the teacher says; *labels alone* the same student without a teacher. *Faster* is at
-batch 1, as the student is and as an ONNX file; *smaller* is in bytes. *By hand* is the same net on
-the teacher's answers at its rows, in a plain PyTorch loop; *AutoGluon* (`--autogluon PYTHON`) its
-own distillation of the same teacher into a net of about as many weights. Both hold rows out, and
-keep the weights that do best there, AutoGluon by the true labels.
+cross-validation. *Retention* is the student's measure divided by the teacher's; *agreement* the
+student's measure with the teacher's predictions as the truth; *labels only* the same student
+without a teacher. *Faster* is at batch size 1, in torch and as an ONNX file; *smaller* is in
+bytes. *By hand* is the same net trained on the teacher's predictions at its rows in a plain
+PyTorch loop; *AutoGluon* (`--autogluon PYTHON`) is its own distillation of the same teacher into a
+net with about as many weights. Both hold rows out and keep the weights that do best there,
+AutoGluon by the true labels.
 """
 
 PREDICT = """\
@@ -73,25 +74,25 @@ PREDICT = """\
 `python benchmarks/predict.py`: the source text's logistic regression, 24 points; predictions for
 1,000 inputs of N(0, 10·I) by all draws of the posterior, by bags of trained draws, and by EP's
 Gaussian with vectorised quadrature or MacKay's approximation. A *bag* is its closed form, a
-product, sigmoids and a product; *as a distribution* is limbeck's call, with all that it gives.
+product, sigmoids and a product; *as a distribution* is limbeck's call, with everything it returns.
 Errors are of p(y = 1), from exact predictions by quadrature over the weights.
 """
 
 MEMORY = """\
 ## Condensing: memory
 
-`python benchmarks/memory.py`: the largest resident memory of a Python process of its own, in
-millions of bytes, and what of it came after torch and limbeck were imported (half of that is torch
-as well, loading parts of itself as they are first used). Chains run while their draws are
-distilled; bags of gigabytes are generators.
+`python benchmarks/memory.py`: the peak resident memory of a separate Python process, in millions
+of bytes, and the part of it after torch and limbeck were imported (half of that is torch too,
+which loads parts of itself at first use). Chains run while their draws are distilled; bags of
+gigabytes are generators.
 """
 
 SLICE = """\
 ## The slice sampler
 
 `python benchmarks/slice.py`: chain-sweeps a second on the posterior of the same 24 points, each an
-update of both weights with stepping out. BlackJAX's coordinate-wise sampler takes turns with it,
-with the same widths, compiled, on the same posterior.
+update of both weights with stepping out. BlackJAX's coordinate-wise sampler runs beside it,
+compiled, with the same widths, on the same posterior.
 """
 
 PARTS = {
@@ -111,15 +112,15 @@ def table(path: Path) -> str:
     rows = [
         heading(machine),
         "",
-        "| figure | limbeck | usual | ratio | wanted |",
+        "| figure | limbeck | usual | ratio | target |",
         "|---|---|---|---|---|",
     ]
     for figure in figures:
         took, unit = next((figure[unit], short) for unit, short in UNITS.items() if unit in figure)
         usual = f"{figure['usual']:.4g} {unit}" if "usual" in figure else ""
         ratio = f"{figure['ratio']:.2f}" if "ratio" in figure else ""
-        wanted = figure.get("must", "")
-        rows.append(f"| {figure['figure']} | {took:.4g} {unit} | {usual} | {ratio} | {wanted} |")
+        target = figure.get("must", "")
+        rows.append(f"| {figure['figure']} | {took:.4g} {unit} | {usual} | {ratio} | {target} |")
     return "\n".join([*rows, *(["", machine["note"]] if "note" in machine else [])])
 
 
@@ -140,10 +141,10 @@ def log_z_table(path: Path) -> str:
     rows += ["", "| way | | log Z | 3 s.e. | seconds | trustworthy |", "|---|---|---|---|---|---|"]
     for figure in figures:
         if "way" in figure:
-            said = "yes" if figure["trustworthy"] else "**no**: " + "; ".join(figure["reasons"])
+            trusted = "yes" if figure["trustworthy"] else "**no**: " + "; ".join(figure["reasons"])
             rows.append(
                 f"| {figure['way']} | {figure['what']} | {float(figure['log_z']):.3f} "
-                f"| {figure['three_errors']:.3f} | {figure['seconds']:.3g} | {said} |"
+                f"| {figure['three_errors']:.3f} | {figure['seconds']:.3g} | {trusted} |"
             )
     return "\n".join(rows)
 
@@ -152,7 +153,7 @@ def predict_table(path: Path) -> str:
     r"""Time and error of every way to predict."""
     return small_table(
         path,
-        ("way", "time", "faster", "mean error", "largest error", "wanted"),
+        ("way", "time", "faster", "mean error", "largest error", "target"),
         lambda each: [
             each["figure"], f"{short(each['microseconds'])} µs", f"{short(each['ratio'])}×",
             f"{each['mean_error']:.4f}", f"{each['highest_error']:.4f}", each["must"],
@@ -164,7 +165,7 @@ def memory_table(path: Path) -> str:
     r"""The peaks of every distillation."""
     return small_table(
         path,
-        ("distillation", "peak", "after imports", "the shorter one's", "ratio", "wanted"),
+        ("distillation", "peak", "after imports", "the shorter one's", "ratio", "target"),
         lambda each: [
             each["figure"], f"{each['megabytes']:.0f} MB", f"{each['above_import']:.0f} MB",
             f"{each['usual']:.0f} MB" if "usual" in each else "",
@@ -178,7 +179,7 @@ def slice_table(path: Path) -> str:
     rate = "chain_sweeps_a_second"
     return small_table(
         path,
-        ("", "limbeck", "BlackJAX", "ratio", "evaluations an update", "wanted"),
+        ("", "limbeck", "BlackJAX", "ratio", "evaluations an update", "target"),
         lambda each: [
             each["figure"], f"{each[f'limbeck_{rate}']:,.0f}",
             f"{each[f'blackjax_{rate}']:,.0f}" if "ratio" in each else "",

@@ -48,11 +48,11 @@ def demands(figures: list[dict[str, Any]]) -> list[str]:
             found.setdefault(who, {})[what] = " / ".join(map(short, reached))
     heads = ["least / median of the data sets", *wanted]
     rows = [[who, *(own.get(what, "") for what in wanted)] for who, own in found.items()]
-    return lines(heads, [*rows, ["*wanted*", *(f"*{must}*" for must in wanted.values())]])
+    return lines(heads, [*rows, ["*target*", *(f"*{must}*" for must in wanted.values())]])
 
 
 DEMANDED = {
-    "data sets with 98% kept": "sets with 98% kept",
+    "data sets with 98% kept": "sets with 98% retention",
     "faster_student_1": "times faster",
     "faster_exported_1": "as ONNX",
     "smaller": "times smaller",
@@ -77,9 +77,9 @@ NAMES: dict[str, Cell] = {
 COMPRESSED = NAMES | {
     "teacher's": number("{:.3f}", "teacher"),
     "student's": number("{:.3f}", "student"),
-    "kept": lambda each: f"{each['kept']:.1%} ± {each['kept_error']:.1%}",
+    "retention": lambda each: f"{each['kept']:.1%} ± {each['kept_error']:.1%}",
     "agreement": number("{:.3f}", "agreement"),
-    "labels alone": number("{:.3f}", "labels"),
+    "labels only": number("{:.3f}", "labels"),
     "smaller": number("{:,.0f}×", "smaller"),
     "faster": number("{:,.0f}×", "faster_student_1"),
     "as ONNX": number("{:,.0f}×", "faster_exported_1"),
