@@ -7,6 +7,7 @@ import pytest
 
 from limbeck.cli.files import is_reference, load_object, path_problem
 from limbeck.errors import ArgumentError
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_a_package_by_its_dotted_name(here):
     Path("parcel/__init__.py").write_text("")
     Path("parcel/inner.py").write_text("value = 6\n")
     assert load_object("parcel.inner:value", "teacher") == 6
-    with pytest.raises(ArgumentError, match=r"there is no 'parcel.outer'"):
+    with refused("teacher", "there is no 'parcel.outer'"):
         load_object("parcel.outer:value", "teacher")
 
 

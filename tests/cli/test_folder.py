@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from limbeck.cli.folder import CONFIG, UNFINISHED, Folder, default_folder, result_folder
-from limbeck.errors import ArgumentError
+from tests.refusals import refused
 
 OPTIONS = {"target": "rbm.npz", "steps": 3, "seed": None, "json": False}
 
@@ -44,16 +44,16 @@ def test_what_can_be_gone_on_with_stays(folder):
 
 def test_how_it_is_shown_makes_no_difference(folder):
     assert Folder(Path("out"), "logz", {**OPTIONS, "json": True, "quiet": True}).resumes
-    with pytest.raises(ArgumentError, match=r"steps was 3 and is 4"):
+    with refused("--out", "steps was 3 and is 4"):
         Folder(Path("out"), "logz", {**OPTIONS, "steps": 4})
-    with pytest.raises(ArgumentError, match=r"it is of limbeck logz"):
+    with refused("--out", "it is of limbeck logz"):
         Folder(Path("out"), "normalize", OPTIONS)
 
 
 def test_a_result_of_other_settings_is_replaced_only_if_asked(folder):
     finished(folder)
     other = {**OPTIONS, "steps": 4}
-    with pytest.raises(ArgumentError, match=r"--overwrite"):
+    with refused("--out", expected="--overwrite"):
         Folder(Path("out"), "logz", other)
     again = Folder(Path("out"), "logz", other, overwrite=True)
     (again.work / "student").mkdir()
@@ -69,7 +69,7 @@ def test_what_is_not_limbecks_is_never_touched(here, overwrite):
     Path("mine").mkdir()
     Path("mine/result.json").write_text("my own")
     Path("mine/UNFINISHED").write_text("my own too")
-    with pytest.raises(ArgumentError, match=r"holds other things"):
+    with refused("--out", "holds other things"):
         Folder(Path("mine"), "logz", OPTIONS, overwrite)
     assert Path("mine/result.json").read_text() == "my own"
 

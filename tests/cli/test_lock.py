@@ -12,8 +12,9 @@ import torch
 
 import limbeck as lb
 from limbeck.cli.folder import LOCK, folder_lock
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import LimbeckError
 from limbeck.storage.files import read_tensors
+from tests.refusals import refused
 
 SOURCE = str(Path(lb.__file__).parents[1])
 WORDS = ("normalize", "rbm.npz", "--chains", "50", "--burn-in", "20", "--engine", "eager")
@@ -93,7 +94,7 @@ def test_an_error_within_unlocks(here):
 
 
 def test_a_file_is_no_folder(here):
-    with pytest.raises(ArgumentError, match=r"which is a file"), folder_lock(Path("x.npy")):
+    with refused("--out", "which is a file"), folder_lock(Path("x.npy")):
         raise AssertionError
 
 

@@ -9,6 +9,7 @@ from limbeck.cli.command import (
     parse_requirements,
 )
 from limbeck.errors import ArgumentError
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -38,9 +39,9 @@ def test_what_cannot_be_read_is_refused(text):
 
 
 def test_a_name_of_another_verb_is_unknown():
-    with pytest.raises(ArgumentError, match=r"'std_error'"):
+    with refused("--require", expected="'std_error'"):
         parse_requirements(["std_eror=1"], "logz")
-    with pytest.raises(ArgumentError, match=r"'mean_error'"):
+    with refused("--require", expected="'mean_error'"):
         parse_requirements(["agreement=1"], "condense")
 
 

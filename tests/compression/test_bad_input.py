@@ -14,6 +14,7 @@ from sklearn.preprocessing import OneHotEncoder
 import limbeck as lb
 from limbeck.compression.compress import compress
 from limbeck.teachers.query import TeacherError
+from tests.refusals import refused
 
 QUICK = {
     "progress": False, "device": "cpu", "engine": "eager", "steps": 100, "size": 400,
@@ -57,12 +58,12 @@ def test_labels_that_do_not_fit(forest, labels, message):
 def test_infinite_labels():
     x, y = make_friedman1(60, random_state=0)
     forest = RandomForestRegressor(5, random_state=0).fit(x, y)
-    with pytest.raises(lb.ArgumentError, match=r"infinite values"):
+    with refused("labels", "infinite values"):
         compress(forest, x, (8,), labels=np.where(y > 15, np.inf, y), **QUICK)
 
 
 def test_folds_need_labels(forest):
-    with pytest.raises(lb.ArgumentError, match=r"labels: expected .*teacher_folds.*, got None"):
+    with refused("labels", "None"):
         compress(forest, X, (8,), teacher_folds=3, **QUICK)
 
 
@@ -76,9 +77,7 @@ def test_labels_of_one_class_pull_towards_it(forest):
 
 def test_a_teacher_of_one_class(forest):
     single = RandomForestClassifier(5).fit(X, np.zeros(120))
-    with pytest.raises(
-        lb.ArgumentError, match=r"teacher: expected .*, got a classifier of one class"
-    ):
+    with refused("teacher", "a classifier of one class"):
         compress(single, X, (8,), **QUICK)
 
 
@@ -165,7 +164,7 @@ def test_sparse_rows_are_as_good_as_dense_ones(forest, student, kind):
 
 def test_sparse_rows_that_no_memory_would_hold(forest):
     huge = sparse.csr_matrix(([1.0], ([0], [0])), shape=(10**6, 10**6))
-    with pytest.raises(lb.ArgumentError, match=r"sparse matrix of 1,000,000 × 1,000,000"):
+    with refused("X", "sparse matrix of 1,000,000 × 1,000,000"):
         compress(forest, huge, (8,), **QUICK)
 
 
@@ -336,7 +335,7 @@ def test_bad_labels_are_refused_before_the_teacher_is_asked(forest):
         asked.append(len(rows))
         return forest.predict_proba(rows)
 
-    with pytest.raises(lb.ArgumentError, match=r"labels: expected .*, got 7"):
+    with refused("labels", "7"):
         compress(teacher, X, (8,), labels=np.full(120, 7), **QUICK)
     assert sum(asked) <= 16  # what it gives, at a few rows
 
@@ -344,15 +343,13 @@ def test_bad_labels_are_refused_before_the_teacher_is_asked(forest):
 def test_tables_are_called_x(forest):
     frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1]})
     teacher = RandomForestClassifier(5, random_state=0).fit(frame, Y)
-    with pytest.raises(lb.ArgumentError, match=r"X\['a'\]: expected .*, got infinity"):
+    with refused("X['a']", "infinity"):
         compress(teacher, frame.assign(a=np.inf), (8,), **QUICK)
     made = compress(teacher, frame, (8,), **QUICK)
-    with pytest.raises(lb.ArgumentError, match=r"X: expected .*, got no column 'b'"):
+    with refused("X", "no column 'b'"):
         made.predict(frame[["a"]])
 
 
 def test_a_teacher_that_cannot_be_fitted_again(forest):
-    with pytest.raises(
-        lb.ArgumentError, match=r"teacher_folds: expected .*None with.*, got predict_proba"
-    ):
+    with refused("teacher_folds", "predict_proba"):
         compress(forest.predict_proba, X, (8,), labels=Y, teacher_folds=2, **QUICK)

@@ -15,6 +15,7 @@ from limbeck.compression.students import GROWING, Fitted, Size, build_student, s
 from limbeck.errors import ArgumentError
 from limbeck.models import MLP, Preprocessed, Trees
 from limbeck.training.result import History, Result
+from tests.refusals import refused
 
 N, D = 240, 4
 GENERATOR = torch.Generator().manual_seed(3)
@@ -266,9 +267,7 @@ def test_a_boosted_regressor_has_one_output() -> None:
     estimator = ensemble.GradientBoostingRegressor(n_estimators=50)
     found = build_student(estimator, X, 1, "regression").fit(X, VALUES[:, :1])
     assert ((found(X) - VALUES[:, :1]).square().mean() / VALUES[:, 0].var()) < 0.05
-    with pytest.raises(
-        ArgumentError, match=r"student: expected .*, got a GradientBoostingRegressor for 2"
-    ):
+    with refused("student", "a GradientBoostingRegressor for 2"):
         build_student(estimator, X, 2, "regression").fit(X, VALUES)
 
 
@@ -316,13 +315,13 @@ def test_students_that_are_none_are_refused(spec, message) -> None:
 
 
 def test_other_arguments_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"task: expected .*, got 'ranking'"):
+    with refused("task", "'ranking'"):
         build_student((5,), X, 3, "ranking")
-    with pytest.raises(ArgumentError, match=r"outputs: expected .*, got 0"):
+    with refused("outputs", "0"):
         build_student((5,), X, 0, "regression")
-    with pytest.raises(ArgumentError, match=r"targets: expected \(n, 1\).*, got shape \(240, 2\)"):
+    with refused("targets", r"shape \(240, 2\)"):
         build_student((5,), X, 1, "regression", targets=VALUES)
-    with pytest.raises(ArgumentError, match=r"x: expected a tensor.*, got a dict"):
+    with refused("x", "a dict"):
         build_student((5,), TABLE, 1, "regression")
 
 
@@ -353,6 +352,6 @@ def test_growing_stops_at_a_number_of_bytes() -> None:
     every = sizes(X, 3, "classification")
     assert sizes(X, 3, "classification", max_bytes=every[2].bytes) == every[:3]
     assert every[0] == Size((8,), 4 * (2 * D + 8 * (D + 1) + 3 * 9))
-    with pytest.raises(ArgumentError, match=r"max_bytes: expected 300 or more.*, got 10"):
+    with refused("max_bytes", "10"):
         sizes(X, 3, "classification", max_bytes=10)
     assert math.prod(every[-1].hidden) > 1e5

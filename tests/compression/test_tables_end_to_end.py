@@ -14,6 +14,7 @@ from sklearn.preprocessing import OneHotEncoder
 import limbeck as lb
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
+from tests.refusals import refused
 
 pandas = pytest.importorskip("pandas")
 
@@ -89,7 +90,7 @@ def test_a_tree_of_a_table_is_read_in_its_own_words(result):
     assert "if town is not Leith:" in rules
     assert "yes" in rules
     assert "RandomForest" in str(tree) or "Pipeline" in str(tree)
-    with pytest.raises(lb.ArgumentError, match=r"tree"):
+    with refused("student", expected="tree"):
         result[1].rules()
 
 
@@ -142,16 +143,14 @@ def test_an_estimator_without_a_teacher_takes_dates_and_gaps_of_every_kind():
 
 
 def test_frames_without_rows_are_refused(result):
-    with pytest.raises(lb.ArgumentError, match=r"X: expected .*, got a data frame without rows"):
+    with refused("X", "a data frame without rows"):
         result[1].predict(people()[0].head(0))
 
 
 def test_groups_are_columns_of_the_frame(result):
     _, student = result
     frame, label = people(seed=1)
-    with pytest.raises(
-        lb.ArgumentError, match=r"groups: expected .*did you mean 'town'.*, got 'twon'"
-    ):
+    with refused("groups", "'twon'", expected="did you mean 'town'"):
         student.report(frame, label, groups=["twon"])
     frame["day"] = pandas.Timestamp("2020-01-01", tz="Europe/London") + pandas.to_timedelta(
         np.arange(len(frame)), unit="D"

@@ -8,6 +8,7 @@ import limbeck as lb
 from limbeck.condensation.condense import condense
 from limbeck.errors import ArgumentError
 from limbeck.posteriors.stream import StreamBroken
+from tests.refusals import refused
 
 CHAINS, DRAWS, N = 4, 60, 30
 FEW = {
@@ -93,9 +94,9 @@ def test_variables_of_unequal_shapes_are_refused(chains, draws):
 @KINDS
 def test_a_single_draw_is_refused(kind):
     one = kind({name: array[:1, :1] for name, array in POSTERIOR.items()})
-    with pytest.raises(ArgumentError, match=r"expected two or more.*, got a single draw"):
+    with refused("posterior", "a single draw"):
         condense(one, predict, X, **FEW)
-    with pytest.raises(ArgumentError, match=r"no draws after burn_in=60"):
+    with refused("posterior", "no draws after burn_in=60"):
         condense(kind(POSTERIOR), predict, X, burn_in=DRAWS, **FEW)
 
 

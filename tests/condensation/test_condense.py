@@ -15,6 +15,7 @@ from limbeck.distributions import Bernoulli, Categorical, Mixture, Normal, Poiss
 from limbeck.errors import ArgumentError, InexactTeacherError, NotDifferentiableError
 from limbeck.posteriors.stream import StreamEnded
 from limbeck.samplers.slice import Slice
+from tests.refusals import refused
 
 RNG = np.random.default_rng(0)
 WEIGHTS = RNG.normal([1.0, 0.0], [0.5, 1.0], (4, 100, 2))
@@ -95,7 +96,7 @@ def test_any_module_is_a_student_whose_outputs_are_read():
         assert isinstance(result.predict(POINTS), Bernoulli)
         assert worst(result) < 0.05
     own = nn.Sequential(nn.Linear(2, 2))
-    with pytest.raises(ArgumentError, match=r"student_output"):
+    with refused("student_output", expected="student_output"):
         condense(WEIGHTS, logistic, POINTS, student=own, **options)
     said = condense(WEIGHTS, logistic, POINTS, student=own, student_output="logits", **options)
     assert worst(said) < 0.2
@@ -187,7 +188,7 @@ def test_several_outcomes_an_input_count_one_by_one():
     found = result.predict(POINTS).mean
     assert found.shape == (200, 2)
     torch.testing.assert_close(found[:, 0], -found[:, 1], rtol=0, atol=1e-4)
-    with pytest.raises(ArgumentError, match=r"for several outcomes an input"):
+    with refused("loss", expected="for several outcomes an input"):
         condense(REGRESSION, two, POINTS, loss=BOTH, **FAST)
 
 
@@ -216,9 +217,7 @@ def test_functions_of_numpy_teach_nets():
     assert worst(result) < 0.1
     assert result.notes == ["predict: it is a function of NumPy arrays"]
     condense(batches(2000), in_numpy, POINTS, student=net, **options | {"steps": 5})
-    with pytest.raises(
-        ArgumentError, match=r"student: expected .*, got None with a predict that torch cannot"
-    ):
+    with refused("student", "None with a predict that torch cannot"):
         condense(WEIGHTS, in_numpy, POINTS, **FAST)
     with pytest.raises(NotDifferentiableError, match="function of NumPy arrays"):
         condense(WEIGHTS, in_numpy, POINTS, student=net, loss="derivative_error", **FAST)
@@ -284,9 +283,7 @@ def test_inputs_of_another_floating_type_become_the_students(source, posterior, 
 
 def test_inputs_that_do_not_fit_into_the_students_type_are_refused():
     far = lb.inputs.Function(lambda n: torch.full((n, 2), 1e300, dtype=torch.float64))
-    with pytest.raises(
-        ArgumentError, match=r"fn: expected .*float32.*, got values of up to 1e\+300"
-    ):
+    with refused("fn", r"values of up to 1e\+300"):
         condense(ARRAY, logistic, far, **FAST)
 
 
@@ -305,7 +302,7 @@ def test_a_stream_that_ends_keeps_the_student_so_far():
 def test_a_stream_without_enough_for_a_step_is_an_error():
     with pytest.raises(StreamEnded, match="ended after 3 batches"):
         condense(batches(3), logistic, POINTS, **FAST)
-    with pytest.raises(ArgumentError, match=r"without a single batch"):
+    with refused("posterior", "without a single batch"):
         condense(iter([]), logistic, POINTS, **FAST)
 
 
@@ -358,7 +355,7 @@ def test_burn_in_thinning_and_names_choose_draws():
     )
     assert result.used == 100
     assert set(result.student.structure.names) == {"beta", "sigma"}
-    with pytest.raises(ArgumentError, match=r"posterior\['mu'\]: expected .*, got NaN"):
+    with refused("posterior['mu']", "NaN"):
         condense(posterior, models.linear(), POINTS, **FAST)
 
 
@@ -392,7 +389,7 @@ def test_inputs_that_never_end_are_pooled_for_averages():
     assert condense(WEIGHTS, logistic, noise, **short).settings["inputs"] == "Noise"  # few inputs
     long = FAST | {"batch_size": 20_000, "steps": 5}
     assert condense(WEIGHTS, logistic, noise, **long).settings["inputs"] == "Dataset"
-    with pytest.raises(ArgumentError, match=r"pool: expected .*, got 0"):
+    with refused("pool", "0"):
         condense(WEIGHTS, logistic, noise, pool=0, **short)
 
 
@@ -416,7 +413,7 @@ def test_held_out_losses_are_recorded():
     result = condense(batches(1000), logistic, POINTS[:100], held_out=POINTS[100:], **FAST)
     assert "held_out" not in result.history  # a stream that cannot go back has no draws to spare
     assert result.new_inputs.held_out.inputs == 100
-    with pytest.raises(ArgumentError, match=r"patience beside a stream that cannot go back"):
+    with refused("patience", "patience beside a stream that cannot go back"):
         condense(batches(1000), logistic, POINTS, patience=2, **FAST)
     condense(slices(), logistic, POINTS, held_out=POINTS, **FAST | {"steps": 2})
 

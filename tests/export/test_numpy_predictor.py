@@ -18,6 +18,7 @@ from limbeck.export.numpy_predictor import READER, column_records
 from limbeck.models.tree import Trees
 from tests.compression.tables import frames
 from tests.export.students import NUMPY, OTHERS, named_bag, net, rows
+from tests.refusals import refused
 
 ALONE = """
 import json, runpy, sys
@@ -244,7 +245,7 @@ def test_what_numpy_cannot_do_is_refused(tmp_path, module):
 
 def test_nothing_foreign_is_written_over(tmp_path, monkeypatch):
     (tmp_path / "predict.py").write_text("print('mine')\n")
-    with pytest.raises(lb.ArgumentError, match=r"which limbeck did not write"):
+    with refused("path", "which limbeck did not write"):
         to_numpy(net(), tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["predict.py"]
     (tmp_path / "predict.py").unlink()
@@ -252,7 +253,7 @@ def test_nothing_foreign_is_written_over(tmp_path, monkeypatch):
     to_numpy(net(2), tmp_path)  # its own is replaced
     with np.load(tmp_path / "weights.npz") as weights:
         np.testing.assert_array_equal(weights["0.weight"], net(2).layers[0].weight.detach())
-    with pytest.raises(lb.ArgumentError, match=r"which is a file"):
+    with refused("path", "which is a file"):
         to_numpy(net(), tmp_path / "predict.py")
     monkeypatch.setattr(numpy_predictor, "NUMPY_TOLERANCE", -1.0)
     with pytest.raises(lb.LimbeckError, match="the NumPy predictor disagrees with torch"):

@@ -10,6 +10,7 @@ from torch import nn
 import limbeck as lb
 from limbeck.export import quietly, to_pt2, torch_files
 from tests.export.students import EVERY, net, rows
+from tests.refusals import refused
 
 SOME = [  # of bags only those that differ for a tracer
     name for name in EVERY if "bag: " not in name or name in ("bag: softmax", "bag: network")
@@ -51,11 +52,11 @@ class Branching(nn.Module):
 
 def test_refusals(tmp_path, monkeypatch):
     path = tmp_path / "student.pt2"
-    with pytest.raises(lb.ArgumentError, match=r"a name that ends in \.pt2"):
+    with refused("path", expected=r"a name that ends in \.pt2"):
         to_pt2(net(), tmp_path / "student.pt")
-    with pytest.raises(lb.ArgumentError, match=r"a Linear of unknown inputs"):
+    with refused("student", "a Linear of unknown inputs"):
         to_pt2(nn.Linear(4, 3), path)
-    with pytest.raises(lb.ArgumentError, match=r"input_shape: expected .*, got 'four'"):
+    with refused("input_shape", "'four'"):
         to_pt2(nn.Linear(4, 3), path, "four")
     with pytest.raises(lb.LimbeckError, match="cannot write Branching as a program"):
         to_pt2(Branching(), path, 4)

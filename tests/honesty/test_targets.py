@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributions import Bernoulli
 
 import limbeck as lb
+from tests.refusals import refused
 
 SIDE, TEMPERATURE = 4, 2.269
 BLACK = ((torch.arange(SIDE)[:, None] + torch.arange(SIDE)) % 2).bool()
@@ -234,9 +235,7 @@ def functions():
 def test_an_energy_that_changes_from_call_to_call_is_refused(which, method):
     torch.manual_seed(1)
     target = lb.Energy(functions()[which], lb.Binary(8))
-    with pytest.raises(
-        lb.ArgumentError, match=r"target: expected .*, got log densities that d(iffer|epend)"
-    ):
+    with refused("target", "log densities that d(iffer|epend)"):
         estimated(target, method)
 
 
@@ -245,9 +244,7 @@ def test_neither_is_it_normalized_or_summed(which):
     torch.manual_seed(1)
     target = lb.Energy(functions()[which], lb.Binary(8))
     for verb in (lb.exact_log_z, lambda target: lb.normalize(target, steps=2, progress=False)):
-        with pytest.raises(
-            lb.ArgumentError, match=r"target: expected .*, got log densities that d"
-        ):
+        with refused("target", "log densities that d"):
             verb(target)
 
 
@@ -259,9 +256,7 @@ def test_an_energy_that_its_own_sampler_changes_is_refused():
         return (torch.rand(x.shape, generator=generator) < 0.5).to(x)
 
     target = lb.Energy(lambda x: 0.1 * heat[0] * x.sum(1), lb.Binary(8), advance=advance)
-    with pytest.raises(
-        lb.ArgumentError, match=r"target: expected .*, got log densities that differ"
-    ):
+    with refused("target", "log densities that differ"):
         estimated(target, "bridge")
 
 
@@ -275,9 +270,7 @@ def test_a_proposal_with_dropout_that_nobody_can_switch_off_is_refused():
         def log_prob(self, x):
             return COINS.log_prob(x).sum(1) + 0.1 * torch.randn(len(x))
 
-    with pytest.raises(
-        lb.ArgumentError, match=r"proposal: expected .*, got log densities that differ"
-    ):
+    with refused("proposal", "log densities that differ"):
         lb.log_partition(ising_of_bits(), Student(), method="importance", progress=False)
 
 

@@ -18,6 +18,7 @@ from limbeck.compression.fidelity.cost import as_cost
 from limbeck.export import export
 from limbeck.inputs import Dataset, Loader, Noise, Seek
 from limbeck.normalization.log_partition import exact_log_z
+from tests.refusals import refused
 
 X = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
 RBM = lb.RBM(torch.zeros(4, 3), torch.zeros(4), torch.zeros(3))
@@ -138,11 +139,9 @@ def test_other_numbers_of_things_are_not_cut_off_either(tmp_path):
         lambda w, x: lb.Bernoulli(logits=x @ w), X,
         components=2, steps=2, device="cpu", progress=False,
     ).posterior  # fmt: skip
-    with pytest.raises(
-        lb.ArgumentError, match=r"index: expected .*, got numbers of torch\.float32"
-    ):
+    with refused("index", r"numbers of torch\.float32"):
         draws.take([0.9])
-    with pytest.raises(lb.ArgumentError, match=r"input_shape: expected .*, got \(2\.7,\)"):
+    with refused("input_shape", r"\(2\.7,\)"):
         export(lb.MLP(3, 1), tmp_path / "net.pt2", input_shape=(2.7,))
-    with pytest.raises(lb.ArgumentError, match=r"teacher_cost\['latency'\]: expected .*, got 1\.5"):
+    with refused("teacher_cost['latency']", r"1\.5"):
         as_cost({"latency": {1.5: 0.1}}, "teacher_cost")

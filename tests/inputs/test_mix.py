@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, Function, Mix, Noise, Seek
+from tests.refusals import refused
 
 
 def constants(weights, seed=0):
@@ -115,5 +116,5 @@ def test_labels_of_different_kinds_are_refused():
     def labelled(y):
         return Function(lambda n: Batch(torch.zeros(n), y.expand(n)))
 
-    with pytest.raises(ArgumentError, match=r"labels of sources\[1\] of \(n\) float32"):
+    with refused("sources", r"labels of sources\[1\] of \(n\) float32"):
         Mix([labelled(torch.tensor(1)), labelled(torch.tensor(1.0))])(4)

@@ -9,6 +9,7 @@ from torch import distributions, nn
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Samples
+from tests.refusals import refused
 
 
 class Model(nn.Module):
@@ -69,5 +70,5 @@ def test_bad_samples_are_refused(give, message):
 
 
 def test_an_unknown_method_is_refused():
-    with pytest.raises(ArgumentError, match=r"method: expected a method.*, got 'draw' of a Model"):
+    with refused("method", "'draw' of a Model"):
         Samples(Model(None), method="draw")

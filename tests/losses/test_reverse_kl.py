@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 import limbeck as lb
 from limbeck.arrays import Batch
-from limbeck.errors import ArgumentError
 from limbeck.evaluation import Evaluated
 from limbeck.inputs import Dataset, Function, Samples
 from limbeck.teachers.base import Teacher
 from limbeck.training.objective import Objective
 from limbeck.training.update import GradientUpdate
+from tests.refusals import refused
 
 STATES = 5
 LOG_P = torch.tensor([9.0, 10.5, 8.0, 11.0, 7.0], dtype=torch.float64)  # far from normalised
@@ -137,9 +137,7 @@ def test_compiled_and_eager_steps_agree():
 
 def test_rows_of_a_data_set_are_refused():
     x = torch.zeros(4, 1, dtype=torch.float64)
-    with pytest.raises(
-        ArgumentError, match=r"inputs: expected .*Samples\(student\).*, got rows of a data set"
-    ):
+    with refused("inputs", "rows of a data set"):
         lb.distill(target, Table(), Dataset(x), "reverse_kl", steps=2, device="cpu")
 
 

@@ -9,6 +9,7 @@ import torch
 import limbeck as lb
 from limbeck.models import flow as module
 from limbeck.models.flow import Flow
+from tests.refusals import refused
 
 pytest.importorskip("zuko")
 
@@ -115,5 +116,5 @@ def test_without_zuko_the_error_names_the_extra(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(module, "import_module", missing)
-    with pytest.raises(lb.ArgumentError, match=r"limbeck\[flows\]"):
+    with refused("flow", expected=r"limbeck\[flows\]"):
         Flow(2)

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from limbeck.errors import ArgumentError
 from limbeck.models.made import MADE
 from limbeck.supports import Binary, States
+from tests.refusals import refused
 
 
 def generator(seed=0):
@@ -83,5 +83,5 @@ def test_direct_connections_can_be_left_out():
 
 @pytest.mark.parametrize("hidden", [(), 0, (4, 0), 2.5, "8", (3, True)])
 def test_hidden_layers_must_have_units(hidden):
-    with pytest.raises(ArgumentError, match=r"hidden: expected"):
+    with refused("hidden"):
         MADE(4, hidden)

@@ -12,6 +12,7 @@ from scipy import stats
 import limbeck as lb
 from limbeck.distributions.gaussians import KINDS
 from limbeck.models.mixture import GaussianMixture
+from tests.refusals import refused
 
 DOUBLE = torch.float64
 
@@ -108,7 +109,7 @@ def test_of_one_variable_x_may_have_one_dimension():
     "x", [torch.zeros(5), torch.zeros(5, 3), torch.zeros(5, 2, 1), [[0.0, 0.0]]]
 )
 def test_x_of_another_shape_is_refused(x):
-    with pytest.raises(lb.ArgumentError, match=r"x: expected a tensor of shape \(n, 2\).*, got .*"):
+    with refused("x", expected=r"a tensor of shape \(n, 2\)"):
         random_mixture().log_prob(x)
 
 
@@ -185,9 +186,7 @@ def test_the_cumulative_distribution_is_the_integral():
 def test_vectors_have_marginals_instead_of_intervals():
     mixture = random_mixture(3, 3)
     for call in (lambda: mixture.interval(0.9), lambda: mixture.cdf(torch.zeros(2, 3).double())):
-        with pytest.raises(
-            lb.ArgumentError, match=r"dim: expected .*mixture.marginal\(0\).*, got 3"
-        ):
+        with refused("dim", "3"):
             call()
 
 
@@ -207,7 +206,7 @@ def test_a_marginal_is_the_density_of_the_rest_integrated_out(covariance):
 
 @pytest.mark.parametrize("variables", [[], [0, 0], 3, -1, [0, 5], True])
 def test_a_marginal_is_of_variables_that_are_there(variables):
-    with pytest.raises(lb.ArgumentError, match=r"variables: expected different numbers.*, got .*"):
+    with refused("variables", expected="different numbers"):
         random_mixture(2, 3).marginal(variables)
 
 
@@ -273,7 +272,7 @@ def test_what_cannot_be_set_is_refused(weights, means, covariances, said):
 def test_there_is_no_other_mixture(arguments, said):
     with pytest.raises(lb.ArgumentError, match=said):
         GaussianMixture(*arguments)
-    with pytest.raises(lb.ArgumentError, match=r"dtype: expected .*, got torch.float16"):
+    with refused("dtype", "torch.float16"):
         GaussianMixture(2, dtype=torch.float16)
 
 
@@ -301,9 +300,7 @@ def test_a_start_never_has_two_equal_components():
     for seed in range(20):
         mixture = GaussianMixture(4).start_from(x, generator=generator(seed))
         assert torch.pdist(mixture.means).min() > 0.5
-    with pytest.raises(
-        lb.ArgumentError, match=r"x: expected at least 5.*, got 4 different samples"
-    ):
+    with refused("x", "4 different samples"):
         GaussianMixture(5).start_from(x, generator=generator())
 
 
@@ -333,7 +330,7 @@ def test_it_is_saved_and_loaded(tmp_path):
 
 @pytest.mark.parametrize("spec", [{}, {"components": 2}, {"components": 0, "dim": 1}])
 def test_other_specs_are_refused(spec):
-    with pytest.raises(lb.ArgumentError, match=r"spec: expected"):
+    with refused("spec"):
         GaussianMixture.from_spec(spec)
 
 

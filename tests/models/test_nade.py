@@ -17,6 +17,7 @@ from limbeck.models.kernels import nade_reference as reference
 from limbeck.models.nade import NADE
 from limbeck.supports import Binary, Real, Spins, States
 from limbeck.training.result import Result
+from tests.refusals import refused
 
 SUPPORTS = [Binary(6), Binary(2, 3), Spins(5), States(3, 4), States(2, 4), States(4, 2, 2)]
 ORDERS = [None, "random", "reversed"]
@@ -244,9 +245,7 @@ class TestFitting:
         assert nade.fit(data, 3, progress=False).steps == 3
 
     def test_grey_images_are_refused(self):
-        with pytest.raises(
-            ArgumentError, match=r"data: expected 0 and 1.*, got 12 values such as 0.5"
-        ):
+        with refused("data", "12 values such as 0.5"):
             NADE(3, 2).fit(torch.full((4, 3), 0.5))
 
     def test_a_result_is_loaded_with_its_student(self, tmp_path):
@@ -366,7 +365,7 @@ class TestBadInput:
 
     def test_spins_are_not_zeros(self):
         nade = NADE(2, 3, support=Spins(2), generator=generator())
-        with pytest.raises(ArgumentError, match=r"expected -1 and 1"):
+        with refused("x", expected="-1 and 1"):
             nade.log_prob(torch.zeros(1, 2))
 
     def test_values_are_not_looked_at_under_vmap(self):
@@ -379,7 +378,7 @@ class TestBadInput:
     def test_number_of_samples(self, n):
         nade = NADE(2, 3, generator=generator())
         for method in (nade.sample, nade.sample_probabilities):
-            with pytest.raises(ArgumentError, match=r"n: expected"):
+            with refused("n"):
                 method(n)
 
     def test_states_have_no_derivatives(self):
@@ -393,9 +392,9 @@ class TestBadInput:
     def test_directions_of_other_shapes(self):
         nade = make(Binary(3))
         x = nade.sample(2, generator())
-        with pytest.raises(ArgumentError, match=r"w: expected .*, got shape"):
+        with refused("w", "shape"):
             nade.r_products(x, w=torch.zeros(3, 4))
-        with pytest.raises(ArgumentError, match=r"vx: expected"):
+        with refused("vx"):
             nade.r_products(x, vx=torch.zeros(2, 4, dtype=torch.float64))
 
     @pytest.mark.parametrize(

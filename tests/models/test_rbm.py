@@ -19,6 +19,7 @@ from limbeck.models.energy import Target
 from limbeck.models.rbm import RBM
 from limbeck.supports import Binary
 from tests.models.nets import DOUBLE, generator, normal
+from tests.refusals import refused
 
 
 def all_bits(size: int) -> torch.Tensor:
@@ -81,7 +82,7 @@ def test_statistics_are_the_gradient_of_the_mean() -> None:
     expected = torch.autograd.grad(rbm.log_unnormalized(x).mean(), (rbm.W, rbm.a, rbm.b))
     for found, gradient in zip(rbm.statistics(x), expected, strict=True):
         torch.testing.assert_close(found, gradient)
-    with pytest.raises(ArgumentError, match=r"x: expected .*, got shape \(0, 4\)"):
+    with refused("x", r"shape \(0, 4\)"):
         rbm.statistics(x[:0])
 
 
@@ -232,11 +233,9 @@ def test_weights_that_do_not_fit(weights: tuple, message: str) -> None:
 
 
 def test_types_that_do_not_fit() -> None:
-    with pytest.raises(ArgumentError, match=r"dtype: expected .*, got torch.float16"):
+    with refused("dtype", "torch.float16"):
         RBM(*GOOD, dtype=torch.float16)
-    with pytest.raises(
-        ArgumentError, match=r"W: expected .* torch.float32.*, got values of up to 1e\+300"
-    ):
+    with refused("W", r"values of up to 1e\+300"):
         RBM(np.full((3, 2), 1e300), *GOOD[1:], dtype=torch.float32)
 
 

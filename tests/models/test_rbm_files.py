@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.models.rbm import RBM
 from tests.models.nets import DOUBLE, generator
+from tests.refusals import refused
 
 RNG = np.random.default_rng(0)
 ARRAYS = {"W": RNG.normal(size=(4, 3)), "a": RNG.normal(size=4), "b": RNG.normal(size=3)}
@@ -93,9 +94,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, suffix, monkeypatch) -> Non
 
 
 def test_only_known_forms_are_written(tmp_path) -> None:
-    with pytest.raises(
-        ArgumentError, match=r"path: expected .*\.npz or \.safetensors.*, got .*rbm.mat"
-    ):
+    with refused("path", ".*rbm.mat"):
         RBM.random(2, 2).save(tmp_path / "rbm.mat")
     (tmp_path / "file").touch()
     with pytest.raises(LimbeckError, match=r"writing .* failed"):
@@ -105,7 +104,7 @@ def test_only_known_forms_are_written(tmp_path) -> None:
 # files that are none
 
 
-def refused(path, message: str, **settings) -> None:
+def refuses_file(path, message: str, **settings) -> None:
     with pytest.raises(ArgumentError, match=message) as caught:
         RBM.load(path, **settings)
     assert caught.value.argument == "path"
@@ -114,21 +113,21 @@ def refused(path, message: str, **settings) -> None:
 
 @pytest.mark.parametrize("suffix", FORMS)
 def test_there_is_no_such_file(tmp_path, suffix) -> None:
-    refused(tmp_path / f"none{suffix}", "which does not exist")
+    refuses_file(tmp_path / f"none{suffix}", "which does not exist")
     (folder := tmp_path / f"folder{suffix}").mkdir()
-    refused(folder, "a folder")
+    refuses_file(folder, "a folder")
 
 
 def test_other_endings(tmp_path) -> None:
     (path := tmp_path / "rbm.pt").touch()
-    refused(path, r"a name that ends in \.npz, \.safetensors, \.mat")
+    refuses_file(path, r"a name that ends in \.npz, \.safetensors, \.mat")
 
 
 @pytest.mark.parametrize("suffix", FORMS)
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"hello " * 100, bytes(600)])
 def test_rubbish(tmp_path, suffix, content) -> None:
     (path := tmp_path / f"rbm{suffix}").write_bytes(content)
-    refused(path, rf"which (cannot be read as \{suffix}|holds nothing)")
+    refuses_file(path, rf"which (cannot be read as \{suffix}|holds nothing)")
 
 
 @pytest.mark.parametrize("suffix", FORMS)
@@ -136,19 +135,19 @@ def test_a_file_that_was_cut_short(tmp_path, suffix) -> None:
     path = tmp_path / f"rbm{suffix}"
     write(path, ARRAYS)
     path.write_bytes(path.read_bytes()[:-60])
-    refused(path, f"which cannot be read as .{suffix[1:]}")
+    refuses_file(path, f"which cannot be read as .{suffix[1:]}")
 
 
 @pytest.mark.parametrize("suffix", FORMS)
 def test_other_models(tmp_path, suffix) -> None:
     write(path := tmp_path / f"net{suffix}", {"weight": np.zeros((2, 3)), "bias": np.zeros(3)})
-    refused(path, r"expected a file with W, a and b, or vishid.*which holds bias, weight")
+    refuses_file(path, r"expected a file with W, a and b, or vishid.*which holds bias, weight")
 
 
 def test_a_single_array(tmp_path) -> None:
     with open(path := tmp_path / "rbm.npz", "wb") as file:
         np.save(file, np.zeros(3))
-    refused(path, "which holds a single array")
+    refuses_file(path, "which holds a single array")
 
 
 def test_pickles_are_not_read(tmp_path) -> None:
@@ -157,13 +156,13 @@ def test_pickles_are_not_read(tmp_path) -> None:
             return pytest.fail, ("a pickle was run",)
 
     np.savez(path := tmp_path / "rbm.npz", W=np.array([Trap()], dtype=object), a=[0], b=[0])
-    refused(path, "cannot be read as .npz")
+    refuses_file(path, "cannot be read as .npz")
 
 
 def test_matlab_7_3(tmp_path) -> None:
     head = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM"  # version 2 is HDF5
     (path := tmp_path / "rbm.mat").write_bytes(head + bytes(400))
-    refused(path, r"expected .*-v7.*in MATLAB's format 7.3")
+    refuses_file(path, r"expected .*-v7.*in MATLAB's format 7.3")
 
 
 @pytest.mark.parametrize("suffix", FORMS)
@@ -179,15 +178,15 @@ def test_matlab_7_3(tmp_path) -> None:
 )
 def test_arrays_that_do_not_fit(tmp_path, suffix, wrong, message) -> None:
     write(path := tmp_path / f"rbm{suffix}", ARRAYS | wrong)
-    refused(path, message)
+    refuses_file(path, message)
 
 
 def test_cells_and_texts(tmp_path) -> None:
     scipy.io.savemat(path := tmp_path / "rbm.mat", {**MATLAB, "vishid": {"a": 1}})
-    refused(path, "whose W has values of dtype")
+    refuses_file(path, "whose W has values of dtype")
 
 
 def test_a_bad_type_is_not_the_files_fault(tmp_path) -> None:
     write(path := tmp_path / "rbm.npz", ARRAYS)
-    with pytest.raises(ArgumentError, match=r"dtype: expected .*, got torch\.float16"):
+    with refused("dtype", r"torch\.float16"):
         RBM.load(path, dtype=torch.float16)

@@ -23,6 +23,7 @@ from tests.normalization.small import (
     table,
     two_modes,
 )
+from tests.refusals import refused
 
 
 def bridged(target, proposal, **settings):
@@ -319,7 +320,5 @@ def test_chains_that_end_without_mass_are_refused():
         lambda x: torch.where(x.sum(1) > 6, math.inf, 0.0), Binary(12), advance=lambda x, s, g: x
     )
     coins = Bernoulli(torch.full((12,), 0.2))
-    with pytest.raises(
-        ArgumentError, match=r"target: expected .*, got chains at events of zero density"
-    ):
+    with refused("target", "chains at events of zero density"):
         bridged(stuck, coins, start=torch.ones(1, 12))

@@ -17,6 +17,7 @@ from limbeck.normalization import densities as evaluating
 from limbeck.normalization.densities import Densities
 from limbeck.supports import Binary, Real, Spins
 from tests.normalization.small import generator, random_rbm, student, table
+from tests.refusals import refused
 
 COINS = Bernoulli(torch.full((12,), 0.5, dtype=torch.float64))
 
@@ -47,7 +48,7 @@ def test_streams_differ_from_one_another_and_from_plain_seeds():
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "0", None, True])
 def test_seeds_are_whole_numbers(seed):
-    with pytest.raises(ArgumentError, match=r"seed: expected"):
+    with refused("seed"):
         Densities(random_rbm(), seed=seed)
 
 
@@ -59,7 +60,7 @@ def test_log_densities_that_are_no_numbers_are_refused_with_their_number(bad):
         ArgumentError, match=rf"target: expected .*, got log densities such as {bad} at 2 of 5"
     ):
         Densities(broken).log_target(x)
-    with pytest.raises(ArgumentError, match=r"proposal: expected .*, got log densities such as"):
+    with refused("proposal", "log densities such as"):
         Densities(flat(lambda x: x.sum(1)), Fixed(torch.ones(12), bad))
 
 
@@ -85,14 +86,10 @@ class Fixed:
 
 def test_a_proposal_s_own_samples_must_have_mass():
     densities = Densities(random_rbm(), Fixed(torch.ones(12), -math.inf))
-    with pytest.raises(
-        ArgumentError, match=r"proposal: expected .*, got zero density at 50 of 50 samples"
-    ):
+    with refused("proposal", "zero density at 50 of 50 samples"):
         densities.drawn(50, "proposal")
     nowhere = Densities(flat(lambda x: torch.full((len(x),), -math.inf)), COINS)
-    with pytest.raises(
-        ArgumentError, match=r"target: expected .*, got zero density at 50 of 50 samples"
-    ):
+    with refused("target", "zero density at 50 of 50 samples"):
         nowhere.drawn(50, "proposal")
 
 
@@ -157,5 +154,5 @@ def test_tensor_float_is_put_aside_and_comes_back():
 
 
 def test_a_missing_proposal_is_asked_for():
-    with pytest.raises(ArgumentError, match=r"proposal: expected .*, got None"):
+    with refused("proposal", "None"):
         Densities(random_rbm()).logs(torch.zeros(2, 12))

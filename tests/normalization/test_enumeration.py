@@ -17,6 +17,7 @@ from limbeck.models.rbm import RBM
 from limbeck.normalization import log_partition as enumeration
 from limbeck.normalization.log_partition import exact_log_z
 from limbeck.supports import Binary, Real, Spins, States
+from tests.refusals import refused
 
 DOUBLE = torch.float64
 
@@ -161,13 +162,13 @@ def test_bad_arguments(call, message) -> None:
 def test_broken_weights_are_told() -> None:
     rbm = RBM.random(4, 4)
     torch.nn.init.constant_(rbm.W, math.nan)
-    with pytest.raises(ArgumentError, match=r"log Z is nan"):
+    with refused("target", "log Z is nan"):
         exact_log_z(rbm)
 
 
 def test_a_larger_limit_is_the_users_choice() -> None:
     rbm = RBM.random(6, 6, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(ArgumentError, match=r"at most 5 on one side"):
+    with refused("target", expected="at most 5 on one side"):
         exact_log_z(rbm, limit=63)
     assert exact_log_z(rbm, limit=64) == exact_log_z(rbm)
 

@@ -11,8 +11,8 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limbeck.errors import ArgumentError
 from limbeck.normalization.estimate import Bound, LogPartition, Verdict
+from tests.refusals import refused
 
 
 def estimate(**changes) -> LogPartition:
@@ -36,7 +36,7 @@ def test_an_exact_value_has_no_width_and_an_unknown_error_an_infinite_one():
 
 @pytest.mark.parametrize("level", [0, 1, 95, -0.5, math.nan, "95%"])
 def test_levels_are_probabilities(level):
-    with pytest.raises(ArgumentError, match=r"level: expected a number between 0 and 1, got "):
+    with refused("level", expected="a number between 0 and 1"):
         estimate().interval(level)
 
 

@@ -17,6 +17,7 @@ from limbeck.models.rbm import RBM
 from limbeck.normalization.log_partition import METHODS, log_partition
 from limbeck.supports import Real, Spins
 from tests.normalization.small import generator, random_rbm, student, table
+from tests.refusals import refused
 
 QUICK = {"samples": 400, "burn_in": 50, "progress": False}
 
@@ -114,7 +115,7 @@ def test_settings_beside_a_method_object_are_refused(setting):
 
 
 def test_unknown_settings_are_refused():
-    with pytest.raises(ArgumentError, match="kernel"):
+    with refused("settings", "kernel"):
         log_partition(random_rbm(), method="exact", kernels="mixed")
     with pytest.raises(ArgumentError) as error:
         log_partition(random_rbm(), method=3)
@@ -147,13 +148,11 @@ def test_what_cannot_be_meant_is_refused(settings, message):
 
 
 def test_targets_that_are_none_are_refused():
-    with pytest.raises(
-        ArgumentError, match=r"target: expected .*, got an object of type int without"
-    ):
+    with refused("target", "an object of type int without"):
         log_partition(3, method="bridge")
     real = Energy(lambda x: x.square().sum(1), Real(2), advance=lambda x, s, g: x)
-    with pytest.raises(ArgumentError, match=r"target: expected .*.*discrete support.*, got "):
+    with refused("target", expected="discrete support"):
         log_partition(real, method="exact")
     broken = Energy(lambda x: x.sum(1) * math.nan, Spins(30))
-    with pytest.raises(ArgumentError, match=r"NaN"):
+    with refused("target", "NaN"):
         log_partition(broken, method="importance", proposal=NADE(30, 2, support=Spins(30)))

@@ -14,6 +14,7 @@ from limbeck.errors import ArgumentError
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
+from tests.refusals import refused
 
 RNG = np.random.default_rng(0)
 ALPHA, SIGMA = RNG.normal(size=(4, 10, 3)), RNG.uniform(1, 2, size=(4, 10))
@@ -103,13 +104,9 @@ def test_lists_of_dicts():
     np.testing.assert_array_equal(numbers(as_draws(chains, layout="chains"))[..., :3], ALPHA)
     single = [{name: array[0, draw] for name, array in NAMED.items()} for draw in range(10)]
     np.testing.assert_array_equal(numbers(as_draws(single, layout="draws"))[..., :3], ALPHA[:1])
-    with pytest.raises(
-        ArgumentError, match=r'posterior: expected .*layout="chains" if.*, got a list of dicts '
-    ):
+    with refused("posterior", "a list of dicts"):
         as_draws(chains)
-    with pytest.raises(
-        ArgumentError, match=r"posterior\[3\]: expected .*alpha.*, got the variables sigma"
-    ):
+    with refused("posterior[3]", "the variables sigma"):
         as_draws([*chains[:3], {"sigma": SIGMA[3]}], layout="chains")
 
 
@@ -275,7 +272,7 @@ def test_what_flows_is_a_stream():
         assert isinstance(stream, Stream)
         assert stream.next(2).shape == (2, 3)
         assert as_draws(stream) is stream
-        with pytest.raises(ArgumentError, match=r"a Stream with further options"):
+        with refused("posterior", "a Stream with further options"):
             as_draws(stream, thin=2)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(4, 3)))
     assert isinstance(as_draws(loader), Stream)

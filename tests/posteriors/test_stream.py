@@ -17,6 +17,7 @@ from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import DIAGNOSED_CHAINS, Stream, StreamBroken, StreamEnded
 from limbeck.samplers.diagnostics import r_hat
 from limbeck.samplers.slice import Slice
+from tests.refusals import refused
 
 
 def numbered(batches, m=4, start=0):
@@ -76,9 +77,9 @@ def test_types_and_places():
     assert stream.next(9).dtype == torch.float64
     assert as_draws(x.double() for x in numbered(9)).next(1).dtype == torch.float64
     assert as_draws(numbered(9)).to("cpu", torch.float64).next(2).dtype == torch.float64
-    with pytest.raises(ArgumentError, match=r"n: expected .*, got 0"):
+    with refused("n", "0"):
         stream.next(0)
-    with pytest.raises(ArgumentError, match=r"source: expected .*, got a int"):
+    with refused("source", "a int"):
         Stream(3)
 
 
@@ -155,9 +156,7 @@ def test_the_end():
     assert issubclass(StreamEnded, LimbeckError)
     with pytest.raises(StreamEnded, match="with 20 draws, of which 0"):
         as_draws(numbered(5), burn_in=5).next(1)
-    with pytest.raises(
-        ArgumentError, match=r"posterior: expected .*, got an iterator without a single batch"
-    ):
+    with refused("posterior", "an iterator without a single batch"):
         as_draws(iter([])).next(1)
 
 

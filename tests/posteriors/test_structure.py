@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from limbeck.errors import ArgumentError
 from limbeck.posteriors.structure import Structure
+from tests.refusals import refused
 
 REGRESSION = Structure(("alpha", "beta", "sigma"), ((85,), (), (2, 3)))
 
@@ -91,9 +92,7 @@ def test_draws_of_another_structure(draws, message):
 
 
 def test_rows_of_another_width():
-    with pytest.raises(
-        ArgumentError, match=r"flat: expected shape \(\..*92.*, got shape \(2, 91\)"
-    ):
+    with refused("flat", r"shape \(2, 91\)"):
         REGRESSION.unflatten(torch.zeros(2, 91))
 
 
@@ -102,5 +101,5 @@ def test_rows_of_another_width():
     [((), ()), (("a", "a"), ((), ())), (("a",), ((), ())), (("", "a"), ((2,), ())), (("",), ((),))],
 )
 def test_structures_that_are_none(names, shapes):
-    with pytest.raises(ArgumentError, match=r"structure: expected"):
+    with refused("structure"):
         Structure(names, shapes)

@@ -10,6 +10,7 @@ import torch
 from limbeck import storage
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import EMPTY
+from tests.refusals import refused
 
 CONTENT = {"verb": "logz", "title": "log Z", "summary": "It is 3.", "settings": {"samples": 10}}
 ARRAYS = {"draws": np.arange(6.0).reshape(2, 3), "names": np.array(["a", "b"]), "n": np.array([3])}
@@ -86,14 +87,14 @@ def test_a_file_is_no_folder(tmp_path):
     path.write_text("x")
     with pytest.raises(ArgumentError, match=r"expected a folder.*a file"):
         storage.write(path, CONTENT)
-    with pytest.raises(ArgumentError, match=r"which is no folder"):
+    with refused("folder", "which is no folder"):
         storage.read(path)
-    with pytest.raises(ArgumentError, match=r"which is no folder"):
+    with refused("folder", "which is no folder"):
         storage.read(tmp_path / "nowhere")
 
 
 def test_an_unfinished_run_is_told_from_another_folder(tmp_path):
-    with pytest.raises(ArgumentError, match=r"without result\.json"):
+    with refused("folder", r"without result\.json"):
         storage.read(tmp_path)
     (tmp_path / "UNFINISHED").touch()
     with pytest.raises(
@@ -112,7 +113,7 @@ def test_broken_json_is_refused(tmp_path, text):
 @pytest.mark.parametrize("text", ["[]", '{"steps": 3}', '{"format": "limbeck-result-9"}'])
 def test_other_json_is_refused(tmp_path, text):
     (tmp_path / "result.json").write_text(text)  # such as a student's own result.json
-    with pytest.raises(ArgumentError, match=r"expected 'limbeck-result-1'"):
+    with refused("folder", expected="'limbeck-result-1'"):
         storage.read(tmp_path)
 
 

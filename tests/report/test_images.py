@@ -3,9 +3,9 @@ r"""Images side by side: each number in its place."""
 import numpy as np
 import pytest
 
-from limbeck.errors import ArgumentError
 from limbeck.report.canvas import canvas
 from limbeck.report.plots import images, mosaic
+from tests.refusals import refused
 
 pytest.importorskip("matplotlib")
 
@@ -51,10 +51,10 @@ def test_the_sheet_is_drawn_as_it_is(signed, low):
 
 @pytest.mark.parametrize("rows", [np.zeros((2, 783)), np.zeros(784), np.zeros((0, 784))])
 def test_images_must_have_as_many_pixels_as_they_should(rows):
-    with pytest.raises(ArgumentError, match=r"rows: expected shape \(n, 784\).*, got shape .*"):
+    with refused("rows", "shape .*"):
         mosaic(rows)
 
 
 def test_there_must_be_columns():
-    with pytest.raises(ArgumentError, match=r"columns: expected .*, got 0"):
+    with refused("columns", "0"):
         mosaic(np.zeros((2, 4)), shape=(2, 2), columns=0)

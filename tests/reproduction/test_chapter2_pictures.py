@@ -3,8 +3,8 @@ r"""The pictures of chapter 2, from numbers made up."""
 import numpy as np
 import pytest
 
-from limbeck.errors import ArgumentError
 from reproduction.chapter2_pictures import Point, cells, curves, drawn, sheets
+from tests.refusals import refused
 
 pytest.importorskip("matplotlib")
 
@@ -38,13 +38,13 @@ def test_of_each_student_the_first_curve_is_drawn():
 
 
 def test_nothing_to_draw_is_refused(tmp_path):
-    with pytest.raises(ArgumentError, match=r"runs: expected .*, got no curves"):
+    with refused("runs", "no curves"):
         curves([{"cell": "mnist-all-ce"}], tmp_path / "a.png", "accuracy")
-    with pytest.raises(ArgumentError, match=r"did you mean 'accuracy'"):
+    with refused("measure", expected="did you mean 'accuracy'"):
         curves([run("mnist-all-ce")], tmp_path / "a.png", "acuracy")
-    with pytest.raises(ArgumentError, match=r"points: expected .*, got nothing"):
+    with refused("points", "nothing"):
         cells({"accuracy": {}}, tmp_path / "a.png")
-    with pytest.raises(ArgumentError, match=r"groups: expected .*, got nothing"):
+    with refused("groups", "nothing"):
         sheets({}, tmp_path / "a.png")
 
 

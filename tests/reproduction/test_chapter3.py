@@ -17,6 +17,7 @@ from reproduction.chapter3_findings import figures, logistic, mixtures
 from reproduction.chapter3_remarks import Trial
 from reproduction.command import reproduce
 from reproduction.record import Asked
+from tests.refusals import refused
 
 SETTINGS = chapter3.Settings(
     sizes=(2, 5), chains=4, repeats=2, burn_in=20, draws=200, samples=100, batch=20, steps=10,
@@ -127,5 +128,5 @@ def test_one_part_is_run_alone_and_equal_seeds_give_equal_numbers(small, tmp_pat
 def test_other_options_are_refused(options, message, tmp_path):
     with pytest.raises(ArgumentError, match=message):
         reproduce("chapter-3", Asked(None, tmp_path, "cpu", False), **options)
-    with pytest.raises(ArgumentError, match=r"sizes: expected .*, got 0"):
+    with refused("sizes", "0"):
         chapter3.Settings(sizes=(0,))

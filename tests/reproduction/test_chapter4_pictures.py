@@ -3,8 +3,8 @@ r"""The pictures of chapter 4, from results made up."""
 import numpy as np
 import pytest
 
-from limbeck.errors import ArgumentError
 from reproduction.chapter4_pictures import pictures, sheets
+from tests.refusals import refused
 from tests.report.written import assert_written
 
 pytest.importorskip("matplotlib")
@@ -48,7 +48,7 @@ def test_some_of_the_runs_will_do(tmp_path):
 
 @pytest.mark.parametrize("empty", [{}, {"runs": []}])
 def test_no_results_are_refused(tmp_path, empty):
-    with pytest.raises(ArgumentError, match=r"results: expected .*, got no finished runs"):
+    with refused("results", "no finished runs"):
         pictures(empty, tmp_path, reference=REFERENCE)
 
 
@@ -61,5 +61,5 @@ def test_sheets_of_several_models(tmp_path, count):
 
 
 def test_no_sheets_are_refused(tmp_path):
-    with pytest.raises(ArgumentError, match=r"groups: expected .*, got nothing to draw"):
+    with refused("groups", "nothing to draw"):
         sheets({}, tmp_path / "samples.png")

@@ -10,10 +10,10 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from limbeck.errors import ArgumentError
 from limbeck.samplers import gibbs
 from limbeck.samplers.gibbs import choose, sweep
 from limbeck.supports import Binary, Spins, States
+from tests.refusals import refused
 
 DOUBLE = torch.float64
 SUPPORTS = [Binary(3), Spins(3), States(3, 2), States(4, 1, 2)]
@@ -182,7 +182,5 @@ def test_equal_seeds_give_equal_chains_in_either_order():
 
 
 def test_unknown_orders_are_refused():
-    with pytest.raises(
-        ArgumentError, match=r"order: expected .*did you mean 'random'.*, got 'randm'"
-    ):
+    with refused("order", "'randm'", expected="did you mean 'random'"):
         sweep(Table(Binary(3)), torch.zeros(1, 3), Binary(3), order="randm")

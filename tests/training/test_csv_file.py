@@ -7,6 +7,7 @@ import pytest
 
 import limbeck as lb
 from limbeck.training.callbacks import CSVLogger
+from tests.refusals import refused
 from tests.training.short import CutError, distilled
 
 
@@ -56,10 +57,10 @@ def test_other_runs_stay_and_the_same_is_replaced(tmp_path):
 def test_files_of_others_are_not_touched(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(lb.ArgumentError, match=r"which is another file"):
+    with refused("callbacks", "which is another file"):
         distilled(CSVLogger(path))
     assert path.read_text() == "a,b\n1,2\n"
-    with pytest.raises(lb.ArgumentError, match=r"does not end in \.json"):
+    with refused("path", expected=r"does not end in \.json"):
         CSVLogger(tmp_path / "log.json")
-    with pytest.raises(lb.ArgumentError, match=r"callbacks: expected .*, got CSVLogger"):
+    with refused("callbacks", "CSVLogger"):
         distilled(CSVLogger(tmp_path / "data.csv" / "log.csv"))

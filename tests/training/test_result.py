@@ -9,6 +9,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.training.result import ABOUT, STUDENT, History
+from tests.refusals import refused
 
 X = torch.randn(40, 4, generator=torch.Generator().manual_seed(1))
 
@@ -75,9 +76,7 @@ def test_a_users_module_is_read_back_into_an_empty_copy(tmp_path, whole):
     student = Own(1) if whole else lb.Ensemble([Own(1), net(2)], output_forms=["logits", None])
     empty = Own(5) if whole else lb.Ensemble([Own(5), net(6)], output_forms=["logits", None])
     distilled(student, student_output="logits" if whole else "auto").save(tmp_path)
-    with pytest.raises(
-        lb.ArgumentError, match=r"student: expected .*student=, an empty copy of it.*, got None"
-    ):
+    with refused("student", "None"):
         lb.load(tmp_path)
     assert not torch.equal(empty(X), student(X))
     back = lb.load(tmp_path, student=empty)
@@ -101,7 +100,7 @@ class MLP(nn.Module):
 
 def test_a_users_module_is_not_taken_for_the_model_of_the_same_name(tmp_path):
     distilled(MLP()).save(tmp_path)
-    with pytest.raises(lb.ArgumentError, match=r"an empty copy"):
+    with refused("student", expected="an empty copy"):
         lb.load(tmp_path)
     assert type(lb.load(tmp_path, MLP()).student) is MLP
 
@@ -122,9 +121,7 @@ def test_a_copy_that_does_not_fit_is_refused(tmp_path, student, said):
 
 
 def test_a_folder_without_a_student_is_refused(tmp_path):
-    with pytest.raises(
-        lb.ArgumentError, match=r"folder: expected .*.*a folder with student\.safetensors.*, got "
-    ):
+    with refused("folder", expected=r"a folder with student\.safetensors"):
         lb.load(tmp_path)
 
 
@@ -146,7 +143,7 @@ def test_a_description_cannot_make_anything_but_limbecks_models(tmp_path):
     about = {"spec": {"type": "Popen", "args": ["true"]}}
     metadata = {"format": "limbeck-student-1", "about": json.dumps(about)}
     safetensors.torch.save_file({"a": torch.zeros(1)}, tmp_path / STUDENT, metadata=metadata)
-    with pytest.raises(lb.ArgumentError, match=r"an empty copy"):
+    with refused("student", expected="an empty copy"):
         lb.load(tmp_path)
 
 

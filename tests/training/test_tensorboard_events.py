@@ -2,8 +2,8 @@ r"""TensorBoard reads what was logged, and of a run that goes on every step once
 
 import pytest
 
-import limbeck as lb
 from limbeck.training.callbacks import TensorBoard
+from tests.refusals import refused
 from tests.training.short import CutError, distilled
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -39,5 +39,5 @@ def test_a_run_that_goes_on_has_every_step_once(tmp_path):
 
 def test_a_place_that_cannot_be_is_refused_before_the_first_step(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(lb.ArgumentError, match=r"callbacks: expected .*, got TensorBoard"):
+    with refused("callbacks", "TensorBoard"):
         distilled(TensorBoard(tmp_path / "file"))

@@ -8,6 +8,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.inputs import Dataset
+from tests.refusals import refused
 
 DOUBLE = torch.float64
 X = torch.randn(60, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
@@ -73,13 +74,13 @@ def test_clipping_survives_a_gradient_of_zero():
 
 @pytest.mark.parametrize("clip", [0, -1.0, float("nan"), "1", True])
 def test_a_clip_that_is_no_positive_number_is_refused(clip):
-    with pytest.raises(lb.ArgumentError, match=r"clip: expected a number above zero.*, got "):
+    with refused("clip", expected="a number above zero"):
         lb.GradientUpdate(clip=clip)
 
 
 @pytest.mark.parametrize("rate", [0, -1e-3, float("nan"), float("inf"), "fast", True])
 def test_a_rate_that_is_no_positive_number_is_refused(rate):
-    with pytest.raises(lb.ArgumentError, match=r"lr: expected a finite number above zero.*, got "):
+    with refused("lr", expected="a finite number above zero"):
         lb.GradientUpdate(lr=rate)
 
 
@@ -93,9 +94,7 @@ def test_parameters_that_need_no_gradient_stay():
 
 
 def test_a_student_with_nothing_to_train_is_refused():
-    with pytest.raises(
-        lb.ArgumentError, match=r"student: expected .*, got no parameters that require gradients"
-    ):
+    with refused("student", "no parameters that require gradients"):
         take(net(1).requires_grad_(False))
 
 

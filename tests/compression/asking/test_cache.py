@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import limbeck as lb
 from limbeck.teachers.cache import META, TeacherCache, as_cache
 from limbeck.teachers.keys import row_keys
+from tests.refusals import refused
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((6, 2))
@@ -135,7 +136,7 @@ def test_keeping_less_does_not_hide_what_was_kept_whole(tmp_path):
 @pytest.mark.parametrize("key", ["../../up", "a/b\\c", "", "ünï cödé", "x" * 500, ".", "con:"])
 def test_any_key_has_a_folder_of_its_own(tmp_path, key):
     if not key:
-        with pytest.raises(lb.ArgumentError, match=r"cache_key: expected .*, got ''"):
+        with refused("cache_key", "''"):
             TeacherCache(tmp_path).answers(key, (5,))
         return
     TeacherCache(tmp_path / "cache").answers(key, (5,)).put(KEYS, P)

@@ -14,6 +14,7 @@ from limbeck.compression.dispatch import as_predictor
 from limbeck.teachers import query as derivatives
 from limbeck.teachers.cache import TeacherCache
 from limbeck.teachers.query import Derivatives, label_rows
+from tests.refusals import refused
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 QUICK = {
@@ -129,7 +130,7 @@ def test_a_source_of_the_users_own_is_asked_by_the_loop(tmp_path):
 
 def test_too_many_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(derivatives, "MOST", 8 * 12 * 50)
-    with pytest.raises(lb.ArgumentError, match=r"size: expected at most 50.*, got 80 inputs"):
+    with refused("size", "80 inputs"):
         compress(Counted(), X, (6,), inputs="munge", loss=MATCHED, cache=tmp_path, **QUICK)
 
 
@@ -153,10 +154,10 @@ def test_estimators_are_refused_by_name():
 def test_labels_and_tables_have_none():
     pandas = pytest.importorskip("pandas")
     asked = QUICK | {"inputs": "data", "loss": MATCHED}
-    with pytest.raises(lb.ArgumentError, match=r"loss: expected .*.*label_weight=0.*, got "):
+    with refused("loss", expected="label_weight=0"):
         compress(Counted(), X, (6,), labels=np.zeros(40, int), **asked)
     frame = pandas.DataFrame(X, columns=list("abcd"))
-    with pytest.raises(lb.ArgumentError, match=r"loss: expected .*.*a table.*, got "):
+    with refused("loss", expected="a table"):
         compress(Counted(), frame, (6,), **asked)
     made = compress(Counted(), frame, (6,), **asked | {"loss": "auto"})
     assert made.predict_proba(frame).shape == (40, 3)

@@ -16,6 +16,7 @@ from limbeck.teachers import query as labelling
 from limbeck.teachers.cache import TeacherCache
 from limbeck.teachers.query import TeacherError, label_rows
 from tests.compression.asking.stand_in import StandIn, probabilities
+from tests.refusals import refused
 
 X = np.random.default_rng(0).standard_normal((200, 2))
 SINGLE = probabilities(X).astype(np.float32).astype(np.float64)
@@ -336,7 +337,7 @@ def test_answers_that_do_not_fit_are_refused(case):
 
 def test_good_answers_before_a_bad_one_stay(tmp_path):
     teacher = bad(lambda p, call: p if call < 3 else p[:, :2])
-    with pytest.raises(lb.ArgumentError, match=r"shape"):
+    with refused("teacher", "shape"):
         label_rows(teacher, X, cache=tmp_path, batch_size=50)
     again = StandIn()
     label_rows(again, X, cache=tmp_path)

@@ -13,6 +13,7 @@ from limbeck.export import table_onnx as table_export
 from limbeck.export.table_onnx import feeds, to_onnx
 from limbeck.tables.table import Table
 from tests.compression.tables.frames import frame
+from tests.refusals import refused
 
 pd = pytest.importorskip("pandas")
 needs_onnx = pytest.mark.skipif(
@@ -198,16 +199,12 @@ def test_a_student_that_cannot_be_exported_is_refused_with_the_reason(tmp_path, 
 def test_bad_arguments_are_refused(tmp_path, monkeypatch):
     table = Table(SMALL)
     student, path = net(2, table), tmp_path / "s.onnx"
-    with pytest.raises(
-        lb.ArgumentError, match=r"path: expected .*.*a name that ends in \.onnx.*, got "
-    ):
+    with refused("path", expected=r"a name that ends in \.onnx"):
         to_onnx(student, table, tmp_path / "s.pt")
-    with pytest.raises(
-        lb.ArgumentError, match=r"task: expected .*'classification'.*, got 'classify'"
-    ):
+    with refused("task", "'classify'"):
         to_onnx(student, table, path, task="classify")
     labelled = Table(SMALL.rename(columns={"x": "label"}))
-    with pytest.raises(lb.ArgumentError, match=r"table: expected columns.*, got a column 'label'"):
+    with refused("table", "a column 'label'"):
         to_onnx(net(2, labelled), labelled, path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(lb.LimbeckError, match=r"pip install 'limbeck\[onnx\]'"):
@@ -217,16 +214,14 @@ def test_bad_arguments_are_refused(tmp_path, monkeypatch):
 @needs_onnx
 def test_labels_and_forms_must_fit(tmp_path):
     table = Table(SMALL)
-    with pytest.raises(
-        lb.ArgumentError, match=r"classes: expected .*2, one for.*, got labels of shape \(3,\)"
-    ):
+    with refused("classes", r"labels of shape \(3,\)"):
         to_onnx(net(2, table), table, tmp_path / "s.onnx", classes=[1, 2, 3])
-    with pytest.raises(lb.ArgumentError, match=r"output: expected .*, got 'values'"):
+    with refused("output", "'values'"):
         to_onnx(net(2, table), table, tmp_path / "s.onnx", output="values")
 
 
 def test_a_boolean_that_cannot_be_missing_is_not_invented():
     df = pd.DataFrame({"flag": [True, False, True]})
     table = Table(df)
-    with pytest.raises(lb.ArgumentError, match=r"df\['flag'\]: expected .*, got 1 missing values"):
+    with refused("df['flag']", "1 missing values"):
         feeds(table, pd.DataFrame({"flag": pd.array([True, None], dtype="boolean")}))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import limbeck as lb
 from limbeck.tables.columns import Category, Number
 from limbeck.tables.table import Table
+from tests.refusals import refused
 
 pd = pytest.importorskip("pandas")
 N = 40
@@ -221,7 +222,7 @@ def test_codes_for_unknown_and_missing():
     batch = table.encode(pd.DataFrame({"a": ["y", "new", None], "b": ["v", "new", "new"]}))
     assert batch["a"].tolist() == [1, 2, 3]
     assert batch["b"].tolist() == [1, 2, 2]
-    with pytest.raises(lb.ArgumentError, match=r"df\['b'\]: expected .*, got 1 missing values"):
+    with refused("df['b']", "1 missing values"):
         table.encode(pd.DataFrame({"a": ["y", "x"], "b": ["v", None]}))
     back = table.to_frame(batch)
     assert back["a"].fillna("gone").tolist() == ["y", "x", "gone"]  # the most frequent one
@@ -234,7 +235,7 @@ def test_codes_for_unknown_and_missing():
 
 def test_a_number_missing_where_none_was_is_refused():
     table = Table(pd.DataFrame({"x": [1.0, 2.0, 9.0]}))
-    with pytest.raises(lb.ArgumentError, match=r"df\['x'\]: expected .*, got 1 missing values"):
+    with refused("df['x']", "1 missing values"):
         table.encode(pd.DataFrame({"x": [5.0, np.nan]}))
 
 
@@ -305,7 +306,7 @@ def test_strings_that_are_dates_are_told_how_to_become_some():
     message = r"expected dates of pandas.to_datetime\(df\['day'\].*strings in 40 rows, like dates"
     with pytest.raises(lb.ArgumentError, match=message):
         Table(pd.DataFrame({"day": days}))
-    with pytest.raises(lb.ArgumentError, match=r"like ids"):
+    with refused("df['number']", "like ids"):
         Table(pd.DataFrame({"number": [f"2020{k:04}" for k in range(40)]}))
 
 
@@ -337,19 +338,17 @@ def test_bad_frames_are_refused(message):
 
 def test_duplicate_names_levels_and_other_things_are_refused():
     df = pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"])
-    with pytest.raises(lb.ArgumentError, match=r"the column name 'a' twice"):
+    with refused("df", "the column name 'a' twice"):
         Table(df)
     df.columns = pd.MultiIndex.from_tuples([("a", "b"), ("a", "c")])
     with pytest.raises(lb.ArgumentError, match=r"expected one name a column.*columns of 2 levels"):
         Table(df)
     for value in (np.zeros((2, 2)), {"a": [1]}, None):
-        with pytest.raises(lb.ArgumentError, match=r"expected a data frame of pandas or Polars"):
+        with refused("df", expected="a data frame of pandas or Polars"):
             Table(value)
-    with pytest.raises(
-        lb.ArgumentError, match=r"categories: expected .*did you mean 'age'.*, got 'agee'"
-    ):
+    with refused("categories", "'agee'", expected="did you mean 'age'"):
         Table(frame(), categories=["agee"])
-    with pytest.raises(lb.ArgumentError, match=r"a frame of 2 rows and 0 columns"):
+    with refused("df", "a frame of 2 rows and 0 columns"):
         Table(pd.DataFrame({"x": [1, 2]}), drop=["x"])
 
 
@@ -397,7 +396,7 @@ def test_batches_that_do_not_fit_are_refused():
     ]:
         with pytest.raises(lb.ArgumentError, match=message):
             table.to_frame(good | change)
-    with pytest.raises(lb.ArgumentError, match=r"batch: expected .*, got no part 'b'"):
+    with refused("batch", "no part 'b'"):
         table.to_frame({"a": good["a"]})
 
 
@@ -409,7 +408,7 @@ def test_the_index_and_further_columns_are_ignored():
     assert all(torch.equal(found[key], part) for key, part in table.encode(df).items())
     assert list(found) == ["a", "b"]
     twice = pd.concat([df, df[["a"]]], axis=1)
-    with pytest.raises(lb.ArgumentError, match=r"df: expected .*, got 'a' more than once"):
+    with refused("df", "'a' more than once"):
         table.encode(twice)
 
 
@@ -456,10 +455,10 @@ def test_it_prints_its_columns():
 
 @pytest.mark.parametrize("spec", [{}, {"type": "Table"}, {"type": "T", "rows": 1, "columns": []}])
 def test_a_foreign_spec_is_refused(spec):
-    with pytest.raises(lb.ArgumentError, match=r"expected what Table\.spec\(\) gives"):
+    with refused("spec", expected=r"what Table\.spec\(\) gives"):
         Table.from_spec(spec)
     whole = Table(pd.DataFrame({"a": [1.0, 2.0]})).spec()
-    with pytest.raises(lb.ArgumentError, match=r"expected what Table\.spec\(\) gives"):
+    with refused("spec", expected=r"what Table\.spec\(\) gives"):
         Table.from_spec(whole | {"columns": [{"type": "Number", **spec}]})
 
 

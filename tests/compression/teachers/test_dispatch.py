@@ -11,6 +11,7 @@ from sklearn.ensemble import RandomForestClassifier
 from limbeck.compression.dispatch import as_predictor
 from limbeck.errors import ArgumentError
 from limbeck.teachers.row_teacher import RowTeacher
+from tests.refusals import refused
 
 X = np.random.default_rng(0).normal(size=(40, 3))
 
@@ -68,7 +69,7 @@ def test_labels_alone_need_their_classes() -> None:
     def teacher(x: np.ndarray) -> np.ndarray:
         return np.array(["no", "yes"])[(x[:, 0] > 0).astype(int)]
 
-    with pytest.raises(ArgumentError, match=r"labels without probabilities"):
+    with refused("teacher", "labels without probabilities"):
         as_predictor(teacher, X)
     sure = as_predictor(teacher, X, task="classification", classes=["yes", "no", "perhaps"])
     np.testing.assert_array_equal(sure.predict(X), teacher(X))
@@ -111,9 +112,9 @@ def test_no_rows_get_no_answers_and_do_not_reach_the_teacher() -> None:
     predictor = as_predictor(teacher, X)
     assert predictor(X[:0]).shape == (0, 3)
     assert predictor.predict(X[:0]).shape == (0,)
-    with pytest.raises(ArgumentError, match=r"X: expected a few rows.*, got no rows"):
+    with refused("X", "no rows"):
         as_predictor(teacher, X[:0])
-    with pytest.raises(ArgumentError, match=r"X: expected a few rows.*, got None"):
+    with refused("X", "None"):
         as_predictor(teacher)
 
 
@@ -156,9 +157,7 @@ def test_an_error_of_the_teacher_is_the_teachers() -> None:
 def test_a_callable_has_no_content() -> None:
     teacher = as_predictor(softmax, X)
     assert (teacher.fingerprint(), teacher.bytes()) == (None, None)
-    with pytest.raises(
-        ArgumentError, match=r"teacher_folds: expected .*, got softmax, which cannot be fitted"
-    ):
+    with refused("teacher_folds", "softmax, which cannot be fitted"):
         teacher.refit(X, X[:, 0] > 0)
 
 
@@ -180,7 +179,7 @@ def test_classes_must_fit() -> None:
     ]:
         with pytest.raises(ArgumentError, match=f"^classes: expected .*{says}"):
             as_predictor(softmax, X, classes=classes)
-    with pytest.raises(ArgumentError, match=r"None for regression"):
+    with refused("classes", expected="None for regression"):
         as_predictor(lambda x: x[:, 0] * 9, X, classes=["a"])
     mixed = as_predictor(softmax, X, classes=["a", 1, None])
     assert mixed.classes.tolist() == ["a", 1, None]
@@ -205,11 +204,11 @@ def test_what_cannot_teach_is_refused(teacher) -> None:
 def test_slips_are_named() -> None:
     with pytest.raises(ArgumentError, match=r"expected an obj.*the class RandomForestClassifier"):
         as_predictor(RandomForestClassifier, X)
-    with pytest.raises(ArgumentError, match=r"weights: expected .*, got one for a single teacher"):
+    with refused("weights", "one for a single teacher"):
         as_predictor(softmax, X, weights=[1.0])
-    with pytest.raises(ArgumentError, match=r"stack: expected .*, got one for a single teacher"):
+    with refused("stack", "one for a single teacher"):
         as_predictor(softmax, X, stack=softmax)
-    with pytest.raises(ArgumentError, match=r"X: expected .*, got a "):
+    with refused("X", "a"):
         as_predictor(softmax, 3.0)
     teacher = as_predictor(softmax, X)
     assert repr(teacher) == "the teacher (softmax)"

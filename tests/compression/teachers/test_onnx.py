@@ -12,6 +12,7 @@ from limbeck.compression.dispatch import as_predictor
 from limbeck.errors import ArgumentError
 from limbeck.export import to_onnx
 from limbeck.models import MLP
+from tests.refusals import refused
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -73,7 +74,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 def test_a_student_of_our_own(tmp_path) -> None:
     student = MLP(3, 4, 5, generator=torch.Generator().manual_seed(0))
     path = to_onnx(student, tmp_path / "student.onnx", {"": [3]})
-    with pytest.raises(ArgumentError, match=r'task: expected .*.*output="logits".*, got '):
+    with refused("task", expected='output="logits"'):
         as_predictor(path, X)
     teacher = as_predictor(str(path), X, output="logits")
     np.testing.assert_allclose(teacher(X), as_predictor(student, X)(X), atol=1e-6)
@@ -96,9 +97,7 @@ def test_labels_and_probabilities(names, zipmap, tmp_path) -> None:
 def test_names_that_no_label_tells_are_asked_for(tmp_path) -> None:
     path = classifier(tmp_path / "m.onnx", ["ant", "bee", "cat"])
     some = X[X.argmax(1) != 1]
-    with pytest.raises(
-        ArgumentError, match=r"classes: expected .*, got None, and the file tells 2 of 3 names"
-    ):
+    with refused("classes", "None, and the file tells 2 of 3 names"):
         as_predictor(path, some)
     teacher = as_predictor(path, some, classes=["ant", "bee", "cat"])
     assert teacher.classes.tolist() == ["ant", "bee", "cat"]
@@ -107,9 +106,7 @@ def test_names_that_no_label_tells_are_asked_for(tmp_path) -> None:
 def test_what_is_said_must_agree_with_labels_and_probabilities(tmp_path) -> None:
     path = classifier(tmp_path / "m.onnx", [0, 1, 2])
     for said in ({"task": "regression"}, {"task": "multilabel"}, {"output": "logits"}):
-        with pytest.raises(
-            ArgumentError, match=r"task: expected .*.*'classification' with probabilities.*, got "
-        ):
+        with refused("task", expected="'classification' with probabilities"):
             as_predictor(path, X, **said)
 
 
@@ -140,9 +137,7 @@ def test_inputs_come_in_the_files_own_type(tmp_path) -> None:
         )
         teacher = as_predictor(path, rows, task="regression")
         np.testing.assert_array_equal(teacher(rows), np.square(rows))
-    with pytest.raises(
-        ArgumentError, match=r"X: expected .* 'x', tensor\(int64\).*, got values of "
-    ):
+    with refused("X", "values of"):
         teacher(np.array([["a", "b", "c"]]))
 
 
@@ -165,9 +160,7 @@ def test_one_input_a_column(tmp_path) -> None:
     columns = {name: frame[name].to_numpy() for name in ("size", "colour")}
     assert teacher.predict(columns).tolist() == [2, -3, 0]
     for rows in (X, frame[["size"]]):
-        with pytest.raises(
-            ArgumentError, match=r"X: expected .*a data frame.*, got rows without .*'colour'"
-        ):
+        with refused("X", "rows without .*'colour'"):
             teacher(rows)
 
 
@@ -184,7 +177,7 @@ def test_labels_alone(tmp_path) -> None:
     path = write(
         tmp_path / "m.onnx", nodes, [tensor("x", FLOAT, None, 3)], [tensor("y", INT64, None)]
     )
-    with pytest.raises(ArgumentError, match=r"labels without probabilities"):
+    with refused("teacher", "labels without probabilities"):
         as_predictor(path, X)
     sure = as_predictor(path, X, task="classification", classes=[0, 1, 2])
     np.testing.assert_array_equal(sure.predict(X), X.argmax(1))

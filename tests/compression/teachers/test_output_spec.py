@@ -17,6 +17,7 @@ from limbeck.teachers.output_spec import (
     infer_output,
     to_targets,
 )
+from tests.refusals import refused
 
 ONE = np.array([0.2, 0.9])
 WIDE = np.array([-3.0, 7.0])
@@ -74,9 +75,7 @@ def test_what_cannot_be_told_is_asked_by_the_argument_that_settles_it(
 @pytest.mark.parametrize("labels", [np.array([0, 1]), np.array(["a", "b"]), np.array([True])])
 def test_labels_are_refused_unless_their_classes_are_known(labels) -> None:
     for task in ("auto", "classification", "multilabel"):
-        with pytest.raises(
-            ArgumentError, match=r"teacher: expected .*classes=\[\.\.\.\].*, got labels"
-        ):
+        with refused("teacher", "labels"):
             infer_output(labels, OutputSpec(task))
     assert infer_output(labels, OutputSpec("classification", classes=[0, 1])).form == "labels"
 
@@ -120,28 +119,28 @@ def test_answers_come_as_arrays_of_the_right_length() -> None:
     ]:
         with pytest.raises(ArgumentError, match=f"teacher: expected .*, got an?.*{says}"):
             as_outputs(wrong, 2)
-    with pytest.raises(ArgumentError, match=r"teacher: expected .*, got answers of type"):
+    with refused("teacher", "answers of type"):
         to_targets(np.array([["a", "b"]]), OutputKind("regression", "values"))
 
 
 def test_answers_must_be_finite_and_probabilities_must_be_such() -> None:
-    with pytest.raises(ArgumentError, match=r"2 NaN or infinite answers, the first in row 1"):
+    with refused("teacher", "2 NaN or infinite answers, the first in row 1"):
         check_outputs(np.array([[0.0, 1.0], [np.nan, np.inf]]), "regression")
-    with pytest.raises(ArgumentError, match=r"sums to 0\.9"):
+    with refused("teacher", r"sums to 0\.9"):
         check_outputs(np.array([[0.5, 0.4]]), "classification")
-    with pytest.raises(ArgumentError, match=r"between -0\.5 and 1\.5"):
+    with refused("teacher", r"between -0\.5 and 1\.5"):
         check_outputs(np.array([[1.5, -0.5]]), "classification")
-    with pytest.raises(ArgumentError, match=r"between 0 and 2"):
+    with refused("teacher", "between 0 and 2"):
         check_outputs(np.array([[0.0, 2.0]]), "multilabel")
     check_outputs(np.array([[0.9, 0.9]]), "multilabel")
-    with pytest.raises(ArgumentError, match=r"NaN"):
+    with refused("teacher", "NaN"):
         infer_output(np.array([np.nan, 0.5]), OutputSpec())
 
 
 def test_what_is_said_must_exist_and_not_contradict_itself() -> None:
-    with pytest.raises(ArgumentError, match=r"did you mean 'regression'"):
+    with refused("task", expected="did you mean 'regression'"):
         OutputSpec("regresion").checked()
-    with pytest.raises(ArgumentError, match=r"output: expected .*, got 'log_density'"):
+    with refused("output", "'log_density'"):
         OutputSpec(output="log_density").checked()
     for task, output in [("regression", "logits"), ("classification", "values")]:
         with pytest.raises(
