@@ -7,16 +7,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 __all__ = [
-    "ArgumentError",
-    "CheckpointError",
-    "HeldOutWarning",
-    "InexactTeacherError",
-    "LimbeckError",
-    "LimbeckWarning",
-    "NotDifferentiableError",
-    "PseudoDrawWarning",
-    "rename_argument",
-]
+    "ArgumentError", "CheckpointError", "HeldOutWarning", "InexactTeacherError", "LimbeckError",
+    "LimbeckWarning", "NotDifferentiableError", "PseudoDrawWarning", "rename_argument",
+]  # fmt: skip
 
 
 class LimbeckError(Exception):

@@ -16,15 +16,9 @@ from limbeck.arrays import X, floats, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 
 __all__ = [
-    "Evaluated",
-    "Evaluation",
-    "View",
-    "close_taps",
-    "depends_on_inputs",
-    "evaluate",
-    "evaluating",
+    "Evaluated", "Evaluation", "View", "close_taps", "depends_on_inputs", "evaluate", "evaluating",
     "hidden",
-]
+]  # fmt: skip
 
 
 @contextmanager

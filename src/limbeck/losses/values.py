@@ -16,16 +16,9 @@ from limbeck.evaluation import View
 from limbeck.losses.base import Drawn, Loss, Probe
 
 __all__ = [
-    "check_same_classes",
-    "check_same_values",
-    "cross_entropy",
-    "hints",
-    "label_cross_entropy",
-    "label_square_error",
-    "logit_error",
-    "multilabel_cross_entropy",
-    "square_error",
-]
+    "check_same_classes", "check_same_values", "cross_entropy", "hints", "label_cross_entropy",
+    "label_square_error", "logit_error", "multilabel_cross_entropy", "square_error",
+]  # fmt: skip
 
 
 def _check_same_outputs(student: Tensor, teacher: Tensor) -> None:

@@ -12,15 +12,9 @@ from torch import Tensor
 from limbeck.errors import ArgumentError
 
 __all__ = [
-    "Constant",
-    "Cosine",
-    "Linear",
-    "Logarithmic",
-    "RobbinsMonro",
-    "Schedule",
-    "as_schedule",
+    "Constant", "Cosine", "Linear", "Logarithmic", "RobbinsMonro", "Schedule", "as_schedule",
     "same_until",
-]
+]  # fmt: skip
 
 Schedule = Callable[[Tensor, int], Tensor]  # the learning rate's factor after t of `total` steps
 
