@@ -13,7 +13,14 @@ from limbeck.losses.base import Drawn, Loss, Probe
 
 __all__ = ["kl", "log_density_error", "reverse_kl", "score_matching"]
 
-LOGARITHMS = "log densities are not averages over draws"
+
+class _LogDensities(Loss):
+    r"""A loss on the log densities of both models."""
+
+    asks = frozenset({"values"})
+    needs = "density"
+    affine = False
+    bias = "log densities are not averages over draws"
 
 
 class kl(Loss):  # noqa: N801 - losses are written as functions of their settings
@@ -26,22 +33,17 @@ class kl(Loss):  # noqa: N801 - losses are written as functions of their setting
         return -student.log_density()
 
 
-class log_density_error(Loss):  # noqa: N801
+class log_density_error(_LogDensities):  # noqa: N801
     r"""½(log f(x) − log p̃(x) + c)² at inputs drawn from the teacher.
 
     Its minimum is at f = p for every c ≤ log Z, since it equals
     E⁰ + (log Z − c)·KL(p ‖ f) + ½(log Z − c)²; as c → −∞ it becomes the KL divergence.
 
     Arguments:
-        c: A constant, at most log Z; for discrete x the largest known log p̃(x) is one.
-            Default: 0.
+        c: At most log Z; for discrete x the largest known log p̃(x) will do. Default: 0.
     """
 
     name = "log_density_error"
-    asks = frozenset({"values"})
-    needs = "density"
-    affine = False
-    bias = LOGARITHMS
 
     def __init__(self, c: float = 0.0) -> None:
         if not math.isfinite(c):
@@ -55,21 +57,15 @@ class log_density_error(Loss):  # noqa: N801
         return f"log_density_error(c={self.c:g})"
 
 
-class reverse_kl(Loss):  # noqa: N801
+class reverse_kl(_LogDensities):  # noqa: N801
     r"""KL(f ‖ p) up to log Z, at inputs x that are samples of the student itself.
 
-    The value at an example is r(x) = log f(x) − log p̃(x), whose mean is KL(f ‖ p) − log Z. The
-    samples depend on the parameters, so the gradient is not that of r: it is REINFORCE's,
-    (r(x) − b) ∂log f(x), where b is the mean of r over the other examples of the batch. That
-    leaves its expectation as it is and takes most of its variance away. A batch of one has no
-    others, and b is 0.
+    The value at an example is r(x) = log f(x) − log p̃(x), whose mean is KL(f ‖ p) − log Z. Since
+    the samples depend on the parameters, the gradient is REINFORCE's, (r(x) − b) ∂log f(x), where
+    b is the mean of r over the other examples of the batch, 0 in a batch of one.
     """
 
     name = "reverse_kl"
-    asks = frozenset({"values"})
-    needs = "density"
-    affine = False
-    bias = LOGARITHMS
     storable = False
 
     def bind(self, probe: Probe) -> None:
@@ -86,16 +82,13 @@ class reverse_kl(Loss):  # noqa: N801
         return r + surrogate - surrogate.detach()
 
 
-class score_matching(Loss):  # noqa: N801
+class score_matching(_LogDensities):  # noqa: N801
     r"""½‖∂log f(x) − ∂log p̃(x)‖², for continuous x whose density is positive everywhere."""
 
     name = "score_matching"
     differentiates = True
     asks = frozenset({"derivatives"})
     domain = "density"
-    needs = "density"
-    affine = False
-    bias = LOGARITHMS
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         residual = student.derivatives("density") - teacher.derivatives("density")  # (n, 1, D)

@@ -2,9 +2,6 @@ r"""Losses on values: outputs, probabilities, logits, labels and hidden units.""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,37 +10,12 @@ from limbeck.arguments import number
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
-from limbeck.losses.base import Drawn, Loss, Probe
+from limbeck.losses.base import Drawn, Loss, Probe, output_shape
 
 __all__ = [
-    "check_same_classes", "check_same_values", "cross_entropy", "hints", "label_cross_entropy",
-    "label_square_error", "logit_error", "multilabel_cross_entropy", "square_error",
+    "cross_entropy", "hints", "label_cross_entropy", "label_square_error", "logit_error",
+    "multilabel_cross_entropy", "square_error",
 ]  # fmt: skip
-
-
-def _check_same_outputs(student: Tensor, teacher: Tensor) -> None:
-    if student.shape != teacher.shape:
-        received = f"{student.shape[1]} outputs where the teacher has {teacher.shape[1]}"
-        raise ArgumentError("student", received, "as many outputs as the teacher")
-
-
-def check_same_classes(probe: Probe) -> None:
-    r"""Refuse models with different numbers of classes."""
-    _check_same_outputs(probe.student.log_probabilities(), probe.teacher.log_probabilities())
-
-
-def check_same_values(probe: Probe) -> None:
-    r"""Refuse models whose values cannot be compared number by number."""
-    _check_same_outputs(probe.student.values(), probe.teacher.values())
-    one, other = (_shape(view) for view in (probe.student, probe.teacher))
-    if not forms.same_layout(one, other):
-        received = f"outputs of shape {tuple(one)} where the teacher's are {tuple(other)}"
-        raise ArgumentError("student", received, "outputs in the teacher's order of axes")
-
-
-def _shape(view: View) -> torch.Size:
-    raw: Callable[[], Tensor] = getattr(view, "raw", view.values)
-    return raw().shape
 
 
 class square_error(Loss):  # noqa: N801 - losses are written as functions of their settings
@@ -51,9 +23,7 @@ class square_error(Loss):  # noqa: N801 - losses are written as functions of the
 
     name = "square_error"
     asks = frozenset({"values"})
-
-    def bind(self, probe: Probe) -> None:
-        check_same_values(probe)
+    compares = "values"
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         return (student.values() - teacher.values()).square().sum(1) / 2
@@ -72,15 +42,13 @@ class cross_entropy(Loss):  # noqa: N801
     name = "cross_entropy"
     asks = frozenset({"values"})
     needs = "probabilities"
+    compares = "classes"
 
     def __init__(self, temperature: float = 1.0) -> None:
         expected = "a finite number above zero"
         self.temperature = number("temperature", temperature, expected, lambda t: t > 0)
         self.affine = self.temperature == 1.0
         self.bias = "a temperature bends the probabilities, and the mean of bent draws is not bent"
-
-    def bind(self, probe: Probe) -> None:
-        check_same_classes(probe)
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         targets = teacher.probabilities(self.temperature)
@@ -92,19 +60,14 @@ class cross_entropy(Loss):  # noqa: N801
 
 
 class logit_error(Loss):  # noqa: N801
-    r"""½‖z_f − z_t‖² with z the centred logits (Ba & Caruana 2014).
-
-    Centring takes away the constant that a softmax cannot see, so models in any form compare.
-    """
+    r"""½‖z_f − z_t‖² with z the centred logits (Ba & Caruana 2014), for models in any form."""
 
     name = "logit_error"
     asks = frozenset({"values"})
     needs = "probabilities"
+    compares = "classes"
     affine = False
     bias = "logits are logarithms, and the mean of logarithms is not the logarithm of the mean"
-
-    def bind(self, probe: Probe) -> None:
-        check_same_classes(probe)
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         difference = student.log_probabilities() - teacher.log_probabilities()
@@ -112,10 +75,7 @@ class logit_error(Loss):  # noqa: N801
 
 
 class label_cross_entropy(Loss):  # noqa: N801
-    r"""−log f_y at the true labels: what a net without a teacher is trained with.
-
-    Labels are class numbers (n,), or probabilities (n, I).
-    """
+    r"""−log f_y at the true labels: class numbers (n,), or probabilities (n, I)."""
 
     name = "label_cross_entropy"
     needs = "probabilities"
@@ -149,7 +109,7 @@ class label_square_error(Loss):  # noqa: N801
 
     def bind(self, probe: Probe) -> None:
         labels, values = _labels(probe.batch), probe.student.values()
-        received, shape = f"shape {tuple(labels.shape)}", _shape(probe.student)
+        received, shape = f"shape {tuple(labels.shape)}", output_shape(probe.student)
         if labels.numel() != values.numel():
             raise ArgumentError("y", received, f"shape {tuple(values.shape)}")
         if not forms.same_layout(labels.shape, shape):
@@ -171,13 +131,13 @@ class multilabel_cross_entropy(Loss):  # noqa: N801 - losses are written as func
     r"""Σ_k softplus(z_k) − t_k z_k: a cross entropy for each of K independent labels.
 
     The student's values z (n, K) are the labels' logits, the teacher's values t (n, K) their
-    probabilities. Both are values in limbeck's words ("values", not "logits"), since they do not
-    sum to one over k.
+    probabilities; both are of the form "values", since they do not sum to one over k.
     """
 
     name = "multilabel_cross_entropy"
     asks = frozenset({"values"})
     needs = "values"
+    compares = "values"
 
     def bind(self, probe: Probe) -> None:
         for argument, view, refused, kind in (
@@ -187,7 +147,7 @@ class multilabel_cross_entropy(Loss):  # noqa: N801 - losses are written as func
             if (form := getattr(view, "form", "values")) in refused:
                 expected = f"'values', the {kind} of labels that do not exclude each other"
                 raise ArgumentError(argument, repr(form), expected)
-        check_same_values(probe)
+        super().bind(probe)
         forms.check_probabilities(probe.teacher.values().reshape(-1, 1), "teacher")  # one by one
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
