@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from limbeck.errors import ArgumentError
 
 __all__ = [
-    "Batch", "Part", "X", "as_batch", "as_part", "as_parts", "cast", "cast_parts", "check_alike",
-    "check_rows", "dtype_name", "floating", "floats", "full_precision", "input_dtype", "join",
-    "label", "leaves", "map_tensors", "part_of", "random", "rows", "tensor_float",
+    "Batch", "Part", "X", "as_batch", "as_dict", "as_part", "as_parts", "cast", "cast_parts",
+    "check_alike", "check_rows", "dtype_name", "floating", "floats", "full_precision",
+    "input_dtype", "join", "label", "leaves", "map_tensors", "part_of", "random", "rows",
+    "tensor_float",
 ]  # fmt: skip
 
 Tree = TypeVar("Tree")
@@ -43,29 +44,28 @@ def as_batch(value: object) -> Batch:
     r"""A batch of what an input source gave: a Batch, or bare x."""
     if isinstance(value, Batch):
         return value
+    if isinstance(value, Tensor):
+        return Batch(value)
     if isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values()):
         return Batch(value)
-    if not isinstance(value, Tensor):
-        received = f"a draw of type {type(value).__name__}"
-        raise ArgumentError("inputs", received, "a Batch, a tensor or a dict of tensors")
-    return Batch(value)
+    received = f"a draw of type {type(value).__name__}"
+    raise ArgumentError("inputs", received, "a Batch, a tensor or a dict of tensors")
 
 
 def rows(x: X) -> int:
-    r"""The number of examples in x.
-
-    >>> import torch
-    >>> rows({"age": torch.zeros(3), "pixels": torch.zeros(3, 8, 8)})
-    3
-    """
+    r"""The number of examples in x."""
     first = x if isinstance(x, Tensor) else next(iter(x.values()))
     return first.shape[0]
 
 
+def as_dict(x: X) -> dict[str, Tensor]:
+    r"""The parts of x by name; a bare tensor has the name ''."""
+    return {"": x} if isinstance(x, Tensor) else x
+
+
 def floats(x: X) -> dict[str, Tensor]:
-    r"""The parts of x that can be differentiated, by name ('' for a bare tensor)."""
-    parts = {"": x} if isinstance(x, Tensor) else x
-    return {name: part for name, part in parts.items() if part.is_floating_point()}
+    r"""The parts of x that can be differentiated, by name."""
+    return {name: part for name, part in as_dict(x).items() if part.is_floating_point()}
 
 
 def input_dtype(module: nn.Module) -> torch.dtype | None:
@@ -231,18 +231,12 @@ def _from_table(table: Any, argument: str) -> np.ndarray[Any, Any]:
 
 
 def join(values: Sequence[X]) -> X:
-    r"""The rows of all values, in order.
-
-    >>> join([torch.zeros(2, 3), torch.ones(1, 3)]).shape
-    torch.Size([3, 3])
-    """
-    first = values[0]
+    r"""The rows of all values, in order."""
     if len(values) == 1:
-        return first
-    if isinstance(first, Tensor):
-        return torch.cat([value for value in values if isinstance(value, Tensor)])
-    tables = [value for value in values if isinstance(value, dict)]
-    return {name: torch.cat([table[name] for table in tables]) for name in first}
+        return values[0]
+    tables = [as_dict(value) for value in values]
+    joined = {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
+    return joined.get("", joined)
 
 
 def check_alike(values: Sequence[X | None], names: Sequence[str], argument: str) -> None:
@@ -260,8 +254,7 @@ def _kind(value: X | None) -> str:
         return "nothing"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {_kind(value[name])}" for name in sorted(value)) + "}"
-    sizes = ", ".join(map(str, ("n", *value.shape[1:])))
-    return f"({sizes}) {str(value.dtype).removeprefix('torch.')}"
+    return f"({', '.join(map(str, ('n', *value.shape[1:])))}) {dtype_name(value)}"
 
 
 @contextmanager

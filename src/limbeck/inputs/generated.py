@@ -138,8 +138,7 @@ class Function(Eager):
 
     Arguments:
         fn: A function of n, or of n and `generator` (on the student's device), that gives a Batch,
-            a tensor (n, ...) or a dict of such, all finite. One that draws from the global
-            generators is reproducible all the same.
+            a tensor (n, ...) or a dict of such, all finite.
         seed: The generator's seed. Default: the seed of the distillation.
 
     >>> import torch
@@ -159,10 +158,9 @@ class Samples(Eager):
     r"""What a model's sampling method gives, without gradients.
 
     Arguments:
-        model: Anything with a method that takes n and gives x with n rows, a tensor or a dict; the
-            method of a torch.distributions object takes the shape (n,).
-        method: The method's name; it gets `generator` if it has such a parameter.
-            Default: "sample".
+        model: Anything with a method that takes n, or the shape (n,) as torch.distributions do, and
+            gives x with n rows, a tensor or a dict.
+        method: Its name; it gets `generator` if it has such a parameter. Default: "sample".
         seed: The generator's seed. Default: the seed of the distillation.
 
     >>> import torch
