@@ -12,7 +12,7 @@ from torch.func import jvp, vjp, vmap
 from torch.nn import functional as F
 
 from limbeck import outputs as forms
-from limbeck.arrays import X, floats, rows
+from limbeck.arrays import X, as_dict, floats, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 
 __all__ = [
@@ -23,14 +23,11 @@ __all__ = [
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
-    r"""A module, if it is one, in evaluation mode; afterwards every layer is in its mode again.
-
-    Modes are set directly: a module's `train` or `eval` may do what cannot be undone.
-    """
+    r"""A module, if it is one, in evaluation mode; afterwards every layer is in its mode again."""
     layers = list(model.modules()) if isinstance(model, nn.Module) else []
     modes = [layer.training for layer in layers]
     try:
-        for layer in layers:
+        for layer in layers:  # directly: a module's `eval` may do what cannot be undone
             layer.training = False
         yield
     finally:
@@ -103,9 +100,8 @@ class View(Protocol):
 class Evaluated:
     r"""A frozen or functional model at x, evaluated lazily by `torch.func`.
 
-    Examples must be independent, as in any model in evaluation mode: then one pull-back of the
-    whole batch gives each example's derivatives. Its `log_probabilities`, `log_prob` or
-    `log_unnormalized` are used for logarithms, if it has them.
+    Examples must be independent: then one pull-back of the whole batch gives each example's
+    derivatives. A model's `log_probabilities`, `log_prob` or `log_unnormalized` are used, if any.
     """
 
     who = "model"  # what errors call it
@@ -173,7 +169,7 @@ class Evaluated:
 
     def directional(self, domain: str, directions: X) -> Tensor:
         parts, function = self._function(domain)
-        along = {"": directions} if isinstance(directions, Tensor) else directions
+        along = as_dict(directions)
         tangents = {
             name: along[name].expand_as(part) if name in along else torch.zeros_like(part)
             for name, part in parts.items()
@@ -266,11 +262,12 @@ def evaluate(
     tensor([[[6.]]])
     """
     asks = {asks} if isinstance(asks, str) else set(asks)
-    choices: list[tuple[str, str, tuple[str, ...]]]
-    choices = [("asks", ask, ("derivatives", "values")) for ask in asks]
-    choices += [("domain", domain, ("log", "plain")), ("output", output, forms.FORMS)]
-    for argument, value, known in choices:
-        if value not in known:
+    for argument, values, known in (
+        ("asks", asks, ("derivatives", "values")),
+        ("domain", {domain}, ("log", "plain")),
+        ("output", {output}, forms.FORMS),
+    ):
+        for value in values - set(known):
             raise ArgumentError.unknown(argument, value, known)
     with evaluating(model):
         if "derivatives" in asks and not depends_on_inputs(model, x):

@@ -21,13 +21,9 @@ __all__ = ["PRESETS", "Training", "choose_device", "launched_processes"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
-    "thesis": {
-        "optimizer": "adadelta",
-        "schedule": "constant",
-        "batch_size": 20,
-        "options": {"lr": 1.0, "rho": 0.95, "eps": 1e-6},
-    },
-}
+    "thesis": {"optimizer": "adadelta", "schedule": "constant", "batch_size": 20,
+               "options": {"lr": 1.0, "rho": 0.95, "eps": 1e-6}},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +68,7 @@ class Training:
         arguments: Iterable[str] = (),
         **defaults: Any,
     ) -> Training:
-        r"""The settings among a verb's further keyword arguments, with the verb's defaults.
-
-        Those that the verb has decided are refused. A misspelt name may mean one of its arguments.
-        """
+        r"""The settings among a verb's options, without those `decided`, with its defaults."""
         known = cls.names() - set(decided)
         for name in options:
             if name not in known:
@@ -105,8 +98,7 @@ class Training:
             raise ArgumentError("metrics", repr(metrics), "a dict of functions of the student")
         for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out"}:
             raise ArgumentError("metrics", repr(name), "names that the history does not use itself")
-        callbacks = () if self.callbacks is None else as_callbacks(self.callbacks)
-        return replace(self, callbacks=callbacks, **numbers)
+        return replace(self, callbacks=as_callbacks(self.callbacks), **numbers)
 
 
 def choose_device(device: str | torch.device) -> torch.device:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,39 +28,29 @@ from limbeck.training.objective import Objective, Plan
 from limbeck.training.result import Failure, History
 from limbeck.training.update import Update
 
-__all__ = ["HeldOut", "Plateau", "Run", "Step", "diagnose"]
+__all__ = ["Plateau", "Run", "Step", "diagnose"]
 
 
 def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
     r"""Which terms and which inputs of a plan are not finite, by repeating the step."""
-    buffers = dict(objective.named_buffers())
 
     def evaluate(parameters: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        copies = {name: buffer.clone() for name, buffer in buffers.items()}
-        terms: tuple[Tensor, ...] = functional_call(objective, {**parameters, **copies}, (plan,))
+        buffers = {name: buffer.clone() for name, buffer in objective.named_buffers()}
+        terms: tuple[Tensor, ...] = functional_call(objective, {**parameters, **buffers}, (plan,))
         return terms
 
     with torch.no_grad():
-        values = evaluate({})
-    batch = objective.batch(plan)
-    bad = {name: ~term.isfinite() for name, term in zip(objective.names, values, strict=True)}
-    terms = [name for name, mask in bad.items() if mask.any()]
-    if terms:
-        mask = torch.stack([bad[name] for name in terms]).any(0)
-        return Failure(step, terms, mask.nonzero().flatten().tolist(), batch)
-    leaves = {name: p.detach() for name, p in objective.named_parameters() if p.requires_grad}
+        masks = zip(objective.names, [~term.isfinite() for term in evaluate({})], strict=True)
+    bad, batch = {name: mask for name, mask in masks if mask.any()}, objective.batch(plan)
+    if bad:
+        examples = torch.stack(list(bad.values())).any(0).nonzero().flatten().tolist()
+        return Failure(step, list(bad), examples, batch)
+    leaves, terms = {n: p.detach() for n, p in objective.named_parameters() if p.requires_grad}, []
     for i, name in enumerate(objective.names):
         gradients = grad(lambda p, i=i: evaluate(p)[i].mean())(leaves)
         if not all(g.isfinite().all() for g in gradients.values()):
             terms.append(f"gradient of {name}")
     return Failure(step, terms or ["gradient"], [], batch)
-
-
-class HeldOut(NamedTuple):
-    r"""Inputs on which the loss is measured, and the teacher of their targets."""
-
-    batch: Batch
-    teacher: Teacher
 
 
 @dataclass
@@ -126,7 +116,7 @@ class Run:
         engine: Eager,
         settings: Training,  # checked
         identity: Mapping[str, Any],  # must be the same for a checkpoint to be resumed
-        held_out: HeldOut | None = None,
+        held_out: tuple[Batch, Teacher] | None = None,
     ) -> None:
         self.objective, self.update, self.engine = objective, update, engine
         self.settings, self.identity, self.held_out = settings, identity, held_out
@@ -136,7 +126,7 @@ class Run:
         self.failure: Failure | None = None
         self.plateau = None if settings.patience is None else Plateau(settings.patience)
         self.best: dict[str, Tensor] = {}
-        self.callbacks = as_callbacks(settings.callbacks) if settings.callbacks else ()
+        self.callbacks = as_callbacks(settings.callbacks)
         self.batch_size = settings.batch_size if isinstance(settings.batch_size, int) else None
         self._every = settings.every or max(1, settings.steps // 50)
         self._looked = 0  # the step of the last evaluation
@@ -153,7 +143,6 @@ class Run:
 
     @property
     def total(self) -> int:
-        r"""The number of steps of the run."""
         return self.settings.steps
 
     def __iter__(self) -> Iterator[Step]:
@@ -182,10 +171,9 @@ class Run:
             raise self._stopping[1]
 
     def stop(self, reason: str, error: BaseException | None = None) -> None:
-        r"""Ask the run to stop, from any thread or signal handler, and to raise `error` at its end.
+        r"""Ask the run to stop after the present step, and to raise `error` at its end.
 
-        The present step is finished, an evaluation that is due is made, and the run ends as after
-        its last step; the same call again continues from there. The first reason stays.
+        It can be called from any thread or signal handler; the same call again continues the run.
         """
         if not isinstance(reason, str) or not reason:
             raise ArgumentError("reason", repr(reason), "words that say why")
@@ -196,12 +184,12 @@ class Run:
         self._torn = True
         if not self._asynchronous:  # the last plan is enough, and its memory is used again
             self._plans.clear()
-        plan = self.objective.draw(self.batch_size)
+        plan, randomness = self.objective.draw(self.batch_size), self.objective.randomness
         self._plans.append(plan)
-        if self.objective.randomness is None:
+        if randomness is None:
             self.engine.step(plan)
         else:
-            with self.objective.randomness():
+            with randomness():
                 self.engine.step(plan)
         self.done += 1
         self._torn = False
@@ -212,12 +200,10 @@ class Run:
             return self._fail()
         self._look_or_stop()
         if self._folder is not None:
-            step, moment = self._saved
-            every = self.settings.checkpoint_every
+            (step, moment), every = self._saved, self.settings.checkpoint_every
             late = time.monotonic() - moment >= self.settings.checkpoint_seconds
             if late or (every is not None and self.done - step >= every):
                 self.save()
-        return None
 
     @property
     def _due(self) -> bool:
@@ -360,7 +346,6 @@ class Run:
             f"checkpoint: {folder} is of a run of {saved:,} steps, and steps is {steps:,} now. "
             f"Its learning rates depend on the number of steps ({name}), so that a run of "
             f"{steps:,} steps would have taken other steps from the start. Accepted: "
-            f"steps={saved} to finish that run; a new folder for a run of {steps:,} steps, from "
-            "the same student or the trained one; for runs that are to be prolonged, a schedule "
-            "that does not depend on their number, as 'constant' or 'robbins-monro'"
+            f"steps={saved} to finish that run; a new folder; for runs that are to be prolonged, a "
+            "schedule that does not depend on their number, as 'constant' or 'robbins-monro'"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -25,12 +26,11 @@ class OwnRandomness:
     r"""A seeded state that torch's global generator has within a `with` block, and only there."""
 
     def __init__(self, device: torch.device, seed: int) -> None:
-        self.device = device
         self.state = torch.Generator(device).manual_seed(seed).get_state()
-
-    def current(self) -> Tensor:
-        cuda = self.device.type == "cuda"
-        return torch.cuda.get_rng_state(self.device) if cuda else torch.get_rng_state()
+        self.current, self._set = torch.get_rng_state, torch.set_rng_state
+        if device.type == "cuda":
+            self.current = partial(torch.cuda.get_rng_state, device)
+            self._set = partial(torch.cuda.set_rng_state, device=device)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -41,12 +41,6 @@ class OwnRandomness:
         finally:
             self.state = self.current()
             self._set(outer)
-
-    def _set(self, state: Tensor) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(state, self.device)
-        else:
-            torch.set_rng_state(state)
 
 
 Plan: TypeAlias = dict[str, Any]  # all random tensors of a step: of inputs, teacher, loss terms
@@ -76,10 +70,8 @@ class Objective(nn.Module):
         self.coefficients = [c for c, _ in loss]
         self.terms = [term for _, term in loss]
         names = [term.name for term in self.terms]  # with a number behind those that repeat
-        self.names = [
-            name if names.count(name) == 1 else f"{name}_{names[: i + 1].count(name)}"
-            for i, name in enumerate(names)
-        ]
+        numbered = [f"{name}_{names[: i + 1].count(name)}" for i, name in enumerate(names)]
+        self.names = [n if names.count(n) == 1 else m for n, m in zip(names, numbered, strict=True)]
         self.asks = frozenset[str]().union(*(term.asks for term in self.terms))  # of the teacher
         self._draw = any(type(term).draw is not Loss.draw for term in self.terms)
         self.device = next((p.device for p in student.parameters()), torch.device("cpu"))
@@ -178,12 +170,10 @@ class Objective(nn.Module):
             return
         for name, module in self.student.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
-                raise ArgumentError(
-                    "student",
-                    f"the layer {name!r}, which mixes the examples of a batch while training",
-                    "for derivative losses, a student whose examples are independent: LayerNorm, "
-                    "or the layer in eval() mode",
-                )
+                received = f"the layer {name!r}, which mixes the examples of a batch while training"
+                expected = "for derivative losses, a student whose examples are independent: "
+                expected += "LayerNorm, or the layer in eval() mode"
+                raise ArgumentError("student", received, expected)
 
     def draw(self, n: int | None) -> Plan:
         r"""Everything random of one step at n inputs, or at the next of the inputs' own batches."""
@@ -242,12 +232,11 @@ class Objective(nn.Module):
 
     def rng_state(self) -> dict[str, Tensor]:
         r"""The states of all generators: of losses, student, inputs and a live teacher."""
-        return {
-            "loss.generator": self.generator.get_state(),
-            **({} if self.randomness is None else {"student.generator": self.randomness.state}),
-            **{f"inputs.{name}": value for name, value in self.inputs.state_dict().items()},
-            **{f"teacher.{name}": value for name, value in self.teacher.state_dict().items()},
-        }
+        state = {"loss.generator": self.generator.get_state()}
+        if self.randomness is not None:
+            state["student.generator"] = self.randomness.state
+        state |= {f"inputs.{name}": value for name, value in self.inputs.state_dict().items()}
+        return state | {f"teacher.{name}": t for name, t in self.teacher.state_dict().items()}
 
     def load_rng_state(self, state: dict[str, Tensor]) -> None:
         self.generator.set_state(state["loss.generator"].cpu())

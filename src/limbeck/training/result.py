@@ -25,7 +25,7 @@ FORMAT = "limbeck-student-1"
 
 
 class History(dict[str, list[float]]):
-    r"""Columns by name: "step", "loss", "gradient_norm", loss terms, "held_out", metrics.
+    r"""Columns by name: "step", "gradient_norm", "held_out", metrics; "loss" and its terms.
 
     Losses are means over the steps since the evaluation before.
     """
@@ -103,13 +103,7 @@ class Result:
         return folder
 
     def export(self, path: str | Path, format: str = "auto", **options: Any) -> Path:
-        r"""Write the student for use without limbeck, checked, with a model card beside it.
-
-        Arguments:
-            path: A name that ends in .onnx, .pt2 or .npz, or a folder for plain NumPy.
-            format: As of `limbeck.export.export`. Default: "auto", by the path.
-            options: Likewise: report, title, card.
-        """
+        r"""Write the student for use without limbeck: see `limbeck.export.export`."""
         import limbeck  # export stands above training in the order of imports
 
         exported: Path = limbeck.export.export(self, path, format, **options)
@@ -135,8 +129,7 @@ class Result:
         table.add_row("student", f"{type(self.student).__name__}, {count:,} parameters")
         table.add_row("objective", str(self.settings.get("loss", "")))
         table.add_row("steps", f"{self.steps:,} ({self.ran_by})")
-        compiling = self.compile_seconds
-        part = f" ({compiling:.1f} of them compilation)" if compiling else ""
+        part = f" ({self.compile_seconds:.1f} of them compilation)" if self.compile_seconds else ""
         table.add_row("seconds", f"{self.seconds:.1f}{part}")
         table.add_row("stopped", self.stop_reason)
         for name, values in self.history.items():
@@ -156,12 +149,7 @@ class Result:
 
 
 def load(folder: str | Path, student: nn.Module | None = None) -> Result:
-    r"""Read a result back.
-
-    Arguments:
-        folder: What `Result.save` wrote.
-        student: An empty copy of a module of the user's own; limbeck's models need none.
-    """
+    r"""Read what `Result.save` wrote; a module of the user's own needs an empty copy of it."""
     folder = Path(folder)
     if not (folder / STUDENT).exists():
         expected = f"a folder with {STUDENT}, as Result.save writes it"

@@ -56,10 +56,7 @@ class Update(Protocol):
         r"""Change the student in place and record the progress; traced, never read tensors."""
 
     def same_until(self, done: int, total: int) -> bool:
-        r"""Whether the first `done` steps would be the same in a run of `total` steps.
-
-        Only then a checkpoint is continued with another number of steps. It may be left out.
-        """
+        r"""Whether the first `done` steps are the same in a run of `total` steps. Optional."""
 
     def tensors(self) -> dict[str, Tensor]:
         r"""Everything that a checkpoint must hold beside the student, by name."""
@@ -72,10 +69,10 @@ class GradientUpdate:
     r"""Stochastic gradient descent by any torch optimizer.
 
     Arguments:
-        optimizer: A name in `torch.optim`, in any case, or an instance with the student's
-            parameters. Default: "adam".
-        schedule: A name, or a function of (steps done, total) that gives the factor on the
-            learning rate. Default: "cosine".
+        optimizer: A name in `torch.optim`, or an instance with the student's parameters. Default:
+            "adam".
+        schedule: A name, or the learning rate's factor as a function of (steps done, total).
+            Default: "cosine".
         clip: The largest norm of the gradient. Default: no clipping.
         options: Options of the optimizer by name, such as `lr=1e-3`.
     """
@@ -123,8 +120,7 @@ class GradientUpdate:
 
     def gradient(self, plan: Plan) -> tuple[dict[str, Tensor], Tensor]:
         r"""The gradient by name, and the mean of each term and of the total, (terms + 1,)."""
-        gradients, means, _ = self._gradient(plan)
-        return gradients, means
+        return self._gradient(plan)[:2]
 
     def _gradient(self, plan: Plan) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
         r"""The same, and the buffers as the step would leave them."""
@@ -148,31 +144,26 @@ class GradientUpdate:
         good = progress.alive & norm.isfinite() & means.isfinite().all()
         progress.last.copy_(means)
         progress.norm.copy_(norm[None])
-        if traced:
-            self._step_traced(gradients, norm, good)
+        if traced:  # a bad step is one with zero gradients and a zero rate: nothing moves
+            gradients = {name: torch.where(good, g, 0.0) for name, g in gradients.items()}
             buffers = {n: torch.where(good, b, self._buffers[n]) for n, b in buffers.items()}
-        elif good:
-            self._step_eager(gradients, norm)
         if traced or good:
+            if self.clip is not None:
+                scale = (self.clip / norm).clamp_max(1)
+                scale = torch.where(good, scale, 0.0) if traced else scale
+                gradients = {name: g * scale for name, g in gradients.items()}
+            if traced:
+                factor = self.schedule(progress.done[0], self.steps) * good.to(torch.float64)
+                self._apply(gradients, factor.to(norm.dtype))
+            else:
+                self._step_eager(gradients)
             for name, buffer in buffers.items():
                 self._buffers[name].copy_(buffer)
         progress.sums.add_(torch.where(good, means.to(torch.float64), 0.0))
         progress.done.add_(good.to(torch.float64))
         progress.alive.copy_(good)
 
-    def _step_traced(self, gradients: dict[str, Tensor], norm: Tensor, good: Tensor) -> None:
-        r"""A bad step is one with zero gradients and a zero rate: nothing moves."""
-        gradients = {name: torch.where(good, g, 0.0) for name, g in gradients.items()}
-        if self.clip is not None:
-            scale = torch.where(good, (self.clip / norm).clamp_max(1), 0.0)
-            gradients = {name: g * scale for name, g in gradients.items()}
-        factor = self.schedule(self.progress.done[0], self.steps) * good.to(torch.float64)
-        self._apply(gradients, factor.to(norm.dtype))
-
-    def _step_eager(self, gradients: dict[str, Tensor], norm: Tensor) -> None:
-        if self.clip is not None:
-            scale = (self.clip / norm).clamp_max(1)
-            gradients = {name: g * scale for name, g in gradients.items()}
+    def _step_eager(self, gradients: dict[str, Tensor]) -> None:
         factor = float(self.schedule(self.progress.done[0].cpu(), self.steps))
         if self.whole:
             return self._apply(gradients, factor)
@@ -187,7 +178,6 @@ class GradientUpdate:
             for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
             self.optimizer.zero_grad()
-        return None
 
     def same_until(self, done: int, total: int) -> bool:
         return same_until(self.schedule, done, self.steps, total)
@@ -258,13 +248,9 @@ def make_optimizer(
             received = f"{type(optimizer).__name__}, which evaluates the loss several times a step"
             raise ArgumentError("optimizer", received, "an optimizer whose step() needs no closure")
         return optimizer
-    known = {
-        name.lower(): kind
-        for name, kind in vars(torch.optim).items()
-        if inspect.isclass(kind)
-        and issubclass(kind, torch.optim.Optimizer)
-        and name not in ("Optimizer", "LBFGS", "SparseAdam")
-    }
+    classes = [kind for kind in vars(torch.optim).values() if inspect.isclass(kind)]
+    known = {k.__name__.lower(): k for k in classes if issubclass(k, torch.optim.Optimizer)}
+    known = {name: known[name] for name in known.keys() - {"optimizer", "lbfgs", "sparseadam"}}
     if not isinstance(optimizer, str) or optimizer.lower() not in known:
         raise ArgumentError.unknown("optimizer", optimizer, known)
     kind = known[optimizer.lower()]
@@ -292,7 +278,7 @@ class FunctionalOptimizer:
     r"""One step of a torch optimizer as a function of tensors; everything changes in place.
 
     `leaves` are the trained `parameters` detached, by name. Gradients must be taken at the same
-    objects: compilers fail at two tensors in one memory. Other parameters stay as they are.
+    objects: compilers fail at two tensors in one memory.
     """
 
     def __init__(
@@ -341,10 +327,7 @@ class FunctionalOptimizer:
         return keys
 
     def __call__(self, gradients: dict[str, Tensor], factor: Tensor | float) -> None:
-        r"""Step along gradients with each group's learning rate times the factor.
-
-        A factor that is a tensor stays one all through, as compilation needs.
-        """
+        r"""Step with each group's learning rate times the factor, a tensor in compiled steps."""
         modes: dict[str, bool] = {}
         if isinstance(factor, Tensor):
             modes = {"foreach": False} | ({"capturable": True} if self.capturable else {})
