@@ -25,13 +25,10 @@ X: TypeAlias = Tensor | dict[str, Tensor]  # inputs (n, ...), or a dict of such 
 
 
 class Batch(NamedTuple):
-    r"""A batch of inputs and what belongs to each of them.
+    r"""Inputs x (n, ...), or a dict of such, and what belongs to each of them, if it is known.
 
-    Attributes:
-        x: Inputs, a tensor (n, ...) or a dict of tensors (n, ...).
-        y: Labels (n, ...), if the user has any.
-        weight: Importance weights (n,); the objective is the mean of weight times loss.
-        index: Rows (n,) of the data set that x came from, by which stored targets are found.
+    That is labels y (n, ...), importance weights (n,), which multiply losses, and the index (n,):
+    rows of the data set that x came from, by which stored targets are found.
     """
 
     x: X
@@ -44,18 +41,16 @@ def as_batch(value: object) -> Batch:
     r"""A batch of what an input source gave: a Batch, or bare x."""
     if isinstance(value, Batch):
         return value
-    if isinstance(value, Tensor):
-        return Batch(value)
-    if isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values()):
-        return Batch(value)
+    parts = value.values() if isinstance(value, dict) and value else (value,)
+    if all(isinstance(part, Tensor) for part in parts):
+        return Batch(value)  # type: ignore[arg-type]
     received = f"a draw of type {type(value).__name__}"
     raise ArgumentError("inputs", received, "a Batch, a tensor or a dict of tensors")
 
 
 def rows(x: X) -> int:
     r"""The number of examples in x."""
-    first = x if isinstance(x, Tensor) else next(iter(x.values()))
-    return first.shape[0]
+    return (x if isinstance(x, Tensor) else next(iter(x.values()))).shape[0]
 
 
 def as_dict(x: X) -> dict[str, Tensor]:
@@ -89,8 +84,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
 
 def part_of(tree: Tree, start: int, size: int) -> Tree:
     r"""The examples from `start` on, at most `size` of them, of every tensor."""
-    part: Tree = map_tensors(lambda tensor: tensor[start : start + size], tree)
-    return part
+    return map_tensors(lambda tensor: tensor[start : start + size], tree)
 
 
 def leaves(tree: object) -> list[Tensor]:
@@ -125,7 +119,7 @@ def as_parts(value: object, argument: str) -> dict[str, Part]:
     if not isinstance(value, dict):
         return {"": as_part(value, argument)}
     if not value or not all(isinstance(name, str) and name for name in value):
-        keys = "an empty dict" if not value else f"a dict with the keys {list(value)!r}"
+        keys = f"a dict with the keys {list(value)!r}" if value else "an empty dict"
         raise ArgumentError(argument, keys, "a dict of arrays, with names for keys")
     parts = {name: as_part(array, label(argument, name)) for name, array in value.items()}
     first, count = next((name, len(part.values)) for name, part in parts.items())
@@ -171,8 +165,7 @@ def cast(part: Part, device: torch.device, dtype: torch.dtype | None, argument: 
     if dtype is None or not values.is_floating_point() or values.dtype == dtype:
         return values.to(device)
     if part.typed:
-        expected = f"{dtype}, the student's floating type: "
-        expected += "convert the tensor or the student with .to()"
+        expected = f"{dtype}, the student's floating type: convert one of them with .to()"
         raise ArgumentError(argument, f"a tensor of {values.dtype}", expected)
     result = values.to(dtype)
     if not bool(torch.isfinite(result).all()):
@@ -245,8 +238,7 @@ def check_alike(values: Sequence[X | None], names: Sequence[str], argument: str)
     for name, kind in zip(names, kinds, strict=True):
         if kind != kinds[0]:
             received = f"{names[0]} of {kinds[0]} and {name} of {kind}"
-            expected = "sources that give the same parts, shapes and types"
-            raise ArgumentError(argument, received, expected)
+            raise ArgumentError(argument, received, "the same parts, shapes and types from all")
 
 
 def _kind(value: X | None) -> str:

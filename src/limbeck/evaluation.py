@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -63,45 +63,13 @@ def close_taps(model: object) -> None:
             hook.remove()
 
 
-class View(Protocol):
-    r"""What a loss sees of a model at a batch of n inputs: I outputs, D differentiable inputs.
-
-    The domain of a derivative is "log" (of log probabilities), "plain" or "density".
-    """
-
-    def values(self) -> Tensor:
-        r"""Outputs (n, I): probabilities where the model gives any form of them, or values."""
-
-    def probabilities(self, temperature: float = 1.0) -> Tensor:
-        r"""Probabilities (n, I)."""
-
-    def log_probabilities(self, temperature: float = 1.0) -> Tensor:
-        r"""Log probabilities (n, I)."""
-
-    def log_density(self) -> Tensor:
-        r"""Log density (n,), normalised or not."""
-
-    def derivatives(self, domain: str) -> Tensor:
-        r"""Derivatives of every output with respect to every input, (n, I, D)."""
-
-    def projected(self, domain: str, cotangents: Tensor) -> Tensor:
-        r"""Derivatives of k combinations of the outputs, cotangents (k, n, I), as (n, k, D)."""
-
-    def projection(self, domain: str, weight: str, signs: Tensor) -> tuple[Tensor, Tensor]:
-        r"""As a target: cotangents (k, n, I) made of signs (k, n, I) in {0, 1}, and `projected`."""
-
-    def directional(self, domain: str, directions: X) -> Tensor:
-        r"""Derivatives of every output along one direction an input, (n, I)."""
-
-    def hidden(self, name: str) -> Tensor:
-        r"""The output of the submodule of that name."""
-
-
 class Evaluated:
-    r"""A frozen or functional model at x, evaluated lazily by `torch.func`.
+    r"""A model at n inputs x, as losses see it; each quantity is computed once, when it is needed.
 
-    Examples must be independent: then one pull-back of the whole batch gives each example's
-    derivatives. A model's `log_probabilities`, `log_prob` or `log_unnormalized` are used, if any.
+    It has I outputs and D differentiable inputs. The domain of a derivative is "log" (of log
+    probabilities), "plain" or "density". Examples must be independent: then one pull-back of the
+    batch gives each example's derivatives. A model's `log_probabilities`, `log_prob` or
+    `log_unnormalized` are used, if it has them.
     """
 
     who = "model"  # what errors call it
@@ -124,12 +92,15 @@ class Evaluated:
         return self._once(domain, lambda: self._in_domain(domain, self.x, self.raw))
 
     def values(self) -> Tensor:
+        r"""Outputs (n, I): probabilities where the model gives any form of them, or values."""
         return self.outputs("plain")
 
     def log_density(self) -> Tensor:
+        r"""Log density (n,), normalised or not."""
         return self.outputs("density")[:, 0]
 
     def probabilities(self, temperature: float = 1.0) -> Tensor:
+        r"""Probabilities (n, I)."""
         if temperature != 1.0:
             return self.log_probabilities(temperature).exp()
         if self.form == "values":
@@ -137,10 +108,13 @@ class Evaluated:
         return self.outputs("plain")
 
     def log_probabilities(self, temperature: float = 1.0) -> Tensor:
+        r"""Log probabilities (n, I)."""
         logs = self.outputs("log")
         return logs if temperature == 1.0 else F.log_softmax(logs / temperature, dim=1)
 
     def derivatives(self, domain: str) -> Tensor:
+        r"""Derivatives of every output with respect to every input, (n, I, D)."""
+
         def jacobian() -> Tensor:
             outputs, _ = self._linear(domain)
             count, size = outputs.shape
@@ -150,6 +124,7 @@ class Evaluated:
         return self._once(("derivatives", domain), jacobian)
 
     def projected(self, domain: str, cotangents: Tensor) -> Tensor:
+        r"""Derivatives of k combinations of the outputs, cotangents (k, n, I), as (n, k, D)."""
         _, pull = self._linear(domain)
         if cotangents.shape[0] == 1:
             parts = pull(cotangents[0])[0]
@@ -160,6 +135,7 @@ class Evaluated:
         return flat[0] if len(flat) == 1 else torch.cat(flat, dim=2)
 
     def projection(self, domain: str, weight: str, signs: Tensor) -> tuple[Tensor, Tensor]:
+        r"""As a target: cotangents (k, n, I) made of signs (k, n, I) in {0, 1}, and `projected`."""
         if weight == "teacher":
             scale = self.probabilities().clamp_min(0).sqrt()  # rounded ones may be below zero
         else:
@@ -168,6 +144,7 @@ class Evaluated:
         return cotangents, self.projected(domain, cotangents)
 
     def directional(self, domain: str, directions: X) -> Tensor:
+        r"""Derivatives of every output along one direction an input, (n, I)."""
         parts, function = self._function(domain)
         along = as_dict(directions)
         tangents = {
@@ -177,6 +154,7 @@ class Evaluated:
         return jvp(function, (parts,), (tangents,))[1]
 
     def hidden(self, name: str) -> Tensor:
+        r"""The output of the submodule of that name."""
         return self._once(("hidden", name), lambda: hidden(self.model, self.x, name))
 
     def _linear(self, domain: str) -> tuple[Tensor, Callable[[Tensor], Any]]:
@@ -221,6 +199,9 @@ class Evaluated:
         y = forms.values(forms.check_class_axis(raw(), self.who))
         y = forms.probabilities(y, self.form)
         return forms.columns(1 - y, y) if y.shape[1] == 1 else y
+
+
+View: TypeAlias = Evaluated  # the type in signatures of losses
 
 
 def _with_parts(x: X, parts: dict[str, Tensor]) -> X:

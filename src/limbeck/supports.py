@@ -101,9 +101,8 @@ class Discrete(Support):
 
     @property
     def described(self) -> str:
-        values = [f"{value:g}" for value in self.values]
-        two = " and ".join(values)
-        return two if self.count == 2 else f"{values[0]}, {values[1]} … {values[-1]}"
+        first, second, *more = (f"{value:g}" for value in self.values)
+        return f"{first}, {second} … {more[-1]}" if more else f"{first} and {second}"
 
     def encode(self, x: Tensor) -> Tensor:
         r"""Codes 0 … q−1 of the same shape and type."""

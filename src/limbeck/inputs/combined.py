@@ -34,9 +34,6 @@ def as_inputs(value: object, argument: str = "inputs") -> Inputs:
         value: A source, data, a torch data set or loader, a model with a method `sample`, or a
             function of n.
         argument: What errors call the value. Default: "inputs".
-
-    >>> type(as_inputs([[1.0], [2.0]])).__name__
-    'Dataset'
     """
     if isinstance(value, Inputs):
         return value
@@ -69,10 +66,6 @@ class Augment(Nested):
         transform: A function of x (n, ...), or of x and `generator`, that gives as many rows.
         y: Labels (N, ...). Default: none.
         seed: The generator's seed. Default: the seed of the distillation.
-
-    >>> import torch
-    >>> Augment([[1.0], [2.0]], lambda x: x + torch.rand_like(x))(4).x.shape
-    torch.Size([4, 1])
     """
 
     def __init__(

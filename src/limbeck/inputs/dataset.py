@@ -59,12 +59,7 @@ def _stack(values: list[Any], argument: str) -> Any:
 
 
 class Epochs:
-    r"""Passes over N rows, each in a new random order.
-
-    >>> epochs = Epochs(3)
-    >>> sorted(epochs.draw(6, torch.Generator()).tolist())
-    [0, 0, 1, 1, 2, 2]
-    """
+    r"""Passes over N rows, each in a new random order."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows

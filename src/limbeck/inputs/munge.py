@@ -23,9 +23,6 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
     The squared distance is the sum, over continuous attributes, of the squared difference as a
     fraction of the attribute's range, plus the number of categorical attributes that differ.
     Parts are arrays (N, ...); `block` distances are in memory at once.
-
-    >>> nearest({"": torch.tensor([[0.0], [3.0], [1.0]])}, {"": torch.tensor([False])}).tolist()
-    [2, 2, 0]
     """
     points, codes = _coordinates(parts, categorical)  # (N, d), and columns (N,)
     rows = len(points)

@@ -234,11 +234,11 @@ class MLflow(Logger):
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
 
+        self._logged: set[int] = set()
         try:
             self._client = client = MlflowClient(tracking_uri=self.uri)
             known = client.get_experiment_by_name(self.experiment)
             experiment = known.experiment_id if known else client.create_experiment(self.experiment)
-            self._logged: set[int] = set()
             self._id = self._resume(experiment, name) if last_step >= 0 else None
             if self._id is None:
                 tags = {TAG: name, "mlflow.runName": name, **self.tags}
@@ -264,11 +264,8 @@ class MLflow(Logger):
         step, now = int(entry["step"]), int(time.time() * 1000)
         if step in self._logged:
             return
-        metrics = [
-            Metric(re.sub(r"[^\w\-. /]", "_", key), float(value), now, step)
-            for key, value in entry.items()
-            if key != "step"
-        ]
+        named = {re.sub(r"[^\w\-. /]", "_", k): float(v) for k, v in entry.items() if k != "step"}
+        metrics = [Metric(key, value, now, step) for key, value in named.items()]
         self._client.log_batch(self._id, metrics=metrics)
         self._logged.add(step)
 
@@ -305,8 +302,7 @@ class TensorBoard(Logger):
         self._writer = writer(str(folder), purge_step=last_step + 1)
         if last_step < 0:
             rows = [f"| {key} | {value} |" for key, value in settings.items()]
-            text = "\n".join(["| setting | value |", "| --- | --- |", *rows])
-            self._writer.add_text("settings", text, 0)
+            self._writer.add_text("settings", "\n".join(["| setting | value |", "|-|-|", *rows]), 0)
         self._writer.flush()
 
     def _write(self, entry: Mapping[str, float]) -> None:

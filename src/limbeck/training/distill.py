@@ -182,8 +182,8 @@ def prepare(
 ) -> Run:
     r"""A run of which everything is checked before the first step."""
     if not isinstance(student, nn.Module):
-        kind = type(student).__name__
-        raise ArgumentError("student", f"an object of type {kind}", "a torch module")
+        received = f"an object of type {type(student).__name__}"
+        raise ArgumentError("student", received, "a torch module")
     if student is teacher:
         expected = "another module; a copy.deepcopy of the teacher will do"
         raise ArgumentError("student", "the teacher itself, which would move with it", expected)
@@ -255,8 +255,7 @@ def _gradient_update(training: Training) -> GradientUpdate:
         optimizer, options = preset["optimizer"], dict(preset["options"])
     if training.lr is not None:
         if isinstance(optimizer, torch.optim.Optimizer):
-            expected = "no lr beside an optimizer instance, which has its own"
-            raise ArgumentError("lr", training.lr, expected)
+            raise ArgumentError("lr", training.lr, "no lr beside an optimizer that has its own")
         options["lr"] = training.lr
     schedule = preset["schedule"] if training.schedule == "auto" else training.schedule
     return GradientUpdate(optimizer, schedule, clip=training.clip, **options)
@@ -305,8 +304,7 @@ def _precompute(objective: Objective, training: Training, max_bytes: int = 2**30
     if choice == "auto":
         first = source.build(torch.zeros(1, dtype=torch.long, device=objective.device))
         size = stored_bytes(objective.teacher, objective.terms, source.x, objective.outputs, first)
-        visits = training.steps * int(training.batch_size or 0)
-        if visits < len(source) or size > max_bytes:
+        if training.steps * int(training.batch_size or 0) < len(source) or size > max_bytes:
             return
     watch = partial(tracked, label="asking the teacher", progress=training.progress)
     seed, terms = training.seed + 2, objective.terms

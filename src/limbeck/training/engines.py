@@ -148,8 +148,7 @@ class Compiled(Eager):
             self.compile_seconds += time.monotonic() - began
         self._graph, arguments = calls[0]
         self._arguments = list(arguments)
-        slots = {id(argument): slot for slot, argument in enumerate(arguments)}
-        tensors = enumerate(leaves(plan))
+        slots, tensors = {id(a): slot for slot, a in enumerate(arguments)}, enumerate(leaves(plan))
         self._slots = [(slots[id(leaf)], i) for i, leaf in tensors if id(leaf) in slots]
 
     def _changing(self, function: Callable[[Tensor], Tensor] = Tensor.detach) -> list[Tensor]:

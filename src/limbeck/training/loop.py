@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole
 from limbeck.arrays import Batch, part_of, rows
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.evaluation import evaluating
@@ -63,8 +63,7 @@ class Plateau:
     since: int = field(default=0, init=False)  # evaluations since the best
 
     def __post_init__(self) -> None:
-        expected = "a whole number from 1, or None"
-        self.patience = whole_number("patience", self.patience, expected, least=1)
+        self.patience = whole("patience", self.patience)
 
     def look(self, measure: float) -> bool:
         r"""Whether a new measure is a new best."""
@@ -95,8 +94,8 @@ class Step:
     @property
     def terms(self) -> dict[str, float]:
         r"""The same for each term, before its coefficient."""
-        last = self.run.update.progress.last.tolist()
-        return dict(zip(self.run.objective.names, last, strict=False))
+        means = self.run.update.progress.last.tolist()[:-1]
+        return dict(zip(self.run.objective.names, means, strict=True))
 
     @property
     def student(self) -> nn.Module:
@@ -208,8 +207,8 @@ class Run:
     @property
     def _due(self) -> bool:
         r"""Whether an evaluation is due after the present step, and has not been made."""
-        last = self.done >= self.total
-        return self._looked < self.done and (last or self.done % self._every == 0)
+        due = self.done >= self.total or self.done % self._every == 0
+        return due and self._looked < self.done
 
     @property
     def _late(self) -> bool:
@@ -319,8 +318,8 @@ class Run:
         tensors, about = files.read(path)
         folder, device = path.parent, self.objective.device
         if changed := files.differences(about["identity"], dict(self.identity)):
-            reasons = "; ".join(changed)
-            raise CheckpointError(f"checkpoint: {folder} belongs to another run: {reasons}")
+            changes = "; ".join(changed)
+            raise CheckpointError(f"checkpoint: {folder} belongs to another run: {changes}")
         if bool(tensors.get("update.progress.alive", True)):  # a run that failed takes no steps
             self._refuse_other_steps(folder, about["done"], about["steps"])
         files.load_weights(self.objective.student, files.under("student.", tensors), path)

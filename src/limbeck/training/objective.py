@@ -66,7 +66,7 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         self.student, self.inputs, self.loss = student, inputs, loss
-        self._teacher = [teacher]  # in a list, so that its parameters are not this module's
+        self.teacher = teacher  # no module, so that its parameters are not this module's
         self.coefficients = [c for c, _ in loss]
         self.terms = [term for _, term in loss]
         names = [term.name for term in self.terms]  # with a number behind those that repeat
@@ -80,14 +80,6 @@ class Objective(nn.Module):
         self._declared = student_output != "auto"
         inputs.bind(self.at)
         self._check_models(probe_size)
-
-    @property
-    def teacher(self) -> Teacher:
-        return self._teacher[0]
-
-    @teacher.setter
-    def teacher(self, teacher: Teacher) -> None:
-        self._teacher = [teacher]
 
     def _check_models(self, probe_size: int) -> None:
         r"""Evaluate both models at a few inputs and refuse what does not fit, before any step."""

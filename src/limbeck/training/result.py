@@ -39,8 +39,7 @@ class History(dict[str, list[float]]):
             self.setdefault(name, []).append(value)
 
     def __repr__(self) -> str:
-        count = len(next(iter(self.values()), []))
-        return f"History({count} evaluations of {', '.join(self)})"
+        return f"History({len(next(iter(self.values()), []))} evaluations of {', '.join(self)})"
 
 
 @dataclass(frozen=True)
@@ -106,8 +105,7 @@ class Result:
         r"""Write the student for use without limbeck: see `limbeck.export.export`."""
         import limbeck  # export stands above training in the order of imports
 
-        exported: Path = limbeck.export.export(self, path, format, **options)
-        return exported
+        return limbeck.export.export(self, path, format, **options)
 
     def portable(self) -> Any:
         r"""What is exported: see `limbeck.export.portable`."""
@@ -118,9 +116,8 @@ class Result:
     @property
     def ran_by(self) -> str:
         r"""The engine in words, with the number of processes of one that is for several."""
-        if self.engine != "accelerate":
-            return self.engine
-        return f"{self.engine}, {self.processes} process{'es' if self.processes > 1 else ''}"
+        processes = f", {self.processes} process{'es' if self.processes > 1 else ''}"
+        return self.engine + (processes if self.engine == "accelerate" else "")
 
     def table(self) -> Table:
         r"""The result as a table."""
@@ -140,8 +137,8 @@ class Result:
     def __str__(self) -> str:
         console = Console(width=100, record=True, file=io.StringIO())
         console.print(self.table())
-        change = "nothing was measured"
-        if loss := self.history.get("loss"):
+        loss, change = self.history.get("loss"), "nothing was measured"
+        if loss:
             change = f"the loss went from {loss[0]:.4g} to {loss[-1]:.4g}"
         return console.export_text() + f"In {self.steps:,} steps and {self.seconds:.1f} s {change}."
 
@@ -152,8 +149,7 @@ def load(folder: str | Path, student: nn.Module | None = None) -> Result:
     r"""Read what `Result.save` wrote; a module of the user's own needs an empty copy of it."""
     folder = Path(folder)
     if not (folder / STUDENT).exists():
-        expected = f"a folder with {STUDENT}, as Result.save writes it"
-        raise ArgumentError("folder", str(folder), expected)
+        raise ArgumentError("folder", str(folder), f"a folder with {STUDENT}, as of Result.save")
     tensors, about = files.read(folder / STUDENT, FORMAT)
     if student is None:
         student = from_spec(about["spec"], folder)
@@ -170,15 +166,14 @@ def load(folder: str | Path, student: nn.Module | None = None) -> Result:
 def spec_of(student: nn.Module) -> dict[str, Any] | None:
     r"""The description of one of limbeck's own models; None of any other module."""
     models = importlib.import_module("limbeck.models")
-    name = type(student).__name__
-    if name not in models.__all__ or type(student) is not getattr(models, name):
-        return None
     model: Any = student
+    name = type(model).__name__
+    if name not in models.__all__ or type(model) is not getattr(models, name):
+        return None
     try:
-        spec: dict[str, Any] = model.spec()
+        return dict(model.spec())
     except ArgumentError:  # such as an ensemble of the user's modules
         return None
-    return spec
 
 
 def from_spec(spec: dict[str, Any] | None, folder: Path) -> nn.Module:

@@ -85,12 +85,10 @@ class GradientUpdate:
         clip: float | None = None,
         **options: Any,
     ) -> None:
-        if clip is not None and not _above_zero(clip):
+        if clip is not None and not _real(clip) > 0:
             raise ArgumentError("clip", repr(clip), "a number above zero, or None")
         rate = options.get("lr")
-        if rate is not None and not (
-            isinstance(rate, Tensor) or (_above_zero(rate) and math.isfinite(rate))
-        ):
+        if not (rate is None or isinstance(rate, Tensor) or 0 < _real(rate) < math.inf):
             raise ArgumentError("lr", repr(rate), "a finite number above zero")
         self.requested, self.options, self.clip = optimizer, options, clip
         # over processes, if there are several: from gradients, means, buffers to their averages
@@ -99,9 +97,8 @@ class GradientUpdate:
 
     def bind(self, objective: Objective, steps: int) -> None:
         self.objective, self.steps = objective, steps
-        self.parameters: dict[str, Tensor] = {
-            name: p for name, p in objective.named_parameters() if p.requires_grad
-        }
+        named: Iterable[tuple[str, Tensor]] = objective.named_parameters()
+        self.parameters = {name: p for name, p in named if p.requires_grad}
         if not self.parameters:
             received = "no parameters that require gradients"
             raise ArgumentError("student", received, "a trainable module")
@@ -213,8 +210,8 @@ class GradientUpdate:
         return state | {f"group.{i}": group for i, group in enumerate(groups)}
 
 
-def _above_zero(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0
+def _real(value: object) -> float:
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
 
 
 def _parameter_ids(optimizer: torch.optim.Optimizer) -> set[int]:
@@ -238,8 +235,7 @@ def make_optimizer(
     r"""An optimizer by name with its options, or the user's, checked to have the parameters."""
     parameters = list(parameters)
     if isinstance(optimizer, torch.optim.Optimizer):
-        known_ids = _parameter_ids(optimizer)
-        if missing := sum(id(p) not in known_ids for p in parameters):
+        if missing := len({id(p) for p in parameters} - _parameter_ids(optimizer)):
             received = f"an instance that lacks {missing} of {len(parameters)} trained parameters"
             expected = "an optimizer made with the student's own parameters, or a name"
             raise ArgumentError("optimizer", received, expected)
@@ -267,11 +263,9 @@ def make_optimizer(
 def has_functional_form(optimizer: torch.optim.Optimizer) -> bool:
     r"""Whether torch gives this optimizer as a function of tensors that limbeck can call."""
     kind, groups = type(optimizer), optimizer.param_groups
-    return (
-        kind.__name__ in FUNCTIONAL
-        and kind is getattr(torch.optim, kind.__name__)  # not a user's class of the same name
-        and not any(group.get("dampening") or group.get("differentiable") for group in groups)
-    )
+    if any(group.get("dampening") or group.get("differentiable") for group in groups):
+        return False
+    return kind in [getattr(torch.optim, name) for name in FUNCTIONAL]
 
 
 class FunctionalOptimizer:
