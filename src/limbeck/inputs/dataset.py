@@ -124,29 +124,26 @@ class Dataset(Inputs):
             y = labels if y is None else y
         self.replace = replace
         self._x = arrays.as_parts(X, "X")
-        self._rows = len(next(iter(self._x.values())).values)
         self._y = None if y is None else as_part(y, "y")
         self._weight = None if weight is None else as_part(weight, "weight")
+        self._move(self.device, None)
         for name, part in (("y", self._y), ("weight", self._weight)):
             if part is not None:
-                arrays.check_rows(part.values, self._rows, name, "X")
-        if self._weight is not None:
-            values = self._weight.values
-            if values.ndim != 1:
-                shape = f"shape {tuple(values.shape)}"
-                raise ArgumentError("weight", shape, f"shape ({self._rows},)")
-            if len(negative := (values < 0).nonzero()):
+                arrays.check_rows(part.values, len(self), name, "X")
+        if self.weight is not None:
+            if self.weight.ndim != 1:
+                shape = f"shape {tuple(self.weight.shape)}"
+                raise ArgumentError("weight", shape, f"shape ({len(self)},)")
+            if len(negative := (self.weight < 0).nonzero()):
                 received = f"a negative number in row {int(negative[0])}"
                 raise ArgumentError("weight", received, "nonnegative numbers")
-        self.epochs = Epochs(self._rows)
-        self._move(self.device, None)
 
     def __len__(self) -> int:
-        return self._rows
+        return self.epochs.rows
 
     def draw(self, n: int) -> Tensor:
         r"""Row numbers (n,)."""
-        if n > self._rows and not self.replace:
+        if n > len(self) and not self.replace:
             expected = f"at most {len(self)}, the rows of the data set, or replace=True"
             raise ArgumentError("batch_size", n, expected)
         return self.next_rows(n)
@@ -168,14 +165,11 @@ class Dataset(Inputs):
         subset = copy(self)
         parts = (self._x, self._y, self._weight)
         subset._x, subset._y, subset._weight = map_tensors(lambda t: t[index.to(t.device)], parts)
-        subset._rows = len(index)
-        subset.epochs = Epochs(subset._rows)
         subset._move(self.device, None)
         return subset
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
-        self.epochs = Epochs(len(self))
         self._move(self.device, dtype)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -187,6 +181,7 @@ class Dataset(Inputs):
 
     def _move(self, device: torch.device, dtype: torch.dtype | None) -> None:
         self.x = arrays.cast_parts(self._x, device, dtype, "X")
+        self.epochs = Epochs(rows(self.x))
         self.y = None if self._y is None else arrays.cast(self._y, device, dtype, "y")
         self.weight = None
         if self._weight is not None:
@@ -205,8 +200,7 @@ class Loader(Eager):
     (shuffle=True), which are seeded from this source's, and not if it has its own generator.
 
     Arguments:
-        loader: A DataLoader whose batches are x, (x, y) or a dict x, or an IterableDataset of such
-            items.
+        loader: A DataLoader of batches x, (x, y) or a dict x, or an IterableDataset of such items.
         seed: The generator's seed. Default: the seed of the distillation.
     """
 

@@ -92,7 +92,11 @@ class Logger(Callback):
     of once, and the training continues without the log.
     """
 
+    place: object = ""  # where it writes
     _failed = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.place)!r})"
 
     def _open(self, name: str, settings: Mapping[str, Any], last_step: int) -> None:
         r"""Begin the log of a run (last step −1), or continue it after the last step."""
@@ -114,16 +118,15 @@ class Logger(Callback):
             raise ArgumentError("callbacks", f"{self!r} ({error})", "a place to write") from error
 
     def look(self, entry: Mapping[str, float]) -> None:
-        self._try(lambda: self._write(entry))
+        self._try(self._write, entry)
 
     def end(self, stop_reason: str | None) -> None:
-        self._try(lambda: self._close(stop_reason))
+        self._try(self._close, stop_reason)
 
-    def _try(self, action: Callable[[], None]) -> None:
-        if self._failed:
-            return
+    def _try(self, action: Callable[..., None], argument: object) -> None:
         try:
-            action()
+            if not self._failed:
+                action(argument)
         except Exception as error:  # of any library, disk or network
             self._give_up(error)
 
@@ -142,21 +145,17 @@ def _require(module: str) -> None:
 class CSVLogger(Logger):
     r"""Writes each evaluation as a row of a CSV file.
 
-    The column "run" names the settings: a run that resumes, or is made again with the same
-    settings, replaces its own later rows, and rows of other runs stay. Settings are in a file of
-    the same name that ends in .json.
+    The column "run" names the settings, which are in a file of the same name that ends in .json. A
+    run that resumes, or is made again with the same settings, replaces its own later rows.
 
     Arguments:
         path: The file.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.place = self.path = Path(path)
         if self.path.suffix == ".json":
             raise ArgumentError("path", str(path), "a name that does not end in .json, as .csv")
-
-    def __repr__(self) -> str:
-        return f"CSVLogger({str(self.path)!r})"
 
     def _open(self, name: str, settings: Mapping[str, Any], last_step: int) -> None:
         self.name = name
@@ -224,11 +223,9 @@ class MLflow(Logger):
         tags: Mapping[str, str] | None = None,
     ) -> None:
         _require("mlflow")
-        self.experiment, self.uri, self.tags = experiment, uri, dict(tags or {})
+        self.place = self.experiment = experiment
+        self.uri, self.tags = uri, dict(tags or {})
         self._client: Any = None
-
-    def __repr__(self) -> str:
-        return f"MLflow({self.experiment!r})"
 
     def _open(self, name: str, settings: Mapping[str, Any], last_step: int) -> None:
         from mlflow.exceptions import MlflowException
@@ -287,11 +284,8 @@ class TensorBoard(Logger):
 
     def __init__(self, folder: str | Path = "runs") -> None:
         _require("tensorboard")
-        self.folder = Path(folder)
+        self.place = self.folder = Path(folder)
         self._writer: Any = None
-
-    def __repr__(self) -> str:
-        return f"TensorBoard({str(self.folder)!r})"
 
     def _open(self, name: str, settings: Mapping[str, Any], last_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter

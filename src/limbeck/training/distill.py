@@ -193,12 +193,11 @@ def prepare(
     if training.engine == "accelerate":
         training, device, seed = share(training)
     elif (count := launched_processes()) > 1:
-        warnings.warn(
+        text = (
             f"engine: this is one of {count} processes, and with engine={training.engine!r} each "
-            "of them trains a student of its own and writes its own files; engine='accelerate' "
-            "trains one student in all of them",
-            stacklevel=3,
         )
+        text += "trains its own student and writes its own files; 'accelerate' trains one in all"
+        warnings.warn(text, stacklevel=3)
     student.to(device)
     source = as_inputs(inputs)
     source.to(device, input_dtype(student) or torch.get_default_dtype(), seed)
@@ -255,7 +254,7 @@ def _gradient_update(training: Training) -> GradientUpdate:
         optimizer, options = preset["optimizer"], dict(preset["options"])
     if training.lr is not None:
         if isinstance(optimizer, torch.optim.Optimizer):
-            raise ArgumentError("lr", training.lr, "no lr beside an optimizer that has its own")
+            raise ArgumentError("lr", training.lr, "no lr beside an optimizer instance")
         options["lr"] = training.lr
     schedule = preset["schedule"] if training.schedule == "auto" else training.schedule
     return GradientUpdate(optimizer, schedule, clip=training.clip, **options)

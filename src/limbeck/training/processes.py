@@ -45,11 +45,11 @@ def share(training: Training) -> tuple[Training, torch.device, int]:
         expected = "a launch by `accelerate launch` or `torchrun`, with no Accelerate state before"
         raise ArgumentError("engine", received, expected)
     if state.num_processes == 1:
-        warnings.warn(
+        text = (
             "engine: 'accelerate' runs in a single process here; start the script by `accelerate "
-            "launch --num_processes 2` or `torchrun --nproc-per-node 2` for two",
-            stacklevel=4,
         )
+        text += "launch --num_processes 2` or `torchrun --nproc-per-node 2` for two"
+        warnings.warn(text, stacklevel=4)
     for name in ("checkpoint", "seconds"):
         if state.num_processes > 1 and getattr(training, name) is not None:
             raise ArgumentError(name, getattr(training, name), "None with several processes")

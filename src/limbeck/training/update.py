@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 from numbers import Real
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from limbeck.training.objective import Objective, Plan
 from limbeck.training.schedules import Schedule, as_schedule, same_until
 
 __all__ = ["GradientUpdate", "Progress", "Update", "has_functional_form"]
+
+Tensors: TypeAlias = dict[str, Tensor]  # by name
 
 
 class Progress:
@@ -39,7 +41,7 @@ class Progress:
         self.sums = torch.zeros(terms + 1, dtype=torch.float64, device=device)
         self.norm = torch.zeros(1, dtype=dtype, device=device)  # of the last step's gradient
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Tensors:
         return dict(vars(self))
 
 
@@ -58,10 +60,10 @@ class Update(Protocol):
     def same_until(self, done: int, total: int) -> bool:
         r"""Whether the first `done` steps are the same in a run of `total` steps. Optional."""
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Tensors:
         r"""Everything that a checkpoint must hold beside the student, by name."""
 
-    def load(self, tensors: dict[str, Tensor], path: Path) -> None:
+    def load(self, tensors: Tensors, path: Path) -> None:
         r"""Continue from what `tensors` gave, read from a checkpoint at that path."""
 
 
@@ -115,14 +117,14 @@ class GradientUpdate:
         first = next(iter(self._leaves.values()))
         self.progress = Progress(len(objective.terms), first.device, first.dtype)
 
-    def gradient(self, plan: Plan) -> tuple[dict[str, Tensor], Tensor]:
+    def gradient(self, plan: Plan) -> tuple[Tensors, Tensor]:
         r"""The gradient by name, and the mean of each term and of the total, (terms + 1,)."""
         return self._gradient(plan)[:2]
 
-    def _gradient(self, plan: Plan) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+    def _gradient(self, plan: Plan) -> tuple[Tensors, Tensor, Tensors]:
         r"""The same, and the buffers as the step would leave them."""
 
-        def mean_loss(leaves: dict[str, Tensor]) -> tuple[Tensor, Any]:
+        def mean_loss(leaves: Tensors) -> tuple[Tensor, Any]:
             buffers = {name: b.clone() for name, b in self._buffers.items()}
             terms = functional_call(self.objective, {**leaves, **buffers}, (plan,))
             total = self.objective.total(terms).mean()
@@ -160,7 +162,7 @@ class GradientUpdate:
         progress.done.add_(good.to(torch.float64))
         progress.alive.copy_(good)
 
-    def _step_eager(self, gradients: dict[str, Tensor]) -> None:
+    def _step_eager(self, gradients: Tensors) -> None:
         factor = float(self.schedule(self.progress.done[0].cpu(), self.steps))
         if self.whole:
             return self._apply(gradients, factor)
@@ -179,7 +181,7 @@ class GradientUpdate:
     def same_until(self, done: int, total: int) -> bool:
         return same_until(self.schedule, done, self.steps, total)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Tensors:
         tensors = {f"progress.{name}": t for name, t in self.progress.tensors().items()}
         for owner, entries in self._optimizer_state().items():
             for key, value in entries.items():
@@ -191,7 +193,7 @@ class GradientUpdate:
         extras = self.objective.extras.state_dict()
         return tensors | {f"extras.{name}": extra for name, extra in extras.items()}
 
-    def load(self, tensors: dict[str, Tensor], path: Path) -> None:
+    def load(self, tensors: Tensors, path: Path) -> None:
         state = self._optimizer_state()
         for name, value in tensors.items():
             owner, _, key = name.removeprefix("number.").rpartition(".")
@@ -276,25 +278,21 @@ class FunctionalOptimizer:
     """
 
     def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        parameters: dict[str, Tensor],
-        leaves: dict[str, Tensor],
+        self, optimizer: torch.optim.Optimizer, parameters: Tensors, leaves: Tensors
     ) -> None:
         name = type(optimizer).__name__.lower()
         self.function = getattr(importlib.import_module(f"torch.optim.{name}"), name)
         self.arguments = list(inspect.signature(self.function).parameters)
         self.capturable = "capturable" in self.arguments
         names = {id(p): name for name, p in parameters.items()}
-        self.groups: list[tuple[dict[str, Tensor], list[list[Any]], dict[str, Any], Any]] = []
+        self.groups: list[tuple[Tensors, list[list[Any]], dict[str, Any], Any]] = []
+        state_names = [STATE[argument] for argument in self.arguments if argument in STATE]
         for group in optimizer.param_groups:
-            keys = self._make_state(optimizer, group)
+            keys = [key for key in state_names if key not in ONLY_IF or group.get(ONLY_IF[key])]
+            self._make_state(optimizer, group, keys)
             trained = [p for p in group["params"] if id(p) in names]
-            lists: list[list[Any]] = [
-                [optimizer.state[p][STATE[a]] for p in trained] if STATE[a] in keys else []
-                for a in self.arguments
-                if a in STATE
-            ]
+            lists: list[list[Any]]
+            lists = [[optimizer.state[p][k] for p in trained if k in keys] for k in state_names]
             if "nesterov" in group and not lists[0]:
                 lists[0] = [None] * len(trained)  # SGD needs a place for each momentum
             settings = {a: group[a] for a in self.arguments if a in group and a not in MODES}
@@ -303,10 +301,11 @@ class FunctionalOptimizer:
             own_leaves = {names[id(p)]: leaves[names[id(p)]] for p in trained}
             self.groups.append((own_leaves, lists, settings, group))
 
-    def _make_state(self, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> list[str]:
-        r"""Make the state of a group before the first step, where the parameters are; its keys."""
-        keys = [STATE[a] for a in self.arguments if a in STATE]
-        keys = [key for key in keys if key not in ONLY_IF or group.get(ONLY_IF[key])]
+    @staticmethod
+    def _make_state(
+        optimizer: torch.optim.Optimizer, group: dict[str, Any], keys: list[str]
+    ) -> None:
+        r"""Make the state of a group before the first step, where the parameters are."""
         for p, key in itertools.product(group["params"], keys):
             if key in ("step", "mu_product"):
                 # Powers of decays are taken of it, in the precision of the parameters. Where it is
@@ -318,9 +317,8 @@ class FunctionalOptimizer:
                 value = group.get("initial_accumulator_value", 0.0)
                 first = torch.full_like(p, value, requires_grad=False)
             optimizer.state[p][key] = optimizer.state[p].get(key, first).to(first)
-        return keys
 
-    def __call__(self, gradients: dict[str, Tensor], factor: Tensor | float) -> None:
+    def __call__(self, gradients: Tensors, factor: Tensor | float) -> None:
         r"""Step with each group's learning rate times the factor, a tensor in compiled steps."""
         modes: dict[str, bool] = {}
         if isinstance(factor, Tensor):
