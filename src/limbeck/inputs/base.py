@@ -82,9 +82,7 @@ class Inputs(ABC):
 class Eager(Inputs):
     r"""A source that gives whole batches in `draw`, so that `build` has nothing left to do."""
 
-    def __init__(self, seed: int | None = None) -> None:
-        super().__init__(seed)
-        self.converts = False  # whether tensors of another floating type are converted or refused
+    converts = False  # whether tensors of another floating type are converted, not refused
 
     def convert(self) -> None:
         self.converts = True
@@ -99,22 +97,20 @@ class Eager(Inputs):
         if isinstance(batch.x, tuple | list) or not hasattr(batch.x, "__len__"):
             received = f"a draw of type {type(batch.x).__name__}"
             raise ArgumentError(argument, received, "a Batch, a tensor or a dict of tensors")
-        parts = {name: self._typed(part) for name, part in as_parts(batch.x, argument).items()}
+        parts = as_parts(batch.x, argument)
         n = len(next(iter(parts.values())).values) if n is None else n
-        for name, part in parts.items():
-            check_rows(part.values, n, label(argument, name), "were asked for")
-        x = arrays.cast_parts(parts, self.device, self.dtype, argument)
+        x = {k: self._cast(p, n, label(argument, k), "were asked for") for k, p in parts.items()}
         fields = {}
         for field in ("y", "weight", "index"):
             if (array := getattr(batch, field)) is not None:
                 name = f"{argument}.{field}"
-                part = self._typed(as_part(array, name))
-                check_rows(part.values, n, name, "x")
-                fields[field] = arrays.cast(part, self.device, self.dtype, name)
-        return Batch(x, **fields)
+                fields[field] = self._cast(as_part(array, name), n, name, "x")
+        return Batch(x.get("", x), **fields)
 
-    def _typed(self, part: Part) -> Part:
-        return part._replace(typed=part.typed and not self.converts)
+    def _cast(self, part: Part, n: int, name: str, of: str) -> Tensor:
+        check_rows(part.values, n, name, of)
+        part = part._replace(typed=part.typed and not self.converts)
+        return arrays.cast(part, self.device, self.dtype, name)
 
     def _weight(self, batch: Batch) -> Tensor:
         r"""The weights (n,) of a batch; ones where it has none."""

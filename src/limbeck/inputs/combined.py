@@ -13,7 +13,7 @@ from torch.utils import data
 
 from limbeck.arguments import number, whole_number
 from limbeck.arrays import Batch, map_tensors
-from limbeck.errors import ArgumentError, rename_argument
+from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Inputs, Nested, join_batches
 from limbeck.inputs.dataset import Dataset, Loader
 from limbeck.inputs.generated import Function, Samples, SeededCall
@@ -46,8 +46,11 @@ def as_inputs(value: object, argument: str = "inputs") -> Inputs:
     arrays = (Tensor, np.ndarray, dict, list, tuple, data.Dataset)
     methods = ("__array__", "to_numpy", "toarray")
     if isinstance(value, arrays) or any(hasattr(value, name) for name in methods):
-        with rename_argument("X", argument):
+        try:
             return Dataset(value)
+        except ArgumentError as error:
+            name = argument + error.argument.removeprefix("X")
+            raise ArgumentError(name, error.received, error.expected) from None
     if callable(getattr(value, "sample", None)):
         return Samples(value)
     if isinstance(value, nn.Module):

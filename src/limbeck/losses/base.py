@@ -57,15 +57,17 @@ class Loss:
 
     def bind(self, probe: Probe) -> nn.Module | None:
         r"""Check that the models fit, before the first step; return a module to train as well."""
-        student, teacher = probe.student, probe.teacher
-        if self.compares == "classes":
-            _check_same_number(student.log_probabilities(), teacher.log_probabilities())
-        elif self.compares == "values":
-            _check_same_number(student.values(), teacher.values())
-            one, other = output_shape(student), output_shape(teacher)
-            if not forms.same_layout(one, other):
-                received = f"outputs of shape {tuple(one)} where the teacher's are {tuple(other)}"
-                raise ArgumentError("student", received, "outputs in the teacher's order of axes")
+        if not self.compares:
+            return None
+        views, classes = (probe.student, probe.teacher), self.compares == "classes"
+        one, other = ((v.log_probabilities() if classes else v.values()).shape for v in views)
+        if one != other:
+            received = f"{one[1]} outputs where the teacher has {other[1]}"
+            raise ArgumentError("student", received, "as many outputs as the teacher")
+        if not classes and not forms.same_layout(*map(output_shape, views)):
+            one, other = map(output_shape, views)
+            received = f"outputs of shape {tuple(one)} where the teacher's are {tuple(other)}"
+            raise ArgumentError("student", received, "outputs in the teacher's order of axes")
         return None
 
     def draw(self, batch: Draws) -> Drawn:
@@ -101,12 +103,6 @@ def output_shape(view: View) -> torch.Size:
     r"""The shape of a model's outputs as the model gives them."""
     raw: Callable[[], Tensor] = getattr(view, "raw", view.values)
     return raw().shape
-
-
-def _check_same_number(student: Tensor, teacher: Tensor) -> None:
-    if student.shape != teacher.shape:
-        received = f"{student.shape[1]} outputs where the teacher has {teacher.shape[1]}"
-        raise ArgumentError("student", received, "as many outputs as the teacher")
 
 
 class Sum(Loss):
