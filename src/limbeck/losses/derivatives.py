@@ -15,7 +15,10 @@ from limbeck.losses.base import Drawn, Draws, Loss, Probe
 
 __all__ = ["derivative_error", "directional_error"]
 
-DOMAINS = ("log", "plain")
+
+def _check_choice(argument: str, value: str, *known: str) -> None:
+    if value not in known:
+        raise ArgumentError.unknown(argument, value, known)
 
 
 def _described(value: object) -> str:
@@ -49,10 +52,8 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
     def __init__(
         self, domain: str = "log", weight: str = "uniform", projections: int | None = None
     ) -> None:
-        if domain not in DOMAINS:
-            raise ArgumentError.unknown("domain", domain, DOMAINS)
-        if weight not in ("uniform", "teacher"):
-            raise ArgumentError.unknown("weight", weight, ("uniform", "teacher"))
+        _check_choice("domain", domain, "log", "plain")
+        _check_choice("weight", weight, "uniform", "teacher")
         if projections is not None:
             expected = "None, or a whole number from 1"
             projections = whole_number("projections", projections, expected, least=1)
@@ -115,12 +116,11 @@ class directional_error(Loss):  # noqa: N801
         targets: float | Tensor | str = "teacher",
         domain: str = "plain",
     ) -> None:
-        if domain not in DOMAINS:
-            raise ArgumentError.unknown("domain", domain, DOMAINS)
-        if isinstance(directions, str) and directions != "random":
-            raise ArgumentError.unknown("directions", directions, ("random",))
-        if isinstance(targets, str) and targets != "teacher":
-            raise ArgumentError.unknown("targets", targets, ("teacher",))
+        _check_choice("domain", domain, "log", "plain")
+        if isinstance(directions, str):
+            _check_choice("directions", directions, "random")
+        if isinstance(targets, str):
+            _check_choice("targets", targets, "teacher")
         if isinstance(directions, Tensor) and not directions.isfinite().all():
             raise ArgumentError("directions", "NaN or infinity", "finite directions")
         self.directions, self.targets, self.domain = directions, targets, domain

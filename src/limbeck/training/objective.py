@@ -88,7 +88,7 @@ class Objective(nn.Module):
             expected = "losses on one kind of outputs: classes, values or densities"
             raise ArgumentError("loss", repr(self.loss), expected)
         need = next(iter(needs), "")
-        self._refuse_by_statistics()
+        self._refuse_biased_and_dependent()
         batch = as_batch(self.inputs.probe(probe_size))
         n = rows(batch.x)
         randomness = OwnRandomness(self.device, self.generator.initial_seed())
@@ -101,7 +101,6 @@ class Objective(nn.Module):
             self.form = settle_form("student_output", "student", raw, *self._student_form(need), n)
             if "derivatives" in self.asks:
                 self.teacher.refuse_derivatives(repr(self.loss))
-            self._refuse_batch_statistics()
             student = Evaluated(self.student, batch.x, self.form)
             self.outputs = self._outputs(student, need)
             teacher = self.teacher.view(batch, self.teacher.draw(n)) if self.asks else student
@@ -144,7 +143,8 @@ class Objective(nn.Module):
         classes = need == "probabilities"
         return (student.log_probabilities() if classes else student.values()).shape[1]
 
-    def _refuse_by_statistics(self) -> None:
+    def _refuse_biased_and_dependent(self) -> None:
+        r"""Refuse losses that the teacher biases, and students whose examples depend on others."""
         if self.asks and self.teacher.source is None:
             expected = f"a teacher, since {self.loss!r} compares with one"
             raise ArgumentError("teacher", None, expected)
@@ -156,11 +156,8 @@ class Objective(nn.Module):
                     'derivative_error in the plain domain with weight="uniform", or in the log '
                     'domain with weight="teacher".'
                 )
-
-    def _refuse_batch_statistics(self) -> None:
-        if not any(term.differentiates for term in self.terms):
-            return
-        for name, module in self.student.named_modules():
+        differentiates = any(term.differentiates for term in self.terms)
+        for name, module in self.student.named_modules() if differentiates else ():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
                 received = f"the layer {name!r}, which mixes the examples of a batch while training"
                 expected = "for derivative losses, a student whose examples are independent: "

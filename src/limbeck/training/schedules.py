@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from limbeck.arguments import number
 from limbeck.errors import ArgumentError
 
 __all__ = [
@@ -42,8 +43,7 @@ class Logarithmic:
     final: float = 1e-3
 
     def __post_init__(self) -> None:
-        if not 0 < self.final <= 1:
-            raise ArgumentError("final", self.final, "a number above 0, at most 1")
+        number("final", self.final, "a number above 0, at most 1", lambda final: 0 < final <= 1)
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         return torch.exp(math.log(self.final) * (t / total).clamp_max(1))
@@ -56,8 +56,7 @@ class Cosine:
     warmup: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.warmup < 1:
-            raise ArgumentError("warmup", self.warmup, "a fraction from 0 to below 1")
+        number("warmup", self.warmup, "a fraction from 0 to below 1", lambda w: 0 <= w < 1)
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         start = self.warmup * total
