@@ -99,26 +99,26 @@ class Compiled(Eager):
 
     def step(self, plan: Plan) -> None:
         if self.name == "eager":  # it could not be compiled
-            return self._eagerly(plan)
+            return self._run_eagerly(plan)
         shapes = shapes_of(plan)
         if self._shapes is None and self._layout in (None, str(shapes)):
             self._shapes, self._layout = shapes, str(shapes)
         if shapes != self._shapes:
             self._warn_of_shapes(shapes)
-            return self._eagerly(plan)
+            return self._run_eagerly(plan)
         self._after_other = False
-        return self._fitting(plan)
+        return self._run_graph(plan)
 
-    def _fitting(self, plan: Plan) -> None:
+    def _run_graph(self, plan: Plan) -> None:
         r"""A step on a plan of the graph's shapes."""
         if self._graph is None:
-            return self._first(map_tensors(Tensor.contiguous, plan))  # as the graph assumes
+            return self._compile(map_tensors(Tensor.contiguous, plan))  # as the graph assumes
         tensors = leaves(plan)
         for slot, leaf in self._slots:
             self._arguments[slot] = tensors[leaf].contiguous()
         self._graph(*self._arguments)
 
-    def _eagerly(self, plan: Plan) -> None:
+    def _run_eagerly(self, plan: Plan) -> None:
         super().step(plan)
 
     def state(self) -> dict[str, Any]:
@@ -128,10 +128,10 @@ class Compiled(Eager):
         super().load(state)
         self._layout = state.get("layout")
 
-    def _first(self, plan: Plan) -> None:
+    def _compile(self, plan: Plan) -> None:
         r"""Compile the step and run it once; if that fails, undo it and run eagerly."""
-        began, calls = time.monotonic(), list[Call]()
-        opaque, before = _opaque_functions(self.update, plan), self._changing(torch.clone)
+        began, opaque = time.monotonic(), _opaque_functions(self.update, plan)
+        calls, before = list[Call](), [tensor.clone() for tensor in self._changed_tensors()]
         try:
             if opaque:
                 raise TypeError(f"the compiler would not see the backward of {', '.join(opaque)}")
@@ -141,7 +141,7 @@ class Compiled(Eager):
             if len(calls) != 1:
                 raise AssertionError(f"one graph expected, {len(calls)} were called")
         except Exception as error:  # one that is not the compiler's comes again in the eager step
-            for tensor, value in zip(self._changing(), before, strict=True):
+            for tensor, value in zip(self._changed_tensors(), before, strict=True):
                 tensor.copy_(value)
             return self._give_up(plan, "compiled", error)
         finally:
@@ -151,11 +151,11 @@ class Compiled(Eager):
         slots, tensors = {id(a): slot for slot, a in enumerate(arguments)}, enumerate(leaves(plan))
         self._slots = [(slots[id(leaf)], i) for i, leaf in tensors if id(leaf) in slots]
 
-    def _changing(self, function: Callable[[Tensor], Tensor] = Tensor.detach) -> list[Tensor]:
-        r"""A function of everything that a step changes."""
+    def _changed_tensors(self) -> list[Tensor]:
+        r"""Everything that a step changes."""
         objective: nn.Module = getattr(self.update, "objective", nn.Module())
         tensors = (*objective.parameters(), *objective.buffers(), *self.update.tensors().values())
-        return [function(tensor.detach()) for tensor in tensors]
+        return [tensor.detach() for tensor in tensors]
 
     def _give_up(self, plan: Plan, participle: str, error: Exception) -> None:
         r"""Run this step and all that follow eagerly, and say so."""
@@ -164,7 +164,7 @@ class Compiled(Eager):
         text = f"engine: the step cannot be {participle} ({reason}); running eagerly"
         warnings.warn(text, stacklevel=3)
         self.name, self._graph = "eager", None
-        self._eagerly(plan)
+        self._run_eagerly(plan)
 
     def _warn_of_shapes(self, shapes: object) -> None:
         r"""Warn once of shapes that change, but not of one short batch at the end of a pass."""
@@ -240,7 +240,7 @@ class Graph(Compiled):
     _captured: torch.cuda.CUDAGraph | None = None
     _calls = 0
 
-    def _fitting(self, plan: Plan) -> None:
+    def _run_graph(self, plan: Plan) -> None:
         if self._captured is not None:
             for place, tensor in zip(self._places, leaves(plan), strict=True):
                 place.copy_(tensor)
@@ -249,16 +249,16 @@ class Graph(Compiled):
         with tensor_float():
             if self._calls < 3:  # so that libraries choose their kernels and workspaces
                 self._calls += 1
-                return super()._fitting(plan)
+                return super()._run_graph(plan)
             try:
                 self._capture(plan)
             except Exception as error:
                 return self._give_up(plan, "captured", error)
-        return self._fitting(plan)
+        return self._run_graph(plan)
 
-    def _eagerly(self, plan: Plan) -> None:
+    def _run_eagerly(self, plan: Plan) -> None:
         with tensor_float():
-            super()._eagerly(plan)
+            super()._run_eagerly(plan)
 
     def _capture(self, plan: Plan) -> None:
         r"""Record the step without running it."""

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ class Run:
         self.batch_size = settings.batch_size if isinstance(settings.batch_size, int) else None
         self._every = settings.every or max(1, settings.steps // 50)
         self._looked = 0  # the step of the last evaluation
-        self._torn = False  # whether a step or an evaluation is half done
+        self._in_progress = False  # whether a step or an evaluation is half done
         self._stopping: tuple[str, BaseException | None] | None = None  # reason, error to raise
         self._resumable = False  # whether the same call again continues after the stop
         self._asynchronous = objective.device.type == "cuda"
@@ -159,7 +160,7 @@ class Run:
                 if self._stopping is not None:
                     self._look_or_stop()
         except (KeyboardInterrupt, GeneratorExit):
-            if not self._torn:
+            if not self._in_progress:
                 self.save()
             raise
         finally:
@@ -180,18 +181,15 @@ class Run:
             self._stopping = (reason, error)
 
     def _step(self) -> None:
-        self._torn = True
+        self._in_progress = True
         if not self._asynchronous:  # the last plan is enough, and its memory is used again
             self._plans.clear()
         plan, randomness = self.objective.draw(self.batch_size), self.objective.randomness
         self._plans.append(plan)
-        if randomness is None:
+        with nullcontext() if randomness is None else randomness():
             self.engine.step(plan)
-        else:
-            with randomness():
-                self.engine.step(plan)
         self.done += 1
-        self._torn = False
+        self._in_progress = False
         self.seconds = time.monotonic() - self._began
         ends = self._due or self._late or self._stopping is not None
         check = not self._asynchronous or ends or self.done % CHECK_INTERVAL == 0
@@ -232,7 +230,7 @@ class Run:
     def _look(self) -> None:
         r"""Measure first and record then, so that an interrupted evaluation can be made again."""
         entry = self.measure()
-        self._torn = True
+        self._in_progress = True
         self.update.progress.sums.zero_()
         self._looked = self.done
         self.history.append(**entry)
@@ -245,7 +243,7 @@ class Run:
                     student.load_state_dict(self.best)
                 best = self.plateau.best
                 self.stop_reason = f"plateau: the held-out loss (best {best:.4g}) stopped improving"
-        self._torn = False
+        self._in_progress = False
         for callback in self.callbacks:
             callback.look(entry)
 

@@ -22,7 +22,7 @@ from limbeck.teachers.base import Teacher, misfit, output_form, settle_form
 __all__ = ["Objective", "Plan"]
 
 
-class OwnRandomness:
+class IsolatedRandomness:
     r"""A seeded state that torch's global generator has within a `with` block, and only there."""
 
     def __init__(self, device: torch.device, seed: int) -> None:
@@ -91,7 +91,7 @@ class Objective(nn.Module):
         self._refuse_biased_and_dependent()
         batch = as_batch(self.inputs.probe(probe_size))
         n = rows(batch.x)
-        randomness = OwnRandomness(self.device, self.generator.initial_seed())
+        randomness = IsolatedRandomness(self.device, self.generator.initial_seed())
         with torch.no_grad(), _keep_buffers(self.student), randomness():
             if self.asks:
                 self.teacher.settle(batch, need)

@@ -74,7 +74,8 @@ class RobbinsMonro:
 
     def __post_init__(self) -> None:
         if not self.t0 > 0 or not 0 < self.beta <= 1:
-            raise ArgumentError("schedule", repr(self), "t0 > 0, 0 < beta ≤ 1")
+            received = f"t0={self.t0}, beta={self.beta}"
+            raise ArgumentError("schedule", received, "t0 > 0, 0 < beta ≤ 1")
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         return (1 + t / self.t0) ** (-self.beta)
