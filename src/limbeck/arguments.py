@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import SupportsIndex
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from limbeck.errors import ArgumentError
 
-__all__ = ["number", "whole", "whole_number"]
+__all__ = ["choice", "number", "whole", "whole_number"]
 
 
 def number(argument: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:
@@ -44,3 +44,9 @@ def whole_number(argument: str, value: object, expected: str, least: int | None 
 def whole(argument: str, value: object) -> int:
     r"""A whole number from 1."""
     return whole_number(argument, value, "a whole number from 1", least=1)
+
+
+def choice(argument: str, value: object, known: Collection[str]) -> None:
+    r"""Refuse a value that is not one of the known names."""
+    if value not in known:
+        raise ArgumentError.unknown(argument, value, known)

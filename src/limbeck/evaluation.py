@@ -12,6 +12,7 @@ from torch.func import jvp, vjp, vmap
 from torch.nn import functional as F
 
 from limbeck import outputs as forms
+from limbeck.arguments import choice
 from limbeck.arrays import X, as_dict, floats, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 
@@ -243,13 +244,10 @@ def evaluate(
     tensor([[[6.]]])
     """
     asks = {asks} if isinstance(asks, str) else set(asks)
-    for argument, values, known in (
-        ("asks", asks, ("derivatives", "values")),
-        ("domain", {domain}, ("log", "plain")),
-        ("output", {output}, forms.FORMS),
-    ):
-        for value in values - set(known):
-            raise ArgumentError.unknown(argument, value, known)
+    for ask in asks:
+        choice("asks", ask, ("derivatives", "values"))
+    choice("domain", domain, ("log", "plain"))
+    choice("output", output, forms.FORMS)
     with evaluating(model):
         if "derivatives" in asks and not depends_on_inputs(model, x):
             raise NotDifferentiableError(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.arguments import number
+from limbeck.arguments import choice, number
 from limbeck.arrays import Batch, X, as_dict
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Nested
@@ -146,8 +146,7 @@ def _categorical(x: X, named: Iterable[int | str]) -> dict[str, Tensor]:
     }
     for which in (named,) if isinstance(named, str) else named:
         if isinstance(x, dict):
-            if which not in x:
-                raise ArgumentError.unknown("categorical", which, x)
+            choice("categorical", which, x)
             masks[str(which)][...] = True
             continue
         columns = x.shape[1] if x.ndim == 2 else int(x.ndim == 1)

@@ -7,18 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import choice, whole_number
 from limbeck.arrays import Batch, X, floats
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
 from limbeck.losses.base import Drawn, Draws, Loss, Probe
 
 __all__ = ["derivative_error", "directional_error"]
-
-
-def _check_choice(argument: str, value: str, *known: str) -> None:
-    if value not in known:
-        raise ArgumentError.unknown(argument, value, known)
 
 
 def _described(value: object) -> str:
@@ -52,8 +47,8 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
     def __init__(
         self, domain: str = "log", weight: str = "uniform", projections: int | None = None
     ) -> None:
-        _check_choice("domain", domain, "log", "plain")
-        _check_choice("weight", weight, "uniform", "teacher")
+        choice("domain", domain, ("log", "plain"))
+        choice("weight", weight, ("uniform", "teacher"))
         if projections is not None:
             expected = "None, or a whole number from 1"
             projections = whole_number("projections", projections, expected, least=1)
@@ -116,11 +111,11 @@ class directional_error(Loss):  # noqa: N801
         targets: float | Tensor | str = "teacher",
         domain: str = "plain",
     ) -> None:
-        _check_choice("domain", domain, "log", "plain")
+        choice("domain", domain, ("log", "plain"))
         if isinstance(directions, str):
-            _check_choice("directions", directions, "random")
+            choice("directions", directions, ("random",))
         if isinstance(targets, str):
-            _check_choice("targets", targets, "teacher")
+            choice("targets", targets, ("teacher",))
         if isinstance(directions, Tensor) and not directions.isfinite().all():
             raise ArgumentError("directions", "NaN or infinity", "finite directions")
         self.directions, self.targets, self.domain = directions, targets, domain

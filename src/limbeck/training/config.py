@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from limbeck.arguments import whole, whole_number
+from limbeck.arguments import choice, whole, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.training.callbacks import Callbacks, as_callbacks
 from limbeck.training.schedules import Schedule
@@ -77,8 +77,7 @@ class Training:
 
     def checked(self) -> Training:
         r"""The same settings with whole numbers as such; what cannot be used is refused."""
-        if self.preset not in PRESETS:
-            raise ArgumentError.unknown("preset", self.preset, PRESETS)
+        choice("preset", self.preset, PRESETS)
         numbers: dict[str, Any] = {"steps": whole("steps", self.steps)}
         if not (isinstance(self.batch_size, str) and self.batch_size == "auto"):
             numbers["batch_size"] = whole("batch_size", self.batch_size)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from limbeck.arguments import number
+from limbeck.arguments import choice, number
 from limbeck.errors import ArgumentError
 
 __all__ = [
@@ -91,8 +91,7 @@ def as_schedule(value: str | Schedule | None) -> Schedule:
     r"""A schedule by name, or as it is; None is constant."""
     if value is None or isinstance(value, str):
         value = "constant" if value is None else value
-        if value not in NAMES:
-            raise ArgumentError.unknown("schedule", value, NAMES)
+        choice("schedule", value, NAMES)
         return NAMES[value]()
     if not callable(value):
         expected = f"one of {', '.join(NAMES)}, or a function of (t, total)"
