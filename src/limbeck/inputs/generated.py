@@ -37,7 +37,7 @@ class SeededCall:
         self.function = function
         self.takes_generator = "generator" in parameters_of(function)
 
-    def __call__(self, generator: torch.Generator, *arguments: Any) -> Any:
+    def __call__(self, generator: torch.Generator, *arguments: object) -> Any:
         with torch.no_grad():
             if self.takes_generator:
                 return self.function(*arguments, generator=self._on_device(generator))

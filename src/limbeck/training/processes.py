@@ -90,7 +90,7 @@ class Distributed(Eager):
         floating = [name for name, buffer in before.items() if buffer.is_floating_point()]
         others = [name for name in before if name not in floating]
 
-        def average(gradients: Any, means: Tensor, buffers: dict[str, Tensor]) -> Any:
+        def average(gradients: dict[str, Tensor], means: Tensor, buffers: dict[str, Tensor]) -> Any:
             # a mean of equal numbers can round: buffers that no process changed stay as they are
             changed = [(buffers[name] != before[name]).any().to(means) for name in floating]
             new = {name: buffers[name] for name in floating}
