@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import SupportsIndex
 
 import numpy as np
@@ -12,15 +12,11 @@ from torch import Tensor
 
 from limbeck.errors import ArgumentError
 
-__all__ = ["number", "whole", "whole_number"]
+__all__ = ["choice", "number", "whole", "whole_number"]
 
 
 def number(argument: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:
-    r"""A finite number for which a condition holds.
-
-    >>> number("swap", 0.5, "a probability", lambda p: 0 <= p <= 1)
-    0.5
-    """
+    r"""A finite number for which a condition holds."""
     try:
         result = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -31,12 +27,7 @@ def number(argument: str, value: object, expected: str, holds: Callable[[float],
 
 
 def whole_number(argument: str, value: object, expected: str, least: int | None = None) -> int:
-    r"""An integer of any integer type (not bool), or the exact one of a 0-d array or tensor.
-
-    >>> import torch
-    >>> whole_number("steps", torch.tensor(3), "a whole number from 1", least=1)
-    3
-    """
+    r"""An integer of any integer type (not bool), or the exact one of a 0-d array or tensor."""
     item = value
     if isinstance(value, np.ndarray | Tensor) and value.ndim == 0:
         item = value.item()
@@ -53,3 +44,9 @@ def whole_number(argument: str, value: object, expected: str, least: int | None 
 def whole(argument: str, value: object) -> int:
     r"""A whole number from 1."""
     return whole_number(argument, value, "a whole number from 1", least=1)
+
+
+def choice(argument: str, value: object, known: Collection[str]) -> None:
+    r"""Refuse a value that is not one of the known names."""
+    if value not in known:
+        raise ArgumentError.unknown(argument, value, known)

@@ -14,43 +14,21 @@ from torch import Tensor, nn
 from limbeck.errors import ArgumentError
 
 __all__ = [
-    "Batch",
-    "Part",
-    "X",
-    "as_batch",
-    "as_part",
-    "as_parts",
-    "cast",
-    "cast_parts",
-    "check_alike",
-    "check_rows",
-    "dtype_name",
-    "floating",
-    "floats",
-    "full_precision",
-    "input_dtype",
-    "join",
-    "label",
-    "leaves",
-    "map_tensors",
-    "part_of",
-    "random",
-    "rows",
+    "Batch", "Part", "X", "as_batch", "as_dict", "as_part", "as_parts", "cast", "cast_parts",
+    "check_alike", "check_rows", "dtype_name", "floating", "floats", "full_precision",
+    "input_dtype", "join", "label", "leaves", "map_tensors", "part_of", "random", "rows",
     "tensor_float",
-]
+]  # fmt: skip
 
 Tree = TypeVar("Tree")
 X: TypeAlias = Tensor | dict[str, Tensor]  # inputs (n, ...), or a dict of such (a table)
 
 
 class Batch(NamedTuple):
-    r"""A batch of inputs and what belongs to each of them.
+    r"""Inputs x (n, ...), or a dict of such, and what belongs to each of them, if it is known.
 
-    Attributes:
-        x: Inputs, a tensor (n, ...) or a dict of tensors (n, ...).
-        y: Labels (n, ...), if the user has any.
-        weight: Importance weights (n,); the objective is the mean of weight times loss.
-        index: Rows (n,) of the data set that x came from, by which stored targets are found.
+    That is labels y (n, ...), importance weights (n,), which multiply losses, and the index (n,):
+    rows of the data set that x came from, by which stored targets are found.
     """
 
     x: X
@@ -63,29 +41,26 @@ def as_batch(value: object) -> Batch:
     r"""A batch of what an input source gave: a Batch, or bare x."""
     if isinstance(value, Batch):
         return value
-    if isinstance(value, dict) and value and all(isinstance(v, Tensor) for v in value.values()):
-        return Batch(value)
-    if not isinstance(value, Tensor):
-        received = f"a draw of type {type(value).__name__}"
-        raise ArgumentError("inputs", received, "a Batch, a tensor or a dict of tensors")
-    return Batch(value)
+    parts = value.values() if isinstance(value, dict) and value else (value,)
+    if all(isinstance(part, Tensor) for part in parts):
+        return Batch(value)  # type: ignore[arg-type]
+    received = f"a draw of type {type(value).__name__}"
+    raise ArgumentError("inputs", received, "a Batch, a tensor or a dict of tensors")
 
 
 def rows(x: X) -> int:
-    r"""The number of examples in x.
+    r"""The number of examples in x."""
+    return (x if isinstance(x, Tensor) else next(iter(x.values()))).shape[0]
 
-    >>> import torch
-    >>> rows({"age": torch.zeros(3), "pixels": torch.zeros(3, 8, 8)})
-    3
-    """
-    first = x if isinstance(x, Tensor) else next(iter(x.values()))
-    return first.shape[0]
+
+def as_dict(x: X) -> dict[str, Tensor]:
+    r"""The parts of x by name; a bare tensor has the name ''."""
+    return {"": x} if isinstance(x, Tensor) else x
 
 
 def floats(x: X) -> dict[str, Tensor]:
-    r"""The parts of x that can be differentiated, by name ('' for a bare tensor)."""
-    parts = {"": x} if isinstance(x, Tensor) else x
-    return {name: part for name, part in parts.items() if part.is_floating_point()}
+    r"""The parts of x that can be differentiated, by name."""
+    return {name: part for name, part in as_dict(x).items() if part.is_floating_point()}
 
 
 def input_dtype(module: nn.Module) -> torch.dtype | None:
@@ -109,8 +84,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
 
 def part_of(tree: Tree, start: int, size: int) -> Tree:
     r"""The examples from `start` on, at most `size` of them, of every tensor."""
-    part: Tree = map_tensors(lambda tensor: tensor[start : start + size], tree)
-    return part
+    return map_tensors(lambda tensor: tensor[start : start + size], tree)
 
 
 def leaves(tree: object) -> list[Tensor]:
@@ -145,7 +119,7 @@ def as_parts(value: object, argument: str) -> dict[str, Part]:
     if not isinstance(value, dict):
         return {"": as_part(value, argument)}
     if not value or not all(isinstance(name, str) and name for name in value):
-        keys = "an empty dict" if not value else f"a dict with the keys {list(value)!r}"
+        keys = f"a dict with the keys {list(value)!r}" if value else "an empty dict"
         raise ArgumentError(argument, keys, "a dict of arrays, with names for keys")
     parts = {name: as_part(array, label(argument, name)) for name, array in value.items()}
     first, count = next((name, len(part.values)) for name, part in parts.items())
@@ -191,8 +165,7 @@ def cast(part: Part, device: torch.device, dtype: torch.dtype | None, argument: 
     if dtype is None or not values.is_floating_point() or values.dtype == dtype:
         return values.to(device)
     if part.typed:
-        expected = f"{dtype}, the student's floating type: "
-        expected += "convert the tensor or the student with .to()"
+        expected = f"{dtype}, the student's floating type: convert one of them with .to()"
         raise ArgumentError(argument, f"a tensor of {values.dtype}", expected)
     result = values.to(dtype)
     if not bool(torch.isfinite(result).all()):
@@ -251,18 +224,12 @@ def _from_table(table: Any, argument: str) -> np.ndarray[Any, Any]:
 
 
 def join(values: Sequence[X]) -> X:
-    r"""The rows of all values, in order.
-
-    >>> join([torch.zeros(2, 3), torch.ones(1, 3)]).shape
-    torch.Size([3, 3])
-    """
-    first = values[0]
+    r"""The rows of all values, in order."""
     if len(values) == 1:
-        return first
-    if isinstance(first, Tensor):
-        return torch.cat([value for value in values if isinstance(value, Tensor)])
-    tables = [value for value in values if isinstance(value, dict)]
-    return {name: torch.cat([table[name] for table in tables]) for name in first}
+        return values[0]
+    tables = [as_dict(value) for value in values]
+    joined = {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
+    return joined.get("", joined)
 
 
 def check_alike(values: Sequence[X | None], names: Sequence[str], argument: str) -> None:
@@ -271,8 +238,7 @@ def check_alike(values: Sequence[X | None], names: Sequence[str], argument: str)
     for name, kind in zip(names, kinds, strict=True):
         if kind != kinds[0]:
             received = f"{names[0]} of {kinds[0]} and {name} of {kind}"
-            expected = "sources that give the same parts, shapes and types"
-            raise ArgumentError(argument, received, expected)
+            raise ArgumentError(argument, received, "the same parts, shapes and types from all")
 
 
 def _kind(value: X | None) -> str:
@@ -280,8 +246,7 @@ def _kind(value: X | None) -> str:
         return "nothing"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {_kind(value[name])}" for name in sorted(value)) + "}"
-    sizes = ", ".join(map(str, ("n", *value.shape[1:])))
-    return f"({sizes}) {str(value.dtype).removeprefix('torch.')}"
+    return f"({', '.join(map(str, ('n', *value.shape[1:])))}) {dtype_name(value)}"
 
 
 @contextmanager

@@ -7,16 +7,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 __all__ = [
-    "ArgumentError",
-    "CheckpointError",
-    "HeldOutWarning",
-    "InexactTeacherError",
-    "LimbeckError",
-    "LimbeckWarning",
-    "NotDifferentiableError",
-    "PseudoDrawWarning",
-    "rename_argument",
-]
+    "ArgumentError", "CheckpointError", "HeldOutWarning", "InexactTeacherError", "LimbeckError",
+    "LimbeckWarning", "NotDifferentiableError", "PseudoDrawWarning", "rename_argument",
+]  # fmt: skip
 
 
 class LimbeckError(Exception):
@@ -30,11 +23,6 @@ class ArgumentError(LimbeckError, ValueError):
         argument: The argument's name, as the user wrote it.
         received: The value, or words about it.
         expected: What is accepted, in words that follow "expected".
-
-    >>> raise ArgumentError("temperature", -1.0, "a number above zero")
-    Traceback (most recent call last):
-    ...
-    limbeck.errors.ArgumentError: temperature: expected a number above zero, got -1.0
     """
 
     def __init__(self, argument: str, received: object, expected: str) -> None:
@@ -53,14 +41,7 @@ class ArgumentError(LimbeckError, ValueError):
 
 @contextmanager
 def rename_argument(inside: str | None, outside: str, more: str = "") -> Iterator[None]:
-    r"""Errors about an argument (None: any), or a part such as df['age'], as about another.
-
-    >>> with rename_argument("df", "X"):
-    ...     raise ArgumentError("df['age']", "infinity", "finite numbers")
-    Traceback (most recent call last):
-    ...
-    limbeck.errors.ArgumentError: X['age']: expected finite numbers, got infinity
-    """
+    r"""Errors about an argument (None: any), or a part such as df['age'], as about another."""
     try:
         yield
     except ArgumentError as error:
@@ -92,8 +73,7 @@ class HeldOutWarning(LimbeckWarning):
 
 
 class PseudoDrawWarning(LimbeckWarning):
-    r"""Something is read off a condensed posterior that only the posterior's own draws can tell.
+    r"""A parameter, its uncertainty or a joint sample at several inputs is read off pseudo-draws.
 
-    That is a parameter or its uncertainty, read off pseudo-draws, or a joint sample at several
-    inputs. Predictions at each single input are what a condensed posterior gives.
+    Only the posterior's own draws can tell these; a condensed one predicts at single inputs.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -12,31 +12,23 @@ from torch.func import jvp, vjp, vmap
 from torch.nn import functional as F
 
 from limbeck import outputs as forms
-from limbeck.arrays import X, floats, rows
+from limbeck.arguments import choice
+from limbeck.arrays import X, as_dict, floats, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 
 __all__ = [
-    "Evaluated",
-    "Evaluation",
-    "View",
-    "close_taps",
-    "depends_on_inputs",
-    "evaluate",
-    "evaluating",
+    "Evaluated", "Evaluation", "View", "close_taps", "depends_on_inputs", "evaluate", "evaluating",
     "hidden",
-]
+]  # fmt: skip
 
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
-    r"""A module, if it is one, in evaluation mode; afterwards every layer is in its mode again.
-
-    Modes are set directly: a module's `train` or `eval` may do what cannot be undone.
-    """
+    r"""A module, if it is one, in evaluation mode; afterwards every layer is in its mode again."""
     layers = list(model.modules()) if isinstance(model, nn.Module) else []
     modes = [layer.training for layer in layers]
     try:
-        for layer in layers:
+        for layer in layers:  # directly: a module's `eval` may do what cannot be undone
             layer.training = False
         yield
     finally:
@@ -72,46 +64,13 @@ def close_taps(model: object) -> None:
             hook.remove()
 
 
-class View(Protocol):
-    r"""What a loss sees of a model at a batch of n inputs: I outputs, D differentiable inputs.
-
-    The domain of a derivative is "log" (of log probabilities), "plain" or "density".
-    """
-
-    def values(self) -> Tensor:
-        r"""Outputs (n, I): probabilities where the model gives any form of them, or values."""
-
-    def probabilities(self, temperature: float = 1.0) -> Tensor:
-        r"""Probabilities (n, I)."""
-
-    def log_probabilities(self, temperature: float = 1.0) -> Tensor:
-        r"""Log probabilities (n, I)."""
-
-    def log_density(self) -> Tensor:
-        r"""Log density (n,), normalised or not."""
-
-    def derivatives(self, domain: str) -> Tensor:
-        r"""Derivatives of every output with respect to every input, (n, I, D)."""
-
-    def projected(self, domain: str, cotangents: Tensor) -> Tensor:
-        r"""Derivatives of k combinations of the outputs, cotangents (k, n, I), as (n, k, D)."""
-
-    def projection(self, domain: str, weight: str, signs: Tensor) -> tuple[Tensor, Tensor]:
-        r"""As a target: cotangents (k, n, I) made of signs (k, n, I) in {0, 1}, and `projected`."""
-
-    def directional(self, domain: str, directions: X) -> Tensor:
-        r"""Derivatives of every output along one direction an input, (n, I)."""
-
-    def hidden(self, name: str) -> Tensor:
-        r"""The output of the submodule of that name."""
-
-
 class Evaluated:
-    r"""A frozen or functional model at x, evaluated lazily by `torch.func`.
+    r"""A model at n inputs x, as losses see it; each quantity is computed once, when it is needed.
 
-    Examples must be independent, as in any model in evaluation mode: then one pull-back of the
-    whole batch gives each example's derivatives. Its `log_probabilities`, `log_prob` or
-    `log_unnormalized` are used for logarithms, if it has them.
+    It has I outputs and D differentiable inputs. The domain of a derivative is "log" (of log
+    probabilities), "plain" or "density". Examples must be independent: then one pull-back of the
+    batch gives each example's derivatives. A model's `log_probabilities`, `log_prob` or
+    `log_unnormalized` are used, if it has them.
     """
 
     who = "model"  # what errors call it
@@ -134,12 +93,15 @@ class Evaluated:
         return self._once(domain, lambda: self._in_domain(domain, self.x, self.raw))
 
     def values(self) -> Tensor:
+        r"""Outputs (n, I): probabilities where the model gives any form of them, or values."""
         return self.outputs("plain")
 
     def log_density(self) -> Tensor:
+        r"""Log density (n,), normalised or not."""
         return self.outputs("density")[:, 0]
 
     def probabilities(self, temperature: float = 1.0) -> Tensor:
+        r"""Probabilities (n, I)."""
         if temperature != 1.0:
             return self.log_probabilities(temperature).exp()
         if self.form == "values":
@@ -147,10 +109,13 @@ class Evaluated:
         return self.outputs("plain")
 
     def log_probabilities(self, temperature: float = 1.0) -> Tensor:
+        r"""Log probabilities (n, I)."""
         logs = self.outputs("log")
         return logs if temperature == 1.0 else F.log_softmax(logs / temperature, dim=1)
 
     def derivatives(self, domain: str) -> Tensor:
+        r"""Derivatives of every output with respect to every input, (n, I, D)."""
+
         def jacobian() -> Tensor:
             outputs, _ = self._linear(domain)
             count, size = outputs.shape
@@ -160,6 +125,7 @@ class Evaluated:
         return self._once(("derivatives", domain), jacobian)
 
     def projected(self, domain: str, cotangents: Tensor) -> Tensor:
+        r"""Derivatives of k combinations of the outputs, cotangents (k, n, I), as (n, k, D)."""
         _, pull = self._linear(domain)
         if cotangents.shape[0] == 1:
             parts = pull(cotangents[0])[0]
@@ -170,6 +136,7 @@ class Evaluated:
         return flat[0] if len(flat) == 1 else torch.cat(flat, dim=2)
 
     def projection(self, domain: str, weight: str, signs: Tensor) -> tuple[Tensor, Tensor]:
+        r"""As a target: cotangents (k, n, I) made of signs (k, n, I) in {0, 1}, and `projected`."""
         if weight == "teacher":
             scale = self.probabilities().clamp_min(0).sqrt()  # rounded ones may be below zero
         else:
@@ -178,8 +145,9 @@ class Evaluated:
         return cotangents, self.projected(domain, cotangents)
 
     def directional(self, domain: str, directions: X) -> Tensor:
+        r"""Derivatives of every output along one direction an input, (n, I)."""
         parts, function = self._function(domain)
-        along = {"": directions} if isinstance(directions, Tensor) else directions
+        along = as_dict(directions)
         tangents = {
             name: along[name].expand_as(part) if name in along else torch.zeros_like(part)
             for name, part in parts.items()
@@ -187,6 +155,7 @@ class Evaluated:
         return jvp(function, (parts,), (tangents,))[1]
 
     def hidden(self, name: str) -> Tensor:
+        r"""The output of the submodule of that name."""
         return self._once(("hidden", name), lambda: hidden(self.model, self.x, name))
 
     def _linear(self, domain: str) -> tuple[Tensor, Callable[[Tensor], Any]]:
@@ -233,6 +202,9 @@ class Evaluated:
         return forms.columns(1 - y, y) if y.shape[1] == 1 else y
 
 
+View: TypeAlias = Evaluated  # the type in signatures of losses
+
+
 def _with_parts(x: X, parts: dict[str, Tensor]) -> X:
     r"""x with its floating parts replaced."""
     return parts[""] if isinstance(x, Tensor) else {**x, **parts}
@@ -272,12 +244,10 @@ def evaluate(
     tensor([[[6.]]])
     """
     asks = {asks} if isinstance(asks, str) else set(asks)
-    choices: list[tuple[str, str, tuple[str, ...]]]
-    choices = [("asks", ask, ("derivatives", "values")) for ask in asks]
-    choices += [("domain", domain, ("log", "plain")), ("output", output, forms.FORMS)]
-    for argument, value, known in choices:
-        if value not in known:
-            raise ArgumentError.unknown(argument, value, known)
+    for ask in asks:
+        choice("asks", ask, ("derivatives", "values"))
+    choice("domain", domain, ("log", "plain"))
+    choice("output", output, forms.FORMS)
     with evaluating(model):
         if "derivatives" in asks and not depends_on_inputs(model, x):
             raise NotDifferentiableError(

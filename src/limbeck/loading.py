@@ -10,7 +10,6 @@ from torch import nn
 
 from limbeck.errors import ArgumentError
 from limbeck.training import result
-from limbeck.training.result import Result
 
 __all__ = ["load"]
 
@@ -20,7 +19,7 @@ def load(
     student: nn.Module | None = None,
     *,
     predict: Callable[..., Any] | None = None,
-) -> Result:
+) -> result.Result:
     r"""Read a saved result; one of `compress` or `condense` can predict again.
 
     Arguments:
@@ -30,16 +29,13 @@ def load(
         predict: Your own function of (draw, x), for a result of `condense`. Default: None, for
             limbeck's ready-made models.
     """
-    from limbeck.compression.compressed import ABOUT as COMPRESSED
-    from limbeck.compression.compressed import Compressed
-    from limbeck.condensation.condensed import ABOUT as CONDENSED
-    from limbeck.condensation.condensed import Condensed
+    from limbeck.compression import compressed
+    from limbeck.condensation import condensed
 
-    if (Path(folder) / CONDENSED).exists():
-        return Condensed.load(folder, student, predict=predict)
+    if (Path(folder) / condensed.ABOUT).exists():
+        return condensed.Condensed.load(folder, student, predict=predict)
     if predict is not None:
-        received = f"a function for {folder}, which is no result of condense"
-        raise ArgumentError("predict", received, "None")
-    if (Path(folder) / COMPRESSED).exists():
-        return Compressed.load(folder, student)
+        raise ArgumentError("predict", f"a function for {folder}, no result of condense", "None")
+    if (Path(folder) / compressed.ABOUT).exists():
+        return compressed.Compressed.load(folder, student)
     return result.load(folder, student)

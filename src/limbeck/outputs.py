@@ -11,16 +11,9 @@ from torch.nn import functional as F
 from limbeck.errors import ArgumentError
 
 __all__ = [
-    "FORMS",
-    "check_class_axis",
-    "check_probabilities",
-    "columns",
-    "log_probabilities",
-    "probabilities",
-    "recognise",
-    "same_layout",
-    "values",
-]
+    "FORMS", "check_class_axis", "check_probabilities", "columns", "log_probabilities",
+    "probabilities", "recognise", "same_layout", "values",
+]  # fmt: skip
 
 # what a model may give: class scores in one of three forms, plain values, or log densities
 FORMS = ("logits", "probabilities", "log_probabilities", "values", "log_density")
@@ -46,13 +39,7 @@ def check_class_axis(y: Tensor, argument: str) -> Tensor:
 
 
 def same_layout(one: torch.Size, other: torch.Size) -> bool:
-    r"""Whether outputs of two shapes, but for axes of size 1, can be compared number by number.
-
-    >>> same_layout(torch.Size([8, 2, 3]), torch.Size([8, 6]))
-    True
-    >>> same_layout(torch.Size([8, 2, 3]), torch.Size([8, 3, 2]))
-    False
-    """
+    r"""Whether outputs of two shapes, but for axes of size 1, can be compared number by number."""
     a, b = ([size for size in shape[1:] if size != 1] for shape in (one, other))
     return a == b or len(a) < 2 or len(b) < 2
 

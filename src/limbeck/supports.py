@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,13 +20,9 @@ class Support:
 
     Arguments:
         shape: The shape of one event, as numbers or as one tuple.
-
-    Attributes:
-        discrete: Whether it is finite.
-        size: The number of variables of an event.
     """
 
-    discrete = False
+    discrete = False  # whether it is finite
 
     def __init__(self, *shape: int | Sequence[int]) -> None:
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
@@ -33,7 +30,7 @@ class Support:
         if not sizes:
             raise ArgumentError("shape", "nothing", expected)
         self.shape = tuple(whole_number("shape", size, expected, least=1) for size in sizes)
-        self.size = math.prod(self.shape)
+        self.size = math.prod(self.shape)  # the number of variables of an event
 
     def check(self, x: Tensor, argument: str = "x") -> Tensor:
         r"""The same x, if it is a batch of events of this support; an error if not."""
@@ -60,8 +57,11 @@ class Support:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        r"""Events (n, *shape) to start chains from: standard normal."""
-        return torch.randn(n, *self.shape, generator=generator, device=device, dtype=dtype)
+        r"""Events (n, *shape) to start chains from: standard normal, uniform on a finite set."""
+        return self._random((n, *self.shape), dtype, generator=generator, device=device)
+
+    def _random(self, shape: tuple[int, ...], dtype: torch.dtype, **place: Any) -> Tensor:
+        return torch.randn(shape, dtype=dtype, **place)
 
     @property
     def described(self) -> str:
@@ -79,27 +79,19 @@ class Support:
 
 
 class Real(Support):
-    r"""Real numbers.
-
-    >>> Real(3).size
-    3
-    """
+    r"""Real numbers."""
 
 
 class Discrete(Support):
-    r"""A finite number of values for each variable, evenly spaced: x = first + step · code.
-
-    Attributes:
-        count: The number of values q; their codes are 0 … q−1.
-        log_count: The logarithm of the number of events.
-    """
+    r"""A finite number of values for each variable, evenly spaced: x = first + step · code."""
 
     discrete = True
-    count = 2
+    count = 2  # of values q; their codes are 0 … q−1
     first, step = 0.0, 1.0
 
     @property
     def log_count(self) -> float:
+        r"""The logarithm of the number of events."""
         return self.size * math.log(self.count)
 
     @property
@@ -109,10 +101,8 @@ class Discrete(Support):
 
     @property
     def described(self) -> str:
-        values = [f"{value:g}" for value in self.values]
-        if self.count == 2:
-            return " and ".join(values)
-        return f"{values[0]}, {values[1]} … {values[-1]}"
+        first, second, *more = (f"{value:g}" for value in self.values)
+        return f"{first}, {second} … {more[-1]}" if more else f"{first} and {second}"
 
     def encode(self, x: Tensor) -> Tensor:
         r"""Codes 0 … q−1 of the same shape and type."""
@@ -126,16 +116,8 @@ class Discrete(Support):
         codes = self.encode(x)
         return (codes >= 0) & (codes < self.count) & (codes == codes.round())
 
-    def start(
-        self,
-        n: int,
-        generator: torch.Generator | None = None,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> Tensor:
-        r"""Events (n, *shape) to start chains from: uniform over the support."""
-        codes = torch.randint(self.count, (n, *self.shape), generator=generator, device=device)
-        return self.decode(codes.to(dtype))
+    def _random(self, shape: tuple[int, ...], dtype: torch.dtype, **place: Any) -> Tensor:
+        return self.decode(torch.randint(self.count, shape, **place).to(dtype))
 
     def enumerate(
         self,
@@ -144,22 +126,14 @@ class Discrete(Support):
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        r"""The events number start … stop−1 of all q^size, (stop − start, *shape).
-
-        >>> Binary(2).enumerate(0, 4).tolist()
-        [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
-        """
+        r"""The events number start … stop−1 of all q^size, (stop − start, *shape)."""
         numbers = torch.arange(start, stop, device=device)
         digits = [numbers // self.count**k % self.count for k in reversed(range(self.size))]
         return self.decode(torch.stack(digits, 1).to(dtype)).reshape(-1, *self.shape)
 
 
 class Binary(Discrete):
-    r"""Zeros and ones.
-
-    >>> Binary(28, 28).size
-    784
-    """
+    r"""Zeros and ones."""
 
 
 class Spins(Discrete):

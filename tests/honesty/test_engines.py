@@ -112,7 +112,7 @@ def compiler(monkeypatch):
         self.update.step(plan, False)
 
     monkeypatch.setattr(shutil, "which", lambda name: "/bin/" + name)
-    monkeypatch.setattr(Compiled, "_fitting", fitting, raising=False)
+    monkeypatch.setattr(Compiled, "_run_graph", fitting, raising=False)
     return seen
 
 

@@ -26,9 +26,8 @@ from limbeck.evaluation import View
 from limbeck.inputs import Dataset
 from limbeck.inputs.base import Inputs, Nested
 from limbeck.losses.base import Loss
-from limbeck.losses.densities import kl
 from limbeck.losses.derivatives import derivative_error
-from limbeck.losses.values import cross_entropy
+from limbeck.losses.values import cross_entropy, kl
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mixture_em import fit_em
 from limbeck.posteriors.draws import Draws

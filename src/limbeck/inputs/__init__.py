@@ -7,15 +7,6 @@ from limbeck.inputs.generated import Function, Noise, Samples
 from limbeck.inputs.munge import Munge
 
 __all__ = [
-    "Augment",
-    "Dataset",
-    "Function",
-    "Inputs",
-    "Loader",
-    "Mix",
-    "Munge",
-    "Noise",
-    "Samples",
-    "Seek",
-    "as_inputs",
-]
+    "Augment", "Dataset", "Function", "Inputs", "Loader", "Mix", "Munge", "Noise", "Samples",
+    "Seek", "as_inputs",
+]  # fmt: skip

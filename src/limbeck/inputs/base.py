@@ -3,42 +3,35 @@ r"""What every source of inputs has, and sources made of other sources."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from limbeck import arrays
 from limbeck.arguments import whole_number
-from limbeck.arrays import Batch, Part, as_part, as_parts, cast, cast_parts, check_rows, label, rows
+from limbeck.arrays import Batch, Part, as_part, as_parts, check_alike, check_rows, join, label
 from limbeck.errors import ArgumentError
 from limbeck.storage.files import under
 
-__all__ = ["Eager", "Inputs", "Nested", "spread"]
+__all__ = ["Eager", "Inputs", "Nested", "join_batches", "spread"]
 
 
 class Inputs(ABC):
     r"""A source of inputs: `inputs(n)` gives a Batch of n.
 
-    A draw has two halves, so that as much as possible is compiled with the step:
-
-    * `draw(n)` does everything random and everything that changes state, and returns a few
-      tensors (row numbers, noise) in dicts, tuples or lists;
-    * `build(drawn)` is a pure function of those tensors and of constants, and gives the Batch.
-
-    A source draws from its own generator on its own device, so equal seeds give equal batches.
+    A draw has two halves, so that as much as possible is compiled with the step: `draw(n)` does
+    everything random and everything that changes state, and returns a few tensors (row numbers,
+    noise) in dicts, tuples or lists; `build(drawn)` is a pure function of those tensors. A source
+    draws from its own generator on its own device, so equal seeds give equal batches.
 
     Arguments:
         seed: The generator's seed. Default: the seed of the distillation.
-
-    Attributes:
-        own_batches: Whether the data come in batches, as those of a loader, which the loop then
-            takes by `own_batch`.
-        batch_size: The size of these batches, but for a shorter last one; None if unknown.
     """
 
-    own_batches = False
-    batch_size: int | None = None
+    own_batches = False  # whether the data come in batches, which the loop takes by `own_batch`
+    batch_size: int | None = None  # of these batches but for a shorter last one, if known
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = None if seed is None else whole_number("seed", seed, "a whole number, or None")
@@ -72,11 +65,7 @@ class Inputs(ABC):
         r"""Receive the function of a batch that gives its present losses (n,)."""
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        r"""Move to the student's device and floating type, and start the generator.
-
-        Sources with data override this, call `super().to(...)` and move it; sources of other
-        sources pass the call on with different seeds.
-        """
+        r"""Move to the student's device and floating type, and start the generator."""
         self.device, self.dtype = torch.device(device), dtype
         self.generator = torch.Generator(self.device)
         self.generator.manual_seed(seed if self.seed is None else self.seed)
@@ -93,9 +82,7 @@ class Inputs(ABC):
 class Eager(Inputs):
     r"""A source that gives whole batches in `draw`, so that `build` has nothing left to do."""
 
-    def __init__(self, seed: int | None = None) -> None:
-        super().__init__(seed)
-        self.converts = False  # whether tensors of another floating type are converted or refused
+    converts = False  # whether tensors of another floating type are converted, not refused
 
     def convert(self) -> None:
         self.converts = True
@@ -110,29 +97,27 @@ class Eager(Inputs):
         if isinstance(batch.x, tuple | list) or not hasattr(batch.x, "__len__"):
             received = f"a draw of type {type(batch.x).__name__}"
             raise ArgumentError(argument, received, "a Batch, a tensor or a dict of tensors")
-        parts = {name: self._typed(part) for name, part in as_parts(batch.x, argument).items()}
+        parts = as_parts(batch.x, argument)
         n = len(next(iter(parts.values())).values) if n is None else n
-        for name, part in parts.items():
-            check_rows(part.values, n, label(argument, name), "were asked for")
-        x = cast_parts(parts, self.device, self.dtype, argument)
+        x = {k: self._cast(p, n, label(argument, k), "were asked for") for k, p in parts.items()}
         fields = {}
         for field in ("y", "weight", "index"):
             if (array := getattr(batch, field)) is not None:
                 name = f"{argument}.{field}"
-                part = self._typed(as_part(array, name))
-                check_rows(part.values, n, name, "x")
-                fields[field] = cast(part, self.device, self.dtype, name)
-        return Batch(x, **fields)
+                fields[field] = self._cast(as_part(array, name), n, name, "x")
+        return Batch(x.get("", x), **fields)
 
-    def _typed(self, part: Part) -> Part:
-        return part._replace(typed=part.typed and not self.converts)
+    def _cast(self, part: Part, n: int, name: str, of: str) -> Tensor:
+        check_rows(part.values, n, name, of)
+        part = part._replace(typed=part.typed and not self.converts)
+        return arrays.cast(part, self.device, self.dtype, name)
 
     def _weight(self, batch: Batch) -> Tensor:
         r"""The weights (n,) of a batch; ones where it has none."""
         if batch.weight is not None:
             return batch.weight
         dtype = self.dtype or torch.get_default_dtype()
-        return torch.ones(rows(batch.x), dtype=dtype, device=self.device)
+        return torch.ones(arrays.rows(batch.x), dtype=dtype, device=self.device)
 
 
 class Nested(Eager):
@@ -155,8 +140,7 @@ class Nested(Eager):
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
-        seeds = spread(seed if self.seed is None else self.seed, len(self.sources))
-        for source, source_seed in zip(self.sources, seeds, strict=True):
+        for source, source_seed in self._seeds(seed if self.seed is None else self.seed):
             source.to(device, dtype, source_seed)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -170,13 +154,24 @@ class Nested(Eager):
         for i, source in enumerate(self.sources):
             source.load_state_dict(under(f"{i}.", state))
 
+    def _seeds(self, seed: int) -> Iterator[tuple[Inputs, int]]:
+        return zip(self.sources, spread(seed, len(self.sources)), strict=True)
+
     def _seed_sources(self, seed: int) -> None:
-        seeds = spread(seed, len(self.sources))
-        for source, source_seed in zip(self.sources, seeds, strict=True):
+        for source, source_seed in self._seeds(seed):
             if source.seed is None:
                 source.generator.manual_seed(source_seed)
                 if isinstance(source, Nested):
                     source._seed_sources(source_seed)
+
+
+def join_batches(batches: Sequence[Batch], names: Sequence[str], argument: str) -> Batch:
+    r"""The rows of batches whose x and y are alike, in order, without weights and row numbers."""
+    inputs = [batch.x for batch in batches]
+    check_alike(inputs, names, argument)
+    check_alike([batch.y for batch in batches], [f"labels of {name}" for name in names], argument)
+    labels = [batch.y for batch in batches if batch.y is not None]
+    return Batch(join(inputs), torch.cat(labels) if labels else None)
 
 
 def spread(seed: int, count: int) -> list[int]:

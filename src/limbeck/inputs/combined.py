@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils import data
 
 from limbeck.arguments import number, whole_number
-from limbeck.arrays import Batch, check_alike, join, map_tensors
+from limbeck.arrays import Batch, map_tensors
 from limbeck.errors import ArgumentError
-from limbeck.inputs.base import Inputs, Nested
+from limbeck.inputs.base import Inputs, Nested, join_batches
 from limbeck.inputs.dataset import Dataset, Loader
 from limbeck.inputs.generated import Function, Samples, SeededCall
 from limbeck.inputs.munge import widest_float
@@ -31,12 +31,9 @@ def as_inputs(value: object, argument: str = "inputs") -> Inputs:
     r"""The source that a value stands for.
 
     Arguments:
-        value: A source, returned as it is; data (Dataset); a torch data set or loader (Dataset,
-            Loader); a model with a method `sample` (Samples); a function of n (Function).
+        value: A source, data, a torch data set or loader, a model with a method `sample`, or a
+            function of n.
         argument: What errors call the value. Default: "inputs".
-
-    >>> type(as_inputs([[1.0], [2.0]])).__name__
-    'Dataset'
     """
     if isinstance(value, Inputs):
         return value
@@ -70,13 +67,8 @@ class Augment(Nested):
     Arguments:
         X: The data, anything that Dataset takes; rows are drawn in shuffled passes.
         transform: A function of x (n, ...), or of x and `generator`, that gives as many rows.
-            One that draws from the global generators is reproducible all the same.
         y: Labels (N, ...). Default: none.
         seed: The generator's seed. Default: the seed of the distillation.
-
-    >>> import torch
-    >>> Augment([[1.0], [2.0]], lambda x: x + torch.rand_like(x))(4).x.shape
-    torch.Size([4, 1])
     """
 
     def __init__(
@@ -95,16 +87,14 @@ class Augment(Nested):
 class Mix(Nested):
     r"""Batches of n that are made up of rows from several sources.
 
-    The number of rows from each source follows by systematic sampling: what it has given after
-    any number of batches stays within a constant of its share, and its expected number in every
-    batch is its share exactly. Labels are kept if every source has them, weights are one where a
+    The rows from each source are its share on average in every batch, and up to a constant in many
+    batches (systematic sampling). Labels are kept if every source has them, weights are one where a
     source has none, and row numbers are dropped.
 
     Arguments:
         sources: A list of anything that `as_inputs` takes.
         weights: Their shares, which need not sum to one. Default: equal shares.
-        seed: The generator's seed, from which each source gets a different one. Default: the seed
-            of the distillation.
+        seed: The generator's seed. Default: the seed of the distillation.
 
     >>> from limbeck.inputs import Noise
     >>> Mix([Noise(2), Noise(2, mean=5.0)], weights=[0.9, 0.1])(100).x.shape
@@ -165,7 +155,7 @@ class Mix(Nested):
         r"""How many of the next n rows come from each source.
 
         A source takes floor(p m + u) of the m rows in total that those before it leave over, with u
-        uniform in [0, 1) drawn once. That is p m on average, and no count is negative.
+        uniform in [0, 1) drawn once.
         """
         if not self.start:
             generator, count = self.generator, len(self.sources)
@@ -181,34 +171,25 @@ class Mix(Nested):
     def _find_fields(self, batches: dict[int, Batch]) -> None:
         self.labelled = all(batch.y is not None for batch in batches.values())
         self.weighted = any(batch.weight is not None for batch in batches.values())
-        self._check(batches)
+        self._join(batches)  # which refuses batches that are not alike
 
     def _join(self, batches: dict[int, Batch]) -> Batch:
-        self._check(batches)
-        y = weight = None
-        if self.labelled:
-            y = torch.cat([batch.y for batch in batches.values() if batch.y is not None])
-        if self.weighted:
-            dtype = self.dtype or torch.get_default_dtype()
-            weight = torch.cat([self._weight(batch).to(dtype) for batch in batches.values()])
-        return Batch(join([batch.x for batch in batches.values()]), y, weight)
-
-    def _check(self, batches: dict[int, Batch]) -> None:
-        names = [f"sources[{i}]" for i in batches]
-        check_alike([batch.x for batch in batches.values()], names, "sources")
-        if self.labelled:
-            labels = [f"labels of {name}" for name in names]
-            check_alike([batch.y for batch in batches.values()], labels, "sources")
+        parts = list(batches.values())
+        if not self.labelled:
+            parts = [batch._replace(y=None) for batch in parts]
+        joined = join_batches(parts, [f"sources[{i}]" for i in batches], "sources")
+        if not self.weighted:
+            return joined
+        dtype = self.dtype or torch.get_default_dtype()
+        return joined._replace(weight=torch.cat([self._weight(b).to(dtype) for b in parts]))
 
 
 def _shares(weights: Sequence[float] | None, count: int) -> list[float]:
     r"""The share of each source in what the sources before it leave over."""
     expected = f"{count} nonnegative numbers, one for each source, not all zero"
     values = [1.0] * count if weights is None else list(weights)
-    if len(values) != count:
-        raise ArgumentError("weights", repr(weights), expected)
     numbers = [number("weights", value, expected, lambda w: w >= 0) for value in values]
-    if not sum(numbers):
+    if len(numbers) != count or not sum(numbers):
         raise ArgumentError("weights", repr(weights), expected)
     left = [math.fsum(numbers[k:]) for k in range(count)]
     return [value / rest if rest else 0.0 for value, rest in zip(numbers, left, strict=True)]
@@ -218,16 +199,14 @@ class Seek(Nested):
     r"""Candidates from a source, resampled in proportion to the student's loss on them.
 
     Of m = candidates · n inputs with losses l, n are drawn with replacement with probabilities
-    q_i = uniform / m + (1 − uniform) l_i / Σ l, and get the weight 1 / (m q_i), times their own:
-    the weighted mean over the batch has the expectation of the plain mean over the source, for
-    the loss and for its gradient. Losses of which some are negative are taken from their minimum,
-    and a candidate whose loss is not finite gets no more than the uniform part.
+    q_i = uniform / m + (1 − uniform) l_i / Σ l, and get the weight 1 / (m q_i), times their own, so
+    that weighted means over batches estimate the mean over the source. Losses of which some are
+    negative are taken from their minimum; one that is not finite counts as zero.
 
     Arguments:
         source: Anything that `as_inputs` takes.
         candidates: The number of candidates for each input that is drawn. Default: 4.
-        uniform: The part of the probability that is divided equally, in (0, 1]; it bounds the
-            weights by 1 / uniform. Default: 0.1.
+        uniform: The part of the probability that is divided equally, in (0, 1]. Default: 0.1.
         seed: The generator's seed. Default: the seed of the distillation.
     """
 
@@ -245,7 +224,7 @@ class Seek(Nested):
         self.loss_of = loss_of
 
     def probe(self, n: int) -> Batch:
-        r"""Candidates of weight one, since there is no loss yet before the first step."""
+        r"""Candidates of weight one: there is no loss before the first step."""
         batch = self.source.probe(n)
         return batch._replace(weight=self._weight(batch))
 

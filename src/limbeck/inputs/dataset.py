@@ -12,21 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils import data
 
-from limbeck.arrays import (
-    Batch,
-    as_part,
-    as_parts,
-    cast,
-    cast_parts,
-    check_alike,
-    check_rows,
-    join,
-    map_tensors,
-    part_of,
-    rows,
-)
+from limbeck import arrays
+from limbeck.arrays import Batch, as_part, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.inputs.base import Eager, Inputs
+from limbeck.inputs.base import Eager, Inputs, join_batches
 from limbeck.inputs.generated import seeded
 
 __all__ = ["Dataset", "Epochs", "Loader", "materialise"]
@@ -42,11 +31,10 @@ def materialise(dataset: data.Dataset[Any], argument: str) -> tuple[Any, Any]:
     items = [_split_item(dataset[i], argument) for i in range(len(dataset))]
     if not items:
         raise ArgumentError(argument, "no data (a data set of length 0)", "one item or more")
-    labelled = [y is not None for _, y in items]
-    if any(labelled) and not all(labelled):
+    labels = [y for _, y in items if y is not None]
+    if len(labels) not in (0, len(items)):
         raise ArgumentError(argument, "items with and without labels", "x, or (x, y), throughout")
-    y = _stack([y for _, y in items], argument) if all(labelled) else None
-    return _stack([x for x, _ in items], argument), y
+    return _stack([x for x, _ in items], argument), _stack(labels, argument) if labels else None
 
 
 def _split_item(item: Any, argument: str) -> tuple[Any, Any]:
@@ -71,12 +59,7 @@ def _stack(values: list[Any], argument: str) -> Any:
 
 
 class Epochs:
-    r"""Passes over N rows, each in a new random order.
-
-    >>> epochs = Epochs(3)
-    >>> sorted(epochs.draw(6, torch.Generator()).tolist())
-    [0, 0, 1, 1, 2, 2]
-    """
+    r"""Passes over N rows, each in a new random order."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -85,10 +68,6 @@ class Epochs:
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         r"""The next n row numbers (n,), over as many passes as that takes."""
-        end = self.position + n
-        if end <= len(self.order):  # by far the most common case
-            piece, self.position = self.order[self.position : end], end
-            return piece
         pieces = []
         while n > 0:
             if self.position == len(self.order):
@@ -98,24 +77,23 @@ class Epochs:
             self.position += len(piece)
             n -= len(piece)
             pieces.append(piece)
-        return torch.cat(pieces)
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"order": self.order.clone(), "position": torch.tensor(self.position)}
 
     def load_state_dict(self, state: dict[str, Tensor], device: torch.device) -> None:
-        order = state["order"].to(device, copy=True)
-        if (n := len(order)) not in (0, self.rows):
+        if (n := len(state["order"])) not in (0, self.rows):
             raise CheckpointError(f"The checkpoint is of a data set of {n} rows, not {self.rows}.")
-        self.order = order
+        self.order = state["order"].to(device, copy=True)
         self.position = int(state["position"])
 
 
 class Dataset(Inputs):
     r"""Rows of the user's data; their numbers are the batch's index.
 
-    Floating-point NumPy arrays, lists and tables become the student's floating type. A tensor is
-    never converted: one of another floating type is refused. Integers and booleans stay.
+    Floating-point arrays, lists and tables become the student's floating type; tensors of another
+    floating type are refused. Integers and booleans stay.
 
     Arguments:
         X: A tensor or array (N, ...), a numeric data frame, a dict of such, or a map-style torch
@@ -145,30 +123,27 @@ class Dataset(Inputs):
                 raise ArgumentError("y", "labels beside those of X", "labels in one place")
             y = labels if y is None else y
         self.replace = replace
-        self._x = as_parts(X, "X")
-        self._rows = len(next(iter(self._x.values())).values)
+        self._x = arrays.as_parts(X, "X")
         self._y = None if y is None else as_part(y, "y")
         self._weight = None if weight is None else as_part(weight, "weight")
+        self._move(self.device, None)
         for name, part in (("y", self._y), ("weight", self._weight)):
             if part is not None:
-                check_rows(part.values, self._rows, name, "X")
-        if self._weight is not None:
-            values = self._weight.values
-            if values.ndim != 1:
-                shape = f"shape {tuple(values.shape)}"
-                raise ArgumentError("weight", shape, f"shape ({self._rows},)")
-            if bool((values < 0).any()):
-                received = f"a negative number in row {int((values < 0).nonzero()[0])}"
+                arrays.check_rows(part.values, len(self), name, "X")
+        if self.weight is not None:
+            if self.weight.ndim != 1:
+                shape = f"shape {tuple(self.weight.shape)}"
+                raise ArgumentError("weight", shape, f"shape ({len(self)},)")
+            if len(negative := (self.weight < 0).nonzero()):
+                received = f"a negative number in row {int(negative[0])}"
                 raise ArgumentError("weight", received, "nonnegative numbers")
-        self.epochs = Epochs(self._rows)
-        self._move(self.device, None)
 
     def __len__(self) -> int:
-        return self._rows
+        return self.epochs.rows
 
     def draw(self, n: int) -> Tensor:
         r"""Row numbers (n,)."""
-        if n > self._rows and not self.replace:
+        if n > len(self) and not self.replace:
             expected = f"at most {len(self)}, the rows of the data set, or replace=True"
             raise ArgumentError("batch_size", n, expected)
         return self.next_rows(n)
@@ -190,14 +165,11 @@ class Dataset(Inputs):
         subset = copy(self)
         parts = (self._x, self._y, self._weight)
         subset._x, subset._y, subset._weight = map_tensors(lambda t: t[index.to(t.device)], parts)
-        subset._rows = len(index)
-        subset.epochs = Epochs(subset._rows)
         subset._move(self.device, None)
         return subset
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
-        self.epochs = Epochs(len(self))
         self._move(self.device, dtype)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -208,8 +180,9 @@ class Dataset(Inputs):
         self.epochs.load_state_dict(state, self.device)
 
     def _move(self, device: torch.device, dtype: torch.dtype | None) -> None:
-        self.x = cast_parts(self._x, device, dtype, "X")
-        self.y = None if self._y is None else cast(self._y, device, dtype, "y")
+        self.x = arrays.cast_parts(self._x, device, dtype, "X")
+        self.epochs = Epochs(rows(self.x))
+        self.y = None if self._y is None else arrays.cast(self._y, device, dtype, "y")
         self.weight = None
         if self._weight is not None:
             self.weight = self._weight.values.to(device, dtype or torch.get_default_dtype())
@@ -218,20 +191,16 @@ class Dataset(Inputs):
 class Loader(Eager):
     r"""A loader that is gone through again and again.
 
-    As the inputs of a distillation, a DataLoader keeps its batches, whatever their sizes: each step
-    is the mean over the next one, also over a shorter last one, which `drop_last=True` of the
-    loader leaves out (one row is too few for batch normalisation). An IterableDataset has no
-    batches; it is taken in batches of the distillation's batch_size. So are the rows of a loader
-    within `Mix` and `Seek`, and by `loader(n)`.
+    Each step of a distillation takes the next batch of a DataLoader, whatever its size, also a
+    shorter last one (`drop_last=True` of the loader leaves it out). An IterableDataset is taken in
+    batches of the distillation's batch_size, and so are loaders within `Mix` and `Seek`.
 
-    A loader cannot be rewound: a run that resumes starts it again and skips the rows that were
-    used. It continues exactly only if the loader gives the same items again: if it draws from the
-    global generators (shuffle=True), which are seeded from this source's, and not if it has a
-    generator of its own.
+    A run that resumes starts the loader again and skips the rows that were used. It continues
+    exactly if the loader gives the same items again: if it draws from the global generators
+    (shuffle=True), which are seeded from this source's, and not if it has its own generator.
 
     Arguments:
-        loader: A DataLoader whose batches are x, (x, y) or a dict x, or an IterableDataset of such
-            items.
+        loader: A DataLoader of batches x, (x, y) or a dict x, or an IterableDataset of such items.
         seed: The generator's seed. Default: the seed of the distillation.
     """
 
@@ -251,7 +220,7 @@ class Loader(Eager):
         self._restart()
 
     def draw(self, n: int) -> Batch:
-        batch = self._join([self._next() for _ in range(self._read(n))])
+        batch = _joined([self._next() for _ in range(self._read(n))])
         if rows(batch.x) > n:
             self.ahead.appendleft(part_of(batch, n, rows(batch.x)))
         self.used += n
@@ -267,7 +236,7 @@ class Loader(Eager):
         count = self._read(n)
         batches = list(self.ahead)[:count]
         try:
-            return part_of(self._join(batches), 0, n)
+            return part_of(_joined(batches), 0, n)
         except ArgumentError:
             if not self.own_batches:
                 raise
@@ -306,13 +275,6 @@ class Loader(Eager):
             total, count = total + rows(self.ahead[count].x), count + 1
         return count
 
-    def _join(self, batches: list[Batch]) -> Batch:
-        inputs = [batch.x for batch in batches]
-        check_alike(inputs, ["a batch"] * len(batches), "loader")
-        check_alike([batch.y for batch in batches], ["labels"] * len(batches), "loader")
-        labels = [batch.y for batch in batches if batch.y is not None]
-        return Batch(join(inputs), torch.cat(labels) if labels else None)
-
     def _next(self) -> Batch:
         return self.ahead.popleft() if self.ahead else self._fetch()
 
@@ -327,3 +289,7 @@ class Loader(Eager):
                 return self.checked(Batch(*_split_item(item, "loader")), None, "loader")
             self.iterator = None
         raise ArgumentError("loader", "no items in a pass", "a loader that gives items every time")
+
+
+def _joined(batches: list[Batch]) -> Batch:
+    return join_batches(batches, ["a batch"] * len(batches), "loader")

@@ -26,10 +26,9 @@ SPARE = np.random.MT19937(0)  # in place of NumPy's global generator, whose stat
 
 
 class SeededCall:
-    r"""A user's function without gradients whose randomness comes from a given generator.
+    r"""A user's function without gradients whose randomness comes from a generator.
 
-    A function with a parameter `generator` gets one; any other runs with the global generators of
-    torch, NumPy and Python seeded for the call and restored after it.
+    It gets `generator` if it has such a parameter; else the global generators are seeded for it.
     """
 
     def __init__(self, function: Callable[..., Any], argument: str) -> None:
@@ -38,7 +37,7 @@ class SeededCall:
         self.function = function
         self.takes_generator = "generator" in parameters_of(function)
 
-    def __call__(self, generator: torch.Generator, *arguments: Any) -> Any:
+    def __call__(self, generator: torch.Generator, *arguments: object) -> Any:
         with torch.no_grad():
             if self.takes_generator:
                 return self.function(*arguments, generator=self._on_device(generator))
@@ -138,13 +137,8 @@ class Function(Eager):
 
     Arguments:
         fn: A function of n, or of n and `generator` (on the student's device), that gives a Batch,
-            a tensor (n, ...) or a dict of such, all finite. One that draws from the global
-            generators is reproducible all the same.
+            a tensor (n, ...) or a dict of such, all finite.
         seed: The generator's seed. Default: the seed of the distillation.
-
-    >>> import torch
-    >>> Function(lambda n: 10 * torch.rand(n, 2))(5).x.shape
-    torch.Size([5, 2])
     """
 
     def __init__(self, fn: Callable[..., Any], seed: int | None = None) -> None:
@@ -155,35 +149,28 @@ class Function(Eager):
         return self.checked(self.fn(self.generator, n), n, "fn")
 
 
-class Samples(Eager):
+class Samples(Function):
     r"""What a model's sampling method gives, without gradients.
 
     Arguments:
-        model: Anything with a method that takes n and gives x with n rows, a tensor or a dict; the
-            method of a torch.distributions object takes the shape (n,).
-        method: The method's name; it gets `generator` if it has such a parameter.
-            Default: "sample".
+        model: Anything with a method that takes n, or the shape (n,) as torch.distributions do, and
+            gives x with n rows, a tensor or a dict.
+        method: Its name; it gets `generator` if it has such a parameter. Default: "sample".
         seed: The generator's seed. Default: the seed of the distillation.
-
-    >>> import torch
-    >>> Samples(torch.distributions.Poisson(torch.tensor([1.0, 9.0])))(5).x.shape
-    torch.Size([5, 2])
     """
 
     def __init__(self, model: Any, method: str = "sample", seed: int | None = None) -> None:
-        super().__init__(seed)
         function = getattr(model, method, None)
         if not callable(function):
             received = f"{method!r} of a {type(model).__name__}"
             raise ArgumentError("method", received, "a method that takes the number of samples")
+        super().__init__(function, seed)
         self.model = model
-        self.sample = SeededCall(function, "model")
-        self.takes_shape = isinstance(model, Distribution) or (
-            parameters_of(function)[:1] in (["sample_shape"], ["shape"])
-        )
+        shaped = parameters_of(function)[:1] in (["sample_shape"], ["shape"])
+        self.takes_shape = shaped or isinstance(model, Distribution)
 
     def draw(self, n: int) -> Batch:
-        x = self.sample(self.generator, (n,) if self.takes_shape else n)
+        x = self.fn(self.generator, (n,) if self.takes_shape else n)
         if isinstance(x, Batch):
             raise ArgumentError("model", "a Batch of samples", "a tensor or a dict of tensors")
         return self.checked(x, n, "model")

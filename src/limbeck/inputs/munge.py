@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.arguments import number
-from limbeck.arrays import Batch, X
+from limbeck.arguments import choice, number
+from limbeck.arrays import Batch, X, as_dict
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Nested
 from limbeck.inputs.dataset import Dataset
@@ -23,9 +23,6 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
     The squared distance is the sum, over continuous attributes, of the squared difference as a
     fraction of the attribute's range, plus the number of categorical attributes that differ.
     Parts are arrays (N, ...); `block` distances are in memory at once.
-
-    >>> nearest({"": torch.tensor([[0.0], [3.0], [1.0]])}, {"": torch.tensor([False])}).tolist()
-    [2, 2, 0]
     """
     points, codes = _coordinates(parts, categorical)  # (N, d), and columns (N,)
     rows = len(points)
@@ -73,18 +70,15 @@ class Munge(Nested):
     A batch starts from rows e of the data, drawn in shuffled passes; e′ is the row nearest to e
     (see `nearest` for the distance). Each attribute a of each row is replaced with probability
     `swap`, independently: a continuous one by a draw from N(e′_a, (|e_a − e′_a| / s)²), where s is
-    `local_variance`; a categorical one by e′_a. Bucila, Caruana and Niculescu-Mizil (Model
-    compression, 2006) change e and e′ together in a copy of the data set, and look for e′ in that
-    copy; here the neighbours are found once, and every draw starts from the data.
+    `local_variance`; a categorical one by e′_a. Unlike in Bucila, Caruana and Niculescu-Mizil
+    (2006), neighbours are found once, and every draw starts from the data.
 
-    Integer and boolean parts are categorical. The batches have no labels and no index: their x
-    are not rows of the data.
+    Integer and boolean parts are categorical. The batches have no labels and no index.
 
     Arguments:
         X: The data, anything that Dataset takes, with two rows or more.
         swap: The probability that an attribute is replaced. Default: 0.5.
-        local_variance: The divisor s of the standard deviation; large values stay near e′.
-            Default: 1.
+        local_variance: The divisor s of the standard deviation. Default: 1.
         categorical: Further categorical attributes, in floating-point parts: column numbers of a
             tensor (N, columns), or names of parts of a dict. Default: none.
         seed: The generator's seed. Default: the seed of the distillation.
@@ -113,10 +107,10 @@ class Munge(Nested):
 
     def draw(self, n: int) -> dict[str, Any]:
         if self.neighbours is None:
-            self.neighbours = nearest(_parts(self.data.x), self.categorical)
+            self.neighbours = nearest(as_dict(self.data.x), self.categorical)
         row = self.data.next_rows(n)
         swap, noise = {}, {}
-        for name, part in _parts(self.data.x).items():
+        for name, part in as_dict(self.data.x).items():
             shape = (n, *part.shape[1:])
             chance = torch.rand(shape, generator=self.generator, device=self.device)
             swap[name] = chance < self.swap
@@ -128,7 +122,7 @@ class Munge(Nested):
 
     def build(self, drawn: dict[str, Any]) -> Batch:
         result = {}
-        for name, part in _parts(self.data.x).items():
+        for name, part in as_dict(self.data.x).items():
             row = part.index_select(0, drawn["row"])
             new = neighbour = part.index_select(0, drawn["neighbour"])
             if name in drawn["noise"]:
@@ -144,20 +138,15 @@ class Munge(Nested):
         self.neighbours = None if self.neighbours is None else self.neighbours.to(device)
 
 
-def _parts(x: X) -> dict[str, Tensor]:
-    return x if isinstance(x, dict) else {"": x}
-
-
 def _categorical(x: X, named: Iterable[int | str]) -> dict[str, Tensor]:
     r"""Which attributes (...) of each part are categorical."""
     masks = {
         name: torch.full(part.shape[1:], not part.is_floating_point(), device=part.device)
-        for name, part in _parts(x).items()
+        for name, part in as_dict(x).items()
     }
     for which in (named,) if isinstance(named, str) else named:
         if isinstance(x, dict):
-            if which not in x:
-                raise ArgumentError.unknown("categorical", which, x)
+            choice("categorical", which, x)
             masks[str(which)][...] = True
             continue
         columns = x.shape[1] if x.ndim == 2 else int(x.ndim == 1)

@@ -9,11 +9,12 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from limbeck import outputs as forms
 from limbeck.arrays import Batch, X
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
 
-__all__ = ["Drawn", "Draws", "Loss", "Probe", "Scaled", "Sum"]
+__all__ = ["Drawn", "Draws", "Loss", "Probe", "Sum", "output_shape"]
 
 Drawn: TypeAlias = Tensor | dict[str, Tensor] | None  # what is random of a loss at a batch
 
@@ -43,6 +44,7 @@ class Loss:
     asks: frozenset[str] = frozenset()  # of the teacher: "values", "derivatives", "hidden"
     domain = "plain"  # of these derivatives: "log", "plain" or "density"
     needs = ""  # the outputs must be "probabilities", "values", "density" or "" (anything)
+    compares = ""  # "classes" or "values", of which both models must have the same number
     affine = True  # gradient affine in the targets, so unbiased with a teacher of single draws
     bias = ""  # why it is not affine
     differentiates = False  # whether it takes input derivatives of the student
@@ -55,6 +57,17 @@ class Loss:
 
     def bind(self, probe: Probe) -> nn.Module | None:
         r"""Check that the models fit, before the first step; return a module to train as well."""
+        if not self.compares:
+            return None
+        views, classes = (probe.student, probe.teacher), self.compares == "classes"
+        one, other = ((v.log_probabilities() if classes else v.values()).shape for v in views)
+        if one != other:
+            received = f"{one[1]} outputs where the teacher has {other[1]}"
+            raise ArgumentError("student", received, "as many outputs as the teacher")
+        if not classes and not forms.same_layout(*map(output_shape, views)):
+            one, other = map(output_shape, views)
+            received = f"outputs of shape {tuple(one)} where the teacher's are {tuple(other)}"
+            raise ArgumentError("student", received, "outputs in the teacher's order of axes")
         return None
 
     def draw(self, batch: Draws) -> Drawn:
@@ -76,12 +89,20 @@ class Loss:
     def __mul__(self, coefficient: float) -> Loss:
         if not isinstance(coefficient, int | float):
             return NotImplemented
-        return Scaled(coefficient, self)
+        if not math.isfinite(coefficient):
+            raise ArgumentError("loss", f"the coefficient {coefficient}", "a finite number")
+        return Sum([(coefficient * c, term) for c, term in self])
 
     __rmul__ = __mul__
 
     def __repr__(self) -> str:
         return f"{self.name}()"
+
+
+def output_shape(view: View) -> torch.Size:
+    r"""The shape of a model's outputs as the model gives them."""
+    raw: Callable[[], Tensor] = getattr(view, "raw", view.values)
+    return raw().shape
 
 
 class Sum(Loss):
@@ -95,12 +116,3 @@ class Sum(Loss):
 
     def __repr__(self) -> str:
         return " + ".join(repr(loss) if c == 1 else f"{c:g} * {loss!r}" for c, loss in self)
-
-
-class Scaled(Sum):
-    r"""A loss times a coefficient."""
-
-    def __init__(self, coefficient: float, loss: Loss) -> None:
-        if not math.isfinite(coefficient):
-            raise ArgumentError("loss", f"the coefficient {coefficient}", "a finite number")
-        super().__init__([(coefficient * c, term) for c, term in loss])

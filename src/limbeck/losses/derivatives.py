@@ -7,20 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import choice, whole_number
 from limbeck.arrays import Batch, X, floats
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
 from limbeck.losses.base import Drawn, Draws, Loss, Probe
-from limbeck.losses.values import check_same_classes, check_same_values
 
 __all__ = ["derivative_error", "directional_error"]
-
-DOMAINS = ("log", "plain")
-
-
-def _check_outputs(probe: Probe, domain: str) -> None:
-    (check_same_classes if domain == "log" else check_same_values)(probe)
 
 
 def _described(value: object) -> str:
@@ -39,16 +32,13 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
       gradient t_i ∂log f_i − ∂t_i is affine in the targets: exact with one-draw teachers;
     * domain "plain": the same without the logarithms.
 
-    A model with one output is the probability of class 1, and has the two log derivatives of
-    chapter 3.
+    A model with one output is the probability of class 1, and has two log derivatives.
 
     Arguments:
-        domain: "log" for derivatives of log probabilities, "plain" for those of the outputs.
-            Default: "log".
-        weight: "uniform", or "teacher" for weights equal to the teacher's probabilities. Default:
-            "uniform".
-        projections: k replaces the sum over outputs by k random projections with the same
-            expectation, at a cost that does not grow with I. Default: every output, exactly.
+        domain: Of log probabilities ("log") or of the outputs ("plain"). Default: "log".
+        weight: "uniform", or "teacher" for the teacher's probabilities. Default: "uniform".
+        projections: k random projections with the same expectation in place of the sum over
+            outputs, at a cost that does not grow with I. Default: every output, exactly.
     """
 
     name = "derivative_error"
@@ -57,16 +47,15 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
     def __init__(
         self, domain: str = "log", weight: str = "uniform", projections: int | None = None
     ) -> None:
-        if domain not in DOMAINS:
-            raise ArgumentError.unknown("domain", domain, DOMAINS)
-        if weight not in ("uniform", "teacher"):
-            raise ArgumentError.unknown("weight", weight, ("uniform", "teacher"))
+        choice("domain", domain, ("log", "plain"))
+        choice("weight", weight, ("uniform", "teacher"))
         if projections is not None:
             expected = "None, or a whole number from 1"
             projections = whole_number("projections", projections, expected, least=1)
         self.domain, self.weight, self.projections = domain, weight, projections
         self.asks = frozenset({"derivatives"} | ({"values"} if weight == "teacher" else set()))
         self.needs = "probabilities" if domain == "log" or weight == "teacher" else ""
+        self.compares = "classes" if domain == "log" else "values"
         self.affine = (domain, weight) in (("log", "teacher"), ("plain", "uniform"))
         self.bias = (
             "log derivatives with equal weights are not averages over draws; "
@@ -74,9 +63,6 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
             if domain == "log"
             else "the targets enter multiplied with one another"
         )
-
-    def bind(self, probe: Probe) -> None:
-        _check_outputs(probe, self.domain)
 
     def draw(self, batch: Draws) -> Drawn:
         if self.projections is None:
@@ -112,8 +98,7 @@ class directional_error(Loss):  # noqa: N801
             errors is averaged; a function of x that gives directions (n, ...); or "random".
         targets: "teacher" for the teacher's derivatives along the same directions, or a number
             or tensor that (n, I) can be compared with. Default: "teacher".
-        domain: "plain" for derivatives of the outputs, "log" for those of log probabilities.
-            Default: "plain".
+        domain: Of log probabilities ("log") or of the outputs ("plain"). Default: "plain".
     """
 
     name = "directional_error"
@@ -126,24 +111,23 @@ class directional_error(Loss):  # noqa: N801
         targets: float | Tensor | str = "teacher",
         domain: str = "plain",
     ) -> None:
-        if domain not in DOMAINS:
-            raise ArgumentError.unknown("domain", domain, DOMAINS)
-        if isinstance(directions, str) and directions != "random":
-            raise ArgumentError.unknown("directions", directions, ("random",))
-        if isinstance(targets, str) and targets != "teacher":
-            raise ArgumentError.unknown("targets", targets, ("teacher",))
+        choice("domain", domain, ("log", "plain"))
+        if isinstance(directions, str):
+            choice("directions", directions, ("random",))
+        if isinstance(targets, str):
+            choice("targets", targets, ("teacher",))
         if isinstance(directions, Tensor) and not directions.isfinite().all():
             raise ArgumentError("directions", "NaN or infinity", "finite directions")
         self.directions, self.targets, self.domain = directions, targets, domain
         from_teacher = isinstance(targets, str)
+        self.compares = ("classes" if domain == "log" else "values") if from_teacher else ""
         self.asks = frozenset({"derivatives"} if from_teacher else ())
         self.needs = "probabilities" if domain == "log" else ""
         self.affine = domain == "plain" or not from_teacher
         self.bias = "log derivatives are not averages over draws"
 
     def bind(self, probe: Probe) -> None:
-        if isinstance(self.targets, str):
-            _check_outputs(probe, self.domain)
+        super().bind(probe)
         if not isinstance(self.directions, str):
             x = probe.batch.x
             for v in self._all_directions(x, None):

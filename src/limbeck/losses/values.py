@@ -1,10 +1,9 @@
-r"""Losses on values: outputs, probabilities, logits, labels and hidden units."""
+r"""Losses on values: outputs, probabilities, logits, labels, hidden units and densities."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,44 +12,13 @@ from limbeck.arguments import number
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
-from limbeck.losses.base import Drawn, Loss, Probe
+from limbeck.losses.base import Drawn, Loss, Probe, output_shape
 
 __all__ = [
-    "check_same_classes",
-    "check_same_values",
-    "cross_entropy",
-    "hints",
-    "label_cross_entropy",
-    "label_square_error",
-    "logit_error",
-    "multilabel_cross_entropy",
+    "cross_entropy", "hints", "kl", "label_cross_entropy", "label_square_error",
+    "log_density_error", "logit_error", "multilabel_cross_entropy", "reverse_kl", "score_matching",
     "square_error",
-]
-
-
-def _check_same_outputs(student: Tensor, teacher: Tensor) -> None:
-    if student.shape != teacher.shape:
-        received = f"{student.shape[1]} outputs where the teacher has {teacher.shape[1]}"
-        raise ArgumentError("student", received, "as many outputs as the teacher")
-
-
-def check_same_classes(probe: Probe) -> None:
-    r"""Refuse models with different numbers of classes."""
-    _check_same_outputs(probe.student.log_probabilities(), probe.teacher.log_probabilities())
-
-
-def check_same_values(probe: Probe) -> None:
-    r"""Refuse models whose values cannot be compared number by number."""
-    _check_same_outputs(probe.student.values(), probe.teacher.values())
-    one, other = (_shape(view) for view in (probe.student, probe.teacher))
-    if not forms.same_layout(one, other):
-        received = f"outputs of shape {tuple(one)} where the teacher's are {tuple(other)}"
-        raise ArgumentError("student", received, "outputs in the teacher's order of axes")
-
-
-def _shape(view: View) -> torch.Size:
-    raw: Callable[[], Tensor] = getattr(view, "raw", view.values)
-    return raw().shape
+]  # fmt: skip
 
 
 class square_error(Loss):  # noqa: N801 - losses are written as functions of their settings
@@ -58,9 +26,7 @@ class square_error(Loss):  # noqa: N801 - losses are written as functions of the
 
     name = "square_error"
     asks = frozenset({"values"})
-
-    def bind(self, probe: Probe) -> None:
-        check_same_values(probe)
+    compares = "values"
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         return (student.values() - teacher.values()).square().sum(1) / 2
@@ -79,6 +45,7 @@ class cross_entropy(Loss):  # noqa: N801
     name = "cross_entropy"
     asks = frozenset({"values"})
     needs = "probabilities"
+    compares = "classes"
 
     def __init__(self, temperature: float = 1.0) -> None:
         expected = "a finite number above zero"
@@ -86,32 +53,23 @@ class cross_entropy(Loss):  # noqa: N801
         self.affine = self.temperature == 1.0
         self.bias = "a temperature bends the probabilities, and the mean of bent draws is not bent"
 
-    def bind(self, probe: Probe) -> None:
-        check_same_classes(probe)
-
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         targets = teacher.probabilities(self.temperature)
-        cross = -(targets * student.log_probabilities(self.temperature)).sum(1)
-        return self.temperature**2 * cross
+        return self.temperature**2 * -(targets * student.log_probabilities(self.temperature)).sum(1)
 
     def __repr__(self) -> str:
         return f"cross_entropy(temperature={self.temperature:g})"
 
 
 class logit_error(Loss):  # noqa: N801
-    r"""½‖z_f − z_t‖² with z the centred logits (Ba & Caruana 2014).
-
-    Centring takes away the constant that a softmax cannot see, so models in any form compare.
-    """
+    r"""½‖z_f − z_t‖² with z the centred logits (Ba & Caruana 2014), for models in any form."""
 
     name = "logit_error"
     asks = frozenset({"values"})
     needs = "probabilities"
+    compares = "classes"
     affine = False
     bias = "logits are logarithms, and the mean of logarithms is not the logarithm of the mean"
-
-    def bind(self, probe: Probe) -> None:
-        check_same_classes(probe)
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         difference = student.log_probabilities() - teacher.log_probabilities()
@@ -119,10 +77,7 @@ class logit_error(Loss):  # noqa: N801
 
 
 class label_cross_entropy(Loss):  # noqa: N801
-    r"""−log f_y at the true labels: what a net without a teacher is trained with.
-
-    Labels are class numbers (n,), or probabilities (n, I).
-    """
+    r"""−log f_y at the true labels: class numbers (n,), or probabilities (n, I)."""
 
     name = "label_cross_entropy"
     needs = "probabilities"
@@ -156,7 +111,7 @@ class label_square_error(Loss):  # noqa: N801
 
     def bind(self, probe: Probe) -> None:
         labels, values = _labels(probe.batch), probe.student.values()
-        received, shape = f"shape {tuple(labels.shape)}", _shape(probe.student)
+        received, shape = f"shape {tuple(labels.shape)}", output_shape(probe.student)
         if labels.numel() != values.numel():
             raise ArgumentError("y", received, f"shape {tuple(values.shape)}")
         if not forms.same_layout(labels.shape, shape):
@@ -174,17 +129,17 @@ def _labels(batch: Batch) -> Tensor:
     return batch.y
 
 
-class multilabel_cross_entropy(Loss):  # noqa: N801 - losses are written as functions
+class multilabel_cross_entropy(Loss):  # noqa: N801
     r"""Σ_k softplus(z_k) − t_k z_k: a cross entropy for each of K independent labels.
 
     The student's values z (n, K) are the labels' logits, the teacher's values t (n, K) their
-    probabilities. Both are values in limbeck's words ("values", not "logits"), since they do not
-    sum to one over k.
+    probabilities; both are of the form "values", since they do not sum to one over k.
     """
 
     name = "multilabel_cross_entropy"
     asks = frozenset({"values"})
     needs = "values"
+    compares = "values"
 
     def bind(self, probe: Probe) -> None:
         for argument, view, refused, kind in (
@@ -194,7 +149,7 @@ class multilabel_cross_entropy(Loss):  # noqa: N801 - losses are written as func
             if (form := getattr(view, "form", "values")) in refused:
                 expected = f"'values', the {kind} of labels that do not exclude each other"
                 raise ArgumentError(argument, repr(form), expected)
-        check_same_values(probe)
+        super().bind(probe)
         forms.check_probabilities(probe.teacher.values().reshape(-1, 1), "teacher")  # one by one
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
@@ -246,3 +201,84 @@ class hints(Loss):  # noqa: N801
 
     def __repr__(self) -> str:
         return f"hints({self.teacher_layer!r}, {self.student_layer!r})"
+
+
+class _LogDensities(Loss):
+    r"""A loss on the log densities of both models."""
+
+    asks = frozenset({"values"})
+    needs = "density"
+    affine = False
+    bias = "log densities are not averages over draws"
+
+
+class kl(Loss):  # noqa: N801
+    r"""KL(p ‖ f) up to a constant: −log f(x) at inputs x drawn from the teacher."""
+
+    name = "kl"
+    needs = "density"
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
+        return -student.log_density()
+
+
+class log_density_error(_LogDensities):  # noqa: N801
+    r"""½(log f(x) − log p̃(x) + c)² at inputs drawn from the teacher.
+
+    Its minimum is at f = p for every c ≤ log Z, since it equals
+    E⁰ + (log Z − c)·KL(p ‖ f) + ½(log Z − c)²; as c → −∞ it becomes the KL divergence.
+
+    Arguments:
+        c: At most log Z; for discrete x the largest known log p̃(x) will do. Default: 0.
+    """
+
+    name = "log_density_error"
+
+    def __init__(self, c: float = 0.0) -> None:
+        if not math.isfinite(c):
+            raise ArgumentError("c", repr(c), "a finite number, at most log Z")
+        self.c = float(c)
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
+        return (student.log_density() - teacher.log_density() + self.c).square() / 2
+
+    def __repr__(self) -> str:
+        return f"log_density_error(c={self.c:g})"
+
+
+class reverse_kl(_LogDensities):  # noqa: N801
+    r"""KL(f ‖ p) up to log Z, at inputs x that are samples of the student itself.
+
+    The value at an example is r(x) = log f(x) − log p̃(x), whose mean is KL(f ‖ p) − log Z. Since
+    the samples depend on the parameters, the gradient is REINFORCE's, (r(x) − b) ∂log f(x), where
+    b is the mean of r over the other examples of the batch, 0 in a batch of one.
+    """
+
+    name = "reverse_kl"
+    storable = False
+
+    def bind(self, probe: Probe) -> None:
+        if probe.batch.index is not None:
+            expected = "samples of the student itself: limbeck.inputs.Samples(student)"
+            raise ArgumentError("inputs", "rows of a data set, for reverse_kl", expected)
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
+        log_f = student.log_density()
+        r = (log_f - teacher.log_density()).detach()
+        others = len(r) - 1
+        advantage = (r - r.mean()) * (len(r) / others) if others else r
+        surrogate = advantage * log_f
+        return r + surrogate - surrogate.detach()
+
+
+class score_matching(_LogDensities):  # noqa: N801
+    r"""½‖∂log f(x) − ∂log p̃(x)‖², for continuous x whose density is positive everywhere."""
+
+    name = "score_matching"
+    differentiates = True
+    asks = frozenset({"derivatives"})
+    domain = "density"
+
+    def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
+        residual = student.derivatives("density") - teacher.derivatives("density")  # (n, 1, D)
+        return residual.square().sum((1, 2)) / 2

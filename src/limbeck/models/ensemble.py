@@ -361,7 +361,7 @@ class members_cross_entropy(Loss):  # noqa: N801 - losses are written as functio
     name = "members_cross_entropy"
 
     def bind(self, probe: Probe) -> nn.Module | None:
-        classes = probe.student.raw().shape[2]  # type: ignore[attr-defined]
+        classes = probe.student.raw().shape[2]
         if probe.batch.y is None or probe.batch.y.max() >= classes or probe.batch.y.min() < 0:
             raise ArgumentError(
                 "y", "labels out of range", f"class numbers from 0 to {classes - 1}"

@@ -25,18 +25,12 @@ __all__ = ["CSVLogger", "Callback", "MLflow", "TensorBoard"]
 class Callback:
     r"""Called at the start of a run, at each evaluation and at its end; each method is optional.
 
-    A run that resumes from a checkpoint starts with the history so far. A verb may make several
-    runs, one after the other. An interrupted one ends without a reason; if the draws that it learns
-    from run out, one more evaluation and an end with that reason follow.
+    A verb may make several runs, one after the other. If the draws that a run learns from run out,
+    one more evaluation and an end with that reason follow.
     """
 
     def start(self, settings: Mapping[str, Any], history: History) -> None:
-        r"""Before the first step.
-
-        Arguments:
-            settings: The settings, in words and numbers.
-            history: Earlier evaluations, if the run resumes.
-        """
+        r"""Before the first step: the settings, and the history so far if the run resumes."""
 
     def look(self, entry: Mapping[str, float]) -> None:
         r"""At each evaluation: "step", "loss", terms and metrics, as in the history."""
@@ -74,11 +68,7 @@ def as_callbacks(value: Callbacks) -> tuple[Callback, ...]:
 
 
 def name_of(settings: Mapping[str, Any]) -> str:
-    r"""A short name for a run, the same for the same settings.
-
-    >>> name_of({"student": "MLP [4, 3]", "seed": 0}).startswith("MLP-")
-    True
-    """
+    r"""A short name for a run, the same for the same settings."""
     text = json.dumps({k: v for k, v in settings.items() if k != "steps"}, default=str)
     kind = str(settings.get("student", "run")).split(" ")[0]
     return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -102,10 +92,14 @@ class Logger(Callback):
     of once, and the training continues without the log.
     """
 
+    place: object = ""  # where it writes
     _failed = False
 
-    def _open(self, name: str, settings: Mapping[str, Any], history: History) -> None:
-        r"""Begin the log of a run, or continue it after the history's last step."""
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.place)!r})"
+
+    def _open(self, name: str, settings: Mapping[str, Any], last_step: int) -> None:
+        r"""Begin the log of a run (last step −1), or continue it after the last step."""
         raise NotImplementedError
 
     def _write(self, entry: Mapping[str, float]) -> None:
@@ -117,36 +111,30 @@ class Logger(Callback):
     def start(self, settings: Mapping[str, Any], history: History) -> None:
         self._failed = False
         try:
-            self._open(name_of(settings), settings, history)
+            self._open(name_of(settings), settings, int((history.get("step") or [-1])[-1]))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):  # a full disk may be emptied again
                 return self._give_up(error)
             raise ArgumentError("callbacks", f"{self!r} ({error})", "a place to write") from error
 
     def look(self, entry: Mapping[str, float]) -> None:
-        self._try(lambda: self._write(entry))
+        self._try(self._write, entry)
 
     def end(self, stop_reason: str | None) -> None:
-        self._try(lambda: self._close(stop_reason))
+        self._try(self._close, stop_reason)
 
-    def _try(self, action: Callable[[], None]) -> None:
-        if self._failed:
-            return
+    def _try(self, action: Callable[..., None], argument: object) -> None:
         try:
-            action()
+            if not self._failed:
+                action(argument)
         except Exception as error:  # of any library, disk or network
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
         self._failed = True
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        warnings.warn(
-            f"{self!r} logs no more ({reason}); the training goes on without it", stacklevel=2
-        )
-
-
-def _last_step(history: History) -> int:
-    return int(history["step"][-1]) if history.get("step") else -1  # -1: a new run
+        text = f"{self!r} logs no more ({reason}); the training goes on without it"
+        warnings.warn(text, stacklevel=2)
 
 
 def _require(module: str) -> None:
@@ -157,29 +145,22 @@ def _require(module: str) -> None:
 class CSVLogger(Logger):
     r"""Writes each evaluation as a row of a CSV file.
 
-    The column "run" names the settings: a run that resumes, or is made again with the same
-    settings, replaces its own later rows, and rows of other runs stay. Settings are in a file of
-    the same name that ends in .json.
+    The column "run" names the settings, which are in a file of the same name that ends in .json. A
+    run that resumes, or is made again with the same settings, replaces its own later rows.
 
     Arguments:
         path: The file.
-
-    >>> CSVLogger("log.csv")
-    CSVLogger('log.csv')
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.place = self.path = Path(path)
         if self.path.suffix == ".json":
             raise ArgumentError("path", str(path), "a name that does not end in .json, as .csv")
 
-    def __repr__(self) -> str:
-        return f"CSVLogger({str(self.path)!r})"
-
-    def _open(self, name: str, settings: Mapping[str, Any], history: History) -> None:
-        self.name, after = name, _last_step(history)
+    def _open(self, name: str, settings: Mapping[str, Any], last_step: int) -> None:
+        self.name = name
         self.columns, rows = self._read()
-        self._rewrite([row for row in rows if row["run"] != name or int(row["step"]) <= after])
+        self._rewrite([row for row in rows if row["run"] != name or int(row["step"]) <= last_step])
         about = self.path.with_suffix(".json")
         known = json.loads(about.read_text(encoding="utf-8")) if about.exists() else {}
         _write_file(about, json.dumps(known | {name: dict(settings)}, indent=1, default=str) + "\n")
@@ -231,8 +212,7 @@ class MLflow(Logger):
 
     Arguments:
         experiment: The experiment's name; it is made if it does not exist. Default: "limbeck".
-        uri: Where MLflow keeps its runs, such as "sqlite:///mlflow.db" or the address of a server.
-            Default: MLflow's own (its environment variable MLFLOW_TRACKING_URI).
+        uri: Such as "sqlite:///mlflow.db", or a server's address. Default: MLflow's own.
         tags: Further tags of the runs. Default: none.
     """
 
@@ -243,22 +223,20 @@ class MLflow(Logger):
         tags: Mapping[str, str] | None = None,
     ) -> None:
         _require("mlflow")
-        self.experiment, self.uri, self.tags = experiment, uri, dict(tags or {})
+        self.place = self.experiment = experiment
+        self.uri, self.tags = uri, dict(tags or {})
         self._client: Any = None
 
-    def __repr__(self) -> str:
-        return f"MLflow({self.experiment!r})"
-
-    def _open(self, name: str, settings: Mapping[str, Any], history: History) -> None:
+    def _open(self, name: str, settings: Mapping[str, Any], last_step: int) -> None:
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
 
+        self._logged: set[int] = set()
         try:
             self._client = client = MlflowClient(tracking_uri=self.uri)
             known = client.get_experiment_by_name(self.experiment)
             experiment = known.experiment_id if known else client.create_experiment(self.experiment)
-            self._logged: set[int] = set()
-            self._id = self._resume(experiment, name) if _last_step(history) >= 0 else None
+            self._id = self._resume(experiment, name) if last_step >= 0 else None
             if self._id is None:
                 tags = {TAG: name, "mlflow.runName": name, **self.tags}
                 self._id = client.create_run(experiment, tags=tags).info.run_id
@@ -270,13 +248,12 @@ class MLflow(Logger):
 
     def _resume(self, experiment: str, name: str) -> str | None:
         query, order = f"tags.`{TAG}` = '{name}'", ["attributes.start_time DESC"]
-        runs = self._client.search_runs([experiment], query, max_results=1, order_by=order)
-        if not runs:
-            return None
-        run_id: str = runs[0].info.run_id
-        self._client.update_run(run_id, status="RUNNING")
-        self._logged = {int(m.step) for m in self._client.get_metric_history(run_id, "loss")}
-        return run_id
+        for run in self._client.search_runs([experiment], query, max_results=1, order_by=order):
+            run_id: str = run.info.run_id
+            self._client.update_run(run_id, status="RUNNING")
+            self._logged = {int(m.step) for m in self._client.get_metric_history(run_id, "loss")}
+            return run_id
+        return None
 
     def _write(self, entry: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
@@ -284,11 +261,8 @@ class MLflow(Logger):
         step, now = int(entry["step"]), int(time.time() * 1000)
         if step in self._logged:
             return
-        metrics = [
-            Metric(re.sub(r"[^\w\-. /]", "_", key), float(value), now, step)
-            for key, value in entry.items()
-            if key != "step"
-        ]
+        named = {re.sub(r"[^\w\-. /]", "_", k): float(v) for k, v in entry.items() if k != "step"}
+        metrics = [Metric(key, value, now, step) for key, value in named.items()]
         self._client.log_batch(self._id, metrics=metrics)
         self._logged.add(step)
 
@@ -301,8 +275,8 @@ class MLflow(Logger):
 class TensorBoard(Logger):
     r"""Writes each evaluation as scalars, and the settings once as text.
 
-    Every run has a folder of its own, named by its settings. One that resumes hides what was
-    logged after the step that it resumes from.
+    Every run has its own folder, named by its settings. One that resumes hides what was logged
+    after the step that it resumes from.
 
     Arguments:
         folder: The folder for `tensorboard --logdir`. Default: "runs".
@@ -310,23 +284,19 @@ class TensorBoard(Logger):
 
     def __init__(self, folder: str | Path = "runs") -> None:
         _require("tensorboard")
-        self.folder = Path(folder)
+        self.place = self.folder = Path(folder)
         self._writer: Any = None
 
-    def __repr__(self) -> str:
-        return f"TensorBoard({str(self.folder)!r})"
-
-    def _open(self, name: str, settings: Mapping[str, Any], history: History) -> None:
+    def _open(self, name: str, settings: Mapping[str, Any], last_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        after, folder = _last_step(history), self.folder / name
+        folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         writer: Any = SummaryWriter
-        self._writer = writer(str(folder), purge_step=after + 1)
-        if after < 0:
+        self._writer = writer(str(folder), purge_step=last_step + 1)
+        if last_step < 0:
             rows = [f"| {key} | {value} |" for key, value in settings.items()]
-            text = "\n".join(["| setting | value |", "| --- | --- |", *rows])
-            self._writer.add_text("settings", text, 0)
+            self._writer.add_text("settings", "\n".join(["| setting | value |", "|-|-|", *rows]), 0)
         self._writer.flush()
 
     def _write(self, entry: Mapping[str, float]) -> None:

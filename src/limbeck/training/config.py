@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from limbeck.arguments import whole, whole_number
+from limbeck.arguments import choice, whole, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.training.callbacks import Callbacks, as_callbacks
 from limbeck.training.schedules import Schedule
@@ -21,13 +21,9 @@ __all__ = ["PRESETS", "Training", "choose_device", "launched_processes"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
-    "thesis": {
-        "optimizer": "adadelta",
-        "schedule": "constant",
-        "batch_size": 20,
-        "options": {"lr": 1.0, "rho": 0.95, "eps": 1e-6},
-    },
-}
+    "thesis": {"optimizer": "adadelta", "schedule": "constant", "batch_size": 20,
+               "options": {"lr": 1.0, "rho": 0.95, "eps": 1e-6}},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +68,7 @@ class Training:
         arguments: Iterable[str] = (),
         **defaults: Any,
     ) -> Training:
-        r"""The settings among a verb's further keyword arguments, with the verb's defaults.
-
-        Those that the verb has decided are refused. A misspelt name may mean one of its arguments.
-        """
+        r"""The settings among a verb's options, without those `decided`, with its defaults."""
         known = cls.names() - set(decided)
         for name in options:
             if name not in known:
@@ -84,8 +77,7 @@ class Training:
 
     def checked(self) -> Training:
         r"""The same settings with whole numbers as such; what cannot be used is refused."""
-        if self.preset not in PRESETS:
-            raise ArgumentError.unknown("preset", self.preset, PRESETS)
+        choice("preset", self.preset, PRESETS)
         numbers: dict[str, Any] = {"steps": whole("steps", self.steps)}
         if not (isinstance(self.batch_size, str) and self.batch_size == "auto"):
             numbers["batch_size"] = whole("batch_size", self.batch_size)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from limbeck import losses
-from limbeck.arrays import as_batch, floats, input_dtype, rows
+from limbeck.arrays import Batch, as_batch, floats, input_dtype, rows
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import close_taps
 from limbeck.inputs import Dataset, as_inputs
@@ -26,7 +26,7 @@ from limbeck.teachers.stored import Stored, precompute, stored_bytes
 from limbeck.training.callbacks import Callbacks
 from limbeck.training.config import PRESETS, Training, choose_device, launched_processes
 from limbeck.training.engines import Eager, make_engine
-from limbeck.training.loop import HeldOut, Run, Step
+from limbeck.training.loop import Run, Step
 from limbeck.training.objective import Objective
 from limbeck.training.processes import Distributed, share
 from limbeck.training.result import Result
@@ -73,9 +73,8 @@ def distill(
         teacher: A torch module, a callable on tensors, an estimator with `predict_proba` or
             `predict`, a `Teacher`, or None for losses that need none.
         student: A module; it is trained in place.
-        inputs: A source from `limbeck.inputs`, or anything that `as_inputs` accepts: a tensor, an
-            array, a torch Dataset or loader, a model with `.sample`, a function of n. A
-            DataLoader's batches are taken as they come, a shorter last one too.
+        inputs: A source from `limbeck.inputs`, or what `as_inputs` accepts: a tensor, an array, a
+            torch Dataset or DataLoader, a model with `.sample`, a function of n.
         loss: From `limbeck.losses`, or a name. Default: "auto", cross entropy for class
             probabilities, KL for densities and square error for everything else. Losses on classes
             take outputs (n,) or (n, classes), square error on values outputs of any shape.
@@ -87,31 +86,25 @@ def distill(
         lr: The learning rate. Default: the optimizer's.
         clip: The largest norm of the gradient. Default: no clipping.
         update: An `Update` in place of optimizer, schedule, lr and clip. Default: made of these.
-        preset: "thesis" for the source text's settings: ADADELTA, batches of 20, no decay.
-            Default: "auto".
+        preset: "thesis" for ADADELTA, batches of 20 and no decay. Default: "auto".
         seed: Seeds everything that has no seed of its own. Default: 0.
         device: Where to run. Default: "auto", a GPU if there is one.
-        engine: "eager", "compiled", or "accelerate" in each process of an `accelerate launch`, on
-            batches of its own. Default: "auto", compiled where a forecast from the operations of a
-            step and the number of steps says that it pays.
+        engine: "eager", "compiled", or "accelerate" in each process of an `accelerate launch`.
+            Default: "auto", compiled where the number of steps is estimated to make it pay.
         teacher_output: The form of the teacher's outputs: "logits", "probabilities",
-            "log_probabilities", "values". Default: "auto", found from the model or its outputs;
-            ambiguous outputs are refused.
+            "log_probabilities", "values". Default: "auto", refused where it is ambiguous.
         student_output: The same for the student.
-        precompute: Whether to evaluate the teacher once at every row of a data set and look its
-            targets up from then on. Default: "auto", if the run visits rows again and they fit.
-        metrics: Functions of the student, by name, recorded in the history at each evaluation.
-            Default: none.
+        precompute: Whether to evaluate the teacher once at every row of a data set. Default:
+            "auto", if the run visits rows again and the targets fit.
+        metrics: Functions of the student by name, for the history. Default: none.
         held_out: Inputs on which the loss is recorded at each evaluation. Default: none.
         patience: Stop after so many evaluations without a better held-out loss, and keep the best
             student. Default: never.
         seconds: Stop after so many seconds, compilation included. Default: never.
         every: Steps between evaluations. Default: `steps // 50`.
-        checkpoint: A folder to write checkpoints to, and to resume from if it holds one. Another
-            number of steps is refused if the schedule depends on it, as "cosine" does.
-            Default: none.
-        checkpoint_every: Steps between checkpoints, beside one each `checkpoint_seconds`.
-            Default: None, by seconds only.
+        checkpoint: A folder to write checkpoints to, and to resume from if it holds one; with other
+            `steps` only if the schedule does not depend on their number. Default: none.
+        checkpoint_every: Steps between checkpoints. Default: None, by seconds only.
         checkpoint_seconds: Seconds between checkpoints. Default: 60.
         callbacks: Called at every evaluation: one or several of `lb.callbacks`, or functions of a
             dict of numbers. Default: none.
@@ -147,10 +140,9 @@ def train(
 def steps(
     teacher: object, student: nn.Module, inputs: object, loss: Loss | str = "auto", **options: Any
 ) -> Iterator[Step]:
-    r"""The steps of a distillation one by one, for code of your own in between.
+    r"""The steps of a distillation one by one, with `.number`, `.loss`, `.terms`, `.student`.
 
-    Takes the arguments of `distill`; `progress` is False by default. Each step gives `.number`,
-    `.loss`, `.terms`, `.student`.
+    Takes the arguments of `distill`; `progress` is False by default.
     """
     training = Training(**{"progress": False, **options})
     run = prepare(teacher, student, inputs, loss, training)
@@ -164,6 +156,7 @@ WRAPPERS = {  # classes of modules that spread their work over processes, by pac
     "torch": ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"),
     "deepspeed": ("DeepSpeedEngine",),
 }
+SEVERAL = "; for several processes engine='accelerate', which averages gradients and buffers"
 
 
 def refuse_wrapped(student: nn.Module) -> None:
@@ -176,17 +169,12 @@ def refuse_wrapped(student: nn.Module) -> None:
             wrapper = next((kind for pkg, kind in kinds if kind in WRAPPERS.get(pkg, ())), None)
         if wrapper is not None:
             part = f"the part {name!r}, " if name else ""
-            raise ArgumentError(
-                "student",
-                f"{part}a module wrapped in {wrapper}, whose averaging of gradients would not run",
-                "the module itself (student.module); for several processes engine='accelerate', "
-                "which averages gradients and buffers",
-            )
+            received = f"{part}a module wrapped in {wrapper}, whose averaging would not run"
+            raise ArgumentError("student", received, f"the module itself (student.module){SEVERAL}")
     for name, tensor in (*student.named_parameters(), *student.named_buffers()):
         if hasattr(tensor, "placements") and hasattr(tensor, "device_mesh"):  # a DTensor
             received = f"{name!r}, which is sharded over devices ({type(tensor).__name__})"
-            expected = "a module that is whole in each process; for several processes "
-            raise ArgumentError("student", received, expected + "engine='accelerate'")
+            raise ArgumentError("student", received, f"a module whole in each process{SEVERAL}")
 
 
 def prepare(
@@ -194,8 +182,8 @@ def prepare(
 ) -> Run:
     r"""A run of which everything is checked before the first step."""
     if not isinstance(student, nn.Module):
-        kind = type(student).__name__
-        raise ArgumentError("student", f"an object of type {kind}", "a torch module")
+        received = f"an object of type {type(student).__name__}"
+        raise ArgumentError("student", received, "a torch module")
     if student is teacher:
         expected = "another module; a copy.deepcopy of the teacher will do"
         raise ArgumentError("student", "the teacher itself, which would move with it", expected)
@@ -205,12 +193,11 @@ def prepare(
     if training.engine == "accelerate":
         training, device, seed = share(training)
     elif (count := launched_processes()) > 1:
-        warnings.warn(
+        text = (
             f"engine: this is one of {count} processes, and with engine={training.engine!r} each "
-            "of them trains a student of its own and writes its own files; engine='accelerate' "
-            "trains one student in all of them",
-            stacklevel=3,
         )
+        text += "trains its own student and writes its own files; 'accelerate' trains one in all"
+        warnings.warn(text, stacklevel=3)
     student.to(device)
     source = as_inputs(inputs)
     source.to(device, input_dtype(student) or torch.get_default_dtype(), seed)
@@ -230,10 +217,8 @@ def batch_size_of(size: int | str | None, source: Inputs, preset: str = "auto") 
     if source.own_batches:
         if size not in ("auto", source.batch_size):
             or_size = "" if source.batch_size is None else f" or {source.batch_size}"
-            expected = (
-                f"'auto'{or_size}: the batches of a loader are taken as they come; give the loader "
-                "another batch_size, or its data set in its place"
-            )
+            expected = f"'auto'{or_size}: the batches of a loader are taken as they come; give the "
+            expected += "loader another batch_size, or its data set in its place"
             raise ArgumentError("batch_size", size, expected)
         return None
     if not isinstance(size, str):
@@ -264,16 +249,14 @@ def _bind(
 
 
 def _gradient_update(training: Training) -> GradientUpdate:
-    if isinstance(training.optimizer, torch.optim.Optimizer) and training.lr is not None:
-        expected = "no lr beside an optimizer instance, which has its own"
-        raise ArgumentError("lr", training.lr, expected)
-    preset = PRESETS[training.preset]
-    auto = isinstance(training.optimizer, str) and training.optimizer == "auto"
-    options = dict(preset["options"]) if auto else {}
+    optimizer, preset, options = training.optimizer, PRESETS[training.preset], {}
+    if isinstance(optimizer, str) and optimizer == "auto":
+        optimizer, options = preset["optimizer"], dict(preset["options"])
     if training.lr is not None:
+        if isinstance(optimizer, torch.optim.Optimizer):
+            raise ArgumentError("lr", training.lr, "no lr beside an optimizer instance")
         options["lr"] = training.lr
     schedule = preset["schedule"] if training.schedule == "auto" else training.schedule
-    optimizer = preset["optimizer"] if auto else training.optimizer
     return GradientUpdate(optimizer, schedule, clip=training.clip, **options)
 
 
@@ -320,13 +303,11 @@ def _precompute(objective: Objective, training: Training, max_bytes: int = 2**30
     if choice == "auto":
         first = source.build(torch.zeros(1, dtype=torch.long, device=objective.device))
         size = stored_bytes(objective.teacher, objective.terms, source.x, objective.outputs, first)
-        visits = training.steps * int(training.batch_size or 0)
-        if visits < len(source) or size > max_bytes:
+        if training.steps * int(training.batch_size or 0) < len(source) or size > max_bytes:
             return
     watch = partial(tracked, label="asking the teacher", progress=training.progress)
-    objective.teacher = precompute(
-        objective.teacher, source.x, objective.terms, seed=training.seed + 2, watch=watch
-    )
+    seed, terms = training.seed + 2, objective.terms
+    objective.teacher = precompute(objective.teacher, source.x, terms, seed=seed, watch=watch)
 
 
 def _storable(objective: Objective) -> bool:
@@ -336,7 +317,7 @@ def _storable(objective: Objective) -> bool:
     return bool(objective.asks) and fixed and all(term.storable for term in objective.terms)
 
 
-def _held_out(value: object, objective: Objective) -> HeldOut:
+def _held_out(value: object, objective: Objective) -> tuple[Batch, Teacher]:
     r"""Held-out inputs with the teacher's targets, computed once."""
     source, teacher = as_inputs(value, "held_out"), objective.teacher
     if not isinstance(source, Dataset):
@@ -351,7 +332,7 @@ def _held_out(value: object, objective: Objective) -> HeldOut:
         teacher = Stored(source.y, teacher.form)
     elif _storable(objective):
         teacher = precompute(teacher, source.x, objective.terms)
-    return HeldOut(batch, teacher)
+    return batch, teacher
 
 
 def _identity(objective: Objective, update: Update, training: Training) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 import types
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,8 +51,7 @@ class Eager:
 def _opaque_functions(update: Update, plan: Plan) -> list[str]:
     r"""Names of the functions with a custom backward that a step calls.
 
-    The compiler would differentiate their forward instead, silently; those with `traceable = True`
-    hide themselves from it.
+    The compiler would differentiate their forward instead, unless they are `traceable = True`.
     """
     gradient = getattr(update, "gradient", None)
     if gradient is None:
@@ -76,18 +75,20 @@ def _opaque_functions(update: Update, plan: Plan) -> list[str]:
 
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]  # a graph and its arguments
+SHAPES = "the shapes of the batches change, and a step is compiled for one shape"
 
 
 class Compiled(Eager):
     r"""Traces the step once and calls the compiled graph directly from then on.
 
     A step changes tensors in place that never move, so the graph's arguments are those of the first
-    call with the plan's tensors replaced: at a batch of twenty, looking the others up would cost as
-    much as the arithmetic. Plans of other shapes than `layout` (default: the first plan's) run
-    eagerly, on the same tensors.
+    call with the plan's tensors replaced: looking the others up can cost as much as the arithmetic.
+    Plans of other shapes than `layout` (default: the first plan's) run eagerly.
     """
 
     name = "compiled"
+    # of the compiler: no threads for loops that end before a second one has woken up
+    options: Mapping[str, Any] = {"cpp_wrapper": True, "cpp.min_chunk_size": 4096}
 
     def __init__(self, update: Update, layout: str | None = None) -> None:
         super().__init__(update)
@@ -98,27 +99,26 @@ class Compiled(Eager):
 
     def step(self, plan: Plan) -> None:
         if self.name == "eager":  # it could not be compiled
-            return self._eagerly(plan)
+            return self._run_eagerly(plan)
         shapes = shapes_of(plan)
         if self._shapes is None and self._layout in (None, str(shapes)):
             self._shapes, self._layout = shapes, str(shapes)
         if shapes != self._shapes:
             self._warn_of_shapes(shapes)
-            return self._eagerly(plan)
+            return self._run_eagerly(plan)
         self._after_other = False
-        return self._fitting(plan)
+        return self._run_graph(plan)
 
-    def _fitting(self, plan: Plan) -> None:
+    def _run_graph(self, plan: Plan) -> None:
         r"""A step on a plan of the graph's shapes."""
         if self._graph is None:
-            return self._first(map_tensors(Tensor.contiguous, plan))  # as the graph assumes
+            return self._compile(map_tensors(Tensor.contiguous, plan))  # as the graph assumes
         tensors = leaves(plan)
         for slot, leaf in self._slots:
             self._arguments[slot] = tensors[leaf].contiguous()
         self._graph(*self._arguments)
-        return None
 
-    def _eagerly(self, plan: Plan) -> None:
+    def _run_eagerly(self, plan: Plan) -> None:
         super().step(plan)
 
     def state(self) -> dict[str, Any]:
@@ -128,72 +128,60 @@ class Compiled(Eager):
         super().load(state)
         self._layout = state.get("layout")
 
-    def _first(self, plan: Plan) -> None:
-        began = time.monotonic()
-        calls: list[Call] = []
-        reason = self._compile(plan, calls)
-        self.compile_seconds += time.monotonic() - began
-        if reason is not None:
-            return self._give_up(plan, f"the step cannot be compiled ({reason})")
-        self._graph, arguments = calls[0]
-        self._arguments = list(arguments)
-        slots = {id(argument): slot for slot, argument in enumerate(arguments)}
-        tensors = enumerate(leaves(plan))
-        self._slots = [(slots[id(leaf)], i) for i, leaf in tensors if id(leaf) in slots]
-        return None
-
-    def _compile(self, plan: Plan, calls: list[Call]) -> str | None:
-        r"""Compile the step and run it once; if that fails, undo it and return the reason."""
-        if names := _opaque_functions(self.update, plan):
-            return f"the compiler would not see the backward of {', '.join(names)}"
-        before = map_tensors(torch.clone, self._changing())
+    def _compile(self, plan: Plan) -> None:
+        r"""Compile the step and run it once; if that fails, undo it and run eagerly."""
+        began, opaque = time.monotonic(), _opaque_functions(self.update, plan)
+        calls, before = list[Call](), [tensor.clone() for tensor in self._changed_tensors()]
         try:
+            if opaque:
+                raise TypeError(f"the compiler would not see the backward of {', '.join(opaque)}")
             with warnings.catch_warnings():  # of the compilers themselves
                 warnings.simplefilter("ignore")
                 self._trace(plan, calls)
             if len(calls) != 1:
                 raise AssertionError(f"one graph expected, {len(calls)} were called")
         except Exception as error:  # one that is not the compiler's comes again in the eager step
-            with torch.no_grad():
-                for name, tensor in self._changing().items():
-                    tensor.copy_(before[name])
-            lines = [line for line in str(error).splitlines() if line.strip()]
-            return " ".join(lines[:2]) or type(error).__name__  # the first may only name a backend
-        return None
+            for tensor, value in zip(self._changed_tensors(), before, strict=True):
+                tensor.copy_(value)
+            return self._give_up(plan, "compiled", error)
+        finally:
+            self.compile_seconds += time.monotonic() - began
+        self._graph, arguments = calls[0]
+        self._arguments = list(arguments)
+        slots, tensors = {id(a): slot for slot, a in enumerate(arguments)}, enumerate(leaves(plan))
+        self._slots = [(slots[id(leaf)], i) for i, leaf in tensors if id(leaf) in slots]
 
-    def _changing(self) -> dict[str, Tensor]:
+    def _changed_tensors(self) -> list[Tensor]:
         r"""Everything that a step changes."""
         objective: nn.Module = getattr(self.update, "objective", nn.Module())
-        tensors = {**dict(objective.named_parameters()), **dict(objective.named_buffers())}
-        tensors |= {f"update {name}": tensor for name, tensor in self.update.tensors().items()}
-        return {name: tensor.detach() for name, tensor in tensors.items()}
+        tensors = (*objective.parameters(), *objective.buffers(), *self.update.tensors().values())
+        return [tensor.detach() for tensor in tensors]
 
-    def _give_up(self, plan: Plan, reason: str) -> None:
+    def _give_up(self, plan: Plan, participle: str, error: Exception) -> None:
         r"""Run this step and all that follow eagerly, and say so."""
-        warnings.warn(f"engine: {reason}; running eagerly", stacklevel=3)
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        reason = " ".join(lines[:2]) or type(error).__name__  # the first may only name a backend
+        text = f"engine: the step cannot be {participle} ({reason}); running eagerly"
+        warnings.warn(text, stacklevel=3)
         self.name, self._graph = "eager", None
-        self._eagerly(plan)
+        self._run_eagerly(plan)
 
     def _warn_of_shapes(self, shapes: object) -> None:
         r"""Warn once of shapes that change, but not of one short batch at the end of a pass."""
         short = not self._after_other and _fewer_rows(self._shapes, shapes)
         self._after_other = True
-        if short or self._warned or self._shapes is None:
-            return
-        self._warned = True
-        warnings.warn(
-            "engine: the shapes of the batches change, and a step is compiled for one shape; steps "
-            "on batches of other shapes run eagerly (pad all batches to one length, or choose "
-            "engine='eager')",
-            stacklevel=3,
-        )
+        if not (short or self._warned or self._shapes is None):
+            self._warned = True
+            advice = "pad all batches to one length, or choose engine='eager'"
+            text = f"engine: {SHAPES}; steps on batches of other shapes run eagerly ({advice})"
+            warnings.warn(text, stacklevel=3)
 
     def _trace(self, plan: Plan, calls: list[Call]) -> None:
         # torch.compile's own, which has no public name; without it steps run eagerly
         from torch._inductor.compile_fx import compile_fx
 
         def backend(module: torch.fx.GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
-            graph: Any = compile_fx(module, examples, config_patches=self._options())
+            graph: Any = compile_fx(module, examples, config_patches=dict(self.options))
 
             def run(*arguments: object) -> object:
                 calls.append((graph, arguments))
@@ -209,10 +197,6 @@ class Compiled(Eager):
         code = step.__code__.replace(co_name=f"step_{id(self)}")
         function = types.FunctionType(code, globals(), closure=step.__closure__)
         torch.compile(function, backend=backend, fullgraph=True, dynamic=False)(plan)
-
-    def _options(self) -> dict[str, Any]:
-        # no threads for loops that end before a second one has woken up
-        return {"cpp_wrapper": True, "cpp.min_chunk_size": 4096}
 
 
 SEQUENCES, CONSTANTS = (tuple, list), (int, float, str)  # made once: used at each step
@@ -244,22 +228,19 @@ def _fewer_rows(full: object, other: object) -> bool:
 
     same = compare(full, other)
     sizes = {(size, smaller) for _, size, smaller in changes}
-    rows = any(axis == 0 for axis, _, _ in changes)
+    rows = 0 in {axis for axis, _, _ in changes}
     return same and rows and len(sizes) == 1 and all(b < a for a, b in sizes)
 
 
 class Graph(Compiled):
-    r"""Replays one captured CUDA graph a step, with TF32 for float32 matrix products.
+    r"""Replays one captured CUDA graph a step, with TF32 for float32 matrix products."""
 
-    The plan's tensors are copied into fixed places.
-    """
+    # one kernel for what many small parameters have in common
+    options: Mapping[str, Any] = {"combo_kernels": True}
+    _captured: torch.cuda.CUDAGraph | None = None
+    _calls = 0
 
-    def __init__(self, update: Update, layout: str | None = None) -> None:
-        super().__init__(update, layout)
-        self._captured: torch.cuda.CUDAGraph | None = None
-        self._calls = 0
-
-    def _fitting(self, plan: Plan) -> None:
+    def _run_graph(self, plan: Plan) -> None:
         if self._captured is not None:
             for place, tensor in zip(self._places, leaves(plan), strict=True):
                 place.copy_(tensor)
@@ -268,17 +249,16 @@ class Graph(Compiled):
         with tensor_float():
             if self._calls < 3:  # so that libraries choose their kernels and workspaces
                 self._calls += 1
-                return super()._fitting(plan)
+                return super()._run_graph(plan)
             try:
                 self._capture(plan)
             except Exception as error:
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                return self._give_up(plan, f"the step cannot be captured ({reason})")
-        return self._fitting(plan)
+                return self._give_up(plan, "captured", error)
+        return self._run_graph(plan)
 
-    def _eagerly(self, plan: Plan) -> None:
+    def _run_eagerly(self, plan: Plan) -> None:
         with tensor_float():
-            super()._eagerly(plan)
+            super()._run_eagerly(plan)
 
     def _capture(self, plan: Plan) -> None:
         r"""Record the step without running it."""
@@ -292,9 +272,6 @@ class Graph(Compiled):
             self._graph(*self._arguments)
         self._captured = captured
 
-    def _options(self) -> dict[str, Any]:
-        return {"combo_kernels": True}  # one kernel for what many small parameters have in common
-
 
 WATCHED_STEPS = 8  # eager steps before the choice: enough to see that shapes change
 
@@ -302,8 +279,7 @@ WATCHED_STEPS = 8  # eager steps before the choice: enough to see that shapes ch
 class Costs(NamedTuple):
     r"""Seconds that compilation takes and saves, by the torch operations in an eager step.
 
-    Measured with MLPs (also with derivative losses), a convolutional net and transformers. Only the
-    ratios matter, which differ less between machines than the numbers do.
+    Measured with MLPs, a convolutional net and transformers; only the ratios matter.
     """
 
     start: float  # of any compilation
@@ -324,9 +300,8 @@ CUDA = Costs(start=5.0, per_operation=0.03, saved=20e-6)
 class Automatic(Eager):
     r"""Runs a few steps eagerly, then chooses once: eager or compiled.
 
-    The choice follows from the operations counted in the first step, the shapes of the first
-    batches, the number of steps and the time limit, never from a clock, so that equal calls run
-    equally. A checkpoint holds the choice, or what it will follow from.
+    The choice follows from the operations of the first step, the shapes of the first batches, the
+    number of steps and the time limit, never from a clock, so that equal calls run equally.
     """
 
     def __init__(
@@ -340,46 +315,37 @@ class Automatic(Eager):
         super().__init__(update)
         self._compiled, self._costs = compiled, costs
         self._steps, self._seconds = steps, seconds
-        self._engine: Compiled | None = None
-        self._chosen = False
-        self._layouts: list[str] = []
-        self._operations = 0
+        self._engine: Eager | None = None  # once it is chosen
+        self._layouts, self._operations = list[str](), 0
 
     def step(self, plan: Plan) -> None:
-        if not self._chosen and len(self._layouts) == WATCHED_STEPS:
-            self._choose()
+        if self._engine is None and len(self._layouts) == WATCHED_STEPS:
+            self._engine = self._choose()
         if self._engine is not None:
             self._engine.step(plan)
             self.name, self.compile_seconds = self._engine.name, self._engine.compile_seconds
-        elif self._chosen:
+            return
+        counter = _Operations()  # type: ignore[no-untyped-call]
+        with contextlib.nullcontext() if self._layouts else counter:
             super().step(plan)
-        else:
-            counter = _Operations()  # type: ignore[no-untyped-call]
-            with contextlib.nullcontext() if self._layouts else counter:
-                super().step(plan)
-            self._operations = self._operations or counter.number
-            self._layouts.append(str(shapes_of(plan)))
+        self._operations = self._operations or counter.number
+        self._layouts.append(str(shapes_of(plan)))
 
-    def _choose(self) -> None:
-        self._chosen = True
+    def _choose(self) -> Eager:
         layout, count = Counter(self._layouts).most_common(1)[0]
         compilable_steps = self._steps * count / len(self._layouts)
         if self._costs.pay(self._operations, compilable_steps, self._seconds):
-            self._engine = self._compiled(layout)
-        elif self._costs.pay(self._operations, self._steps, self._seconds):
-            warnings.warn(
-                "engine: the shapes of the batches change, and a step is compiled for one shape; "
-                "running eagerly (batches that are all padded to one length can be compiled)",
-                stacklevel=3,
-            )
+            return self._compiled(layout)
+        if self._costs.pay(self._operations, self._steps, self._seconds):
+            advice = "batches that are all padded to one length can be compiled"
+            warnings.warn(f"engine: {SHAPES}; running eagerly ({advice})", stacklevel=3)
+        return Eager(self.update)
 
     def state(self) -> dict[str, Any]:
         if self._engine is not None:
             return self._engine.state()
-        if self._chosen:
-            return super().state()
-        counts = {"layouts": list(self._layouts), "operations": self._operations}
-        return super().state() | {"engine": "auto"} | counts
+        watched = {"layouts": list(self._layouts), "operations": self._operations}
+        return super().state() | {"engine": "auto"} | watched
 
     def load(self, state: dict[str, Any]) -> None:
         name = state.get("engine")
@@ -387,11 +353,9 @@ class Automatic(Eager):
             self._layouts, self._operations = list(state["layouts"]), state["operations"]
         elif name is not None:  # chosen before the run was resumed
             super().load(state)
-            self._chosen = True
-            if name == "compiled":
-                self._engine = self._compiled(None)
-                self._engine.load(state)
-                self.name = "compiled"
+            self._engine = self._compiled(None) if name == "compiled" else Eager(self.update)
+            self._engine.load(state)
+            self.name = self._engine.name
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -412,17 +376,16 @@ def make_engine(
     r"""The engine by name; "auto" is `Automatic` where steps can be compiled."""
     if name not in ("auto", "eager", "compiled"):
         raise ArgumentError.unknown("engine", name, ("auto", "eager", "compiled", "accelerate"))
+    obstacle = None if name == "eager" else _obstacle(objective, update)
     cuda = objective.device.type == "cuda"
     compiled = partial(Graph if cuda else Compiled, update)
-    if name == "auto":
-        compiler = cuda or shutil.which("g++") or shutil.which("clang++")
-        if not compiler or _obstacle(objective, update) is not None:
-            return Eager(update)
-        return Automatic(update, compiled, CUDA if cuda else CPU, steps, seconds)
+    if name == "compiled" and obstacle is None:
+        return compiled()
     if name == "compiled":
-        if (reason := _obstacle(objective, update)) is None:
-            return compiled()
-        warnings.warn(f"engine: {reason}; running eagerly", stacklevel=2)
+        warnings.warn(f"engine: {obstacle}; running eagerly", stacklevel=2)
+    compiler = cuda or shutil.which("g++") or shutil.which("clang++")
+    if name == "auto" and obstacle is None and compiler:
+        return Automatic(update, compiled, CUDA if cuda else CPU, steps, seconds)
     return Eager(update)
 
 

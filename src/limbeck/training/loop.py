@@ -7,15 +7,16 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole
 from limbeck.arrays import Batch, part_of, rows
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.evaluation import evaluating
@@ -28,39 +29,29 @@ from limbeck.training.objective import Objective, Plan
 from limbeck.training.result import Failure, History
 from limbeck.training.update import Update
 
-__all__ = ["HeldOut", "Plateau", "Run", "Step", "diagnose"]
+__all__ = ["Plateau", "Run", "Step", "diagnose"]
 
 
 def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
     r"""Which terms and which inputs of a plan are not finite, by repeating the step."""
-    buffers = dict(objective.named_buffers())
 
     def evaluate(parameters: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        copies = {name: buffer.clone() for name, buffer in buffers.items()}
-        terms: tuple[Tensor, ...] = functional_call(objective, {**parameters, **copies}, (plan,))
+        buffers = {name: buffer.clone() for name, buffer in objective.named_buffers()}
+        terms: tuple[Tensor, ...] = functional_call(objective, {**parameters, **buffers}, (plan,))
         return terms
 
     with torch.no_grad():
-        values = evaluate({})
-    batch = objective.batch(plan)
-    bad = {name: ~term.isfinite() for name, term in zip(objective.names, values, strict=True)}
-    terms = [name for name, mask in bad.items() if mask.any()]
-    if terms:
-        mask = torch.stack([bad[name] for name in terms]).any(0)
-        return Failure(step, terms, mask.nonzero().flatten().tolist(), batch)
-    leaves = {name: p.detach() for name, p in objective.named_parameters() if p.requires_grad}
+        masks = zip(objective.names, [~term.isfinite() for term in evaluate({})], strict=True)
+    bad, batch = {name: mask for name, mask in masks if mask.any()}, objective.batch(plan)
+    if bad:
+        examples = torch.stack(list(bad.values())).any(0).nonzero().flatten().tolist()
+        return Failure(step, list(bad), examples, batch)
+    leaves, terms = {n: p.detach() for n, p in objective.named_parameters() if p.requires_grad}, []
     for i, name in enumerate(objective.names):
         gradients = grad(lambda p, i=i: evaluate(p)[i].mean())(leaves)
         if not all(g.isfinite().all() for g in gradients.values()):
             terms.append(f"gradient of {name}")
     return Failure(step, terms or ["gradient"], [], batch)
-
-
-class HeldOut(NamedTuple):
-    r"""Inputs on which the loss is measured, and the teacher of their targets."""
-
-    batch: Batch
-    teacher: Teacher
 
 
 @dataclass
@@ -73,8 +64,7 @@ class Plateau:
     since: int = field(default=0, init=False)  # evaluations since the best
 
     def __post_init__(self) -> None:
-        expected = "a whole number from 1, or None"
-        self.patience = whole_number("patience", self.patience, expected, least=1)
+        self.patience = whole("patience", self.patience)
 
     def look(self, measure: float) -> bool:
         r"""Whether a new measure is a new best."""
@@ -105,8 +95,8 @@ class Step:
     @property
     def terms(self) -> dict[str, float]:
         r"""The same for each term, before its coefficient."""
-        last = self.run.update.progress.last.tolist()
-        return dict(zip(self.run.objective.names, last, strict=False))
+        means = self.run.update.progress.last.tolist()[:-1]
+        return dict(zip(self.run.objective.names, means, strict=True))
 
     @property
     def student(self) -> nn.Module:
@@ -126,7 +116,7 @@ class Run:
         engine: Eager,
         settings: Training,  # checked
         identity: Mapping[str, Any],  # must be the same for a checkpoint to be resumed
-        held_out: HeldOut | None = None,
+        held_out: tuple[Batch, Teacher] | None = None,
     ) -> None:
         self.objective, self.update, self.engine = objective, update, engine
         self.settings, self.identity, self.held_out = settings, identity, held_out
@@ -140,7 +130,7 @@ class Run:
         self.batch_size = settings.batch_size if isinstance(settings.batch_size, int) else None
         self._every = settings.every or max(1, settings.steps // 50)
         self._looked = 0  # the step of the last evaluation
-        self._torn = False  # whether a step or an evaluation is half done
+        self._in_progress = False  # whether a step or an evaluation is half done
         self._stopping: tuple[str, BaseException | None] | None = None  # reason, error to raise
         self._resumable = False  # whether the same call again continues after the stop
         self._asynchronous = objective.device.type == "cuda"
@@ -153,7 +143,6 @@ class Run:
 
     @property
     def total(self) -> int:
-        r"""The number of steps of the run."""
         return self.settings.steps
 
     def __iter__(self) -> Iterator[Step]:
@@ -171,7 +160,7 @@ class Run:
                 if self._stopping is not None:
                     self._look_or_stop()
         except (KeyboardInterrupt, GeneratorExit):
-            if not self._torn:
+            if not self._in_progress:
                 self.save()
             raise
         finally:
@@ -182,10 +171,9 @@ class Run:
             raise self._stopping[1]
 
     def stop(self, reason: str, error: BaseException | None = None) -> None:
-        r"""Ask the run to stop, from any thread or signal handler, and to raise `error` at its end.
+        r"""Ask the run to stop after the present step, and to raise `error` at its end.
 
-        The present step is finished, an evaluation that is due is made, and the run ends as after
-        its last step; the same call again continues from there. The first reason stays.
+        It can be called from any thread or signal handler; the same call again continues the run.
         """
         if not isinstance(reason, str) or not reason:
             raise ArgumentError("reason", repr(reason), "words that say why")
@@ -193,18 +181,15 @@ class Run:
             self._stopping = (reason, error)
 
     def _step(self) -> None:
-        self._torn = True
+        self._in_progress = True
         if not self._asynchronous:  # the last plan is enough, and its memory is used again
             self._plans.clear()
-        plan = self.objective.draw(self.batch_size)
+        plan, randomness = self.objective.draw(self.batch_size), self.objective.randomness
         self._plans.append(plan)
-        if self.objective.randomness is None:
+        with nullcontext() if randomness is None else randomness():
             self.engine.step(plan)
-        else:
-            with self.objective.randomness():
-                self.engine.step(plan)
         self.done += 1
-        self._torn = False
+        self._in_progress = False
         self.seconds = time.monotonic() - self._began
         ends = self._due or self._late or self._stopping is not None
         check = not self._asynchronous or ends or self.done % CHECK_INTERVAL == 0
@@ -212,18 +197,16 @@ class Run:
             return self._fail()
         self._look_or_stop()
         if self._folder is not None:
-            step, moment = self._saved
-            every = self.settings.checkpoint_every
+            (step, moment), every = self._saved, self.settings.checkpoint_every
             late = time.monotonic() - moment >= self.settings.checkpoint_seconds
             if late or (every is not None and self.done - step >= every):
                 self.save()
-        return None
 
     @property
     def _due(self) -> bool:
         r"""Whether an evaluation is due after the present step, and has not been made."""
-        last = self.done >= self.total
-        return self._looked < self.done and (last or self.done % self._every == 0)
+        due = self.done >= self.total or self.done % self._every == 0
+        return due and self._looked < self.done
 
     @property
     def _late(self) -> bool:
@@ -247,7 +230,7 @@ class Run:
     def _look(self) -> None:
         r"""Measure first and record then, so that an interrupted evaluation can be made again."""
         entry = self.measure()
-        self._torn = True
+        self._in_progress = True
         self.update.progress.sums.zero_()
         self._looked = self.done
         self.history.append(**entry)
@@ -260,7 +243,7 @@ class Run:
                     student.load_state_dict(self.best)
                 best = self.plateau.best
                 self.stop_reason = f"plateau: the held-out loss (best {best:.4g}) stopped improving"
-        self._torn = False
+        self._in_progress = False
         for callback in self.callbacks:
             callback.look(entry)
 
@@ -333,8 +316,8 @@ class Run:
         tensors, about = files.read(path)
         folder, device = path.parent, self.objective.device
         if changed := files.differences(about["identity"], dict(self.identity)):
-            reasons = "; ".join(changed)
-            raise CheckpointError(f"checkpoint: {folder} belongs to another run: {reasons}")
+            changes = "; ".join(changed)
+            raise CheckpointError(f"checkpoint: {folder} belongs to another run: {changes}")
         if bool(tensors.get("update.progress.alive", True)):  # a run that failed takes no steps
             self._refuse_other_steps(folder, about["done"], about["steps"])
         files.load_weights(self.objective.student, files.under("student.", tensors), path)
@@ -360,7 +343,6 @@ class Run:
             f"checkpoint: {folder} is of a run of {saved:,} steps, and steps is {steps:,} now. "
             f"Its learning rates depend on the number of steps ({name}), so that a run of "
             f"{steps:,} steps would have taken other steps from the start. Accepted: "
-            f"steps={saved} to finish that run; a new folder for a run of {steps:,} steps, from "
-            "the same student or the trained one; for runs that are to be prolonged, a schedule "
-            "that does not depend on their number, as 'constant' or 'robbins-monro'"
+            f"steps={saved} to finish that run; a new folder; for runs that are to be prolonged, a "
+            "schedule that does not depend on their number, as 'constant' or 'robbins-monro'"
         )

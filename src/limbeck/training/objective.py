@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -21,16 +22,15 @@ from limbeck.teachers.base import Teacher, misfit, output_form, settle_form
 __all__ = ["Objective", "Plan"]
 
 
-class OwnRandomness:
+class IsolatedRandomness:
     r"""A seeded state that torch's global generator has within a `with` block, and only there."""
 
     def __init__(self, device: torch.device, seed: int) -> None:
-        self.device = device
         self.state = torch.Generator(device).manual_seed(seed).get_state()
-
-    def current(self) -> Tensor:
-        cuda = self.device.type == "cuda"
-        return torch.cuda.get_rng_state(self.device) if cuda else torch.get_rng_state()
+        self.current, self._set = torch.get_rng_state, torch.set_rng_state
+        if device.type == "cuda":
+            self.current = partial(torch.cuda.get_rng_state, device)
+            self._set = partial(torch.cuda.set_rng_state, device=device)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -41,12 +41,6 @@ class OwnRandomness:
         finally:
             self.state = self.current()
             self._set(outer)
-
-    def _set(self, state: Tensor) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(state, self.device)
-        else:
-            torch.set_rng_state(state)
 
 
 Plan: TypeAlias = dict[str, Any]  # all random tensors of a step: of inputs, teacher, loss terms
@@ -72,14 +66,12 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         self.student, self.inputs, self.loss = student, inputs, loss
-        self._teacher = [teacher]  # in a list, so that its parameters are not this module's
+        self.teacher = teacher  # no module, so that its parameters are not this module's
         self.coefficients = [c for c, _ in loss]
         self.terms = [term for _, term in loss]
         names = [term.name for term in self.terms]  # with a number behind those that repeat
-        self.names = [
-            name if names.count(name) == 1 else f"{name}_{names[: i + 1].count(name)}"
-            for i, name in enumerate(names)
-        ]
+        numbered = [f"{name}_{names[: i + 1].count(name)}" for i, name in enumerate(names)]
+        self.names = [n if names.count(n) == 1 else m for n, m in zip(names, numbered, strict=True)]
         self.asks = frozenset[str]().union(*(term.asks for term in self.terms))  # of the teacher
         self._draw = any(type(term).draw is not Loss.draw for term in self.terms)
         self.device = next((p.device for p in student.parameters()), torch.device("cpu"))
@@ -89,14 +81,6 @@ class Objective(nn.Module):
         inputs.bind(self.at)
         self._check_models(probe_size)
 
-    @property
-    def teacher(self) -> Teacher:
-        return self._teacher[0]
-
-    @teacher.setter
-    def teacher(self, teacher: Teacher) -> None:
-        self._teacher = [teacher]
-
     def _check_models(self, probe_size: int) -> None:
         r"""Evaluate both models at a few inputs and refuse what does not fit, before any step."""
         needs = {term.needs for term in self.terms} - {""}
@@ -104,10 +88,10 @@ class Objective(nn.Module):
             expected = "losses on one kind of outputs: classes, values or densities"
             raise ArgumentError("loss", repr(self.loss), expected)
         need = next(iter(needs), "")
-        self._refuse_by_statistics()
+        self._refuse_biased_and_dependent()
         batch = as_batch(self.inputs.probe(probe_size))
         n = rows(batch.x)
-        randomness = OwnRandomness(self.device, self.generator.initial_seed())
+        randomness = IsolatedRandomness(self.device, self.generator.initial_seed())
         with torch.no_grad(), _keep_buffers(self.student), randomness():
             if self.asks:
                 self.teacher.settle(batch, need)
@@ -117,7 +101,6 @@ class Objective(nn.Module):
             self.form = settle_form("student_output", "student", raw, *self._student_form(need), n)
             if "derivatives" in self.asks:
                 self.teacher.refuse_derivatives(repr(self.loss))
-            self._refuse_batch_statistics()
             student = Evaluated(self.student, batch.x, self.form)
             self.outputs = self._outputs(student, need)
             teacher = self.teacher.view(batch, self.teacher.draw(n)) if self.asks else student
@@ -160,7 +143,8 @@ class Objective(nn.Module):
         classes = need == "probabilities"
         return (student.log_probabilities() if classes else student.values()).shape[1]
 
-    def _refuse_by_statistics(self) -> None:
+    def _refuse_biased_and_dependent(self) -> None:
+        r"""Refuse losses that the teacher biases, and students whose examples depend on others."""
         if self.asks and self.teacher.source is None:
             expected = f"a teacher, since {self.loss!r} compares with one"
             raise ArgumentError("teacher", None, expected)
@@ -172,18 +156,13 @@ class Objective(nn.Module):
                     'derivative_error in the plain domain with weight="uniform", or in the log '
                     'domain with weight="teacher".'
                 )
-
-    def _refuse_batch_statistics(self) -> None:
-        if not any(term.differentiates for term in self.terms):
-            return
-        for name, module in self.student.named_modules():
+        differentiates = any(term.differentiates for term in self.terms)
+        for name, module in self.student.named_modules() if differentiates else ():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
-                raise ArgumentError(
-                    "student",
-                    f"the layer {name!r}, which mixes the examples of a batch while training",
-                    "for derivative losses, a student whose examples are independent: LayerNorm, "
-                    "or the layer in eval() mode",
-                )
+                received = f"the layer {name!r}, which mixes the examples of a batch while training"
+                expected = "for derivative losses, a student whose examples are independent: "
+                expected += "LayerNorm, or the layer in eval() mode"
+                raise ArgumentError("student", received, expected)
 
     def draw(self, n: int | None) -> Plan:
         r"""Everything random of one step at n inputs, or at the next of the inputs' own batches."""
@@ -242,12 +221,11 @@ class Objective(nn.Module):
 
     def rng_state(self) -> dict[str, Tensor]:
         r"""The states of all generators: of losses, student, inputs and a live teacher."""
-        return {
-            "loss.generator": self.generator.get_state(),
-            **({} if self.randomness is None else {"student.generator": self.randomness.state}),
-            **{f"inputs.{name}": value for name, value in self.inputs.state_dict().items()},
-            **{f"teacher.{name}": value for name, value in self.teacher.state_dict().items()},
-        }
+        state = {"loss.generator": self.generator.get_state()}
+        if self.randomness is not None:
+            state["student.generator"] = self.randomness.state
+        state |= {f"inputs.{name}": value for name, value in self.inputs.state_dict().items()}
+        return state | {f"teacher.{name}": t for name, t in self.teacher.state_dict().items()}
 
     def load_rng_state(self, state: dict[str, Tensor]) -> None:
         self.generator.set_state(state["loss.generator"].cpu())

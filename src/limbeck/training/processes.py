@@ -24,6 +24,12 @@ APART = 1_000_003  # between the seeds of two processes, so that each gets other
 
 # Two processes that draw from few different rows may agree on some of them by chance.
 COMPARED_BATCHES, COMPARED_ROWS = 32, 8
+DIFFERENT_INPUTS = (
+    "inputs that differ between the processes: an IterableDataset that leaves out the rows of the "
+    "others (torch.distributed.get_rank() and get_world_size()), a DataLoader with a "
+    "DistributedSampler or with shuffle=True and no generator, a function that draws from the "
+    "generator it is given, a source without a seed of its own"
+)
 
 
 def share(training: Training) -> tuple[Training, torch.device, int]:
@@ -31,23 +37,19 @@ def share(training: Training) -> tuple[Training, torch.device, int]:
     try:
         from accelerate import PartialState
     except ImportError:
-        raise LimbeckError(
-            "engine: 'accelerate' needs the extra: pip install 'limbeck[accelerate]'"
-        ) from None
+        text = "engine: 'accelerate' needs the extra: pip install 'limbeck[accelerate]'"
+        raise LimbeckError(text) from None
     state: Any = PartialState(cpu=training.device == "cpu" or not torch.cuda.is_available())
     if (count := launched_processes()) > state.num_processes:
-        raise ArgumentError(
-            "engine",
-            f"'accelerate' in one of {count} processes, where Accelerate knows of "
-            f"{state.num_processes}",
-            "a launch by `accelerate launch` or `torchrun`, with no Accelerate state made before",
-        )
+        received = f"'accelerate' in one of {count} processes, of {state.num_processes} known to it"
+        expected = "a launch by `accelerate launch` or `torchrun`, with no Accelerate state before"
+        raise ArgumentError("engine", received, expected)
     if state.num_processes == 1:
-        warnings.warn(
+        text = (
             "engine: 'accelerate' runs in a single process here; start the script by `accelerate "
-            "launch --num_processes 2` or `torchrun --nproc-per-node 2` for two",
-            stacklevel=4,
         )
+        text += "launch --num_processes 2` or `torchrun --nproc-per-node 2` for two"
+        warnings.warn(text, stacklevel=4)
     for name in ("checkpoint", "seconds"):
         if state.num_processes > 1 and getattr(training, name) is not None:
             raise ArgumentError(name, getattr(training, name), "None with several processes")
@@ -59,9 +61,8 @@ def share(training: Training) -> tuple[Training, torch.device, int]:
 class Distributed(Eager):
     r"""Runs each step in every process, on the mean of their gradients.
 
-    All processes start from the first one's student and stay equal, since they take equal steps.
-    Each normalises by its own batch (BatchNorm). After each step floating-point buffers, such as
-    running statistics, are averaged over the processes; others are those of the first.
+    All start from the first one's student and take equal steps. After each step floating-point
+    buffers, such as running statistics, are averaged; others are those of the first process.
     """
 
     name = "accelerate"
@@ -78,11 +79,9 @@ class Distributed(Eager):
             return
         for name, module in objective.student.named_modules():
             if isinstance(module, nn.SyncBatchNorm):
-                raise ArgumentError(
-                    "student",
-                    f"the layer {name!r}, a SyncBatchNorm, which torch.func cannot differentiate",
-                    "a BatchNorm, whose running statistics are averaged over the processes",
-                )
+                received = f"the layer {name!r}, a SyncBatchNorm, which cannot be differentiated"
+                expected = "a BatchNorm, whose running statistics are averaged over the processes"
+                raise ArgumentError("student", received, expected)
         _refuse_equal_inputs(objective.inputs, objective._like)
         before = dict(objective.named_buffers())
         with torch.no_grad():
@@ -91,7 +90,7 @@ class Distributed(Eager):
         floating = [name for name, buffer in before.items() if buffer.is_floating_point()]
         others = [name for name in before if name not in floating]
 
-        def average(gradients: Any, means: Tensor, buffers: dict[str, Tensor]) -> Any:
+        def average(gradients: dict[str, Tensor], means: Tensor, buffers: dict[str, Tensor]) -> Any:
             # a mean of equal numbers can round: buffers that no process changed stay as they are
             changed = [(buffers[name] != before[name]).any().to(means) for name in floating]
             new = {name: buffers[name] for name in floating}
@@ -104,11 +103,7 @@ class Distributed(Eager):
 
 
 def _refuse_equal_inputs(source: Inputs, probe: X) -> None:
-    r"""Refuse inputs of which two processes draw the same rows, which would count several times.
-
-    Sources that draw from the generator they are given differ by its seed; an IterableDataset or
-    a source with its own generator or seed may not.
-    """
+    r"""Refuse inputs of which two processes draw the same rows, as with a generator of its own."""
     parts = [part for part in getattr(source, "sources", ()) if isinstance(part, Inputs)]
     for part in parts:  # of a mixture: they draw by themselves
         _refuse_equal_inputs(part, as_batch(part.probe(COMPARED_ROWS)).x)
@@ -125,14 +120,8 @@ def _refuse_equal_inputs(source: Inputs, probe: X) -> None:
     source.load_state_dict(state)
     if _all_different("".join(digests)) or len(different_rows) == 1:
         return
-    raise ArgumentError(
-        "inputs",
-        f"the same rows in several processes, from {type(source).__name__} inputs",
-        "inputs that differ between the processes: an IterableDataset that leaves out the rows of "
-        "the others (torch.distributed.get_rank() and get_world_size()), a DataLoader with a "
-        "DistributedSampler or with shuffle=True and no generator, a function that draws from the "
-        "generator it is given, a source without a seed of its own",
-    )
+    received = f"the same rows in several processes, from {type(source).__name__} inputs"
+    raise ArgumentError("inputs", received, DIFFERENT_INPUTS)
 
 
 def _all_different(digest: str) -> bool:
@@ -144,9 +133,5 @@ def _all_different(digest: str) -> bool:
 
 
 def _digest(x: X) -> str:
-    digest = hashlib.sha256()
-    for tensor in leaves(x):
-        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        values = tensor.detach().cpu().flatten().contiguous()
-        digest.update(values.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    values = [(tuple(tensor.shape), tensor.dtype, tensor.tolist()) for tensor in leaves(x)]
+    return hashlib.sha256(str(values).encode()).hexdigest()

@@ -25,7 +25,7 @@ FORMAT = "limbeck-student-1"
 
 
 class History(dict[str, list[float]]):
-    r"""Columns by name: "step", "loss", "gradient_norm", loss terms, "held_out", metrics.
+    r"""Columns by name: "step", "gradient_norm", "held_out", metrics; "loss" and its terms.
 
     Losses are means over the steps since the evaluation before.
     """
@@ -39,8 +39,7 @@ class History(dict[str, list[float]]):
             self.setdefault(name, []).append(value)
 
     def __repr__(self) -> str:
-        count = len(next(iter(self.values()), []))
-        return f"History({count} evaluations of {', '.join(self)})"
+        return f"History({len(next(iter(self.values()), []))} evaluations of {', '.join(self)})"
 
 
 @dataclass(frozen=True)
@@ -103,17 +102,10 @@ class Result:
         return folder
 
     def export(self, path: str | Path, format: str = "auto", **options: Any) -> Path:
-        r"""Write the student for use without limbeck, checked, with a model card beside it.
-
-        Arguments:
-            path: A name that ends in .onnx, .pt2 or .npz, or a folder for plain NumPy.
-            format: As of `limbeck.export.export`. Default: "auto", by the path.
-            options: Likewise: report, title, card.
-        """
+        r"""Write the student for use without limbeck: see `limbeck.export.export`."""
         import limbeck  # export stands above training in the order of imports
 
-        exported: Path = limbeck.export.export(self, path, format, **options)
-        return exported
+        return limbeck.export.export(self, path, format, **options)
 
     def portable(self) -> Any:
         r"""What is exported: see `limbeck.export.portable`."""
@@ -124,9 +116,8 @@ class Result:
     @property
     def ran_by(self) -> str:
         r"""The engine in words, with the number of processes of one that is for several."""
-        if self.engine != "accelerate":
-            return self.engine
-        return f"{self.engine}, {self.processes} process{'es' if self.processes > 1 else ''}"
+        processes = f", {self.processes} process{'es' if self.processes > 1 else ''}"
+        return self.engine + (processes if self.engine == "accelerate" else "")
 
     def table(self) -> Table:
         r"""The result as a table."""
@@ -135,8 +126,7 @@ class Result:
         table.add_row("student", f"{type(self.student).__name__}, {count:,} parameters")
         table.add_row("objective", str(self.settings.get("loss", "")))
         table.add_row("steps", f"{self.steps:,} ({self.ran_by})")
-        compiling = self.compile_seconds
-        part = f" ({compiling:.1f} of them compilation)" if compiling else ""
+        part = f" ({self.compile_seconds:.1f} of them compilation)" if self.compile_seconds else ""
         table.add_row("seconds", f"{self.seconds:.1f}{part}")
         table.add_row("stopped", self.stop_reason)
         for name, values in self.history.items():
@@ -147,8 +137,8 @@ class Result:
     def __str__(self) -> str:
         console = Console(width=100, record=True, file=io.StringIO())
         console.print(self.table())
-        change = "nothing was measured"
-        if loss := self.history.get("loss"):
+        loss, change = self.history.get("loss"), "nothing was measured"
+        if loss:
             change = f"the loss went from {loss[0]:.4g} to {loss[-1]:.4g}"
         return console.export_text() + f"In {self.steps:,} steps and {self.seconds:.1f} s {change}."
 
@@ -156,16 +146,10 @@ class Result:
 
 
 def load(folder: str | Path, student: nn.Module | None = None) -> Result:
-    r"""Read a result back.
-
-    Arguments:
-        folder: What `Result.save` wrote.
-        student: An empty copy of a module of the user's own; limbeck's models need none.
-    """
+    r"""Read what `Result.save` wrote; a module of the user's own needs an empty copy of it."""
     folder = Path(folder)
     if not (folder / STUDENT).exists():
-        expected = f"a folder with {STUDENT}, as Result.save writes it"
-        raise ArgumentError("folder", str(folder), expected)
+        raise ArgumentError("folder", str(folder), f"a folder with {STUDENT}, as of Result.save")
     tensors, about = files.read(folder / STUDENT, FORMAT)
     if student is None:
         student = from_spec(about["spec"], folder)
@@ -182,15 +166,14 @@ def load(folder: str | Path, student: nn.Module | None = None) -> Result:
 def spec_of(student: nn.Module) -> dict[str, Any] | None:
     r"""The description of one of limbeck's own models; None of any other module."""
     models = importlib.import_module("limbeck.models")
-    name = type(student).__name__
-    if name not in models.__all__ or type(student) is not getattr(models, name):
-        return None
     model: Any = student
+    name = type(model).__name__
+    if name not in models.__all__ or type(model) is not getattr(models, name):
+        return None
     try:
-        spec: dict[str, Any] = model.spec()
+        return dict(model.spec())
     except ArgumentError:  # such as an ensemble of the user's modules
         return None
-    return spec
 
 
 def from_spec(spec: dict[str, Any] | None, folder: Path) -> nn.Module:

@@ -9,18 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from limbeck.arguments import choice, number
 from limbeck.errors import ArgumentError
 
 __all__ = [
-    "Constant",
-    "Cosine",
-    "Linear",
-    "Logarithmic",
-    "RobbinsMonro",
-    "Schedule",
-    "as_schedule",
+    "Constant", "Cosine", "Linear", "Logarithmic", "RobbinsMonro", "Schedule", "as_schedule",
     "same_until",
-]
+]  # fmt: skip
 
 Schedule = Callable[[Tensor, int], Tensor]  # the learning rate's factor after t of `total` steps
 
@@ -48,8 +43,7 @@ class Logarithmic:
     final: float = 1e-3
 
     def __post_init__(self) -> None:
-        if not 0 < self.final <= 1:
-            raise ArgumentError("final", self.final, "a number above 0, at most 1")
+        number("final", self.final, "a number above 0, at most 1", lambda final: 0 < final <= 1)
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         return torch.exp(math.log(self.final) * (t / total).clamp_max(1))
@@ -62,8 +56,7 @@ class Cosine:
     warmup: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.warmup < 1:
-            raise ArgumentError("warmup", self.warmup, "a fraction from 0 to below 1")
+        number("warmup", self.warmup, "a fraction from 0 to below 1", lambda w: 0 <= w < 1)
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         start = self.warmup * total
@@ -89,25 +82,16 @@ class RobbinsMonro:
 
 
 NAMES: dict[str, Callable[[], Schedule]] = {
-    "constant": Constant,
-    "linear": Linear,
-    "logarithmic": Logarithmic,
-    "cosine": Cosine,
+    "constant": Constant, "linear": Linear, "logarithmic": Logarithmic, "cosine": Cosine,
     "robbins-monro": RobbinsMonro,
-}
+}  # fmt: skip
 
 
 def as_schedule(value: str | Schedule | None) -> Schedule:
-    r"""A schedule by name, or as it is.
-
-    >>> float(as_schedule("linear")(torch.tensor(5.0), 10))
-    0.5
-    """
-    if value is None:
-        return Constant()
-    if isinstance(value, str):
-        if value not in NAMES:
-            raise ArgumentError.unknown("schedule", value, NAMES)
+    r"""A schedule by name, or as it is; None is constant."""
+    if value is None or isinstance(value, str):
+        value = "constant" if value is None else value
+        choice("schedule", value, NAMES)
         return NAMES[value]()
     if not callable(value):
         expected = f"one of {', '.join(NAMES)}, or a function of (t, total)"
@@ -115,15 +99,8 @@ def as_schedule(value: str | Schedule | None) -> Schedule:
     return value
 
 
-MAX_CALLS = 10_000  # steps at which a schedule of single numbers is compared, spread evenly
-
-
 def same_until(schedule: Schedule, done: int, total: int, other: int) -> bool:
-    r"""Whether calls give the same first `done` factors in runs of `total` and of `other` steps.
-
-    >>> same_until(Constant(), 5, 10, 20), same_until(Linear(), 5, 10, 20)
-    (True, False)
-    """
+    r"""Whether calls give the same first `done` factors in runs of `total` and of `other` steps."""
     steps = torch.arange(done, dtype=torch.float64)
     try:
         one, two = (torch.as_tensor(schedule(steps, count)).detach() for count in (total, other))
@@ -131,8 +108,6 @@ def same_until(schedule: Schedule, done: int, total: int, other: int) -> bool:
             return torch.allclose(one, two, rtol=1e-9, atol=0)
     except Exception:  # of a function of a single number: `if t < 100`, `max(t, 1)`
         pass
-    sample = steps[torch.linspace(0, done - 1, min(done, MAX_CALLS), dtype=torch.float64).long()]
-    return all(
-        math.isclose(float(schedule(t, total)), float(schedule(t, other)), rel_tol=1e-9)
-        for t in sample
-    )
+    sample = steps[torch.linspace(0, done - 1, min(done, 10_000), dtype=torch.float64).long()]
+    pairs = ((float(schedule(t, total)), float(schedule(t, other))) for t in sample)
+    return all(math.isclose(one, two, rel_tol=1e-9) for one, two in pairs)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 from numbers import Real
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from limbeck.training.objective import Objective, Plan
 from limbeck.training.schedules import Schedule, as_schedule, same_until
 
 __all__ = ["GradientUpdate", "Progress", "Update", "has_functional_form"]
+
+Tensors: TypeAlias = dict[str, Tensor]  # by name
 
 
 class Progress:
@@ -39,7 +41,7 @@ class Progress:
         self.sums = torch.zeros(terms + 1, dtype=torch.float64, device=device)
         self.norm = torch.zeros(1, dtype=dtype, device=device)  # of the last step's gradient
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Tensors:
         return dict(vars(self))
 
 
@@ -56,15 +58,12 @@ class Update(Protocol):
         r"""Change the student in place and record the progress; traced, never read tensors."""
 
     def same_until(self, done: int, total: int) -> bool:
-        r"""Whether the first `done` steps would be the same in a run of `total` steps.
+        r"""Whether the first `done` steps are the same in a run of `total` steps. Optional."""
 
-        Only then a checkpoint is continued with another number of steps. It may be left out.
-        """
-
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Tensors:
         r"""Everything that a checkpoint must hold beside the student, by name."""
 
-    def load(self, tensors: dict[str, Tensor], path: Path) -> None:
+    def load(self, tensors: Tensors, path: Path) -> None:
         r"""Continue from what `tensors` gave, read from a checkpoint at that path."""
 
 
@@ -72,10 +71,10 @@ class GradientUpdate:
     r"""Stochastic gradient descent by any torch optimizer.
 
     Arguments:
-        optimizer: A name in `torch.optim`, in any case, or an instance with the student's
-            parameters. Default: "adam".
-        schedule: A name, or a function of (steps done, total) that gives the factor on the
-            learning rate. Default: "cosine".
+        optimizer: A name in `torch.optim`, or an instance with the student's parameters. Default:
+            "adam".
+        schedule: A name, or the learning rate's factor as a function of (steps done, total).
+            Default: "cosine".
         clip: The largest norm of the gradient. Default: no clipping.
         options: Options of the optimizer by name, such as `lr=1e-3`.
     """
@@ -88,12 +87,10 @@ class GradientUpdate:
         clip: float | None = None,
         **options: Any,
     ) -> None:
-        if clip is not None and not _above_zero(clip):
+        if clip is not None and not _real(clip) > 0:
             raise ArgumentError("clip", repr(clip), "a number above zero, or None")
         rate = options.get("lr")
-        if rate is not None and not (
-            isinstance(rate, Tensor) or (_above_zero(rate) and math.isfinite(rate))
-        ):
+        if not (rate is None or isinstance(rate, Tensor) or 0 < _real(rate) < math.inf):
             raise ArgumentError("lr", repr(rate), "a finite number above zero")
         self.requested, self.options, self.clip = optimizer, options, clip
         # over processes, if there are several: from gradients, means, buffers to their averages
@@ -102,9 +99,8 @@ class GradientUpdate:
 
     def bind(self, objective: Objective, steps: int) -> None:
         self.objective, self.steps = objective, steps
-        self.parameters: dict[str, Tensor] = {
-            name: p for name, p in objective.named_parameters() if p.requires_grad
-        }
+        named: Iterable[tuple[str, Tensor]] = objective.named_parameters()
+        self.parameters = {name: p for name, p in named if p.requires_grad}
         if not self.parameters:
             received = "no parameters that require gradients"
             raise ArgumentError("student", received, "a trainable module")
@@ -121,15 +117,14 @@ class GradientUpdate:
         first = next(iter(self._leaves.values()))
         self.progress = Progress(len(objective.terms), first.device, first.dtype)
 
-    def gradient(self, plan: Plan) -> tuple[dict[str, Tensor], Tensor]:
+    def gradient(self, plan: Plan) -> tuple[Tensors, Tensor]:
         r"""The gradient by name, and the mean of each term and of the total, (terms + 1,)."""
-        gradients, means, _ = self._gradient(plan)
-        return gradients, means
+        return self._gradient(plan)[:2]
 
-    def _gradient(self, plan: Plan) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+    def _gradient(self, plan: Plan) -> tuple[Tensors, Tensor, Tensors]:
         r"""The same, and the buffers as the step would leave them."""
 
-        def mean_loss(leaves: dict[str, Tensor]) -> tuple[Tensor, Any]:
+        def mean_loss(leaves: Tensors) -> tuple[Tensor, Any]:
             buffers = {name: b.clone() for name, b in self._buffers.items()}
             terms = functional_call(self.objective, {**leaves, **buffers}, (plan,))
             total = self.objective.total(terms).mean()
@@ -148,31 +143,26 @@ class GradientUpdate:
         good = progress.alive & norm.isfinite() & means.isfinite().all()
         progress.last.copy_(means)
         progress.norm.copy_(norm[None])
-        if traced:
-            self._step_traced(gradients, norm, good)
+        if traced:  # a bad step is one with zero gradients and a zero rate: nothing moves
+            gradients = {name: torch.where(good, g, 0.0) for name, g in gradients.items()}
             buffers = {n: torch.where(good, b, self._buffers[n]) for n, b in buffers.items()}
-        elif good:
-            self._step_eager(gradients, norm)
         if traced or good:
+            if self.clip is not None:
+                scale = (self.clip / norm).clamp_max(1)
+                scale = torch.where(good, scale, 0.0) if traced else scale
+                gradients = {name: g * scale for name, g in gradients.items()}
+            if traced:
+                factor = self.schedule(progress.done[0], self.steps) * good.to(torch.float64)
+                self._apply(gradients, factor.to(norm.dtype))
+            else:
+                self._step_eager(gradients)
             for name, buffer in buffers.items():
                 self._buffers[name].copy_(buffer)
         progress.sums.add_(torch.where(good, means.to(torch.float64), 0.0))
         progress.done.add_(good.to(torch.float64))
         progress.alive.copy_(good)
 
-    def _step_traced(self, gradients: dict[str, Tensor], norm: Tensor, good: Tensor) -> None:
-        r"""A bad step is one with zero gradients and a zero rate: nothing moves."""
-        gradients = {name: torch.where(good, g, 0.0) for name, g in gradients.items()}
-        if self.clip is not None:
-            scale = torch.where(good, (self.clip / norm).clamp_max(1), 0.0)
-            gradients = {name: g * scale for name, g in gradients.items()}
-        factor = self.schedule(self.progress.done[0], self.steps) * good.to(torch.float64)
-        self._apply(gradients, factor.to(norm.dtype))
-
-    def _step_eager(self, gradients: dict[str, Tensor], norm: Tensor) -> None:
-        if self.clip is not None:
-            scale = (self.clip / norm).clamp_max(1)
-            gradients = {name: g * scale for name, g in gradients.items()}
+    def _step_eager(self, gradients: Tensors) -> None:
         factor = float(self.schedule(self.progress.done[0].cpu(), self.steps))
         if self.whole:
             return self._apply(gradients, factor)
@@ -187,12 +177,11 @@ class GradientUpdate:
             for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
             self.optimizer.zero_grad()
-        return None
 
     def same_until(self, done: int, total: int) -> bool:
         return same_until(self.schedule, done, self.steps, total)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Tensors:
         tensors = {f"progress.{name}": t for name, t in self.progress.tensors().items()}
         for owner, entries in self._optimizer_state().items():
             for key, value in entries.items():
@@ -204,7 +193,7 @@ class GradientUpdate:
         extras = self.objective.extras.state_dict()
         return tensors | {f"extras.{name}": extra for name, extra in extras.items()}
 
-    def load(self, tensors: dict[str, Tensor], path: Path) -> None:
+    def load(self, tensors: Tensors, path: Path) -> None:
         state = self._optimizer_state()
         for name, value in tensors.items():
             owner, _, key = name.removeprefix("number.").rpartition(".")
@@ -223,8 +212,8 @@ class GradientUpdate:
         return state | {f"group.{i}": group for i, group in enumerate(groups)}
 
 
-def _above_zero(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0
+def _real(value: object) -> float:
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
 
 
 def _parameter_ids(optimizer: torch.optim.Optimizer) -> set[int]:
@@ -248,8 +237,7 @@ def make_optimizer(
     r"""An optimizer by name with its options, or the user's, checked to have the parameters."""
     parameters = list(parameters)
     if isinstance(optimizer, torch.optim.Optimizer):
-        known_ids = _parameter_ids(optimizer)
-        if missing := sum(id(p) not in known_ids for p in parameters):
+        if missing := len({id(p) for p in parameters} - _parameter_ids(optimizer)):
             received = f"an instance that lacks {missing} of {len(parameters)} trained parameters"
             expected = "an optimizer made with the student's own parameters, or a name"
             raise ArgumentError("optimizer", received, expected)
@@ -258,13 +246,9 @@ def make_optimizer(
             received = f"{type(optimizer).__name__}, which evaluates the loss several times a step"
             raise ArgumentError("optimizer", received, "an optimizer whose step() needs no closure")
         return optimizer
-    known = {
-        name.lower(): kind
-        for name, kind in vars(torch.optim).items()
-        if inspect.isclass(kind)
-        and issubclass(kind, torch.optim.Optimizer)
-        and name not in ("Optimizer", "LBFGS", "SparseAdam")
-    }
+    classes = [kind for kind in vars(torch.optim).values() if inspect.isclass(kind)]
+    known = {k.__name__.lower(): k for k in classes if issubclass(k, torch.optim.Optimizer)}
+    known = {name: known[name] for name in known.keys() - {"optimizer", "lbfgs", "sparseadam"}}
     if not isinstance(optimizer, str) or optimizer.lower() not in known:
         raise ArgumentError.unknown("optimizer", optimizer, known)
     kind = known[optimizer.lower()]
@@ -281,40 +265,34 @@ def make_optimizer(
 def has_functional_form(optimizer: torch.optim.Optimizer) -> bool:
     r"""Whether torch gives this optimizer as a function of tensors that limbeck can call."""
     kind, groups = type(optimizer), optimizer.param_groups
-    return (
-        kind.__name__ in FUNCTIONAL
-        and kind is getattr(torch.optim, kind.__name__)  # not a user's class of the same name
-        and not any(group.get("dampening") or group.get("differentiable") for group in groups)
-    )
+    if any(group.get("dampening") or group.get("differentiable") for group in groups):
+        return False
+    return kind in [getattr(torch.optim, name) for name in FUNCTIONAL]
 
 
 class FunctionalOptimizer:
     r"""One step of a torch optimizer as a function of tensors; everything changes in place.
 
     `leaves` are the trained `parameters` detached, by name. Gradients must be taken at the same
-    objects: compilers fail at two tensors in one memory. Other parameters stay as they are.
+    objects: compilers fail at two tensors in one memory.
     """
 
     def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        parameters: dict[str, Tensor],
-        leaves: dict[str, Tensor],
+        self, optimizer: torch.optim.Optimizer, parameters: Tensors, leaves: Tensors
     ) -> None:
         name = type(optimizer).__name__.lower()
         self.function = getattr(importlib.import_module(f"torch.optim.{name}"), name)
         self.arguments = list(inspect.signature(self.function).parameters)
         self.capturable = "capturable" in self.arguments
         names = {id(p): name for name, p in parameters.items()}
-        self.groups: list[tuple[dict[str, Tensor], list[list[Any]], dict[str, Any], Any]] = []
+        self.groups: list[tuple[Tensors, list[list[Any]], dict[str, Any], Any]] = []
+        state_names = [STATE[argument] for argument in self.arguments if argument in STATE]
         for group in optimizer.param_groups:
-            keys = self._make_state(optimizer, group)
+            keys = [key for key in state_names if key not in ONLY_IF or group.get(ONLY_IF[key])]
+            self._make_state(optimizer, group, keys)
             trained = [p for p in group["params"] if id(p) in names]
-            lists: list[list[Any]] = [
-                [optimizer.state[p][STATE[a]] for p in trained] if STATE[a] in keys else []
-                for a in self.arguments
-                if a in STATE
-            ]
+            lists: list[list[Any]]
+            lists = [[optimizer.state[p][k] for p in trained if k in keys] for k in state_names]
             if "nesterov" in group and not lists[0]:
                 lists[0] = [None] * len(trained)  # SGD needs a place for each momentum
             settings = {a: group[a] for a in self.arguments if a in group and a not in MODES}
@@ -323,10 +301,11 @@ class FunctionalOptimizer:
             own_leaves = {names[id(p)]: leaves[names[id(p)]] for p in trained}
             self.groups.append((own_leaves, lists, settings, group))
 
-    def _make_state(self, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> list[str]:
-        r"""Make the state of a group before the first step, where the parameters are; its keys."""
-        keys = [STATE[a] for a in self.arguments if a in STATE]
-        keys = [key for key in keys if key not in ONLY_IF or group.get(ONLY_IF[key])]
+    @staticmethod
+    def _make_state(
+        optimizer: torch.optim.Optimizer, group: dict[str, Any], keys: list[str]
+    ) -> None:
+        r"""Make the state of a group before the first step, where the parameters are."""
         for p, key in itertools.product(group["params"], keys):
             if key in ("step", "mu_product"):
                 # Powers of decays are taken of it, in the precision of the parameters. Where it is
@@ -338,13 +317,9 @@ class FunctionalOptimizer:
                 value = group.get("initial_accumulator_value", 0.0)
                 first = torch.full_like(p, value, requires_grad=False)
             optimizer.state[p][key] = optimizer.state[p].get(key, first).to(first)
-        return keys
 
-    def __call__(self, gradients: dict[str, Tensor], factor: Tensor | float) -> None:
-        r"""Step along gradients with each group's learning rate times the factor.
-
-        A factor that is a tensor stays one all through, as compilation needs.
-        """
+    def __call__(self, gradients: Tensors, factor: Tensor | float) -> None:
+        r"""Step with each group's learning rate times the factor, a tensor in compiled steps."""
         modes: dict[str, bool] = {}
         if isinstance(factor, Tensor):
             modes = {"foreach": False} | ({"capturable": True} if self.capturable else {})
