@@ -13,32 +13,32 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from limbeck.models.kernels import nade_blocks, nade_native, triton_kernels
+from limbeck.models.kernels import define_operator, nade_blocks, nade_native, triton_kernels
 from limbeck.models.kernels.nade_blocks import Direction, r_logits, r_pull
 
-__all__ = ["log_prob", "logits", "prepare_tracing", "sample"]
+__all__ = ["logits", "prepare_tracing", "sample"]
 
-Some = Tensor | None
 Outputs = tuple[Tensor, ...] | Tensor
 WORTH_NATIVE = 2**16  # activations from which C++ kernels are worth a second of compilation
 
 
-def log_prob(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Some = None) -> Tensor:
-    r"""log p(x), (n,), as `nade_reference.log_prob`, with terms summed in float64."""
-    z = logits(x if m is None else x - m, w, c, u, b)
-    return (x * z - F.softplus(z)).sum(1, dtype=torch.float64).to(z.dtype)
-
-
-def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int = 1) -> Tensor:
+def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int = 1) -> Any:
     r"""z (n, I) with p(x_i = 1 | x_<i) = σ(z_i); as `nade_reference.logits`, biases added."""
-    return _in_graph(x, w, c, u, b, period)[0]
+    if torch.compiler.is_dynamo_compiling():  # inlined, it would lose its derivatives silently
+        raise RuntimeError("prepare_tracing() must come before NADE's operator is compiled")
+    return _Logits.apply(x, w, c, u, b, period)[0]
+
+
+@functools.cache
+def prepare_tracing() -> None:
+    r"""Let torch's compiler leave the operator in its graph; its import takes seconds."""
+    torch.compiler.allow_in_graph(logits)
 
 
 @torch.no_grad()
 def sample(
-    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Some = None
+    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
     return (_gpu(uniforms, 1) or _cpu(uniforms, w)).sample(uniforms, w, c, u, b, m)
@@ -55,23 +55,6 @@ def _gpu(x: Tensor, period: int) -> ModuleType | None:
     return triton_kernels() if x.is_cuda and period == 1 and x.dtype == torch.float32 else None
 
 
-@functools.cache
-def prepare_tracing() -> None:
-    r"""Let torch's compiler leave the operator in its graph; its import takes seconds."""
-    torch.compiler.allow_in_graph(_in_graph)
-
-
-def _in_graph(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int) -> Any:
-    if torch.compiler.is_dynamo_compiling():  # inlined, it would lose its derivatives silently
-        raise RuntimeError("prepare_tracing() must come before NADE's operator is compiled")
-    return _Logits.apply(x, w, c, u, b, period)
-
-
-_LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
-_VARIABLES = "Tensor x, Tensor w, Tensor c, Tensor u"
-_DIRECTION = "Tensor? vx, Tensor? vw, Tensor? vc, Tensor? vu"
-
-
 def _value(
     x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int
 ) -> tuple[Tensor, Tensor]:
@@ -81,71 +64,56 @@ def _value(
     return _cpu(x, w).logits(x, w, c, u, period).add_(b), x.new_empty(0)
 
 
+def _fake_value(x: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    gpu = _gpu(x, rest[-1])
+    return _like(x), x.new_empty((0,) if gpu is None else gpu.carry_shape(x, w))
+
+
 def _pull(
     d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, carry: Tensor, period: int, wants_x: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     r"""The pull-back of d (n, I) through the logits: to x, (0,) unless `wants_x`, w, c, u and b."""
     if (gpu := _gpu(x, period)) is not None:
         return gpu.gradients(d, x, w, c, u, carry, wants_x)
     return *_cpu(x, w).pull(d, x, w, c, u, period, wants_x), d.sum(0)
 
 
-def _r_logits(
-    x: Tensor, w: Tensor, c: Tensor, u: Tensor, vx: Some, vw: Some, vc: Some, vu: Some, period: int
-) -> Tensor:
-    return r_logits(x, w, c, u, Direction(vx, vw, vc, vu), period)[1]
-
-
-def _r_pull(
-    d: Tensor, rd: Some, x: Tensor, w: Tensor, c: Tensor, u: Tensor,
-    vx: Some, vw: Some, vc: Some, vu: Some, period: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return r_pull(d, rd, x, w, c, u, Direction(vx, vw, vc, vu), period)
-
-
-for _name, _function, _schema in (
-    ("nade_logits", _value, f"({_VARIABLES}, Tensor b, int period) -> (Tensor, Tensor)"),
-    ("nade_pull", _pull, f"(Tensor d, {_VARIABLES}, Tensor carry, int period, bool wants_x)"
-     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"),
-    ("nade_r_logits", _r_logits, f"({_VARIABLES}, {_DIRECTION}, int period) -> Tensor"),
-    ("nade_r_pull", _r_pull, f"(Tensor d, Tensor? rd, {_VARIABLES}, {_DIRECTION}, int period)"
-     " -> (Tensor, Tensor, Tensor, Tensor)"),
-):  # fmt: skip
-    _LIBRARY.define(_name + _schema)
-    _LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
-
-
-@torch.library.register_fake("limbeck::nade_logits")
-def _(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int) -> tuple[Tensor, Tensor]:
-    gpu = _gpu(x, period)
-    return _like(x), x.new_empty((0,) if gpu is None else gpu.carry_shape(x, w))
-
-
-@torch.library.register_fake("limbeck::nade_pull")
-def _(
+def _fake_pull(
     d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, carry: Tensor, period: int, wants_x: bool
 ) -> tuple[Tensor, ...]:
     return _like(x) if wants_x else x.new_empty(0), *map(_like, (w, c, u)), w.new_empty(len(w))
 
 
-@torch.library.register_fake("limbeck::nade_r_logits")
-def _(x: Tensor, *rest: Any) -> Tensor:
-    return _like(x)
+def _r_logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, *rest: Any) -> Tensor:
+    return r_logits(x, w, c, u, Direction(*rest[:4]), rest[4])[1]
 
 
-@torch.library.register_fake("limbeck::nade_r_pull")
-def _(d: Tensor, rd: Some, x: Tensor, w: Tensor, c: Tensor, u: Tensor, *rest: Any) -> Any:
-    return tuple(map(_like, (x, w, c, u)))
+def _r_pull(d: Tensor, rd: Any, x: Tensor, w: Tensor, c: Tensor, u: Tensor, *rest: Any) -> Any:
+    return r_pull(d, rd, x, w, c, u, Direction(*rest[:4]), rest[4])
 
 
 def _like(tensor: Tensor) -> Tensor:
     return tensor.new_empty(tensor.shape)
 
 
+_VARIABLES = "Tensor x, Tensor w, Tensor c, Tensor u"
+_ALONG = f"{_VARIABLES}, Tensor? vx, Tensor? vw, Tensor? vc, Tensor? vu, int period"
+_FOUR = "(Tensor, Tensor, Tensor, Tensor)"
+for _name, _schema, _function, _fake in (
+    ("logits", f"({_VARIABLES}, Tensor b, int period) -> (Tensor, Tensor)", _value, _fake_value),
+    ("pull", f"(Tensor d, {_VARIABLES}, Tensor carry, int period, bool wants_x)"
+     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)", _pull, _fake_pull),
+    ("r_logits", f"({_ALONG}) -> Tensor", _r_logits, lambda x, *_: _like(x)),
+    ("r_pull", f"(Tensor d, Tensor? rd, {_ALONG}) -> {_FOUR}", _r_pull,
+     lambda d, rd, *variables: tuple(map(_like, variables[:4]))),
+):  # fmt: skip
+    define_operator(f"nade_{_name}", _schema, _function, _fake)
+
+
 class _Function(torch.autograd.Function):
     r"""A function that runs one by one under vmap."""
 
-    traceable = True  # the compiler is kept out by `_in_graph`
+    traceable = True  # the compiler is kept out by `logits`
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
@@ -161,9 +129,7 @@ class _Function(torch.autograd.Function):
 class _Logits(_Function):
     r"""(z, what the kernels carry over to `pull`) of x, w, c, u, b."""
 
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
-        return torch.ops.limbeck.nade_logits.default(*inputs)
+    forward = staticmethod(torch.ops.limbeck.nade_logits.default)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -189,9 +155,7 @@ class _Logits(_Function):
 class _Pull(_Function):
     r"""The pull-back of d through the logits: to x, w, c, u, b."""
 
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        return torch.ops.limbeck.nade_pull.default(*inputs)
+    forward = staticmethod(torch.ops.limbeck.nade_pull.default)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -203,15 +167,15 @@ class _Pull(_Function):
             ctx.mark_non_differentiable(output[0])
 
     @staticmethod
-    def backward(ctx: Any, vx: Some, vw: Some, vc: Some, vu: Some, vb: Some) -> tuple[Any, ...]:
+    def backward(ctx: Any, vx: Any, *rest: Any) -> tuple[Any, ...]:
         d, *tensors = ctx.saved_tensors
-        v = (vx if ctx.wants_x else None, vw, vc, vu)
+        *v, vb = (vx if ctx.wants_x else None, *rest)
         rz = _RLogits.apply(*tensors, *v, ctx.period)
         again = _RPull.apply(d, None, *tensors, *v, ctx.period)
         return rz if vb is None else rz + vb, *again, None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, rd: Some, *tangents: Any) -> tuple[Some, ...]:
+    def jvp(ctx: Any, rd: Tensor | None, *tangents: Any) -> tuple[Tensor | None, ...]:
         d, *tensors = ctx.saved_tensors
         rx, *rest = _RPull.apply(d, rd, *tensors, *tangents[:4], ctx.period)
         at_b = torch.zeros_like(d[0]) if rd is None else rd.sum(0)
@@ -221,9 +185,7 @@ class _Pull(_Function):
 class _RLogits(_Function):
     r"""R{z} along (vx, vw, vc, vu); its derivatives are those of the formula."""
 
-    @staticmethod
-    def forward(*inputs: Any) -> Tensor:
-        return torch.ops.limbeck.nade_r_logits.default(*inputs)
+    forward = staticmethod(torch.ops.limbeck.nade_r_logits.default)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -231,25 +193,23 @@ class _RLogits(_Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Some, ...]:
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         return _pull_back(_r_logits, ctx, cotangent)
 
 
 class _RPull(_Function):
     r"""R{·} of the pull-back of d along (rd, vx, vw, vc, vu); derivatives as above."""
 
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        return torch.ops.limbeck.nade_r_pull.default(*inputs)
+    forward = staticmethod(torch.ops.limbeck.nade_r_pull.default)
 
     setup_context = _RLogits.setup_context
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Some, ...]:
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         return _pull_back(_r_pull, ctx, cotangents)
 
 
-def _pull_back(formula: Any, ctx: Any, cotangents: Any) -> tuple[Some, ...]:
+def _pull_back(formula: Any, ctx: Any, cotangents: Any) -> tuple[Tensor | None, ...]:
     r"""The derivatives of a formula of tensors, some of which are None, and of the period."""
     saved = ctx.saved_tensors
     present = [number for number, tensor in enumerate(saved) if tensor is not None]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from limbeck.errors import NotDifferentiableError
-from limbeck.models.kernels import triton_kernels
+from limbeck.models.kernels import define_operator, triton_kernels
 
 __all__ = ["formula", "logits", "prepare_tracing"]
 
@@ -40,59 +40,17 @@ def formula(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int
     return torch.cat(logits, 1) + b
 
 
-def logits(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
+def logits(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Any:
     r"""The logits (n, I) for one input and one output a variable: v (n, I), w and u (I, J)."""
-    return _in_graph(v, starts, w, u, b, run)
-
-
-@functools.cache
-def prepare_tracing() -> None:
-    r"""Let torch's compiler leave the operator in its graph."""
-    torch.compiler.allow_in_graph(_in_graph)
-
-
-def _in_graph(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Any:
     if torch.compiler.is_dynamo_compiling():  # inlined, it would lose its derivatives silently
         raise RuntimeError("prepare_tracing() must come before the operator is compiled")
     return _Logits.apply(v, starts, w, u, b, run)
 
 
-class _Logits(torch.autograd.Function):
-    traceable = True  # the compiler is kept out by `_in_graph`
-
-    @staticmethod
-    def forward(*inputs: Any) -> Tensor:
-        return torch.ops.limbeck.segments_logits.default(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-        *tensors, _, ctx.run = inputs
-        ctx.save_for_backward(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
-        needs = ctx.needs_input_grad
-        gradients = _Pull.apply(d, *ctx.saved_tensors, ctx.run, needs[0])
-        at_b = d.sum(0) if needs[4] else None
-        return *(g if need else None for g, need in zip(gradients, needs, strict=False)), at_b, None
-
-
-class _Pull(torch.autograd.Function):
-    r"""The pull-back, which has no derivatives."""
-
-    traceable = True
-
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        return torch.ops.limbeck.segments_pull.default(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Any:
-        raise NotDifferentiableError("student: no second derivatives of a DeepNADE; NADE has them")
+@functools.cache
+def prepare_tracing() -> None:
+    r"""Let torch's compiler leave the operator in its graph."""
+    torch.compiler.allow_in_graph(logits)
 
 
 def _value(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
@@ -105,7 +63,7 @@ def _value(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int)
     return z.add_(b)
 
 
-def _pulled(
+def _pull(
     d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int, wants_v: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""The pull-back of d (n, I): to v, (0,) if not wanted, and to starts, w and u."""
@@ -151,24 +109,54 @@ def _pieces(v: Tensor, w: Tensor, run: int) -> Iterator[tuple[int, slice, slice]
             yield k, slice(r, r + rows), slice(i, i + run)
 
 
-_LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
-_SHARED = "Tensor v, Tensor starts, Tensor w, Tensor u"
-_LIBRARY.define(f"segments_logits({_SHARED}, Tensor b, int run) -> Tensor")
-_LIBRARY.define(
-    f"segments_pull(Tensor d, {_SHARED}, int run, bool wants_v) -> (Tensor, Tensor, Tensor, Tensor)"
-)
-_LIBRARY.impl("segments_logits", _value, "CompositeExplicitAutograd")
-_LIBRARY.impl("segments_pull", _pulled, "CompositeExplicitAutograd")
-
-
-@torch.library.register_fake("limbeck::segments_logits")
-def _(v: Tensor, *rest: Any) -> Tensor:
-    return v.new_empty(v.shape)
-
-
-@torch.library.register_fake("limbeck::segments_pull")
-def _(
+def _fake_pull(
     d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int, wants_v: bool
 ) -> tuple[Tensor, ...]:
     gv = v.new_empty(v.shape) if wants_v else v.new_empty(0)
     return gv, *(tensor.new_empty(tensor.shape) for tensor in (starts, w, u))
+
+
+_SHARED = "Tensor v, Tensor starts, Tensor w, Tensor u"
+define_operator(
+    "segments_logits", f"({_SHARED}, Tensor b, int run) -> Tensor",
+    _value, lambda v, *_: v.new_empty(v.shape),
+)  # fmt: skip
+define_operator(
+    "segments_pull",
+    f"(Tensor d, {_SHARED}, int run, bool wants_v) -> (Tensor, Tensor, Tensor, Tensor)",
+    _pull, _fake_pull,
+)  # fmt: skip
+
+
+class _Logits(torch.autograd.Function):
+    traceable = True  # the compiler is kept out by `logits`
+
+    forward = staticmethod(torch.ops.limbeck.segments_logits.default)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+        *tensors, _, ctx.run = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
+        needs = ctx.needs_input_grad
+        gradients = _Pull.apply(d, *ctx.saved_tensors, ctx.run, needs[0])
+        at_b = d.sum(0) if needs[4] else None
+        return *(g if need else None for g, need in zip(gradients, needs, strict=False)), at_b, None
+
+
+class _Pull(torch.autograd.Function):
+    r"""The pull-back, which has no derivatives."""
+
+    traceable = True
+
+    forward = staticmethod(torch.ops.limbeck.segments_pull.default)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        raise NotDifferentiableError("student: no second derivatives of a DeepNADE; NADE has them")
