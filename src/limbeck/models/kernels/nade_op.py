@@ -98,16 +98,20 @@ def _like(tensor: Tensor) -> Tensor:
 
 _VARIABLES = "Tensor x, Tensor w, Tensor c, Tensor u"
 _ALONG = f"{_VARIABLES}, Tensor? vx, Tensor? vw, Tensor? vc, Tensor? vu, int period"
-_FOUR = "(Tensor, Tensor, Tensor, Tensor)"
-for _name, _schema, _function, _fake in (
-    ("logits", f"({_VARIABLES}, Tensor b, int period) -> (Tensor, Tensor)", _value, _fake_value),
-    ("pull", f"(Tensor d, {_VARIABLES}, Tensor carry, int period, bool wants_x)"
-     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)", _pull, _fake_pull),
-    ("r_logits", f"({_ALONG}) -> Tensor", _r_logits, lambda x, *_: _like(x)),
-    ("r_pull", f"(Tensor d, Tensor? rd, {_ALONG}) -> {_FOUR}", _r_pull,
-     lambda d, rd, *variables: tuple(map(_like, variables[:4]))),
-):  # fmt: skip
-    define_operator(f"nade_{_name}", _schema, _function, _fake)
+_logits_operator = define_operator(
+    "nade_logits", f"({_VARIABLES}, Tensor b, int period) -> (Tensor, Tensor)", _value, _fake_value
+)
+_pull_operator = define_operator(
+    "nade_pull", f"(Tensor d, {_VARIABLES}, Tensor carry, int period, bool wants_x)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)", _pull, _fake_pull,
+)  # fmt: skip
+_r_logits_operator = define_operator(
+    "nade_r_logits", f"({_ALONG}) -> Tensor", _r_logits, lambda x, *_: _like(x)
+)
+_r_pull_operator = define_operator(
+    "nade_r_pull", f"(Tensor d, Tensor? rd, {_ALONG}) -> (Tensor, Tensor, Tensor, Tensor)",
+    _r_pull, lambda d, rd, *variables: tuple(map(_like, variables[:4])),
+)  # fmt: skip
 
 
 class _Function(torch.autograd.Function):
@@ -129,7 +133,7 @@ class _Function(torch.autograd.Function):
 class _Logits(_Function):
     r"""(z, what the kernels carry over to `pull`) of x, w, c, u, b."""
 
-    forward = staticmethod(torch.ops.limbeck.nade_logits.default)
+    forward = staticmethod(_logits_operator)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -155,7 +159,7 @@ class _Logits(_Function):
 class _Pull(_Function):
     r"""The pull-back of d through the logits: to x, w, c, u, b."""
 
-    forward = staticmethod(torch.ops.limbeck.nade_pull.default)
+    forward = staticmethod(_pull_operator)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -185,7 +189,7 @@ class _Pull(_Function):
 class _RLogits(_Function):
     r"""R{z} along (vx, vw, vc, vu); its derivatives are those of the formula."""
 
-    forward = staticmethod(torch.ops.limbeck.nade_r_logits.default)
+    forward = staticmethod(_r_logits_operator)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -200,7 +204,7 @@ class _RLogits(_Function):
 class _RPull(_Function):
     r"""R{·} of the pull-back of d along (rd, vx, vw, vc, vu); derivatives as above."""
 
-    forward = staticmethod(torch.ops.limbeck.nade_r_pull.default)
+    forward = staticmethod(_r_pull_operator)
 
     setup_context = _RLogits.setup_context
 

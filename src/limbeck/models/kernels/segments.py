@@ -117,11 +117,11 @@ def _fake_pull(
 
 
 _SHARED = "Tensor v, Tensor starts, Tensor w, Tensor u"
-define_operator(
+_logits_operator = define_operator(
     "segments_logits", f"({_SHARED}, Tensor b, int run) -> Tensor",
     _value, lambda v, *_: v.new_empty(v.shape),
 )  # fmt: skip
-define_operator(
+_pull_operator = define_operator(
     "segments_pull",
     f"(Tensor d, {_SHARED}, int run, bool wants_v) -> (Tensor, Tensor, Tensor, Tensor)",
     _pull, _fake_pull,
@@ -131,7 +131,7 @@ define_operator(
 class _Logits(torch.autograd.Function):
     traceable = True  # the compiler is kept out by `logits`
 
-    forward = staticmethod(torch.ops.limbeck.segments_logits.default)
+    forward = staticmethod(_logits_operator)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -151,7 +151,7 @@ class _Pull(torch.autograd.Function):
 
     traceable = True
 
-    forward = staticmethod(torch.ops.limbeck.segments_pull.default)
+    forward = staticmethod(_pull_operator)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
