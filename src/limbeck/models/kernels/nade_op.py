@@ -8,19 +8,32 @@ and the compiler: that of `logits` is `pull`, and those of `pull` are the R prod
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from limbeck.models.kernels import define_operator, nade_blocks, nade_native, triton_kernels
+from limbeck.models.kernels import nade_blocks, nade_native, triton_kernels
 from limbeck.models.kernels.nade_blocks import Direction, r_logits, r_pull
 
-__all__ = ["logits", "prepare_tracing", "sample"]
+__all__ = ["define_operator", "logits", "prepare_tracing", "sample"]
 
+_LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
 Outputs = tuple[Tensor, ...] | Tensor
 WORTH_NATIVE = 2**16  # activations from which C++ kernels are worth a second of compilation
+
+
+def define_operator(
+    name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]
+) -> Callable[..., Any]:
+    r"""An operator of torch that calls a function; `fake` gives empty tensors to tracers."""
+    _LIBRARY.define(name + schema)
+    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"limbeck::{name}", fake)
+    operator = getattr(torch.ops.limbeck, name).default
+    return lambda *inputs: operator(*inputs)  # its signature is read faster than an operator's
 
 
 def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int = 1) -> Any:

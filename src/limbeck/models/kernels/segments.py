@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from limbeck.errors import NotDifferentiableError
-from limbeck.models.kernels import define_operator, triton_kernels
+from limbeck.models.kernels import triton_kernels
+from limbeck.models.kernels.nade_op import define_operator
 
 __all__ = ["formula", "logits", "prepare_tracing"]
 
