@@ -25,12 +25,7 @@ __all__ = ["available", "library", "log", "logits", "pull", "sample"]
 
 FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 # further flags to try in turn: not all compilers and processors know all of these
-TUNED: tuple[list[str], ...] = (
-    ["-march=native", "-fopenmp"],
-    ["-mcpu=native", "-fopenmp"],
-    ["-march=native"],
-    [],
-)
+TUNED = ("-march=native -fopenmp", "-mcpu=native -fopenmp", "-march=native", "")
 
 log = logging.getLogger("limbeck")
 
@@ -81,13 +76,11 @@ def _folder() -> Path:
     r"""The folder of libraries: since they are run, nobody else may write there."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(os.environ.get("LIMBECK_CACHE") or Path(home) / "limbeck")
-    try:
+    with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         stat = folder.stat()
         if stat.st_uid == os.getuid() and not stat.st_mode & 0o022 and os.access(folder, os.W_OK):
             return folder
-    except OSError:
-        pass
     return Path(tempfile.mkdtemp(prefix="limbeck-"))
 
 
@@ -97,7 +90,7 @@ def _compile(compiler: str, source: Path, compiled: Path) -> None:
     os.close(handle)
     try:
         for tuned in TUNED:
-            command = [compiler, *FLAGS, *tuned, str(source), "-o", temporary]
+            command = [compiler, *FLAGS, *tuned.split(), str(source), "-o", temporary]
             ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
             if ran.returncode == 0:
                 os.replace(temporary, compiled)
@@ -136,10 +129,8 @@ def available() -> bool:
 def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
     r"""As `nade_blocks.logits`."""
     x, w, c, u = (tensor.contiguous() for tensor in (x, w, c, u))
-    (n, inputs), threads = x.shape, torch.get_num_threads()
-    tiles, width = _tiles(w)
-    group = max(min(GROUP, -(-n // threads)), 1)
-    z = torch.empty_like(x)
+    (n, inputs), (tiles, width), threads = x.shape, _tiles(w), torch.get_num_threads()
+    z, group = torch.empty_like(x), max(min(GROUP, -(-n // threads)), 1)
     packed = _room(w.dtype, tiles * (2 * inputs + 1) * width)
     lists = _room(torch.int32, threads * group * (2 * inputs + 1))
     _call("logits", x, w, period, x, w, c, u, packed, z, lists, group, threads)
@@ -151,10 +142,8 @@ def pull(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""As `nade_blocks.pull`."""
     d, x, w, c, u = (tensor.contiguous() for tensor in (d, x, w, c, u))
-    (n, inputs), threads = x.shape, torch.get_num_threads()
-    tiles, width = _tiles(w)
-    parts = -(-threads // tiles)
-    states = 2 * inputs + 1
+    (n, inputs), (tiles, width), threads = x.shape, _tiles(w), torch.get_num_threads()
+    parts, states = -(-threads // tiles), 2 * inputs + 1
     gw, gc, gu = (torch.empty_like(parameter) for parameter in (w, c, u))
     sizes = (tiles * states * width, (tiles * parts * states + threads * inputs) * width)
     packed, sums = _room(w.dtype, sum(sizes)).split(sizes)
@@ -172,9 +161,8 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     r"""As `nade_blocks.sample`."""
     uniforms, w, c, u, b = (tensor.contiguous() for tensor in (uniforms, w, c, u, b))
-    threads = torch.get_num_threads()
-    tiles, width = _tiles(w)
     m = None if m is None else m.contiguous()
+    (tiles, width), threads = _tiles(w), torch.get_num_threads()
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
     rows = _room(w.dtype, threads * tiles * (2 * ROWS + 2) * width)
     _call("sample", uniforms, w, uniforms, w, c, u, b, m, x, probabilities, rows, threads)

@@ -18,7 +18,7 @@ from torch import Tensor
 from limbeck.models.kernels import nade_blocks, nade_native, triton_kernels
 from limbeck.models.kernels.nade_blocks import Direction, r_logits, r_pull
 
-__all__ = ["define_operator", "logits", "prepare_tracing", "sample"]
+__all__ = ["define_operator", "empty_like", "gpu_kernels", "logits", "prepare_tracing", "sample"]
 
 _LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
 Outputs = tuple[Tensor, ...] | Tensor
@@ -54,7 +54,7 @@ def sample(
     uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
-    return (_gpu(uniforms, 1) or _cpu(uniforms, w)).sample(uniforms, w, c, u, b, m)
+    return (gpu_kernels(uniforms) or _cpu(uniforms, w)).sample(uniforms, w, c, u, b, m)
 
 
 def _cpu(x: Tensor, w: Tensor) -> ModuleType:
@@ -64,7 +64,8 @@ def _cpu(x: Tensor, w: Tensor) -> ModuleType:
     return nade_native if native else nade_blocks
 
 
-def _gpu(x: Tensor, period: int) -> ModuleType | None:
+def gpu_kernels(x: Tensor, period: int = 1) -> ModuleType | None:
+    r"""The kernels for a GPU, if they can be used."""
     return triton_kernels() if x.is_cuda and period == 1 and x.dtype == torch.float32 else None
 
 
@@ -72,21 +73,21 @@ def _value(
     x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int
 ) -> tuple[Tensor, Tensor]:
     r"""z (n, I) with biases, and what the kernels carry over to the pull-back."""
-    if (gpu := _gpu(x, period)) is not None:
+    if (gpu := gpu_kernels(x, period)) is not None:
         return gpu.logits(x, w, c, u, b)
     return _cpu(x, w).logits(x, w, c, u, period).add_(b), x.new_empty(0)
 
 
 def _fake_value(x: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    gpu = _gpu(x, rest[-1])
-    return _like(x), x.new_empty((0,) if gpu is None else gpu.carry_shape(x, w))
+    gpu = gpu_kernels(x, rest[-1])
+    return empty_like(x), x.new_empty((0,) if gpu is None else gpu.carry_shape(x, w))
 
 
 def _pull(
     d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, carry: Tensor, period: int, wants_x: bool
 ) -> tuple[Tensor, ...]:
     r"""The pull-back of d (n, I) through the logits: to x, (0,) unless `wants_x`, w, c, u and b."""
-    if (gpu := _gpu(x, period)) is not None:
+    if (gpu := gpu_kernels(x, period)) is not None:
         return gpu.gradients(d, x, w, c, u, carry, wants_x)
     return *_cpu(x, w).pull(d, x, w, c, u, period, wants_x), d.sum(0)
 
@@ -94,7 +95,11 @@ def _pull(
 def _fake_pull(
     d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, carry: Tensor, period: int, wants_x: bool
 ) -> tuple[Tensor, ...]:
-    return _like(x) if wants_x else x.new_empty(0), *map(_like, (w, c, u)), w.new_empty(len(w))
+    return (
+        empty_like(x) if wants_x else x.new_empty(0),
+        *map(empty_like, (w, c, u)),
+        w.new_empty(len(w)),
+    )
 
 
 def _r_logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, *rest: Any) -> Tensor:
@@ -105,7 +110,8 @@ def _r_pull(d: Tensor, rd: Any, x: Tensor, w: Tensor, c: Tensor, u: Tensor, *res
     return r_pull(d, rd, x, w, c, u, Direction(*rest[:4]), rest[4])
 
 
-def _like(tensor: Tensor) -> Tensor:
+def empty_like(tensor: Tensor) -> Tensor:
+    r"""A contiguous tensor of the same shape."""
     return tensor.new_empty(tensor.shape)
 
 
@@ -119,11 +125,11 @@ _pull_operator = define_operator(
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)", _pull, _fake_pull,
 )  # fmt: skip
 _r_logits_operator = define_operator(
-    "nade_r_logits", f"({_ALONG}) -> Tensor", _r_logits, lambda x, *_: _like(x)
+    "nade_r_logits", f"({_ALONG}) -> Tensor", _r_logits, lambda x, *_: empty_like(x)
 )
 _r_pull_operator = define_operator(
     "nade_r_pull", f"(Tensor d, Tensor? rd, {_ALONG}) -> (Tensor, Tensor, Tensor, Tensor)",
-    _r_pull, lambda d, rd, *variables: tuple(map(_like, variables[:4])),
+    _r_pull, lambda d, rd, *variables: tuple(map(empty_like, variables[:4])),
 )  # fmt: skip
 
 

@@ -3,10 +3,9 @@ r"""Triton kernels for a GPU: NADE's logits, gradients and samples, its runs, an
 The inputs are cut into blocks, and one matrix product carries the activations into
 all blocks at once: with X̄[k, n, i] = x_ni for i before block k and zero after, they are c + X̄ w.
 From there a program goes through its block input by input, with the activations of a few examples
-and hidden units in registers: forwards for the logits, and backwards for the gradients, where it
-adds up the derivatives with respect to activations on the way. What a block adds to the gradient
-of earlier rows of w is the transposed product X̄ᵀ D, with D those sums over whole blocks. Nothing
-of size examples × inputs × hidden is ever written to memory.
+and hidden units in registers: forwards for the logits, backwards for the gradients. What a block
+adds to the gradient of earlier rows of w is X̄ᵀ D, with D its sums of derivatives with respect to
+activations. Nothing of size examples × inputs × hidden is ever written to memory.
 """
 
 from __future__ import annotations
@@ -24,21 +23,14 @@ __all__ = [
     "sample",
 ]  # fmt: skip
 
-# inputs in a block: of few examples short ones, so that there is enough to do at once
-FEW, SHORT, LONG = 64, 32, 64
-
-# inputs whose weights are asked for ahead, so that nobody waits for memory
-STAGES = tl.constexpr(3)
-
-# examples at once, which bounds the memory of the carries, and of the parts of gradients
-ROWS, GRADIENT_ROWS = 2048, 512
-
-# whether kernels run in Triton's interpreter, which knows no machine instructions
-INTERPRETED = bool(triton.knobs.runtime.interpret)
+FEW, SHORT, LONG = 64, 32, 64  # up to so many examples blocks are short: more programs at once
+STAGES = tl.constexpr(3)  # inputs whose weights are loaded ahead
+ROWS, GRADIENT_ROWS = 2048, 512  # examples at once, which bounds the memory of carries and parts
+INTERPRETED = bool(triton.knobs.runtime.interpret)  # an interpreter has no machine instructions
 
 
 class Shape(NamedTuple):
-    r"""What a program holds: so many examples by so many hidden units, in so many warps."""
+    r"""Examples, hidden units and warps of a program."""
 
     rows: int
     units: int
@@ -206,10 +198,7 @@ def _block_gradients(
 def sample(
     uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    r"""Exact samples (n, I) and the conditional probabilities met on the way.
-
-    What enters the activations is x − m, if means m (I,) are given.
-    """
+    r"""Exact samples (n, I) and their conditional probabilities; activations are of x − m."""
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
     units = max(16, triton.next_power_of_2(w.shape[1]))
     rows = max(1, SAMPLING.rows * SAMPLING.units // units)
@@ -293,8 +282,7 @@ def run_gradients(
     return _block_gradients(d, v, w, u, ends, run)
 
 
-# numbers from each of the four streams that a call of the generator gives
-NUMBERS = 512
+NUMBERS = 512  # from each of the four streams that a call of the generator gives
 
 
 @triton.jit

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from limbeck.errors import NotDifferentiableError
-from limbeck.models.kernels import triton_kernels
-from limbeck.models.kernels.nade_op import define_operator
+from limbeck.models.kernels.nade_op import define_operator, empty_like, gpu_kernels
 
 __all__ = ["formula", "logits", "prepare_tracing"]
 
@@ -55,7 +53,7 @@ def prepare_tracing() -> None:
 
 
 def _value(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
-    if (gpu := _gpu(v)) is not None:
+    if (gpu := gpu_kernels(v)) is not None:
         return gpu.run_logits(v, starts, w, u, b, run)
     z = torch.empty_like(v)
     for k, rows, part in _pieces(v, w, run):
@@ -68,7 +66,7 @@ def _pull(
     d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int, wants_v: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""The pull-back of d (n, I): to v, (0,) if not wanted, and to starts, w and u."""
-    if (gpu := _gpu(v)) is not None and not wants_v:
+    if (gpu := gpu_kernels(v)) is not None and not wants_v:
         return v.new_empty(0), *gpu.run_gradients(d, v, starts, w, u, run)
     gv = torch.empty_like(v) if wants_v else v.new_empty(0)
     at_starts, gw, gu = torch.empty_like(starts), torch.zeros_like(w), torch.zeros_like(u)
@@ -82,10 +80,6 @@ def _pull(
         if wants_v:
             gv[rows, part] = (at_a @ w[part].T).mul_(_earlier(v, len(at_z))).sum(0)
     return gv, at_starts, gw, gu
-
-
-def _gpu(v: Tensor) -> ModuleType | None:
-    return triton_kernels() if v.is_cuda and v.dtype == torch.float32 else None
 
 
 def _states(v: Tensor, start: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,14 +107,13 @@ def _pieces(v: Tensor, w: Tensor, run: int) -> Iterator[tuple[int, slice, slice]
 def _fake_pull(
     d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int, wants_v: bool
 ) -> tuple[Tensor, ...]:
-    gv = v.new_empty(v.shape) if wants_v else v.new_empty(0)
-    return gv, *(tensor.new_empty(tensor.shape) for tensor in (starts, w, u))
+    return empty_like(v) if wants_v else v.new_empty(0), *map(empty_like, (starts, w, u))
 
 
 _SHARED = "Tensor v, Tensor starts, Tensor w, Tensor u"
 _logits_operator = define_operator(
     "segments_logits", f"({_SHARED}, Tensor b, int run) -> Tensor",
-    _value, lambda v, *_: v.new_empty(v.shape),
+    _value, lambda v, *_: empty_like(v),
 )  # fmt: skip
 _pull_operator = define_operator(
     "segments_pull",
@@ -131,7 +124,6 @@ _pull_operator = define_operator(
 
 class _Logits(torch.autograd.Function):
     traceable = True  # the compiler is kept out by `logits`
-
     forward = staticmethod(_logits_operator)
 
     @staticmethod
@@ -151,7 +143,6 @@ class _Pull(torch.autograd.Function):
     r"""The pull-back, which has no derivatives."""
 
     traceable = True
-
     forward = staticmethod(_pull_operator)
 
     @staticmethod
