@@ -85,16 +85,10 @@ class DeepNADE(Autoregressive):
 
     @classmethod
     def from_rbm(
-        cls,
-        rbm: Weights,
-        hidden: int | None = None,
-        width: int | None = None,
-        depth: int = 2,
-        run: int | None = None,
-        order: Order = None,
-        samples: Tensor | None = None,
+        cls, rbm: Weights, hidden: int | None = None, width: int | None = None, depth: int = 2,
+        run: int | None = None, order: Order = None, samples: Tensor | None = None,
         generator: Generator = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         r"""One that starts at the weights of an RBM, centred at the means of its variables.
 
         `width`, `depth`, `run` and `order` are as of `DeepNADE`.
@@ -112,14 +106,9 @@ class DeepNADE(Autoregressive):
 
     @classmethod
     def from_nade(
-        cls,
-        nade: NADE,
-        width: int | None = None,
-        depth: int = 2,
-        run: int | None = None,
-        samples: Tensor | None = None,
-        generator: Generator = None,
-    ) -> Self:
+        cls, nade: NADE, width: int | None = None, depth: int = 2, run: int | None = None,
+        samples: Tensor | None = None, generator: Generator = None,
+    ) -> Self:  # fmt: skip
         r"""One that starts at a NADE; `width`, `depth` and `run` are as of `DeepNADE`.
 
         Arguments:

@@ -19,6 +19,7 @@ from limbeck.supports import Binary, Discrete
 
 __all__ = ["NADE", "Weights"]
 
+Centre = np.ndarray | Tensor | list[float] | None
 SMALL = 0.01  # the deviation of the weights of hidden units that are added to an RBM's
 
 
@@ -70,7 +71,7 @@ class NADE(Autoregressive):
         dtype: torch.dtype | None = None,
         device: Device = None,
         generator: Generator = None,
-        centre: np.ndarray | Tensor | list[float] | None = None,
+        centre: Centre = None,
     ) -> None:
         super().__init__(inputs, order, support, dtype, device, generator)
         self.hidden = whole("hidden", hidden)
@@ -83,13 +84,9 @@ class NADE(Autoregressive):
 
     @classmethod
     def from_rbm(
-        cls,
-        rbm: Weights,
-        hidden: int | None = None,
-        order: Order = None,
-        generator: Generator = None,
-        centre: np.ndarray | Tensor | list[float] | str | None = "auto",
-    ) -> Self:
+        cls, rbm: Weights, hidden: int | None = None, order: Order = None,
+        generator: Generator = None, centre: Centre | str = "auto",
+    ) -> Self:  # fmt: skip
         r"""A NADE that starts at the weights of an RBM: w = u = W, b = a and c = b + m W.
 
         Its conditionals are then one mean-field step in the RBM, with the centre m in the place of
@@ -161,14 +158,9 @@ class NADE(Autoregressive):
         return pull(torch.ones_like(value))[0]
 
     def r_products(
-        self,
-        x: Tensor,
-        vx: Tensor | None = None,
-        w: Tensor | None = None,
-        c: Tensor | None = None,
-        u: Tensor | None = None,
-        b: Tensor | None = None,
-    ) -> Products:
+        self, x: Tensor, vx: Tensor | None = None, w: Tensor | None = None,
+        c: Tensor | None = None, u: Tensor | None = None, b: Tensor | None = None,
+    ) -> Products:  # fmt: skip
         r"""H v, with H the Hessian of Σ_n log p(x_n) with respect to x and the parameters.
 
         The result has its parts x (n, *shape), w, c, u, b, and `value` (n,): the derivative of each
@@ -190,10 +182,10 @@ class NADE(Autoregressive):
         return products._replace(x=self._events(scale * products.x))
 
     def spec(self) -> dict[str, Any]:
-        centre = None
-        if self.mean is not None:
-            centre = self.support.decode(self._events(self.mean.unsqueeze(0))).flatten().tolist()
-        return super().spec() | {"centre": centre}
+        if self.mean is None:
+            return super().spec() | {"centre": None}
+        centre = self.support.decode(self._events(self.mean.unsqueeze(0)))
+        return super().spec() | {"centre": centre.flatten().tolist()}
 
     def extra_repr(self) -> str:
         centred = "" if self.mean is None else ", centred"
@@ -208,7 +200,7 @@ class NADE(Autoregressive):
             message = "states have no derivatives; expected a NADE over two states"
             raise NotDifferentiableError(f"{method}: {message}")
 
-    def _centre(self, centre: np.ndarray | Tensor | list[float]) -> Tensor:
+    def _centre(self, centre: Centre) -> Tensor:
         r"""Means of the variables as probabilities of the larger state, in order."""
         low, high = self.support.values[0], self.support.values[-1]
         shapes = dict.fromkeys([self.support.shape, (self.inputs,)])

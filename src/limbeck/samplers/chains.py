@@ -201,7 +201,6 @@ class Chains(Inputs):
         if not self.restarts:
             return
         super().to(device, dtype, seed)
-        self.dtype = dtype
         if isinstance(self.target, nn.Module):
             self.target.to(device)
         self._x = self._captured = None
@@ -217,8 +216,8 @@ class Chains(Inputs):
         }
 
     def _settings(self) -> dict[str, Any]:
-        names = {"chains": "count", "scheme": "scheme", "sweeps": "sweeps", "burn_in": "burn_in"}
-        return {name: getattr(self, attribute) for name, attribute in names.items()}
+        settings = {"chains": self.count, "scheme": self.scheme}
+        return settings | {"sweeps": self.sweeps, "burn_in": self.burn_in}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         here = self._settings()
@@ -226,12 +225,10 @@ class Chains(Inputs):
         saved["scheme"] = SCHEMES[saved["scheme"]]
         if changed := differences(saved, here):
             raise CheckpointError(f"checkpoint: it is of other chains: {'; '.join(changed)}")
-        x, stored = self.x, state["chains"]
-        if stored.shape != x.shape:
-            raise CheckpointError(
-                f"checkpoint: the chains in it are {tuple(stored.shape)}, and here {tuple(x.shape)}"
-            )
-        x.copy_(stored)
+        stored, shape = (tuple(x.shape) for x in (state["chains"], self.x))
+        if stored != shape:
+            raise CheckpointError(f"checkpoint: the chains in it are {stored}, and here {shape}")
+        self.x.copy_(state["chains"])
         super().load_state_dict(state)
         self.place, self.sweeps_done, burnt = state["position"].tolist()
         self.burnt = bool(burnt)

@@ -95,11 +95,8 @@ def _pull(
 def _fake_pull(
     d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, carry: Tensor, period: int, wants_x: bool
 ) -> tuple[Tensor, ...]:
-    return (
-        empty_like(x) if wants_x else x.new_empty(0),
-        *map(empty_like, (w, c, u)),
-        w.new_empty(len(w)),
-    )
+    gx = empty_like(x) if wants_x else x.new_empty(0)
+    return gx, *map(empty_like, (w, c, u)), w.new_empty(len(w))
 
 
 def _r_logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, *rest: Any) -> Tensor:
