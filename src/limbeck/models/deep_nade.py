@@ -34,14 +34,17 @@ class DeepNADE(Autoregressive):
     σ(b_i + Σ_j u_ij σ(s_j + Σ_i' v_i'j (x_i' − m_i'))), over the i' < i of the run. A′ starts at
     zero, so that a model which starts at a NADE starts with its density.
 
-    `order`, `support`, `dtype`, `device` and `generator` are as of `NADE`.
-
     Arguments:
         inputs: The number of variables I.
         hidden: The number of hidden units J.
         width: The number of units of each residual layer. Default: 2 J.
         depth: The number of residual layers. Default: 2.
         run: The number of variables B in a run. Default: about the square root of I.
+        order: As of `NADE`. Default: as they come.
+        support: As of `NADE`. Default: zeros and ones.
+        dtype: The parameters' type, float32 or float64. Default: torch's.
+        device: The parameters' device. Default: torch's.
+        generator: Draws the parameters. Default: torch's global one.
 
     >>> model = DeepNADE(784, 100, generator=torch.Generator().manual_seed(0))
     >>> model.log_prob(model.sample(3)).shape
@@ -91,11 +94,10 @@ class DeepNADE(Autoregressive):
     ) -> Self:  # fmt: skip
         r"""One that starts at the weights of an RBM, centred at the means of its variables.
 
-        `width`, `depth`, `run` and `order` are as of `DeepNADE`.
-
         Arguments:
             rbm: Anything with W (I, J), a (I,) and b (J,).
             hidden: As of `NADE.from_rbm`.
+            width: As of `DeepNADE`, and so are `depth`, `run` and `order`.
             samples: Events of the RBM (or its data), whose mean is taken. Default: chains are run.
             generator: The source of randomness. Default: torch's global one.
         """
@@ -109,10 +111,11 @@ class DeepNADE(Autoregressive):
         cls, nade: NADE, width: int | None = None, depth: int = 2, run: int | None = None,
         samples: Tensor | None = None, generator: Generator = None,
     ) -> Self:  # fmt: skip
-        r"""One that starts at a NADE; `width`, `depth` and `run` are as of `DeepNADE`.
+        r"""One that starts at a NADE.
 
         Arguments:
             nade: A NADE, whose density it starts with if there are no samples.
+            width: As of `DeepNADE`, and so are `depth` and `run`.
             samples: Events (n, *shape) to centre inputs at. Default: NADE's centre stays.
             generator: Draws the residual layers' weights. Default: torch's global one.
         """

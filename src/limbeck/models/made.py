@@ -27,12 +27,15 @@ class MADE(Autoregressive):
     to it instead of replacing it: f ← f + W gelu(f). The last layer starts at zero. For q > 2
     states every variable has an input for each state and a softmax of q outputs.
 
-    `order`, `support`, `dtype`, `device` and `generator` are as of `NADE`.
-
     Arguments:
         inputs: The number of variables I.
         hidden: The numbers of units of the hidden layers. Default: (1000, 1000).
+        order: As of `NADE`. Default: as they come.
+        support: As of `NADE`. Default: zeros and ones.
         skip: Whether there are weights from the inputs straight to the outputs. Default: True.
+        dtype: The parameters' type, float32 or float64. Default: torch's.
+        device: The parameters' device. Default: torch's.
+        generator: Draws the parameters. Default: torch's global one.
 
     >>> made = MADE(784, (400, 400), generator=torch.Generator().manual_seed(0))
     >>> made.log_prob(torch.zeros(3, 784)).detach().round()

@@ -96,11 +96,10 @@ class Samples(NamedTuple):
         device = mixture.means.device
         rows = mixture.rows(numbers(argument, x, device), argument)
         share = rows.new_ones(len(rows)) if weight is None else numbers("weights", weight, device)
-        if weight is not None:
-            if share.shape != (len(rows),) or bool((share < 0).any()):
-                received = f"shape {tuple(share.shape)}, with {int((share < 0).sum())} below zero"
-                raise ArgumentError("weights", received, f"{len(rows)} nonnegative numbers")
-            rows, share = rows[share > 0], share[share > 0]
+        if share.shape != (len(rows),) or bool((share < 0).any()):
+            received = f"shape {tuple(share.shape)}, with {int((share < 0).sum())} below zero"
+            raise ArgumentError("weights", received, f"{len(rows)} nonnegative numbers")
+        rows, share = rows[share > 0], share[share > 0]
         if len(rows) < mixture.components:
             expected = f"at least as many as the {mixture.components} components"
             raise ArgumentError(argument, f"{len(rows)} samples", expected)

@@ -169,7 +169,10 @@ class NADE(Autoregressive):
         Arguments:
             x: Events (n, *shape).
             vx: The part of v for x, (n, *shape). Default: None, zero.
-            w: The part for the parameter w, and so on for c, u and b. Default: None, zero.
+            w: The part for w. Default: None, zero.
+            c: The part for c. Default: None, zero.
+            u: The part for u. Default: None, zero.
+            b: The part for b. Default: None, zero.
         """
         self._require_two_states("r_products")
         codes, scale = self._codes(x, True), 1 / self.support.step  # of codes for x
