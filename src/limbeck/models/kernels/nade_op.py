@@ -202,42 +202,33 @@ class _Pull(_Function):
         return rx if ctx.wants_x else None, *rest, at_b
 
 
-class _RLogits(_Function):
-    r"""R{z} along (vx, vw, vc, vu); its derivatives are those of the formula."""
+def _from_formula(formula: Callable[..., Any], operator: Callable[..., Any]) -> type[_Function]:
+    r"""A function of tensors, some of them None, and the period, with its formula's derivatives."""
 
-    forward = staticmethod(_r_logits_operator)
+    class FromFormula(_Function):
+        forward = staticmethod(operator)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-        *tensors, ctx.period = inputs
-        ctx.save_for_backward(*tensors)
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+            *tensors, ctx.period = inputs
+            ctx.save_for_backward(*tensors)
 
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        return _pull_back(_r_logits, ctx, cotangent)
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+            saved = ctx.saved_tensors
+            present = [number for number, tensor in enumerate(saved) if tensor is not None]
+
+            def function(*tensors: Tensor) -> Any:
+                known = dict(zip(present, tensors, strict=True))
+                return formula(*map(known.get, range(len(saved))), ctx.period)
+
+            value, pull = torch.func.vjp(function, *(saved[number] for number in present))[:2]
+            gradients = pull(cotangents[0] if isinstance(value, Tensor) else cotangents)
+            derivatives = dict(zip(present, gradients, strict=True))
+            return *map(derivatives.get, range(len(saved))), None
+
+    return FromFormula
 
 
-class _RPull(_Function):
-    r"""R{·} of the pull-back of d along (rd, vx, vw, vc, vu); derivatives as above."""
-
-    forward = staticmethod(_r_pull_operator)
-
-    setup_context = _RLogits.setup_context
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        return _pull_back(_r_pull, ctx, cotangents)
-
-
-def _pull_back(formula: Any, ctx: Any, cotangents: Any) -> tuple[Tensor | None, ...]:
-    r"""The derivatives of a formula of tensors, some of which are None, and of the period."""
-    saved = ctx.saved_tensors
-    present = [number for number, tensor in enumerate(saved) if tensor is not None]
-
-    def function(*tensors: Tensor) -> Any:
-        known = dict(zip(present, tensors, strict=True))
-        return formula(*map(known.get, range(len(saved))), ctx.period)
-
-    pull = torch.func.vjp(function, *(saved[number] for number in present))[1]
-    derivatives = dict(zip(present, pull(cotangents), strict=True))
-    return *map(derivatives.get, range(len(saved))), None
+_RLogits = _from_formula(_r_logits, _r_logits_operator)  # R{z} along (vx, vw, vc, vu)
+_RPull = _from_formula(_r_pull, _r_pull_operator)  # R{·} of `pull` along (rd, vx, vw, vc, vu)
