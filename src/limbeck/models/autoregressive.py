@@ -44,6 +44,7 @@ class Autoregressive(nn.Module):
     output_form = "log_density"
     settings: tuple[str, ...] = ()  # attributes of a subclass that its spec holds
     order: Tensor
+    _units: int  # hidden units that a row needs at once while sampling
 
     def __init__(
         self, inputs: int, order: Order, support: Discrete | None,
@@ -69,18 +70,12 @@ class Autoregressive(nn.Module):
         r"""Codes (n, I) drawn by uniform numbers (n, I), and their conditional probabilities."""
         raise NotImplementedError
 
-    @property
-    def _units(self) -> int:
-        r"""Hidden units that a row needs at once while sampling."""
-        raise NotImplementedError
-
     def log_prob(self, x: Tensor, check: bool = True) -> Tensor:
         r"""log p(x), (n,), of events x (n, *shape).
 
         Arguments:
             x: Events of the support.
-            check: Whether to refuse values outside the support; compiled code never does.
-                Default: True.
+            check: Whether to refuse values outside the support, unless compiled. Default: True.
         """
         codes = self._codes(x, check)
         return self._log_likelihood(self._logits(codes), self._features(codes))
@@ -226,12 +221,11 @@ class Autoregressive(nn.Module):
 
     def _flat(self, x: Tensor, argument: str = "x") -> Tensor:
         r"""(n, *shape) as (n, I) in order, with shape and type checked."""
-        dtype, shape = self._like().dtype, self.support.shape
-        expected = f"{dtype} of shape (n, {', '.join(map(str, shape))})"
-        if not isinstance(x, Tensor):
-            raise ArgumentError(argument, f"a {type(x).__name__}", expected)
-        if x.dtype != dtype or x.shape[1:] != shape:
-            raise ArgumentError(argument, f"{x.dtype} of shape {tuple(x.shape)}", expected)
+        dtype, shape, tensor = self._like().dtype, self.support.shape, isinstance(x, Tensor)
+        if not tensor or x.dtype != dtype or x.shape[1:] != shape:
+            received = f"{x.dtype} of shape {tuple(x.shape)}" if tensor else f"a {type(x).__name__}"
+            expected = f"{dtype} of shape (n, {', '.join(map(str, shape))})"
+            raise ArgumentError(argument, received, expected)
         return x.flatten(1).index_select(1, self.order)
 
     def _events(self, values: Tensor) -> Tensor:

@@ -84,6 +84,7 @@ class DeepNADE(Autoregressive):
             self.bias.append(self._zeros(self.runs, self.width))
             self.leave.append(self._zeros(self.width, self.hidden))
         self.register_buffer("mean", torch.zeros_like(self.b))
+        self._units = 4 * self.hidden + self.width
         segments.prepare_tracing()
 
     @classmethod
@@ -142,9 +143,9 @@ class DeepNADE(Autoregressive):
     def _logits(self, codes: Tensor) -> Tensor:
         if not torch.compiler.is_compiling() and not torch.is_grad_enabled():
             room = ROOM.get(codes.device.type, ROOM["cpu"])
-            most = max(1, room // (self.runs * (self.width + self.hidden)))
-            if len(codes) > most:
-                return torch.cat([self._logits(part) for part in codes.split(most)])
+            max_rows = max(1, room // (self.runs * (self.width + self.hidden)))
+            if len(codes) > max_rows:
+                return torch.cat([self._logits(part) for part in codes.split(max_rows)])
         y = self._features(codes) - self.mean
         logits = segments.formula if self._states else segments.logits
         return logits(y, self._deep(self._carried(y)), self.v, self.u, self.b, self.run)
@@ -192,10 +193,6 @@ class DeepNADE(Autoregressive):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         segments.prepare_tracing()
-
-    @property
-    def _units(self) -> int:
-        return 4 * self.hidden + self.width
 
 
 def _samples(rbm: Any, like: Tensor, generator: Generator) -> Tensor:

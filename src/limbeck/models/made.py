@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from limbeck.arguments import whole_number
-from limbeck.errors import ArgumentError
 from limbeck.models.autoregressive import Autoregressive, Order, choose
 from limbeck.models.checks import Device, Generator
 from limbeck.supports import Discrete
@@ -57,12 +56,9 @@ class MADE(Autoregressive):
     ) -> None:
         super().__init__(inputs, order, support, dtype, device, generator)
         expected = "whole numbers from 1, such as (1000, 1000)"
-        several = isinstance(hidden, Sequence) and not isinstance(hidden, str)
-        widths: list[object] = list(hidden) if several else [hidden]  # type: ignore[arg-type]
-        if not widths:
-            raise ArgumentError("hidden", hidden, expected)
+        widths = hidden if isinstance(hidden, Sequence) and hidden else [hidden]
         self.hidden = tuple(whole_number("hidden", width, expected, least=1) for width in widths)
-        self.skip = bool(skip)
+        self.skip, self._units = bool(skip), 2 * sum(self.hidden)
         self._each = 1 if not self._states else self.support.count  # inputs of a variable
         sizes = (self.inputs * self._each, *self.hidden)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
@@ -118,10 +114,6 @@ class MADE(Autoregressive):
 
     def extra_repr(self) -> str:
         return f"{self.inputs}, {self.hidden}, support={self.support!r}, skip={self.skip}"
-
-    @property
-    def _units(self) -> int:
-        return 2 * sum(self.hidden)
 
     def _residual(self, layer: int) -> bool:
         return layer > 0 and self.hidden[layer] == self.hidden[layer - 1]

@@ -80,6 +80,7 @@ class NADE(Autoregressive):
         self.u = self._normal(generator, self.hidden**-0.5, *shape)
         self.c, self.b = self._zeros(self.hidden), self._zeros(self.inputs, *self._states)
         self.register_buffer("mean", None if centre is None else self._centre(centre))
+        self._units = self.hidden if self._states else 1  # kernels of two states bound their memory
         nade_op.prepare_tracing()
 
     @classmethod
@@ -145,10 +146,6 @@ class NADE(Autoregressive):
             a += w[i][draws[-1][0].long()]
         codes, probabilities = (torch.stack(parts, 1) for parts in zip(*draws, strict=True))
         return codes, probabilities
-
-    @property
-    def _units(self) -> int:
-        return self.hidden if self._states else 1  # the kernels of two states bound their memory
 
     def score(self, x: Tensor) -> Tensor:
         r"""∂log p(x)/∂x, (n, *shape), as if x were continuous."""

@@ -149,11 +149,11 @@ class Slice:
 
     def _step_out(self, coordinate: int, height: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         r"""Left ends, right ends and the steps that both have taken, (chains,) each."""
-        n, most, width = self.chains, self.max_steps_out, self.width[coordinate]
+        n, limit, width = self.chains, self.max_steps_out, self.width[coordinate]
         left = self._x[:, coordinate] - width * self._uniform(n)
         ends = torch.cat([left, left + width])  # (2n,): the left ones, then the right ones
-        to_left = torch.randint(most + 1, (n,), generator=self.generator, device=ends.device)
-        steps = torch.cat([to_left, most - to_left])  # that an end has left
+        to_left = torch.randint(limit + 1, (n,), generator=self.generator, device=ends.device)
+        steps = torch.cat([to_left, limit - to_left])  # that an end has left
         moving = steps.nonzero()[:, 0]
         while len(moving):
             chain = moving % n
@@ -163,7 +163,7 @@ class Slice:
             steps[moving] -= 1
             moving = moving[steps[moving] > 0]
         left, right = ends.view(2, n)
-        return left, right, most - steps.view(2, n).sum(0)
+        return left, right, limit - steps.view(2, n).sum(0)
 
     def _shrink(self, coordinate: int, height: Tensor, left: Tensor, right: Tensor) -> Tensor:
         r"""Move each chain to a point in its slice; the mean interval left. Ends move in place."""

@@ -89,12 +89,12 @@ def _gradients(
         w_row = tl.load(w + i * J + j, mask=inside, other=0.0)
         u_row = tl.load(u + i * J + j, mask=inside, other=0.0)
         on = tl.load(x + n * I + i, mask=real, other=0.0)
-        seen = tl.load(g + n * I + i, mask=real, other=0.0)
+        cotangent = tl.load(g + n * I + i, mask=real, other=0.0)
         a -= on[:, None] * w_row[None, :]
         h = _sigmoid(a, FAST)
         here = (s * I + i) * J + j
         tl.store(of_w + here, tl.sum(on[:, None] * later, 0), mask=inside)
-        gu = seen[:, None] * h
+        gu = cotangent[:, None] * h
         tl.store(of_u + here, tl.sum(gu, 0), mask=inside)
         later += gu * (1 - h) * u_row[None, :]
     tl.store(sums + k * N * J + at, later, mask=both)
