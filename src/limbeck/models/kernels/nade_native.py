@@ -32,14 +32,13 @@ log = logging.getLogger("limbeck")
 
 @functools.cache
 def library(name: str) -> ctypes.CDLL | None:
-    r"""The library compiled from a source beside this file, kept in the user's cache folder.
+    r"""The library compiled from a source beside this file, and cached in the user's folder.
 
     It is None without a compiler, and with LIMBECK_NATIVE=0 in the environment.
     """
     if os.environ.get("LIMBECK_NATIVE", "1") == "0" or os.name != "posix":
         return None
-    compiler = cpp_compiler()
-    if compiler is None:
+    if (compiler := cpp_compiler()) is None:
         log.debug("native kernels: no C++ compiler")
         return None
     source = Path(__file__).with_name(name)
@@ -86,26 +85,22 @@ def _folder() -> Path:
 
 def _compile(compiler: str, source: Path, compiled: Path) -> None:
     r"""Compile under another name, then rename: other processes may do the same."""
-    handle, temporary = tempfile.mkstemp(dir=compiled.parent, suffix=".so")
-    os.close(handle)
-    try:
+    with tempfile.TemporaryDirectory(dir=compiled.parent) as folder:
+        temporary = Path(folder) / compiled.name
         for tuned in TUNED:
-            command = [compiler, *FLAGS, *tuned.split(), str(source), "-o", temporary]
+            command = [compiler, *FLAGS, *tuned.split(), str(source), "-o", str(temporary)]
             ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
             if ran.returncode == 0:
-                os.replace(temporary, compiled)
+                temporary.replace(compiled)
                 return
         raise OSError(f"{source.name} did not compile: {ran.stderr[-500:]}")
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
 
 
 NAMES = {torch.float32: "float", torch.float64: "double"}
 GROUP = 64  # rows that pass over a tile of hidden units before the next tile
 CHUNK = 256  # rows whose lists of changes are kept at a time
 ROWS = 8  # rows that are sampled in step, as in the source
-KEPT = 2**25  # bytes of working memory up to which it is kept, since to allocate it is slow
+REUSED_BYTES = 2**25  # up to which working memory is reused, since to allocate it is slow
 
 
 @functools.cache
@@ -184,7 +179,7 @@ def _room(dtype: torch.dtype, count: int) -> Tensor:
     room: Tensor | None = getattr(_rooms, name, None)
     if room is None or room.numel() < count:
         room = torch.empty(count, dtype=dtype)
-        if room.nbytes <= KEPT:
+        if room.nbytes <= REUSED_BYTES:
             setattr(_rooms, name, room)
     return room[:count]
 

@@ -4,8 +4,8 @@ With K runs of B variables (the last may be shorter), the logits of the variable
 
     z_i = b_i + Σ_j u_ij σ(s_kj + Σ_{i' < i, in run k} w_i'j v_i').
 
-Nothing of size examples × variables × hidden units is kept: the pull-back computes it again, run
-by run. On a GPU the fused kernels of NADE do the work, for which a run is a block.
+The pull-back computes the activations again, run by run. On a GPU the fused kernels of NADE do the
+work, for which a run is a block.
 """
 
 from __future__ import annotations
