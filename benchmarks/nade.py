@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import limbeck as lb
-from limbeck.models.kernels import nade_native, nade_op, nade_reference
+from limbeck.models.kernels import nade_native, nade_op
 from limbeck.models.nade import NADE
 
 INPUTS, HIDDEN, BATCH = 784, 500, 20
@@ -54,6 +54,19 @@ def usual_log_prob(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> Ten
     a = torch.cumsum(before[:, :, None] * weights, 1) + c
     z = (a.sigmoid() * u).sum(2) + b
     return (x * z - F.softplus(z)).sum(1)
+
+
+def usual_sample(
+    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Samples (n, I) and the probabilities of ones, pixel by pixel."""
+    a = c.expand(len(uniforms), -1)
+    x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
+    for i in range(uniforms.shape[1]):
+        probabilities[:, i] = (a.sigmoid() @ u[i] + b[i]).sigmoid()
+        x[:, i] = (uniforms[:, i] < probabilities[:, i]).to(x.dtype)
+        a = a + x[:, i].unsqueeze(1) * w[i]
+    return x, probabilities
 
 
 def usual(nade: NADE, x: Tensor) -> Callable[[], object]:
@@ -115,7 +128,7 @@ def sample_figures(device: torch.device) -> None:
 
     def loop() -> object:
         uniforms = torch.rand(count, INPUTS, generator=draw, device=device)
-        return nade_reference.sample(uniforms, *parameters)
+        return usual_sample(uniforms, *parameters)
 
     contenders = {"usual": loop, "limbeck": lambda: nade.sample(count, draw)}
     if cpu:

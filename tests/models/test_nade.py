@@ -13,10 +13,10 @@ from torch.func import grad, jvp
 import limbeck as lb
 from limbeck.errors import ArgumentError, CheckpointError, NotDifferentiableError
 from limbeck.models import nade as nade_module
-from limbeck.models.kernels import nade_reference as reference
 from limbeck.models.nade import NADE
 from limbeck.supports import Binary, Real, Spins, States
 from limbeck.training.result import Result
+from tests.models.kernels import reference
 from tests.refusals import refused
 
 SUPPORTS = [Binary(6), Binary(2, 3), Spins(5), States(3, 4), States(2, 4), States(4, 2, 2)]

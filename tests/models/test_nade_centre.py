@@ -12,10 +12,10 @@ from torch.func import functional_call, grad, jvp
 import limbeck as lb
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.models import nade as nade_module
-from limbeck.models.kernels import nade_reference as reference
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
 from limbeck.supports import Binary, Spins, States
+from tests.models.kernels import reference
 from tests.refusals import refused
 
 SUPPORTS = [Binary(6), Binary(2, 3), Spins(5), States(2, 4)]

@@ -38,23 +38,18 @@ class Autoregressive(nn.Module):
     r"""p(x) = Π_i p(x_i | x_<i) over discrete events, each conditional from a network's logits.
 
     Inside, events are codes 0 … q−1, (n, I), in the order of conditioning; `order` (I,) has the
-    variable at each position. Subclasses give `_logits` and `_draw`, both in this order, and the
-    names of their further settings.
+    variable at each position. Subclasses give `_logits` and `_draw`, both in this order.
     """
 
     output_form = "log_density"
     settings: tuple[str, ...] = ()  # attributes of a subclass that its spec holds
     order: Tensor
+    _units: int  # hidden units that a row needs at once while sampling
 
     def __init__(
-        self,
-        inputs: int,
-        order: Order,
-        support: Discrete | None,
-        dtype: torch.dtype | None,
-        device: Device,
-        generator: Generator,
-    ) -> None:
+        self, inputs: int, order: Order, support: Discrete | None,
+        dtype: torch.dtype | None, device: Device, generator: Generator,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.inputs = whole("inputs", inputs)
         self.support = Binary(self.inputs) if support is None else support
@@ -75,18 +70,12 @@ class Autoregressive(nn.Module):
         r"""Codes (n, I) drawn by uniform numbers (n, I), and their conditional probabilities."""
         raise NotImplementedError
 
-    @property
-    def _units(self) -> int:
-        r"""Hidden units that a row needs at once while sampling."""
-        raise NotImplementedError
-
     def log_prob(self, x: Tensor, check: bool = True) -> Tensor:
         r"""log p(x), (n,), of events x (n, *shape).
 
         Arguments:
             x: Events of the support.
-            check: Whether to refuse values outside the support; otherwise the formula is used as
-                if x were continuous. Compiled code never checks. Default: True.
+            check: Whether to refuse values outside the support, unless compiled. Default: True.
         """
         codes = self._codes(x, check)
         return self._log_likelihood(self._logits(codes), self._features(codes))
@@ -98,13 +87,9 @@ class Autoregressive(nn.Module):
     def expected_log_prob(self, x: Tensor, expected: Tensor) -> Tensor:
         r"""Σ_i E log p(x_i | x_<i), (n,), where x_i has the expected probabilities.
 
-        If the variables are independent given h, as given an RBM's hidden units, then at expected
-        = P(x_i = 1 | h) this has the mean of `log_prob` and less variance.
-
         Arguments:
             x: Events (n, *shape) to condition on.
-            expected: The probabilities of the larger of two states, of x's shape; of q states,
-                of each, (n, *shape, q).
+            expected: Probabilities of the larger of two states, as x; of q states, (n, *shape, q).
         """
         if expected.shape != (*x.shape, *self._states):
             shape = f"shape {(*x.shape, *self._states)}"
@@ -123,10 +108,7 @@ class Autoregressive(nn.Module):
         return self._events(self._logits(self._codes(x, True)))
 
     def conditionals(self, x: Tensor) -> Tensor:
-        r"""p(x_i = 1 | x_<i), (n, *shape), for the larger of two states; of q states (…, q).
-
-        Each is at its variable's place in x; `order` says which variables come before.
-        """
+        r"""p(x_i = 1 | x_<i), (n, *shape), for the larger of two states; of q states (…, q)."""
         z = self.logits(x)
         return z.softmax(-1) if self._states else z.sigmoid()
 
@@ -144,8 +126,8 @@ class Autoregressive(nn.Module):
         uniforms = random(torch.rand, (whole("n", n), self.inputs), like, generator)
         rows = max(1, NUMBERS.get(like.device.type, NUMBERS["cpu"]) // self._units)
         parts = [self._draw(block) for block in uniforms.split(rows)]
-        codes, probabilities = zip(*parts, strict=True)
-        return torch.cat(codes), torch.cat(probabilities)
+        codes, probabilities = map(torch.cat, zip(*parts, strict=True))
+        return codes, probabilities
 
     def fit(
         self, data: Inputs | np.ndarray | Tensor, steps: int = 10_000, **options: Any
@@ -239,12 +221,11 @@ class Autoregressive(nn.Module):
 
     def _flat(self, x: Tensor, argument: str = "x") -> Tensor:
         r"""(n, *shape) as (n, I) in order, with shape and type checked."""
-        dtype, shape = self._like().dtype, self.support.shape
-        expected = f"{dtype} of shape (n, {', '.join(map(str, shape))})"
-        if not isinstance(x, Tensor):
-            raise ArgumentError(argument, f"a {type(x).__name__}", expected)
-        if x.dtype != dtype or x.shape[1:] != shape:
-            raise ArgumentError(argument, f"{x.dtype} of shape {tuple(x.shape)}", expected)
+        dtype, shape, tensor = self._like().dtype, self.support.shape, isinstance(x, Tensor)
+        if not tensor or x.dtype != dtype or x.shape[1:] != shape:
+            received = f"{x.dtype} of shape {tuple(x.shape)}" if tensor else f"a {type(x).__name__}"
+            expected = f"{dtype} of shape (n, {', '.join(map(str, shape))})"
+            raise ArgumentError(argument, received, expected)
         return x.flatten(1).index_select(1, self.order)
 
     def _events(self, values: Tensor) -> Tensor:
@@ -277,8 +258,8 @@ def _permutation(inputs: int, order: Order, generator: Generator) -> Tensor:
     except (TypeError, ValueError, RuntimeError):
         raise ArgumentError("order", f"a {type(order).__name__}", expected) from None
     integers = not (numbers.is_floating_point() or numbers.dtype == torch.bool)
-    sortable = integers and numbers.ndim == 1
-    if not sortable or not torch.equal(numbers.long().sort().values, torch.arange(inputs)):
+    numbered = integers and numbers.ndim == 1
+    if not numbered or not torch.equal(numbers.long().sort().values, torch.arange(inputs)):
         received = f"numbers of shape {tuple(numbers.shape)} that are not one"
         raise ArgumentError("order", received, expected)
     return numbers.long().clone()

@@ -31,10 +31,8 @@ class DeepNADE(Autoregressive):
         s ← c_k + Σ_{i before run k} w_i (x_i − m_i);   s ← s + gelu(σ(s) A + e_k) A′, …
 
     Inside the run they go on as in NADE, with weights v: p(x_i = 1 | x_<i) is
-    σ(b_i + Σ_j u_ij σ(s_j + Σ_i' v_i'j (x_i' − m_i'))), over the i' < i of the run. So the deep
-    part is evaluated K times instead of I times. Inputs are centred at m, which is no parameter:
-    c then counts the variables to come at their means. A′ starts at zero, so that a model which
-    starts at a NADE starts with its density.
+    σ(b_i + Σ_j u_ij σ(s_j + Σ_i' v_i'j (x_i' − m_i'))), over the i' < i of the run. A′ starts at
+    zero, so that a model which starts at a NADE starts with its density.
 
     Arguments:
         inputs: The number of variables I.
@@ -42,9 +40,8 @@ class DeepNADE(Autoregressive):
         width: The number of units of each residual layer. Default: 2 J.
         depth: The number of residual layers. Default: 2.
         run: The number of variables B in a run. Default: about the square root of I.
-        order: The order in which variables are conditioned on: "random" (drawn from the
-            generator) or the variables' numbers. Default: None, as they come.
-        support: What x may be, from `limbeck.supports`. Default: zeros and ones.
+        order: As of `NADE`. Default: as they come.
+        support: As of `NADE`. Default: zeros and ones.
         dtype: The parameters' type, float32 or float64. Default: torch's.
         device: The parameters' device. Default: torch's.
         generator: Draws the parameters. Default: torch's global one.
@@ -80,37 +77,28 @@ class DeepNADE(Autoregressive):
         self.w = self._normal(generator, self.inputs**-0.5, *shape)
         self.v = nn.Parameter(self.w.detach().clone())
         self.u = self._normal(generator, scale, *shape)
-        self.c = self._zeros(self.runs, self.hidden)
-        self.b = self._zeros(self.inputs, *self._states)
+        self.c, self.b = self._zeros(self.runs, self.hidden), self._zeros(*shape[:-1])
         self.enter, self.bias, self.leave = (nn.ParameterList() for _ in range(3))
         for _ in range(self.depth):
             self.enter.append(self._normal(generator, scale, self.hidden, self.width))
             self.bias.append(self._zeros(self.runs, self.width))
             self.leave.append(self._zeros(self.width, self.hidden))
         self.register_buffer("mean", torch.zeros_like(self.b))
+        self._units = 4 * self.hidden + self.width
         segments.prepare_tracing()
 
     @classmethod
     def from_rbm(
-        cls,
-        rbm: Weights,
-        hidden: int | None = None,
-        width: int | None = None,
-        depth: int = 2,
-        run: int | None = None,
-        order: Order = None,
-        samples: Tensor | None = None,
+        cls, rbm: Weights, hidden: int | None = None, width: int | None = None, depth: int = 2,
+        run: int | None = None, order: Order = None, samples: Tensor | None = None,
         generator: Generator = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         r"""One that starts at the weights of an RBM, centred at the means of its variables.
 
         Arguments:
             rbm: Anything with W (I, J), a (I,) and b (J,).
             hidden: As of `NADE.from_rbm`.
             width: As of `DeepNADE`, and so are `depth`, `run` and `order`.
-            depth: Default: 2.
-            run: Default: about the square root of I.
-            order: Default: as they come.
             samples: Events of the RBM (or its data), whose mean is taken. Default: chains are run.
             generator: The source of randomness. Default: torch's global one.
         """
@@ -121,24 +109,15 @@ class DeepNADE(Autoregressive):
 
     @classmethod
     def from_nade(
-        cls,
-        nade: NADE,
-        width: int | None = None,
-        depth: int = 2,
-        run: int | None = None,
-        samples: Tensor | None = None,
-        generator: Generator = None,
-    ) -> Self:
-        r"""One that starts at a NADE: at the same density, without samples to centre at.
+        cls, nade: NADE, width: int | None = None, depth: int = 2, run: int | None = None,
+        samples: Tensor | None = None, generator: Generator = None,
+    ) -> Self:  # fmt: skip
+        r"""One that starts at a NADE.
 
         Arguments:
-            nade: A NADE.
-            width: As of `DeepNADE`, and so are depth and run.
-            depth: Default: 2.
-            run: Default: about the square root of I.
-            samples: Events (n, *shape), at whose mean inputs are centred instead of at NADE's
-                centre. At an RBM's weights this is much nearer to the RBM; at those of a trained
-                NADE it is not. Default: None.
+            nade: A NADE, whose density it starts with if there are no samples.
+            width: As of `DeepNADE`, and so are `depth` and `run`.
+            samples: Events (n, *shape) to centre inputs at. Default: NADE's centre stays.
             generator: Draws the residual layers' weights. Default: torch's global one.
         """
         like = nade.w
@@ -147,9 +126,9 @@ class DeepNADE(Autoregressive):
             dtype=like.dtype, device=like.device, generator=generator,
         )  # fmt: skip
         with torch.no_grad():
-            for name, values in (("w", nade.w), ("v", nade.w), ("u", nade.u), ("b", nade.b)):
-                getattr(model, name).copy_(values)
-            model.c.copy_(nade.c.expand_as(model.c))
+            for name in ("w", "u", "b", "c"):
+                getattr(model, name).copy_(getattr(nade, name))  # c for every run
+            model.v.copy_(nade.w)
             if nade.mean is not None:
                 model.mean.copy_(nade.mean)
             if samples is not None:
@@ -164,9 +143,9 @@ class DeepNADE(Autoregressive):
     def _logits(self, codes: Tensor) -> Tensor:
         if not torch.compiler.is_compiling() and not torch.is_grad_enabled():
             room = ROOM.get(codes.device.type, ROOM["cpu"])
-            most = max(1, room // (self.runs * (self.width + self.hidden)))
-            if len(codes) > most:
-                return torch.cat([self._logits(part) for part in codes.split(most)])
+            max_rows = max(1, room // (self.runs * (self.width + self.hidden)))
+            if len(codes) > max_rows:
+                return torch.cat([self._logits(part) for part in codes.split(max_rows)])
         y = self._features(codes) - self.mean
         logits = segments.formula if self._states else segments.logits
         return logits(y, self._deep(self._carried(y)), self.v, self.u, self.b, self.run)
@@ -184,8 +163,8 @@ class DeepNADE(Autoregressive):
                 y = self._features(codes[:, i]) - self.mean[i]
                 a = a.addmm_(y.view(len(a), -1), self.v[i].view(-1, self.hidden))
                 probabilities.append(p)
-            y = self._features(codes[:, span]) - self.mean[span]
-            carried.addmm_(y.flatten(1), self.w[span].reshape(-1, self.hidden))
+            y = (self._features(codes[:, span]) - self.mean[span]).flatten(1)
+            carried.addmm_(y, self.w[span].reshape(-1, self.hidden))
         return codes, torch.stack(probabilities, 1)
 
     def _carried(self, y: Tensor) -> Tensor:
@@ -214,10 +193,6 @@ class DeepNADE(Autoregressive):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         segments.prepare_tracing()
-
-    @property
-    def _units(self) -> int:
-        return 4 * self.hidden + self.width
 
 
 def _samples(rbm: Any, like: Tensor, generator: Generator) -> Tensor:

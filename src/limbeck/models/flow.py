@@ -31,9 +31,8 @@ def zuko() -> Any:
 class Flow(nn.Module):
     r"""A normalizing flow: normal variables, transformed by monotonic splines (Durkan et al. 2019).
 
-    Variables are shifted and scaled first, by `start_from`. Splines act within five deviations;
-    outside the density is normal. Each of `transforms` splines has `bins` pieces, placed by nets
-    with `hidden` sizes; x is (n, dim).
+    Variables are shifted and scaled first, by `start_from`. Splines act within five deviations.
+    Each of `transforms` splines has `bins` pieces, placed by nets with `hidden` sizes.
     """
 
     output_form = "log_density"
@@ -102,14 +101,9 @@ class Flow(nn.Module):
 
     def spec(self) -> dict[str, Any]:
         r"""All but the weights, for JSON."""
-        return {
-            "type": type(self).__name__,
-            "dim": self.dim,
-            "hidden": list(self.hidden),
-            "transforms": self.transforms,
-            "bins": self.bins,
-            "dtype": dtype_name(self.shift),
-        }
+        sizes = {"dim": self.dim, "hidden": list(self.hidden)}
+        splines = {"transforms": self.transforms, "bins": self.bins}
+        return {"type": type(self).__name__, **sizes, **splines, "dtype": dtype_name(self.shift)}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:

@@ -2,7 +2,6 @@ r"""MADE, the masked autoencoder for distribution estimation: all conditionals i
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from limbeck.arguments import whole_number
-from limbeck.errors import ArgumentError
 from limbeck.models.autoregressive import Autoregressive, Order, choose
 from limbeck.models.checks import Device, Generator
 from limbeck.supports import Discrete
@@ -24,19 +22,15 @@ class MADE(Autoregressive):
     r"""A feedforward net whose weights are masked so that output i depends on x_<i alone.
 
     Every hidden unit has a degree, the number of variables (in order) that it may depend on.
-    Degrees grow evenly along a layer from 1 to I − 1, so that masks are staircases: they follow
-    from unit numbers, are made where they are used, and are no buffers. A hidden layer as wide as
-    the one before adds to it instead of replacing it: f ← f + W gelu(f).
-
-    The last layer starts at zero, so that all conditionals start even. For q > 2 states every
-    variable has an input for each state and a softmax of q outputs.
+    Degrees grow evenly along a layer from 1 to I − 1. A hidden layer as wide as the one before adds
+    to it instead of replacing it: f ← f + W gelu(f). The last layer starts at zero. For q > 2
+    states every variable has an input for each state and a softmax of q outputs.
 
     Arguments:
         inputs: The number of variables I.
         hidden: The numbers of units of the hidden layers. Default: (1000, 1000).
-        order: The order in which variables are conditioned on: "random" (drawn from the
-            generator) or the variables' numbers. Default: None, as they come.
-        support: What x may be, from `limbeck.supports`. Default: zeros and ones.
+        order: As of `NADE`. Default: as they come.
+        support: As of `NADE`. Default: zeros and ones.
         skip: Whether there are weights from the inputs straight to the outputs. Default: True.
         dtype: The parameters' type, float32 or float64. Default: torch's.
         device: The parameters' device. Default: torch's.
@@ -62,12 +56,9 @@ class MADE(Autoregressive):
     ) -> None:
         super().__init__(inputs, order, support, dtype, device, generator)
         expected = "whole numbers from 1, such as (1000, 1000)"
-        several = isinstance(hidden, Sequence) and not isinstance(hidden, str)
-        widths: list[object] = list(hidden) if several else [hidden]  # type: ignore[arg-type]
-        if not widths:
-            raise ArgumentError("hidden", hidden, expected)
+        widths = hidden if isinstance(hidden, Sequence) and hidden else [hidden]
         self.hidden = tuple(whole_number("hidden", width, expected, least=1) for width in widths)
-        self.skip = bool(skip)
+        self.skip, self._units = bool(skip), 2 * sum(self.hidden)
         self._each = 1 if not self._states else self.support.count  # inputs of a variable
         sizes = (self.inputs * self._each, *self.hidden)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
@@ -82,15 +73,13 @@ class MADE(Autoregressive):
         self.direct = self._zeros(sizes[0], sizes[0]) if self.skip else None
 
     def _logits(self, codes: Tensor) -> Tensor:
-        x = self._inputs(codes)
-        f = F.linear(x, self.weights[0] * self._mask(0), self.biases[0])
-        for layer in range(1, len(self.hidden)):
-            more = F.linear(F.gelu(f), self.weights[layer] * self._mask(layer), self.biases[layer])
-            f = f + more if self._residual(layer) else more
+        f = x = self._inputs(codes)
+        for layer, (weights, biases) in enumerate(zip(self.weights, self.biases, strict=True)):
+            new = F.linear(F.gelu(f) if layer else x, weights * self._mask(layer), biases)
+            f = f + new if self._residual(layer) else new
         z = F.linear(F.gelu(f), self.out * self._mask(len(self.hidden)), self.bias)
         if self.direct is not None:
-            variable = self._positions(codes.device)
-            z = z + F.linear(x, self.direct * (variable.unsqueeze(1) > variable))
+            z = z + F.linear(x, self.direct * self._mask(len(self.hidden), before=-1))
         return z if self._each == 1 else z.unflatten(1, (self.inputs, -1))
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,7 +88,7 @@ class MADE(Autoregressive):
         x = uniforms.new_zeros(rows, self.inputs * width)
         layers = [x.new_zeros(rows, units) for units in self.hidden]  # activations
         active = [torch.zeros_like(f) for f in layers]
-        ends = [self._reaches(units) for units in self.hidden]
+        ends = [self._reaches(layer) for layer in range(len(self.hidden))]
         codes, probabilities = torch.empty_like(uniforms), []
         for i in range(self.inputs):
             start, span = i * width, slice(i * width, (i + 1) * width)
@@ -126,10 +115,6 @@ class MADE(Autoregressive):
     def extra_repr(self) -> str:
         return f"{self.inputs}, {self.hidden}, support={self.support!r}, skip={self.skip}"
 
-    @property
-    def _units(self) -> int:
-        return 2 * sum(self.hidden)
-
     def _residual(self, layer: int) -> bool:
         return layer > 0 and self.hidden[layer] == self.hidden[layer - 1]
 
@@ -137,26 +122,21 @@ class MADE(Autoregressive):
         r"""The net's inputs (n, I), or with an input a state (n, I · q)."""
         return codes if self._each == 1 else self._features(codes).flatten(1)
 
-    def _mask(self, layer: int) -> Tensor:
-        r"""Which weights of a layer count, (its units, those before); the last is the outputs'."""
+    def _mask(self, layer: int, before: int | None = None) -> Tensor:
+        r"""Which weights of a layer count, (its units, those of the layer before)."""
+        inputs = self._degrees(layer - 1 if before is None else before)
+        return self._degrees(layer).unsqueeze(1) >= inputs
+
+    def _degrees(self, layer: int) -> Tensor:
+        r"""How many variables a layer's units depend on: from −1, the inputs, to the outputs."""
         device = self.order.device
-        if layer == 0:
-            return self._degrees(0, device).unsqueeze(1) > self._positions(device)
-        before = self._degrees(layer - 1, device)
-        if layer == len(self.hidden):
-            return self._positions(device).unsqueeze(1) >= before
-        return self._degrees(layer, device).unsqueeze(1) >= before
+        if 0 <= layer < len(self.hidden):
+            width = self.hidden[layer]
+            return 1 + torch.arange(width, device=device) * (self.inputs - 1) // width
+        variable = torch.arange(self.inputs * self._each, device=device) // self._each
+        return variable + 1 if layer < 0 else variable
 
-    def _degrees(self, layer: int, device: torch.device) -> Tensor:
-        r"""How many variables each unit of a hidden layer may depend on, from 1 to I − 1."""
-        width = self.hidden[layer]
-        return 1 + torch.arange(width, device=device) * (self.inputs - 1) // width
-
-    def _positions(self, device: torch.device) -> Tensor:
-        r"""The variable that each input, or output, belongs to."""
-        return torch.arange(self.inputs * self._each, device=device) // self._each
-
-    def _reaches(self, width: int) -> list[int]:
+    def _reaches(self, layer: int) -> list[int]:
         r"""For each variable, how many units of a hidden layer its output may depend on."""
-        degrees = [1 + unit * (self.inputs - 1) // width for unit in range(width)]
-        return [bisect.bisect_right(degrees, i) for i in range(self.inputs)]
+        variables = torch.arange(self.inputs, device=self.order.device)
+        return torch.bucketize(variables, self._degrees(layer), right=True).tolist()

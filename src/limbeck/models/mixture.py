@@ -23,7 +23,7 @@ from limbeck.models.mixture_em import (
     parameters_of,
     scale_of,
     started,
-)
+)  # fmt: skip
 from limbeck.supports import Real
 
 __all__ = ["GaussianMixture"]
@@ -32,10 +32,9 @@ __all__ = ["GaussianMixture"]
 class GaussianMixture(nn.Module):
     r"""p(x) = Σ_k π_k N(x; m_k, S_k).
 
-    Its parameters may take any values, so that gradients can train it as well as EM (`fit`):
-    logits of the weights, means, logarithms of the diagonals of S_k's Cholesky factors, and what
-    is below these diagonals. It starts with equal weights, unit covariances and means drawn from
-    N(0, I): call `start_from(x)` before a training by gradients.
+    Its parameters may take any values, so that gradients can train it as well as EM (`fit`). It
+    starts with equal weights, unit covariances and means drawn from N(0, I): call `start_from(x)`
+    before a training by gradients.
 
     Arguments:
         components: The number of components K.
@@ -71,9 +70,8 @@ class GaussianMixture(nn.Module):
         self.dim = dim = whole("dim", dim)
         if covariance not in KINDS:
             raise ArgumentError.unknown("covariance", covariance, KINDS)
-        self.covariance, self.support = covariance, Real(self.dim)
-        self.matrices = gaussians.has_matrices(covariance, self.dim)
-        dtype = floating(dtype)
+        self.covariance, self.support, dtype = covariance, Real(dim), floating(dtype)
+        self.matrices = gaussians.has_matrices(covariance, dim)
         device = torch.get_default_device() if device is None else torch.device(device)
         source = torch.device("cpu") if generator is None else generator.device
         means = torch.randn(components, dim, generator=generator, dtype=dtype, device=source)
@@ -135,8 +133,7 @@ class GaussianMixture(nn.Module):
         r"""Independent events (n, D), exactly from p."""
         n = whole_number("n", n, "a whole number from 0", least=0)
         chosen = draw_classes(self.weights, (n,), generator)
-        z = random(torch.randn, (n, self.dim), self.means, generator)
-        scale = self.scale[chosen]
+        z, scale = random(torch.randn, (n, self.dim), self.means, generator), self.scale[chosen]
         spread = (scale @ z.unsqueeze(-1)).squeeze(-1) if self.matrices else scale * z
         return self.means[chosen] + spread
 
@@ -184,9 +181,18 @@ class GaussianMixture(nn.Module):
             means: (K, D); of one variable, (K,) is taken too.
             covariances: Matrices (K, D, D), variances (K, D), or one variance a component (K,).
         """
-        return self.set_moments_(
-            _checked_moments(self.covariance, self.means, weights, means, covariances)
-        )
+        count, dim = shape = self.means.shape
+        user = {"weights": weights, "means": means, "covariances": covariances}
+        pi, m, s = (numbers(name, values, self.means.device) for name, values in user.items())
+        m = m.unsqueeze(1) if dim == 1 and m.ndim == 1 else m
+        for name, values, expected in (("weights", pi, (count,)), ("means", m, tuple(shape))):
+            if values.shape != expected:
+                raise ArgumentError(name, f"shape {tuple(values.shape)}", f"shape {expected}")
+        if bool((pi < 0).any()) or abs(pi.sum().item() - 1) > ROUNDING:
+            received = f"{pi.tolist()} with the sum {pi.sum():g}"
+            raise ArgumentError("weights", received, "nonnegative numbers with the sum 1")
+        s = _covariances(s, self.covariance, count, dim)
+        return self.set_moments_(Moments(pi / pi.sum(), m, s))
 
     @torch.no_grad()
     def set_moments_(self, moments: Moments) -> Self:
@@ -207,8 +213,8 @@ class GaussianMixture(nn.Module):
 
         Arguments:
             x: Samples, a tensor or an array.
-            weight: How much each counts, (n,).
-            generator: Where centres are drawn from; None is torch's global one.
+            weight: The weight of each sample, (n,). Default: 1.
+            generator: Draws the centres. Default: torch's global one.
         """
         samples = Samples.of(self, x, weight)
         moments = started(samples, self.components, self.covariance, generator)
@@ -220,13 +226,9 @@ class GaussianMixture(nn.Module):
 
     def spec(self) -> dict[str, Any]:
         r"""All but the parameters, for JSON."""
-        return {
-            "type": "GaussianMixture",
-            "components": self.components,
-            "dim": self.dim,
-            "covariance": self.covariance,
-            "dtype": dtype_name(self.means),
-        }
+        names = ("components", "dim", "covariance")
+        fields = {name: getattr(self, name) for name in names}
+        return {"type": "GaussianMixture", **fields, "dtype": dtype_name(self.means)}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], *, device: Device = None) -> GaussianMixture:
@@ -245,23 +247,6 @@ class GaussianMixture(nn.Module):
 ROUNDING = 1e-3  # relative tolerance of weights' sums, of symmetry and of covariance kinds
 
 
-def _checked_moments(
-    kind: str, like: Tensor, weights: object, means: object, covariances: object
-) -> Moments:
-    r"""A user's moments in float64; what is no mixture of this kind is refused."""
-    count, dim = like.shape
-    user = {"weights": weights, "means": means, "covariances": covariances}
-    pi, m, s = (numbers(name, values, like.device) for name, values in user.items())
-    m = m.unsqueeze(1) if dim == 1 and m.ndim == 1 else m
-    for name, values, shape in (("weights", pi, (count,)), ("means", m, (count, dim))):
-        if values.shape != shape:
-            raise ArgumentError(name, f"shape {tuple(values.shape)}", f"shape {shape}")
-    if bool((pi < 0).any()) or abs(pi.sum().item() - 1) > ROUNDING:
-        expected = "nonnegative numbers with the sum 1"
-        raise ArgumentError("weights", f"{pi.tolist()} with the sum {pi.sum():g}", expected)
-    return Moments(pi / pi.sum(), m, _covariances(s, kind, count, dim))
-
-
 def _covariances(s: Tensor, kind: str, count: int, dim: int) -> Tensor:
     r"""Matrices (K, D, D) or variances (K, D), as the kind has them."""
     if s.shape == (count,):
@@ -271,19 +256,18 @@ def _covariances(s: Tensor, kind: str, count: int, dim: int) -> Tensor:
     if s.shape != (count, dim, dim):
         expected = f"shape {(count, dim, dim)}, {(count, dim)} or {(count,)}"
         raise ArgumentError("covariances", f"shape {tuple(s.shape)}", expected)
-    broken = torch.linalg.cholesky_ex(s)[1] != 0
     size = s.diagonal(dim1=1, dim2=2).amax(1)
-    broken |= (s - s.mT).abs().amax((1, 2)) > ROUNDING * size
+    asymmetric = (s - s.mT).abs().amax((1, 2)) > ROUNDING * size
+    broken = (torch.linalg.cholesky_ex(s)[1] != 0) | asymmetric
     if bool(broken.any()):
-        component = int(broken.nonzero()[0])
-        received = f"no symmetric positive definite matrix for component {component}"
+        received = f"no symmetric positive definite matrix for component {int(broken.nonzero()[0])}"
         raise ArgumentError("covariances", received, "variances above zero, or such matrices")
     if gaussians.has_matrices(kind, dim):
         return (s + s.mT) / 2
     variances = s.diagonal(dim1=1, dim2=2)
-    simple = torch.diag_embed(variances.mean(1, keepdim=True).expand(-1, dim))
-    simple = torch.diag_embed(variances) if kind != "spherical" else simple
-    if bool(((s - simple).abs().amax((1, 2)) > ROUNDING * size).any()):
+    if kind == "spherical":
+        variances = variances.mean(1, keepdim=True).expand(-1, dim)
+    if bool(((s - torch.diag_embed(variances)).abs().amax((1, 2)) > ROUNDING * size).any()):
         expected = f"{kind} ones, or a mixture of another kind"
         raise ArgumentError("covariances", f"matrices that are not {kind}", expected)
-    return simple.diagonal(dim1=1, dim2=2)
+    return variances

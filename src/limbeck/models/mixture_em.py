@@ -23,7 +23,7 @@ from limbeck.distributions.gaussians import (
     least_variances,
     maximised,
     smallest_variances,
-)
+)  # fmt: skip
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import Generator
 from limbeck.progress import tracked
@@ -95,13 +95,11 @@ class Samples(NamedTuple):
         r"""A user's samples for a mixture; constant variables and too few samples are refused."""
         device = mixture.means.device
         rows = mixture.rows(numbers(argument, x, device), argument)
-        share = rows.new_ones(len(rows))
-        if weight is not None:
-            share = numbers("weights", weight, device)
-            if share.shape != (len(rows),) or bool((share < 0).any()):
-                received = f"shape {tuple(share.shape)}, with {int((share < 0).sum())} below zero"
-                raise ArgumentError("weights", received, f"{len(rows)} nonnegative numbers")
-            rows, share = rows[share > 0], share[share > 0]
+        share = rows.new_ones(len(rows)) if weight is None else numbers("weights", weight, device)
+        if share.shape != (len(rows),) or bool((share < 0).any()):
+            received = f"shape {tuple(share.shape)}, with {int((share < 0).sum())} below zero"
+            raise ArgumentError("weights", received, f"{len(rows)} nonnegative numbers")
+        rows, share = rows[share > 0], share[share > 0]
         if len(rows) < mixture.components:
             expected = f"at least as many as the {mixture.components} components"
             raise ArgumentError(argument, f"{len(rows)} samples", expected)
@@ -124,10 +122,7 @@ class Samples(NamedTuple):
 
 
 def started(samples: Samples, components: int, kind: str, generator: Generator) -> Moments:
-    r"""A mixture with centres by k-means++ and the covariances of the samples nearest to each.
-
-    Covariances are shrunk to a common one, so that a centre of few samples is not collapsed.
-    """
+    r"""A mixture with centres by k-means++, and covariances that are shrunk to a common one."""
     x, dim = samples.x, samples.x.shape[1]
     matrices = has_matrices(kind, dim)
     nearest = _spread(samples, components, generator)
@@ -146,16 +141,14 @@ def started(samples: Samples, components: int, kind: str, generator: Generator) 
 def _spread(samples: Samples, components: int, generator: Generator) -> Tensor:
     r"""For each sample, the number of the nearest of K different centres: k-means++."""
     x, weight, _, variance = samples
-    scaled = x / variance.sqrt()
-    distance = torch.ones_like(weight)
+    scaled, distance = x / variance.sqrt(), torch.ones_like(weight)
     nearest = torch.zeros(len(x), dtype=torch.long, device=x.device)
     for k in range(components):
         chances = weight * distance
         if not chances.sum() > 0:
             expected = f"at least {components} different ones"
             raise ArgumentError("x", f"{k} different samples", expected)
-        uniform = random(torch.rand, (1,), x, generator)
-        ends = chances.cumsum(0)
+        uniform, ends = random(torch.rand, (1,), x, generator), chances.cumsum(0)
         centre = torch.searchsorted(ends, uniform * ends[-1], right=True).clamp_max(len(x) - 1)
         new = (scaled - scaled[centre]).square().sum(1)
         closer = new < distance if k else torch.ones_like(nearest, dtype=torch.bool)
@@ -207,10 +200,10 @@ def fit_em(
     generator: Generator = None,
     progress: bool = True,
 ) -> EMResult:
-    r"""Fit a mixture to samples, in place, by EM from several starts; the best is kept.
+    r"""Fit a mixture to samples, in place, by EM from several starts, and take the best.
 
     A start that ends with a collapsed component (at the floor of the variances, or without
-    weight) is kept only if all do, whatever its likelihood.
+    weight) is taken only if all do.
 
     Arguments:
         mixture: The mixture.
@@ -225,19 +218,15 @@ def fit_em(
 
     >>> from limbeck.models.mixture import GaussianMixture
     >>> x = torch.cat([torch.linspace(-4, -2, 50), torch.linspace(2, 4, 50)])
-    >>> mixture = GaussianMixture(2)
-    >>> fit_em(mixture, x, generator=torch.Generator().manual_seed(0)).converged
+    >>> fit_em(GaussianMixture(2), x, generator=torch.Generator().manual_seed(0)).converged
     True
-    >>> [round(each, 2) for each in sorted(mixture.means.flatten().tolist())]
-    [-3.0, 3.0]
     """
     began = time.monotonic()
     limit = whole("iterations", iterations)
     tolerance = number("tolerance", tolerance, "a number from 0", lambda value: value >= 0)
     floor = number("floor", floor, "a number between 0 and 1", lambda value: 0 < value < 1)
     count = whole_number("restarts", restarts, "a whole number from 0", least=0)
-    samples = Samples.of(mixture, x, weights)
-    kind = mixture.covariance
+    samples, kind = Samples.of(mixture, x, weights), mixture.covariance
     least = least_variances(samples.variance, floor, kind)
     runs = []
     for _ in tracked(range(max(count, 1)), "EM", progress):
@@ -254,8 +243,8 @@ def fit_em(
         gain = best.history[-1] - best.history[-2]
         reasons = (*reasons, f"iteration {limit:,}, the last, still gained {gain:.1g}")
     starts, seconds = tuple(run.history[-1] for run in runs), time.monotonic() - began
-    iterations = len(best.history) - 1
-    return EMResult(best.history, iterations, best.converged, reasons, starts, seconds)
+    count = len(best.history) - 1
+    return EMResult(best.history, count, best.converged, reasons, starts, seconds)
 
 
 class Ascent:
@@ -264,8 +253,7 @@ class Ascent:
     def __init__(self, samples: Samples, moments: Moments, kind: str, least: Tensor) -> None:
         self.samples, self.moments, self.kind, self.least = samples, moments, kind, least
         self.matrices = has_matrices(kind, samples.x.shape[1])
-        self.history: list[float] = []
-        self.converged = False
+        self.history, self.converged = list[float](), False
 
     def run(self, limit: int, tolerance: float) -> None:
         r"""Iterate, until the mean log likelihood gains no more than the tolerance."""

@@ -19,11 +19,12 @@ from limbeck.supports import Binary, Discrete
 
 __all__ = ["NADE", "Weights"]
 
+Centre = np.ndarray | Tensor | list[float] | None
 SMALL = 0.01  # the deviation of the weights of hidden units that are added to an RBM's
 
 
 class Weights(Protocol):
-    r"""What a NADE can start at: W (I, J), a (I,) and b (J,), as an RBM has them."""
+    r"""Weights of an RBM: W (I, J), a (I,) and b (J,)."""
 
     W: Tensor
     a: Tensor
@@ -36,30 +37,22 @@ class NADE(Autoregressive):
     Its conditionals are p(x_i = 1 | x_<i) = σ(b_i + Σ_j u_ij σ(c_j + Σ_{i' < i} w_i'j x_i')) over
     zeros and ones; spins −1 and +1 enter as 0 and 1. For q > 2 states every variable has q
     inputs, one for each state, and a softmax of q outputs: w and u are then (I, q, J), b is (I, q).
-
-    With a centre m, the means of zeros and ones x, the sum is over w_i'j (x_i' − m_i'). Then c
-    counts the variables to come at their means instead of at zero, which a start at an RBM's
-    weights needs.
-
-    Weights start normal with standard deviations I^−½ (w) and J^−½ (u), biases at zero.
+    With a centre m, the sum is over w_i'j (x_i' − m_i').
 
     Arguments:
         inputs: The number of variables I.
         hidden: The number of hidden units J.
-        order: The order in which variables are conditioned on: "random" (drawn from the
-            generator) or the variables' numbers. Default: None, as they come.
-        support: What x may be, from `limbeck.supports`. Events may have any shape of `inputs`
-            variables: they are taken row by row. Default: zeros and ones.
+        order: The order of conditioning: "random" or the variables' numbers. Default: as they come.
+        support: What x may be, from `limbeck.supports`, in any shape. Default: zeros and ones.
         dtype: The parameters' type, float32 or float64. Default: torch's.
         device: The parameters' device. Default: torch's.
         generator: Draws the parameters. Default: torch's global one.
-        centre: The means of the variables as they are in x (of spins from −1 to 1), of the shape
-            of an event or (I,), such as those of data. Only for two states. Default: None.
+        centre: The means of two-state variables as they are in x, of the shape of an event or (I,).
+            Default: None.
 
     Attributes:
         order: The number of the variable at each position, (I,). Parameters are in this order.
-        mean: The centre as probabilities of the larger state, (I,), in this order, or None; a
-            buffer.
+        mean: The centre as probabilities of the larger state, (I,), in this order, or None.
 
     >>> nade = NADE(784, 500, generator=torch.Generator().manual_seed(0))
     >>> nade.log_prob(nade.sample(3)).shape
@@ -78,7 +71,7 @@ class NADE(Autoregressive):
         dtype: torch.dtype | None = None,
         device: Device = None,
         generator: Generator = None,
-        centre: np.ndarray | Tensor | list[float] | None = None,
+        centre: Centre = None,
     ) -> None:
         super().__init__(inputs, order, support, dtype, device, generator)
         self.hidden = whole("hidden", hidden)
@@ -87,31 +80,26 @@ class NADE(Autoregressive):
         self.u = self._normal(generator, self.hidden**-0.5, *shape)
         self.c, self.b = self._zeros(self.hidden), self._zeros(self.inputs, *self._states)
         self.register_buffer("mean", None if centre is None else self._centre(centre))
+        self._units = self.hidden if self._states else 1  # kernels of two states bound their memory
         nade_op.prepare_tracing()
 
     @classmethod
     def from_rbm(
-        cls,
-        rbm: Weights,
-        hidden: int | None = None,
-        order: Order = None,
-        generator: Generator = None,
-        centre: np.ndarray | Tensor | list[float] | str | None = "auto",
-    ) -> Self:
+        cls, rbm: Weights, hidden: int | None = None, order: Order = None,
+        generator: Generator = None, centre: Centre | str = "auto",
+    ) -> Self:  # fmt: skip
         r"""A NADE that starts at the weights of an RBM: w = u = W, b = a and c = b + m W.
 
         Its conditionals are then one mean-field step in the RBM, with the centre m in the place of
-        the variables to come. It starts much nearer to the RBM than without a centre, and stays
-        nearer to small ones in training. On a CPU steps on sparse x take up to twice as long.
+        the variables to come. On a CPU steps on sparse x take up to twice as long as without m.
 
         Arguments:
             rbm: Anything with W (I, J), a (I,) and b (J,).
-            hidden: The number of hidden units. More than the RBM's start with small weights; of
-                fewer, those with the largest norms are taken. Default: as many as the RBM has.
-            order: As of `NADE`; the parameters' rows are put into it.
+            hidden: The number of hidden units: additional ones start with small weights; of fewer,
+                those with the largest norms are taken. Default: as many as the RBM has.
+            order: As of `NADE`.
             generator: Draws small weights and a random order. Default: torch's global one.
-            centre: As of `NADE`. "auto" estimates the RBM's means by short chains with a fixed
-                seed, if it has `start` and `advance`; small means become zero. Default: "auto".
+            centre: As of `NADE`; "auto" estimates the RBM's means by short chains. Default: "auto".
         """
         W, a, b = _weights(rbm)
         if isinstance(centre, str):
@@ -152,65 +140,52 @@ class NADE(Autoregressive):
         w, c, u, b = (parameter.detach() for parameter in self.parts)
         if not self._states:
             return nade_op.sample(uniforms, w, c, u, b, self.mean)
-        a, codes, probabilities = c.repeat(len(uniforms), 1), [], []
+        a, draws = c.repeat(len(uniforms), 1), []
         for i, uniform in enumerate(uniforms.T):
-            code, p = choose(uniform, torch.addmm(b[i], a.sigmoid(), u[i].T))
-            a += w[i][code.long()]
-            codes.append(code)
-            probabilities.append(p)
-        return torch.stack(codes, 1), torch.stack(probabilities, 1)
-
-    @property
-    def _units(self) -> int:
-        return self.hidden if self._states else 1  # the kernels of two states bound their memory
+            draws.append(choose(uniform, torch.addmm(b[i], a.sigmoid(), u[i].T)))
+            a += w[i][draws[-1][0].long()]
+        codes, probabilities = (torch.stack(parts, 1) for parts in zip(*draws, strict=True))
+        return codes, probabilities
 
     def score(self, x: Tensor) -> Tensor:
         r"""∂log p(x)/∂x, (n, *shape), as if x were continuous."""
-        self._refuse_many("score")
+        self._require_two_states("score")
         self._codes(x, True)
         value, pull = torch.func.vjp(lambda x: self.log_prob(x, check=False), x)[:2]
         return pull(torch.ones_like(value))[0]
 
     def r_products(
-        self,
-        x: Tensor,
-        vx: Tensor | None = None,
-        w: Tensor | None = None,
-        c: Tensor | None = None,
-        u: Tensor | None = None,
-        b: Tensor | None = None,
-    ) -> Products:
+        self, x: Tensor, vx: Tensor | None = None, w: Tensor | None = None,
+        c: Tensor | None = None, u: Tensor | None = None, b: Tensor | None = None,
+    ) -> Products:  # fmt: skip
         r"""H v, with H the Hessian of Σ_n log p(x_n) with respect to x and the parameters.
+
+        The result has its parts x (n, *shape), w, c, u, b, and `value` (n,): the derivative of each
+        log p along v.
 
         Arguments:
             x: Events (n, *shape).
-            vx: The part of v for x, (n, *shape). With only this part, the parameters' parts of the
-                result are (∂²L/∂θ∂x) v. Default: None, zero.
-            w: The part for w, of its shape. Default: None, zero. So are c, u and b.
-            c: The part for c.
-            u: The part for u.
-            b: The part for b.
-
-        Returns:
-            x (n, *shape), w, c, u, b: the parts of H v; value (n,): the derivative of each log p
-            along v.
+            vx: The part of v for x, (n, *shape). Default: None, zero.
+            w: The part for w. Default: None, zero.
+            c: The part for c. Default: None, zero.
+            u: The part for u. Default: None, zero.
+            b: The part for b. Default: None, zero.
         """
-        self._refuse_many("r_products")
+        self._require_two_states("r_products")
         codes, scale = self._codes(x, True), 1 / self.support.step  # of codes for x
         direction = Direction(None if vx is None else scale * self._flat(vx, "vx"), w, c, u, b)
-        for name, parameter in zip("wcub", self.parts, strict=True):
-            part = getattr(direction, name)
-            if part is not None and part.shape != parameter.shape:
-                expected = f"shape {tuple(parameter.shape)}"
+        for name, part, like in zip("wcub", (w, c, u, b), self.parts, strict=True):
+            if part is not None and part.shape != like.shape:
+                expected = f"shape {tuple(like.shape)}"
                 raise ArgumentError(name, f"shape {tuple(part.shape)}", expected)
         products = r_products(codes, *self.parts, direction, m=self.mean)
         return products._replace(x=self._events(scale * products.x))
 
     def spec(self) -> dict[str, Any]:
-        centre = None
-        if self.mean is not None:
-            centre = self.support.decode(self._events(self.mean.unsqueeze(0))).flatten().tolist()
-        return super().spec() | {"centre": centre}
+        if self.mean is None:
+            return super().spec() | {"centre": None}
+        centre = self.support.decode(self._events(self.mean.unsqueeze(0)))
+        return super().spec() | {"centre": centre.flatten().tolist()}
 
     def extra_repr(self) -> str:
         centred = "" if self.mean is None else ", centred"
@@ -220,16 +195,16 @@ class NADE(Autoregressive):
         super().__setstate__(state)
         nade_op.prepare_tracing()
 
-    def _refuse_many(self, method: str) -> None:
-        if self.support.count > 2:
+    def _require_two_states(self, method: str) -> None:
+        if self._states:
             message = "states have no derivatives; expected a NADE over two states"
             raise NotDifferentiableError(f"{method}: {message}")
 
-    def _centre(self, centre: np.ndarray | Tensor | list[float]) -> Tensor:
+    def _centre(self, centre: Centre) -> Tensor:
         r"""Means of the variables as probabilities of the larger state, in order."""
-        least, most = self.support.values[0], self.support.values[-1]
+        low, high = self.support.values[0], self.support.values[-1]
         shapes = dict.fromkeys([self.support.shape, (self.inputs,)])
-        expected = f"means from {least:g} to {most:g} of shape {' or '.join(map(str, shapes))}"
+        expected = f"means from {low:g} to {high:g} of shape {' or '.join(map(str, shapes))}"
         if self.support.count > 2:
             raise ArgumentError("centre", f"means for {self.support!r}", "None for q > 2 states")
         try:
@@ -238,7 +213,7 @@ class NADE(Autoregressive):
             raise ArgumentError("centre", f"a {type(centre).__name__}", expected) from None
         if means.shape not in shapes:
             raise ArgumentError("centre", f"shape {tuple(means.shape)}", expected)
-        outside = ~((means >= least) & (means <= most))
+        outside = ~((means >= low) & (means <= high))
         if outside.any():
             received = f"{int(outside.sum()):,} values such as {means[outside][0].item():g}"
             raise ArgumentError("centre", received, expected)
@@ -269,11 +244,9 @@ def _weights(rbm: Weights) -> tuple[Tensor, Tensor, Tensor]:
     return W, a.to(W), b.to(W)
 
 
-# chains for an RBM's means, sweeps before the first record, records, sweeps between records: a few
-# long chains are better than many short ones, since chains start far away
+# chains for an RBM's means, sweeps before the first record, records, sweeps between records
 CHAINS, BURN_IN, RECORDS, THIN = 100, 500, 50, 10
-# means below this become zero: it costs little, and more inputs stay zero, which is faster on a CPU
-RARE = 0.05
+RARE = 0.05  # means below this become zero: more inputs stay zero, which is faster on a CPU
 
 
 @torch.no_grad()
@@ -282,10 +255,10 @@ def _means(rbm: Any) -> Tensor | None:
     if not (hasattr(rbm, "advance") and hasattr(rbm, "start")):
         return None
     generator = torch.Generator(torch.as_tensor(rbm.W).device).manual_seed(0)
-    x: Tensor = rbm.advance(rbm.start(CHAINS, generator), BURN_IN, generator)
-    total = x.mean(0)
-    for _ in range(RECORDS - 1):
-        x = rbm.advance(x, THIN, generator)
+    x: Tensor = rbm.start(CHAINS, generator)
+    total = torch.zeros_like(x[0])
+    for sweeps in (BURN_IN, *[THIN] * (RECORDS - 1)):
+        x = rbm.advance(x, sweeps, generator)
         total = total + x.mean(0)
     means = total / RECORDS
     return means.where((means >= RARE) | (means < 0), 0)

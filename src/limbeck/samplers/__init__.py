@@ -6,16 +6,10 @@ from limbeck.samplers.diagnostics import (
     pareto_k,
     r_hat,
     weights_effective_size,
-)
+)  # fmt: skip
 from limbeck.samplers.gibbs import sweep
 from limbeck.samplers.slice import Slice
 
 __all__ = [
-    "Running",
-    "Slice",
-    "effective_size",
-    "pareto_k",
-    "r_hat",
-    "sweep",
-    "weights_effective_size",
-]
+    "Running", "Slice", "effective_size", "pareto_k", "r_hat", "sweep", "weights_effective_size",
+]  # fmt: skip

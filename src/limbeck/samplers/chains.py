@@ -2,19 +2,19 @@ r"""Chains of a target, side by side: where they start, how they move, and the d
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole_number
-from limbeck.arrays import Batch, tensor_float
+from limbeck.arguments import whole, whole_number
+from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Inputs
 from limbeck.progress import tracked
+from limbeck.samplers.captured import CapturedAdvance
 from limbeck.samplers.diagnostics import acceptance_rate
 from limbeck.storage.files import differences
 from limbeck.supports import Support
@@ -82,19 +82,16 @@ class Draws(NamedTuple):
 class Chains(Inputs):
     r"""Chains of a target side by side. As a source of inputs, a block of them is a batch.
 
-    Samples in a batch are of different chains, hence independent; a chain comes again after all
-    the others have been used.
+    Samples in a batch are of different chains, hence independent. Chains are used in turn.
 
     Arguments:
         target: What the chains run on: `support`, `log_unnormalized`, `advance`.
         count: The number of chains, at least the size of a batch. Default: 2000.
-        scheme: Which chains advance at a draw: "all", better on a GPU, where many chains cost
-            little more than few; or the "block" about to be used, which is cheap, but with few
-            sweeps the student sees nearly the same events again. Default: "all".
+        scheme: Which chains advance at a draw: "all", or the "block" about to be used, which is
+            cheap, but needs more sweeps until its events are new. Default: "all".
         sweeps: Sweeps at each draw. Default: 1.
         burn_in: Sweeps of all chains before the first draw. Default: 2000.
-        start: Events (m, *shape) to start from, used in turn. Default: the target's own starts, or
-            those of its support.
+        start: Events (m, *shape) to start from, in turn. Default: the target's or its support's.
         seed: The generator's seed. Default: the seed of the distillation.
         progress: Whether the burn-in shows a bar, if a terminal is there. Default: True.
 
@@ -120,21 +117,18 @@ class Chains(Inputs):
         super().__init__(seed)
         support = getattr(target, "support", None)
         if not isinstance(support, Support) or not callable(getattr(target, "advance", None)):
-            received = f"an object of type {type(target).__name__}"
             expected = "a target with a support and advance(x, sweeps, generator)"
-            raise ArgumentError("target", received, expected)
+            raise ArgumentError("target", f"an object of type {type(target).__name__}", expected)
         if scheme not in SCHEMES:
             raise ArgumentError.unknown("scheme", scheme, SCHEMES)
         self.target, self.support, self.scheme = target, support, scheme
-        self.count = whole_number("chains", count, "a whole number from 1", least=1)
-        self.sweeps = whole_number("sweeps", sweeps, "a whole number from 1", least=1)
+        self.count, self.sweeps = whole("chains", count), whole("sweeps", sweeps)
         self.burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
         self.start = None if start is None else support.check(start, "start").detach()
         if self.start is not None and not len(self.start):
             raise ArgumentError("start", "0 events", "one or more events")
         self.progress = progress
         self.restarts = True  # at `to`; the second stage of a training goes on where it stands
-        self.dtype: torch.dtype | None = None  # the student's, once it is known
         self.place, self.sweeps_done, self.burnt = 0, 0, False
         self.tried, self.accepted = 0, torch.zeros((), dtype=torch.int64)  # jumps
         self._x: Tensor | None = None  # at a fixed address once it exists
@@ -144,12 +138,9 @@ class Chains(Inputs):
 
     @classmethod
     def at(
-        cls,
-        densities: TargetAndProposal,
-        x: Tensor,
-        generator: torch.Generator,
+        cls, densities: TargetAndProposal, x: Tensor, generator: torch.Generator,
         progress: bool = False,
-    ) -> Chains:
+    ) -> Chains:  # fmt: skip
         r"""Chains for an estimate, from events x (chains, *shape); they may jump too."""
         chains = cls(densities.target, len(x), burn_in=0, progress=progress)
         chains.densities, chains.device, chains.generator = densities, x.device, generator
@@ -210,7 +201,6 @@ class Chains(Inputs):
         if not self.restarts:
             return
         super().to(device, dtype, seed)
-        self.dtype = dtype
         if isinstance(self.target, nn.Module):
             self.target.to(device)
         self._x = self._captured = None
@@ -218,26 +208,27 @@ class Chains(Inputs):
 
     def state_dict(self) -> dict[str, Tensor]:
         x = self.x.clone()  # before the generator's state, since it may draw
-        settings = [self.count, SCHEMES.index(self.scheme), self.sweeps, self.burn_in]
+        settings = self._settings() | {"scheme": SCHEMES.index(self.scheme)}
         return super().state_dict() | {
             "chains": x,
             "position": torch.tensor([self.place, self.sweeps_done, int(self.burnt)]),
-            "settings": torch.tensor(settings),
+            "settings": torch.tensor(list(settings.values())),
         }
 
+    def _settings(self) -> dict[str, Any]:
+        settings = {"chains": self.count, "scheme": self.scheme}
+        return settings | {"sweeps": self.sweeps, "burn_in": self.burn_in}
+
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        count, scheme, sweeps, burn_in = state["settings"].tolist()
-        saved = {"chains": count, "scheme": SCHEMES[scheme], "sweeps": sweeps, "burn_in": burn_in}
-        here = {"chains": self.count, "scheme": self.scheme, "sweeps": self.sweeps}
-        here["burn_in"] = self.burn_in
+        here = self._settings()
+        saved = dict(zip(here, state["settings"].tolist(), strict=True))
+        saved["scheme"] = SCHEMES[saved["scheme"]]
         if changed := differences(saved, here):
             raise CheckpointError(f"checkpoint: it is of other chains: {'; '.join(changed)}")
-        x, stored = self.x, state["chains"]
-        if stored.shape != x.shape:
-            raise CheckpointError(
-                f"checkpoint: the chains in it are {tuple(stored.shape)}, and here {tuple(x.shape)}"
-            )
-        x.copy_(stored)
+        stored, shape = (tuple(x.shape) for x in (state["chains"], self.x))
+        if stored != shape:
+            raise CheckpointError(f"checkpoint: the chains in it are {stored}, and here {shape}")
+        self.x.copy_(state["chains"])
         super().load_state_dict(state)
         self.place, self.sweeps_done, burnt = state["position"].tolist()
         self.burnt = bool(burnt)
@@ -249,9 +240,9 @@ class Chains(Inputs):
         self.support.check(self.x, "target.advance")
         density = getattr(self.target, "log_unnormalized", None)
         with torch.no_grad():
-            bad = 0 if density is None else int((~density(self.x).isfinite()).sum())
-        if bad:
-            received = f"a log density that is not finite at {bad:,} of {self.count:,} chains"
+            infinite = 0 if density is None else int((~density(self.x).isfinite()).sum())
+        if infinite:
+            received = f"a log density that is not finite at {infinite:,} of {self.count:,} chains"
             expected = "finite ones after the burn-in; a start where the target has mass may help"
             raise ArgumentError("target", received, expected)
 
@@ -287,8 +278,7 @@ class Chains(Inputs):
         # Events without mass are left at once, those without density in the proposal never.
         better = (there.ratio - here.ratio).exp() > uniform
         taken = better & (here.ratio < math.inf) | (here.target == -math.inf)
-        shape = (-1,) + (1,) * (y.dim() - 1)
-        self.x.copy_(torch.where(taken.view(shape), y, self.x))
+        self.x.copy_(torch.where(taken.view(-1, *[1] * (y.dim() - 1)), y, self.x))
         self._logs = Logs(*(torch.where(taken, *logs) for logs in zip(there, here, strict=True)))
         self.tried += n
         self.accepted = self.accepted.to(y.device) + taken.sum()
@@ -296,11 +286,15 @@ class Chains(Inputs):
     def move(self, kernel: str, steps: int) -> None:
         r"""Steps of one of the `KERNELS`: sweeps, jumps, or pairs of a jump and a sweep."""
         if kernel == "target":
-            return self.sweep(steps)
-        for ahead in tracked(range(steps, 0, -1), "moving chains", self.progress):
+            self.sweep(steps)
+        else:
+            self._jump_and_sweep(steps, 1 if kernel == "mixed" else 0, "moving chains")
+
+    def _jump_and_sweep(self, jumps: int, sweeps: int, label: str) -> None:
+        for ahead in tracked(range(jumps, 0, -1), label, self.progress):
             self.jump(ahead)
-            if kernel == "mixed":
-                self.advance()
+            if sweeps:
+                self.advance(sweeps)
 
     def settle(self, log_ratio: Tensor, sweeps: int = 0) -> None:
         r"""Move chains away from any start, given log p̃ − log q (n,) at samples of the proposal."""
@@ -308,20 +302,13 @@ class Chains(Inputs):
         # Sweeps lead into the modes that are near; jumps then lead from one mode to another, but
         # not out of one that the proposal misses.
         self.sweep(max(50, sweeps // 2))
-        for ahead in tracked(range(jumps, 0, -1), "settling chains", self.progress):
-            self.jump(ahead)
-            self.advance(max(1, sweeps // (2 * jumps)))
+        self._jump_and_sweep(jumps, max(1, sweeps // (2 * jumps)), "settling chains")
 
     def logs(self) -> Logs:
         r"""Log densities where the chains are, (chains,)."""
         if self._logs is None:
             self._logs = self.densities.logs(self.x)
         return self._logs
-
-    @property
-    def acceptance(self) -> float:
-        r"""The share of jumps that were accepted; NaN if none was tried."""
-        return int(self.accepted) / self.tried if self.tried else math.nan
 
     def collect(
         self, kernel: str, burn_in: int | None, per_chain: int, thin: int,
@@ -355,8 +342,8 @@ class Chains(Inputs):
             parts.append(self.logs().cpu())
             x.append(self.x.clone())
         logs = Logs(*(torch.stack(part, 1) for part in zip(*parts, strict=True)))
-        moved = bool((self.x != origin).any())
-        totals = self.sweeps_done, self.acceptance, moved
+        acceptance = int(self.accepted) / self.tried if self.tried else math.nan
+        totals = self.sweeps_done, acceptance, bool((self.x != origin).any())
         return Draws(torch.stack(x, 1), logs, start, early, steps, *totals)
 
 
@@ -364,8 +351,8 @@ def float_tensor(model: object) -> Tensor | None:
     r"""The first floating-point parameter or buffer of a module: its device and type."""
     if not isinstance(model, nn.Module):
         return None
-    tensors = itertools.chain(model.parameters(), model.buffers())
-    return next((t for t in tensors if t.is_floating_point()), None)
+    tensors = (*model.parameters(), *model.buffers())
+    return next((tensor for tensor in tensors if tensor.is_floating_point()), None)
 
 
 def own_starts(
@@ -388,8 +375,8 @@ def start_events(
 ) -> Tensor:  # fmt: skip
     r"""Events (n, *shape) that chains of an estimate begin at.
 
-    Starts are "proposal" for samples of it, "target" for `own_starts`, or events (m, *shape) to
-    choose from at random; several of these for an equal part of the chains each.
+    Starts are "proposal", "target" (`own_starts`), or events (m, *shape) to choose from at random;
+    a tuple of these for equal parts of the chains.
     """
     if isinstance(start, tuple):
         sizes = [(n + place) // len(start) for place in reversed(range(len(start)))]
@@ -410,46 +397,3 @@ def start_events(
     # over real numbers, no slice can be taken where the density is zero
     inside = (densities.log_target(x) > -math.inf).nonzero()[:, 0]
     return x[inside[torch.arange(n, device=x.device) % len(inside)]] if len(inside) else x
-
-
-class CapturedAdvance:
-    r"""Advances chains in place, beside whatever else the GPU is doing.
-
-    The target's `advance` must never wait for the GPU; its float32 products use TF32, as training.
-    """
-
-    def __init__(
-        self, target: ChainTarget, x: Tensor, sweeps: int, generator: torch.Generator
-    ) -> None:
-        self.stream = torch.cuda.Stream(x.device)
-        self._ready, self._done = torch.cuda.Event(), torch.cuda.Event()
-        self._pending = False
-        self._graph = torch.cuda.CUDAGraph()
-        self._graph.register_generator_state(generator)
-        state = generator.get_state()
-        self.stream.wait_stream(torch.cuda.current_stream(x.device))
-        with torch.cuda.stream(self.stream), tensor_float(), torch.no_grad():
-            target.advance(x, sweeps, generator)  # so that libraries have chosen their kernels
-        self.stream.synchronize()
-        with torch.cuda.graph(self._graph, stream=self.stream), tensor_float(), torch.no_grad():
-            x.copy_(target.advance(x, sweeps, generator))
-        generator.set_state(state)
-
-    def __call__(self) -> None:
-        r"""Start the next sweeps after all that the current stream has to do so far."""
-        here = torch.cuda.current_stream(self.stream.device)
-        self._ready.record(here)
-        self._ready.wait(self.stream)
-        torch.cuda.set_stream(self.stream)  # a context manager costs as much as the replay
-        try:
-            self._graph.replay()
-        finally:
-            torch.cuda.set_stream(here)
-        self._done.record(self.stream)
-        self._pending = True
-
-    def wait(self) -> None:
-        r"""Make the current stream wait for the chains."""
-        if self._pending:
-            self._done.wait(torch.cuda.current_stream(self.stream.device))
-            self._pending = False

@@ -24,9 +24,9 @@ MIN_CHAINS = 20  # below, only their own series can be tested
 def effective_size(series: Tensor) -> float:
     r"""The number of independent draws that estimate the mean of a series as well.
 
-    No ranks are taken. Autocovariances are about the mean of all chains, so that chains which
-    disagree have a small size together; their sum is cut by Geyer's initial monotone sequence.
-    Antithetic chains have more than n, up to n·log₁₀ n; chains of a single draw have n.
+    Autocovariances are about the mean of all chains, without ranks; their sum is cut by Geyer's
+    initial monotone sequence. Antithetic chains have more than n, up to n·log₁₀ n; chains of a
+    single draw have n.
 
     Arguments:
         series: Numbers (chains, draws), or (draws,) of one chain.
@@ -37,7 +37,7 @@ def effective_size(series: Tensor) -> float:
     x = _series(series.reshape(1, -1) if series.dim() == 1 else series)
     n, draws = x.numel(), x.shape[1]
     x = x - x.mean()
-    if draws == 1 or n < 3 or _constant(x, series):
+    if draws == 1 or n < 3 or float(x.abs().max()) <= 1e-14 * float(series.abs().max()):
         return float(n)
     # Sums over n, not over the pairs at each lag: so they stand in the variance of a finite mean.
     spectrum = torch.fft.rfft(x, n=2 * draws, dim=1)
@@ -65,13 +65,13 @@ def r_hat(series: Tensor) -> float:
     if half < 2:
         return math.nan
     x = torch.cat([x[:, :half], x[:, -half:]])
-    within = float(x.var(1).mean())
-    between = float(x.mean(1).var())  # of the means, already over `half`
-    if _constant(x - x.mean(), series):
-        return 1.0
-    if within == 0:
-        return math.inf
-    return math.sqrt((half - 1) / half + between / within)
+    return float(_r_hat(x.mean(1, keepdim=True), x.var(1, keepdim=True), half))
+
+
+def _r_hat(means: Tensor, variances: Tensor, n: int) -> Tensor:
+    r"""R-hat (dim,) from the means and variances (pieces, dim) of pieces of n draws."""
+    ratio = _ratio(means.var(0), variances.mean(0), means, constant=1 / n)
+    return ((n - 1) / n + ratio).sqrt()
 
 
 def weights_effective_size(log_weights: Tensor) -> float:
@@ -88,9 +88,8 @@ def weights_effective_size(log_weights: Tensor) -> float:
 def pareto_k(log_weights: Tensor) -> float:
     r"""The shape k̂ of the generalised Pareto distribution that the largest weights follow.
 
-    The fit is Zhang and Stephens' (2009), of the 3√n (at most a fifth) largest weights, drawn a
-    little towards ½. From k̂ = ½ the weights' variance, and from 0.7 in practice their mean, cannot
-    be relied on. Weights without a tail give −∞, fewer than 5 different ones in the tail NaN.
+    The fit is Zhang and Stephens' (2009), of the 3√n (at most a fifth) largest weights. From 0.7 on
+    the weights' mean cannot be relied on. Without a tail it is −∞, with less than 5 weights NaN.
 
     Arguments:
         log_weights: Logarithms (n,) of the weights, up to a constant.
@@ -102,8 +101,7 @@ def pareto_k(log_weights: Tensor) -> float:
     size = min(len(log_w) // 5, math.ceil(3 * math.sqrt(len(log_w))))
     if size < 5:
         return math.nan
-    cut = log_w[-size - 1]
-    tail = log_w[-size:]
+    cut, tail = log_w[-size - 1], log_w[-size:]
     tail = tail[tail > cut + 1e-9]  # ties, and what rounding makes of them, are no tail
     tail = (tail.exp() - cut.exp()).clamp_min(1e-290)
     if len(tail) == 0:
@@ -135,21 +133,14 @@ def _series(series: Tensor) -> Tensor:
     return x
 
 
-def _constant(centred: Tensor, series: Tensor) -> bool:
-    r"""Whether a series varies by no more than its rounding."""
-    scale = float(series.abs().max()) if series.numel() else 0.0
-    return float(centred.abs().max()) <= 1e-14 * scale or scale == 0
-
-
 def difference(one: Tensor, other: Tensor) -> float:
     r"""The difference between the means of two groups of chains (chains, draws), over its error."""
     one, other = one.double(), other.double()  # rounding of single precision is not a difference
-    gap, variance = float(one.mean() - other.mean()), 0.0
-    for group in (one, other):
-        if group.numel() < 2:
-            return 0.0
-        variance += float(group.var()) / effective_size(group)
-    return _over(gap, math.sqrt(variance), max(float(one.abs().max()), float(other.abs().max())))
+    if one.numel() < 2 or other.numel() < 2:
+        return 0.0
+    variance = sum(float(group.var()) / effective_size(group) for group in (one, other))
+    scale = max(float(one.abs().max()), float(other.abs().max()))
+    return _z_score(float(one.mean() - other.mean()), math.sqrt(variance), scale)
 
 
 def drift(before: Tensor, after: Tensor) -> float:
@@ -158,15 +149,14 @@ def drift(before: Tensor, after: Tensor) -> float:
         return 0.0
     change = after.double() - before.double()
     error = float(change.std()) / math.sqrt(len(change))
-    return _over(float(change.mean()), error, float(after.abs().max()))
+    return _z_score(float(change.mean()), error, float(after.abs().max()))
 
 
 def memory(log_weights: Tensor, now: Tensor) -> float:
-    r"""Whether chains (chains,) would be elsewhere now, had they begun at draws of the target.
+    r"""How far chains (chains,) from samples of q still depend on their start, as a z-score.
 
-    Chains that begin at samples of q, weighted by p/q of where they began, stand for chains that
-    begin at p, and these stay at p. So the weighted mean less the plain mean, over its error, is
-    what is left of the start; it is zero with less than ten effective weights.
+    Weighted by p/q at their starts, they stand for chains that start at p and stay there. The score
+    is the weighted less the plain mean, over its error; zero with less than ten effective weights.
     """
     if len(now) < MIN_CHAINS or not log_weights.isfinite().any():
         return 0.0
@@ -174,13 +164,12 @@ def memory(log_weights: Tensor, now: Tensor) -> float:
     share = torch.softmax(log_weights.double(), 0)
     if float(1 / share.square().sum()) < 10:
         return 0.0
-    left = float(share @ now - now.mean())
     error = float((share - 1 / len(now)).norm() * now.std())
-    return _over(left, error, float(now.abs().max()))
+    return _z_score(float(share @ now - now.mean()), error, float(now.abs().max()))
 
 
-def _over(gap: float, error: float, scale: float) -> float:
-    if abs(gap) <= 1e-12 * scale:  # what rounding makes of nothing
+def _z_score(gap: float, error: float, scale: float) -> float:
+    if abs(gap) <= 1e-12 * scale:  # rounding
         return 0.0
     return gap / error if error else math.copysign(math.inf, gap)
 
@@ -200,24 +189,18 @@ def acceptance_rate(log_ratio: Tensor) -> float:
 
 
 class Running:
-    r"""What the draws (chains, dim) of sweep after sweep are worth.
+    r"""R̂ and effective sizes of draws (chains, dim) that arrive sweep by sweep.
 
     Chains are cut into blocks of equal length, of which only means and sums of squares are stored.
-    When the blocks are full, neighbours are merged: so memory stays the same, 2 × blocks numbers
-    for each coordinate of each chain.
+    When the blocks are full, neighbours are merged, so that memory stays the same.
 
-    R̂ is that of `samplers.r_hat`, of all draws in whole blocks. Chains that agree and have e
-    effective draws each have about 1 + 1/e: those of a few draws look like chains that disagree.
-
-    The effective size is that of the mean over all chains, by batch means (Flegal and Jones,
-    2010): the variance of draws over the variance of means of batches, a hundred if possible.
-    Longer batches, up to whole chains, count where they vary by more than their own error above
-    the others, which detects slow chains, and chains that never meet.
+    R̂ is that of `samplers.r_hat`, of all draws in whole blocks. The effective size is by batch
+    means (Flegal and Jones, 2010), of a hundred batches if possible. Longer batches count where
+    they vary by more than their error above the others, which detects slow chains.
 
     Arguments:
-        names: What to call the coordinates in `reasons`. Default: their numbers.
-        blocks: The number of blocks, an even number from 4; more are better for a single chain.
-            Default: 64.
+        names: Names of the coordinates in `reasons`. Default: their numbers.
+        blocks: The number of blocks, an even number from 4. Default: 64.
 
     >>> running = Running()
     >>> for draws in torch.randn(500, 4, 2, generator=torch.Generator().manual_seed(0)):
@@ -266,9 +249,8 @@ class Running:
             return mean.new_full(mean.shape[2:], math.nan)
         pairs = (slice(half), slice(self._full - half, None))
         halves = [_pooled(mean[at], squares[at], self._length, half) for at in pairs]
-        mean, squares = (torch.cat(each).flatten(0, 1) for each in zip(*halves, strict=True))
-        ratio = _ratio(mean.var(0), (squares / (n - 1)).mean(0), mean, constant=1 / n)
-        return ((n - 1) / n + ratio).sqrt()
+        mean, squares = (torch.cat(pair).flatten(0, 1) for pair in zip(*halves, strict=True))
+        return _r_hat(mean, squares / (n - 1), n)
 
     @property
     def ess(self) -> Tensor:
@@ -302,13 +284,14 @@ class Running:
         """
         limit = number("r_hat", r_hat, "a number above 1", lambda r: r > 1)
         ratios, sizes = self.r_hat, self.ess
+        names = self.names or [f"coordinate {number}" for number in range(len(sizes))]
         reasons = self._stuck()
         if (ratios > limit).any():
             worst = int(ratios.argmax())
             means = self._blocks()[0][:, :, worst].mean(0)
             furthest = int((means - means.median()).abs().argmax())
             reasons.append(
-                f"R̂ of {self._name(worst)} is {float(ratios[worst]):.3g} (above {limit:g} for "
+                f"R̂ of {names[worst]} is {float(ratios[worst]):.3g} (above {limit:g} for "
                 f"{int((ratios > limit).sum())} of {len(ratios)}): after {self.count:,} draws the "
                 f"chains disagree or are too short to tell; chain {furthest} is furthest "
                 "from the others"
@@ -316,7 +299,7 @@ class Running:
         if (sizes < 100).any():
             worst = int(sizes.nan_to_num(math.inf).argmin())
             size = f"{float(sizes[worst]):.0f} independent ones"
-            reasons.append(f"the draws of {self._name(worst)} are worth {size}")
+            reasons.append(f"the draws of {names[worst]} are worth {size}")
         return reasons
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -347,8 +330,8 @@ class Running:
         if len(shape) != 2 or 0 in shape or (expected and shape != expected):
             raise ArgumentError("draws", f"shape {shape}", f"shape {expected or '(chains, dim)'}")
         if self.names is not None and len(self.names) != shape[1]:
-            expected_names = f"{shape[1]}, one for each coordinate"
-            raise ArgumentError("names", f"{len(self.names)} names", expected_names)
+            received = f"{len(self.names)} names"
+            raise ArgumentError("names", received, f"{shape[1]}, one for each coordinate")
         if not x.isfinite().all():
             chain = int((~x.isfinite()).any(1).nonzero()[0])
             raise ArgumentError("draws", f"NaN or infinite numbers in chain {chain}", "numbers")
@@ -368,20 +351,17 @@ class Running:
         still = (~moved.any(0).any(1)).nonzero()[:, 0].tolist()
         if not still:
             return []
-        names = ", ".join(map(str, still[:5])) + (", …" if len(still) > 5 else "")
-        total = mean.shape[1]
-        return [f"{len(still)} of {total} chains have not moved in {draws:,} draws: {names}"]
-
-    def _name(self, coordinate: int) -> str:
-        return f"coordinate {coordinate}" if self.names is None else self.names[coordinate]
+        chains = ", ".join(map(str, still[:5])) + (", …" if len(still) > 5 else "")
+        count = f"{len(still)} of {mean.shape[1]} chains"
+        return [f"{count} have not moved in {draws:,} draws: {chains}"]
 
 
 def _pooled(mean: Tensor, squares: Tensor, length: int, size: int) -> tuple[Tensor, Tensor]:
     r"""Means and sums of squares of blocks put together, so many (`size`) neighbours each."""
     parts = mean.unflatten(0, (-1, size))
-    whole = parts.mean(1)
-    apart = length * (parts - whole[:, None]).square().sum(1)
-    return whole, squares.unflatten(0, (-1, size)).sum(1) + apart
+    pooled = parts.mean(1)
+    apart = length * (parts - pooled[:, None]).square().sum(1)
+    return pooled, squares.unflatten(0, (-1, size)).sum(1) + apart
 
 
 def _ratio(one: Tensor, other: Tensor, x: Tensor, constant: float) -> Tensor:

@@ -33,8 +33,7 @@ def sweep(
 ) -> tuple[Tensor, Tensor]:
     r"""One sweep of chains over all sites: each gets a value from its conditional distribution.
 
-    A sweep leaves exp(β log p̃) invariant. A chain among events of probability zero moves freely
-    until it meets others. Where the log density is NaN or +∞ the chain becomes NaN.
+    A sweep leaves exp(β log p̃) invariant. Where the log density is NaN or +∞ a chain becomes NaN.
 
     Arguments:
         log_density: log p̃(x), (n,), of events (n, *shape).
@@ -42,8 +41,7 @@ def sweep(
         support: Where x lives.
         generator: The source of randomness, on the chains' device. Default: torch's own.
         beta: The power β ≥ 0 of the density. Default: 1.0.
-        order: "fixed", or "random" for a new order at each sweep, the same for all chains.
-            Default: "fixed".
+        order: "fixed", or "random": new at each sweep, the same for all chains. Default: "fixed".
         reverse: Whether to go through a fixed order backwards. Default: False.
         known: log p̃(x) (n,) of the chains as they are. Default: it is evaluated.
 

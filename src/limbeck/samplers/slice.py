@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole, whole_number
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.progress import tracked
 
@@ -24,20 +24,16 @@ class Slice:
 
     An update draws a height below the density at the present point; the slice is where the density
     is above it. An interval around the point steps out until both ends have left the slice, and
-    shrinks to points drawn from it until one is inside. All chains move together. The sampler is
-    an endless iterator over draws.
+    shrinks to points drawn from it until one is inside. The sampler is an endless iterator over
+    draws.
 
     Arguments:
-        log_density: The logarithm of the density up to a constant, (n,), of points (n, dim), for
-            any n; −∞ where there is none.
-        start: Where the chains begin, (chains, dim), with a density above zero. Its precision
-            and its device are those of the sampler.
-        width: How far an end steps: a number, or one for each coordinate. The density is left
-            invariant with any; about the width of a slice takes fewest evaluations. Default: 1.0.
+        log_density: The log density up to a constant, (n,), of points (n, dim); −∞ is allowed.
+        start: First points (chains, dim), with a density above zero. They set precision and device.
+        width: How far an end steps: a number, or one for each coordinate. Default: 1.0.
         seed: The generator's seed. Default: 0.
         generator: A source of randomness in place of the seed. Default: none.
-        max_steps_out: The most steps that both ends may take together. They are dealt out at random
-            beforehand, which keeps the density invariant where they do not suffice. Default: 1000.
+        max_steps_out: The most steps that both ends may take together. Default: 1000.
         tune: Whether `burn_in` changes the width. Default: True.
 
     >>> sampler = Slice(lambda x: -x.square().sum(1) / 2, torch.zeros(100, 2)).burn_in(10)
@@ -63,9 +59,7 @@ class Slice:
         self._x = _points(start)
         self.chains, self.dim = self._x.shape
         self.width = _widths(width, self._x)
-        expected = "a whole number from 1"
-        self.max_steps_out = whole_number("max_steps_out", max_steps_out, expected, least=1)
-        self.tune = bool(tune)
+        self.max_steps_out, self.tune = whole("max_steps_out", max_steps_out), bool(tune)
         if generator is None:
             seed = whole_number("seed", seed, "a whole number from 0", least=0)
             generator = torch.Generator(self._x.device).manual_seed(seed)
@@ -96,24 +90,19 @@ class Slice:
             )
         return self._x.clone()
 
+    __next__ = step
+
     def __iter__(self) -> Iterator[Tensor]:
         return self
-
-    def __next__(self) -> Tensor:
-        return self.step()
 
     def burn_in(self, sweeps: int, progress: bool = False) -> Slice:
         r"""Sweep away from the start, and set the width to the mean interval of the draws.
 
-        It is set after 1, 2, 4, 8, … sweeps and after the last, each time by those since the time
-        before. Then it stays: chains that tune as they go do not leave the density invariant.
+        It is set after 1, 2, 4, 8, … sweeps and after the last, each time by the latest sweeps.
 
         Arguments:
             sweeps: The number of sweeps.
             progress: Whether to show a bar. Default: False.
-
-        Returns:
-            The sampler itself.
         """
         sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
         total, since = torch.zeros_like(self.width), 0
@@ -136,11 +125,10 @@ class Slice:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         r"""Go on from where `state_dict` was taken."""
-        stored, here = state["chains"], self._x
-        if (stored.shape, stored.dtype) != (here.shape, here.dtype):
-            both = f"{tuple(stored.shape)} of {stored.dtype}, and here {tuple(here.shape)} of "
-            raise CheckpointError(f"checkpoint: the chains in it are {both}{here.dtype}")
-        self._x = stored.to(here, copy=True)
+        stored, here = (f"{tuple(x.shape)} of {x.dtype}" for x in (state["chains"], self._x))
+        if stored != here:
+            raise CheckpointError(f"checkpoint: the chains in it are {stored}, and here {here}")
+        self._x = state["chains"].to(self._x, copy=True)
         self._log = state["log_density"].to(self._log, copy=True)
         self.width = state["width"].to(self.width, copy=True)
         self.sweeps_done, self.evaluations = state["counts"].tolist()
@@ -161,11 +149,11 @@ class Slice:
 
     def _step_out(self, coordinate: int, height: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         r"""Left ends, right ends and the steps that both have taken, (chains,) each."""
-        n, most, width = self.chains, self.max_steps_out, self.width[coordinate]
+        n, limit, width = self.chains, self.max_steps_out, self.width[coordinate]
         left = self._x[:, coordinate] - width * self._uniform(n)
         ends = torch.cat([left, left + width])  # (2n,): the left ones, then the right ones
-        to_left = torch.randint(most + 1, (n,), generator=self.generator, device=ends.device)
-        steps = torch.cat([to_left, most - to_left])  # that an end has left
+        to_left = torch.randint(limit + 1, (n,), generator=self.generator, device=ends.device)
+        steps = torch.cat([to_left, limit - to_left])  # that an end has left
         moving = steps.nonzero()[:, 0]
         while len(moving):
             chain = moving % n
@@ -175,7 +163,7 @@ class Slice:
             steps[moving] -= 1
             moving = moving[steps[moving] > 0]
         left, right = ends.view(2, n)
-        return left, right, most - steps.view(2, n).sum(0)
+        return left, right, limit - steps.view(2, n).sum(0)
 
     def _shrink(self, coordinate: int, height: Tensor, left: Tensor, right: Tensor) -> Tensor:
         r"""Move each chain to a point in its slice; the mean interval left. Ends move in place."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from limbeck.models.kernels import nade_blocks, nade_native
-from limbeck.models.kernels import nade_reference as reference
+from tests.models.kernels import reference
 
 KERNELS = {"blocks": nade_blocks, "native": nade_native}
 TOLERANCE = {torch.float32: 2e-4, torch.float64: 1e-12}

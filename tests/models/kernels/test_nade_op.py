@@ -5,7 +5,8 @@ import torch
 from torch.func import grad, hessian, jacrev, jvp, vjp, vmap
 
 from limbeck.models.kernels import nade_blocks, nade_native, nade_op
-from limbeck.models.kernels import nade_reference as reference
+from tests.models.kernels import reference
+from tests.models.kernels.reference import operator_log_prob
 
 nade_op.prepare_tracing()
 ALL = (0, 1, 2, 3, 4)
@@ -49,36 +50,36 @@ def squared_scores(function, x):
 
 def test_value():
     variables, _ = problem()
-    close(nade_op.log_prob(*variables), reference.log_prob(*variables))
+    close(operator_log_prob(*variables), reference.log_prob(*variables))
     m = torch.linspace(0, 1, variables[0].shape[1], dtype=variables[0].dtype)
-    close(nade_op.log_prob(*variables, m), reference.log_prob(*variables, m))
+    close(operator_log_prob(*variables, m), reference.log_prob(*variables, m))
 
 
 def test_terms_are_summed_in_double_precision():
     variables, _ = problem(n=2, inputs=3000, hidden=1, dtype=torch.float32)
     exact = reference.log_prob(*(each.double() for each in variables))
-    error = (nade_op.log_prob(*variables).double() - exact).abs() / exact.abs()
+    error = (operator_log_prob(*variables).double() - exact).abs() / exact.abs()
     assert error.max() < 2e-7
 
 
 def test_an_empty_batch_has_an_empty_value_and_zero_gradients():
     (x, *parameters), _ = problem()
-    assert nade_op.log_prob(x[:0], *parameters).shape == (0,)
-    found = grad(lambda p: nade_op.log_prob(x[:0], *p).sum())(tuple(parameters))
+    assert operator_log_prob(x[:0], *parameters).shape == (0,)
+    found = grad(lambda p: operator_log_prob(x[:0], *p).sum())(tuple(parameters))
     assert all(torch.equal(each, torch.zeros_like(each)) for each in found)
 
 
 def test_autograd_agrees_with_finite_differences():
     variables, _ = problem(n=2, inputs=6, hidden=3)
     variables = [each.requires_grad_() for each in variables]
-    assert torch.autograd.gradcheck(nade_op.log_prob, variables)
-    assert torch.autograd.gradgradcheck(nade_op.log_prob, variables)
+    assert torch.autograd.gradcheck(operator_log_prob, variables)
+    assert torch.autograd.gradgradcheck(operator_log_prob, variables)
 
 
 @pytest.mark.parametrize("which", [*ALL, (1, 2, 3, 4), ALL], ids=str)
 def test_gradients_under_torch_func(which):
     variables, g = problem()
-    found = grad(total(nade_op.log_prob, g), argnums=which)(*variables)
+    found = grad(total(operator_log_prob, g), argnums=which)(*variables)
     close(found, grad(total(reference.log_prob, g), argnums=which)(*variables))
 
 
@@ -93,7 +94,7 @@ def test_derivatives_with_respect_to_x_are_taken_only_if_wanted(needs, monkeypat
 
         monkeypatch.setattr(module, "pull", spied)
     variables, g = problem()
-    grad(total(nade_op.log_prob, g), argnums=0 if needs == "x" else (1, 2, 3, 4))(*variables)
+    grad(total(operator_log_prob, g), argnums=0 if needs == "x" else (1, 2, 3, 4))(*variables)
     assert asked == [needs == "x"]
 
 
@@ -101,7 +102,7 @@ def test_a_derivative_with_respect_to_x_can_be_trained_on():
     (x, *parameters), _ = problem()
     found, expected = (
         grad(squared_scores(function, x))(tuple(parameters))
-        for function in (nade_op.log_prob, reference.log_prob)
+        for function in (operator_log_prob, reference.log_prob)
     )
     close(found, expected)
 
@@ -115,7 +116,7 @@ def test_third_derivatives():
         )
 
     for one, other in zip(
-        steepness(nade_op.log_prob)(tuple(parameters)),
+        steepness(operator_log_prob)(tuple(parameters)),
         steepness(reference.log_prob)(tuple(parameters)),
         strict=True,
     ):
@@ -128,7 +129,7 @@ def test_forward_mode_and_forward_over_reverse():
     for function in (lambda f: f, lambda f: grad(total(f, g), argnums=ALL)):
         found, expected = (
             jvp(function(kind), variables, tangents)[1]
-            for kind in (nade_op.log_prob, reference.log_prob)
+            for kind in (operator_log_prob, reference.log_prob)
         )
         close(found, expected)
 
@@ -145,15 +146,16 @@ def test_vmap():
         lambda f: vmap(grad(f), in_dims=(None, 0)),
     ):
         found, expected = (
-            transform(one(kind))(parameters, x) for kind in (nade_op.log_prob, reference.log_prob)
+            transform(one(kind))(parameters, x) for kind in (operator_log_prob, reference.log_prob)
         )
         close(found, expected)
     close(
-        jacrev(nade_op.log_prob, 3)(x, *parameters), jacrev(reference.log_prob, 3)(x, *parameters)
+        jacrev(operator_log_prob, 3)(x, *parameters),
+        jacrev(reference.log_prob, 3)(x, *parameters),
     )
     few = [x[:2, :4], *(each[:4] for each in parameters)]
     close(
-        hessian(lambda x: nade_op.log_prob(x, *few[1:]).sum())(few[0]),
+        hessian(lambda x: operator_log_prob(x, *few[1:]).sum())(few[0]),
         hessian(lambda x: reference.log_prob(x, *few[1:]).sum())(few[0]),
     )
 
@@ -173,8 +175,8 @@ def test_logits_of_whole_variables_have_derivatives():
 def test_automatic_half_precision_is_left_out():
     variables, _ = problem(dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = nade_op.log_prob(*variables)
-    assert torch.equal(found, nade_op.log_prob(*variables))
+        found = operator_log_prob(*variables)
+    assert torch.equal(found, operator_log_prob(*variables))
 
 
 def test_compiled_steps_equal_eager_ones():
@@ -182,9 +184,9 @@ def test_compiled_steps_equal_eager_ones():
     parameters = tuple(parameters)
 
     def everything(x, parameters):
-        first = grad(lambda p: (g * nade_op.log_prob(x, *p)).mean())(parameters)
-        second = grad(squared_scores(nade_op.log_prob, x))(parameters)
-        return first, second, grad(lambda x: nade_op.log_prob(x, *parameters).sum())(x)
+        first = grad(lambda p: (g * operator_log_prob(x, *p)).mean())(parameters)
+        second = grad(squared_scores(operator_log_prob, x))(parameters)
+        return first, second, grad(lambda x: operator_log_prob(x, *parameters).sum())(x)
 
     torch._dynamo.reset()
     compiled = torch.compile(everything, fullgraph=True, backend="aot_eager")
@@ -196,14 +198,14 @@ def test_compiled_values_have_derivatives():
     variables, g = problem()
     variables = [each.requires_grad_() for each in variables]
     torch._dynamo.reset()
-    found = torch.compile(nade_op.log_prob, fullgraph=True)(*variables)
+    found = torch.compile(operator_log_prob, fullgraph=True)(*variables)
     close(torch.autograd.grad((g * found).sum(), variables), reference.gradients(g, *variables))
 
 
 def test_an_operator_that_would_be_inlined_refuses():
     variables, _ = problem()
-    inlined = type(nade_op._in_graph)(
-        nade_op._in_graph.__code__, nade_op.__dict__, "unprepared", None, None
+    inlined = type(nade_op.logits)(
+        nade_op.logits.__code__, nade_op.__dict__, "unprepared", None, None
     )
     torch._dynamo.reset()
     with pytest.raises(Exception, match="prepare_tracing"):

@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from limbeck.models.kernels import nade_reference as reference
+from tests.models.kernels import reference
 
 GENERATOR = torch.Generator().manual_seed(0)
 

@@ -3,8 +3,8 @@ import torch
 from torch.func import grad, jvp, vjp
 
 from limbeck.models.kernels import nade_blocks
-from limbeck.models.kernels import nade_reference as reference
 from limbeck.models.kernels.nade_blocks import Direction, r_logits, r_products, r_pull
+from tests.models.kernels import reference
 
 
 def problem(n=3, inputs=31, hidden=4, seed=0):

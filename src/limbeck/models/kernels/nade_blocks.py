@@ -1,15 +1,13 @@
 r"""NADE in plain torch, in blocks of inputs: values, derivatives and samples in bounded memory.
 
 One matrix product carries the activations a of all rows from a block into the next. Inside a
-block they change only behind inputs that are not zero, so that a row with k of these in the block
-has k + 1 states h = σ(a). These are rows of one matrix: a product with the inputs before each
-gives the activations, another one z, and two more the derivatives. The pull-back goes through
-the blocks backwards, recomputes the states, and carries the sums of the activations' derivatives.
+block they change only behind inputs that are not zero: a row with k of these has k + 1 states
+h = σ(a), which are rows of one matrix. The pull-back goes through the blocks backwards, recomputes
+the states, and carries the sums of the activations' derivatives.
 
 Second derivatives are the R products of appendix C: R{·} is the derivative along a direction v of
-x and the parameters. Applied to the equations of forward and backward propagation it gives
-Hessian-vector products in linear time. Parts of v that are None are zero, and what they would add
-is left out. R products are plain functions of tensors, and may be differentiated again.
+x and the parameters, and gives Hessian-vector products in linear time. Parts of v that are None
+are zero. R products are plain functions of tensors, and may be differentiated again.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ from torch import Tensor
 __all__ = ["Direction", "Products", "logits", "pull", "r_logits", "r_products", "r_pull", "sample"]
 
 BLOCK = 28  # inputs in a block: larger products with more, more calls with fewer
-# activations at a time: on a CPU they should stay in cache, on a GPU they should fill it
-NUMBERS = {"cpu": 2**20, "cuda": 2**26}
+NUMBERS = {"cpu": 2**20, "cuda": 2**26}  # activations at a time: to stay in cache, to fill a GPU
 R_NUMBERS = 2**23  # activations at a time in R products
 
 
@@ -41,7 +38,7 @@ class _States(NamedTuple):
 def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
     r"""z_i = Σ_j u_ij σ(a_ij), without biases, (n, I); as `nade_reference.logits`."""
     z = torch.empty_like(x)
-    with _plain(x):
+    with _without_autocast(x):
         for rows in _chunks(x, _block(period) * w.shape[1]):
             a = c.repeat(len(x[rows]), 1)
             for block in _blocks(x, period):
@@ -59,7 +56,7 @@ def pull(
     gx = torch.empty_like(x) if wants_x else x.new_empty(0)
     gw, gc, gu = (torch.zeros_like(parameter) for parameter in (w, c, u))
     blocks = _blocks(x, period)
-    with _plain(x):
+    with _without_autocast(x):
         for rows in _chunks(x, _block(period) * w.shape[1]):
             starts = w.new_empty(len(blocks), len(x[rows]), w.shape[1])
             starts[0] = c
@@ -89,11 +86,11 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities.
 
-    With means m (I,) activations are those of x − m. Without, only rows that drew a one have new
-    ones; a GPU would have to wait to know which.
+    With means m (I,) activations are those of x − m. Without, on a CPU, only those of rows that
+    drew a one are computed again.
     """
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
-    with _plain(uniforms):
+    with _without_autocast(uniforms):
         for rows in _chunks(uniforms, w.shape[1]):
             a = c.repeat(len(uniforms[rows]), 1)
             h = a.sigmoid()
@@ -147,8 +144,7 @@ def _chunks(x: Tensor, numbers: int) -> Iterator[slice]:
     return (slice(r, r + rows) for r in range(0, len(x), rows))
 
 
-def _plain(x: Tensor) -> AbstractContextManager[object]:
-    r"""Without autocast, in which training may run."""
+def _without_autocast(x: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(x.device.type, enabled=False)
 
 
@@ -174,15 +170,9 @@ class Products(NamedTuple):
 
 
 def r_products(
-    x: Tensor,
-    w: Tensor,
-    c: Tensor,
-    u: Tensor,
-    b: Tensor,
-    v: Direction,
-    g: Tensor | None = None,
-    m: Tensor | None = None,
-) -> Products:
+    x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, v: Direction,
+    g: Tensor | None = None, m: Tensor | None = None,
+) -> Products:  # fmt: skip
     r"""H v, where H is the Hessian of Σ_n g_n log p(x_n) with respect to x and the parameters.
 
     x (n, I) may have any values; g (n,) is 1 by default. With m (I,) activations are of x − m.
@@ -192,10 +182,11 @@ def r_products(
     z = z + b
     rz = rz if v.b is None else rz + v.b
     p = z.sigmoid()
-    d = x - p  # ∂L/∂b
-    rd = -p * (1 - p) * rz
-    rd = rd if v.x is None else rd + v.x
-    value = (d * rz).sum(1) if v.x is None else (d * rz + v.x * z).sum(1)
+    d, rd = x - p, -p * (1 - p) * rz  # ∂L/∂b
+    value = d * rz
+    if v.x is not None:
+        rd, value = rd + v.x, value + v.x * z
+    value = value.sum(1)
     weight = torch.ones_like(value).unsqueeze(1) if g is None else g.unsqueeze(1)
     rx, rw, rc, ru = r_pull(weight * d, weight * rd, y, w, c, u, v)
     return Products(value, rx + weight * rz, rw, rc, ru, (weight * rd).sum(0))
@@ -207,12 +198,12 @@ def r_logits(
     r"""z without biases and R{z}, both (n, I): the forward phase."""
     if len(chunks := _r_chunks(x, w, v)) > 1:
         parts = [r_logits(x[rows], w, c, u, part, period) for rows, part in chunks]
-        z, rz = zip(*parts, strict=True)
-        return torch.cat(z), torch.cat(rz)
+        z, rz = map(torch.cat, zip(*parts, strict=True))
+        return z, rz
     logits, changes = [], []
     a, ra = _first(x, c, v)
     for rows in _blocks(x, period):
-        h, rh = _r_states(x, w, v, rows, a, ra, period)
+        h, rh = _r_states(x, w, v, rows, period, a, ra)
         a, ra = _r_carry(x, w, v, rows, a, ra)
         logits.append((h * u[rows]).sum(2))
         change = (rh * u[rows]).sum(2)
@@ -221,19 +212,10 @@ def r_logits(
 
 
 def r_pull(
-    d: Tensor,
-    rd: Tensor | None,
-    x: Tensor,
-    w: Tensor,
-    c: Tensor,
-    u: Tensor,
-    v: Direction,
+    d: Tensor, rd: Tensor | None, x: Tensor, w: Tensor, c: Tensor, u: Tensor, v: Direction,
     period: int = 1,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    r"""R{·} of the pull-back of d (n, I) through the logits, with R{d} = rd: the backward phase.
-
-    These are R{∂/∂x} (n, I), as far as it goes through the activations, and those of w, c and u.
-    """
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    r"""R{·} of the pull-back of d (n, I), with R{d} = rd, to x, w, c and u: the backward phase."""
     if len(chunks := _r_chunks(x, w, v)) > 1:
         parts = [
             r_pull(d[rows], None if rd is None else rd[rows], x[rows], w, c, u, part, period)
@@ -249,8 +231,7 @@ def r_pull(
     s = rs = torch.zeros_like(starts[0][0])  # Σ ∂/∂a over the blocks behind, and its R{·}
     products = []
     for rows, start in reversed(list(zip(blocks, starts, strict=True))):
-        a, ra = start
-        h, rh = _r_states(x, w, v, rows, a, ra, period)
+        h, rh = _r_states(x, w, v, rows, period, *start)
         at_z, r_at_z = d[:, rows].unsqueeze(2), None if rd is None else rd[:, rows].unsqueeze(2)
         at_u = at_z * h
         r_at_u = at_z * rh if r_at_z is None else r_at_z * h + at_z * rh
@@ -291,7 +272,7 @@ def _r_carry(
 
 
 def _r_states(
-    x: Tensor, w: Tensor, v: Direction, rows: slice, a: Tensor, ra: Tensor, period: int
+    x: Tensor, w: Tensor, v: Direction, rows: slice, period: int, a: Tensor, ra: Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""The states h of a block of B inputs and their R{·}, (n, B, J)."""
     before = _before(rows, period, x)

@@ -25,26 +25,20 @@ __all__ = ["available", "library", "log", "logits", "pull", "sample"]
 
 FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 # further flags to try in turn: not all compilers and processors know all of these
-TUNED: tuple[list[str], ...] = (
-    ["-march=native", "-fopenmp"],
-    ["-mcpu=native", "-fopenmp"],
-    ["-march=native"],
-    [],
-)
+TUNED = ("-march=native -fopenmp", "-mcpu=native -fopenmp", "-march=native", "")
 
 log = logging.getLogger("limbeck")
 
 
 @functools.cache
 def library(name: str) -> ctypes.CDLL | None:
-    r"""The library compiled from a source beside this file, kept in the user's cache folder.
+    r"""The library compiled from a source beside this file, and cached in the user's folder.
 
     It is None without a compiler, and with LIMBECK_NATIVE=0 in the environment.
     """
     if os.environ.get("LIMBECK_NATIVE", "1") == "0" or os.name != "posix":
         return None
-    compiler = cpp_compiler()
-    if compiler is None:
+    if (compiler := cpp_compiler()) is None:
         log.debug("native kernels: no C++ compiler")
         return None
     source = Path(__file__).with_name(name)
@@ -81,38 +75,32 @@ def _folder() -> Path:
     r"""The folder of libraries: since they are run, nobody else may write there."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(os.environ.get("LIMBECK_CACHE") or Path(home) / "limbeck")
-    try:
+    with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         stat = folder.stat()
         if stat.st_uid == os.getuid() and not stat.st_mode & 0o022 and os.access(folder, os.W_OK):
             return folder
-    except OSError:
-        pass
     return Path(tempfile.mkdtemp(prefix="limbeck-"))
 
 
 def _compile(compiler: str, source: Path, compiled: Path) -> None:
     r"""Compile under another name, then rename: other processes may do the same."""
-    handle, temporary = tempfile.mkstemp(dir=compiled.parent, suffix=".so")
-    os.close(handle)
-    try:
+    with tempfile.TemporaryDirectory(dir=compiled.parent) as folder:
+        temporary = Path(folder) / compiled.name
         for tuned in TUNED:
-            command = [compiler, *FLAGS, *tuned, str(source), "-o", temporary]
+            command = [compiler, *FLAGS, *tuned.split(), str(source), "-o", str(temporary)]
             ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
             if ran.returncode == 0:
-                os.replace(temporary, compiled)
+                temporary.replace(compiled)
                 return
         raise OSError(f"{source.name} did not compile: {ran.stderr[-500:]}")
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
 
 
 NAMES = {torch.float32: "float", torch.float64: "double"}
 GROUP = 64  # rows that pass over a tile of hidden units before the next tile
 CHUNK = 256  # rows whose lists of changes are kept at a time
 ROWS = 8  # rows that are sampled in step, as in the source
-KEPT = 2**25  # bytes of working memory up to which it is kept, since to allocate it is slow
+REUSED_BYTES = 2**25  # up to which working memory is reused, since to allocate it is slow
 
 
 @functools.cache
@@ -136,10 +124,8 @@ def available() -> bool:
 def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
     r"""As `nade_blocks.logits`."""
     x, w, c, u = (tensor.contiguous() for tensor in (x, w, c, u))
-    (n, inputs), threads = x.shape, torch.get_num_threads()
-    tiles, width = _tiles(w)
-    group = max(min(GROUP, -(-n // threads)), 1)
-    z = torch.empty_like(x)
+    (n, inputs), (tiles, width), threads = x.shape, _tiles(w), torch.get_num_threads()
+    z, group = torch.empty_like(x), max(min(GROUP, -(-n // threads)), 1)
     packed = _room(w.dtype, tiles * (2 * inputs + 1) * width)
     lists = _room(torch.int32, threads * group * (2 * inputs + 1))
     _call("logits", x, w, period, x, w, c, u, packed, z, lists, group, threads)
@@ -151,10 +137,8 @@ def pull(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""As `nade_blocks.pull`."""
     d, x, w, c, u = (tensor.contiguous() for tensor in (d, x, w, c, u))
-    (n, inputs), threads = x.shape, torch.get_num_threads()
-    tiles, width = _tiles(w)
-    parts = -(-threads // tiles)
-    states = 2 * inputs + 1
+    (n, inputs), (tiles, width), threads = x.shape, _tiles(w), torch.get_num_threads()
+    parts, states = -(-threads // tiles), 2 * inputs + 1
     gw, gc, gu = (torch.empty_like(parameter) for parameter in (w, c, u))
     sizes = (tiles * states * width, (tiles * parts * states + threads * inputs) * width)
     packed, sums = _room(w.dtype, sum(sizes)).split(sizes)
@@ -172,9 +156,8 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     r"""As `nade_blocks.sample`."""
     uniforms, w, c, u, b = (tensor.contiguous() for tensor in (uniforms, w, c, u, b))
-    threads = torch.get_num_threads()
-    tiles, width = _tiles(w)
     m = None if m is None else m.contiguous()
+    (tiles, width), threads = _tiles(w), torch.get_num_threads()
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
     rows = _room(w.dtype, threads * tiles * (2 * ROWS + 2) * width)
     _call("sample", uniforms, w, uniforms, w, c, u, b, m, x, probabilities, rows, threads)
@@ -196,7 +179,7 @@ def _room(dtype: torch.dtype, count: int) -> Tensor:
     room: Tensor | None = getattr(_rooms, name, None)
     if room is None or room.numel() < count:
         room = torch.empty(count, dtype=dtype)
-        if room.nbytes <= KEPT:
+        if room.nbytes <= REUSED_BYTES:
             setattr(_rooms, name, room)
     return room[:count]
 

@@ -8,40 +8,53 @@ and the compiler: that of `logits` is `pull`, and those of `pull` are the R prod
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from limbeck.models.kernels import nade_blocks, nade_native, triton_kernels
 from limbeck.models.kernels.nade_blocks import Direction, r_logits, r_pull
 
-__all__ = ["log_prob", "logits", "prepare_tracing", "sample"]
+__all__ = ["define_operator", "empty_like", "gpu_kernels", "logits", "prepare_tracing", "sample"]
 
-Some = Tensor | None
+_LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
 Outputs = tuple[Tensor, ...] | Tensor
 WORTH_NATIVE = 2**16  # activations from which C++ kernels are worth a second of compilation
 
 
-def log_prob(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Some = None) -> Tensor:
-    r"""log p(x), (n,), as `nade_reference.log_prob`, with terms summed in float64."""
-    z = logits(x if m is None else x - m, w, c, u, b)
-    return (x * z - F.softplus(z)).sum(1, dtype=torch.float64).to(z.dtype)
+def define_operator(
+    name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]
+) -> Callable[..., Any]:
+    r"""An operator of torch that calls a function; `fake` gives empty tensors to tracers."""
+    _LIBRARY.define(name + schema)
+    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"limbeck::{name}", fake)
+    operator = getattr(torch.ops.limbeck, name).default
+    return lambda *inputs: operator(*inputs)  # its signature is read faster than an operator's
 
 
-def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int = 1) -> Tensor:
+def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int = 1) -> Any:
     r"""z (n, I) with p(x_i = 1 | x_<i) = σ(z_i); as `nade_reference.logits`, biases added."""
-    return _in_graph(x, w, c, u, b, period)[0]
+    if torch.compiler.is_dynamo_compiling():  # inlined, it would lose its derivatives silently
+        raise RuntimeError("prepare_tracing() must come before NADE's operator is compiled")
+    return _Logits.apply(x, w, c, u, b, period)[0]
+
+
+@functools.cache
+def prepare_tracing() -> None:
+    r"""Let torch's compiler leave the operator in its graph; its import takes seconds."""
+    torch.compiler.allow_in_graph(logits)
 
 
 @torch.no_grad()
 def sample(
-    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Some = None
+    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
-    return (_gpu(uniforms, 1) or _cpu(uniforms, w)).sample(uniforms, w, c, u, b, m)
+    return (gpu_kernels(uniforms) or _cpu(uniforms, w)).sample(uniforms, w, c, u, b, m)
 
 
 def _cpu(x: Tensor, w: Tensor) -> ModuleType:
@@ -51,101 +64,76 @@ def _cpu(x: Tensor, w: Tensor) -> ModuleType:
     return nade_native if native else nade_blocks
 
 
-def _gpu(x: Tensor, period: int) -> ModuleType | None:
+def gpu_kernels(x: Tensor, period: int = 1) -> ModuleType | None:
+    r"""The kernels for a GPU, if they can be used."""
     return triton_kernels() if x.is_cuda and period == 1 and x.dtype == torch.float32 else None
-
-
-@functools.cache
-def prepare_tracing() -> None:
-    r"""Let torch's compiler leave the operator in its graph; its import takes seconds."""
-    torch.compiler.allow_in_graph(_in_graph)
-
-
-def _in_graph(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int) -> Any:
-    if torch.compiler.is_dynamo_compiling():  # inlined, it would lose its derivatives silently
-        raise RuntimeError("prepare_tracing() must come before NADE's operator is compiled")
-    return _Logits.apply(x, w, c, u, b, period)
-
-
-_LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
-_VARIABLES = "Tensor x, Tensor w, Tensor c, Tensor u"
-_DIRECTION = "Tensor? vx, Tensor? vw, Tensor? vc, Tensor? vu"
 
 
 def _value(
     x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int
 ) -> tuple[Tensor, Tensor]:
     r"""z (n, I) with biases, and what the kernels carry over to the pull-back."""
-    if (gpu := _gpu(x, period)) is not None:
+    if (gpu := gpu_kernels(x, period)) is not None:
         return gpu.logits(x, w, c, u, b)
     return _cpu(x, w).logits(x, w, c, u, period).add_(b), x.new_empty(0)
 
 
+def _fake_value(x: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    gpu = gpu_kernels(x, rest[-1])
+    return empty_like(x), x.new_empty((0,) if gpu is None else gpu.carry_shape(x, w))
+
+
 def _pull(
     d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, carry: Tensor, period: int, wants_x: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     r"""The pull-back of d (n, I) through the logits: to x, (0,) unless `wants_x`, w, c, u and b."""
-    if (gpu := _gpu(x, period)) is not None:
+    if (gpu := gpu_kernels(x, period)) is not None:
         return gpu.gradients(d, x, w, c, u, carry, wants_x)
     return *_cpu(x, w).pull(d, x, w, c, u, period, wants_x), d.sum(0)
 
 
-def _r_logits(
-    x: Tensor, w: Tensor, c: Tensor, u: Tensor, vx: Some, vw: Some, vc: Some, vu: Some, period: int
-) -> Tensor:
-    return r_logits(x, w, c, u, Direction(vx, vw, vc, vu), period)[1]
-
-
-def _r_pull(
-    d: Tensor, rd: Some, x: Tensor, w: Tensor, c: Tensor, u: Tensor,
-    vx: Some, vw: Some, vc: Some, vu: Some, period: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return r_pull(d, rd, x, w, c, u, Direction(vx, vw, vc, vu), period)
-
-
-for _name, _function, _schema in (
-    ("nade_logits", _value, f"({_VARIABLES}, Tensor b, int period) -> (Tensor, Tensor)"),
-    ("nade_pull", _pull, f"(Tensor d, {_VARIABLES}, Tensor carry, int period, bool wants_x)"
-     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"),
-    ("nade_r_logits", _r_logits, f"({_VARIABLES}, {_DIRECTION}, int period) -> Tensor"),
-    ("nade_r_pull", _r_pull, f"(Tensor d, Tensor? rd, {_VARIABLES}, {_DIRECTION}, int period)"
-     " -> (Tensor, Tensor, Tensor, Tensor)"),
-):  # fmt: skip
-    _LIBRARY.define(_name + _schema)
-    _LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
-
-
-@torch.library.register_fake("limbeck::nade_logits")
-def _(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int) -> tuple[Tensor, Tensor]:
-    gpu = _gpu(x, period)
-    return _like(x), x.new_empty((0,) if gpu is None else gpu.carry_shape(x, w))
-
-
-@torch.library.register_fake("limbeck::nade_pull")
-def _(
+def _fake_pull(
     d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, carry: Tensor, period: int, wants_x: bool
 ) -> tuple[Tensor, ...]:
-    return _like(x) if wants_x else x.new_empty(0), *map(_like, (w, c, u)), w.new_empty(len(w))
+    gx = empty_like(x) if wants_x else x.new_empty(0)
+    return gx, *map(empty_like, (w, c, u)), w.new_empty(len(w))
 
 
-@torch.library.register_fake("limbeck::nade_r_logits")
-def _(x: Tensor, *rest: Any) -> Tensor:
-    return _like(x)
+def _r_logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, *rest: Any) -> Tensor:
+    return r_logits(x, w, c, u, Direction(*rest[:4]), rest[4])[1]
 
 
-@torch.library.register_fake("limbeck::nade_r_pull")
-def _(d: Tensor, rd: Some, x: Tensor, w: Tensor, c: Tensor, u: Tensor, *rest: Any) -> Any:
-    return tuple(map(_like, (x, w, c, u)))
+def _r_pull(d: Tensor, rd: Any, x: Tensor, w: Tensor, c: Tensor, u: Tensor, *rest: Any) -> Any:
+    return r_pull(d, rd, x, w, c, u, Direction(*rest[:4]), rest[4])
 
 
-def _like(tensor: Tensor) -> Tensor:
+def empty_like(tensor: Tensor) -> Tensor:
+    r"""A contiguous tensor of the same shape."""
     return tensor.new_empty(tensor.shape)
+
+
+_VARIABLES = "Tensor x, Tensor w, Tensor c, Tensor u"
+_ALONG = f"{_VARIABLES}, Tensor? vx, Tensor? vw, Tensor? vc, Tensor? vu, int period"
+_logits_operator = define_operator(
+    "nade_logits", f"({_VARIABLES}, Tensor b, int period) -> (Tensor, Tensor)", _value, _fake_value
+)
+_pull_operator = define_operator(
+    "nade_pull", f"(Tensor d, {_VARIABLES}, Tensor carry, int period, bool wants_x)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)", _pull, _fake_pull,
+)  # fmt: skip
+_r_logits_operator = define_operator(
+    "nade_r_logits", f"({_ALONG}) -> Tensor", _r_logits, lambda x, *_: empty_like(x)
+)
+_r_pull_operator = define_operator(
+    "nade_r_pull", f"(Tensor d, Tensor? rd, {_ALONG}) -> (Tensor, Tensor, Tensor, Tensor)",
+    _r_pull, lambda d, rd, *variables: tuple(map(empty_like, variables[:4])),
+)  # fmt: skip
 
 
 class _Function(torch.autograd.Function):
     r"""A function that runs one by one under vmap."""
 
-    traceable = True  # the compiler is kept out by `_in_graph`
+    traceable = True  # the compiler is kept out by `logits`
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
@@ -161,9 +149,7 @@ class _Function(torch.autograd.Function):
 class _Logits(_Function):
     r"""(z, what the kernels carry over to `pull`) of x, w, c, u, b."""
 
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
-        return torch.ops.limbeck.nade_logits.default(*inputs)
+    forward = staticmethod(_logits_operator)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -189,9 +175,7 @@ class _Logits(_Function):
 class _Pull(_Function):
     r"""The pull-back of d through the logits: to x, w, c, u, b."""
 
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        return torch.ops.limbeck.nade_pull.default(*inputs)
+    forward = staticmethod(_pull_operator)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -203,61 +187,48 @@ class _Pull(_Function):
             ctx.mark_non_differentiable(output[0])
 
     @staticmethod
-    def backward(ctx: Any, vx: Some, vw: Some, vc: Some, vu: Some, vb: Some) -> tuple[Any, ...]:
+    def backward(ctx: Any, vx: Any, *rest: Any) -> tuple[Any, ...]:
         d, *tensors = ctx.saved_tensors
-        v = (vx if ctx.wants_x else None, vw, vc, vu)
+        *v, vb = (vx if ctx.wants_x else None, *rest)
         rz = _RLogits.apply(*tensors, *v, ctx.period)
         again = _RPull.apply(d, None, *tensors, *v, ctx.period)
         return rz if vb is None else rz + vb, *again, None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, rd: Some, *tangents: Any) -> tuple[Some, ...]:
+    def jvp(ctx: Any, rd: Tensor | None, *tangents: Any) -> tuple[Tensor | None, ...]:
         d, *tensors = ctx.saved_tensors
         rx, *rest = _RPull.apply(d, rd, *tensors, *tangents[:4], ctx.period)
         at_b = torch.zeros_like(d[0]) if rd is None else rd.sum(0)
         return rx if ctx.wants_x else None, *rest, at_b
 
 
-class _RLogits(_Function):
-    r"""R{z} along (vx, vw, vc, vu); its derivatives are those of the formula."""
+def _from_formula(formula: Callable[..., Any], operator: Callable[..., Any]) -> type[_Function]:
+    r"""A function of tensors, some of them None, and the period, with its formula's derivatives."""
 
-    @staticmethod
-    def forward(*inputs: Any) -> Tensor:
-        return torch.ops.limbeck.nade_r_logits.default(*inputs)
+    class FromFormula(_Function):
+        forward = staticmethod(operator)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-        *tensors, ctx.period = inputs
-        ctx.save_for_backward(*tensors)
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+            *tensors, ctx.period = inputs
+            ctx.save_for_backward(*tensors)
 
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Some, ...]:
-        return _pull_back(_r_logits, ctx, cotangent)
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+            saved = ctx.saved_tensors
+            present = [number for number, tensor in enumerate(saved) if tensor is not None]
 
+            def function(*tensors: Tensor) -> Any:
+                known = dict(zip(present, tensors, strict=True))
+                return formula(*map(known.get, range(len(saved))), ctx.period)
 
-class _RPull(_Function):
-    r"""R{·} of the pull-back of d along (rd, vx, vw, vc, vu); derivatives as above."""
+            value, pull = torch.func.vjp(function, *(saved[number] for number in present))[:2]
+            gradients = pull(cotangents[0] if isinstance(value, Tensor) else cotangents)
+            derivatives = dict(zip(present, gradients, strict=True))
+            return *map(derivatives.get, range(len(saved))), None
 
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        return torch.ops.limbeck.nade_r_pull.default(*inputs)
-
-    setup_context = _RLogits.setup_context
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Some, ...]:
-        return _pull_back(_r_pull, ctx, cotangents)
+    return FromFormula
 
 
-def _pull_back(formula: Any, ctx: Any, cotangents: Any) -> tuple[Some, ...]:
-    r"""The derivatives of a formula of tensors, some of which are None, and of the period."""
-    saved = ctx.saved_tensors
-    present = [number for number, tensor in enumerate(saved) if tensor is not None]
-
-    def function(*tensors: Tensor) -> Any:
-        known = dict(zip(present, tensors, strict=True))
-        return formula(*map(known.get, range(len(saved))), ctx.period)
-
-    pull = torch.func.vjp(function, *(saved[number] for number in present))[1]
-    derivatives = dict(zip(present, pull(cotangents), strict=True))
-    return *map(derivatives.get, range(len(saved))), None
+_RLogits = _from_formula(_r_logits, _r_logits_operator)  # R{z} along (vx, vw, vc, vu)
+_RPull = _from_formula(_r_pull, _r_pull_operator)  # R{·} of `pull` along (rd, vx, vw, vc, vu)

@@ -3,10 +3,9 @@ r"""Triton kernels for a GPU: NADE's logits, gradients and samples, its runs, an
 The inputs are cut into blocks, and one matrix product carries the activations into
 all blocks at once: with X̄[k, n, i] = x_ni for i before block k and zero after, they are c + X̄ w.
 From there a program goes through its block input by input, with the activations of a few examples
-and hidden units in registers: forwards for the logits, and backwards for the gradients, where it
-adds up the derivatives with respect to activations on the way. What a block adds to the gradient
-of earlier rows of w is the transposed product X̄ᵀ D, with D those sums over whole blocks. Nothing
-of size examples × inputs × hidden is ever written to memory.
+and hidden units in registers: forwards for the logits, backwards for the gradients. What a block
+adds to the gradient of earlier rows of w is X̄ᵀ D, with D its sums of derivatives with respect to
+activations. Nothing of size examples × inputs × hidden is ever written to memory.
 """
 
 from __future__ import annotations
@@ -20,31 +19,18 @@ import triton.language as tl
 from torch import Tensor
 
 __all__ = [
-    "bits_",
-    "carries",
-    "carry_shape",
-    "gradients",
-    "logits",
-    "run_gradients",
-    "run_logits",
+    "bits_", "carries", "carry_shape", "gradients", "logits", "run_gradients", "run_logits",
     "sample",
-]
+]  # fmt: skip
 
-# inputs in a block: of few examples short ones, so that there is enough to do at once
-FEW, SHORT, LONG = 64, 32, 64
-
-# inputs whose weights are asked for ahead, so that nobody waits for memory
-STAGES = tl.constexpr(3)
-
-# examples at once, which bounds the memory of the carries, and of the parts of gradients
-ROWS, GRADIENT_ROWS = 2048, 512
-
-# whether kernels run in Triton's interpreter, which knows no machine instructions
-INTERPRETED = bool(triton.knobs.runtime.interpret)
+FEW, SHORT, LONG = 64, 32, 64  # up to so many examples blocks are short: more programs at once
+STAGES = tl.constexpr(3)  # inputs whose weights are loaded ahead
+ROWS, GRADIENT_ROWS = 2048, 512  # examples at once, which bounds the memory of carries and parts
+INTERPRETED = bool(triton.knobs.runtime.interpret)  # an interpreter has no machine instructions
 
 
 class Shape(NamedTuple):
-    r"""What a program holds: so many examples by so many hidden units, in so many warps."""
+    r"""Examples, hidden units and warps of a program."""
 
     rows: int
     units: int
@@ -103,12 +89,12 @@ def _gradients(
         w_row = tl.load(w + i * J + j, mask=inside, other=0.0)
         u_row = tl.load(u + i * J + j, mask=inside, other=0.0)
         on = tl.load(x + n * I + i, mask=real, other=0.0)
-        seen = tl.load(g + n * I + i, mask=real, other=0.0)
+        cotangent = tl.load(g + n * I + i, mask=real, other=0.0)
         a -= on[:, None] * w_row[None, :]
         h = _sigmoid(a, FAST)
         here = (s * I + i) * J + j
         tl.store(of_w + here, tl.sum(on[:, None] * later, 0), mask=inside)
-        gu = seen[:, None] * h
+        gu = cotangent[:, None] * h
         tl.store(of_u + here, tl.sum(gu, 0), mask=inside)
         later += gu * (1 - h) * u_row[None, :]
     tl.store(sums + k * N * J + at, later, mask=both)
@@ -161,18 +147,13 @@ def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> tuple[Tenso
 
     There are carries of up to `GRADIENT_ROWS` examples; of more they are empty, and made again.
     """
-    x, w, u = x.contiguous(), w.contiguous(), u.contiguous()
+    x, w = x.contiguous(), w.contiguous()
     if len(x) > ROWS:
-        found = torch.cat([logits(part, w, c, u, b)[0] for part in x.split(ROWS)])
-        return found, x.new_empty(0)
-    grid = _grid(x, w, FORWARD)
-    out, carry = x.new_empty(grid[1], *x.shape), carries(x, w, c)
-    _logits[grid](
-        x, w, u, b, carry, out, len(x), *w.shape,
-        block_of(x), FORWARD.rows, FORWARD.units, _fast(), num_warps=FORWARD.warps,
-    )  # fmt: skip
-    found = out[0] if len(out) == 1 else out.sum(0)
-    return found, carry if len(x) <= GRADIENT_ROWS else x.new_empty(0)
+        z = torch.cat([logits(part, w, c, u, b)[0] for part in x.split(ROWS)])
+        return z, x.new_empty(0)
+    carry = carries(x, w, c)
+    z = run_logits(x, carry[:-1], w, u, b, block_of(x))
+    return z, carry if len(x) <= GRADIENT_ROWS else x.new_empty(0)
 
 
 def gradients(
@@ -184,31 +165,40 @@ def gradients(
         chunks = zip(g.split(GRADIENT_ROWS), x.split(GRADIENT_ROWS), strict=True)
         none = x.new_empty(0)  # blocks of the parts are others
         parts = [gradients(*chunk, w, c, u, none, wants_x) for chunk in chunks]
-        gw, gc, gu, gb = (torch.stack(part).sum(0) for part in list(zip(*parts, strict=True))[1:])
-        return torch.cat([each[0] for each in parts]), gw, gc, gu, gb
+        of_x, *of_parameters = zip(*parts, strict=True)
+        gw, gc, gu, gb = (torch.stack(chunk).sum(0) for chunk in of_parameters)
+        return torch.cat(of_x), gw, gc, gu, gb
     if not carry.numel():
         carry = carries(x, w, c)
-    grid = _grid(x, w, BACKWARD)
-    of_w, of_u = (x.new_empty(grid[2], *w.shape) for _ in range(2))  # the parts of each group
-    sums = torch.empty_like(carry[1:])
-    _gradients[grid](
-        g, x, w, u, carry, of_w, of_u, sums, len(x), *w.shape,
-        block_of(x), BACKWARD.rows, BACKWARD.units, _fast(), num_warps=BACKWARD.warps,
-    )  # fmt: skip
-    gw, gu = (parts[0] if grid[2] == 1 else parts.sum(0) for parts in (of_w, of_u))
+    sums, gw, gu = _block_gradients(g, x, w, u, carry, block_of(x))
     later = sums.flatten(0, 1)
     gw.addmm_(_before(x)[: len(later)].t(), later)
     gx = _input_gradient(g, x, w, u, carry, sums) if wants_x else x.new_empty(0)
     return gx, gw, later.sum(0), gu, g.sum(0)
 
 
+def _block_gradients(
+    g: Tensor, x: Tensor, w: Tensor, u: Tensor, ends: Tensor, block: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The pull-back of g (n, I) within blocks: to the activations at their starts, to w and u.
+
+    `ends` (blocks + 1, n, J) has the activations at each block's end, from number 1 on.
+    """
+    grid = _grid(len(ends) - 1, x, w, BACKWARD)
+    of_w, of_u = (x.new_empty(grid[2], *w.shape) for _ in range(2))  # the parts of each group
+    at_starts = torch.empty_like(ends[1:])
+    _gradients[grid](
+        g, x, w, u, ends, of_w, of_u, at_starts, len(x), *w.shape,
+        block, BACKWARD.rows, BACKWARD.units, _fast(), num_warps=BACKWARD.warps,
+    )  # fmt: skip
+    gw, gu = (parts[0] if grid[2] == 1 else parts.sum(0) for parts in (of_w, of_u))
+    return at_starts, gw, gu
+
+
 def sample(
     uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    r"""Exact samples (n, I) and the conditional probabilities met on the way.
-
-    What enters the activations is x − m, if means m (I,) are given.
-    """
+    r"""Exact samples (n, I) and their conditional probabilities; activations are of x − m."""
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
     units = max(16, triton.next_power_of_2(w.shape[1]))
     rows = max(1, SAMPLING.rows * SAMPLING.units // units)
@@ -223,7 +213,7 @@ def _input_gradient(
     g: Tensor, x: Tensor, w: Tensor, u: Tensor, carry: Tensor, sums: Tensor
 ) -> Tensor:
     r"""The gradient (n, I) with respect to x, block by block: Σ_j w_ij Σ_{i' > i} ∂/∂a_i'j."""
-    later, found = torch.zeros_like(sums[0]), []
+    later, gx = torch.zeros_like(sums[0]), []
     blocks = [rows.split(block_of(x), dim) for rows, dim in ((w, 0), (u, 0), (x, 1), (g, 1))]
     for start, last, (w_k, u_k, x_k, g_k) in zip(
         carry[:-1].flip(0), sums.flip(0), list(zip(*blocks, strict=True))[::-1], strict=True
@@ -232,18 +222,14 @@ def _input_gradient(
         h = (start[:, None] + steps.cumsum(1) - steps).sigmoid()
         ga = g_k[:, :, None] * h * (1 - h) * u_k
         after = later[:, None] + ga.flip(1).cumsum(1).flip(1) - ga
-        found.append((after * w_k).sum(2))
+        gx.append((after * w_k).sum(2))
         later = later + last
-    return torch.cat(found[::-1], 1)
+    return torch.cat(gx[::-1], 1)
 
 
-def _grid(x: Tensor, w: Tensor, shape: Shape) -> tuple[int, int, int]:
+def _grid(blocks: int, x: Tensor, w: Tensor, shape: Shape) -> tuple[int, int, int]:
     r"""Blocks of inputs, tiles of hidden units, groups of examples."""
-    return (
-        triton.cdiv(x.shape[1], block_of(x)),
-        triton.cdiv(w.shape[1], shape.units),
-        triton.cdiv(len(x), shape.rows),
-    )
+    return blocks, triton.cdiv(w.shape[1], shape.units), triton.cdiv(len(x), shape.rows)
 
 
 def _fast() -> bool:
@@ -267,8 +253,8 @@ def run_logits(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: 
     if len(v) > ROWS:
         parts = zip(v.split(ROWS), starts.split(ROWS, 1), strict=True)
         return torch.cat([run_logits(*part, w, u, b, run) for part in parts])
-    v, starts, w, u = (each.contiguous() for each in (v, starts, w, u))
-    grid = _run_grid(v, starts, FORWARD)
+    v, starts, w, u = (tensor.contiguous() for tensor in (v, starts, w, u))
+    grid = _grid(len(starts), v, w, FORWARD)
     out = v.new_empty(grid[1], *v.shape)
     _logits[grid](
         v, w, u, b, starts, out, len(v), *w.shape,
@@ -284,32 +270,19 @@ def run_gradients(
     if len(v) > ROWS:
         parts = zip(d.split(ROWS), v.split(ROWS), starts.split(ROWS, 1), strict=True)
         pulled = [run_gradients(*part, w, u, run) for part in parts]
-        gw, gu = (torch.stack([each[place] for each in pulled]).sum(0) for place in (1, 2))
-        return torch.cat([each[0] for each in pulled], 1), gw, gu
-    d, v, w, u = (each.contiguous() for each in (d, v, w, u))
-    grid = _run_grid(v, starts, BACKWARD)
+        at_starts, gw, gu = zip(*pulled, strict=True)
+        return torch.cat(at_starts, 1), torch.stack(gw).sum(0), torch.stack(gu).sum(0)
+    d, v, w, u = (tensor.contiguous() for tensor in (d, v, w, u))
     ends = v.new_empty(len(starts) + 1, *starts.shape[1:])  # the kernel looks for them from 1 on
     full = v.shape[1] // run
     v_k, w_k = v[:, : full * run].unflatten(1, (full, run)), w[: full * run].unflatten(0, (-1, run))
     torch.baddbmm(starts[:full], v_k.transpose(0, 1), w_k, out=ends[1 : full + 1])
     if full < len(starts):  # the last run is shorter
         torch.addmm(starts[-1], v[:, full * run :], w[full * run :], out=ends[-1])
-    of_w, of_u = (v.new_empty(grid[2], *w.shape) for _ in range(2))  # the parts of each group
-    at_starts = torch.empty_like(ends[1:])
-    _gradients[grid](
-        d, v, w, u, ends, of_w, of_u, at_starts, len(v), *w.shape,
-        run, BACKWARD.rows, BACKWARD.units, _fast(), num_warps=BACKWARD.warps,
-    )  # fmt: skip
-    return at_starts, of_w.sum(0), of_u.sum(0)
+    return _block_gradients(d, v, w, u, ends, run)
 
 
-def _run_grid(v: Tensor, starts: Tensor, shape: Shape) -> tuple[int, int, int]:
-    r"""Runs, tiles of hidden units, groups of examples."""
-    return len(starts), triton.cdiv(starts.shape[2], shape.units), triton.cdiv(len(v), shape.rows)
-
-
-# numbers from each of the four streams that a call of the generator gives
-NUMBERS = 512
+NUMBERS = 512  # from each of the four streams that a call of the generator gives
 
 
 @triton.jit

@@ -4,22 +4,21 @@ With K runs of B variables (the last may be shorter), the logits of the variable
 
     z_i = b_i + Σ_j u_ij σ(s_kj + Σ_{i' < i, in run k} w_i'j v_i').
 
-Nothing of size examples × variables × hidden units is kept: the pull-back computes it again, run
-by run. On a GPU the fused kernels of NADE do the work, for which a run is a block.
+The pull-back computes the activations again, run by run. On a GPU the fused kernels of NADE do the
+work, for which a run is a block.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from limbeck.errors import NotDifferentiableError
-from limbeck.models.kernels import triton_kernels
+from limbeck.models.kernels.nade_op import define_operator, empty_like, gpu_kernels
 
 __all__ = ["formula", "logits", "prepare_tracing"]
 
@@ -40,63 +39,21 @@ def formula(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int
     return torch.cat(logits, 1) + b
 
 
-def logits(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
+def logits(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Any:
     r"""The logits (n, I) for one input and one output a variable: v (n, I), w and u (I, J)."""
-    return _in_graph(v, starts, w, u, b, run)
-
-
-@functools.cache
-def prepare_tracing() -> None:
-    r"""Let torch's compiler leave the operator in its graph."""
-    torch.compiler.allow_in_graph(_in_graph)
-
-
-def _in_graph(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Any:
     if torch.compiler.is_dynamo_compiling():  # inlined, it would lose its derivatives silently
         raise RuntimeError("prepare_tracing() must come before the operator is compiled")
     return _Logits.apply(v, starts, w, u, b, run)
 
 
-class _Logits(torch.autograd.Function):
-    traceable = True  # the compiler is kept out by `_in_graph`
-
-    @staticmethod
-    def forward(*inputs: Any) -> Tensor:
-        return torch.ops.limbeck.segments_logits.default(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-        *tensors, _, ctx.run = inputs
-        ctx.save_for_backward(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
-        needs = ctx.needs_input_grad
-        gradients = _Pull.apply(d, *ctx.saved_tensors, ctx.run, needs[0])
-        at_b = d.sum(0) if needs[4] else None
-        return *(g if need else None for g, need in zip(gradients, needs, strict=False)), at_b, None
-
-
-class _Pull(torch.autograd.Function):
-    r"""The pull-back, which has no derivatives."""
-
-    traceable = True
-
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        return torch.ops.limbeck.segments_pull.default(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Any:
-        raise NotDifferentiableError("student: no second derivatives of a DeepNADE; NADE has them")
+@functools.cache
+def prepare_tracing() -> None:
+    r"""Let torch's compiler leave the operator in its graph."""
+    torch.compiler.allow_in_graph(logits)
 
 
 def _value(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
-    if (gpu := _gpu(v)) is not None:
+    if (gpu := gpu_kernels(v)) is not None:
         return gpu.run_logits(v, starts, w, u, b, run)
     z = torch.empty_like(v)
     for k, rows, part in _pieces(v, w, run):
@@ -105,11 +62,11 @@ def _value(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int)
     return z.add_(b)
 
 
-def _pulled(
+def _pull(
     d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int, wants_v: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""The pull-back of d (n, I): to v, (0,) if not wanted, and to starts, w and u."""
-    if (gpu := _gpu(v)) is not None and not wants_v:
+    if (gpu := gpu_kernels(v)) is not None and not wants_v:
         return v.new_empty(0), *gpu.run_gradients(d, v, starts, w, u, run)
     gv = torch.empty_like(v) if wants_v else v.new_empty(0)
     at_starts, gw, gu = torch.empty_like(starts), torch.zeros_like(w), torch.zeros_like(u)
@@ -123,10 +80,6 @@ def _pulled(
         if wants_v:
             gv[rows, part] = (at_a @ w[part].T).mul_(_earlier(v, len(at_z))).sum(0)
     return gv, at_starts, gw, gu
-
-
-def _gpu(v: Tensor) -> ModuleType | None:
-    return triton_kernels() if v.is_cuda and v.dtype == torch.float32 else None
 
 
 def _states(v: Tensor, start: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,24 +104,51 @@ def _pieces(v: Tensor, w: Tensor, run: int) -> Iterator[tuple[int, slice, slice]
             yield k, slice(r, r + rows), slice(i, i + run)
 
 
-_LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
-_SHARED = "Tensor v, Tensor starts, Tensor w, Tensor u"
-_LIBRARY.define(f"segments_logits({_SHARED}, Tensor b, int run) -> Tensor")
-_LIBRARY.define(
-    f"segments_pull(Tensor d, {_SHARED}, int run, bool wants_v) -> (Tensor, Tensor, Tensor, Tensor)"
-)
-_LIBRARY.impl("segments_logits", _value, "CompositeExplicitAutograd")
-_LIBRARY.impl("segments_pull", _pulled, "CompositeExplicitAutograd")
-
-
-@torch.library.register_fake("limbeck::segments_logits")
-def _(v: Tensor, *rest: Any) -> Tensor:
-    return v.new_empty(v.shape)
-
-
-@torch.library.register_fake("limbeck::segments_pull")
-def _(
+def _fake_pull(
     d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int, wants_v: bool
 ) -> tuple[Tensor, ...]:
-    gv = v.new_empty(v.shape) if wants_v else v.new_empty(0)
-    return gv, *(tensor.new_empty(tensor.shape) for tensor in (starts, w, u))
+    return empty_like(v) if wants_v else v.new_empty(0), *map(empty_like, (starts, w, u))
+
+
+_SHARED = "Tensor v, Tensor starts, Tensor w, Tensor u"
+_logits_operator = define_operator(
+    "segments_logits", f"({_SHARED}, Tensor b, int run) -> Tensor",
+    _value, lambda v, *_: empty_like(v),
+)  # fmt: skip
+_pull_operator = define_operator(
+    "segments_pull",
+    f"(Tensor d, {_SHARED}, int run, bool wants_v) -> (Tensor, Tensor, Tensor, Tensor)",
+    _pull, _fake_pull,
+)  # fmt: skip
+
+
+class _Logits(torch.autograd.Function):
+    traceable = True  # the compiler is kept out by `logits`
+    forward = staticmethod(_logits_operator)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+        *tensors, _, ctx.run = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
+        needs = ctx.needs_input_grad
+        gradients = _Pull.apply(d, *ctx.saved_tensors, ctx.run, needs[0])
+        at_b = d.sum(0) if needs[4] else None
+        return *(g if need else None for g, need in zip(gradients, needs, strict=False)), at_b, None
+
+
+class _Pull(torch.autograd.Function):
+    r"""The pull-back, which has no derivatives."""
+
+    traceable = True
+    forward = staticmethod(_pull_operator)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        raise NotDifferentiableError("student: no second derivatives of a DeepNADE; NADE has them")
