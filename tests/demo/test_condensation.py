@@ -67,7 +67,8 @@ def test_the_table_ends_with_one_sentence(tmp_path):
         Row("EP", 0, 0.025, 0.07, 48, 0.5, 0.1),
     ]
     console = Console(width=300, file=io.StringIO())
-    show(rows, tmp_path / "a.png", console)
+    tour = demo.Tour(tmp_path, 1, 0, console, progress=False, tables=True)
+    show(tour, rows, tmp_path / "a.png")
     *table, sentence = console.file.getvalue().strip().splitlines()
     assert sum("│" in line for line in table) == 5
     assert sentence == (
