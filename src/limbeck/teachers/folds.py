@@ -11,6 +11,7 @@ from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
 from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
+from limbeck.teachers.output_spec import to_numpy
 from limbeck.teachers.query import label_rows
 from limbeck.teachers.row_teacher import RowTeacher
 
@@ -90,7 +91,7 @@ def mix_labels(
 
 def as_labels(labels: object, n: int) -> Array:
     r"""Labels of n rows as an array (n,) or (n, K)."""
-    array = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+    array = np.asarray(to_numpy(labels))
     if array.ndim == 0 or len(array) != n:
         received = f"{len(array)} labels" if array.ndim else repr(labels)
         raise ArgumentError("labels", received, f"one for each of {n} rows")

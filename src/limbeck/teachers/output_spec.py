@@ -12,7 +12,8 @@ from limbeck import outputs as forms
 from limbeck.errors import ArgumentError
 
 __all__ = [
-    "TASKS", "OutputKind", "OutputSpec", "as_outputs", "check_outputs", "infer_output", "to_targets"
+    "TASKS", "OutputKind", "OutputSpec", "as_outputs", "check_outputs", "infer_output", "to_numpy",
+    "to_targets",
 ]  # fmt: skip
 
 TASKS = ("classification", "multilabel", "regression")
@@ -45,11 +46,17 @@ class OutputSpec(NamedTuple):
         return self
 
 
+def to_numpy(value: object) -> Any:
+    r"""A tensor as an array, bfloat16 as float32, since NumPy lacks it; other values unchanged."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+
+
 def as_outputs(raw: object, n: int) -> np.ndarray:
     r"""A teacher's answer as an array (n,) or (n, K)."""
-    if isinstance(raw, torch.Tensor):
-        raw = raw.detach().cpu()
-        raw = raw.float() if raw.dtype == torch.bfloat16 else raw
+    raw = to_numpy(raw)
     if hasattr(raw, "toarray"):
         raw = raw.toarray()
     try:
@@ -78,9 +85,8 @@ def infer_output(raw: np.ndarray, spec: OutputSpec, *, network: bool = False) ->
         expected = (
             "probabilities (a model itself rather than its predict, or its predict_proba); with "
             'task="classification" and classes=[...] labels are taken as certainties'
+            + (', with task="regression" as values' if raw.dtype.kind in "biu" else "")
         )
-        if raw.dtype.kind in "biu":
-            expected += ', with task="regression" as values'
         received = f"labels without probabilities, as {raw.reshape(-1)[0]!r}"
         raise ArgumentError("teacher", received, expected)
     if output != "auto":
@@ -104,8 +110,8 @@ def infer_output(raw: np.ndarray, spec: OutputSpec, *, network: bool = False) ->
     received = f"{columns} outputs a row, between {raw.min():.4g} and {raw.max():.4g}"
     expected = 'task="regression"'
     if inside:
-        one = ', or task="classification" (of class 1)'
-        expected += ', task="multilabel"' if columns > 1 else one
+        classifier = ', or task="classification" (of class 1)'
+        expected += ', task="multilabel"' if columns > 1 else classifier
     if columns > 1 or not inside:
         expected += ', or output="logits" for a classifier'
     raise ArgumentError("task", f"'auto', which cannot tell what these are: {received}", expected)

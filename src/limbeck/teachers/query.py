@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from limbeck.evaluation import evaluate
 from limbeck.progress import tracked
 from limbeck.teachers.cache import Answers, TeacherCache, as_cache
 from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
-from limbeck.teachers.networks import NetworkTeacher
+from limbeck.teachers.networks import NetworkTeacher, first_float
 from limbeck.teachers.row_teacher import RowTeacher
 
 __all__ = ["Derivatives", "Query", "ScaledTeacher", "TeacherError", "label_rows", "safe_scale"]
@@ -234,8 +234,7 @@ class ScaledTeacher(nn.Module):
         super().__init__()
         assert teacher.module is not None
         self.module, self.task, self.form = teacher.module, teacher.task, teacher.module_form
-        tensors = chain(self.module.parameters(), self.module.buffers())
-        self.dtype = next((t.dtype for t in tensors if t.is_floating_point()), None)
+        self.dtype = getattr(first_float(self.module), "dtype", None)
         self.output_form = str(self.form) if self.task == "classification" else "values"
         self.register_buffer("shift", shift)
         self.register_buffer("scale", safe_scale(scale))

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from limbeck.errors import ArgumentError, rename_argument
-from limbeck.teachers import fingerprints
 from limbeck.teachers.base import Opaque
-from limbeck.teachers.fingerprints import digest
+from limbeck.teachers.fingerprints import digest, object_bytes, of_object
 from limbeck.teachers.keys import as_rows, count, select
 from limbeck.teachers.output_spec import (
     OutputKind,
@@ -24,8 +22,9 @@ from limbeck.teachers.output_spec import (
     as_outputs,
     check_outputs,
     infer_output,
+    to_numpy,
     to_targets,
-)
+)  # fmt: skip
 
 __all__ = [
     "FunctionTeacher", "ModelFile", "RawTeacher", "RowTeacher", "as_given", "dense", "first_rows",
@@ -39,10 +38,7 @@ def as_given(X: object) -> Any:
     r"""Tensors and lists as arrays; frames, sparse matrices and arrays as they came."""
     if isinstance(X, dict):
         return {name: as_given(part) for name, part in X.items()}
-    if not isinstance(X, Tensor):
-        return as_rows(X)
-    X = X.detach().cpu()
-    return (X.float() if X.dtype == torch.bfloat16 else X).numpy()  # which NumPy does not have
+    return as_rows(to_numpy(X))
 
 
 def dense(X: object) -> np.ndarray:
@@ -76,9 +72,9 @@ class RowTeacher(Opaque, ABC):
     The user's `classes` may be more than the model's `own`; those it lacks have probability 0.
     """
 
-    cache_kind = "values"  # the name of its answers in a cache
     module: nn.Module | None = None  # that the loop can differentiate
     module_form: str | None = None  # of the module's raw outputs
+    kind: OutputKind | None = None  # what the model's raw outputs mean, where they are converted
     file: ModelFile | None = None
     model: object = None  # an object whose pickle is the teacher's content
     classes: np.ndarray | None  # names (K,) of classes or labels; None in regression
@@ -99,13 +95,13 @@ class RowTeacher(Opaque, ABC):
 
     def content(self) -> str | None:
         r"""A hash of the model; None where its content cannot be read."""
-        return None if self.model is None else fingerprints.of_object(self.model)
+        return None if self.model is None else of_object(self.model)
 
     def bytes(self) -> int | None:
         r"""The size of the model when it is written to a file; None where it cannot be."""
         if self.file is not None:
             return self.file.size
-        return None if self.model is None else fingerprints.object_bytes(self.model)
+        return None if self.model is None else object_bytes(self.model)
 
     def refit(self, X: object, y: np.ndarray) -> RowTeacher:
         r"""The same kind of model fitted to other rows, with the same classes."""
@@ -139,12 +135,9 @@ class RowTeacher(Opaque, ABC):
         content = self.content() if self.file is None else self.file.digest
         if content is None:
             return None
+        form = self.form if self.kind is None else self.kind.form
         names = None if self.classes is None else self.classes.tolist()
-        return digest(content, self.task, self.raw_form(), json.dumps(names, default=str))
-
-    def raw_form(self) -> str:
-        r"""The form of the model's own outputs."""
-        return self.form
+        return digest(content, self.task, form, json.dumps(names, default=str))
 
     def with_classes(self, classes: Names) -> Self:
         r"""The same teacher with these classes, in this order."""
@@ -176,8 +169,8 @@ class RowTeacher(Opaque, ABC):
             return None if positions == list(range(len(classes))) else np.array(positions)
         if own == numbers and len(classes) == self.columns:
             return None  # numbers are given names
-        known = f"whose classes are {own}"
-        known = f"which has {self.columns} classes without names" if own == numbers else known
+        unnamed = f"which has {self.columns} classes without names"
+        known = unnamed if own == numbers else f"whose classes are {own}"
         received = f"{classes.tolist()} for {self.name}, {known}"
         raise ArgumentError("classes", received, "all classes of the teacher, each once")
 
@@ -229,9 +222,6 @@ class RawTeacher(RowTeacher):
 
     def answers(self, X: object) -> np.ndarray:
         return self.targets(self.raw(X))
-
-    def raw_form(self) -> str:
-        return self.kind.form
 
 
 class FunctionTeacher(RawTeacher):
