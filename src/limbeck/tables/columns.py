@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -15,18 +15,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "LIMIT",
-    "TICKS",
-    "Category",
-    "Column",
-    "Number",
-    "column_of",
-    "factorized",
-    "is_date",
-    "measured",
-    "pandas",
-]
+    "LIMIT", "TICKS", "Category", "Column", "Number", "column_of", "factorized", "is_date",
+    "measured", "pandas",
+]  # fmt: skip
 
+Array: TypeAlias = np.ndarray[Any, Any]
 TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # a second, by NumPy's unit of time
 FEW_ROWS = 32  # up to which values are read one by one
 LIMIT = float(np.finfo(np.float32).max) / 4  # so that differences stay within float32
@@ -42,15 +35,15 @@ def pandas() -> Any:
     return module
 
 
-def factorized(series: pd.Series) -> tuple[np.ndarray[Any, Any], Any]:
+def factorized(series: pd.Series) -> tuple[Array, Any]:
     r"""Indices (n,) into the values that occur, −1 where they are missing; and these values.
 
     In few rows equal values may come several times: faster. Lists and the like are a TypeError.
     """
     module = pandas()
     if len(series) > FEW_ROWS:
-        result: tuple[np.ndarray[Any, Any], Any] = module.factorize(series)
-        return result
+        codes, distinct = module.factorize(series)
+        return codes, distinct
     places, values = list[int](), list[Any]()
     for value in series.tolist():
         hash(value)
@@ -65,7 +58,7 @@ def is_date(dtype: Any) -> bool:
     return isinstance(dtype, np.dtype | pandas().DatetimeTZDtype) and dtype.kind == "M"
 
 
-def measured(series: pd.Series, date: bool, argument: str) -> np.ndarray[Any, Any]:
+def measured(series: pd.Series, date: bool, argument: str) -> Array:
     r"""Float64 (n,) of a series of numbers, or seconds since 1970 of dates; NaN where missing."""
     module = pandas()
     if date:
@@ -75,8 +68,8 @@ def measured(series: pd.Series, date: bool, argument: str) -> np.ndarray[Any, An
         if isinstance(series.dtype, module.DatetimeTZDtype):
             series = series.dt.tz_convert("UTC").dt.tz_localize(None)
         ticks = TICKS[series.dt.unit]
-        whole = series.to_numpy().view(np.int64)
-        return np.where(series.isna(), np.nan, whole // ticks + whole % ticks / ticks)
+        count = series.to_numpy().view(np.int64)
+        return np.where(series.isna(), np.nan, count // ticks + count % ticks / ticks)
     dtype, types = series.dtype, module.api.types
     plain = isinstance(dtype, np.dtype) and dtype.kind in "biuf"
     if not plain and (not types.is_numeric_dtype(dtype) or dtype.kind == "c"):
@@ -116,11 +109,11 @@ class Column:
         r"""The names of its tensors."""
         return () if self.constant else (self.key,)
 
-    def encode(self, series: pd.Series) -> dict[str, np.ndarray[Any, Any]]:
+    def encode(self, series: pd.Series) -> dict[str, Array]:
         r"""Arrays (n,) by key of a pandas series of such values."""
         raise NotImplementedError
 
-    def decode(self, parts: Mapping[str, np.ndarray[Any, Any]], n: int) -> Any:
+    def decode(self, parts: Mapping[str, Array], n: int) -> Any:
         r"""The pandas series of n values, of arrays (n,) by key."""
         raise NotImplementedError
 
@@ -128,13 +121,13 @@ class Column:
         r"""All of it, as JSON can hold it."""
         return {"type": type(self).__name__} | dataclasses.asdict(self)
 
-    def _refuse_gaps(self, gone: np.ndarray[Any, Any]) -> NoReturn:
+    def _refuse_gaps(self, gone: Array) -> NoReturn:
         # a student that was trained without missing values cannot use them
         received = f"{gone.sum()} missing values, the first in row {gone.argmax()}"
         expected = "none, as in the data that the student was made with: fill them in first"
         raise ArgumentError(self.argument, received, expected)
 
-    def _series(self, values: np.ndarray[Any, Any], gone: np.ndarray[Any, Any]) -> Any:
+    def _series(self, values: Array, gone: Array) -> Any:
         r"""A series of the column's dtype, with missing values in its own way."""
         pd = pandas()
         if self.dtype == "object":
@@ -167,7 +160,7 @@ class Number(Column):
         r"""Whether values are whole numbers, if only as floats, as pandas keeps those with gaps."""
         return self.step > 0 and self.kind != "date"
 
-    def encode(self, series: pd.Series) -> dict[str, np.ndarray[Any, Any]]:
+    def encode(self, series: pd.Series) -> dict[str, Array]:
         raw = measured(series, self.kind == "date", self.argument)
         if self.kind == "date" and (", " in str(series.dtype)) != (", " in self.dtype):
             raise ArgumentError(self.argument, f"dates of {series.dtype}", f"{self.dtype}")
@@ -177,7 +170,7 @@ class Number(Column):
         value = np.where(gone, self.fill, raw - self.origin)
         return {self.key: value} | ({self.mask: gone} if self.mask else {})
 
-    def decode(self, parts: Mapping[str, np.ndarray[Any, Any]], n: int) -> Any:
+    def decode(self, parts: Mapping[str, Array], n: int) -> Any:
         value = np.full(n, self.fill) if self.constant else parts[self.key].astype(np.float64)
         if not np.isfinite(value).all():
             raise ArgumentError(f"batch[{self.key!r}]", "NaN or infinity", "finite numbers")
@@ -219,7 +212,7 @@ class Category(Column):
         r"""The code of a missing value."""
         return len(self.categories) + 1
 
-    def encode(self, series: pd.Series) -> dict[str, np.ndarray[Any, Any]]:
+    def encode(self, series: pd.Series) -> dict[str, Array]:
         try:
             indices, distinct = factorized(series)
         except TypeError:
@@ -237,7 +230,7 @@ class Category(Column):
         codes.append(self.gone)
         return {self.key: np.asarray(codes, np.int64)[indices]}
 
-    def decode(self, parts: Mapping[str, np.ndarray[Any, Any]], n: int) -> Any:
+    def decode(self, parts: Mapping[str, Array], n: int) -> Any:
         codes = np.full(n, self.frequent) if self.constant else parts[self.key]
         if codes.dtype.kind not in "iu" or (n and not 0 <= codes.min() <= codes.max() <= self.gone):
             expected = f"whole numbers from 0 to {self.gone}"
