@@ -36,17 +36,14 @@ def pandas() -> Any:
 
 
 def factorized(series: pd.Series) -> tuple[Array, Any]:
-    r"""Indices (n,) into the values that occur, −1 where they are missing; and these values.
-
-    In few rows equal values may come several times: faster. Lists and the like are a TypeError.
-    """
+    r"""Indices (n,) into the values that occur, −1 where they are missing; and these values."""
     module = pandas()
     if len(series) > FEW_ROWS:
         codes, distinct = module.factorize(series)
         return codes, distinct
-    places, values = list[int](), list[Any]()
+    places, values = list[int](), list[Any]()  # values may come several times, which is faster
     for value in series.tolist():
-        hash(value)
+        hash(value)  # a TypeError for lists and the like
         missing = module.isna(value) is True
         places.append(-1 if missing else len(values))
         values += [] if missing else [value]

@@ -189,10 +189,7 @@ def _step(series: pd.Series, ticks: int) -> float:
 
 
 def code_like(columns: list[Column], x: dict[str, Tensor], targets: np.ndarray) -> list[str | int]:
-    r"""Names of the columns of whole numbers that look like codes.
-
-    Few values, without order: along them, the mean of the predictions (n, K) goes up and down.
-    """
+    r"""Names of the columns of few whole numbers along which predictions (n, K) go up and down."""
     counts = [c for c in columns if isinstance(c, Number) and c.counts]
     # tables of more than 100 hold pixels or counts
     return [c.name for c in counts if _is_code(c, x, targets)] if len(counts) <= 100 else []

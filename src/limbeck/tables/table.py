@@ -25,11 +25,7 @@ __all__ = ["Table", "TableMunge", "as_frame", "code_note"]
 
 
 class TableMunge(Munge):
-    r"""`Munge` on rows of a table, which rounds them as the teacher gets them.
-
-    A number and its mask are replaced together; next to a missing value the neighbour's is taken
-    without noise. Numbers of which there are but two, as 0 and 1, are categorical.
-    """
+    r"""`Munge` on rows of a table, which rounds them as the teacher gets them."""
 
     def __init__(
         self,
@@ -52,7 +48,7 @@ class TableMunge(Munge):
     def draw(self, n: int) -> dict[str, Any]:
         drawn, rows = super().draw(n), self.data.x
         assert isinstance(rows, dict)
-        for key, mask in self.masked.items():
+        for key, mask in self.masked.items():  # a number and its mask are replaced together
             drawn["swap"][mask] = drawn["swap"][key]
             missing = rows[mask][drawn["row"]] | rows[mask][drawn["neighbour"]]
             drawn["noise"][key] = torch.where(missing, 0.0, drawn["noise"][key])

@@ -14,6 +14,7 @@ from limbeck import outputs as forms
 from limbeck.arrays import Batch, X, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.evaluation import Evaluated, close_taps, depends_on_inputs
+from limbeck.teachers.output_spec import to_numpy
 
 __all__ = ["Opaque", "Teacher", "as_teacher", "misfit", "output_form", "settle_form"]
 
@@ -145,15 +146,13 @@ class Opaque(Teacher):
         self.form = output_form("teacher_output", function, output)
 
     def _call(self, x: X) -> Tensor:
+        arrays = {name: to_numpy(part) for name, part in as_dict(x).items()}
         sample = next(iter(as_dict(x).values()))
-        arrays = {name: part.detach().cpu().numpy() for name, part in as_dict(x).items()}
         outputs = np.asarray(self.function(arrays.get("", arrays)))
-        if outputs.shape[:1] != sample.shape[:1] or outputs.ndim > 2:
-            raise ArgumentError(
-                "teacher",
-                f"outputs of shape {outputs.shape} for {sample.shape[0]} inputs",
-                f"({sample.shape[0]},) or ({sample.shape[0]}, outputs)",
-            )
+        n = len(sample)
+        if outputs.shape[:1] != (n,) or outputs.ndim > 2:
+            received = f"outputs of shape {outputs.shape} for {n} inputs"
+            raise ArgumentError("teacher", received, f"({n},) or ({n}, outputs)")
         dtype = sample.dtype if sample.is_floating_point() else torch.get_default_dtype()
         return torch.as_tensor(outputs).to(device=sample.device, dtype=dtype)
 

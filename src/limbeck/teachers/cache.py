@@ -28,16 +28,14 @@ TOTAL = 1e-3  # how far from 1 the total of probabilities may be
 class TeacherCache:
     r"""A folder with the answers of any number of teachers, to any inputs.
 
-    Answers are found by content: of the teacher, by a string that stands for it, and of the input
-    row, by its key (`row_keys`). Several processes may use a folder at the same time.
-
-    With `top_k` the k largest probabilities of an answer are kept exactly, with their classes. When
-    read back, what is left of 1 is spread evenly over the other classes.
+    Answers are found by the teacher's fingerprint or `cache_key`, and by the content of the input
+    row. Several processes may use a folder at the same time.
 
     Arguments:
         folder: The folder; it is made when the first answers come.
-        top_k: How many probabilities of an answer to keep; None keeps all of them.
-        dtype: What numbers are kept as, "float32" or "float64".
+        top_k: How many of the largest probabilities to keep exactly; when read back, what is left
+            of 1 is spread evenly over the other classes. Default: None, all of them.
+        dtype: What numbers are kept as, "float32" or "float64". Default: "float32".
 
     >>> import tempfile
     >>> from limbeck.teachers.keys import row_keys
@@ -67,24 +65,20 @@ class TeacherCache:
         r"""The answers of one teacher.
 
         Arguments:
-            teacher: A string that stands for the teacher: its fingerprint, or the user's own.
-            shape: The shape of an answer: (outputs,), or (outputs, D) for derivatives.
-            names: What the outputs are called, if anything; they must not change.
-            kind: What is kept: "values", "derivatives", or any other name.
+            teacher: A string that stands for the teacher.
+            shape: The shape of an answer.
+            names: Names of the outputs, if any; they must not change.
+            kind: What is kept: "values", or any other name.
         """
         if not isinstance(teacher, str) or not teacher:
             raise ArgumentError("cache_key", repr(teacher), "a string that stands for the teacher")
-        short = self.top_k is not None and kind == "values" and self.top_k < shape[0]
+        partial = self.top_k is not None and kind == "values" and self.top_k < shape[0]
+        top_k = self.top_k if partial else None
         about = {
-            "format": FORMAT,
-            "teacher": teacher,
-            "kind": kind,
-            "shape": list(shape),
-            "names": list(map(str, names)),
-            "top_k": self.top_k if short else None,
-            "dtype": self.dtype,
-        }
-        identity = json.dumps([about[name] for name in ("teacher", "kind", "top_k", "dtype")])
+            "format": FORMAT, "teacher": teacher, "kind": kind, "shape": list(shape),
+            "names": list(map(str, names)), "top_k": top_k, "dtype": self.dtype,
+        }  # fmt: skip
+        identity = json.dumps([teacher, kind, top_k, self.dtype])
         digest = hashlib.blake2b(identity.encode(), digest_size=10).hexdigest()
         legible = re.sub(r"[^\w.-]+", "-", teacher, flags=re.ASCII).strip(".-")[:40]
         folder = self.folder / f"{legible}-{digest}".lstrip("-")
@@ -105,14 +99,12 @@ class Answers:
 
     def __init__(self, folder: Path, about: dict[str, Any]) -> None:
         self.folder, self.about = folder, about
-        self.shape = tuple(about["shape"])
-        self.number, self.top_k = np.dtype(about["dtype"]), about["top_k"]
-        dtype, shape = self.number, self.shape
+        self.shape, self.top_k = tuple(about["shape"]), about["top_k"]
+        self.number = dtype = np.dtype(about["dtype"])
         if self.top_k is not None:
             size = (self.top_k,)
             dtype = np.dtype([("probability", dtype, size), ("class", np.int32, size)])
-            shape = ()
-        self._segments = Segments(folder, dtype, shape)
+        self._segments = Segments(folder, dtype, self.shape if self.top_k is None else ())
         self._agreed = False
 
     def __len__(self) -> int:
@@ -189,8 +181,8 @@ class Answers:
         except (OSError, ValueError) as error:
             message = f"cache: {path} cannot be read ({error}); remove its folder"
             raise CheckpointError(message) from error
-        if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-            name = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
+        name = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
+        if name != FORMAT:
             raise CheckpointError(f"cache: {path} has the format {name!r}; expected {FORMAT!r}")
         if different := differences(saved, self.about):
             raise CheckpointError(

@@ -35,11 +35,9 @@ class Segment(NamedTuple):
 
 
 class Segments:
-    r"""Rows under keys, in a folder.
+    r"""Rows under keys, in a folder, where each write makes a segment."""
 
-    Each write makes a segment of two files, keys and rows. They are renamed when complete, the keys
-    last, and never changed, so writers need no locks. Of many segments the smaller half is joined.
-    """
+    # its two files are renamed when complete, the keys last, and never changed: no locks needed
 
     def __init__(self, folder: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
         self.folder, self.dtype, self.shape = folder, dtype, shape
@@ -62,8 +60,7 @@ class Segments:
     def write(self, keys: Array, rows: Array) -> None:
         r"""Keep rows; a CheckpointError says if that could not be done."""
         if len(keys):
-            head = np.column_stack([keys, _checks(keys, rows)])
-            self._commit(head, [rows])
+            self._commit(np.column_stack([keys, _checks(keys, rows)]), [rows])
             with self._lock, contextlib.suppress(CheckpointError):  # readers will say what is wrong
                 self._compact()
 
@@ -112,22 +109,21 @@ class Segments:
                 raise _damaged(self.folder / name, "is not one of the teacher cache's own files")
 
     def _open(self, name: str) -> Segment | None:
-        path = self.folder / (name + KEYS)
+        keys, values = (self.folder / (name + ending) for ending in (KEYS, VALUES))
         try:
-            head = _load(path)
+            head = _load(keys)
             if head.dtype != np.uint64 or head.ndim != 2 or head.shape[1] != 3:
-                raise _damaged(path, f"holds {head.dtype} of shape {head.shape}, not keys")
-            path = self.folder / (name + VALUES)
-            values = _load(path)
+                raise _damaged(keys, f"holds {head.dtype} of shape {head.shape}, not keys")
+            rows = _load(values)
         except FileNotFoundError:
-            if not (self.folder / (name + KEYS)).exists():
+            if not keys.exists():
                 return None
-            raise _damaged(path, "is missing") from None
+            raise _damaged(values, "is missing") from None
         expected = (len(head), *self.shape)
-        if values.dtype != self.dtype or values.shape != expected:
-            holds = f"holds {values.dtype} of shape {values.shape}"
-            raise _damaged(path, f"{holds}, and not {self.dtype} of shape {expected}")
-        return Segment(name, head, values)
+        if rows.dtype != self.dtype or rows.shape != expected:
+            holds = f"holds {rows.dtype} of shape {rows.shape}"
+            raise _damaged(values, f"{holds}, and not {self.dtype} of shape {expected}")
+        return Segment(name, head, rows)
 
     def _index(self, segments: Iterable[Segment]) -> None:
         self._order = list(segments)
@@ -183,12 +179,11 @@ class Segments:
                 except OSError:  # some systems keep files that are mapped
                     self._compacts = False
         for path in self.folder.iterdir():  # what killed processes have left unfinished
-            unfinished = path.suffix == ".tmp" or (
-                path.name.endswith(VALUES)
-                and not path.with_name(path.name.removesuffix(VALUES) + KEYS).exists()
-            )
+            keys = path.with_name(path.name.removesuffix(VALUES) + KEYS)
+            unpaired = path.name.endswith(VALUES) and not keys.exists()
             with contextlib.suppress(OSError):
-                if unfinished and time.time() - path.stat().st_mtime > ABANDONED:
+                old = time.time() - path.stat().st_mtime > ABANDONED
+                if old and (path.suffix == ".tmp" or unpaired):
                     path.unlink()
 
 
@@ -199,8 +194,7 @@ def _copied(segments: list[Segment], numbers: Array) -> Iterator[Array]:
         stop = start + len(segment.head)
         inside = numbers[(numbers >= start) & (numbers < stop)] - start
         step = max(1, CHUNK * len(segment.head) // max(1, segment.values.nbytes))
-        for at in range(0, len(inside), step):
-            yield segment.values[inside[at : at + step]]
+        yield from (segment.values[inside[at : at + step]] for at in range(0, len(inside), step))
         start = stop
 
 
@@ -220,8 +214,7 @@ def _save(path: str, dtype: np.dtype, shape: tuple[int, ...], pieces: Iterable[A
 
 def _load(path: Path) -> Array:
     try:
-        loaded: Array = np.lib.format.open_memmap(path, mode="r")  # never pickled objects
-        return loaded
+        return np.asanyarray(np.lib.format.open_memmap(path, mode="r"))  # never pickled objects
     except FileNotFoundError:
         raise
     except Exception as error:  # of the reader's many kinds

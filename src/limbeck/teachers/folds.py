@@ -26,16 +26,13 @@ def out_of_fold(
     seed: int = 0,
     progress: bool = True,
 ) -> Array:
-    r"""The targets (n, K) of clones of a teacher, each at the rows that it has not seen.
-
-    Equal rows are in the same fold. Rows without a label are labelled by the teacher itself.
-    """
+    r"""The targets (n, K) of clones of a teacher, each at the rows that it has not seen."""
     X = as_rows(X)
     n = count(X)
     y = as_labels(labels, n)
     folds = whole_number("teacher_folds", folds, "a whole number, 2 or more", 2)
     known = np.flatnonzero(~unlabelled(y, teacher.classes).reshape(n, -1).any(1))
-    first, inverse = distinct(row_keys(select(X, known)))
+    first, inverse = distinct(row_keys(select(X, known)))  # equal rows are in the same fold
     if len(first) < folds:
         received = f"{folds}, for {len(first)} distinct rows with labels"
         expected = "at most as many folds as there are such rows"
@@ -67,12 +64,7 @@ def mix_labels(
 ) -> Array:
     r"""Targets (n, K) and true labels together: (1 − weight) · targets + weight · labels.
 
-    Class labels (n,) become one-hot rows; others are values (n, K). Where a label is missing (NaN,
-    None, or −1 if that is no class), the targets stay as they are.
-
-    >>> mix_labels([[0.5, 0.5], [0.25, 0.75]], ["b", None], 0.5, ["a", "b"])
-    array([[0.25, 0.75],
-           [0.25, 0.75]])
+    Where a label is missing (NaN, None, or −1 if that is no class), the targets stay as they are.
     """
     targets = np.asarray(targets, np.float64)
     weight = number("weight", weight, "a number from 0 to 1", lambda w: 0 <= w <= 1)

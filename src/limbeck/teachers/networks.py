@@ -3,9 +3,10 @@ r"""Teachers that are torch modules or ONNX files; files of models, by their end
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,14 +96,6 @@ TYPES: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Port(Protocol):
-    r"""An input or output of an `onnxruntime.InferenceSession`."""
-
-    name: str
-    type: str
-    shape: list[int | str | None]
-
-
 class OnnxTeacher(RawTeacher):
     r"""An ONNX model of labels and probabilities (as skl2onnx writes it), or of one tensor."""
 
@@ -181,7 +174,7 @@ class OnnxTeacher(RawTeacher):
         raise ArgumentError("classes", received, expected)
 
 
-def _output_names(outputs: list[Port]) -> list[str]:
+def _output_names(outputs: Sequence[Any]) -> list[str]:
     r"""The names of the outputs for scores and, if there are any, for labels."""
     floats = [port.name for port in outputs if port.type in list(TYPES)[:3]]
     maps = [port.name for port in outputs if port.type.startswith("seq(map")]
@@ -194,7 +187,7 @@ def _output_names(outputs: list[Port]) -> list[str]:
     return [*scores, *[name for name in rest if name != scores[0]][:1]]
 
 
-def _cast(array: np.ndarray, port: Port) -> np.ndarray:
+def _cast(array: np.ndarray, port: Any) -> np.ndarray:
     if port.type not in TYPES:
         raise ArgumentError("teacher", f"a file with an input of {port.type}", ", ".join(TYPES))
     try:

@@ -120,12 +120,7 @@ def infer_output(raw: np.ndarray, spec: OutputSpec, *, network: bool = False) ->
 def to_targets(
     raw: np.ndarray, kind: OutputKind, classes: Sequence[Any] | np.ndarray | None = None
 ) -> np.ndarray:
-    r"""Probabilities or values (n, K) in float64; one output of a classifier becomes two classes.
-
-    >>> to_targets(np.array([0.0, 100.0]), OutputKind("classification", "logits"))
-    array([[0.5, 0.5],
-           [0. , 1. ]])
-    """
+    r"""Probabilities or values (n, K) in float64; one output of a classifier becomes two."""
     if kind.form == "labels":
         labels, names = raw.reshape(len(raw)), np.asarray(classes)
         one_hot = labels[:, None] == names[None, :]

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,17 +28,6 @@ __all__ = ["Derivatives", "Query", "ScaledTeacher", "TeacherError", "label_rows"
 
 PATIENCE = 2.0  # seconds that a batch should take, and between two writes
 MOST = 2**31  # bytes that all derivatives may take in memory
-
-
-class Queried(Protocol):
-    r"""What can be queried about rows: a teacher, or its derivatives."""
-
-    outputs: int
-    classes: np.ndarray | None
-
-    def fingerprint(self) -> str | None: ...
-
-    def __call__(self, X: object) -> Array: ...
 
 
 class TeacherError(LimbeckError):
@@ -75,24 +64,20 @@ class Query:
     progress: bool = True
     wait: float = 1.0  # seconds before the first retry; twice as long before each further one
 
-    def label(self, teacher: Queried, X: object) -> Array:
+    def label(self, teacher: RowTeacher | Derivatives, X: object) -> Array:
         r"""The teacher's targets (n, K) at rows."""
         return label_rows(teacher, X, **vars(self))
 
 
-def label_rows(teacher: Queried, X: object, **settings: Any) -> Array:
-    r"""A teacher's targets (n, K) at rows, with the settings of `Query`.
-
-    Equal rows (`row_keys`) are queried once, and with a cache only in the first run. Answers before
-    an error stay in the cache; new ones are rounded to its dtype, so that all runs give the same.
-    """
+def label_rows(teacher: RowTeacher | Derivatives, X: object, **settings: Any) -> Array:
+    r"""A teacher's targets (n, K) at rows, with the settings of `Query`; equal ones once."""
     session = _Session(Query(**settings), teacher, as_rows(X))
     session.run()
     equal = len(session.rows) < len(session.inverse)
     return session.targets[session.inverse] if equal else session.targets
 
 
-def _answers(teacher: Queried, query: Query) -> Answers | None:
+def _answers(teacher: RowTeacher | Derivatives, query: Query) -> Answers | None:
     folder = as_cache(query.cache)
     if folder is None:
         return None
@@ -108,7 +93,7 @@ def _answers(teacher: Queried, query: Query) -> Answers | None:
 class _Session:
     r"""Queries about distinct rows of X, by number, with their keys."""
 
-    def __init__(self, query: Query, teacher: Queried, X: object) -> None:
+    def __init__(self, query: Query, teacher: RowTeacher | Derivatives, X: object) -> None:
         self.query, self.teacher, self.X = query, teacher, X
         self.batch_size = query.batch_size
         if query.batch_size is not None:
