@@ -37,19 +37,18 @@ def out_of_fold(
         received = f"{folds}, for {len(first)} distinct rows with labels"
         expected = "at most as many folds as there are such rows"
         raise ArgumentError("teacher_folds", received, expected)
-    columns = None
     if teacher.task == "classification":
         columns = _columns(y[known], teacher.classes)
-        y = np.asarray(teacher.classes)[columns]  # in the teacher's own type
+        y, strata = np.asarray(teacher.classes)[columns], columns[first]  # in the teacher's type
     else:
-        y = np.array(y[known].tolist())
-    fold = _folds(None if columns is None else columns[first], len(first), folds, seed)[inverse]
+        y, strata = np.array(y[known].tolist()), None
+    fold = _folds(strata, len(first), folds, seed)[inverse]
     result = np.zeros((n, teacher.outputs))
     for k in tracked(range(folds), "refitting the teacher", progress):
         clone = teacher.refit(select(X, known[fold != k]), y[fold != k])
         inside = known[fold == k]
         answers = label_rows(clone, select(X, inside), progress=False)
-        if columns is None:
+        if strata is None:
             result[inside] = answers
         else:  # classes that the clone has not seen stay at 0
             result[np.ix_(inside, _columns(np.asarray(clone.classes), teacher.classes))] = answers
@@ -74,9 +73,11 @@ def mix_labels(
         values = np.zeros_like(targets)
         rows = np.flatnonzero(~missing)
         values[rows, _columns(y[rows], classes)] = 1.0
-        missing = np.repeat(missing[:, None], targets.shape[1], axis=1)
+        missing = missing[:, None]
     else:
-        values, missing = _as_values(y, missing, targets.shape)
+        if y.ndim == 1 and targets.shape[1:] == (1,):
+            y, missing = y[:, None], missing[:, None]
+        values = _as_values(y, missing, targets.shape)
     mixed: Array = np.where(missing, targets, (1 - weight) * targets + weight * values)
     return mixed
 
@@ -121,9 +122,8 @@ def _columns(labels: Array, classes: ArrayLike | None) -> Array:
     return columns
 
 
-def _as_values(labels: Array, missing: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    if labels.ndim == 1 and shape[1:] == (1,):
-        labels, missing = labels[:, None], missing[:, None]
+def _as_values(labels: Array, missing: Array, shape: tuple[int, ...]) -> Array:
+    r"""Labels as numbers, with 0 where they are missing."""
     if labels.shape != shape:
         raise ArgumentError("labels", f"shape {labels.shape}", f"labels (n,) or values {shape}")
     values = np.zeros(shape)
@@ -134,28 +134,29 @@ def _as_values(labels: Array, missing: Array, shape: tuple[int, ...]) -> tuple[A
     if not np.isfinite(values).all():
         expected = "finite numbers; NaN says that there is none"
         raise ArgumentError("labels", "infinite values", expected)
-    return values, missing
+    return values
 
 
 def _folds(classes: Array | None, n: int, folds: int, seed: int) -> Array:
     r"""The fold (n,) of each row; classes, by number, are spread evenly over them."""
     from sklearn.model_selection import KFold, StratifiedKFold
 
-    kind = KFold
+    splitter = KFold
     if classes is not None:
         sizes = np.bincount(classes)
-        few = np.flatnonzero((sizes > 0) & (sizes < folds))
-        kind = KFold if len(few) == (sizes > 0).sum() else StratifiedKFold
-        if len(few):
+        sizes = sizes[sizes > 0]
+        rare = int((sizes < folds).sum())
+        splitter = KFold if rare == len(sizes) else StratifiedKFold
+        if rare:
             message = (
-                f"folds: {len(few)} classes have fewer distinct rows than there are folds, {folds};"
+                f"folds: {rare} classes have fewer distinct rows than there are folds, {folds};"
                 " clones that have not seen a class give it probability 0"
             )
             warnings.warn(message, stacklevel=3)
     result = np.empty(n, np.intp)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the same, in other words
-        splits = kind(folds, shuffle=True, random_state=seed).split(np.zeros(n), classes)
+        splits = splitter(folds, shuffle=True, random_state=seed).split(np.zeros(n), classes)
         for k, (_, inside) in enumerate(splits):
             result[inside] = k
     return result
