@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -30,9 +30,8 @@ from limbeck.normalization.normalize import normalize
 from limbeck.report import records
 from limbeck.training.distill import distill
 
-__all__ = ["PARTS", "Row", "Tour", "run", "show_compression"]
+__all__ = ["Tour", "run", "show_compression"]
 
-PARTS = ("compress", "condense", "normalize")
 TEST = 500  # images
 TEACHER, STUDENT = (64, 200, 100, 10), (64, 38, 10)
 HIDDEN = 16  # units of the RBM: few enough for an exact log Z beside the estimates
@@ -48,6 +47,7 @@ class Tour:
     r"""Settings of the demo, and the results of its parts."""
 
     folder: Path  # for result folders, pictures and the page
+    members: int  # nets in the teacher ensemble
     steps: int  # of each distillation
     seed: int
     console: Console
@@ -68,7 +68,7 @@ class Tour:
         self,
         title: str,
         columns: dict[str, str],
-        rows: Iterable[Sequence[object]],
+        rows: Iterable[dict[str, Any]],
         *text: str,
         sections: Collection[int] = (),
     ) -> None:
@@ -79,8 +79,8 @@ class Tour:
         for name, spec in columns.items():
             table.add_column(name, justify="right" if spec else "left")
         for number, row in enumerate(rows):
-            cells = zip(row, columns.values(), strict=True)
-            texts = (x if isinstance(x, str) else format(x, spec) for x, spec in cells)
+            cells = zip(row.values(), columns.values(), strict=True)
+            texts = ("" if x is None else format(x, spec) for x, spec in cells)
             table.add_row(*texts, end_section=number in sections)
         self.console.print(table)
         for paragraph in text:
@@ -115,16 +115,12 @@ def run(
     folder: Path = Path("limbeck-demo"),
 ) -> None:
     r"""Run one part of the demo, or all of them, and print tables or JSON."""
-    if part != "all" and part not in PARTS:
-        raise ArgumentError.unknown("part", part, ("all", *PARTS))
+    parts = {"compress": _compress, "condense": condensation.run, "normalize": _normalize}
+    if part not in ("all", *parts):
+        raise ArgumentError.unknown("part", part, ("all", *parts))
     console = Console(stderr=as_json)
-    tour = Tour(Path(folder), steps, seed, console, progress, not as_json)
-    parts: dict[str, Callable[[], Any]] = {
-        "compress": lambda: _compress(tour, members),
-        "condense": lambda: condensation.run(tour),
-        "normalize": lambda: _normalize(tour),
-    }
-    results = {name: run_part() for name, run_part in parts.items() if part in ("all", name)}
+    tour = Tour(Path(folder), members, steps, seed, console, progress, not as_json)
+    results = {name: show(tour) for name, show in parts.items() if part in ("all", name)}
     console.print(f"\n{tour.write()}", soft_wrap=True)
     if as_json:
         print(json.dumps(results, indent=1))
@@ -139,22 +135,10 @@ def _digits(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]
     return X[TEST:], y[TEST:], X[:TEST], y[:TEST]
 
 
-class Row(NamedTuple):
-    r"""One model of the table of compression, measured on test images."""
-
-    model: str
-    images: int
-    accuracy: float
-    log_probability: float
-    agreement: float
-    parameters: int
-    seconds: float
-
-
-def _compress(tour: Tour, members: int) -> list[dict[str, Any]]:
+def _compress(tour: Tour) -> list[dict[str, Any]]:
     r"""Train an ensemble of nets on digits, and distil it in several ways."""
     X, y, X_test, y_test = _digits(tour.generator())
-    few, rows = len(X) // 10, list[Row]()
+    few, rows = len(X) // 10, list[dict[str, Any]]()
 
     def measure(name: str, model: MLP | Ensemble, images: int, seconds: float) -> None:
         logs, taught = (
@@ -162,13 +146,17 @@ def _compress(tour: Tour, members: int) -> list[dict[str, Any]]:
             for net in (model, teacher)
         )
         prediction = logs.argmax(1)
-        accuracy = (prediction == y_test).float().mean().item()
-        agreement = (prediction == taught.argmax(1)).float().mean().item()
-        log_probability = logs[torch.arange(TEST), y_test].mean().item()
-        size = sum(p.numel() for p in model.parameters())
-        rows.append(Row(name, images, accuracy, log_probability, agreement, size, seconds))
+        rows.append({
+            "model": name,
+            "images": images,
+            "accuracy": (prediction == y_test).float().mean().item(),
+            "log_probability": logs[torch.arange(TEST), y_test].mean().item(),
+            "agreement": (prediction == taught.argmax(1)).float().mean().item(),
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "seconds": seconds,
+        })  # fmt: skip
 
-    sizes = "-".join(map(str, TEACHER))
+    members, sizes = tour.members, "-".join(map(str, TEACHER))
     tour.console.print(f"Training a teacher: {members} nets {sizes}, each on a resample …")
     start = time.perf_counter()
     teacher = Ensemble.train_bootstrap(TEACHER, X, y, members=members, epochs=30, **tour.training)
@@ -193,18 +181,18 @@ def _compress(tour: Tour, members: int) -> list[dict[str, Any]]:
     options = {"inputs": "data", "loss": both, "steps": tour.steps, **tour.training}
     small = compress(teacher, X[:few], STUDENT[1:-1], **options)
     tour.add("compress", small, finding, X=X_test, y=y_test, labels=y[:few])
-    return [row._asdict() for row in rows]
+    return rows
 
 
-def show_compression(tour: Tour, rows: list[Row]) -> str:
+def show_compression(tour: Tour, rows: list[dict[str, Any]]) -> str:
     r"""Print the table, and give the one sentence to tell a colleague."""
-    teacher, values, both, labels = rows[0], rows[5], rows[7], rows[8]
-    ratio = teacher.parameters // both.parameters
+    values, both, labels = (rows[k]["agreement"] for k in (5, 7, 8))
+    ratio = rows[0]["parameters"] // rows[7]["parameters"]
     finding = (
-        f"From {both.images} images without labels, a net {ratio} times smaller than its teacher "
-        f"agrees with it on {both.agreement:.1%} of the test images if it matches predictions and "
-        f"derivatives, and on {values.agreement:.1%} if it matches predictions alone; trained on "
-        f"the labels of those images, on {labels.agreement:.1%}."
+        f"From {rows[7]['images']} images without labels, a net {ratio} times smaller than its "
+        f"teacher agrees with it on {both:.1%} of the test images if it matches predictions and "
+        f"derivatives, and on {values:.1%} if it matches predictions alone; trained on the labels "
+        f"of those images, on {labels:.1%}."
     )
     note = (
         "CE matches the teacher's predictions, DSE their derivatives with respect to the pixels; "
@@ -262,8 +250,11 @@ def _normalize(tour: Tour) -> dict[str, Any]:
         "seconds": ".1f",
     }  # fmt: skip
     rows = [
-        (z.method, z.value, z.std_error or "",
-         "{:.3f} … {:.3f}".format(*z.interval()) if z.std_error else "", z.verdict.state, z.seconds)
+        {
+            "method": z.method, "value": z.value, "error": z.std_error or None,
+            "interval": "{:.3f} … {:.3f}".format(*z.interval()) if z.std_error else "",
+            "verdict": z.verdict.state, "seconds": z.seconds,
+        }
         for z in estimates
     ]  # fmt: skip
     tour.show("log Z of an RBM on 8×8 digits", columns, rows, finding)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from limbeck.demo import Tour
 
 __all__ = [
-    "GRID", "NEAR", "PRIOR_VARIANCE", "SIDE", "Errors", "MonteCarlo", "Row", "errors",
+    "GRID", "NEAR", "PRIOR_VARIANCE", "SIDE", "Errors", "MonteCarlo", "errors",
     "log_posterior", "points", "run", "sampler", "show",
 ]  # fmt: skip
 
@@ -97,18 +97,6 @@ def errors(truth: Tensor, predictions: Tensor) -> Errors:
     return Errors(float(error.mean()), float(error.max()), float(error[NEAR].mean()))
 
 
-class Row(NamedTuple):
-    r"""One way to predict: how near to all draws, how small, how quick, how long to make."""
-
-    way: str
-    draws: int
-    mean_error: float
-    max_error: float
-    bytes: int
-    milliseconds: float
-    seconds: float
-
-
 def run(tour: Tour) -> dict[str, Any]:
     r"""Sample a posterior, and condense it in several ways; draw it, if matplotlib is there."""
     x, y = points(tour.seed)
@@ -148,18 +136,24 @@ def run(tour: Tour) -> dict[str, Any]:
     surfaces["EP"] = lambda x: gaussian(posterior.mean, posterior.covariance, x)
     values = {name: surface(GRID.float()).double() for name, surface in surfaces.items()}
     truth, batch = values["all draws"], torch.randn(1000, 2, generator=tour.generator())
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, surface in surfaces.items():
         mean, highest, _ = errors(truth, values[name])
-        count = {"all draws": len(draws), "EP": 0}.get(name, COMPONENTS)
         times = timeit.repeat(partial(surface, batch), repeat=TURNS, number=1)
-        milliseconds = 1e3 * statistics.median(times)
-        rows.append(Row(name, count, mean, highest, sizes[name], milliseconds, seconds[name]))
+        rows.append({
+            "way": name,
+            "draws": {"all draws": len(draws), "EP": 0}.get(name, COMPONENTS),
+            "mean_error": mean,
+            "max_error": highest,
+            "bytes": sizes[name],
+            "milliseconds": 1e3 * statistics.median(times),
+            "seconds": seconds[name],
+        })  # fmt: skip
     file = None
     if importlib.util.find_spec("matplotlib"):
         file = tour.folder / "condense.png"
         kept = {"all draws": Kept(truth, draws=draws[:: len(draws) // 1000])}
-        mean_errors = {row.way: row.mean_error for row in rows}
+        mean_errors = {row["way"]: row["mean_error"] for row in rows}
         for name, bag in bags.items():
             flat, share = bag._flat.detach(), bag.weights.detach()
             kept[name] = Kept(values[name], mean_errors[name], flat, share)
@@ -170,7 +164,7 @@ def run(tour: Tour) -> dict[str, Any]:
         picture(kept, x, y, SIDE, (across, up, (log - log.max()).exp()), file)
     finding = show(tour, rows, file)
     tour.add("condense", results["batch"], finding, x=GRID.float(), points=x, labels=y)
-    return {"rows": [row._asdict() for row in rows], "picture": file and str(file)}
+    return {"rows": rows, "picture": file and str(file)}
 
 
 def _surface(bag: SampleBag) -> Callable[[Tensor], Tensor]:
@@ -180,15 +174,16 @@ def _surface(bag: SampleBag) -> Callable[[Tensor], Tensor]:
     return lambda x: Bernoulli(logits=x @ across).mean @ share
 
 
-def show(tour: Tour, rows: list[Row], file: Path | None) -> str:
+def show(tour: Tour, rows: list[dict[str, Any]], file: Path | None) -> str:
     r"""Print the table, and give the one sentence to tell a colleague."""
     every, ten, bag, _, ep = rows
-    speed = compared(every.milliseconds, bag.milliseconds, "faster", "slower", "as fast", " times")
+    times = (every["milliseconds"], bag["milliseconds"])
+    speed = compared(*times, "faster", "slower", "as fast", " times")
     finding = (
-        f"{COMPONENTS} trained draws predict like all {every.draws:,} within {bag.mean_error:.4f} "
-        f"on average ({ten.mean_error:.4f} if they are not trained, and {ep.mean_error:.4f} by "
-        f"EP), in {bag.bytes} bytes where all draws take {every.bytes:,}, and {speed}, both as "
-        "plain matrix products."
+        f"{COMPONENTS} trained draws predict like all {every['draws']:,} within "
+        f"{bag['mean_error']:.4f} on average ({ten['mean_error']:.4f} if they are not trained, and "
+        f"{ep['mean_error']:.4f} by EP), in {bag['bytes']} bytes where all draws take "
+        f"{every['bytes']:,}, and {speed}, both as plain matrix products."
     )
     note = (
         f"t is the average over all draws; batch takes it at {POOL:,} inputs; online sees each "
@@ -199,7 +194,7 @@ def show(tour: Tour, rows: list[Row], file: Path | None) -> str:
         "ms / 1,000 inputs": ".3g", "seconds": ".2g",
     }  # fmt: skip
     title = "A Bayesian logistic regression, condensed (errors on [−8, 8]²)"
-    cells = [(row.way, row.draws or "", *row[2:]) for row in rows]
+    cells = [row | {"draws": row["draws"] or None} for row in rows]
     where = "" if file is None else f" The picture is in {file}."
     tour.show(title, columns, cells, note, finding + where, sections=(1, 3))
     return finding

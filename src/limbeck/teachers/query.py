@@ -2,13 +2,13 @@ r"""Querying a teacher: in batches, with a cache, again after an error, with der
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import warnings
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -125,10 +125,10 @@ class _Session:
         bar = tracked(unknown, "asking the teacher", self.query.progress)
         try:
             with closing(cast(Generator[int, None, None], bar)):
-                while batch := list(islice(bar, size)):
+                while batch := list(itertools.islice(bar, size)):
                     start = time.monotonic()
                     numbers = np.array(batch)
-                    y = self._checked(self._ask(numbers), self.rows[numbers])
+                    y = self._ask(numbers)
                     self.targets[numbers] = y if self.answers is None else self.answers.as_kept(y)
                     if self.writable:
                         self.unsaved.append((numbers, y))
@@ -140,12 +140,13 @@ class _Session:
         finally:
             self._write()
 
-    def _ask(self, batch: Array) -> object:
+    def _ask(self, batch: Array) -> Array:
         rows = self.rows[batch]
         part = select(self.X, rows)
-        for attempt in range(1, self.retries + 2):
+        for attempt in itertools.count(1):
             try:
-                return self.teacher(part)
+                y = self.teacher(part)
+                break
             except LimbeckError:  # which explain themselves
                 raise
             except Exception as error:
@@ -153,7 +154,10 @@ class _Session:
                     self._write()
                     raise self._failure(error, rows, attempt) from error
             time.sleep(self.wait * 2 ** (attempt - 1))
-        raise AssertionError  # the last attempt answers or fails
+        if (bad := ~np.isfinite(y).all(1)).any():
+            received = f"NaN or infinity for {int(bad.sum())} rows, as row {rows[bad][0]} of X"
+            raise ArgumentError("teacher", received, "finite answers")
+        return y
 
     def _failure(self, error: Exception, rows: Array, attempts: int) -> TeacherError:
         where = f"rows {rows[0]} to {rows[-1]}"
@@ -167,24 +171,6 @@ class _Session:
             remark = f"{self.saved:,} of {len(self.rows):,} predictions are in the cache "
             remark += "and are not computed again"
         return TeacherError.of(error, where, rows, remark, self.saved)
-
-    def _checked(self, answer: object, rows: Array) -> Array:
-        shape = (len(rows), self.teacher.outputs)
-        try:
-            y = np.asarray(answer, np.float64)
-        except (TypeError, ValueError) as reason:
-            received = f"answers that are no numbers ({reason})"
-            raise ArgumentError("teacher", received, f"an array of shape {shape}") from reason
-        if shape[1] == 1 and y.ndim == 1:
-            y = y[:, None]
-        if y.shape != shape:
-            received = f"answers of shape {y.shape} for {len(rows)} rows"
-            expected = f"{shape}: a row for each input, a column for each output"
-            raise ArgumentError("teacher", received, expected)
-        if (bad := ~np.isfinite(y).all(1)).any():
-            received = f"NaN or infinity for {int(bad.sum())} rows, as row {rows[bad][0]} of X"
-            raise ArgumentError("teacher", received, "finite answers")
-        return y
 
     def _write(self) -> None:
         if self.answers is None or not self.unsaved:
