@@ -10,7 +10,7 @@ import timeit
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from limbeck.demo import Tour
 
 __all__ = [
-    "GRID", "NEAR", "PRIOR_VARIANCE", "SIDE", "Errors", "MonteCarlo", "errors",
-    "log_posterior", "points", "run", "sampler", "show",
+    "GRID", "PRIOR_VARIANCE", "SIDE", "MonteCarlo", "log_posterior", "points", "run", "sampler",
+    "show",
 ]  # fmt: skip
 
 PRIOR_VARIANCE = 100.0
@@ -41,15 +41,6 @@ POOL = 3000  # inputs at which the average over all draws is taken
 TURNS = 15  # timings of each prediction
 SIDE = torch.linspace(-8, 8, 65, dtype=torch.float64)
 GRID = torch.cartesian_prod(SIDE, SIDE)  # where predictions are compared: [−8, 8]² in steps of ¼
-NEAR = GRID.norm(dim=1) <= 2  # which of these places are near the origin
-
-
-class Errors(NamedTuple):
-    r"""|t − f|: its mean and maximum on the grid, and its mean near the origin."""
-
-    mean: float
-    highest: float
-    near: float
 
 
 class MonteCarlo(nn.Module):
@@ -89,12 +80,6 @@ def sampler(x: Tensor, y: Tensor, chains: int, burn_in: int, seed: int) -> Slice
     r"""Chains of the posterior that start at 0."""
     start = torch.zeros(chains, x.shape[1], dtype=x.dtype)
     return Slice(log_posterior(x, y), start, seed=seed).burn_in(burn_in)
-
-
-def errors(truth: Tensor, predictions: Tensor) -> Errors:
-    r"""Errors of predictions on the grid."""
-    error = (truth - predictions).abs()
-    return Errors(float(error.mean()), float(error.max()), float(error[NEAR].mean()))
 
 
 def run(tour: Tour) -> dict[str, Any]:
@@ -138,13 +123,13 @@ def run(tour: Tour) -> dict[str, Any]:
     truth, batch = values["all draws"], torch.randn(1000, 2, generator=tour.generator())
     rows: list[dict[str, Any]] = []
     for name, surface in surfaces.items():
-        mean, highest, _ = errors(truth, values[name])
+        error = (truth - values[name]).abs()
         times = timeit.repeat(partial(surface, batch), repeat=TURNS, number=1)
         rows.append({
             "way": name,
             "draws": {"all draws": len(draws), "EP": 0}.get(name, COMPONENTS),
-            "mean_error": mean,
-            "max_error": highest,
+            "mean_error": float(error.mean()),
+            "max_error": float(error.max()),
             "bytes": sizes[name],
             "milliseconds": 1e3 * statistics.median(times),
             "seconds": seconds[name],

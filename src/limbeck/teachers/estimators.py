@@ -209,7 +209,7 @@ class BoosterTeacher(RawTeacher):
             classes = None
         library = "" if self.library == "catboost" else f"{self.library}."
         name = library + type(model).__name__
-        super().__init__(name, raw, classes, spec.classes)
+        super().__init__(name, raw, spec, classes)
 
     def raw(self, X: object) -> np.ndarray:
         rows = as_given(X)

@@ -44,7 +44,7 @@ class NetworkTeacher(RawTeacher):
             raise ArgumentError("teacher", "a module of labels", "a module of floating outputs")
         self.module_form = self.kind.form
         self.raw_columns = raw.reshape(len(raw), -1).shape[1]
-        super().__init__(name or type(module).__name__, raw, None, spec.classes)
+        super().__init__(name or type(module).__name__, raw, spec)
 
     def content(self) -> str | None:
         return fingerprints.of_module(self.module)
@@ -115,11 +115,11 @@ class OnnxTeacher(RawTeacher):
                 expected = f"{task!r} with probabilities, which is what the file gives"
                 raise ArgumentError("task", received, expected)
             self.kind = OutputKind(task, "probabilities")
-        self.labels = spec.classes if self.kind.form == "labels" else None
-        own = self.labels if self.keys is None else self.keys
-        if own is None and spec.classes is None and labels and self.kind.task == "classification":
-            own = self._class_names(first_rows(X, "names of classes", 1000))
-        super().__init__(file.path.name, raw, own, spec.classes)
+        names = self.keys
+        unnamed = names is None and spec.classes is None
+        if unnamed and labels and self.kind.task == "classification":
+            names = self._class_names(first_rows(X, "names of classes", 1000))
+        super().__init__(file.path.name, raw, spec, names)
 
     def raw(self, X: object) -> np.ndarray:
         return self._run(X)[0]

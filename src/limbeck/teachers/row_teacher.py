@@ -208,9 +208,11 @@ class RawTeacher(RowTeacher):
     labels: Names | None = None  # the classes that labels are names of, where outputs are labels
 
     def __init__(
-        self, name: str, raw: np.ndarray, own: Names | None, classes: Names | None
+        self, name: str, raw: np.ndarray, spec: OutputSpec, own: Names | None = None
     ) -> None:
-        super().__init__(name, self.kind.task, self.targets(raw).shape[1], own, classes)
+        self.labels = spec.classes if self.kind.form == "labels" else None
+        own = self.labels if own is None else own
+        super().__init__(name, self.kind.task, self.targets(raw).shape[1], own, spec.classes)
 
     @abstractmethod
     def raw(self, X: object) -> np.ndarray:
@@ -233,9 +235,8 @@ class FunctionTeacher(RawTeacher):
         self._predict = predict
         raw = self.raw(first_rows(X, "what the teacher gives"))
         self.kind = infer_output(raw, spec)
-        self.labels = spec.classes if self.kind.form == "labels" else None
-        name = str(name or getattr(predict, "__name__", type(predict).__name__))
-        super().__init__(name, raw, self.labels, spec.classes)
+        name = name or getattr(predict, "__name__", type(predict).__name__)
+        super().__init__(str(name), raw, spec)
 
     def raw(self, X: object) -> np.ndarray:
         return as_outputs(self._predict(as_given(X)), count(X))
