@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -58,16 +58,15 @@ def is_date(dtype: Any) -> bool:
 def measured(series: pd.Series, date: bool, argument: str) -> Array:
     r"""Float64 (n,) of a series of numbers, or seconds since 1970 of dates; NaN where missing."""
     module = pandas()
-    if date:
-        if not is_date(series.dtype):
-            received = f"values of dtype {series.dtype}"
-            raise ArgumentError(argument, received, "dates: pandas.to_datetime makes them")
-        if isinstance(series.dtype, module.DatetimeTZDtype):
-            series = series.dt.tz_convert("UTC").dt.tz_localize(None)
-        ticks = TICKS[series.dt.unit]
-        count = series.to_numpy().view(np.int64)
-        return np.where(series.isna(), np.nan, count // ticks + count % ticks / ticks)
     dtype, types = series.dtype, module.api.types
+    if date:
+        if not is_date(dtype):
+            expected = "dates: pandas.to_datetime makes them"
+            raise ArgumentError(argument, f"values of dtype {dtype}", expected)
+        if isinstance(dtype, module.DatetimeTZDtype):
+            series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+        whole, rest = np.divmod(series.to_numpy().view(np.int64), ticks := TICKS[series.dt.unit])
+        return np.where(series.isna(), np.nan, whole + rest / ticks)
     plain = isinstance(dtype, np.dtype) and dtype.kind in "biuf"
     if not plain and (not types.is_numeric_dtype(dtype) or dtype.kind == "c"):
         kind = types.infer_dtype(series, skipna=True)  # NumPy would read strings as numbers
@@ -104,7 +103,9 @@ class Column:
     @property
     def keys(self) -> tuple[str, ...]:
         r"""The names of its tensors."""
-        return () if self.constant else (self.key,)
+        mask = getattr(self, "mask", None)
+        values = () if self.constant else (self.key,)
+        return values if mask is None else (*values, mask)
 
     def encode(self, series: pd.Series) -> dict[str, Array]:
         r"""Arrays (n,) by key of a pandas series of such values."""
@@ -118,11 +119,12 @@ class Column:
         r"""All of it, as JSON can hold it."""
         return {"type": type(self).__name__} | dataclasses.asdict(self)
 
-    def _refuse_gaps(self, gone: Array) -> NoReturn:
-        # a student that was trained without missing values cannot use them
-        received = f"{gone.sum()} missing values, the first in row {gone.argmax()}"
-        expected = "none, as in the data that the student was made with: fill them in first"
-        raise ArgumentError(self.argument, received, expected)
+    def _refuse_gaps(self, gone: Array) -> None:
+        r"""Refuse missing values, which a student that was trained without them cannot use."""
+        if gone.any():
+            received = f"{gone.sum()} missing values, the first in row {gone.argmax()}"
+            expected = "none, as in the data that the student was made with: fill them in first"
+            raise ArgumentError(self.argument, received, expected)
 
     def _series(self, values: Array, gone: Array) -> Any:
         r"""A series of the column's dtype, with missing values in its own way."""
@@ -149,10 +151,6 @@ class Number(Column):
     mask: str | None = None  # the key of the mask; None if nothing was missing
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        return (*super().keys, self.mask) if self.mask else super().keys
-
-    @property
     def counts(self) -> bool:
         r"""Whether values are whole numbers, if only as floats, as pandas keeps those with gaps."""
         return self.step > 0 and self.kind != "date"
@@ -162,10 +160,11 @@ class Number(Column):
         if self.kind == "date" and (", " in str(series.dtype)) != (", " in self.dtype):
             raise ArgumentError(self.argument, f"dates of {series.dtype}", f"{self.dtype}")
         gone = np.isnan(raw)
-        if self.mask is None and gone.any():
-            self._refuse_gaps(gone)
         value = np.where(gone, self.fill, raw - self.origin)
-        return {self.key: value} | ({self.mask: gone} if self.mask else {})
+        if self.mask is not None:
+            return {self.key: value, self.mask: gone}
+        self._refuse_gaps(gone)
+        return {self.key: value}
 
     def decode(self, parts: Mapping[str, Array], n: int) -> Any:
         value = np.full(n, self.fill) if self.constant else parts[self.key].astype(np.float64)
@@ -222,10 +221,9 @@ class Category(Column):
                 kind = "strings" if text else f"values such as {self.categories[0]!r}"
                 raise ArgumentError(self.argument, f"the value {value!r}", f"{kind}, as before")
             codes.append(known.get(value, self.unknown))
-        if not self.missing and (indices < 0).any():
+        if not self.missing:
             self._refuse_gaps(indices < 0)
-        codes.append(self.gone)
-        return {self.key: np.asarray(codes, np.int64)[indices]}
+        return {self.key: np.asarray([*codes, self.gone], np.int64)[indices]}
 
     def decode(self, parts: Mapping[str, Array], n: int) -> Any:
         codes = np.full(n, self.frequent) if self.constant else parts[self.key]
@@ -243,9 +241,8 @@ class Category(Column):
             dtype = pd.CategoricalDtype(index, self.ordered)
             return pd.Series(pd.Categorical.from_codes(np.where(gone, -1, codes), dtype=dtype))
         values = np.array([*self.categories, None, None], dtype=object)[codes]
-        if self.dtype == "object":
-            return self._series(values, gone)
-        return pd.Series(values, dtype=self.dtype)
+        objects = self.dtype == "object"
+        return self._series(values, gone) if objects else pd.Series(values, dtype=self.dtype)
 
 
 def column_of(spec: Mapping[str, Any]) -> Column:
@@ -255,6 +252,6 @@ def column_of(spec: Mapping[str, Any]) -> Column:
     kind = kinds.get(fields.pop("type", ""))
     if kind is None or set(fields) != {field.name for field in dataclasses.fields(kind)}:
         raise ArgumentError("spec", dict(spec), "what Table.spec() gives")
-    if "categories" in fields:
+    if kind is Category:
         fields["categories"] = tuple(fields["categories"])
     return kind(**fields)

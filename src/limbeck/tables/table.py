@@ -94,9 +94,8 @@ class Table:
         if not names or not len(frame):
             received = f"a frame of {len(frame)} rows and {len(names)} columns"
             raise ArgumentError("df", received, "one row and one column or more")
-        keys = {str(name) for name in names}
-        self.rows = len(frame)
-        self.columns: list[Column] = []
+        keys = set(map(str, names))
+        self.rows, self.columns = len(frame), list[Column]()
         for name in names:
             mask = f"{name}__missing"
             while mask in keys:
@@ -123,8 +122,7 @@ class Table:
     def encode(self, df: object) -> dict[str, Tensor]:
         r"""The tensors (n,) of a frame, by column; further columns of the frame are ignored.
 
-        A missing value in a column where the data had none is refused. A category that the data
-        did not have becomes the unknown code.
+        A missing value is refused where the data had none; a new category becomes "unknown".
         """
         parts = self.encode_exactly(df)
         return {k: t.float() if t.is_floating_point() else t for k, t in parts.items()}
@@ -160,10 +158,7 @@ class Table:
         return pandas().DataFrame(series, columns=list(series))
 
     def rounded(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        r"""What is left of tensors after a frame: whole numbers are whole, missing ones filled.
-
-        A pure function of tensors, for generators: so the student sees what the teacher saw.
-        """
+        r"""What is left of tensors after a frame: whole numbers are whole, missing ones filled."""
         parts = dict(batch)
         for column in self.numbers:
             value = parts[column.key]
@@ -181,9 +176,8 @@ class Table:
         r"""A module from the tensors to features (n, width), to be trained with the student.
 
         Arguments:
-            embed: The size of embeddings, or "one_hot" for none. Default: "auto", one indicator
-                a category up to 16 of them, and else an embedding of a size that grows with their
-                number.
+            embed: The size of embeddings, or "one_hot" for none. Default: "auto", one-hot up to 16
+                categories, else an embedding whose size grows with their number.
             generator: Of the embeddings. Default: None, the same ones each time.
         """
         numbers = [(c.key, c.mask, c.mean, c.scale, c.fill) for c in self.numbers]
