@@ -175,13 +175,11 @@ def as_teacher(value: object, output: str = "auto") -> Teacher:
     if value is None:
         return Teacher(None)
     model: Any = value
-    if not isinstance(model, nn.Module):
-        if hasattr(model, "predict_proba"):
-            return Opaque(model.predict_proba, "probabilities" if output == "auto" else output)
-        if hasattr(model, "predict"):
-            return Opaque(model.predict, "values" if output == "auto" else output)
-        if not callable(model) and output_form("teacher_output", model, output) == "log_density":
-            return Teacher(model, "log_density")
+    for method, form in (("predict_proba", "probabilities"), ("predict", "values")):
+        if not isinstance(model, nn.Module) and hasattr(model, method):
+            return Opaque(getattr(model, method), form if output == "auto" else output)
+    if not callable(model) and output_form("teacher_output", model, output) == "log_density":
+        return Teacher(model, "log_density")
     if callable(model):
         return Teacher(model, output)
     raise ArgumentError(
@@ -199,10 +197,8 @@ def as_dict(x: X) -> dict[str, Tensor]:
 
 def misfit(who: str, x: X, error: Exception) -> ArgumentError:
     r"""The error for a model that fails on inputs."""
-    parts = [
-        f"{key} {tuple(part.shape)} of {part.dtype}".strip() for key, part in as_dict(x).items()
-    ]
-    received = f"inputs {', '.join(parts)}, on which it fails: {error}"
+    parts = (f"{key} {tuple(part.shape)} of {part.dtype}" for key, part in as_dict(x).items())
+    received = f"inputs {', '.join(map(str.strip, parts))}, on which it fails: {error}"
     return ArgumentError(who, received, "inputs that fit it")
 
 
@@ -221,7 +217,7 @@ def settle_form(argument: str, who: str, raw: object, form: str, needs: str, n: 
     r"""The form of raw outputs at n inputs; ambiguous ones are refused where it matters."""
     if not isinstance(raw, Tensor):
         raise ArgumentError(who, f"outputs of type {type(raw).__name__}", "one tensor (n, outputs)")
-    if raw.ndim == 0 or raw.shape[0] != n:
+    if raw.shape[:1] != (n,):
         received = f"outputs of shape {tuple(raw.shape)} for {n} inputs"
         raise ArgumentError(who, received, f"({n}, ...)")
     if needs == "probabilities":
@@ -232,17 +228,18 @@ def settle_form(argument: str, who: str, raw: object, form: str, needs: str, n: 
     if not finite.all():
         expected = "finite outputs at the inputs given"
         raise ArgumentError(who, "outputs with NaN or infinity", expected)
-    if form == "auto" and needs == "probabilities":
+    of_classes = form in forms.FORMS[:3]
+    if needs == "probabilities" and not of_classes:
+        expected = "logits, probabilities or log probabilities, which this loss needs"
+        if form != "auto":
+            raise ArgumentError(argument, repr(form), expected)
         expected = f'{argument}="logits", "probabilities" or "log_probabilities", since this loss '
         received = "outputs that could be logits or plain values"
         raise ArgumentError(argument, received, expected + "needs class probabilities")
+    if needs == "density" and of_classes:
+        raise ArgumentError(argument, repr(form), "log densities, which this loss needs")
     if form == "auto":
         form = "log_density" if needs == "density" else "values"
-    if needs == "probabilities" and form not in forms.FORMS[:3]:
-        expected = "logits, probabilities or log probabilities, which this loss needs"
-        raise ArgumentError(argument, repr(form), expected)
-    if needs == "density" and form in forms.FORMS[:3]:
-        raise ArgumentError(argument, repr(form), "log densities, which this loss needs")
     # several axes are for losses that know which one are the classes
     if form in ("probabilities", "log_probabilities") and raw.ndim <= 2:
         forms.check_probabilities(forms.probabilities(raw, form), argument)

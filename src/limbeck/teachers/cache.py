@@ -36,27 +36,18 @@ class TeacherCache:
         top_k: How many of the largest probabilities to keep exactly; when read back, what is left
             of 1 is spread evenly over the other classes. Default: None, all of them.
         dtype: What numbers are kept as, "float32" or "float64". Default: "float32".
-
-    >>> import tempfile
-    >>> from limbeck.teachers.keys import row_keys
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     answers = TeacherCache(folder).answers("my teacher", (2,))
-    ...     answers.put(row_keys([[1.0], [2.0]]), np.array([[0.25, 0.75], [0.5, 0.5]]))
-    ...     answers.get(row_keys([[3.0], [1.0]]))
-    (array([False,  True]), array([[0.25, 0.75]], dtype=float32))
     """
 
     def __init__(
         self, folder: str | os.PathLike[str], top_k: int | None = None, dtype: str = "float32"
     ) -> None:
-        self.folder = Path(folder)
+        self.folder, self.dtype = Path(folder), dtype
         if self.folder.exists() and not self.folder.is_dir():
             raise ArgumentError("cache", f"{self.folder}, which is a file", "a folder")
         expected = "None, or how many probabilities to keep: 1 or more"
         self.top_k = None if top_k is None else whole_number("top_k", top_k, expected, 1)
         if dtype not in ("float32", "float64"):
             raise ArgumentError.unknown("dtype", dtype, ("float32", "float64"))
-        self.dtype = dtype
         self._open: dict[str, Answers] = {}
 
     def answers(
@@ -122,12 +113,11 @@ class Answers:
         rows = self._encode(values)
         if len(rows) != len(keys):
             raise ArgumentError("values", f"{len(rows)} answers", f"{len(keys)}, one for each key")
-        if not len(rows):
-            return
-        self._agree()
-        if not (self.folder / META).exists():
-            write_text(self.folder / META, json.dumps(self.about, indent=1) + "\n")
-        self._segments.write(keys, rows)
+        if len(rows):
+            self._agree()
+            if not (self.folder / META).exists():
+                write_text(self.folder / META, json.dumps(self.about, indent=1) + "\n")
+            self._segments.write(keys, rows)
 
     def as_kept(self, values: Array) -> Array:
         r"""The answers (n, *shape) as `get` would give them back."""

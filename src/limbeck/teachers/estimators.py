@@ -150,28 +150,23 @@ def _with_names(X: object, estimator: object) -> object:
     return pandas.DataFrame(X, columns=np.asarray(names))
 
 
-# objectives of which it is known what they predict
+# objectives, or families of them, of which it is known what they predict
 BOOSTER_TASKS = {
     "xgboost": {
-        "classification": {"binary:logistic", "binary:logitraw", "multi:softprob", "multi:softmax"},
-        "regression": {"reg", "count", "survival"},  # families
+        "classification": "binary:logistic binary:logitraw multi:softprob multi:softmax",
+        "regression": "reg count survival",
     },
     "lightgbm": {
-        "classification": {"binary", "multiclass"},
-        "regression": {
-            "regression", "regression_l1", "huber", "fair", "poisson", "quantile", "mape", "gamma",
-            "tweedie",
-        },
+        "classification": "binary multiclass",
+        "regression": "regression regression_l1 huber fair poisson quantile mape gamma tweedie",
     },
     "catboost": {
-        "classification": {"Logloss", "CrossEntropy", "MultiClass"},
-        "multilabel": {"MultiLogloss", "MultiCrossEntropy"},
-        "regression": {
-            "RMSE", "MAE", "Quantile", "LogLinQuantile", "MAPE", "Poisson", "Tweedie", "Huber",
-            "Expectile", "Lq", "MultiRMSE", "MultiRMSEWithMissingValues", "LogCosh",
-        },
+        "classification": "Logloss CrossEntropy MultiClass",
+        "multilabel": "MultiLogloss MultiCrossEntropy",
+        "regression": "RMSE MAE Quantile LogLinQuantile MAPE Poisson Tweedie Huber Expectile Lq "
+        "MultiRMSE MultiRMSEWithMissingValues LogCosh",
     },
-}  # fmt: skip
+}
 
 
 class Objective(NamedTuple):
@@ -244,9 +239,8 @@ def objective(model: object) -> Objective | None:
         name = learner["objective"]["name"]
         task = _task(library, name) or _task(library, name.split(":")[0])
         targets = int(learner["learner_model_param"].get("num_target", 1))
-        if targets > 1 and task == "classification":
-            return Objective(name, "multilabel", targets)
-        return Objective(name, task)
+        several = targets > 1 and task == "classification"
+        return Objective(name, "multilabel", targets) if several else Objective(name, task)
     if library == "lightgbm":
         booster = getattr(model, "booster_", model)
         header = booster.model_to_string(num_iteration=1)
@@ -266,4 +260,5 @@ def _library(model: object) -> str:
 
 
 def _task(library: str, name: str) -> str | None:
-    return next((task for task, known in BOOSTER_TASKS[library].items() if name in known), None)
+    tasks = BOOSTER_TASKS[library].items()
+    return next((task for task, known in tasks if name in known.split()), None)

@@ -108,12 +108,11 @@ def infer_output(raw: np.ndarray, spec: OutputSpec, *, network: bool = False) ->
         expected = 'output="logits", "probabilities" or "log_probabilities"'
         raise ArgumentError("output", received, expected)
     received = f"{columns} outputs a row, between {raw.min():.4g} and {raw.max():.4g}"
-    expected = 'task="regression"'
-    if inside:
-        classifier = ', or task="classification" (of class 1)'
-        expected += ', task="multilabel"' if columns > 1 else classifier
-    if columns > 1 or not inside:
-        expected += ', or output="logits" for a classifier'
+    expected = 'task="regression", or output="logits" for a classifier'
+    if inside and columns > 1:
+        expected = 'task="regression", task="multilabel", or output="logits" for a classifier'
+    elif inside:
+        expected = 'task="regression", or task="classification" (of class 1)'
     raise ArgumentError("task", f"'auto', which cannot tell what these are: {received}", expected)
 
 
@@ -129,10 +128,9 @@ def to_targets(
             raise ArgumentError("teacher", received, f"one of the classes {names.tolist()}")
         return np.asarray(one_hot, np.float64)
     try:
-        array = np.ascontiguousarray(raw, dtype=np.float64)
+        y = forms.values(torch.as_tensor(np.ascontiguousarray(raw, dtype=np.float64)))
     except (TypeError, ValueError):
         raise ArgumentError("teacher", f"answers of type {raw.dtype}", "numbers") from None
-    y = forms.values(torch.as_tensor(array))
     if kind == ("multilabel", "logits"):
         y = torch.sigmoid(y)
     elif kind.task != "regression":
