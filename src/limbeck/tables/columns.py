@@ -188,10 +188,7 @@ class Number(Column):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Category(Column):
-    r"""One of K categories: int64 codes (n,) from 0 to K − 1; K is unknown, K + 1 is missing.
-
-    In frames, unknown is the most frequent category, which any teacher takes.
-    """
+    r"""One of K categories: int64 codes (n,) from 0 to K − 1; K is unknown, K + 1 is missing."""
 
     categories: tuple[Any, ...] = ()  # all strings, whole numbers, floats or booleans
     values: str | None = None  # the dtype of the categories of a categorical dtype
@@ -230,7 +227,7 @@ class Category(Column):
         if codes.dtype.kind not in "iu" or (n and not 0 <= codes.min() <= codes.max() <= self.gone):
             expected = f"whole numbers from 0 to {self.gone}"
             raise ArgumentError(f"batch[{self.key!r}]", f"codes of {codes.dtype}", expected)
-        codes = np.where(codes == self.unknown, self.frequent, codes)
+        codes = np.where(codes == self.unknown, self.frequent, codes)  # which any teacher takes
         gone = codes == self.gone
         if gone.any() and not self.missing:
             received = f"{self.gone}, the code of a missing value"

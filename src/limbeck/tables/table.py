@@ -20,6 +20,7 @@ from limbeck.inputs.munge import Munge
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.tables.columns import Category, Column, Number, column_of, pandas
 from limbeck.tables.reading import code_like, read
+from limbeck.teachers.output_spec import to_numpy
 
 __all__ = ["Table", "TableMunge", "as_frame", "code_note"]
 
@@ -148,7 +149,10 @@ class Table:
         Whole numbers and dates are rounded to what the column holds (days, if all dates were
         days). An unknown category becomes the most frequent one, which any teacher takes.
         """
-        parts = {key: _array(batch, key) for key in self.groups()}
+        for key in self.groups():
+            if key not in batch:
+                raise ArgumentError("batch", f"no part {key!r}", "all that `encode` gives")
+        parts = {key: np.asarray(to_numpy(batch[key])) for key in self.groups()}
         n = len(next(iter(parts.values())))
         for key, part in parts.items():
             if part.shape != (n,):
@@ -271,10 +275,3 @@ def _check_names(frame: Any) -> None:
             raise ArgumentError("df", f"the column name {name!r}", expected)
         if times[str(name)] > 1:
             raise ArgumentError("df", f"the column name {str(name)!r} twice", "different names")
-
-
-def _array(batch: Mapping[str, Any], key: str) -> np.ndarray[Any, Any]:
-    if key not in batch:
-        raise ArgumentError("batch", f"no part {key!r}", "all that `encode` gives")
-    part = batch[key]
-    return part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)

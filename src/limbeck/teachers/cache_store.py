@@ -55,7 +55,18 @@ class Segments:
             self._refresh()
             places = self._find(keys)
             known = places >= 0
-            return known, self._read(places[known])
+            places = places[known]
+            rows = np.empty((len(places), *self.shape), self.dtype)
+            which = np.searchsorted(self._starts, places, side="right") - 1
+            for number in np.unique(which):
+                segment, here = self._order[number], which == number
+                inside = places[here] - self._starts[number]
+                rows[here] = part = segment.values[inside]
+                wrong = _checks(segment.head[inside, :2], part) != segment.head[inside, 2]
+                if wrong.any():
+                    path = self.folder / (segment.name + VALUES)
+                    raise _damaged(path, f"has another row {inside[wrong][0]} than was written")
+            return known, rows
 
     def write(self, keys: Array, rows: Array) -> None:
         r"""Keep rows; a CheckpointError says if that could not be done."""
@@ -150,19 +161,6 @@ class Segments:
             places[left[same]] = self._places[at[left[same]]]
             left = left[~same]
             at[left] += 1
-
-    def _read(self, places: Array) -> Array:
-        rows = np.empty((len(places), *self.shape), self.dtype)
-        which = np.searchsorted(self._starts, places, side="right") - 1
-        for number in np.unique(which):
-            segment, here = self._order[number], which == number
-            inside = places[here] - self._starts[number]
-            rows[here] = part = segment.values[inside]
-            wrong = _checks(segment.head[inside, :2], part) != segment.head[inside, 2]
-            if wrong.any():
-                path = self.folder / (segment.name + VALUES)
-                raise _damaged(path, f"has another row {inside[wrong][0]} than was written")
-        return rows
 
     def _compact(self) -> None:
         if not self._compacts or len(list(self._listing())) <= MOST:

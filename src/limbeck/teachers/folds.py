@@ -61,10 +61,7 @@ def out_of_fold(
 def mix_labels(
     targets: ArrayLike, labels: object, weight: float, classes: ArrayLike | None = None
 ) -> Array:
-    r"""Targets (n, K) and true labels together: (1 − weight) · targets + weight · labels.
-
-    Where a label is missing (NaN, None, or −1 if that is no class), the targets stay as they are.
-    """
+    r"""Targets (n, K) and labels together: (1 − weight) · targets + weight · labels if there."""
     targets = np.asarray(targets, np.float64)
     weight = number("weight", weight, "a number from 0 to 1", lambda w: 0 <= w <= 1)
     y = as_labels(labels, len(targets))
@@ -77,7 +74,17 @@ def mix_labels(
     else:
         if y.ndim == 1 and targets.shape[1:] == (1,):
             y, missing = y[:, None], missing[:, None]
-        values = _as_values(y, missing, targets.shape)
+        if y.shape != targets.shape:
+            expected = f"labels (n,) or values {targets.shape}"
+            raise ArgumentError("labels", f"shape {y.shape}", expected)
+        values = np.zeros_like(targets)
+        try:
+            values[~missing] = y[~missing].astype(np.float64)
+        except (TypeError, ValueError) as reason:
+            raise ArgumentError("labels", f"what is no number ({reason})", "numbers") from None
+        if not np.isfinite(values).all():
+            expected = "finite numbers; NaN says that there is none"
+            raise ArgumentError("labels", "infinite values", expected)
     mixed: Array = np.where(missing, targets, (1 - weight) * targets + weight * values)
     return mixed
 
@@ -92,7 +99,7 @@ def as_labels(labels: object, n: int) -> Array:
 
 
 def unlabelled(labels: Array, classes: ArrayLike | None) -> Array:
-    r"""Where labels are missing, in their shape."""
+    r"""Where labels are missing, in their shape: NaN, None, or −1 if that is no class."""
     flat = labels.reshape(-1)
     minus = classes is not None and -1 not in np.asarray(classes).tolist()
     if labels.dtype.kind in "biuf":
@@ -120,21 +127,6 @@ def _columns(labels: Array, classes: ArrayLike | None) -> Array:
         names = ", ".join(map(repr, list(known)[:10])) + (", …" if len(known) > 10 else "")
         raise ArgumentError("labels", f"{', '.join(unknown)}", f"the teacher's classes: {names}")
     return columns
-
-
-def _as_values(labels: Array, missing: Array, shape: tuple[int, ...]) -> Array:
-    r"""Labels as numbers, with 0 where they are missing."""
-    if labels.shape != shape:
-        raise ArgumentError("labels", f"shape {labels.shape}", f"labels (n,) or values {shape}")
-    values = np.zeros(shape)
-    try:
-        values[~missing] = labels[~missing].astype(np.float64)
-    except (TypeError, ValueError) as reason:
-        raise ArgumentError("labels", f"what is no number ({reason})", "numbers") from None
-    if not np.isfinite(values).all():
-        expected = "finite numbers; NaN says that there is none"
-        raise ArgumentError("labels", "infinite values", expected)
-    return values
 
 
 def _folds(classes: Array | None, n: int, folds: int, seed: int) -> Array:

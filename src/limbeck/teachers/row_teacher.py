@@ -67,17 +67,14 @@ class ModelFile(NamedTuple):
 
 
 class RowTeacher(Opaque, ABC):
-    r"""A teacher on rows of any kind; `teacher(X)` gives probabilities or values (n, K) in float64.
-
-    The user's `classes` may be more than the model's `own`; those it lacks have probability 0.
-    """
+    r"""A teacher on rows of any kind; `teacher(X)` gives probabilities or values (n, K)."""
 
     module: nn.Module | None = None  # that the loop can differentiate
     module_form: str | None = None  # of the module's raw outputs
     kind: OutputKind | None = None  # what the model's raw outputs mean, where they are converted
     file: ModelFile | None = None
     model: object = None  # an object whose pickle is the teacher's content
-    classes: np.ndarray | None  # names (K,) of classes or labels; None in regression
+    classes: np.ndarray | None  # names (K,); those that the model lacks have probability 0
     outputs: int  # K
     named: bool  # whether the classes have names, and not just numbers
 
@@ -149,30 +146,27 @@ class RowTeacher(Opaque, ABC):
     def _set_classes(self, classes: Names | None) -> None:
         self._positions: np.ndarray | None = None  # of the model's columns among all classes
         self.named = self._own is not None or classes is not None
+        self.classes, self.outputs = None, self.columns
         if self.task == "regression":
             if classes is not None:
                 raise ArgumentError("classes", classes, "None for regression, which has none")
-            self.classes = None
-        elif classes is None:
-            self.classes = np.arange(self.columns) if self._own is None else self._own
-        else:
-            self.classes = _names(classes)
-            self._positions = self._find(self.classes)
-        self.outputs = self.columns if self.classes is None else len(self.classes)
-
-    def _find(self, classes: np.ndarray) -> np.ndarray | None:
+            return
         numbers = list(range(self.columns))
         own = numbers if self._own is None else self._own.tolist()
-        position = {label: k for k, label in enumerate(classes.tolist())}
-        if self._own is not None and set(own) <= set(position):
-            positions = [position[label] for label in own]
-            return None if positions == list(range(len(classes))) else np.array(positions)
-        if own == numbers and len(classes) == self.columns:
-            return None  # numbers are given names
-        unnamed = f"which has {self.columns} classes without names"
-        known = unnamed if own == numbers else f"whose classes are {own}"
-        received = f"{classes.tolist()} for {self.name}, {known}"
-        raise ArgumentError("classes", received, "all classes of the teacher, each once")
+        if classes is None:
+            self.classes = np.arange(self.columns) if self._own is None else self._own
+            return
+        self.classes = _names(classes)
+        labels, self.outputs = self.classes.tolist(), len(self.classes)
+        if self._own is not None and set(own) <= set(labels):
+            if own != labels:
+                position = {label: k for k, label in enumerate(labels)}
+                self._positions = np.array([position[label] for label in own])
+        elif own != numbers or len(labels) != self.columns:  # else numbers are given names
+            unnamed = f"which has {self.columns} classes without names"
+            known = unnamed if own == numbers else f"whose classes are {own}"
+            received = f"{labels} for {self.name}, {known}"
+            raise ArgumentError("classes", received, "all classes of the teacher, each once")
 
     def __repr__(self) -> str:
         return f"the teacher ({self.name})"
