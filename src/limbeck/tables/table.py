@@ -11,7 +11,6 @@ import numpy as np
 import rich.table
 import torch
 from rich.console import Console
-from rich.text import Text
 from torch import Tensor
 
 from limbeck.arrays import Batch
@@ -32,9 +31,9 @@ class TableMunge(Munge):
         self,
         table: Table,
         parts: dict[str, Tensor],
-        swap: float = 0.5,
-        local_variance: float = 1.0,
-        seed: int | None = None,
+        swap: float,
+        local_variance: float,
+        seed: int | None,
     ) -> None:
         self.table, binary = table, list[str]()
         self.masked: dict[str, str] = {}  # keys of masks by the keys of their numbers
@@ -228,12 +227,11 @@ class Table:
             codes = f"{len(column.categories):,}" if isinstance(column, Category) else ""
             kind = "whole number" if getattr(column, "counts", False) else column.kind
             kind = f"{kind}, constant" if column.constant else kind
-            cells = (str(column.name), kind, column.dtype, f"{column.missing:,}", codes)
-            table.add_row(*map(Text, cells))
+            table.add_row(str(column.name), kind, column.dtype, f"{column.missing:,}", codes)
         if len(self.columns) > shown:
             table.add_row(f"and {len(self.columns) - shown:,} more")
-        console = Console(width=100, file=(text := io.StringIO()))
-        console.print(table)
+        text = io.StringIO()
+        Console(width=100, file=text, markup=False, emoji=False).print(table)
         return text.getvalue().rstrip()
 
 

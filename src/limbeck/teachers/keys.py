@@ -220,9 +220,8 @@ def _word(value: object) -> float | bytes:
     kind = type(value)
     if value is None or kind.__name__ in ("NAType", "NaTType"):
         return f"missing {kind.__name__}".encode()
-    if isinstance(value, bool | np.bool_):
-        return float(value)
-    if isinstance(value, numbers.Number) and not isinstance(value, complex | np.complexfloating):
+    number = isinstance(value, numbers.Number | np.bool_)
+    if number and not isinstance(value, complex | np.complexfloating):
         # Python compares exactly
         exact: Any = value.item() if isinstance(value, np.generic) else value
         try:

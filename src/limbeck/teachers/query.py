@@ -160,11 +160,10 @@ class _Session:
         return y
 
     def _failure(self, error: Exception, rows: Array, attempts: int) -> TeacherError:
-        where = f"rows {rows[0]} to {rows[-1]}"
-        if len(rows) == 1:
-            where = f"row {rows[0]}"
-        elif rows[-1] - rows[0] != len(rows) - 1:
-            where = f"{len(rows)} rows from {rows[0]} to {rows[-1]}"
+        n, first, last = len(rows), rows[0], rows[-1]
+        where = f"rows {first} to {last}" if n > 1 else f"row {first}"
+        if last - first != n - 1:
+            where = f"{n} rows from {first} to {last}"
         where += " of X" + (f", {attempts} times" if attempts > 1 else "")
         remark = "no predictions are stored: pass cache= to store them"
         if self.answers is not None:
