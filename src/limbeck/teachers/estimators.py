@@ -80,11 +80,11 @@ def is_fitted(estimator: object) -> bool:
     from sklearn.exceptions import NotFittedError
     from sklearn.utils.validation import check_is_fitted
 
-    if isinstance(estimator, BaseEstimator):
-        try:
+    try:
+        if isinstance(estimator, BaseEstimator):
             check_is_fitted(estimator)
-        except NotFittedError:
-            return False
+    except NotFittedError:
+        return False
     return True
 
 
@@ -141,7 +141,7 @@ def _positive(parts: list[np.ndarray], classes: list[np.ndarray]) -> np.ndarray:
 def _with_names(X: object, estimator: object) -> object:
     r"""An array as a frame, for an estimator that was fitted to one: it takes columns by name."""
     names = getattr(estimator, "feature_names_in_", None)
-    if names is None or not isinstance(X, np.ndarray) or X.ndim != 2 or X.shape[1] != len(names):
+    if names is None or not isinstance(X, np.ndarray) or X.shape[1:] != (len(names),):
         return X
     try:
         import pandas

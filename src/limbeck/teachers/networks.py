@@ -69,14 +69,11 @@ class NetworkTeacher(RawTeacher):
         r"""Rows as the module takes them."""
         if isinstance(X, dict):
             return {name: self.tensors(part) for name, part in X.items()}  # type: ignore[misc]
-        if isinstance(X, Tensor):
-            x = X.detach()
-        else:
-            array = dense(X)
-            if array.dtype.kind not in "biuf":
-                received = f"columns of type {array.dtype}, for a torch teacher"
-                raise ArgumentError("X", received, "numbers")
-            x = torch.as_tensor(np.ascontiguousarray(array))
+        array = X.detach() if isinstance(X, Tensor) else dense(X)
+        if isinstance(array, np.ndarray) and array.dtype.kind not in "biuf":
+            received = f"columns of type {array.dtype}, for a torch teacher"
+            raise ArgumentError("X", received, "numbers")
+        x = array if isinstance(array, Tensor) else torch.as_tensor(np.ascontiguousarray(array))
         like = first_float(self.module)
         like = torch.empty(0) if like is None else like
         codes = self.looks_up and not x.is_floating_point()
@@ -145,9 +142,8 @@ class OnnxTeacher(RawTeacher):
         if len(self.inputs) == 1 and not isinstance(X, dict):
             (port,) = self.inputs.values()
             return {port.name: _cast(dense(X), port)}
-        known = list(X) if isinstance(X, dict) else list(getattr(X, "columns", ()))
-        missing = [name for name in self.inputs if name not in known]
-        if missing:
+        known = list(X if isinstance(X, dict) else getattr(X, "columns", ()))
+        if missing := [name for name in self.inputs if name not in known]:
             received = f"rows without {', '.join(map(repr, missing))}"
             expected = f"a data frame with the file's inputs, {', '.join(map(repr, self.inputs))}"
             raise ArgumentError("X", received, expected)
