@@ -79,11 +79,11 @@ class RowTeacher(Opaque, ABC):
     named: bool  # whether the classes have names, and not just numbers
 
     def __init__(
-        self, name: str, task: str, columns: int, own: Names | None, classes: Names | None
+        self, name: str, task: str, columns: int, model_classes: Names | None, classes: Names | None
     ) -> None:
         super().__init__(self.__call__, "values" if task == "regression" else "probabilities")
         self.name, self.task, self.columns = name, task, columns
-        self._own = None if own is None else _names(own)
+        self._model_classes = None if model_classes is None else _names(model_classes)
         self._set_classes(classes)
 
     @abstractmethod
@@ -145,27 +145,27 @@ class RowTeacher(Opaque, ABC):
 
     def _set_classes(self, classes: Names | None) -> None:
         self._positions: np.ndarray | None = None  # of the model's columns among all classes
-        self.named = self._own is not None or classes is not None
+        self.named = self._model_classes is not None or classes is not None
         self.classes, self.outputs = None, self.columns
         if self.task == "regression":
             if classes is not None:
                 raise ArgumentError("classes", classes, "None for regression, which has none")
             return
-        numbers = list(range(self.columns))
-        own = numbers if self._own is None else self._own.tolist()
+        numbers = np.arange(self.columns)
+        of_model = numbers if self._model_classes is None else self._model_classes
+        self.classes = of_model if classes is None else _names(classes)
+        self.outputs = len(self.classes)
         if classes is None:
-            self.classes = np.arange(self.columns) if self._own is None else self._own
             return
-        self.classes = _names(classes)
-        labels, self.outputs = self.classes.tolist(), len(self.classes)
-        if self._own is not None and set(own) <= set(labels):
-            if own != labels:
-                position = {label: k for k, label in enumerate(labels)}
-                self._positions = np.array([position[label] for label in own])
-        elif own != numbers or len(labels) != self.columns:  # else numbers are given names
-            unnamed = f"which has {self.columns} classes without names"
-            known = unnamed if own == numbers else f"whose classes are {own}"
-            received = f"{labels} for {self.name}, {known}"
+        old, new, unnamed = of_model.tolist(), self.classes.tolist(), numbers.tolist()
+        if self._model_classes is not None and set(old) <= set(new):
+            if old != new:
+                position = {label: k for k, label in enumerate(new)}
+                self._positions = np.array([position[label] for label in old])
+        elif old != unnamed or len(new) != self.columns:  # else numbers are given names
+            without = f"which has {self.columns} classes without names"
+            known = without if old == unnamed else f"whose classes are {old}"
+            received = f"{new} for {self.name}, {known}"
             raise ArgumentError("classes", received, "all classes of the teacher, each once")
 
     def __repr__(self) -> str:
@@ -202,11 +202,11 @@ class RawTeacher(RowTeacher):
     labels: Names | None = None  # the classes that labels are names of, where outputs are labels
 
     def __init__(
-        self, name: str, raw: np.ndarray, spec: OutputSpec, own: Names | None = None
+        self, name: str, raw: np.ndarray, spec: OutputSpec, model_classes: Names | None = None
     ) -> None:
         self.labels = spec.classes if self.kind.form == "labels" else None
-        own = self.labels if own is None else own
-        super().__init__(name, self.kind.task, self.targets(raw).shape[1], own, spec.classes)
+        names = self.labels if model_classes is None else model_classes
+        super().__init__(name, self.kind.task, self.targets(raw).shape[1], names, spec.classes)
 
     @abstractmethod
     def raw(self, X: object) -> np.ndarray:
