@@ -27,14 +27,7 @@ __all__ = ["Table", "TableMunge", "as_frame", "code_note"]
 class TableMunge(Munge):
     r"""`Munge` on rows of a table, which rounds them as the teacher gets them."""
 
-    def __init__(
-        self,
-        table: Table,
-        parts: dict[str, Tensor],
-        swap: float,
-        local_variance: float,
-        seed: int | None,
-    ) -> None:
+    def __init__(self, table: Table, parts: dict[str, Tensor], **options: Any) -> None:
         self.table, binary = table, list[str]()
         self.masked: dict[str, str] = {}  # keys of masks by the keys of their numbers
         for column in table.numbers:
@@ -43,7 +36,7 @@ class TableMunge(Munge):
                 self.masked[column.key], values = column.mask, values[~parts[column.mask]]
             if len(values.unique()) <= 2:
                 binary.append(column.key)
-        super().__init__(parts, swap, local_variance, binary, seed)
+        super().__init__(parts, categorical=binary, **options)
 
     def draw(self, n: int) -> dict[str, Any]:
         drawn, rows = super().draw(n), self.data.x
@@ -200,7 +193,7 @@ class Table:
         """
         tensors = isinstance(data, Mapping) and all(isinstance(v, Tensor) for v in data.values())
         parts = dict(data) if tensors else self.encode(data)
-        return TableMunge(self, parts, swap, local_variance, seed)
+        return TableMunge(self, parts, swap=swap, local_variance=local_variance, seed=seed)
 
     def spec(self) -> dict[str, Any]:
         r"""All of it, as JSON can hold it."""
