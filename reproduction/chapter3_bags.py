@@ -16,14 +16,20 @@ from limbeck.demo.condensation import (
     GRID,
     PRIOR_VARIANCE,
     MonteCarlo,
-    errors,
     log_posterior,
     points,
     sampler,
 )
 from reproduction.chapter3_density import packed
 from reproduction.chapter3_findings import INDEPENDENT, SHARED
-from reproduction.chapter3_logistic import LOSSES, best_bag, exact_surface, independent, text_bag
+from reproduction.chapter3_logistic import (
+    LOSSES,
+    best_bag,
+    errors,
+    exact_surface,
+    independent,
+    text_bag,
+)
 
 __all__ = ["LogisticSettings", "data_set", "shown"]
 

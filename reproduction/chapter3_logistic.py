@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,11 @@ from limbeck.training.distill import distill
 
 __all__ = [
     "LOSSES",
+    "NEAR",
     "THINNED",
+    "Errors",
     "best_bag",
+    "errors",
     "exact_surface",
     "independent",
     "squares",
@@ -33,6 +36,9 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     "CE": cross_entropy,
     "DSE": lambda: derivative_error(weight="teacher"),
 }
+
+NEAR = GRID.norm(dim=1) <= 2
+r"""Which places of the grid are near the origin."""
 
 REACH, STEP = 55.0, 0.5
 r"""The grid of weights over which the posterior is integrated."""
@@ -45,6 +51,20 @@ r"""How many inputs limbeck's own bags are trained on; a fifth of them are near 
 
 BLOCK = 4000
 r"""Rows at which many draws are averaged at once."""
+
+
+class Errors(NamedTuple):
+    r"""|t − f|: its mean and maximum on the grid, and its mean near the origin."""
+
+    mean: float
+    highest: float
+    near: float
+
+
+def errors(truth: Tensor, predictions: Tensor) -> Errors:
+    r"""Errors of predictions on the grid."""
+    error = (truth - predictions).abs()
+    return Errors(float(error.mean()), float(error.max()), float(error[NEAR].mean()))
 
 
 def independent(x: Tensor, y: Tensor, count: int, seed: int) -> Tensor:

@@ -86,15 +86,19 @@ def test_a_bad_number_is_refused(limbeck):
 def test_the_table_of_the_demo_ends_with_one_sentence(capsys):
     from rich.console import Console
 
-    from limbeck.demo.compression import Row, show
+    from limbeck.demo import Tour, show_compression
 
     def row(model, images, agreement, parameters=100):
-        return Row(model, images, 0.9, -0.1, agreement, parameters, 1.0)
+        return {
+            "model": model, "images": images, "accuracy": 0.9, "log_probability": -0.1,
+            "agreement": agreement, "parameters": parameters, "seconds": 1.0,
+        }  # fmt: skip
 
     rows = [row("teacher", 1000, 1.0, 2500)]
     rows += [row(f"student {i}", 1000, 0.96) for i in range(4)]
     rows += [row(f"student {i}", 100, share) for i, share in enumerate((0.8, 0.9, 0.85, 0.7))]
-    show(rows, Console(width=300))
+    console = Console(width=300)
+    show_compression(Tour(Path(), 1, 1, 0, console, progress=False, tables=True), rows)
     *table, sentence = capsys.readouterr().out.strip().splitlines()
     assert sum("student" in line for line in table) == 8
     assert sentence == (

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from limbeck import demo
-from limbeck.demo.condensation import Row, show
+from limbeck.demo.condensation import show
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +59,18 @@ def test_without_matplotlib_there_is_no_picture_and_no_page(monkeypatch, tmp_pat
 
 
 def test_the_table_ends_with_one_sentence(tmp_path):
-    rows = [
-        Row("all draws", 10_000, 0.0, 0.0, 80_000, 30.0, 2.0),
-        Row("ten draws", 10, 0.05, 0.2, 80, 0.02, 0.0),
-        Row("batch", 10, 0.008, 0.04, 80, 0.02, 5.0),
-        Row("online", 10, 0.01, 0.05, 80, 0.02, 9.0),
-        Row("EP", 0, 0.025, 0.07, 48, 0.5, 0.1),
+    names = ("way", "draws", "mean_error", "max_error", "bytes", "milliseconds", "seconds")
+    cells = [
+        ("all draws", 10_000, 0.0, 0.0, 80_000, 30.0, 2.0),
+        ("ten draws", 10, 0.05, 0.2, 80, 0.02, 0.0),
+        ("batch", 10, 0.008, 0.04, 80, 0.02, 5.0),
+        ("online", 10, 0.01, 0.05, 80, 0.02, 9.0),
+        ("EP", 0, 0.025, 0.07, 48, 0.5, 0.1),
     ]
+    rows = [dict(zip(names, row, strict=True)) for row in cells]
     console = Console(width=300, file=io.StringIO())
-    show(rows, tmp_path / "a.png", console)
+    tour = demo.Tour(tmp_path, 1, 1, 0, console, progress=False, tables=True)
+    show(tour, rows, tmp_path / "a.png")
     *table, sentence = console.file.getvalue().strip().splitlines()
     assert sum("│" in line for line in table) == 5
     assert sentence == (

@@ -3,8 +3,16 @@ r"""Chapter 3's logistic regression in small: posterior, exact predictions, bags
 import pytest
 import torch
 
-from limbeck.demo.condensation import GRID, NEAR, MonteCarlo, errors, log_posterior, points, sampler
-from reproduction.chapter3_logistic import LOSSES, best_bag, exact_surface, independent, text_bag
+from limbeck.demo.condensation import GRID, MonteCarlo, log_posterior, points, sampler
+from reproduction.chapter3_logistic import (
+    LOSSES,
+    NEAR,
+    best_bag,
+    errors,
+    exact_surface,
+    independent,
+    text_bag,
+)
 
 X, Y = points(0)
 AT = torch.tensor([[0.5, 0.5], [3.0, 0.0], [0.0, -6.0], [-1.0, 2.0]], dtype=torch.float64)

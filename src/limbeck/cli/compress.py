@@ -102,7 +102,7 @@ def _takes_arrays(teacher: object) -> bool:
     r"""Whether a teacher was made for arrays: a net, or an estimator that saw no column names."""
     from torch import nn
 
-    from limbeck.teachers.files import open_model
+    from limbeck.teachers.networks import open_model
 
     if isinstance(teacher, str):
         return teacher.endswith(".onnx") and len(open_model(teacher)[0].get_inputs()) == 1

@@ -218,7 +218,7 @@ def _describe_rbm(path: Path) -> dict[str, str]:
 
 
 def _describe_model(path: Path) -> dict[str, str]:
-    from limbeck.teachers.files import open_model
+    from limbeck.teachers.networks import open_model
 
     model, file = open_model(path)
     if path.suffix.lower() != ".onnx":

@@ -14,9 +14,8 @@ from torch import nn
 from limbeck.errors import ArgumentError
 from limbeck.models.ensemble import Ensemble
 from limbeck.teachers.estimators import BoosterTeacher, EstimatorTeacher, is_booster, is_estimator
-from limbeck.teachers.files import open_model
 from limbeck.teachers.fingerprints import digest
-from limbeck.teachers.networks import NetworkTeacher, OnnxTeacher
+from limbeck.teachers.networks import NetworkTeacher, OnnxTeacher, open_model
 from limbeck.teachers.output_spec import OutputSpec
 from limbeck.teachers.row_teacher import FunctionTeacher, RowTeacher, first_rows, rename_argument
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -15,18 +15,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "LIMIT",
-    "TICKS",
-    "Category",
-    "Column",
-    "Number",
-    "column_of",
-    "factorized",
-    "is_date",
-    "measured",
-    "pandas",
-]
+    "LIMIT", "TICKS", "Category", "Column", "Number", "column_of", "factorized", "is_date",
+    "measured", "pandas",
+]  # fmt: skip
 
+Array: TypeAlias = np.ndarray[Any, Any]
 TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # a second, by NumPy's unit of time
 FEW_ROWS = 32  # up to which values are read one by one
 LIMIT = float(np.finfo(np.float32).max) / 4  # so that differences stay within float32
@@ -42,18 +35,15 @@ def pandas() -> Any:
     return module
 
 
-def factorized(series: pd.Series) -> tuple[np.ndarray[Any, Any], Any]:
-    r"""Indices (n,) into the values that occur, −1 where they are missing; and these values.
-
-    In few rows equal values may come several times: faster. Lists and the like are a TypeError.
-    """
+def factorized(series: pd.Series) -> tuple[Array, Any]:
+    r"""Indices (n,) into the values that occur, −1 where they are missing; and these values."""
     module = pandas()
     if len(series) > FEW_ROWS:
-        result: tuple[np.ndarray[Any, Any], Any] = module.factorize(series)
-        return result
-    places, values = list[int](), list[Any]()
+        codes, distinct = module.factorize(series)
+        return codes, distinct
+    places, values = list[int](), list[Any]()  # values may come several times, which is faster
     for value in series.tolist():
-        hash(value)
+        hash(value)  # a TypeError for lists and the like
         missing = module.isna(value) is True
         places.append(-1 if missing else len(values))
         values += [] if missing else [value]
@@ -65,19 +55,18 @@ def is_date(dtype: Any) -> bool:
     return isinstance(dtype, np.dtype | pandas().DatetimeTZDtype) and dtype.kind == "M"
 
 
-def measured(series: pd.Series, date: bool, argument: str) -> np.ndarray[Any, Any]:
+def measured(series: pd.Series, date: bool, argument: str) -> Array:
     r"""Float64 (n,) of a series of numbers, or seconds since 1970 of dates; NaN where missing."""
     module = pandas()
-    if date:
-        if not is_date(series.dtype):
-            received = f"values of dtype {series.dtype}"
-            raise ArgumentError(argument, received, "dates: pandas.to_datetime makes them")
-        if isinstance(series.dtype, module.DatetimeTZDtype):
-            series = series.dt.tz_convert("UTC").dt.tz_localize(None)
-        ticks = TICKS[series.dt.unit]
-        whole = series.to_numpy().view(np.int64)
-        return np.where(series.isna(), np.nan, whole // ticks + whole % ticks / ticks)
     dtype, types = series.dtype, module.api.types
+    if date:
+        if not is_date(dtype):
+            expected = "dates: pandas.to_datetime makes them"
+            raise ArgumentError(argument, f"values of dtype {dtype}", expected)
+        if isinstance(dtype, module.DatetimeTZDtype):
+            series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+        whole, rest = np.divmod(series.to_numpy().view(np.int64), ticks := TICKS[series.dt.unit])
+        return np.where(series.isna(), np.nan, whole + rest / ticks)
     plain = isinstance(dtype, np.dtype) and dtype.kind in "biuf"
     if not plain and (not types.is_numeric_dtype(dtype) or dtype.kind == "c"):
         kind = types.infer_dtype(series, skipna=True)  # NumPy would read strings as numbers
@@ -114,13 +103,15 @@ class Column:
     @property
     def keys(self) -> tuple[str, ...]:
         r"""The names of its tensors."""
-        return () if self.constant else (self.key,)
+        mask = getattr(self, "mask", None)
+        values = () if self.constant else (self.key,)
+        return values if mask is None else (*values, mask)
 
-    def encode(self, series: pd.Series) -> dict[str, np.ndarray[Any, Any]]:
+    def encode(self, series: pd.Series) -> dict[str, Array]:
         r"""Arrays (n,) by key of a pandas series of such values."""
         raise NotImplementedError
 
-    def decode(self, parts: Mapping[str, np.ndarray[Any, Any]], n: int) -> Any:
+    def decode(self, parts: Mapping[str, Array], n: int) -> Any:
         r"""The pandas series of n values, of arrays (n,) by key."""
         raise NotImplementedError
 
@@ -128,13 +119,14 @@ class Column:
         r"""All of it, as JSON can hold it."""
         return {"type": type(self).__name__} | dataclasses.asdict(self)
 
-    def _refuse_gaps(self, gone: np.ndarray[Any, Any]) -> NoReturn:
-        # a student that was trained without missing values cannot use them
-        received = f"{gone.sum()} missing values, the first in row {gone.argmax()}"
-        expected = "none, as in the data that the student was made with: fill them in first"
-        raise ArgumentError(self.argument, received, expected)
+    def _refuse_gaps(self, gone: Array) -> None:
+        r"""Refuse missing values, which a student that was trained without them cannot use."""
+        if gone.any():
+            received = f"{gone.sum()} missing values, the first in row {gone.argmax()}"
+            expected = "none, as in the data that the student was made with: fill them in first"
+            raise ArgumentError(self.argument, received, expected)
 
-    def _series(self, values: np.ndarray[Any, Any], gone: np.ndarray[Any, Any]) -> Any:
+    def _series(self, values: Array, gone: Array) -> Any:
         r"""A series of the column's dtype, with missing values in its own way."""
         pd = pandas()
         if self.dtype == "object":
@@ -159,25 +151,22 @@ class Number(Column):
     mask: str | None = None  # the key of the mask; None if nothing was missing
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        return (*super().keys, self.mask) if self.mask else super().keys
-
-    @property
     def counts(self) -> bool:
         r"""Whether values are whole numbers, if only as floats, as pandas keeps those with gaps."""
         return self.step > 0 and self.kind != "date"
 
-    def encode(self, series: pd.Series) -> dict[str, np.ndarray[Any, Any]]:
+    def encode(self, series: pd.Series) -> dict[str, Array]:
         raw = measured(series, self.kind == "date", self.argument)
         if self.kind == "date" and (", " in str(series.dtype)) != (", " in self.dtype):
             raise ArgumentError(self.argument, f"dates of {series.dtype}", f"{self.dtype}")
         gone = np.isnan(raw)
-        if self.mask is None and gone.any():
-            self._refuse_gaps(gone)
         value = np.where(gone, self.fill, raw - self.origin)
-        return {self.key: value} | ({self.mask: gone} if self.mask else {})
+        if self.mask is not None:
+            return {self.key: value, self.mask: gone}
+        self._refuse_gaps(gone)
+        return {self.key: value}
 
-    def decode(self, parts: Mapping[str, np.ndarray[Any, Any]], n: int) -> Any:
+    def decode(self, parts: Mapping[str, Array], n: int) -> Any:
         value = np.full(n, self.fill) if self.constant else parts[self.key].astype(np.float64)
         if not np.isfinite(value).all():
             raise ArgumentError(f"batch[{self.key!r}]", "NaN or infinity", "finite numbers")
@@ -199,10 +188,7 @@ class Number(Column):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Category(Column):
-    r"""One of K categories: int64 codes (n,) from 0 to K − 1; K is unknown, K + 1 is missing.
-
-    In frames, unknown is the most frequent category, which any teacher takes.
-    """
+    r"""One of K categories: int64 codes (n,) from 0 to K − 1; K is unknown, K + 1 is missing."""
 
     categories: tuple[Any, ...] = ()  # all strings, whole numbers, floats or booleans
     values: str | None = None  # the dtype of the categories of a categorical dtype
@@ -219,7 +205,7 @@ class Category(Column):
         r"""The code of a missing value."""
         return len(self.categories) + 1
 
-    def encode(self, series: pd.Series) -> dict[str, np.ndarray[Any, Any]]:
+    def encode(self, series: pd.Series) -> dict[str, Array]:
         try:
             indices, distinct = factorized(series)
         except TypeError:
@@ -232,17 +218,16 @@ class Category(Column):
                 kind = "strings" if text else f"values such as {self.categories[0]!r}"
                 raise ArgumentError(self.argument, f"the value {value!r}", f"{kind}, as before")
             codes.append(known.get(value, self.unknown))
-        if not self.missing and (indices < 0).any():
+        if not self.missing:
             self._refuse_gaps(indices < 0)
-        codes.append(self.gone)
-        return {self.key: np.asarray(codes, np.int64)[indices]}
+        return {self.key: np.asarray([*codes, self.gone], np.int64)[indices]}
 
-    def decode(self, parts: Mapping[str, np.ndarray[Any, Any]], n: int) -> Any:
+    def decode(self, parts: Mapping[str, Array], n: int) -> Any:
         codes = np.full(n, self.frequent) if self.constant else parts[self.key]
         if codes.dtype.kind not in "iu" or (n and not 0 <= codes.min() <= codes.max() <= self.gone):
             expected = f"whole numbers from 0 to {self.gone}"
             raise ArgumentError(f"batch[{self.key!r}]", f"codes of {codes.dtype}", expected)
-        codes = np.where(codes == self.unknown, self.frequent, codes)
+        codes = np.where(codes == self.unknown, self.frequent, codes)  # which any teacher takes
         gone = codes == self.gone
         if gone.any() and not self.missing:
             received = f"{self.gone}, the code of a missing value"
@@ -253,9 +238,8 @@ class Category(Column):
             dtype = pd.CategoricalDtype(index, self.ordered)
             return pd.Series(pd.Categorical.from_codes(np.where(gone, -1, codes), dtype=dtype))
         values = np.array([*self.categories, None, None], dtype=object)[codes]
-        if self.dtype == "object":
-            return self._series(values, gone)
-        return pd.Series(values, dtype=self.dtype)
+        objects = self.dtype == "object"
+        return self._series(values, gone) if objects else pd.Series(values, dtype=self.dtype)
 
 
 def column_of(spec: Mapping[str, Any]) -> Column:
@@ -265,6 +249,6 @@ def column_of(spec: Mapping[str, Any]) -> Column:
     kind = kinds.get(fields.pop("type", ""))
     if kind is None or set(fields) != {field.name for field in dataclasses.fields(kind)}:
         raise ArgumentError("spec", dict(spec), "what Table.spec() gives")
-    if "categories" in fields:
+    if kind is Category:
         fields["categories"] = tuple(fields["categories"])
     return kind(**fields)

@@ -24,12 +24,12 @@ OBJECTS = {  # kinds of columns of Python objects, by the type that pandas infer
 
 def read(series: pd.Series, mask: str, category: bool) -> Column:
     r"""The column that a series is; with a mask's key, and whether categories were requested."""
-    name, dtype = _plain(series.name), _name(series.dtype)
+    name, gone = _plain(series.name), series.isna().to_numpy()
+    about = {"name": name, "key": str(name), "dtype": _name(series.dtype)}
+    about["missing"] = int(gone.sum())
     argument = f"df[{name!r}]"
     kind = _kind(series, argument)
-    gone = series.isna().to_numpy()
-    about = {"name": name, "key": str(name), "dtype": dtype, "missing": int(gone.sum())}
-    if dtype == "object" and gone.any():
+    if about["dtype"] == "object" and gone.any():
         first = series.to_numpy()[gone][0]
         about["marker"] = "None" if first is None else "NA" if first is pandas().NA else "nan"
     if kind == "categorical":
@@ -44,16 +44,15 @@ def read(series: pd.Series, mask: str, category: bool) -> Column:
 def _kind(series: pd.Series, argument: str) -> str:
     module = pandas()
     dtype, types = series.dtype, module.api.types
-    if isinstance(dtype, module.CategoricalDtype):
-        return "categorical"
-    if types.is_bool_dtype(dtype):
-        return "flag"
-    if types.is_integer_dtype(dtype):
-        return "whole number"
-    if types.is_float_dtype(dtype):
-        return "number"
-    if is_date(dtype):
-        return "date"
+    kinds = {
+        "categorical": isinstance(dtype, module.CategoricalDtype),
+        "flag": types.is_bool_dtype(dtype),
+        "whole number": types.is_integer_dtype(dtype),
+        "number": types.is_float_dtype(dtype),
+        "date": is_date(dtype),
+    }
+    if True in kinds.values():
+        return next(kind for kind, matches in kinds.items() if matches)
     kind = types.infer_dtype(series, skipna=True) if types.is_string_dtype(dtype) else str(dtype)
     if kind not in OBJECTS:
         expected = (
@@ -82,14 +81,11 @@ def _categorical(series: pd.Series, argument: str, about: dict[str, Any]) -> Cat
     codes = series.cat.codes.to_numpy()
     used = np.bincount(codes[codes >= 0], minlength=len(categories))
     return Category(
-        **about,
-        kind="category" if used.any() else "nothing",
+        **about, kind="category" if used.any() else "nothing", categories=categories,
         constant=bool((used > 0).sum() + (about["missing"] > 0) <= 1),
-        categories=categories,
-        values=_name(dtype.categories.dtype),
-        ordered=bool(dtype.ordered),
+        values=_name(dtype.categories.dtype), ordered=bool(dtype.ordered),
         frequent=int(used.argmax()) if used.any() else len(categories) + 1,
-    )
+    )  # fmt: skip
 
 
 def _category(
@@ -101,30 +97,25 @@ def _category(
     present = int(counts.sum())
     # 20 different strings are categories, however few the rows; half of all look like ids
     if kind == "category" and not chosen and len(values) > max(20, 0.5 * present):
-        name, dates = about["name"], _are_dates(values[:20])
-        like = "dates" if dates else "ids or free text"
-        way = f"dates of pandas.to_datetime({argument}), with a teacher that takes them, or "
-        raise ArgumentError(
-            argument,
-            f"{len(values):,} different strings in {present:,} rows, like {like}",
-            f"{way if dates else ''}limbeck.Table(df, drop=[{name!r}]), which leaves the column "
-            f"out, for the teacher too, or one with categories=[{name!r}], which takes them as "
-            "categories",
+        like, way = "ids or free text", ""
+        parsed = pandas().to_datetime(
+            pandas().Series(values[:20]), format="ISO8601", errors="coerce"
         )
+        if parsed.notna().all() and all("-" in value for value in values[:20]):
+            like = "dates"
+            way = f"dates of pandas.to_datetime({argument}), with a teacher that takes them, or "
+        received = f"{len(values):,} different strings in {present:,} rows, like {like}"
+        expected = (
+            f"{way}limbeck.Table(df, drop=[{about['name']!r}]), which leaves the column out, for "
+            f"the teacher too, or one with categories=[{about['name']!r}], which takes them as "
+            "categories"
+        )
+        raise ArgumentError(argument, received, expected)
     categories = (False, True) if kind == "flag" else tuple(sorted(values))
     return Category(
-        **about,
-        kind=kind if kind == "flag" else "category",
-        constant=len(values) == 1 and not about["missing"],
-        categories=categories,
-        frequent=categories.index(values[0]),
-    )
-
-
-def _are_dates(values: list[str]) -> bool:
-    r"""Whether strings are dates as ISO 8601 writes them, such as 2020-02-29."""
-    dates = pandas().to_datetime(pandas().Series(values), format="ISO8601", errors="coerce")
-    return bool(dates.notna().all()) and all("-" in value for value in values)
+        **about, kind=kind if kind == "flag" else "category", categories=categories,
+        constant=len(values) == 1 and not about["missing"], frequent=categories.index(values[0]),
+    )  # fmt: skip
 
 
 def _check(values: Iterable[object], argument: str) -> None:
@@ -143,28 +134,25 @@ def _number(
     constant = bool((values == values[0]).all()) and not about["missing"]
     low, high = float(values.min()), float(values.max())
     top, spread = max(-low, high), high - low
-    middle = float(np.rint((low + high) / 2))
+    whole = top <= 2**53 and not constant and bool((values == np.rint(values)).all())
     step, bounds, origin = 0.0, (-LIMIT, LIMIT), 0.0
-    if kind == "whole number":
-        if top > 2**53:
-            name = f"[{about['name']!r}]"
-            raise ArgumentError(
-                argument,
-                f"whole numbers of up to {top:.3g}, like ids",
-                f"numbers up to 2**53, or limbeck.Table(df, drop={name} or categories={name})",
-            )
-        limits = np.iinfo(_numpy(series.dtype, kind))
-        step = 1.0
-        bounds = max(float(limits.min), -(2.0**62)), min(float(limits.max), 2.0**62)
-        origin = middle if top > 2**24 or constant else 0.0
-    elif kind == "date":
+    if kind == "date":
         step = _step(series, ticks := TICKS[series.dt.unit])
         bounds = -(2.0**62) / ticks, 2.0**62 / ticks
         origin = low + step * np.rint(spread / 2 / step) if step >= 1 else np.floor(low)
-    elif top <= 2**53 and not constant and (values == np.rint(values)).all():
-        # pandas keeps whole numbers with gaps as floats
+    elif kind == "whole number" or whole:  # pandas keeps whole numbers with gaps as floats
+        if top > 2**53:
+            name = f"[{about['name']!r}]"
+            received = f"whole numbers of up to {top:.3g}, like ids"
+            expected = (
+                f"numbers up to 2**53, or limbeck.Table(df, drop={name} or categories={name})"
+            )
+            raise ArgumentError(argument, received, expected)
         step, bounds = 1.0, (-(2.0**53), 2.0**53)
-        origin = middle if top > 2**24 else 0.0
+        if kind == "whole number":
+            limits = np.iinfo(_numpy(series.dtype, kind))
+            bounds = max(float(limits.min), -(2.0**62)), min(float(limits.max), 2.0**62)
+        origin = float(np.rint((low + high) / 2)) if top > 2**24 or constant else 0.0
     # float32 lacks digits, if a number is 1,000 times its range away from zero
     elif constant or (top > 1000 * spread and _numpy(series.dtype, kind).itemsize > 4):
         origin = low + spread / 2
@@ -174,19 +162,13 @@ def _number(
     median, mean = float(np.median(values)), float(values.mean())
     # once scaled, no value is farther than 20 deviations from the mean
     deviation = max(float(values.std()), float(np.abs(values - mean).max()) / 20)
+    fill = step * float(np.rint(median / step)) if step else median
+    scale = deviation if deviation > np.finfo(np.float32).tiny else 1.0
     return Number(
-        **about,
-        constant=constant,
-        kind=kind,
-        origin=float(origin),
-        step=step,
-        low=bounds[0],
-        high=bounds[1],
-        fill=step * float(np.rint(median / step)) if step else median,
-        mean=mean,
-        scale=deviation if deviation > np.finfo(np.float32).tiny else 1.0,
+        **about, constant=constant, kind=kind, origin=float(origin), step=step, low=bounds[0],
+        high=bounds[1], fill=fill, mean=mean, scale=scale,
         mask=mask if about["missing"] else None,
-    )
+    )  # fmt: skip
 
 
 def _numpy(dtype: Any, kind: str) -> np.dtype[Any]:
@@ -207,28 +189,22 @@ def _step(series: pd.Series, ticks: int) -> float:
 
 
 def code_like(columns: list[Column], x: dict[str, Tensor], targets: np.ndarray) -> list[str | int]:
-    r"""Names of the columns of whole numbers that look like codes.
-
-    Few values, without order: along them, the mean of the predictions (n, K) goes up and down.
-    """
-    whole = [c for c in columns if isinstance(c, Number) and c.counts]
-    if len(whole) > 100:  # such tables hold pixels or counts
-        return []
-    return [column.name for column in whole if _is_code(column, x, targets)]
+    r"""Names of the columns of few whole numbers along which predictions (n, K) go up and down."""
+    counts = [c for c in columns if isinstance(c, Number) and c.counts]
+    # tables of more than 100 hold pixels or counts
+    return [c.name for c in counts if _is_code(c, x, targets)] if len(counts) <= 100 else []
 
 
 def _is_code(column: Number, x: dict[str, Tensor], targets: np.ndarray) -> bool:
-    values, y = x[column.key].numpy(), targets
-    if column.mask is not None:
-        present = ~x[column.mask].numpy()
-        values, y = values[present], y[present]
+    present = slice(None) if column.mask is None else ~x[column.mask].numpy()
+    values, y = x[column.key].numpy()[present], targets[present]
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     common = np.flatnonzero(count >= 5)
-    rows = int(count[common].sum())
+    count = count[common]
+    rows = int(count.sum())
     few = 4 <= len(common) <= rows / 10  # counts and amounts mostly have more values
     if not few or rows < 0.9 * len(values):  # a tail of rare values is one of amounts
         return False
-    count = count[common]
     mean, square = (  # (K, values)
         np.stack([np.bincount(place, column**power)[common] / count for column in y.T])
         for power in (1, 2)

@@ -11,7 +11,6 @@ import numpy as np
 import rich.table
 import torch
 from rich.console import Console
-from rich.text import Text
 from torch import Tensor
 
 from limbeck.arrays import Batch
@@ -20,35 +19,29 @@ from limbeck.inputs.munge import Munge
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.tables.columns import Category, Column, Number, column_of, pandas
 from limbeck.tables.reading import code_like, read
+from limbeck.teachers.output_spec import to_numpy
 
 __all__ = ["Table", "TableMunge", "as_frame", "code_note"]
 
 
 class TableMunge(Munge):
-    r"""`Munge` on rows of a table, which rounds them as the teacher gets them.
+    r"""`Munge` on rows of a table, which rounds them as the teacher gets them."""
 
-    A number and its mask are replaced together; next to a missing value the neighbour's is taken
-    without noise. Numbers of which there are but two, as 0 and 1, are categorical.
-    """
-
-    def __init__(
-        self,
-        table: Table,
-        parts: dict[str, Tensor],
-        swap: float = 0.5,
-        local_variance: float = 1.0,
-        seed: int | None = None,
-    ) -> None:
-        numbers = [column for column in table.varying if isinstance(column, Number)]
-        two = [c.key for c in numbers if _distinct(parts, c) <= 2]
-        super().__init__(parts, swap, local_variance, two, seed)
-        self.table = table
-        self.masked = [(c.key, c.mask) for c in numbers if c.mask is not None]
+    def __init__(self, table: Table, parts: dict[str, Tensor], **options: Any) -> None:
+        self.table, binary = table, list[str]()
+        self.masked: dict[str, str] = {}  # keys of masks by the keys of their numbers
+        for column in table.numbers:
+            values = parts[column.key]
+            if column.mask is not None:
+                self.masked[column.key], values = column.mask, values[~parts[column.mask]]
+            if len(values.unique()) <= 2:
+                binary.append(column.key)
+        super().__init__(parts, categorical=binary, **options)
 
     def draw(self, n: int) -> dict[str, Any]:
         drawn, rows = super().draw(n), self.data.x
         assert isinstance(rows, dict)
-        for key, mask in self.masked:
+        for key, mask in self.masked.items():  # a number and its mask are replaced together
             drawn["swap"][mask] = drawn["swap"][key]
             missing = rows[mask][drawn["row"]] | rows[mask][drawn["neighbour"]]
             drawn["noise"][key] = torch.where(missing, 0.0, drawn["noise"][key])
@@ -60,20 +53,13 @@ class TableMunge(Munge):
         return Batch(self.table.rounded(x))
 
 
-def _distinct(parts: dict[str, Tensor], column: Number) -> int:
-    values = parts[column.key]
-    return len((values if column.mask is None else values[~parts[column.mask]]).unique())
-
-
 class Table:
     r"""What the columns of a data frame are.
 
-    Numbers and dates become float32, with a boolean mask if some are missing. Floats of which all
-    are whole count as whole numbers, since pandas keeps whole numbers with gaps so. Strings,
-    booleans and categorical columns become int64 codes, with codes for unknown and missing values.
-    Constant columns have no tensors, but are in frames. `to_frame(encode(df))` is df, up to the
-    rounding of numbers to float32 (relative to the column's middle, where it is far from zero);
-    `compress` keeps them in float64 on their way to the teacher.
+    Numbers and dates become float32, with a boolean mask if some are missing; floats that are all
+    whole count as whole numbers. Strings, booleans and categorical columns become int64 codes, with
+    codes for unknown and missing values. Constant columns have no tensors, but are in frames.
+    `to_frame(encode(df))` is df, up to the rounding of numbers to float32.
 
     Arguments:
         df: A pandas data frame; a Polars one is converted, and frames come back as pandas.
@@ -101,9 +87,8 @@ class Table:
         if not names or not len(frame):
             received = f"a frame of {len(frame)} rows and {len(names)} columns"
             raise ArgumentError("df", received, "one row and one column or more")
-        keys = {str(name) for name in names}
-        self.rows = len(frame)
-        self.columns: list[Column] = []
+        keys = set(map(str, names))
+        self.rows, self.columns = len(frame), list[Column]()
         for name in names:
             mask = f"{name}__missing"
             while mask in keys:
@@ -118,6 +103,11 @@ class Table:
         r"""The columns that vary, which are those with tensors."""
         return [column for column in self.columns if not column.constant]
 
+    @property
+    def numbers(self) -> list[Number]:
+        r"""The columns of numbers and dates that vary."""
+        return [column for column in self.varying if isinstance(column, Number)]
+
     def groups(self) -> dict[str, str]:
         r"""For each tensor the column that it belongs to: a mask goes with its values."""
         return {key: column.key for column in self.columns for key in column.keys}
@@ -125,8 +115,7 @@ class Table:
     def encode(self, df: object) -> dict[str, Tensor]:
         r"""The tensors (n,) of a frame, by column; further columns of the frame are ignored.
 
-        A missing value in a column where the data had none is refused. A category that the data
-        did not have becomes the unknown code.
+        A missing value is refused where the data had none; a new category becomes "unknown".
         """
         parts = self.encode_exactly(df)
         return {k: t.float() if t.is_floating_point() else t for k, t in parts.items()}
@@ -149,11 +138,13 @@ class Table:
     def to_frame(self, batch: Mapping[str, Any]) -> Any:
         r"""The frame of tensors or arrays (n,), with the dtypes and order of the columns.
 
-        Whole numbers and dates are rounded to what the column holds (whole numbers; days, if all
-        dates were days) and limited by nothing but its dtype. An unknown category becomes the
-        most frequent one, which any teacher takes.
+        Whole numbers and dates are rounded to what the column holds (days, if all dates were
+        days). An unknown category becomes the most frequent one, which any teacher takes.
         """
-        parts = {key: _array(batch, key) for key in self.groups()}
+        for key in self.groups():
+            if key not in batch:
+                raise ArgumentError("batch", f"no part {key!r}", "all that `encode` gives")
+        parts = {key: np.asarray(to_numpy(batch[key])) for key in self.groups()}
         n = len(next(iter(parts.values())))
         for key, part in parts.items():
             if part.shape != (n,):
@@ -163,14 +154,9 @@ class Table:
         return pandas().DataFrame(series, columns=list(series))
 
     def rounded(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        r"""What is left of tensors after a frame: whole numbers are whole, missing ones filled.
-
-        A pure function of tensors, for generators: so the student sees what the teacher saw.
-        """
+        r"""What is left of tensors after a frame: whole numbers are whole, missing ones filled."""
         parts = dict(batch)
-        for column in self.varying:
-            if not isinstance(column, Number):
-                continue
+        for column in self.numbers:
             value = parts[column.key]
             if column.step:
                 value = value.clamp(column.low - column.origin, column.high - column.origin)
@@ -186,35 +172,28 @@ class Table:
         r"""A module from the tensors to features (n, width), to be trained with the student.
 
         Arguments:
-            embed: The size of embeddings, or "one_hot" for none. Default: "auto", one indicator
-                a category up to 16 of them, and else an embedding of a size that grows with their
-                number.
+            embed: The size of embeddings, or "one_hot" for none. Default: "auto", one-hot up to 16
+                categories, else an embedding whose size grows with their number.
             generator: Of the embeddings. Default: None, the same ones each time.
         """
-        numbers = [c for c in self.varying if isinstance(c, Number)]
-        categories = [c for c in self.varying if isinstance(c, Category)]
-        return TableEncoder(
-            [(c.key, c.mask, c.mean, c.scale, c.fill) for c in numbers],
-            [(c.key, len(c.categories), bool(c.missing)) for c in categories],
-            embed,
-            generator=generator,
-        )
+        numbers = [(c.key, c.mask, c.mean, c.scale, c.fill) for c in self.numbers]
+        categories = [
+            (c.key, len(c.categories), bool(c.missing))
+            for c in self.varying
+            if isinstance(c, Category)
+        ]
+        return TableEncoder(numbers, categories, embed, generator=generator)
 
     def munge(
-        self,
-        data: Any,
-        swap: float = 0.5,
-        local_variance: float = 1.0,
-        seed: int | None = None,
+        self, data: Any, swap: float = 0.5, local_variance: float = 1.0, seed: int | None = None
     ) -> TableMunge:
         r"""MUNGE on the rows of a frame, or on its tensors: see `limbeck.inputs.Munge`.
 
-        Missing values go with their columns: where a number is taken from the neighbour, so is
-        whether it is missing.
+        Where a number is taken from the neighbour, so is whether it is missing.
         """
         tensors = isinstance(data, Mapping) and all(isinstance(v, Tensor) for v in data.values())
         parts = dict(data) if tensors else self.encode(data)
-        return TableMunge(self, parts, swap, local_variance, seed)
+        return TableMunge(self, parts, swap=swap, local_variance=local_variance, seed=seed)
 
     def spec(self) -> dict[str, Any]:
         r"""All of it, as JSON can hold it."""
@@ -232,23 +211,21 @@ class Table:
 
     def __repr__(self) -> str:
         title = f"{len(self.columns)} columns of {self.rows:,} rows"
-        table = rich.table.Table(title=title, title_justify="left")
-        for heading in ("column", "kind", "dtype"):
-            table.add_column(heading)
-        for heading in ("missing", "categories"):
-            table.add_column(heading, justify="right")
+        right = [rich.table.Column(name, justify="right") for name in ("missing", "categories")]
+        table = rich.table.Table(
+            "column", "kind", "dtype", *right, title=title, title_justify="left"
+        )
         shown = 30
         for column in self.columns[:shown]:
             codes = f"{len(column.categories):,}" if isinstance(column, Category) else ""
             kind = "whole number" if getattr(column, "counts", False) else column.kind
             kind = f"{kind}, constant" if column.constant else kind
-            cells = (str(column.name), kind, column.dtype, f"{column.missing:,}", codes)
-            table.add_row(*map(Text, cells))
+            table.add_row(str(column.name), kind, column.dtype, f"{column.missing:,}", codes)
         if len(self.columns) > shown:
             table.add_row(f"and {len(self.columns) - shown:,} more")
-        console = Console(width=100, record=True, file=io.StringIO())
-        console.print(table)
-        return console.export_text().rstrip()
+        text = io.StringIO()
+        Console(width=100, file=text, markup=False, emoji=False).print(table)
+        return text.getvalue().rstrip()
 
 
 def code_note(table: Table, x: dict[str, Tensor], targets: np.ndarray) -> str | None:
@@ -256,11 +233,11 @@ def code_note(table: Table, x: dict[str, Tensor], targets: np.ndarray) -> str | 
     names = code_like(table.varying, x, targets)
     if not names:
         return None
-    listed = ", ".join(map(repr, names[:3]))
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    text = f"column {listed}: it looks like a code, but is"
+    text = f"column {names[0]!r}: it looks like a code, but is"
     if len(names) > 1:
-        text = f"columns {listed}{more}: they look like codes, but are"
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        listed = ", ".join(map(repr, names[:3])) + more
+        text = f"columns {listed}: they look like codes, but are"
     return (
         f"Note: {text} taken as continuous numbers; "
         f"table=limbeck.Table(X, categories={names[:3]}) takes them as categories."
@@ -282,18 +259,10 @@ def _check_names(frame: Any) -> None:
     if frame.columns.nlevels > 1:
         expected = "one name a column: df.columns = df.columns.map('_'.join)"
         raise ArgumentError("df", f"columns of {frame.columns.nlevels} levels", expected)
-    seen: set[str] = set()
+    times = Counter(map(str, frame.columns))
     for name in frame.columns:
         if isinstance(name, bool) or not isinstance(name, str | int | np.integer) or name == "":
             expected = "strings or whole numbers: df.columns = df.columns.astype(str)"
             raise ArgumentError("df", f"the column name {name!r}", expected)
-        if str(name) in seen:
+        if times[str(name)] > 1:
             raise ArgumentError("df", f"the column name {str(name)!r} twice", "different names")
-        seen.add(str(name))
-
-
-def _array(batch: Mapping[str, Any], key: str) -> np.ndarray[Any, Any]:
-    if key not in batch:
-        raise ArgumentError("batch", f"no part {key!r}", "all that `encode` gives")
-    part = batch[key]
-    return part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)

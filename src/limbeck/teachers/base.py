@@ -14,6 +14,7 @@ from limbeck import outputs as forms
 from limbeck.arrays import Batch, X, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.evaluation import Evaluated, close_taps, depends_on_inputs
+from limbeck.teachers.output_spec import to_numpy
 
 __all__ = ["Opaque", "Teacher", "as_teacher", "misfit", "output_form", "settle_form"]
 
@@ -145,15 +146,13 @@ class Opaque(Teacher):
         self.form = output_form("teacher_output", function, output)
 
     def _call(self, x: X) -> Tensor:
+        arrays = {name: to_numpy(part) for name, part in as_dict(x).items()}
         sample = next(iter(as_dict(x).values()))
-        arrays = {name: part.detach().cpu().numpy() for name, part in as_dict(x).items()}
         outputs = np.asarray(self.function(arrays.get("", arrays)))
-        if outputs.shape[:1] != sample.shape[:1] or outputs.ndim > 2:
-            raise ArgumentError(
-                "teacher",
-                f"outputs of shape {outputs.shape} for {sample.shape[0]} inputs",
-                f"({sample.shape[0]},) or ({sample.shape[0]}, outputs)",
-            )
+        n = len(sample)
+        if outputs.shape[:1] != (n,) or outputs.ndim > 2:
+            received = f"outputs of shape {outputs.shape} for {n} inputs"
+            raise ArgumentError("teacher", received, f"({n},) or ({n}, outputs)")
         dtype = sample.dtype if sample.is_floating_point() else torch.get_default_dtype()
         return torch.as_tensor(outputs).to(device=sample.device, dtype=dtype)
 
@@ -176,13 +175,11 @@ def as_teacher(value: object, output: str = "auto") -> Teacher:
     if value is None:
         return Teacher(None)
     model: Any = value
-    if not isinstance(model, nn.Module):
-        if hasattr(model, "predict_proba"):
-            return Opaque(model.predict_proba, "probabilities" if output == "auto" else output)
-        if hasattr(model, "predict"):
-            return Opaque(model.predict, "values" if output == "auto" else output)
-        if not callable(model) and output_form("teacher_output", model, output) == "log_density":
-            return Teacher(model, "log_density")
+    for method, form in (("predict_proba", "probabilities"), ("predict", "values")):
+        if not isinstance(model, nn.Module) and hasattr(model, method):
+            return Opaque(getattr(model, method), form if output == "auto" else output)
+    if not callable(model) and output_form("teacher_output", model, output) == "log_density":
+        return Teacher(model, "log_density")
     if callable(model):
         return Teacher(model, output)
     raise ArgumentError(
@@ -200,10 +197,8 @@ def as_dict(x: X) -> dict[str, Tensor]:
 
 def misfit(who: str, x: X, error: Exception) -> ArgumentError:
     r"""The error for a model that fails on inputs."""
-    parts = [
-        f"{key} {tuple(part.shape)} of {part.dtype}".strip() for key, part in as_dict(x).items()
-    ]
-    received = f"inputs {', '.join(parts)}, on which it fails: {error}"
+    parts = (f"{key} {tuple(part.shape)} of {part.dtype}" for key, part in as_dict(x).items())
+    received = f"inputs {', '.join(map(str.strip, parts))}, on which it fails: {error}"
     return ArgumentError(who, received, "inputs that fit it")
 
 
@@ -222,7 +217,7 @@ def settle_form(argument: str, who: str, raw: object, form: str, needs: str, n: 
     r"""The form of raw outputs at n inputs; ambiguous ones are refused where it matters."""
     if not isinstance(raw, Tensor):
         raise ArgumentError(who, f"outputs of type {type(raw).__name__}", "one tensor (n, outputs)")
-    if raw.ndim == 0 or raw.shape[0] != n:
+    if raw.shape[:1] != (n,):
         received = f"outputs of shape {tuple(raw.shape)} for {n} inputs"
         raise ArgumentError(who, received, f"({n}, ...)")
     if needs == "probabilities":
@@ -233,17 +228,18 @@ def settle_form(argument: str, who: str, raw: object, form: str, needs: str, n: 
     if not finite.all():
         expected = "finite outputs at the inputs given"
         raise ArgumentError(who, "outputs with NaN or infinity", expected)
-    if form == "auto" and needs == "probabilities":
+    of_classes = form in forms.FORMS[:3]
+    if needs == "probabilities" and not of_classes:
+        expected = "logits, probabilities or log probabilities, which this loss needs"
+        if form != "auto":
+            raise ArgumentError(argument, repr(form), expected)
         expected = f'{argument}="logits", "probabilities" or "log_probabilities", since this loss '
         received = "outputs that could be logits or plain values"
         raise ArgumentError(argument, received, expected + "needs class probabilities")
+    if needs == "density" and of_classes:
+        raise ArgumentError(argument, repr(form), "log densities, which this loss needs")
     if form == "auto":
         form = "log_density" if needs == "density" else "values"
-    if needs == "probabilities" and form not in forms.FORMS[:3]:
-        expected = "logits, probabilities or log probabilities, which this loss needs"
-        raise ArgumentError(argument, repr(form), expected)
-    if needs == "density" and form in forms.FORMS[:3]:
-        raise ArgumentError(argument, repr(form), "log densities, which this loss needs")
     # several axes are for losses that know which one are the classes
     if form in ("probabilities", "log_probabilities") and raw.ndim <= 2:
         forms.check_probabilities(forms.probabilities(raw, form), argument)

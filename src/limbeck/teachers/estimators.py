@@ -3,6 +3,7 @@ r"""Teachers fitted by scikit-learn, XGBoost, LightGBM or CatBoost: estimators a
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,44 +16,31 @@ from limbeck.teachers.row_teacher import RawTeacher, RowTeacher, as_given, first
 __all__ = ["BoosterTeacher", "EstimatorTeacher", "is_booster", "is_estimator", "is_fitted"]
 
 
-class Fitted(NamedTuple):
-    r"""What an estimator is for; its columns and their names, where it says so itself."""
-
-    task: str
-    columns: int | None = None
-    classes: np.ndarray | None = None
-
-
 class EstimatorTeacher(RowTeacher):
     r"""A fitted classifier with `predict_proba`, or a regressor; also in a Pipeline or a search."""
 
     model: Any
 
     def __init__(self, estimator: object, X: object, spec: OutputSpec) -> None:
-        self.model = estimator
-        outer, name = type(estimator).__name__, type(core := _core(estimator)).__name__
+        self.model, core, outer = estimator, _core(estimator), type(estimator).__name__
         if not is_fitted(estimator):
             raise ArgumentError("teacher", f"a {outer} that is not fitted", "a fitted one")
-        kind = _kind(estimator, spec.task)
-        form = "values" if kind.task == "regression" else "probabilities"
+        self.task, columns, classes = _fitted(estimator, spec.task)
+        form = "values" if self.task == "regression" else "probabilities"
         if spec.output not in ("auto", form):
             received = f"{spec.output!r} for {outer}"
             raise ArgumentError("output", received, f"{form!r}, which is what it gives")
-        self.task = kind.task
-        columns = kind.columns
         if columns is None:
             columns = self.answers(first_rows(X, "how many outputs the teacher has")).shape[1]
-        name = name if core is estimator else f"{name} in {outer}"
-        super().__init__(name, kind.task, columns, kind.classes, spec.classes)
+        name = outer if core is estimator else f"{type(core).__name__} in {outer}"
+        super().__init__(name, self.task, columns, classes, spec.classes)
 
     def answers(self, X: object) -> np.ndarray:
         n, rows = count(X), _with_names(as_given(X), self.model)
-        if self.task == "regression":
-            outputs = as_outputs(self.model.predict(rows), n)
-        else:
-            raw = self.model.predict_proba(rows)
-            listed = isinstance(raw, list) and self.task == "multilabel"
-            outputs = _positive(raw, self.model.classes_) if listed else as_outputs(raw, n)
+        predict = "predict" if self.task == "regression" else "predict_proba"
+        raw = getattr(self.model, predict)(rows)
+        listed = isinstance(raw, list) and self.task == "multilabel"
+        outputs = _positive(raw, self.model.classes_) if listed else as_outputs(raw, n)
         return outputs.reshape(n, -1).astype(np.float64)
 
     def refit(self, X: object, y: np.ndarray) -> RowTeacher:
@@ -80,11 +68,10 @@ def _estimator_type(value: object) -> str | None:
     from sklearn.base import is_classifier, is_regressor
 
     try:
-        if is_classifier(value):
-            return "classifier"
-        return "regressor" if is_regressor(value) else None
+        kinds = {"classifier": is_classifier(value), "regressor": is_regressor(value)}
     except AttributeError:  # not one of scikit-learn's family
         return None
+    return next((kind for kind, matches in kinds.items() if matches), None)
 
 
 def is_fitted(estimator: object) -> bool:
@@ -93,44 +80,39 @@ def is_fitted(estimator: object) -> bool:
     from sklearn.exceptions import NotFittedError
     from sklearn.utils.validation import check_is_fitted
 
-    if isinstance(estimator, BaseEstimator):
-        try:
+    try:
+        if isinstance(estimator, BaseEstimator):
             check_is_fitted(estimator)
-        except NotFittedError:
-            return False
+    except NotFittedError:
+        return False
     return True
 
 
-def _kind(estimator: object, task: str) -> Fitted:
+def _fitted(estimator: object, task: str) -> tuple[str, int | None, np.ndarray | None]:
+    r"""The task, columns and classes of an estimator; an error if the user's task is another."""
     name = type(estimator).__name__
+    fitted, columns, classes = "regression", None, None
     if hasattr(estimator, "predict_proba"):
-        kind = _classifier(estimator)
-        if kind.task == "classification" and task == "multilabel":
-            kind = Fitted("multilabel")  # it does not say so of itself
+        core, names = _core(estimator), getattr(estimator, "classes_", None)
+        columns = None if names is None else len(names)
+        boosted = objective(core)
+        kind = getattr(getattr(core, "_label_binarizer", None), "y_type_", "")
+        indicators = getattr(core, "multilabel_", False) or kind == "multilabel-indicator"
+        if boosted is not None and boosted.task == "multilabel":
+            fitted, columns = "multilabel", boosted.labels
+        elif isinstance(names, list) or indicators:  # one list of classes for each label
+            fitted = "multilabel"
+        elif task == "multilabel":  # it does not say so of itself
+            fitted, columns = "multilabel", None
+        else:
+            fitted, classes = "classification", None if names is None else np.asarray(names)
     elif _estimator_type(estimator) == "classifier":
         expected = "a classifier with probabilities: CalibratedClassifierCV(classifier).fit(X, y)"
         raise ArgumentError("teacher", f"a {name}, which has no predict_proba", expected)
-    else:
-        kind = Fitted("regression")
-    if task not in ("auto", kind.task):
-        expected = f"{kind.task!r}, which is what it was fitted for"
+    if task not in ("auto", fitted):
+        expected = f"{fitted!r}, which is what it was fitted for"
         raise ArgumentError("task", f"{task!r} for {name}", expected)
-    return kind
-
-
-def _classifier(estimator: object) -> Fitted:
-    core = _core(estimator)
-    classes = getattr(estimator, "classes_", None)
-    boosted = objective(core)
-    if boosted is not None and boosted.task == "multilabel":
-        return Fitted("multilabel", boosted.labels)
-    if isinstance(classes, list):  # one list of classes for each label
-        return Fitted("multilabel", len(classes))
-    count = None if classes is None else len(classes)
-    kind = getattr(getattr(core, "_label_binarizer", None), "y_type_", "")
-    if getattr(core, "multilabel_", False) or kind == "multilabel-indicator":
-        return Fitted("multilabel", count)
-    return Fitted("classification", count, None if classes is None else np.asarray(classes))
+    return fitted, columns, classes
 
 
 def _core(estimator: object) -> object:
@@ -151,15 +133,15 @@ def _positive(parts: list[np.ndarray], classes: list[np.ndarray]) -> np.ndarray:
         if len(known) > 2:
             received = f"a label with {len(known)} classes, {np.asarray(known).tolist()}"
             raise ArgumentError("teacher", received, "labels that are there or not, of 2 classes")
-        always = np.full(len(part), float(bool(known[0])))
-        columns.append(part[:, 1] if len(known) == 2 else always)
+        constant = np.full(len(part), float(bool(known[0])))
+        columns.append(part[:, 1] if len(known) == 2 else constant)
     return np.stack(columns, axis=1)
 
 
 def _with_names(X: object, estimator: object) -> object:
     r"""An array as a frame, for an estimator that was fitted to one: it takes columns by name."""
     names = getattr(estimator, "feature_names_in_", None)
-    if names is None or not isinstance(X, np.ndarray) or X.ndim != 2 or X.shape[1] != len(names):
+    if names is None or not isinstance(X, np.ndarray) or X.shape[1:] != (len(names),):
         return X
     try:
         import pandas
@@ -168,28 +150,23 @@ def _with_names(X: object, estimator: object) -> object:
     return pandas.DataFrame(X, columns=np.asarray(names))
 
 
-# objectives of which it is known what they predict
+# objectives, or families of them, of which it is known what they predict
 BOOSTER_TASKS = {
     "xgboost": {
-        "classification": {"binary:logistic", "binary:logitraw", "multi:softprob", "multi:softmax"},
-        "regression": {"reg", "count", "survival"},  # families
+        "classification": "binary:logistic binary:logitraw multi:softprob multi:softmax",
+        "regression": "reg count survival",
     },
     "lightgbm": {
-        "classification": {"binary", "multiclass"},
-        "regression": {
-            "regression", "regression_l1", "huber", "fair", "poisson", "quantile", "mape", "gamma",
-            "tweedie",
-        },
+        "classification": "binary multiclass",
+        "regression": "regression regression_l1 huber fair poisson quantile mape gamma tweedie",
     },
     "catboost": {
-        "classification": {"Logloss", "CrossEntropy", "MultiClass"},
-        "multilabel": {"MultiLogloss", "MultiCrossEntropy"},
-        "regression": {
-            "RMSE", "MAE", "Quantile", "LogLinQuantile", "MAPE", "Poisson", "Tweedie", "Huber",
-            "Expectile", "Lq", "MultiRMSE", "MultiRMSEWithMissingValues", "LogCosh",
-        },
+        "classification": "Logloss CrossEntropy MultiClass",
+        "multilabel": "MultiLogloss MultiCrossEntropy",
+        "regression": "RMSE MAE Quantile LogLinQuantile MAPE Poisson Tweedie Huber Expectile Lq "
+        "MultiRMSE MultiRMSEWithMissingValues LogCosh",
     },
-}  # fmt: skip
+}
 
 
 class Objective(NamedTuple):
@@ -218,17 +195,16 @@ class BoosterTeacher(RawTeacher):
             raise ArgumentError("task", received, '"classification", "multilabel" or "regression"')
         self.probable = known and task != "regression"  # whether it is asked for probabilities
         raw = self.raw(first_rows(X, "what the model gives"))
-        if known:
-            form = "logits" if self.library == "xgboost" else "probabilities"
-            self.kind = OutputKind(str(task), form if self.probable else "values")
-        else:
+        form = "logits" if self.library == "xgboost" else "probabilities"
+        self.kind = OutputKind(str(task), form if self.probable else "values")
+        if not known:
             self.kind = infer_output(raw, spec, network=True)
         classes = getattr(model, "classes_", None) if self.kind.task == "classification" else None
         if classes is not None and len(classes) != self.targets(raw).shape[1]:
             classes = None
-        name = type(model).__name__
-        name = name if self.library == "catboost" else f"{self.library}.{name}"
-        super().__init__(name, raw, classes, spec.classes)
+        library = "" if self.library == "catboost" else f"{self.library}."
+        name = library + type(model).__name__
+        super().__init__(name, raw, spec, classes)
 
     def raw(self, X: object) -> np.ndarray:
         rows = as_given(X)
@@ -241,9 +217,8 @@ class BoosterTeacher(RawTeacher):
         elif self.library == "lightgbm":
             raw = self.model.predict(rows)
         else:
-            logarithm = self.objective in ("Poisson", "Tweedie")
-            plain = "Exponent" if logarithm else "RawFormulaVal"
-            kind = "Probability" if self.probable else plain
+            kind = "Exponent" if self.objective in ("Poisson", "Tweedie") else "RawFormulaVal"
+            kind = "Probability" if self.probable else kind
             raw = self.model.predict(rows, prediction_type=kind)
         return as_outputs(raw, count(X))
 
@@ -264,15 +239,13 @@ def objective(model: object) -> Objective | None:
         name = learner["objective"]["name"]
         task = _task(library, name) or _task(library, name.split(":")[0])
         targets = int(learner["learner_model_param"].get("num_target", 1))
-        if targets > 1 and task == "classification":
-            return Objective(name, "multilabel", targets)
-        return Objective(name, task)
+        several = targets > 1 and task == "classification"
+        return Objective(name, "multilabel", targets) if several else Objective(name, task)
     if library == "lightgbm":
         booster = getattr(model, "booster_", model)
-        header = booster.model_to_string(num_iteration=1).splitlines()
-        entries = [line.partition("=") for line in header]
-        name = next((value for key, _, value in entries if key == "objective"), "custom")
-        name = name.split(" ")[0]
+        header = booster.model_to_string(num_iteration=1)
+        match = re.search(r"^objective=([^ \n]*)", header, re.MULTILINE)
+        name = match[1] if match else "custom"
         return Objective(name, _task(library, name))
     if library == "catboost":
         name = str(fitted.get_all_params().get("loss_function", "custom")).split(":")[0]
@@ -287,4 +260,5 @@ def _library(model: object) -> str:
 
 
 def _task(library: str, name: str) -> str | None:
-    return next((task for task, known in BOOSTER_TASKS[library].items() if name in known), None)
+    tasks = BOOSTER_TASKS[library].items()
+    return next((task for task, known in tasks if name in known.split()), None)

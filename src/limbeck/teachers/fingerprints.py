@@ -30,11 +30,7 @@ OWN = frozenset([*vars(nn.Module()), "_is_torch_compile"])
 
 
 def digest(*parts: str | bytes) -> str:
-    r"""A hash of several parts, each preceded by its length.
-
-    >>> digest("ab", "c") == digest("a", "bc")
-    False
-    """
+    r"""A hash of several parts, each preceded by its length."""
     code = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -44,60 +40,51 @@ def digest(*parts: str | bytes) -> str:
 
 
 def of_object(value: object) -> str | None:
-    r"""A hash of all that pickle would write, or None where it cannot.
-
-    It is joblib's: pickles themselves differ with which equal strings are one object.
-    """
-    try:
+    r"""A hash of all that pickle would write, or None where it cannot."""
+    try:  # joblib's hash, since pickles differ with which equal strings are one object
         return digest(_qualified(value), joblib.hash(value, hash_name="sha1"))
     except Exception:  # whatever the object's own code raises
         return None
 
 
 def object_bytes(value: object) -> int | None:
-    r"""The size of a model's pickle; None where it cannot be made, or would not hold the model.
-
-    That is a class that is of no known library: it may query a service, a file or another model.
-    """
-    counter = _Counter()
+    r"""The size of a model's pickle; None where it cannot be made, or would not hold the model."""
+    sizing = _Sizing()
     try:
-        _Sizing(counter, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+        sizing.dump(value)
     except Exception:  # whatever the object's own code raises, and what `_Sizing` does
         return None
-    return counter.written
+    return sizing.written
 
 
 def is_wrapper(value: object) -> bool:
-    r"""Whether an object predicts by code that is not a known library's."""
+    r"""Whether an object predicts by code of no known library, which may query another model."""
     if isinstance(value, type | nn.Module):
         return False
     for name in PREDICTS:
-        if callable(getattr(value, name, None)):
-            owners = (base for base in type(value).__mro__ if name in vars(base))
-            package = next((base.__module__.split(".")[0] for base in owners), "")
-            if package not in LIBRARIES:
-                return True
+        owner = next((base for base in type(value).__mro__ if name in vars(base)), None)
+        known = owner is not None and owner.__module__.split(".")[0] in LIBRARIES
+        if callable(getattr(value, name, None)) and not known:
+            return True
     return False
 
 
 class _Sizing(pickle.Pickler):
-    r"""A pickler that gives up at a model whose content it cannot see."""
+    r"""A pickler that only counts bytes, and gives up at a model whose content it cannot see."""
 
-    def reducer_override(self, value: object) -> Any:
-        if is_wrapper(value):
-            raise pickle.PicklingError(f"{_qualified(value)} predicts by code of its own")
-        return NotImplemented
-
-
-class _Counter:
-    r"""A file that keeps nothing but its length."""
-
-    written = 0
+    def __init__(self) -> None:
+        self.written = 0
+        super().__init__(self, protocol=pickle.HIGHEST_PROTOCOL)
 
     def write(self, part: bytes | pickle.PickleBuffer) -> int:
         size = memoryview(part).nbytes
         self.written += size
         return size
+
+    def reducer_override(self, value: object) -> Any:
+        if is_wrapper(value):
+            raise pickle.PicklingError(f"{_qualified(value)} predicts by code of its own")
+        return NotImplemented
 
 
 def of_module(module: nn.Module) -> str | None:

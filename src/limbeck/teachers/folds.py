@@ -11,6 +11,7 @@ from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
 from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
+from limbeck.teachers.output_spec import to_numpy
 from limbeck.teachers.query import label_rows
 from limbeck.teachers.row_teacher import RowTeacher
 
@@ -25,33 +26,29 @@ def out_of_fold(
     seed: int = 0,
     progress: bool = True,
 ) -> Array:
-    r"""The targets (n, K) of clones of a teacher, each at the rows that it has not seen.
-
-    Equal rows are in the same fold. Rows without a label are labelled by the teacher itself.
-    """
+    r"""The targets (n, K) of clones of a teacher, each at the rows that it has not seen."""
     X = as_rows(X)
     n = count(X)
     y = as_labels(labels, n)
     folds = whole_number("teacher_folds", folds, "a whole number, 2 or more", 2)
     known = np.flatnonzero(~unlabelled(y, teacher.classes).reshape(n, -1).any(1))
-    first, inverse = distinct(row_keys(select(X, known)))
+    first, inverse = distinct(row_keys(select(X, known)))  # equal rows are in the same fold
     if len(first) < folds:
         received = f"{folds}, for {len(first)} distinct rows with labels"
         expected = "at most as many folds as there are such rows"
         raise ArgumentError("teacher_folds", received, expected)
-    columns = None
     if teacher.task == "classification":
         columns = _columns(y[known], teacher.classes)
-        y = np.asarray(teacher.classes)[columns]  # in the teacher's own type
+        y, strata = np.asarray(teacher.classes)[columns], columns[first]  # in the teacher's type
     else:
-        y = np.array(y[known].tolist())
-    fold = _folds(None if columns is None else columns[first], len(first), folds, seed)[inverse]
+        y, strata = np.array(y[known].tolist()), None
+    fold = _folds(strata, len(first), folds, seed)[inverse]
     result = np.zeros((n, teacher.outputs))
     for k in tracked(range(folds), "refitting the teacher", progress):
         clone = teacher.refit(select(X, known[fold != k]), y[fold != k])
         inside = known[fold == k]
         answers = label_rows(clone, select(X, inside), progress=False)
-        if columns is None:
+        if strata is None:
             result[inside] = answers
         else:  # classes that the clone has not seen stay at 0
             result[np.ix_(inside, _columns(np.asarray(clone.classes), teacher.classes))] = answers
@@ -64,15 +61,7 @@ def out_of_fold(
 def mix_labels(
     targets: ArrayLike, labels: object, weight: float, classes: ArrayLike | None = None
 ) -> Array:
-    r"""Targets (n, K) and true labels together: (1 − weight) · targets + weight · labels.
-
-    Class labels (n,) become one-hot rows; others are values (n, K). Where a label is missing (NaN,
-    None, or −1 if that is no class), the targets stay as they are.
-
-    >>> mix_labels([[0.5, 0.5], [0.25, 0.75]], ["b", None], 0.5, ["a", "b"])
-    array([[0.25, 0.75],
-           [0.25, 0.75]])
-    """
+    r"""Targets (n, K) and labels together: (1 − weight) · targets + weight · labels if there."""
     targets = np.asarray(targets, np.float64)
     weight = number("weight", weight, "a number from 0 to 1", lambda w: 0 <= w <= 1)
     y = as_labels(labels, len(targets))
@@ -81,16 +70,28 @@ def mix_labels(
         values = np.zeros_like(targets)
         rows = np.flatnonzero(~missing)
         values[rows, _columns(y[rows], classes)] = 1.0
-        missing = np.repeat(missing[:, None], targets.shape[1], axis=1)
+        missing = missing[:, None]
     else:
-        values, missing = _as_values(y, missing, targets.shape)
+        if y.ndim == 1 and targets.shape[1:] == (1,):
+            y, missing = y[:, None], missing[:, None]
+        if y.shape != targets.shape:
+            expected = f"labels (n,) or values {targets.shape}"
+            raise ArgumentError("labels", f"shape {y.shape}", expected)
+        values = np.zeros_like(targets)
+        try:
+            values[~missing] = y[~missing].astype(np.float64)
+        except (TypeError, ValueError) as reason:
+            raise ArgumentError("labels", f"what is no number ({reason})", "numbers") from None
+        if not np.isfinite(values).all():
+            expected = "finite numbers; NaN says that there is none"
+            raise ArgumentError("labels", "infinite values", expected)
     mixed: Array = np.where(missing, targets, (1 - weight) * targets + weight * values)
     return mixed
 
 
 def as_labels(labels: object, n: int) -> Array:
     r"""Labels of n rows as an array (n,) or (n, K)."""
-    array = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+    array = np.asarray(to_numpy(labels))
     if array.ndim == 0 or len(array) != n:
         received = f"{len(array)} labels" if array.ndim else repr(labels)
         raise ArgumentError("labels", received, f"one for each of {n} rows")
@@ -98,7 +99,7 @@ def as_labels(labels: object, n: int) -> Array:
 
 
 def unlabelled(labels: Array, classes: ArrayLike | None) -> Array:
-    r"""Where labels are missing, in their shape."""
+    r"""Where labels are missing, in their shape: NaN, None, or −1 if that is no class."""
     flat = labels.reshape(-1)
     minus = classes is not None and -1 not in np.asarray(classes).tolist()
     if labels.dtype.kind in "biuf":
@@ -128,41 +129,26 @@ def _columns(labels: Array, classes: ArrayLike | None) -> Array:
     return columns
 
 
-def _as_values(labels: Array, missing: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    if labels.ndim == 1 and shape[1:] == (1,):
-        labels, missing = labels[:, None], missing[:, None]
-    if labels.shape != shape:
-        raise ArgumentError("labels", f"shape {labels.shape}", f"labels (n,) or values {shape}")
-    values = np.zeros(shape)
-    try:
-        values[~missing] = labels[~missing].astype(np.float64)
-    except (TypeError, ValueError) as reason:
-        raise ArgumentError("labels", f"what is no number ({reason})", "numbers") from None
-    if not np.isfinite(values).all():
-        expected = "finite numbers; NaN says that there is none"
-        raise ArgumentError("labels", "infinite values", expected)
-    return values, missing
-
-
 def _folds(classes: Array | None, n: int, folds: int, seed: int) -> Array:
     r"""The fold (n,) of each row; classes, by number, are spread evenly over them."""
     from sklearn.model_selection import KFold, StratifiedKFold
 
-    kind = KFold
+    splitter = KFold
     if classes is not None:
         sizes = np.bincount(classes)
-        few = np.flatnonzero((sizes > 0) & (sizes < folds))
-        kind = KFold if len(few) == (sizes > 0).sum() else StratifiedKFold
-        if len(few):
+        sizes = sizes[sizes > 0]
+        rare = int((sizes < folds).sum())
+        splitter = KFold if rare == len(sizes) else StratifiedKFold
+        if rare:
             message = (
-                f"folds: {len(few)} classes have fewer distinct rows than there are folds, {folds};"
+                f"folds: {rare} classes have fewer distinct rows than there are folds, {folds};"
                 " clones that have not seen a class give it probability 0"
             )
             warnings.warn(message, stacklevel=3)
     result = np.empty(n, np.intp)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the same, in other words
-        splits = kind(folds, shuffle=True, random_state=seed).split(np.zeros(n), classes)
+        splits = splitter(folds, shuffle=True, random_state=seed).split(np.zeros(n), classes)
         for k, (_, inside) in enumerate(splits):
             result[inside] = k
     return result

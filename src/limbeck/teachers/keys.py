@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import math
 import numbers
 import uuid
 from fractions import Fraction
@@ -45,11 +46,7 @@ def as_rows(X: object) -> Any:
 
 
 def count(X: object) -> int:
-    r"""The number of rows.
-
-    >>> count({"age": np.zeros(3), "pixels": np.zeros((3, 8, 8))})
-    3
-    """
+    r"""The number of rows."""
     rows = as_rows(X)
     if isinstance(rows, dict):
         return count(next(iter(rows.values())))
@@ -71,21 +68,15 @@ def row_keys(X: object) -> Array:
     It is the sum over columns of a random function of the value: 1, 1.0 and True are equal, and so
     are 0.0 and −0.0, a sparse row and the dense one; NaN, None, NA and NaT are not. The shape of a
     row and the names and order of columns count. It is no cryptographic hash.
-
-    >>> import numpy as np
-    >>> keys = row_keys(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))
-    >>> bool((keys[0] == keys[2]).all()), bool((keys[0] == keys[1]).any())
-    (True, False)
     """
     X = as_rows(X)
     if hasattr(X, "tocsr"):
         return _sparse(X)
     parts = _parts(X)
-    n = count(next(iter(parts.values()))[1])
-    schema = [(name, shape) for name, (shape, _) in parts.items()]
+    n = len(parts[0][2])
     keys = np.zeros((n, 2), np.uint64)
-    functions, at = _functions(schema), 0  # one for each column
-    for (name, _), (_, values) in parts.items():
+    functions, at = _functions([[name, list(shape)] for name, shape, _ in parts]), 0
+    for name, _, values in parts:
         if len(values) != n:
             raise ArgumentError(f"X[{name!r}]", f"{len(values)} rows", f"{n}, as the other parts")
         of_part = functions[:, at : (at := at + values.shape[1])]
@@ -113,22 +104,23 @@ def distinct(keys: Array) -> tuple[Array, Array]:
     return first[appearance], inverse
 
 
-def _parts(X: Any) -> dict[tuple[str, int], tuple[tuple[int, ...], Array]]:
-    r"""By name and place: the shape of a row, and the values (n, columns), numbers or objects."""
+def _parts(X: Any) -> list[tuple[str, tuple[int, ...], Array]]:
+    r"""Names, shapes of a row, and values (n, columns), which are numbers or objects."""
     if isinstance(X, dict):
-        named = [(str(name), part) for name, part in X.items()]
+        named = list(X.items())
     elif hasattr(X, "iloc"):
         X = X.to_frame() if not hasattr(X, "columns") else X
-        named = [(str(name), X.iloc[:, k]) for k, name in enumerate(X.columns)]
+        named = [(name, X.iloc[:, k]) for k, name in enumerate(X.columns)]
     else:
         named = [("", X)]
-    parts = {(name, k): _values(part) for k, (name, part) in enumerate(named)}
-    if not any(values.shape[1] for _, values in parts.values()):
+    arrays = [(str(name), _values(part)) for name, part in named]
+    parts = [(name, a.shape[1:], a.reshape(len(a), math.prod(a.shape[1:]))) for name, a in arrays]
+    if not any(values.shape[1] for _, _, values in parts):
         raise ArgumentError("X", "rows without columns", ACCEPTED)
     return parts
 
 
-def _values(part: Any) -> tuple[tuple[int, ...], Array]:
+def _values(part: Any) -> Array:
     if isinstance(part, torch.Tensor):
         cpu = part.detach().cpu()
         part = (cpu.double() if cpu.is_floating_point() else cpu).numpy()
@@ -142,18 +134,16 @@ def _values(part: Any) -> tuple[tuple[int, ...], Array]:
         what = "masked values" if np.ma.is_masked(part) else f"values of dtype {array.dtype}"
         raise ArgumentError("X", what, ACCEPTED)
     wide = array.dtype.kind in "iu" and array.itemsize == 8 and array.size
-    if array.dtype.kind in "US" or (wide and (array.max() > EXACT or array.min() < -EXACT)):
-        array = array.astype(object)
-    width = int(np.prod(array.shape[1:]))
-    return array.shape[1:], array.reshape(len(array), width)
+    inexact = wide and (array.max() > EXACT or array.min() < -EXACT)
+    return array.astype(object) if inexact or array.dtype.kind in "US" else array
 
 
-def _functions(schema: list[tuple[tuple[str, int], tuple[int, ...]]]) -> Array:
-    r"""Multipliers, offsets and weights (3, columns) of the columns' random functions."""
-    columns = sum(int(np.prod(shape)) for _, shape in schema)
-    text = json.dumps([[name, list(shape)] for (name, _), shape in schema])
-    seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
-    functions = np.random.PCG64(seed).random_raw(3 * columns).reshape(3, columns)
+def _functions(schema: list[list[Any]]) -> Array:
+    r"""Multipliers, offsets and weights (3, columns) of the random functions, one a column."""
+    columns = sum(math.prod(shape) for _, shape in schema)
+    code = hashlib.blake2b(json.dumps(schema).encode(), digest_size=16).digest()
+    random = np.random.PCG64(int.from_bytes(code, "little")).random_raw(3 * columns)
+    functions: Array = random.reshape(3, columns)
     functions[0] |= np.uint64(1)  # odd, so that different values stay different
     return functions
 
@@ -190,7 +180,7 @@ def _sparse(X: csr_matrix) -> Array:
     if not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
-    functions = _functions([(("", 0), X.shape[1:])])
+    functions = _functions([["", list(X.shape[1:])]])
     zeros = _mixed(np.zeros(X.shape[1]), functions)
     added = _mixed(X.data, functions[:, X.indices]) - zeros[X.indices]
     keys = np.empty((X.shape[0], 2), np.uint64)
@@ -209,15 +199,15 @@ def _objects(values: Array, function: Array) -> Array:
         raise ArgumentError("X", f"a cell that holds {reason}", ACCEPTED) from None
     words = [_word(value) for value in codes]
     keys = np.zeros((len(words), 2), np.uint64)
+    numeric = np.array([isinstance(word, float) for word in words], bool)
+    sums = np.zeros((int(numeric.sum()), 2), np.uint64)
+    floats = np.array([word for word in words if isinstance(word, float)], np.float64)
+    _add_numbers(sums, floats[:, None], function)
+    keys[numeric] = sums
     for k, word in enumerate(words):
         if isinstance(word, bytes):
             digest = hashlib.blake2b(word, digest_size=16, key=function.astype("<u8").tobytes())
             keys[k] = np.frombuffer(digest.digest(), "<u8")
-    plain = np.array([isinstance(word, float) for word in words], bool)
-    numeric = np.zeros((int(plain.sum()), 2), np.uint64)
-    floats = np.array([word for word in words if isinstance(word, float)], np.float64)
-    _add_numbers(numeric, floats[:, None], function)
-    keys[plain] = numeric
     return keys[which]
 
 
@@ -230,9 +220,8 @@ def _word(value: object) -> float | bytes:
     kind = type(value)
     if value is None or kind.__name__ in ("NAType", "NaTType"):
         return f"missing {kind.__name__}".encode()
-    if isinstance(value, bool | np.bool_):
-        return float(value)
-    if isinstance(value, numbers.Number) and not isinstance(value, complex | np.complexfloating):
+    number = isinstance(value, numbers.Number | np.bool_)
+    if number and not isinstance(value, complex | np.complexfloating):
         # Python compares exactly
         exact: Any = value.item() if isinstance(value, np.generic) else value
         try:

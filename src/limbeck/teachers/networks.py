@@ -1,9 +1,12 @@
-r"""Teachers that are torch modules or ONNX files."""
+r"""Teachers that are torch modules or ONNX files; files of models, by their endings."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +14,7 @@ from torch import Tensor, nn
 
 from limbeck.arrays import X as Inputs
 from limbeck.arrays import part_of
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
 from limbeck.teachers import fingerprints
 from limbeck.teachers.base import output_form
@@ -19,7 +22,7 @@ from limbeck.teachers.keys import count
 from limbeck.teachers.output_spec import OutputKind, OutputSpec, as_outputs, infer_output
 from limbeck.teachers.row_teacher import ModelFile, RawTeacher, dense, first_rows
 
-__all__ = ["NetworkTeacher", "OnnxTeacher"]
+__all__ = ["NetworkTeacher", "OnnxTeacher", "first_float", "open_model"]
 
 BLOCK = 1024  # rows that go through the module together
 
@@ -32,7 +35,7 @@ class NetworkTeacher(RawTeacher):
     ) -> None:
         self.module: nn.Module = module
         self.looks_up = any(isinstance(p, nn.Embedding | nn.EmbeddingBag) for p in module.modules())
-        if spec.task != "regression":  # the module has a word, too
+        if spec.task != "regression":  # a module may declare the form of its outputs
             spec = spec._replace(output=output_form("output", module, spec.output))
         spec.checked()
         raw = self.raw(first_rows(X, "what the module gives"))
@@ -41,7 +44,7 @@ class NetworkTeacher(RawTeacher):
             raise ArgumentError("teacher", "a module of labels", "a module of floating outputs")
         self.module_form = self.kind.form
         self.raw_columns = raw.reshape(len(raw), -1).shape[1]
-        super().__init__(name or type(module).__name__, raw, None, spec.classes)
+        super().__init__(name or type(module).__name__, raw, spec)
 
     def content(self) -> str | None:
         return fingerprints.of_module(self.module)
@@ -66,54 +69,34 @@ class NetworkTeacher(RawTeacher):
         r"""Rows as the module takes them."""
         if isinstance(X, dict):
             return {name: self.tensors(part) for name, part in X.items()}  # type: ignore[misc]
-        if isinstance(X, Tensor):
-            x = X.detach()
-        else:
-            array = dense(X)
-            if array.dtype.kind not in "biuf":
-                received = f"columns of type {array.dtype}, for a torch teacher"
-                raise ArgumentError("X", received, "numbers")
-            x = torch.as_tensor(np.ascontiguousarray(array))
-        tensors = chain(self.module.parameters(), self.module.buffers())
-        like = next((t for t in tensors if t.is_floating_point()), torch.empty(0))
-        whole = self.looks_up and not x.is_floating_point()
-        return x.to(like.device) if whole else x.to(like.device, like.dtype)
+        array = X.detach() if isinstance(X, Tensor) else dense(X)
+        if isinstance(array, np.ndarray) and array.dtype.kind not in "biuf":
+            received = f"columns of type {array.dtype}, for a torch teacher"
+            raise ArgumentError("X", received, "numbers")
+        x = array if isinstance(array, Tensor) else torch.as_tensor(np.ascontiguousarray(array))
+        like = first_float(self.module)
+        like = torch.empty(0) if like is None else like
+        codes = self.looks_up and not x.is_floating_point()
+        return x.to(like.device) if codes else x.to(like.device, like.dtype)
+
+
+def first_float(module: nn.Module) -> Tensor | None:
+    r"""The first floating parameter or buffer, whose device and dtype its inputs get."""
+    tensors = chain(module.parameters(), module.buffers())
+    return next((t for t in tensors if t.is_floating_point()), None)
 
 
 TYPES: dict[str, Any] = {
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-    "tensor(bool)": np.bool_,
+    "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_,
     "tensor(string)": object,
-}
-
-
-class Port(Protocol):
-    r"""An input or output of an ONNX session."""
-
-    name: str
-    type: str
-    shape: list[int | str | None]
-
-
-class Session(Protocol):
-    r"""An `onnxruntime.InferenceSession`."""
-
-    def get_inputs(self) -> list[Port]: ...
-
-    def get_outputs(self) -> list[Port]: ...
-
-    def run(self, names: list[str], feed: dict[str, np.ndarray]) -> list[Any]: ...
+}  # fmt: skip
 
 
 class OnnxTeacher(RawTeacher):
     r"""An ONNX model of labels and probabilities (as skl2onnx writes it), or of one tensor."""
 
-    def __init__(self, session: Session, file: ModelFile, X: object, spec: OutputSpec) -> None:
-        classes = spec.classes
+    def __init__(self, session: Any, file: ModelFile, X: object, spec: OutputSpec) -> None:
         self.session, self.file = session, file
         self.inputs = {port.name: port for port in session.get_inputs()}
         self.names = _output_names(session.get_outputs())
@@ -129,18 +112,14 @@ class OnnxTeacher(RawTeacher):
                 expected = f"{task!r} with probabilities, which is what the file gives"
                 raise ArgumentError("task", received, expected)
             self.kind = OutputKind(task, "probabilities")
-        self.labels = classes if self.kind.form == "labels" else None
-        own = self.labels if self.keys is None else self.keys
-        if own is None and classes is None and labels and self.kind.task == "classification":
-            own = self._class_names(first_rows(X, "names of classes", 1000))
-        super().__init__(file.path.name, raw, own, classes)
+        names = self.keys
+        unnamed = names is None and spec.classes is None
+        if unnamed and labels and self.kind.task == "classification":
+            names = self._class_names(first_rows(X, "names of classes", 1000))
+        super().__init__(file.path.name, raw, spec, names)
 
     def raw(self, X: object) -> np.ndarray:
         return self._run(X)[0]
-
-    def content(self) -> str | None:
-        assert self.file is not None
-        return self.file.digest
 
     def _run(self, X: object) -> list[np.ndarray]:
         r"""Scores (n, K) and, if there are any, labels."""
@@ -163,9 +142,8 @@ class OnnxTeacher(RawTeacher):
         if len(self.inputs) == 1 and not isinstance(X, dict):
             (port,) = self.inputs.values()
             return {port.name: _cast(dense(X), port)}
-        known = list(X) if isinstance(X, dict) else list(getattr(X, "columns", ()))
-        missing = [name for name in self.inputs if name not in known]
-        if missing:
+        known = list(X if isinstance(X, dict) else getattr(X, "columns", ()))
+        if missing := [name for name in self.inputs if name not in known]:
             received = f"rows without {', '.join(map(repr, missing))}"
             expected = f"a data frame with the file's inputs, {', '.join(map(repr, self.inputs))}"
             raise ArgumentError("X", received, expected)
@@ -186,13 +164,13 @@ class OnnxTeacher(RawTeacher):
         pairs = set(zip(best.tolist(), labels.reshape(-1).tolist(), strict=True))
         names = dict(pairs)
         if len(pairs) == len(names) == columns:
-            return [names[place] for place in range(columns)]
+            return [names[column] for column in range(columns)]
         received = f"None, and the file tells {len(names)} of {columns} names by its labels at X"
         expected = "names of the classes, in the order of the file's probabilities"
         raise ArgumentError("classes", received, expected)
 
 
-def _output_names(outputs: list[Port]) -> list[str]:
+def _output_names(outputs: Sequence[Any]) -> list[str]:
     r"""The names of the outputs for scores and, if there are any, for labels."""
     floats = [port.name for port in outputs if port.type in list(TYPES)[:3]]
     maps = [port.name for port in outputs if port.type.startswith("seq(map")]
@@ -205,7 +183,7 @@ def _output_names(outputs: list[Port]) -> list[str]:
     return [*scores, *[name for name in rest if name != scores[0]][:1]]
 
 
-def _cast(array: np.ndarray, port: Port) -> np.ndarray:
+def _cast(array: np.ndarray, port: Any) -> np.ndarray:
     if port.type not in TYPES:
         raise ArgumentError("teacher", f"a file with an input of {port.type}", ", ".join(TYPES))
     try:
@@ -213,3 +191,43 @@ def _cast(array: np.ndarray, port: Port) -> np.ndarray:
     except (TypeError, ValueError):
         received = f"values of {array.dtype} that do not fit"
         raise ArgumentError("X", received, f"the file's input {port.name!r}, {port.type}") from None
+
+
+FORMATS = {
+    ".onnx": "ONNX", ".json": "XGBoost", ".ubj": "XGBoost", ".txt": "LightGBM", ".cbm": "CatBoost"
+}  # fmt: skip
+
+
+def open_model(path: str | Path) -> tuple[Any, ModelFile]:
+    r"""The model in an .onnx, .json or .ubj (XGBoost), .txt (LightGBM) or .cbm (CatBoost) file."""
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        expected = f"a file that ends in {', '.join(FORMATS)}, or the model itself, loaded"
+        raise ArgumentError("teacher", repr(str(path)), expected)
+    if not path.is_file():
+        raise ArgumentError("teacher", f"{str(path)!r}, which is no file", "a file that is there")
+    name = FORMATS[path.suffix.lower()]
+    library, extra = ("onnxruntime", "onnx") if name == "ONNX" else (name.lower(), "boosting")
+    try:
+        module = importlib.import_module(library)
+    except ImportError as error:
+        message = f"teacher: this file needs {library}: pip install 'limbeck[{extra}]'"
+        raise LimbeckError(message) from error
+    try:
+        if name == "ONNX":
+            model = module.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        elif name == "CatBoost":
+            model = module.CatBoost().load_model(str(path))
+        else:
+            model = module.Booster(model_file=str(path))
+    except Exception as error:  # each library has its own
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        expected = f"a model as {name} writes it"
+        raise ArgumentError("teacher", f"{str(path)!r}, unreadable: {reason}", expected) from error
+    files = [path]
+    if name == "ONNX":  # files beside it, to which it refers, may hold large weights
+        content = path.read_bytes()
+        others = [f for f in sorted(path.parent.iterdir()) if f.is_file() and f != path]
+        files += [other for other in others if other.name.encode() in content]
+    digest = fingerprints.of_files(files)
+    return model, ModelFile(path, digest, sum(file.stat().st_size for file in files))

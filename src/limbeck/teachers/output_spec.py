@@ -12,7 +12,8 @@ from limbeck import outputs as forms
 from limbeck.errors import ArgumentError
 
 __all__ = [
-    "TASKS", "OutputKind", "OutputSpec", "as_outputs", "check_outputs", "infer_output", "to_targets"
+    "TASKS", "OutputKind", "OutputSpec", "as_outputs", "check_outputs", "infer_output", "to_numpy",
+    "to_targets",
 ]  # fmt: skip
 
 TASKS = ("classification", "multilabel", "regression")
@@ -45,11 +46,17 @@ class OutputSpec(NamedTuple):
         return self
 
 
+def to_numpy(value: object) -> Any:
+    r"""A tensor as an array, bfloat16 as float32, since NumPy lacks it; other values unchanged."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+
+
 def as_outputs(raw: object, n: int) -> np.ndarray:
     r"""A teacher's answer as an array (n,) or (n, K)."""
-    if isinstance(raw, torch.Tensor):
-        raw = raw.detach().cpu()
-        raw = raw.float() if raw.dtype == torch.bfloat16 else raw
+    raw = to_numpy(raw)
     if hasattr(raw, "toarray"):
         raw = raw.toarray()
     try:
@@ -78,9 +85,8 @@ def infer_output(raw: np.ndarray, spec: OutputSpec, *, network: bool = False) ->
         expected = (
             "probabilities (a model itself rather than its predict, or its predict_proba); with "
             'task="classification" and classes=[...] labels are taken as certainties'
+            + (', with task="regression" as values' if raw.dtype.kind in "biu" else "")
         )
-        if raw.dtype.kind in "biu":
-            expected += ', with task="regression" as values'
         received = f"labels without probabilities, as {raw.reshape(-1)[0]!r}"
         raise ArgumentError("teacher", received, expected)
     if output != "auto":
@@ -102,24 +108,18 @@ def infer_output(raw: np.ndarray, spec: OutputSpec, *, network: bool = False) ->
         expected = 'output="logits", "probabilities" or "log_probabilities"'
         raise ArgumentError("output", received, expected)
     received = f"{columns} outputs a row, between {raw.min():.4g} and {raw.max():.4g}"
-    expected = 'task="regression"'
-    if inside:
-        one = ', or task="classification" (of class 1)'
-        expected += ', task="multilabel"' if columns > 1 else one
-    if columns > 1 or not inside:
-        expected += ', or output="logits" for a classifier'
+    expected = 'task="regression", or output="logits" for a classifier'
+    if inside and columns > 1:
+        expected = 'task="regression", task="multilabel", or output="logits" for a classifier'
+    elif inside:
+        expected = 'task="regression", or task="classification" (of class 1)'
     raise ArgumentError("task", f"'auto', which cannot tell what these are: {received}", expected)
 
 
 def to_targets(
     raw: np.ndarray, kind: OutputKind, classes: Sequence[Any] | np.ndarray | None = None
 ) -> np.ndarray:
-    r"""Probabilities or values (n, K) in float64; one output of a classifier becomes two classes.
-
-    >>> to_targets(np.array([0.0, 100.0]), OutputKind("classification", "logits"))
-    array([[0.5, 0.5],
-           [0. , 1. ]])
-    """
+    r"""Probabilities or values (n, K) in float64; one output of a classifier becomes two."""
     if kind.form == "labels":
         labels, names = raw.reshape(len(raw)), np.asarray(classes)
         one_hot = labels[:, None] == names[None, :]
@@ -128,10 +128,9 @@ def to_targets(
             raise ArgumentError("teacher", received, f"one of the classes {names.tolist()}")
         return np.asarray(one_hot, np.float64)
     try:
-        array = np.ascontiguousarray(raw, dtype=np.float64)
+        y = forms.values(torch.as_tensor(np.ascontiguousarray(raw, dtype=np.float64)))
     except (TypeError, ValueError):
         raise ArgumentError("teacher", f"answers of type {raw.dtype}", "numbers") from None
-    y = forms.values(torch.as_tensor(array))
     if kind == ("multilabel", "logits"):
         y = torch.sigmoid(y)
     elif kind.task != "regression":

@@ -2,14 +2,14 @@ r"""Querying a teacher: in batches, with a cache, again after an error, with der
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import warnings
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,24 +21,13 @@ from limbeck.evaluation import evaluate
 from limbeck.progress import tracked
 from limbeck.teachers.cache import Answers, TeacherCache, as_cache
 from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
-from limbeck.teachers.networks import NetworkTeacher
+from limbeck.teachers.networks import NetworkTeacher, first_float
 from limbeck.teachers.row_teacher import RowTeacher
 
 __all__ = ["Derivatives", "Query", "ScaledTeacher", "TeacherError", "label_rows", "safe_scale"]
 
 PATIENCE = 2.0  # seconds that a batch should take, and between two writes
 MOST = 2**31  # bytes that all derivatives may take in memory
-
-
-class Queried(Protocol):
-    r"""What can be queried about rows: a teacher, or its derivatives."""
-
-    outputs: int
-    classes: np.ndarray | None
-
-    def fingerprint(self) -> str | None: ...
-
-    def __call__(self, X: object) -> Array: ...
 
 
 class TeacherError(LimbeckError):
@@ -58,14 +47,14 @@ class TeacherError(LimbeckError):
         cls, error: Exception, where: str, rows: Array, remark: str = "", kept: int = 0
     ) -> TeacherError:
         r"""The error for a teacher that raised one itself."""
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        cause = ": ".join(filter(None, [type(error).__name__, str(error)]))
         after = f"; {remark}" if remark else ""
-        return cls(f"teacher: it failed at {where} ({what}){after}", rows, kept)
+        return cls(f"teacher: it failed at {where} ({cause}){after}", rows, kept)
 
 
 @dataclass(frozen=True)
 class Query:
-    r"""How a teacher is queried: the settings of `label_rows`."""
+    r"""How a teacher is queried: in batches, with a cache, again after an error."""
 
     cache: str | os.PathLike[str] | TeacherCache | None = None
     cache_key: str | None = None
@@ -73,53 +62,29 @@ class Query:
     retries: int = 3
     retry_on: type[Exception] | tuple[type[Exception], ...] = (OSError,)
     progress: bool = True
+    wait: float = 1.0  # seconds before the first retry; twice as long before each further one
 
-    def label(self, teacher: Queried, X: object) -> Array:
+    def label(self, teacher: RowTeacher | Derivatives, X: object) -> Array:
         r"""The teacher's targets (n, K) at rows."""
         return label_rows(teacher, X, **vars(self))
 
 
-def label_rows(
-    teacher: Queried,
-    X: object,
-    *,
-    cache: str | os.PathLike[str] | TeacherCache | None = None,
-    cache_key: str | None = None,
-    batch_size: int | None = None,
-    retries: int = 3,
-    wait: float = 1.0,
-    retry_on: type[Exception] | tuple[type[Exception], ...] = (OSError,),
-    progress: bool = True,
-) -> Array:
-    r"""A teacher's targets at each row, (n, K).
-
-    Equal rows (`row_keys`) are queried once, and with a cache only in the first run. Answers before
-    an error stay in the cache; new ones are rounded to its dtype, so that all runs give the same.
-    """
-    X = as_rows(X)
-    if batch_size is not None:
-        expected = "None, or a number of rows: 1 or more"
-        batch_size = whole_number("batch_size", batch_size, expected, 1)
-    keys = row_keys(X)
-    first, inverse = distinct(keys)
-    session = _Session(teacher, X, first, keys[first], _answers(teacher, cache, cache_key))
-    session.retries = whole_number("retries", retries, "a whole number, 0 or more", 0)
-    session.wait = number("wait", wait, "seconds, 0 or more", lambda s: s >= 0)
-    session.retry_on = retry_on if isinstance(retry_on, tuple) else (retry_on,)
-    if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in session.retry_on):
-        raise ArgumentError("retry_on", repr(retry_on), "an exception class, or a tuple of such")
-    session.run(batch_size, progress)
-    return session.targets if len(first) == len(keys) else session.targets[inverse]
+def label_rows(teacher: RowTeacher | Derivatives, X: object, **settings: Any) -> Array:
+    r"""A teacher's targets (n, K) at rows, with the settings of `Query`; equal ones once."""
+    session = _Session(Query(**settings), teacher, as_rows(X))
+    session.run()
+    equal = len(session.rows) < len(session.inverse)
+    return session.targets[session.inverse] if equal else session.targets
 
 
-def _answers(teacher: Queried, cache: object, cache_key: str | None) -> Answers | None:
-    folder = as_cache(cache)
+def _answers(teacher: RowTeacher | Derivatives, query: Query) -> Answers | None:
+    folder = as_cache(query.cache)
     if folder is None:
         return None
-    key = teacher.fingerprint() if cache_key is None else cache_key
+    key = teacher.fingerprint() if query.cache_key is None else query.cache_key
     if key is None:
         message = "cache: a callable has no content to know it by, so nothing is stored on disk; "
-        warnings.warn(message + "give a cache_key that stands for this teacher", stacklevel=3)
+        warnings.warn(message + "give a cache_key that stands for this teacher", stacklevel=4)
         return None
     names = () if teacher.classes is None else [str(name) for name in teacher.classes]
     return folder.answers(key, (teacher.outputs,), names, getattr(teacher, "cache_kind", "values"))
@@ -128,67 +93,77 @@ def _answers(teacher: Queried, cache: object, cache_key: str | None) -> Answers 
 class _Session:
     r"""Queries about distinct rows of X, by number, with their keys."""
 
-    retries: int
-    wait: float
-    retry_on: tuple[type[Exception], ...]
-
-    def __init__(
-        self, teacher: Queried, X: object, rows: Array, keys: Array, answers: Answers | None
-    ) -> None:
-        self.teacher, self.X, self.rows, self.keys, self.answers = teacher, X, rows, keys, answers
-        self.targets = np.empty((len(rows), teacher.outputs))
-        self.known = np.zeros(len(rows), bool)
-        if answers is not None:
-            self.known, cached = answers.get(keys)
+    def __init__(self, query: Query, teacher: RowTeacher | Derivatives, X: object) -> None:
+        self.query, self.teacher, self.X = query, teacher, X
+        self.batch_size = query.batch_size
+        if query.batch_size is not None:
+            expected = "None, or a number of rows: 1 or more"
+            self.batch_size = whole_number("batch_size", query.batch_size, expected, 1)
+        self.retries = whole_number("retries", query.retries, "a whole number, 0 or more", 0)
+        self.wait = number("wait", query.wait, "seconds, 0 or more", lambda s: s >= 0)
+        kinds = query.retry_on if isinstance(query.retry_on, tuple) else (query.retry_on,)
+        if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+            expected = "an exception class, or a tuple of such"
+            raise ArgumentError("retry_on", repr(query.retry_on), expected)
+        keys = row_keys(X)
+        self.rows, self.inverse = distinct(keys)
+        self.keys = keys[self.rows]
+        self.targets = np.empty((len(self.rows), teacher.outputs))
+        self.known = np.zeros(len(self.rows), bool)
+        if (answers := _answers(teacher, query)) is not None:
+            self.known, cached = answers.get(self.keys)
             self.targets[self.known] = cached
+        self.answers, self.writable = answers, answers is not None
         self.saved = int(self.known.sum())  # the number of answers on disk
         self.unsaved: list[tuple[Array, Array]] = []  # numbers and answers to be written
-        self.writable = answers is not None
 
-    def run(self, batch_size: int | None, progress: bool) -> None:
+    def run(self) -> None:
         unknown = np.flatnonzero(~self.known).tolist()
         if not unknown:
             return
-        size, written = batch_size or 8, time.monotonic()
-        bar = tracked(unknown, "asking the teacher", progress)
+        size, written = self.batch_size or 8, time.monotonic()
+        bar = tracked(unknown, "asking the teacher", self.query.progress)
         try:
             with closing(cast(Generator[int, None, None], bar)):
-                while batch := list(islice(bar, size)):
-                    began = time.monotonic()
+                while batch := list(itertools.islice(bar, size)):
+                    start = time.monotonic()
                     numbers = np.array(batch)
-                    y = self._checked(self._query(numbers), self.rows[numbers])
+                    y = self._ask(numbers)
                     self.targets[numbers] = y if self.answers is None else self.answers.as_kept(y)
                     if self.writable:
                         self.unsaved.append((numbers, y))
                     now = time.monotonic()
-                    size = batch_size or _next_size(size, now - began)
+                    size = self.batch_size or _next_size(size, now - start)
                     if now - written > PATIENCE:
                         self._write()
                         written = now
         finally:
             self._write()
 
-    def _query(self, batch: Array) -> object:
+    def _ask(self, batch: Array) -> Array:
         rows = self.rows[batch]
         part = select(self.X, rows)
-        for attempt in range(self.retries + 1):
+        for attempt in itertools.count(1):
             try:
-                return self.teacher(part)
+                y = self.teacher(part)
+                break
             except LimbeckError:  # which explain themselves
                 raise
             except Exception as error:
-                if not isinstance(error, self.retry_on) or attempt == self.retries:
-                    raise self._failure(error, rows, attempt + 1) from error
-            time.sleep(self.wait * 2**attempt)
-        raise AssertionError  # the last attempt answers or fails
+                if not isinstance(error, self.query.retry_on) or attempt > self.retries:
+                    self._write()
+                    raise self._failure(error, rows, attempt) from error
+            time.sleep(self.wait * 2 ** (attempt - 1))
+        if (bad := ~np.isfinite(y).all(1)).any():
+            received = f"NaN or infinity for {int(bad.sum())} rows, as row {rows[bad][0]} of X"
+            raise ArgumentError("teacher", received, "finite answers")
+        return y
 
     def _failure(self, error: Exception, rows: Array, attempts: int) -> TeacherError:
-        self._write()
-        where = f"rows {rows[0]} to {rows[-1]}"
-        if len(rows) == 1:
-            where = f"row {rows[0]}"
-        elif rows[-1] - rows[0] != len(rows) - 1:
-            where = f"{len(rows)} {where.replace('rows', 'rows from')}"
+        n, first, last = len(rows), rows[0], rows[-1]
+        where = f"rows {first} to {last}" if n > 1 else f"row {first}"
+        if last - first != n - 1:
+            where = f"{n} rows from {first} to {last}"
         where += " of X" + (f", {attempts} times" if attempts > 1 else "")
         remark = "no predictions are stored: pass cache= to store them"
         if self.answers is not None:
@@ -196,33 +171,14 @@ class _Session:
             remark += "and are not computed again"
         return TeacherError.of(error, where, rows, remark, self.saved)
 
-    def _checked(self, answer: object, rows: Array) -> Array:
-        shape = (len(rows), self.teacher.outputs)
-        try:
-            y = np.asarray(answer, np.float64)
-        except (TypeError, ValueError) as reason:
-            received = f"answers that are no numbers ({reason})"
-            raise ArgumentError("teacher", received, f"an array of shape {shape}") from reason
-        if shape[1] == 1 and y.ndim == 1:
-            y = y[:, None]
-        if y.shape != shape:
-            received = f"answers of shape {y.shape} for {len(rows)} rows"
-            expected = f"{shape}: a row for each input, a column for each output"
-            raise ArgumentError("teacher", received, expected)
-        if (bad := ~np.isfinite(y).all(1)).any():
-            received = f"NaN or infinity for {int(bad.sum())} rows, as row {rows[bad][0]} of X"
-            raise ArgumentError("teacher", received, "finite answers")
-        return y
-
     def _write(self) -> None:
         if self.answers is None or not self.unsaved:
             return
-        batches, targets = zip(*self.unsaved, strict=True)
+        numbers, targets = map(np.concatenate, zip(*self.unsaved, strict=True))
         self.unsaved = []
-        new = np.concatenate(batches)
         try:
-            self.answers.put(self.keys[new], np.concatenate(targets))
-            self.saved += len(new)
+            self.answers.put(self.keys[numbers], targets)
+            self.saved += len(numbers)
         except CheckpointError as error:
             self.writable = False
             message = f"{error}. Predictions are returned, but no longer stored on disk."
@@ -248,8 +204,7 @@ class ScaledTeacher(nn.Module):
         super().__init__()
         assert teacher.module is not None
         self.module, self.task, self.form = teacher.module, teacher.task, teacher.module_form
-        tensors = chain(self.module.parameters(), self.module.buffers())
-        self.dtype = next((t.dtype for t in tensors if t.is_floating_point()), None)
+        self.dtype = getattr(first_float(self.module), "dtype", None)
         self.output_form = str(self.form) if self.task == "classification" else "values"
         self.register_buffer("shift", shift)
         self.register_buffer("scale", safe_scale(scale))

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from limbeck.errors import ArgumentError, rename_argument
-from limbeck.teachers import fingerprints
 from limbeck.teachers.base import Opaque
-from limbeck.teachers.fingerprints import digest
+from limbeck.teachers.fingerprints import digest, object_bytes, of_object
 from limbeck.teachers.keys import as_rows, count, select
 from limbeck.teachers.output_spec import (
     OutputKind,
@@ -24,8 +22,9 @@ from limbeck.teachers.output_spec import (
     as_outputs,
     check_outputs,
     infer_output,
+    to_numpy,
     to_targets,
-)
+)  # fmt: skip
 
 __all__ = [
     "FunctionTeacher", "ModelFile", "RawTeacher", "RowTeacher", "as_given", "dense", "first_rows",
@@ -39,10 +38,7 @@ def as_given(X: object) -> Any:
     r"""Tensors and lists as arrays; frames, sparse matrices and arrays as they came."""
     if isinstance(X, dict):
         return {name: as_given(part) for name, part in X.items()}
-    if not isinstance(X, Tensor):
-        return as_rows(X)
-    X = X.detach().cpu()
-    return (X.float() if X.dtype == torch.bfloat16 else X).numpy()  # which NumPy does not have
+    return as_rows(to_numpy(X))
 
 
 def dense(X: object) -> np.ndarray:
@@ -71,26 +67,23 @@ class ModelFile(NamedTuple):
 
 
 class RowTeacher(Opaque, ABC):
-    r"""A teacher on rows of any kind; `teacher(X)` gives probabilities or values (n, K) in float64.
+    r"""A teacher on rows of any kind; `teacher(X)` gives probabilities or values (n, K)."""
 
-    The user's `classes` may be more than the model's `own`; those it lacks have probability 0.
-    """
-
-    cache_kind = "values"  # the name of its answers in a cache
     module: nn.Module | None = None  # that the loop can differentiate
     module_form: str | None = None  # of the module's raw outputs
+    kind: OutputKind | None = None  # what the model's raw outputs mean, where they are converted
     file: ModelFile | None = None
     model: object = None  # an object whose pickle is the teacher's content
-    classes: np.ndarray | None  # names (K,) of classes or labels; None in regression
+    classes: np.ndarray | None  # names (K,); those that the model lacks have probability 0
     outputs: int  # K
     named: bool  # whether the classes have names, and not just numbers
 
     def __init__(
-        self, name: str, task: str, columns: int, own: Names | None, classes: Names | None
+        self, name: str, task: str, columns: int, model_classes: Names | None, classes: Names | None
     ) -> None:
         super().__init__(self.__call__, "values" if task == "regression" else "probabilities")
         self.name, self.task, self.columns = name, task, columns
-        self._own = None if own is None else _names(own)
+        self._model_classes = None if model_classes is None else _names(model_classes)
         self._set_classes(classes)
 
     @abstractmethod
@@ -99,13 +92,13 @@ class RowTeacher(Opaque, ABC):
 
     def content(self) -> str | None:
         r"""A hash of the model; None where its content cannot be read."""
-        return None if self.model is None else fingerprints.of_object(self.model)
+        return None if self.model is None else of_object(self.model)
 
     def bytes(self) -> int | None:
         r"""The size of the model when it is written to a file; None where it cannot be."""
         if self.file is not None:
             return self.file.size
-        return None if self.model is None else fingerprints.object_bytes(self.model)
+        return None if self.model is None else object_bytes(self.model)
 
     def refit(self, X: object, y: np.ndarray) -> RowTeacher:
         r"""The same kind of model fitted to other rows, with the same classes."""
@@ -139,12 +132,9 @@ class RowTeacher(Opaque, ABC):
         content = self.content() if self.file is None else self.file.digest
         if content is None:
             return None
+        form = self.form if self.kind is None else self.kind.form
         names = None if self.classes is None else self.classes.tolist()
-        return digest(content, self.task, self.raw_form(), json.dumps(names, default=str))
-
-    def raw_form(self) -> str:
-        r"""The form of the model's own outputs."""
-        return self.form
+        return digest(content, self.task, form, json.dumps(names, default=str))
 
     def with_classes(self, classes: Names) -> Self:
         r"""The same teacher with these classes, in this order."""
@@ -155,31 +145,28 @@ class RowTeacher(Opaque, ABC):
 
     def _set_classes(self, classes: Names | None) -> None:
         self._positions: np.ndarray | None = None  # of the model's columns among all classes
-        self.named = self._own is not None or classes is not None
+        self.named = self._model_classes is not None or classes is not None
+        self.classes, self.outputs = None, self.columns
         if self.task == "regression":
             if classes is not None:
                 raise ArgumentError("classes", classes, "None for regression, which has none")
-            self.classes = None
-        elif classes is None:
-            self.classes = np.arange(self.columns) if self._own is None else self._own
-        else:
-            self.classes = _names(classes)
-            self._positions = self._find(self.classes)
-        self.outputs = self.columns if self.classes is None else len(self.classes)
-
-    def _find(self, classes: np.ndarray) -> np.ndarray | None:
-        numbers = list(range(self.columns))
-        own = numbers if self._own is None else self._own.tolist()
-        position = {label: k for k, label in enumerate(classes.tolist())}
-        if self._own is not None and set(own) <= set(position):
-            positions = [position[label] for label in own]
-            return None if positions == list(range(len(classes))) else np.array(positions)
-        if own == numbers and len(classes) == self.columns:
-            return None  # numbers are given names
-        known = f"whose classes are {own}"
-        known = f"which has {self.columns} classes without names" if own == numbers else known
-        received = f"{classes.tolist()} for {self.name}, {known}"
-        raise ArgumentError("classes", received, "all classes of the teacher, each once")
+            return
+        numbers = np.arange(self.columns)
+        of_model = numbers if self._model_classes is None else self._model_classes
+        self.classes = of_model if classes is None else _names(classes)
+        self.outputs = len(self.classes)
+        if classes is None:
+            return
+        old, new, unnamed = of_model.tolist(), self.classes.tolist(), numbers.tolist()
+        if self._model_classes is not None and set(old) <= set(new):
+            if old != new:
+                position = {label: k for k, label in enumerate(new)}
+                self._positions = np.array([position[label] for label in old])
+        elif old != unnamed or len(new) != self.columns:  # else numbers are given names
+            without = f"which has {self.columns} classes without names"
+            known = without if old == unnamed else f"whose classes are {old}"
+            received = f"{new} for {self.name}, {known}"
+            raise ArgumentError("classes", received, "all classes of the teacher, each once")
 
     def __repr__(self) -> str:
         return f"the teacher ({self.name})"
@@ -215,9 +202,11 @@ class RawTeacher(RowTeacher):
     labels: Names | None = None  # the classes that labels are names of, where outputs are labels
 
     def __init__(
-        self, name: str, raw: np.ndarray, own: Names | None, classes: Names | None
+        self, name: str, raw: np.ndarray, spec: OutputSpec, model_classes: Names | None = None
     ) -> None:
-        super().__init__(name, self.kind.task, self.targets(raw).shape[1], own, classes)
+        self.labels = spec.classes if self.kind.form == "labels" else None
+        names = self.labels if model_classes is None else model_classes
+        super().__init__(name, self.kind.task, self.targets(raw).shape[1], names, spec.classes)
 
     @abstractmethod
     def raw(self, X: object) -> np.ndarray:
@@ -230,9 +219,6 @@ class RawTeacher(RowTeacher):
     def answers(self, X: object) -> np.ndarray:
         return self.targets(self.raw(X))
 
-    def raw_form(self) -> str:
-        return self.kind.form
-
 
 class FunctionTeacher(RawTeacher):
     r"""A callable."""
@@ -243,9 +229,8 @@ class FunctionTeacher(RawTeacher):
         self._predict = predict
         raw = self.raw(first_rows(X, "what the teacher gives"))
         self.kind = infer_output(raw, spec)
-        self.labels = spec.classes if self.kind.form == "labels" else None
-        name = str(name or getattr(predict, "__name__", type(predict).__name__))
-        super().__init__(name, raw, self.labels, spec.classes)
+        name = name or getattr(predict, "__name__", type(predict).__name__)
+        super().__init__(str(name), raw, spec)
 
     def raw(self, X: object) -> np.ndarray:
         return as_outputs(self._predict(as_given(X)), count(X))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.arrays import Batch, X, map_tensors, part_of, rows
+from limbeck.arrays import Batch, X, floats, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.evaluation import Evaluated
 from limbeck.losses.base import Loss
@@ -51,9 +51,8 @@ class Stored(Teacher):
         self.choices = math.lcm(*(cotangents.shape[1] for cotangents, _ in self.pools.values()))
 
     def _missing(self, x: X) -> Tensor:
-        raise ArgumentError(
-            "inputs", "no row numbers", "a Dataset over the rows that targets are stored for"
-        )
+        expected = "a Dataset over the rows that targets are stored for"
+        raise ArgumentError("inputs", "no row numbers", expected)
 
     def to(self, device: torch.device) -> None:
         for name in ("values", "derivatives", "pools", "hidden"):
@@ -66,8 +65,7 @@ class Stored(Teacher):
     def signs(self, k: int, n: int, outputs: int, generator: torch.Generator) -> Tensor:
         if not self.pools:
             return super().signs(k, n, outputs, generator)
-        size = (k, n)
-        return torch.randint(self.choices, size, generator=generator, device=generator.device)
+        return torch.randint(self.choices, (k, n), generator=generator, device=generator.device)
 
     def view(self, batch: Batch, drawn: object = None) -> StoredView:
         if batch.index is None:
@@ -115,17 +113,15 @@ class StoredView(Evaluated):
 
 def stored_bytes(teacher: Teacher, terms: Iterable[Loss], x: X, outputs: int, batch: Batch) -> int:
     r"""About how many bytes the targets of a data set would take."""
-    parts = [x] if isinstance(x, Tensor) else [p for p in x.values() if p.is_floating_point()]
-    count, item = rows(x), parts[0].element_size() if parts else 4
-    size = sum(part[0].numel() for part in parts)
-    total = count * outputs * item
+    parts = list(floats(x).values()) or [torch.empty(1, 0)]
+    item, size = parts[0].element_size(), sum(part[0].numel() for part in parts)
+    numbers = outputs  # a row
     for term in terms:
         if "derivatives" in term.asks:
-            number = outputs if term.projections is None else POOL * term.projections
-            total += count * number * size * item
+            numbers += size * (outputs if term.projections is None else POOL * term.projections)
         if "hidden" in term.asks:
-            total += count * teacher.view(batch).hidden(term.teacher_layer)[0].numel() * item  # type: ignore[attr-defined]
-    return total
+            numbers += teacher.view(batch).hidden(term.teacher_layer)[0].numel()  # type: ignore[attr-defined]
+    return rows(x) * numbers * item
 
 
 @torch.no_grad()
@@ -147,25 +143,20 @@ def precompute(
         view = teacher.view(batch, teacher.prepare(batch) if teacher.opaque else None)
         # a model's own logs are kept, since those of its probabilities would underflow
         logs = teacher.form == "probabilities" and hasattr(view.model, "log_probabilities")
-        targets: dict[Any, Any] = {"values": view.log_probabilities() if logs else view.raw()}
+        values = view.log_probabilities() if logs else view.raw()
+        targets: dict[Any, Any] = {("values", None): values}
         for term in ordered:  # what two terms need is stored once
             targets.update(_targets(view, term, teacher, generator))
         for key, value in targets.items():
             blocks.setdefault(key, []).append(value)
-    joined: dict[Any, Any] = {
-        key: torch.cat(parts)
-        if isinstance(parts[0], Tensor)
-        else tuple(map(torch.cat, zip(*parts, strict=True)))
-        for key, parts in blocks.items()
-    }
-    return Stored(
-        joined.pop("values"),
-        "log_probabilities" if logs else teacher.form,
-        derivatives={key[1]: value for key, value in joined.items() if key[0] == "derivatives"},
-        pools={key[1:]: value for key, value in joined.items() if key[0] == "pool"},
-        hidden={key[1]: value for key, value in joined.items() if key[0] == "hidden"},
-        of=teacher,
-    )
+    joined: dict[str, dict[Any, Any]] = {"values": {}, "derivatives": {}, "pools": {}, "hidden": {}}
+    for (kind, key), parts in blocks.items():
+        pairs = isinstance(parts[0], tuple)
+        joined[kind][key] = (
+            tuple(map(torch.cat, zip(*parts, strict=True))) if pairs else torch.cat(parts)
+        )
+    form = "log_probabilities" if logs else teacher.form
+    return Stored(joined.pop("values")[None], form, of=teacher, **joined)
 
 
 def _targets(
@@ -181,4 +172,5 @@ def _targets(
     n, outputs = view.outputs(term.domain).shape
     signs = Teacher.signs(teacher, POOL * term.projections, n, outputs, generator)
     cotangents, projected = view.projection(term.domain, term.weight, signs)  # type: ignore[attr-defined]
-    yield ("pool", term.domain, term.weight), (cotangents.transpose(0, 1).contiguous(), projected)  # type: ignore[attr-defined]
+    pool = (cotangents.transpose(0, 1).contiguous(), projected)
+    yield ("pools", (term.domain, term.weight)), pool  # type: ignore[attr-defined]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import limbeck as lb
-from limbeck.teachers import cache_store as files
-from limbeck.teachers.cache_store import KEYS, VALUES, Segments
+from limbeck.teachers import cache as files
+from limbeck.teachers.cache import KEYS, VALUES, Segments
 from limbeck.teachers.keys import row_keys
 
 FLOAT = np.dtype(np.float32)
@@ -301,7 +301,7 @@ WRITER = """
 import sys
 import numpy as np
 from pathlib import Path
-from limbeck.teachers import cache_store as segments
+from limbeck.teachers import cache as segments
 from limbeck.teachers.keys import row_keys
 
 segments.MOST = 6

@@ -7,7 +7,7 @@ import pytest
 
 from limbeck.compression.dispatch import as_predictor
 from limbeck.errors import ArgumentError, LimbeckError
-from limbeck.teachers import files as model_files
+from limbeck.teachers import networks as model_files
 from tests.refusals import refused
 
 X = np.zeros((3, 2))
