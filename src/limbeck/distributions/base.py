@@ -26,11 +26,7 @@ Events = Tensor | np.ndarray | float | Sequence[Any]  # as users write them
 
 
 def tail_of(level: float) -> float:
-    r"""The probability on either side of a central interval.
-
-    >>> tail_of(0.5)
-    0.25
-    """
+    r"""The probability on either side of a central interval."""
     return (1 - number("level", level, "a number between 0 and 1", lambda p: 0 < p < 1)) / 2
 
 
@@ -61,29 +57,19 @@ def end_of(
 class Distribution:
     r"""A batch of distributions, as a plain named tuple of their parameters.
 
-    So `torch.vmap`, `torch.func` and the compiler see through it. A parameter that was not given
-    is the empty tuple. Parameters are broadcast to one batch shape.
+    `torch.vmap`, `torch.func` and the compiler see through it. A parameter that is left out is the
+    empty tuple. Parameters are broadcast to one batch shape.
     """
 
     __slots__ = ()
     trailing: ClassVar[tuple[int, ...]]  # dimensions of each parameter within one distribution
     either: ClassVar[tuple[str, ...]] = ()  # parameters of which exactly one is given
     form: Any = "log_density"  # the output form of its students, among `limbeck.outputs.FORMS`
-
-    @property
-    def event(self) -> int:
-        r"""The number of dimensions of an event."""
-        return 0
-
-    @property
-    def mean_dims(self) -> int:
-        r"""The number of dimensions of the mean."""
-        return self.event
-
-    @property
-    def discrete(self) -> bool:
-        r"""Whether events are whole numbers."""
-        return False
+    event: Any = 0  # the number of dimensions of an event
+    mean_dims: Any = 0  # the number of dimensions of the mean
+    discrete: Any = False  # whether events are whole numbers
+    mean: Any  # the mean of an event
+    variance: Any  # the variance of an event
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -102,16 +88,6 @@ class Distribution:
         return mapped(
             self, lambda value, dims: value.expand((*shape, *value.shape[value.ndim - dims :]))
         )
-
-    @property
-    def mean(self) -> Tensor:
-        r"""The mean of an event."""
-        raise NotImplementedError
-
-    @property
-    def variance(self) -> Tensor:
-        r"""The variance of an event."""
-        raise NotImplementedError
 
     def log_prob(self, y: Events) -> Tensor:
         r"""The log density, or log probability, at y; −∞ at impossible values."""
@@ -137,15 +113,12 @@ class Distribution:
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
         r"""P(Y ≤ y), or P(Y > y)."""
-        raise self._no_order()
+        name = type(self).__name__
+        raise LimbeckError(f"{name} is of vectors, which have no order: take quantiles of samples")
 
     def end(self, mass: float, upper: bool) -> Tensor:
         r"""The end of a central interval with this probability beyond it."""
-        raise self._no_order()
-
-    def _no_order(self) -> LimbeckError:
-        name = type(self).__name__
-        return LimbeckError(f"{name} is of vectors, which have no order: take quantiles of samples")
+        return self.tail(self.mean, upper)  # there is none without an order
 
     def mixed(self, log_weights: Tensor) -> Distribution:
         r"""The mixture over the last batch dimension, with log weights (..., K)."""
@@ -162,14 +135,14 @@ def given(value: object) -> bool:
 
 def mapped(distribution: D, function: Callable[[Any, int], Any], more: int = 0) -> D:
     r"""A function of each parameter and of the number of its dimensions within one distribution."""
-    before: Any = distribution
-    after = []
-    for value, dims in zip(before, before.trailing, strict=True):
+    parameters: Any = distribution
+    results = []
+    for value, dims in zip(parameters, distribution.trailing, strict=True):
         if isinstance(value, Distribution):
-            after.append(mapped(value, function, more + dims))
+            results.append(mapped(value, function, more + dims))
         else:
-            after.append(function(value, more + dims) if given(value) else ABSENT)
-    return type(before)(*after)
+            results.append(function(value, more + dims) if given(value) else ABSENT)
+    return type(distribution)(*results)
 
 
 def tensors(distribution: Distribution) -> Iterator[Any]:
@@ -188,12 +161,13 @@ def with_tensors(distribution: D, like: Tensor | None = None) -> D:
     floating = [v for v in values if isinstance(v, Tensor) and v.is_floating_point()]
     if len(floating) == len(values):
         return distribution
-    kind = next(iter(floating), torch.empty(0)) if like is None else like
+    if like is None:
+        like = floating[0] if floating else torch.empty(0)
 
     def as_tensor(value: Tensor | np.ndarray | float, dims: int) -> Tensor:
         if isinstance(value, Tensor):
-            return value if value.is_floating_point() else value.to(kind.dtype)
-        return torch.tensor(value, dtype=kind.dtype, device=kind.device)
+            return value if value.is_floating_point() else value.to(like.dtype)
+        return torch.tensor(value, dtype=like.dtype, device=like.device)
 
     return mapped(distribution, as_tensor)
 
@@ -267,9 +241,8 @@ class Mixture(Distribution, _Parts):
     The components are one distribution with the batch shape (..., K).
 
     >>> from limbeck.distributions.gaussians import Normal
-    >>> loc, scale = torch.tensor([-1.0, 1.0]), torch.tensor([1.0, 2.0])
-    >>> Mixture(torch.tensor([0.5, 0.5]), Normal(loc, scale)).variance
-    tensor(3.5000)
+    >>> Mixture(torch.tensor([0.5, 0.5]), Normal(torch.tensor([-1.0, 1.0]), torch.ones(2))).variance
+    tensor(2.)
     """
 
     __slots__ = ()
@@ -298,11 +271,9 @@ class Mixture(Distribution, _Parts):
         return torch.broadcast_shapes(weights.shape, self.components.batch_shape)
 
     def expand(self, shape: tuple[int, ...]) -> Mixture:
+        parts: Any = self
         whole = (*shape, self._shape[-1])
-        components = self.components.expand(whole)
-        if given(self.logits):
-            return Mixture(components=components, logits=self.logits.expand(whole))
-        return Mixture(self.weights.expand(whole), components)
+        return Mixture(*(part.expand(whole) if given(part) else ABSENT for part in parts))
 
     @property
     def log_weights(self) -> Tensor:
@@ -363,15 +334,9 @@ class Mixture(Distribution, _Parts):
 
 
 def average(stacked: Any, weights: Sequence[float] | np.ndarray | Tensor | None = None) -> Any:
-    r"""The mixture of the draws' predictions.
+    r"""The mixture of predictions whose parameters have the draws first, (S, ...); `weights` (S,).
 
-    The parameters of `stacked` have the draws as first dimension, (S, ...), and `weights` is (S,).
-    Of Bernoulli and Categorical distributions the average is of the same kind, computed in logs,
-    and averages of blocks can be averaged again; of others it is a `Mixture`.
-
-    >>> from limbeck import Bernoulli
-    >>> average(Bernoulli(probs=torch.tensor([[0.1, 0.5], [0.3, 0.9]]))).mean
-    tensor([0.2000, 0.7000])
+    Of Bernoulli and Categorical distributions it is of the same kind, computed in logs.
     """
     whole = stacked if len(list(tensors(stacked))) == 1 else torch.vmap(broadcast)(stacked)
     draws, like = whole.batch_shape[0], next(tensors(whole))

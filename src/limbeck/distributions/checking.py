@@ -52,42 +52,29 @@ def check(
 ) -> Any:
     r"""A distribution for n inputs, with tensors for parameters; anything else is refused."""
     distribution = as_distribution(value, argument, like)
-    name = type(distribution).__name__
-    expected = "()" if n is None else f"({n},)"
+    name, rows = type(distribution).__name__, () if n is None else (n,)
+    shapes = {key: _shape(part) for key, part in distribution._asdict().items() if given(part)}
     try:
         shape = tuple(distribution.batch_shape)
     except RuntimeError:
-        shapes = ", ".join(
-            f"{key} {_described(value)}" for key, value in distribution._asdict().items()
-        )
-        received = f"a {name} of {shapes}, which do not fit each other"
-        raise ArgumentError(argument, received, f"parameters of one shape {expected}") from None
-    if shape[:1] != (() if n is None else (n,)) or len(shape) > (2 if n is not None else 0):
-        whose = "of no inputs" if n is None else f"for {n} inputs"
-        received = f"a {name} of the batch shape {shape} {whose}"
-        raise ArgumentError(argument, received, f"the shape {expected}")
-    _check_shapes(distribution, shape, argument)
+        listed = ", ".join(f"{key} {size}" for key, size in shapes.items())
+        received = f"a {name} of {listed}, which do not fit each other"
+        raise ArgumentError(argument, received, f"parameters of one shape {rows}") from None
+    if shape[:1] != rows or len(shape) > 2 * len(rows):
+        inputs = "of no inputs" if n is None else f"for {n} inputs"
+        received = f"a {name} of the batch shape {shape} {inputs}"
+        raise ArgumentError(argument, received, f"the shape {rows}")
+    trailing = dict(zip(distribution._fields, distribution.trailing, strict=True))
+    batches = [size[: len(size) - trailing[key]] for key, size in shapes.items()]
+    if shape not in batches:  # (n, 1) beside (n,) would make n² distributions
+        received = f"parameters of the shapes {' and '.join(map(str, batches))}"
+        raise ArgumentError(argument, received, "parameters of one shape")
     _check_values(distribution, argument)
     return distribution
 
 
-def _described(value: Distribution | Tensor) -> str:
-    if isinstance(value, Distribution):
-        return f"of the batch shape {tuple(value.batch_shape)}"
-    return str(tuple(value.shape)) if given(value) else "not given"
-
-
-def _check_shapes(distribution: Any, shape: tuple[int, ...], argument: str) -> None:
-    r"""Refuse (n, 1) beside (n,), which would make n² distributions."""
-    shapes = []
-    for value, dims in zip(distribution, distribution.trailing, strict=True):
-        if isinstance(value, Distribution):
-            shapes.append(tuple(value.batch_shape)[:-1])
-        elif given(value):
-            shapes.append(tuple(value.shape[: value.ndim - dims]))
-    if shape not in shapes:
-        received = f"parameters of the shapes {' and '.join(map(str, shapes))}"
-        raise ArgumentError(argument, received, "parameters of one shape")
+def _shape(part: Distribution | Tensor) -> tuple[int, ...]:
+    return tuple(part.batch_shape if isinstance(part, Distribution) else part.shape)
 
 
 def _check_values(distribution: Any, argument: str) -> None:

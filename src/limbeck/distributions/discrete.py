@@ -3,27 +3,14 @@ r"""Distributions of discrete outcomes: yes or no, classes, counts."""
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from limbeck import outputs as forms
-from limbeck.distributions.base import (
-    ABSENT,
-    Distribution,
-    Events,
-    Shape,
-    as_events,
-    as_shape,
-    class_log_probabilities,
-    class_probabilities,
-    draw_classes,
-    end_of,
-    given,
-    random,
-    readable,
-)  # fmt: skip
+from limbeck.distributions import base
+from limbeck.distributions.base import ABSENT, Distribution, Events, Shape, as_events, given
 
 __all__ = ["Bernoulli", "Categorical", "Poisson", "log_means"]
 
@@ -38,10 +25,8 @@ class _Classes(Distribution, _Chances):
 
     __slots__ = ()
     either = ("probs", "logits")
-
-    @property
-    def discrete(self) -> bool:
-        return True
+    discrete = True
+    log_probabilities: Any  # of all outcomes, (..., K)
 
     @property
     def form(self) -> str:
@@ -52,11 +37,6 @@ class _Classes(Distribution, _Chances):
     def outputs(self) -> Tensor:
         r"""Logits or probabilities, whichever were given."""
         return self.logits if given(self.logits) else self.probs
-
-    @property
-    def log_probabilities(self) -> Tensor:
-        r"""Log probabilities of all outcomes, (..., K)."""
-        raise NotImplementedError
 
     def log_prob(self, y: Events) -> Tensor:
         logs = self.log_probabilities
@@ -108,14 +88,14 @@ class Bernoulli(_Classes):
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         r"""Independent outcomes (*shape, ...), as floating-point numbers."""
         p = self.mean
-        uniform = random(torch.rand, (*as_shape(shape), *p.shape), p, generator)
+        uniform = base.random(torch.rand, (*base.as_shape(shape), *p.shape), p, generator)
         return (uniform < p).to(p.dtype)
 
     def mixed(self, log_weights: Tensor) -> Bernoulli:
         if not given(self.logits):
             return Bernoulli(probs=(log_weights.exp() * self.probs).sum(-1))
         weights = log_weights.exp()
-        if weights.ndim == 1 and readable(self.logits):
+        if weights.ndim == 1 and base.readable(self.logits):
             return Bernoulli(logits=log_odds(self.logits, weights))
         one, zero = log_means(self.logits, weights)
         return Bernoulli(logits=one - zero)
@@ -129,20 +109,17 @@ class Categorical(_Classes):
 
     __slots__ = ()
     trailing = (1, 1)
-
-    @property
-    def mean_dims(self) -> int:
-        return 1
+    mean_dims = 1
 
     @property
     def log_probabilities(self) -> Tensor:
         r"""Log probabilities (..., K)."""
-        return class_log_probabilities(self.probs, self.logits)
+        return base.class_log_probabilities(self.probs, self.logits)
 
     @property
     def mean(self) -> Tensor:
         r"""Probabilities (..., K)."""
-        return class_probabilities(self.probs, self.logits)
+        return base.class_probabilities(self.probs, self.logits)
 
     @property
     def variance(self) -> Tensor:
@@ -151,13 +128,13 @@ class Categorical(_Classes):
 
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         r"""Independent classes (*shape, ...), as integers."""
-        return draw_classes(self.mean, as_shape(shape), generator)
+        return base.draw_classes(self.mean, base.as_shape(shape), generator)
 
     def mixed(self, log_weights: Tensor) -> Categorical:
         if not given(self.logits):
             return Categorical(probs=(log_weights.exp().unsqueeze(-1) * self.probs).sum(-2))
         across = self.logits.movedim(-1, 0)  # (classes, ..., K): short last ones are slow
-        if log_weights.ndim == 1 and readable(across):
+        if log_weights.ndim == 1 and base.readable(across):
             p = across.softmax(0) @ log_weights.exp()
             if p.numel() and p.min().item() > visible_mean(p.dtype):
                 return Categorical(logits=p.log_().movedim(0, -1))
@@ -180,10 +157,7 @@ class Poisson(Distribution, _Rates):
     __slots__ = ()
     trailing = (0, 0)
     either = ("rate", "log_rate")
-
-    @property
-    def discrete(self) -> bool:
-        return True
+    discrete = True
 
     @property
     def mean(self) -> Tensor:
@@ -205,7 +179,7 @@ class Poisson(Distribution, _Rates):
         r"""Independent counts (*shape, ...), as floating-point numbers."""
         rate = self.mean
         source = rate.device if generator is None else generator.device
-        rates = rate.expand((*as_shape(shape), *rate.shape)).to(source)
+        rates = rate.expand((*base.as_shape(shape), *rate.shape)).to(source)
         return torch.poisson(rates, generator=generator).to(rate.device)
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
@@ -218,7 +192,7 @@ class Poisson(Distribution, _Rates):
         rate, t = self.mean, -math.log(mass)
         beyond = t / 3 + (t**2 / 9 + 2 * t * rate).sqrt()  # Bernstein's bound on the tail
         high = (rate + beyond).ceil() + 1
-        return end_of(self.tail, mass, upper, torch.full_like(rate, -1.0), high, whole=True)
+        return base.end_of(self.tail, mass, upper, torch.full_like(rate, -1.0), high, whole=True)
 
 
 def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> Tensor:

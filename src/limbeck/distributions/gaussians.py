@@ -13,15 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from limbeck.distributions.base import (
-    ABSENT,
-    Distribution,
-    Events,
-    Shape,
-    as_events,
-    as_shape,
-    random,
-)  # fmt: skip
+from limbeck.arrays import random
+from limbeck.distributions.base import ABSENT, Distribution, Events, Shape, as_events, as_shape
 
 __all__ = [
     "KINDS", "Moments", "MultivariateNormal", "Normal", "Statistics", "expectations",
@@ -211,10 +204,7 @@ class MultivariateNormal(Distribution, _Triangular):
 
     __slots__ = ()
     trailing = (1, 2)
-
-    @property
-    def event(self) -> int:
-        return 1
+    event = mean_dims = 1
 
     @property
     def mean(self) -> Tensor:
