@@ -21,18 +21,10 @@ Numbers = np.ndarray | torch.Tensor
 
 
 def fit_tree(
-    X: Numbers,
-    targets: Numbers,
-    *,
-    max_leaf_nodes: int | None = 64,
-    max_depth: int | None = None,
-    min_samples_leaf: int = 1,
-    seed: int = 0,
-    task: str = "classification",
-) -> Trees:
+    X: Numbers, targets: Numbers, *, max_leaf_nodes: int | None = 64, max_depth: int | None = None,
+    min_samples_leaf: int = 1, seed: int = 0, task: str = "classification",
+) -> Trees:  # fmt: skip
     r"""One tree of least square error; its leaves hold the mean targets (n, K) of their rows.
-
-    Several values in regression count equally.
 
     Arguments:
         X: Inputs (n, D); NaN is a missing value.
@@ -43,10 +35,10 @@ def fit_tree(
         seed: Decides between equally good splits. Default: 0.
         task: "classification", "multilabel" or "regression". Default: "classification".
     """
-    inputs, outputs = _checked(X, targets, task)
+    inputs, outputs = _check_data(X, targets, task)
     options = _options(max_leaf_nodes, max_depth, min_samples_leaf)
     shift, scale = _units(outputs, task)
-    tree = of_tree(_fitted(inputs, (outputs - shift) / scale, seed, options).tree_, False)
+    tree = of_tree(_fit(inputs, (outputs - shift) / scale, seed, options).tree_, False)
     mean = tree.value * scale + shift
     if task == "classification":
         mean = np.clip(mean, 0, None)
@@ -57,22 +49,14 @@ def fit_tree(
 
 
 def fit_boosted(
-    X: Numbers,
-    targets: Numbers,
-    *,
-    trees: int = 50,
-    max_leaf_nodes: int | None = 8,
-    max_depth: int | None = None,
-    min_samples_leaf: int = 5,
-    learning_rate: float = 0.3,
-    seed: int = 0,
-    task: str = "classification",
-    progress: bool = False,
-) -> Trees:
+    X: Numbers, targets: Numbers, *, trees: int = 50, max_leaf_nodes: int | None = 8,
+    max_depth: int | None = None, min_samples_leaf: int = 5, learning_rate: float = 0.3,
+    seed: int = 0, task: str = "classification", progress: bool = False,
+) -> Trees:  # fmt: skip
     r"""Small trees with all outputs in their leaves, each fitted to the residuals so far.
 
-    Of classes and labels the sum is logits, residuals are the gradient t − p of the cross entropy,
-    and each leaf takes a Newton step; of regression it is values, by square error.
+    The sum is logits of classes and labels, by Newton steps of the cross entropy, or values of a
+    regression, by square error.
 
     Arguments:
         X: Inputs, as of `fit_tree`, and so are `targets`, `max_depth` and `task`.
@@ -83,7 +67,7 @@ def fit_boosted(
         seed: Chooses the rows that a tree is fitted to, if there are more than 20,000. Default: 0.
         progress: Whether to show a bar. Default: False.
     """
-    inputs, outputs = _checked(X, targets, task)
+    inputs, outputs = _check_data(X, targets, task)
     count = whole("trees", trees)
     expected = "a number above 0, up to 1"
     rate = number("learning_rate", learning_rate, expected, lambda r: 0 < r <= 1)
@@ -96,7 +80,7 @@ def fit_boosted(
     for _ in tracked(range(count), "boosting trees", progress):
         rows = random.permutation(len(inputs))[:ROWS]
         residuals, curvature = _slopes(z, outputs, task)
-        fitted = _fitted(inputs[rows], residuals[rows], int(random.integers(2**31)), options)
+        fitted = _fit(inputs[rows], residuals[rows], int(random.integers(2**31)), options)
         tree, leaf = of_tree(fitted.tree_, False), fitted.apply(inputs)
         nodes = fitted.tree_.node_count
         # the 1 added to the curvature keeps leaves of few rows small
@@ -108,10 +92,10 @@ def fit_boosted(
     return Trees(grown, inputs.shape[1], kind, base=base * scale + shift, missing=missing)
 
 
-def _checked(X: Numbers, targets: Numbers, task: str) -> tuple[np.ndarray, np.ndarray]:
+def _check_data(X: Numbers, targets: Numbers, task: str) -> tuple[np.ndarray, np.ndarray]:
     if task not in TASKS:
         raise ArgumentError.unknown("task", task, TASKS)
-    rows, outputs = _numbers("X", X), _numbers("targets", targets).to(torch.float64)
+    rows, outputs = _as_tensor("X", X), _as_tensor("targets", targets).to(torch.float64)
     inputs = rows.flatten(1).to(torch.float32) if rows.ndim > 1 else rows
     if inputs.ndim != 2 or 0 in inputs.shape:
         raise ArgumentError("X", f"shape {tuple(rows.shape)}", "rows and columns (n, D)")
@@ -132,7 +116,7 @@ def _checked(X: Numbers, targets: Numbers, task: str) -> tuple[np.ndarray, np.nd
     return inputs.numpy(), outputs.numpy()
 
 
-def _numbers(argument: str, values: Numbers) -> torch.Tensor:
+def _as_tensor(argument: str, values: Numbers) -> torch.Tensor:
     try:
         tensor = values if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError):
@@ -144,24 +128,23 @@ def _numbers(argument: str, values: Numbers) -> torch.Tensor:
 def _options(
     max_leaf_nodes: int | None, max_depth: int | None, min_samples_leaf: int
 ) -> dict[str, int | None]:
-    limits: dict[str, int | None] = {"max_leaf_nodes": max_leaf_nodes, "max_depth": max_depth}
-    for (name, value), least in zip(limits.items(), (2, 1), strict=True):
-        if value is not None:
+    options: dict[str, int | None] = {"max_leaf_nodes": max_leaf_nodes, "max_depth": max_depth}
+    for name, least in (("max_leaf_nodes", 2), ("max_depth", 1)):
+        if (limit := options[name]) is not None:
             expected = f"a whole number from {least}, or None"
-            limits[name] = whole_number(name, value, expected, least=least)
-    return {**limits, "min_samples_leaf": whole("min_samples_leaf", min_samples_leaf)}
+            options[name] = whole_number(name, limit, expected, least=least)
+    return {**options, "min_samples_leaf": whole("min_samples_leaf", min_samples_leaf)}
 
 
-def _units(outputs: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
+def _units(outputs: np.ndarray, task: str) -> tuple[np.ndarray | float, np.ndarray | float]:
     r"""Mean and deviation of the targets of a regression; 0 and 1 of probabilities."""
-    zero, one = np.zeros(outputs.shape[1]), np.ones(outputs.shape[1])
     if task != "regression":
-        return zero, one
+        return 0.0, 1.0
     spread = outputs.std(0)
-    return outputs.mean(0), np.where(spread > 0, spread, one)
+    return outputs.mean(0), np.where(spread > 0, spread, 1.0)
 
 
-def _fitted(inputs: np.ndarray, outputs: np.ndarray, seed: int, options: dict[str, Any]) -> Any:
+def _fit(inputs: np.ndarray, outputs: np.ndarray, seed: int, options: dict[str, Any]) -> Any:
     from sklearn.tree import DecisionTreeRegressor
 
     return DecisionTreeRegressor(random_state=seed, **options).fit(inputs, outputs)
@@ -177,13 +160,14 @@ def _constant(outputs: np.ndarray, task: str) -> np.ndarray:
 
 def _slopes(z: np.ndarray, outputs: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
     r"""Minus the gradient of the loss with respect to z, and its curvature, (n, K) each."""
-    if task == "regression":
-        return outputs - z, np.ones_like(z)
     from scipy import special
 
-    p = special.expit(z) if task == "multilabel" else special.softmax(z, axis=1)
+    if task == "regression":
+        return outputs - z, np.ones_like(z)
     if task == "multilabel":
+        p = special.expit(z)
         return outputs - p, p * (1 - p)
+    p = special.softmax(z, axis=1)
     # all K logits move at once, though one of them would do: of two, each goes half the way
     return outputs - p, p * (1 - p) * z.shape[1] / max(z.shape[1] - 1, 1)
 
