@@ -32,9 +32,9 @@ Member: TypeAlias = nn.Module | Callable[[X], Tensor]
 class _Function(nn.Module):
     r"""A callable as a module."""
 
-    def __init__(self, function: Callable[[X], Tensor]) -> None:
+    def __init__(self, function: Any) -> None:
         super().__init__()
-        self.function: Any = function
+        self.function = function
 
     def forward(self, x: X) -> Tensor:
         return self.function(x)
@@ -61,16 +61,15 @@ class Ensemble(nn.Module):
     """
 
     def __init__(
-        self,
-        models: Sequence[Member] | nn.ModuleList | BatchedMLP,
+        self, models: Sequence[Member] | nn.ModuleList | BatchedMLP,
         weights: Sequence[float] | Tensor | None = None,
         output_forms: str | Sequence[str | None] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
-        self._whole = isinstance(models, BatchedMLP)
-        members: list[Any] = [models] if isinstance(models, BatchedMLP) else _checked(models)
+        self._is_batch = isinstance(models, BatchedMLP)
+        members: list[Any] = [models] if isinstance(models, BatchedMLP) else _check_models(models)
         modules = [m if isinstance(m, nn.Module) else _Function(m) for m in members]
-        self.models: Any = models if self._whole else nn.ModuleList(modules)
+        self.models: Any = models if self._is_batch else nn.ModuleList(modules)
         self.kinds = _kinds(members, output_forms)
         # a member's log_probabilities are more exact than logs of its outputs
         self._has_logs = tuple(
@@ -80,20 +79,19 @@ class Ensemble(nn.Module):
         )
         self.output_form = "values" if self.kinds[0] == "values" else "probabilities"
         self.weights: Tensor | None
-        self.register_buffer("weights", None if weights is None else self._normalised(weights))
-
-    def _normalised(self, weights: Sequence[float] | Tensor) -> Tensor:
-        w = torch.as_tensor(weights, dtype=torch.float64, device="cpu").detach()
-        if w.shape != (len(self),) or not bool(torch.all((w > 0) & w.isfinite())):
-            expected = f"{len(self)} positive finite numbers, one for each member"
-            raise ArgumentError("weights", w.tolist(), expected)
-        device = next((p.device for p in self.parameters()), w.device)
-        dtypes = (p.dtype for p in self.parameters() if p.is_floating_point())
-        return (w / w.sum()).to(device, next(dtypes, torch.float64))
+        self.register_buffer("weights", None)
+        if weights is not None:
+            w = torch.as_tensor(weights, dtype=torch.float64, device="cpu").detach()
+            if w.shape != (len(self),) or not bool(torch.all((w > 0) & w.isfinite())):
+                expected = f"{len(self)} positive finite numbers, one for each member"
+                raise ArgumentError("weights", w.tolist(), expected)
+            device = next((p.device for p in self.parameters()), w.device)
+            dtypes = (p.dtype for p in self.parameters() if p.is_floating_point())
+            self.weights = (w / w.sum()).to(device, next(dtypes, torch.float64))
 
     def forward(self, x: X) -> Tensor:
         r"""The average (n, classes) of the members' probabilities, or of their values (n, ...)."""
-        if self._whole:
+        if self._is_batch:
             y = probabilities(self.models(x), self.kinds[0])  # (n, members, ...)
         else:
             y = _stack(
@@ -107,13 +105,11 @@ class Ensemble(nn.Module):
     def log_probabilities(self, x: X) -> Tensor:
         r"""Logs (n, classes) of the average probabilities, two classes where there is one output.
 
-        They are log-mean-exps of the members' log probabilities. Their derivatives are averages
-        of the members' log derivatives, weighted by a softmax over members: never 0/0, even for
-        a class to which every member gives a probability that underflows.
+        They and their derivatives are finite even where all members' probabilities underflow.
         """
         if self.output_form == "values":
             raise ArgumentError("output_form", "'values'", "an ensemble of classifiers")
-        if self._whole:
+        if self._is_batch:
             logs = self.models.log_probabilities(x)  # (n, members, classes)
         else:
             members = zip(self.models, self.kinds, self._has_logs, strict=True)
@@ -128,13 +124,13 @@ class Ensemble(nn.Module):
         return torch.logsumexp(logs + self.weights.to(logs).log().unsqueeze(1), 1)
 
     def __len__(self) -> int:
-        return self.models.members if self._whole else len(self.models)
+        return self.models.members if self._is_batch else len(self.models)
 
     def __getitem__(self, index: int) -> Member:
         r"""A member; of a BatchedMLP, an MLP with its own copy of the weights."""
         if type(index) is not int or not -len(self) <= index < len(self):
             raise ArgumentError("index", repr(index), f"an int from 0 to {len(self) - 1}")
-        if self._whole:
+        if self._is_batch:
             return self.models.member(index)
         model = self.models[index]
         return model.function if isinstance(model, _Function) else model
@@ -144,20 +140,10 @@ class Ensemble(nn.Module):
 
     @classmethod
     def train_bootstrap(
-        cls,
-        sizes: Sequence[int],
-        X: np.ndarray | Tensor,
-        y: np.ndarray | Tensor,
-        members: int = 30,
-        *,
-        epochs: int = 20,
-        bootstrap: bool = True,
-        preset: str = "thesis",
-        seed: int = 0,
-        device: str | torch.device = "auto",
-        init: str = "he",
-        **options: Any,
-    ) -> Ensemble:
+        cls, sizes: Sequence[int], X: np.ndarray | Tensor, y: np.ndarray | Tensor,
+        members: int = 30, *, epochs: int = 20, bootstrap: bool = True, preset: str = "thesis",
+        seed: int = 0, device: str | torch.device = "auto", init: str = "he", **options: Any,
+    ) -> Ensemble:  # fmt: skip
         r"""Train equal nets on the labels, each on its own resample of the rows, all at once.
 
         Arguments:
@@ -166,10 +152,8 @@ class Ensemble(nn.Module):
             y: Class numbers (N,).
             members: The number of nets. Default: 30.
             epochs: Passes over the data. Default: 20.
-            bootstrap: Whether each net has its own resample; without, all are trained on all rows
-                and differ by their start. Default: True.
-            preset: "thesis" for ADADELTA and batches of 20; "auto" for Adam and batches of 200.
-                Default: "thesis".
+            bootstrap: Whether each net has its own resample, or all have all rows. Default: True.
+            preset: "thesis" (ADADELTA, batches of 20) or "auto" (Adam, 200). Default: "thesis".
             seed: The seed of resamples, their order and the nets. Default: 0.
             device: The device to train on. Default: "auto", a GPU if there is one.
             init: The initialisation of the nets' weights, as of `MLP`. Default: "he".
@@ -188,29 +172,28 @@ class Ensemble(nn.Module):
         size = options.get("batch_size", "auto")
         size = PRESETS[preset]["batch_size"] if size == "auto" else size
         size = min(whole("batch_size", size), len(data))
+        settings: Any = {"preset": preset, "seed": seed, "device": device}
         steps = max(1, whole("epochs", epochs) * len(data) // size)
-        training = Training.from_options(
-            options, steps=steps, preset=preset, seed=seed, device=device
-        )
+        training = Training.from_options(options, steps=steps, **settings)
         source = Resamples(data.x, data.y.long(), net.members, bootstrap)
         train(None, net, source, members_cross_entropy(), replace(training, batch_size=size))
         return cls(net)
 
     def batched(self) -> Ensemble:
         r"""The same ensemble of equal MLPs, evaluated together on a copy of their weights."""
-        for model in self:
+        members: list[Any] = list(self)
+        for model in members:
             if type(model) is not MLP:
                 raise ArgumentError("models", f"a {type(model).__name__}", "MLPs of one shape")
         weights = None if self.weights is None else self.weights.tolist()
-        batched = BatchedMLP.from_members([model for model in self if isinstance(model, MLP)])
-        return Ensemble(batched, weights).train(self.training)
+        return Ensemble(BatchedMLP.from_members(members), weights).train(self.training)
 
     def spec(self) -> dict[str, Any]:
         r"""All but the members' weights, for JSON; members must be models of limbeck."""
         models = self.models
         return {
             "type": "Ensemble",
-            "models": _spec(models) if self._whole else [_spec(model) for model in models],
+            "models": _spec(models) if self._is_batch else [_spec(model) for model in models],
             "weights": None if self.weights is None else self.weights.tolist(),
         }
 
@@ -227,7 +210,7 @@ class Ensemble(nn.Module):
         return f"{len(self)} members{weighted}, output_form={self.output_form!r}"
 
 
-def _checked(models: Sequence[Member] | nn.ModuleList) -> list[Member]:
+def _check_models(models: Sequence[Member] | nn.ModuleList) -> list[Member]:
     # nn.Sequential can be iterated too, but its layers are no ensemble
     if not isinstance(models, list | tuple | nn.ModuleList):
         raise ArgumentError("models", f"a {type(models).__name__}", "a list, or one BatchedMLP")
@@ -251,15 +234,16 @@ def _kinds(models: list[Any], forms: str | Sequence[str | None] | None) -> tuple
         if form is not None and form not in OUTPUT_FORMS:
             raise ArgumentError.unknown("output_forms", form, OUTPUT_FORMS)
         attribute = getattr(model, "output_form", None)
-        attribute = attribute if attribute in OUTPUT_FORMS else None
-        if attribute is None and form is None:
+        kind = attribute if attribute in OUTPUT_FORMS else form
+        if kind is None:
             received = f"nothing about models[{number}], a {type(model).__name__}: it is ambiguous"
             raise ArgumentError("output_forms", received, ", ".join(map(repr, OUTPUT_FORMS)))
-        if None not in (attribute, form) and attribute != form:
-            received = f"{form!r} for models[{number}], whose output_form is {attribute!r}"
-            expected = f"{attribute!r}, or None to leave it to itself"
-            raise ArgumentError("output_forms", received, expected)
-        kinds.append(attribute or form or "")
+        if form not in (None, kind):
+            received = f"{form!r} for models[{number}], whose output_form is {kind!r}"
+            raise ArgumentError(
+                "output_forms", received, f"{kind!r}, or None to leave it to itself"
+            )
+        kinds.append(kind)
     if "values" in kinds and set(kinds) != {"values"}:
         raise ArgumentError("models", f"members that give {sorted(set(kinds))}", "'values' in all")
     return tuple(kinds)
@@ -362,10 +346,10 @@ class members_cross_entropy(Loss):  # noqa: N801 - losses are written as functio
 
     def bind(self, probe: Probe) -> nn.Module | None:
         classes = probe.student.raw().shape[2]  # type: ignore[attr-defined]
-        if probe.batch.y is None or probe.batch.y.max() >= classes or probe.batch.y.min() < 0:
-            raise ArgumentError(
-                "y", "labels out of range", f"class numbers from 0 to {classes - 1}"
-            )
+        y = probe.batch.y
+        if y is None or y.max() >= classes or y.min() < 0:
+            expected = f"class numbers from 0 to {classes - 1}"
+            raise ArgumentError("y", "labels out of range", expected)
         return None
 
     def __call__(self, student: Any, teacher: Any, batch: Batch, drawn: Any = None) -> Tensor:
