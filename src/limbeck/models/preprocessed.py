@@ -27,26 +27,25 @@ Numbers = Tensor | np.ndarray | Sequence[float] | float
 class Preprocessed(nn.Module):
     r"""A network behind a fixed linear change of its inputs, and before one of its outputs.
 
-    x becomes (x − shift) · scale, the network's y becomes y · out_scale + out_shift. A feature
-    with scale 0 is ignored, whatever its values. The numbers are buffers: they are saved and
-    exported with the network, which then takes raw inputs.
+    x becomes (x − shift) · scale, the network's y becomes y · out_scale + out_shift. The numbers
+    are buffers, which are saved and exported with the network.
 
     Arguments:
         network: A module on tensors of the features' shape.
         shift: Subtracted from the features, of their shape. Default: none.
-        scale: Multiplies them afterwards, of the same shape. Default: none.
+        scale: Multiplies them afterwards, of the same shape; a feature with scale 0 is ignored,
+            whatever its values. Default: none.
         out_shift: For regression, added to the outputs (outputs,). Default: none.
         out_scale: Multiplies the outputs before (outputs,). Default: none.
-        encoder: A module from raw inputs to features, trained with the network. Default: inputs
-            are features.
-        output_form: What the outputs are, as of `MLP`. Outputs with a shift or scale are
-            "values". Default: the network's.
-        origin: Subtracted from raw inputs in float64, before anything else: for columns so far
-            from zero that float32 cannot tell their numbers apart, such as time stamps. It stays
-            float64 when the module is cast. Default: none.
+        encoder: A module from raw inputs to features, trained with the network. Default: none.
+        output_form: What the outputs are, as of `MLP`; "values" with an `out_shift` or `out_scale`.
+            Default: the network's.
+        origin: Subtracted from raw inputs in float64, before anything else: for columns whose
+            numbers float32 cannot tell apart, such as time stamps. Default: none.
 
-    >>> net = Preprocessed(nn.Linear(2, 1), torch.tensor([50.0, 0.0]), torch.tensor([0.1, 0.0]))
-    >>> net(torch.tensor([[50.0, torch.inf]])).shape
+    >>> Preprocessed(nn.Linear(2, 1), [50.0, 0.0], [0.1, 0.0])(
+    ...     torch.tensor([[50.0, torch.inf]])
+    ... ).shape
     torch.Size([1, 1])
     """
 
@@ -57,16 +56,11 @@ class Preprocessed(nn.Module):
     origin: Tensor | None
 
     def __init__(
-        self,
-        network: nn.Module,
-        shift: Numbers | None = None,
-        scale: Numbers | None = None,
-        out_shift: Numbers | None = None,
-        out_scale: Numbers | None = None,
-        encoder: nn.Module | None = None,
-        output_form: str | None = None,
+        self, network: nn.Module, shift: Numbers | None = None, scale: Numbers | None = None,
+        out_shift: Numbers | None = None, out_scale: Numbers | None = None,
+        encoder: nn.Module | None = None, output_form: str | None = None,
         origin: Numbers | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.network, self.encoder = network, encoder
         self.input_dtype: torch.dtype | None  # None takes inputs in the network's own
@@ -150,21 +144,17 @@ class Preprocessed(nn.Module):
 
     def spec(self) -> dict[str, Any]:
         r"""All but the tensors, for JSON; modules must be models of limbeck."""
-        modules: dict[str, Any] = {}
+        fields: dict[str, Any] = {"type": type(self).__name__}
         for name in ("network", "encoder"):
             module = getattr(self, name)
-            modules[name] = None if module is None else spec_of(module)
-            if modules[name] is None and module is not None:
+            fields[name] = None if module is None else spec_of(module)
+            if fields[name] is None and module is not None:
                 expected = "one of limbeck's own models"
                 raise ArgumentError(name, f"a {type(module).__name__}", expected)
-        return {
-            "type": type(self).__name__,
-            **modules,
-            "inputs": None if self.shift is None else list(self.shift.shape),
-            "outputs": None if self.out_shift is None else list(self.out_shift.shape),
-            "output_form": self.output_form,
-            **({} if self.origin is None else {"origin": list(self.origin.shape)}),
-        }
+        for name, tensor in {"inputs": self.shift, "outputs": self.out_shift}.items():
+            fields[name] = None if tensor is None else list(tensor.shape)
+        fields["output_form"] = self.output_form
+        return fields if self.origin is None else {**fields, "origin": list(self.origin.shape)}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
@@ -187,23 +177,20 @@ def _pair(
     network: nn.Module, shift: Numbers | None, scale: Numbers | None, prefix: str = ""
 ) -> dict[str, Tensor | None]:
     r"""Shift and scale of one shape by name, or both None; one of them may be left out."""
+    names = (f"{prefix}shift", f"{prefix}scale")
+    if shift is None and scale is None:
+        return dict.fromkeys(names)
+    shift = torch.zeros_like(torch.as_tensor(scale)) if shift is None else torch.as_tensor(shift)
+    scale = torch.ones_like(shift) if scale is None else torch.as_tensor(scale)
+    if shift.shape != scale.shape:
+        received = f"shape {tuple(scale.shape)} beside {tuple(shift.shape)}"
+        raise ArgumentError(names[1], received, f"the shape of {names[0]}")
     like = next((p for p in network.parameters() if p.is_floating_point()), torch.empty(0))
     pair: dict[str, Tensor | None] = {}
-    for name, numbers in ((f"{prefix}shift", shift), (f"{prefix}scale", scale)):
-        pair[name] = None
-        if numbers is not None:
-            value = torch.as_tensor(numbers).detach().to(like.device, like.dtype, copy=True)
-            if not bool(value.isfinite().all()):
-                raise ArgumentError(name, "NaN or infinity", "finite numbers")
-            pair[name] = value
-    one, two = pair.values()
-    if one is None and two is not None:
-        pair[f"{prefix}shift"] = torch.zeros_like(two)
-    if two is None and one is not None:
-        pair[f"{prefix}scale"] = torch.ones_like(one)
-    if one is not None and two is not None and one.shape != two.shape:
-        received = f"shape {tuple(two.shape)} beside {tuple(one.shape)}"
-        raise ArgumentError(f"{prefix}scale", received, f"the shape of {prefix}shift")
+    for name, numbers in zip(names, (shift, scale), strict=True):
+        pair[name] = value = numbers.detach().to(like.device, like.dtype, copy=True)
+        if not bool(value.isfinite().all()):
+            raise ArgumentError(name, "NaN or infinity", "finite numbers")
     return pair
 
 
@@ -212,10 +199,6 @@ def standardising(x: Tensor) -> tuple[Tensor, Tensor]:
 
     They are those of the finite numbers; a constant column has scale 0. Scales are smaller where a
     row would be more than 20 deviations away, as in nearly constant columns.
-
-    >>> shift, scale = standardising(torch.tensor([[1.0, 7.0], [3.0, 7.0]]))
-    >>> shift.tolist(), scale.tolist()
-    ([2.0, 7.0], [1.0, 0.0])
     """
     if len(x) == 0:
         raise ArgumentError("x", "no rows", "one row or more")
@@ -238,9 +221,6 @@ def origin_of(x: Tensor) -> Tensor | None:
 
     It is the middle of each column that is farther from zero than 1,000 times its range, or that
     holds whole numbers beyond 2**24, and 0 for all others.
-
-    >>> origin_of(torch.tensor([[1.7e9, 0.5], [1.7e9 + 60, 2.5]], dtype=torch.float64))
-    tensor([1.7000e+09, 0.0000e+00], dtype=torch.float64)
     """
     if x.dtype != torch.float64:
         return None
