@@ -15,9 +15,8 @@ from limbeck.arrays import random
 from limbeck.errors import ArgumentError, LimbeckError
 
 __all__ = [
-    "ABSENT", "Distribution", "Mixture", "Shape", "as_events", "as_shape", "broadcast",
-    "class_log_probabilities", "class_probabilities", "draw_classes", "end_of", "given", "mapped",
-    "random", "readable", "tail_of", "tensors", "with_tensors",
+    "Distribution", "Mixture", "Shape", "average", "averaged", "broadcast", "draw_classes",
+    "end_of", "given", "mapped", "random", "readable", "tail_of", "tensors",
 ]  # fmt: skip
 
 ABSENT: Any = ()  # a parameter that was not given
@@ -32,13 +31,9 @@ def tail_of(level: float) -> float:
 
 @torch.no_grad()
 def end_of(
-    tail: Callable[[Tensor, bool], Tensor],
-    mass: float,
-    upper: bool,
-    low: Tensor,
-    high: Tensor,
+    tail: Callable[[Tensor, bool], Tensor], mass: float, upper: bool, low: Tensor, high: Tensor,
     whole: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     r"""An end of a central interval between low and high, by bisection."""
     low, high = torch.broadcast_tensors(low, high)
     for _ in range(100):  # enough for all digits of a float64 number
@@ -85,9 +80,7 @@ class Distribution:
 
     def expand(self, shape: tuple[int, ...]) -> Self:
         r"""The same as a batch of this shape, without copies."""
-        return mapped(
-            self, lambda value, dims: value.expand((*shape, *value.shape[value.ndim - dims :]))
-        )
+        return mapped(self, lambda v, dims: v.expand((*shape, *v.shape[v.ndim - dims :])))
 
     def log_prob(self, y: Events) -> Tensor:
         r"""The log density, or log probability, at y; −∞ at impossible values."""
@@ -248,18 +241,9 @@ class Mixture(Distribution, _Parts):
     __slots__ = ()
     trailing = (1, 1, 1)
     either = ("weights", "logits")
-
-    @property
-    def event(self) -> int:
-        return self.components.event
-
-    @property
-    def mean_dims(self) -> int:
-        return self.components.mean_dims
-
-    @property
-    def discrete(self) -> bool:
-        return self.components.discrete
+    event = property(lambda self: self.components.event)
+    mean_dims = property(lambda self: self.components.mean_dims)
+    discrete = property(lambda self: self.components.discrete)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -304,12 +288,12 @@ class Mixture(Distribution, _Parts):
         size, whole = as_shape(shape), self.expand(self.batch_shape)
         component = draw_classes(class_probabilities(whole.weights, whole.logits), size, generator)
 
-        def chosen(value: Tensor, dims: int) -> Tensor:
+        def select(value: Tensor, dims: int) -> Tensor:
             index = component.reshape(*component.shape, *[1] * (dims + 1))
             value = value.reshape(*[1] * len(size), *value.shape)
             return value.take_along_dim(index, -1 - dims).squeeze(-1 - dims)
 
-        return mapped(whole.components, chosen).sample((), generator)
+        return mapped(whole.components, select).sample((), generator)
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
         tails = self.components.tail(y.unsqueeze(-1), upper)
@@ -326,11 +310,8 @@ class Mixture(Distribution, _Parts):
             return inner.mixed(log_weights)
         whole = self.expand(self.batch_shape)
         logits = (whole.log_weights + log_weights.unsqueeze(-1)).flatten(-2)
-
-        def flat(value: Tensor, dims: int) -> Tensor:
-            return value.flatten(value.ndim - dims - 2, value.ndim - dims - 1)
-
-        return Mixture(components=mapped(whole.components, flat), logits=logits)
+        components = mapped(whole.components, lambda v, dims: v.flatten(-dims - 2, -dims - 1))
+        return Mixture(components=components, logits=logits)
 
 
 def average(stacked: Any, weights: Sequence[float] | np.ndarray | Tensor | None = None) -> Any:

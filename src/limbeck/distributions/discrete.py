@@ -82,8 +82,7 @@ class Bernoulli(_Classes):
 
     @property
     def variance(self) -> Tensor:
-        other = (-self.logits).sigmoid() if given(self.logits) else 1 - self.probs
-        return self.mean * other
+        return self.mean * ((-self.logits).sigmoid() if given(self.logits) else 1 - self.probs)
 
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         r"""Independent outcomes (*shape, ...), as floating-point numbers."""
@@ -163,9 +162,7 @@ class Poisson(Distribution, _Rates):
     def mean(self) -> Tensor:
         return self.log_rate.exp() if given(self.log_rate) else self.rate
 
-    @property
-    def variance(self) -> Tensor:
-        return self.mean
+    variance = mean
 
     def log_prob(self, y: Events) -> Tensor:
         rate = self.mean
@@ -199,7 +196,7 @@ def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> T
     r"""log Σ_k w_k σ(z_k) and log Σ_k w_k σ(−z_k) of logits z over a dimension, (2, ...).
 
     σ(z) = eˢ e^(z − s) σ(−z) for any s; with s = max z, where that is below 0, nothing underflows.
-    This is much faster than log σ and `logsumexp`; small terms never become slow denormal numbers.
+    It is much faster than `logsumexp`, and small terms never become slow denormal numbers.
     """
     z = torch.stack([logits, -logits])
     dim = dim if dim < 0 else dim + 1
@@ -207,10 +204,10 @@ def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> T
     p = z.sigmoid()
     low = (z - shift).clamp(-80.0, 0.0).exp() * p.flip(0)
     terms = torch.where(shift < 0, low, p)
-    if weights is None:
-        total = terms.mean(dim)
+    if weights is not None and weights.ndim == 1:
+        total = terms @ weights
     else:
-        total = terms @ weights if weights.ndim == 1 else (terms * weights).sum(dim)
+        total = terms.mean(dim) if weights is None else (terms * weights).sum(dim)
     return total.log() + shift.squeeze(dim)
 
 

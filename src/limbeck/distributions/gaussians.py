@@ -1,8 +1,7 @@
 r"""Normal distributions; mixtures of Gaussians as functions of tensors: densities, statistics, EM.
 
-A mixture has K components over D variables; a scale or covariance is a matrix (..., K, D, D), or,
-where the variables are independent within a component, a vector (..., K, D). Everything takes
-leading dimensions, so that several mixtures can be fitted at once.
+A mixture has K components over D variables; scales and covariances are matrices (..., K, D, D), or
+vectors (..., K, D) of independent variables. Leading dimensions are several mixtures at once.
 """
 
 from __future__ import annotations
@@ -93,29 +92,30 @@ def expectations(
 def expected_statistics(moments: Moments, matrices: bool) -> Statistics:
     r"""The statistics of one event on average: their M step gives the moments back."""
     weights, means, covariances = moments
-    products = means.unsqueeze(-1) * means.unsqueeze(-2) if matrices else means.square()
     columns = weights.unsqueeze(-1)
     share = columns.unsqueeze(-1) if matrices else columns
-    return Statistics(weights, columns * means, share * (covariances + products))
+    squares = share * (covariances + _squares(means, matrices))
+    return Statistics(weights, columns * means, squares)
+
+
+def _squares(means: Tensor, matrices: bool) -> Tensor:
+    return means.unsqueeze(-1) * means.unsqueeze(-2) if matrices else means.square()
 
 
 def maximised(statistics: Statistics, before: Moments, kind: str, least: Tensor) -> Moments:
     r"""The M step: the moments of greatest expected likelihood, with variances from `least` on.
 
-    A component without weight keeps its moments `before`. Of a full covariance S the eigenvalues
-    of L^-½ S L^-½ are at least 1, where L = diag(least).
+    A component without weight keeps its moments `before`.
     """
     counts = statistics.counts
     share = counts.clamp_min(TINY).unsqueeze(-1)
     means = statistics.sums / share
-    if has_matrices(kind, means.shape[-1]):
-        products = means.unsqueeze(-1) * means.unsqueeze(-2)
-        covariances = _raised(statistics.squares / share.unsqueeze(-1) - products, least)
-    else:
-        spread = statistics.squares / share - means.square()
-        if kind == "spherical":
-            spread = spread.mean(-1, keepdim=True).expand_as(spread)
-        covariances = torch.maximum(spread, least)
+    matrices = has_matrices(kind, means.shape[-1])
+    covariances = statistics.squares / (share.unsqueeze(-1) if matrices else share)
+    covariances = covariances - _squares(means, matrices)
+    if kind == "spherical":
+        covariances = covariances.mean(-1, keepdim=True).expand_as(covariances)
+    covariances = _raise(covariances, least) if matrices else torch.maximum(covariances, least)
     known = counts > TINY
     total = counts.sum(-1, keepdim=True)
     weights = torch.where(total > TINY, counts / total.clamp_min(TINY), before.weights)
@@ -133,19 +133,16 @@ def smallest_variances(covariances: Tensor, least: Tensor, matrices: bool) -> Te
     r"""Each component's smallest variance (..., K), in units of the least one."""
     if not matrices:
         return (covariances / least).amin(-1)
-    return torch.linalg.eigvalsh(_in_units(covariances, least)).amin(-1)
+    return torch.linalg.eigvalsh(covariances / (least.unsqueeze(-1) * least).sqrt()).amin(-1)
 
 
-def _in_units(covariances: Tensor, least: Tensor) -> Tensor:
-    return covariances / (least.unsqueeze(-1) * least).sqrt()
-
-
-def _raised(covariances: Tensor, least: Tensor) -> Tensor:
+def _raise(covariances: Tensor, least: Tensor) -> Tensor:
     r"""The same covariances with no variance below the least, in any direction."""
-    scaled = _in_units(covariances, least)
+    units = (least.unsqueeze(-1) * least).sqrt()
+    scaled = covariances / units
     values, vectors = torch.linalg.eigh((scaled + scaled.mT) / 2)
     raised = (vectors * (values.clamp_min(1) - values).unsqueeze(-2)) @ vectors.mT
-    return (scaled + raised) * (least.unsqueeze(-1) * least).sqrt()
+    return (scaled + raised) * units
 
 
 class _LocationScale(NamedTuple):
