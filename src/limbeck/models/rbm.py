@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limbeck.arguments import number, whole, whole_number
-from limbeck.arrays import as_part
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.arrays import as_part, random
+from limbeck.errors import ArgumentError
 from limbeck.models import rbm_files
 from limbeck.models.checks import Device, Generator
 from limbeck.models.kernels.bits import BitProducts, Bits
@@ -25,8 +25,6 @@ from limbeck.training.config import choose_device
 __all__ = ["RBM", "RBMPath", "Statistics", "base_biases", "contrast", "softplus", "train_rbm"]
 
 Numbers = Tensor | np.ndarray | Sequence[float] | Sequence[Sequence[float]]
-
-TYPES = (torch.float32, torch.float64)
 
 
 def softplus(z: Tensor) -> Tensor:
@@ -69,7 +67,7 @@ class RBM(nn.Module):
         dtype: torch.dtype | None = None, device: Device = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        if dtype is not None and dtype not in TYPES:
+        if dtype not in (None, torch.float32, torch.float64):
             raise ArgumentError("dtype", dtype, "torch.float32 or torch.float64")
         raw: dict[str, Numbers] = {"W": W, "a": a, "b": b}
         parts = {name: as_part(value, name).values for name, value in raw.items()}
@@ -77,16 +75,13 @@ class RBM(nn.Module):
         if dtype is None:  # numbers in lists have no type of their own
             typed = {parts[name].dtype for name in raw if hasattr(raw[name], "dtype")}
             dtype = torch.float64 if torch.float64 in typed else torch.float32
-        place = parts["W"].device if device is None else torch.device(device)
-
-        def parameter(name: str) -> nn.Parameter:
-            values = parts[name].to(place, dtype, copy=True).contiguous()
-            if not values.isfinite().all():
-                largest = f"values of up to {parts[name].abs().max().item():g}"
+        device = parts["W"].device if device is None else device
+        for name, part in parts.items():
+            parts[name] = part.to(device, dtype, copy=True).contiguous()
+            if not parts[name].isfinite().all():
+                largest = f"values of up to {part.abs().max().item():g}"
                 raise ArgumentError(name, largest, f"values within the range of {dtype}")
-            return nn.Parameter(values)
-
-        self.W, self.a, self.b = map(parameter, raw)
+        self.W, self.a, self.b = map(nn.Parameter, parts.values())
         self.visible, self.hidden = self.W.shape
         self.support = Binary(self.visible)
 
@@ -95,17 +90,13 @@ class RBM(nn.Module):
         cls, visible: int, hidden: int, scale: float = 0.1, generator: Generator = None, *,
         dtype: torch.dtype | None = None, device: Device = None,
     ) -> Self:  # fmt: skip
-        r"""An RBM with normal weights and biases of standard deviation `scale`.
-
-        They are drawn on the generator's device: a CPU generator gives equal ones everywhere.
-        """
+        r"""An RBM with normal weights and biases of standard deviation `scale`."""
         sizes = (whole("visible", visible), whole("hidden", hidden))
         scale = number("scale", scale, "a number from 0", lambda s: s >= 0)
-        source = "cpu" if generator is None else generator.device
-        W, a, b = (
-            scale * torch.randn(*shape, generator=generator, device=source, dtype=dtype)
-            for shape in (sizes, sizes[:1], sizes[1:])
-        )
+        # drawn on the generator's device: a CPU generator gives equal ones everywhere
+        like = torch.empty(0, dtype=dtype, device="cpu" if generator is None else generator.device)
+        shapes = (sizes, sizes[:1], sizes[1:])
+        W, a, b = (scale * random(torch.randn, shape, like, generator) for shape in shapes)
         return cls(W, a, b, device=device)
 
     @classmethod
@@ -290,11 +281,7 @@ class RBMPath:
 
 
 def base_biases(data: Numbers, smoothing: float = 1.0) -> Tensor:
-    r"""Log odds (I,) of each bit of data (n, I), with `smoothing` added to both counts.
-
-    >>> base_biases([[0, 1], [0, 1], [0, 0]], smoothing=0.5).exp()
-    tensor([0.1429, 1.6667])
-    """
+    r"""Log odds (I,) of each bit of data (n, I), with `smoothing` added to both counts."""
     smoothing = number("smoothing", smoothing, "a number above 0", lambda s: s > 0)
     bits = _binary(data)
     ones = bits.sum(0, dtype=torch.float64)
@@ -385,10 +372,8 @@ def train_rbm(
                 parameter.add_(velocity.mul_(decay).add_(slope, alpha=rate))
             step += 1
         if not all(parameter.isfinite().all() for parameter in parameters):
-            raise LimbeckError(
-                f"lr: expected a lower rate, such as {lr / 4:g}, got {lr:g}, "
-                f"with which the training diverged in epoch {epoch + 1}"
-            )
+            received = f"{lr:g}, with which the training diverged in epoch {epoch + 1}"
+            raise ArgumentError("lr", received, f"a lower rate, such as {lr / 4:g}")
     return rbm
 
 
