@@ -154,10 +154,8 @@ class Trees(nn.Module):
         classes = _names("class_names", class_names, outputs, "{}" if outputs > 1 else "value")
         formats = thresholds or ["{:.6g}".format] * self.inputs
         outcome = (self.base + self.value).double()
-        if self.kind == "logits":
-            outcome = outcome.softmax(1)
-        elif self.kind == "label_logits":
-            outcome = outcome.sigmoid()
+        outcome = outcome.softmax(1) if self.kind == "logits" else outcome
+        outcome = outcome.sigmoid() if self.kind == "label_logits" else outcome
         left, leaf, share = self.left.tolist(), self.is_leaf.tolist(), self.share.tolist()
         feature, threshold, value = self.feature.tolist(), self.threshold.tolist(), outcome.tolist()
         lines: list[str] = []
@@ -171,11 +169,10 @@ class Trees(nn.Module):
                 prediction = _prediction(value[node], classes, self.kind)
                 lines.append(f"{pad}{prediction}  ({share[node]:.1%} of rows)")
                 continue
-            column, missing_right = feature[node] % self.inputs, feature[node] >= self.inputs
-            missing = " or missing" if self.missing and not missing_right else ""
-            lines.append(
-                f"{pad}if {columns[column]} <= {formats[column](threshold[node])}{missing}:"
-            )
+            column, missing_left = feature[node] % self.inputs, feature[node] < self.inputs
+            missing = " or missing" if self.missing and missing_left else ""
+            limit = formats[column](threshold[node])
+            lines.append(f"{pad}if {columns[column]} <= {limit}{missing}:")
             pending += [(left[node] + 1, level + 1, "else:"), (left[node], level + 1, "")]
         return "\n".join(lines)
 
@@ -236,10 +233,8 @@ def _prediction(value: list[float], names: list[str], kind: str) -> str:
     return ", ".join(f"{names[k]} {value[k]:.2f}" for k in likely)
 
 
-NAMES = (
-    "DecisionTree", "ExtraTree", "RandomForest", "ExtraTrees", "GradientBoosting",
-    "HistGradientBoosting",
-)  # fmt: skip
+BOOSTED = ("GradientBoosting", "HistGradientBoosting")
+NAMES = ("DecisionTree", "ExtraTree", "RandomForest", "ExtraTrees", *BOOSTED)
 # losses whose boosted sum is the prediction, or its logit
 IDENTITY = ("squared_error", "absolute_error", "quantile", "huber", "log_loss", "exponential")
 
@@ -268,7 +263,7 @@ def read(estimator: Any) -> dict[str, Any]:
         expected = "one with a single output; for several labels, a regressor on 0 and 1"
         raise ArgumentError("estimator", "a classifier with several outputs", expected)
     inputs = int(estimator.n_features_in_)
-    if "Boosting" in kind:
+    if kind in BOOSTED:
         return _boosted(estimator, kind.startswith("Hist"), classifies, inputs)
     members = getattr(estimator, "estimators_", None) or [estimator]
     grown = [of_tree(member.tree_, classifies) for member in members]
@@ -319,38 +314,7 @@ def _of_nodes(nodes: np.ndarray) -> Grown:
 
 
 def _boosted(estimator: Any, histogram: bool, classifies: bool, inputs: int) -> dict[str, Any]:
-    _refuse(estimator, histogram)
-    if histogram:
-        rounds = [[_of_nodes(p.nodes) for p in trees] for trees in estimator._predictors]
-        factor = 1.0  # values are shrunk already
-    else:
-        rounds = [[of_tree(e.tree_, False) for e in trees] for trees in estimator.estimators_]
-        factor = float(estimator.learning_rate)
-    outputs = len(rounds[0])
-    columns = [*range(outputs)]
-    if classifies and outputs == 1:  # log odds: the logit of the second of two classes
-        outputs, columns = 2, [1]
-        factor *= 2 if estimator.loss == "exponential" else 1
-    grown = [
-        tree._replace(value=np.where(np.arange(outputs) == column, tree.value, 0.0))
-        for trees in rounds
-        for column, tree in zip(columns, trees, strict=True)
-    ]
-    kind = "logits" if classifies else "values"
-    options: dict[str, Any] = {"grown": grown, "inputs": inputs, "kind": kind, "factor": factor}
-    # the constant is the difference between the model and its trees at any row
-    row = np.zeros((1, inputs))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about names of columns
-        raw = estimator.decision_function(row) if classifies else estimator.predict(row)
-    total = np.zeros(outputs)
-    total[columns] = raw.reshape(-1) * (2 if estimator.loss == "exponential" else 1)
-    of_trees = Trees(**options, dtype=torch.float64)(torch.tensor(row))[0].numpy()
-    return {**options, "base": total - of_trees}
-
-
-def _refuse(estimator: Any, histogram: bool) -> None:
-    r"""Refuse boosted models that are more than a constant and a sum of trees."""
+    r"""The same of boosted models, if they are no more than a constant and a sum of trees."""
     from sklearn.dummy import DummyClassifier, DummyRegressor
 
     if histogram:
@@ -359,8 +323,33 @@ def _refuse(estimator: Any, histogram: bool) -> None:
             raise ArgumentError("estimator", f"a {type(estimator).__name__} with some", expected)
         if estimator.loss not in IDENTITY:
             raise ArgumentError.unknown("estimator.loss", estimator.loss, IDENTITY)
-        return
-    start = estimator.init_
-    if not isinstance(start, str | DummyClassifier | DummyRegressor):
-        received = f"a {type(start).__name__}"
-        raise ArgumentError("estimator.init", received, "None or 'zero': a constant to start from")
+        rounds = [[_of_nodes(p.nodes) for p in trees] for trees in estimator._predictors]
+        factor = 1.0  # values are shrunk already
+    else:
+        if not isinstance(estimator.init_, str | DummyClassifier | DummyRegressor):
+            received, expected = f"a {type(estimator.init_).__name__}", "None or 'zero'"
+            raise ArgumentError("estimator.init", received, expected + ": a constant to start from")
+        rounds = [[of_tree(e.tree_, False) for e in trees] for trees in estimator.estimators_]
+        factor = float(estimator.learning_rate)
+    outputs = len(rounds[0])
+    columns = [*range(outputs)]
+    if classifies and outputs == 1:  # log odds: the logit of the second of two classes
+        outputs, columns = 2, [1]
+    per_unit = 2 if estimator.loss == "exponential" else 1  # log odds in a unit of the sum
+    grown = [
+        tree._replace(value=np.where(np.arange(outputs) == column, tree.value, 0.0))
+        for trees in rounds
+        for column, tree in zip(columns, trees, strict=True)
+    ]
+    kind = "logits" if classifies else "values"
+    options: dict[str, Any] = {"grown": grown, "inputs": inputs, "kind": kind}
+    options["factor"] = factor * per_unit
+    # the constant is the difference between the model and its trees at any row
+    row = np.zeros((1, inputs))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about names of columns
+        raw = estimator.decision_function(row) if classifies else estimator.predict(row)
+    total = np.zeros(outputs)
+    total[columns] = raw.reshape(-1) * per_unit
+    of_trees = Trees(**options, dtype=torch.float64)(torch.tensor(row))[0].numpy()
+    return {**options, "base": total - of_trees}
