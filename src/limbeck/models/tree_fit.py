@@ -35,10 +35,9 @@ def fit_tree(
         seed: Decides between equally good splits. Default: 0.
         task: "classification", "multilabel" or "regression". Default: "classification".
     """
-    inputs, outputs = _check_data(X, targets, task)
-    options = _options(max_leaf_nodes, max_depth, min_samples_leaf)
-    shift, scale = _units(outputs, task)
-    tree = of_tree(_fit(inputs, (outputs - shift) / scale, seed, options).tree_, False)
+    options = _check_limits(max_leaf_nodes, max_depth, min_samples_leaf)
+    inputs, outputs, shift, scale = _check_data(X, targets, task)
+    tree = of_tree(_fit(inputs, outputs, seed, options).tree_, False)
     mean = tree.value * scale + shift
     if task == "classification":
         mean = np.clip(mean, 0, None)
@@ -67,32 +66,32 @@ def fit_boosted(
         seed: Chooses the rows that a tree is fitted to, if there are more than 20,000. Default: 0.
         progress: Whether to show a bar. Default: False.
     """
-    inputs, outputs = _check_data(X, targets, task)
-    count = whole("trees", trees)
-    expected = "a number above 0, up to 1"
+    options = _check_limits(max_leaf_nodes, max_depth, min_samples_leaf)
+    count, expected = whole("trees", trees), "a number above 0, up to 1"
     rate = number("learning_rate", learning_rate, expected, lambda r: 0 < r <= 1)
-    options = _options(max_leaf_nodes, max_depth, min_samples_leaf)
-    shift, scale = _units(outputs, task)
-    outputs = (outputs - shift) / scale
-    base = _constant(outputs, task)
+    inputs, outputs, shift, scale = _check_data(X, targets, task)
+    base = np.zeros(outputs.shape[1])  # the logits of the mean probabilities
+    if task != "regression":
+        mean = outputs.mean(0).clip(SURE, 1 - SURE)
+        base = np.log(mean) - (np.log1p(-mean) if task == "multilabel" else 0.0)
     z = np.tile(base, (len(outputs), 1))  # (n, K): the sum of the trees so far
     random, grown = np.random.default_rng(seed), []
     for _ in tracked(range(count), "boosting trees", progress):
         rows = random.permutation(len(inputs))[:ROWS]
         residuals, curvature = _slopes(z, outputs, task)
         fitted = _fit(inputs[rows], residuals[rows], int(random.integers(2**31)), options)
-        tree, leaf = of_tree(fitted.tree_, False), fitted.apply(inputs)
-        nodes = fitted.tree_.node_count
+        leaf, nodes = fitted.apply(inputs), fitted.tree_.node_count
         # the 1 added to the curvature keeps leaves of few rows small
         step = _sums(leaf, residuals, nodes) / (_sums(leaf, curvature, nodes) + 1.0)
         z += rate * step[leaf]
-        grown.append(tree._replace(value=rate * step * scale))
+        grown.append(of_tree(fitted.tree_, False)._replace(value=rate * step * scale))
     kind = {"classification": "logits", "multilabel": "label_logits"}.get(task, "values")
     missing = bool(np.isnan(inputs).any())
     return Trees(grown, inputs.shape[1], kind, base=base * scale + shift, missing=missing)
 
 
-def _check_data(X: Numbers, targets: Numbers, task: str) -> tuple[np.ndarray, np.ndarray]:
+def _check_data(X: Numbers, targets: Numbers, task: str) -> tuple[np.ndarray, ...]:
+    r"""Inputs (n, D), targets (n, K), and the mean and deviation by which values are scaled."""
     if task not in TASKS:
         raise ArgumentError.unknown("task", task, TASKS)
     rows, outputs = _as_tensor("X", X), _as_tensor("targets", targets).to(torch.float64)
@@ -108,12 +107,16 @@ def _check_data(X: Numbers, targets: Numbers, task: str) -> tuple[np.ndarray, np
         raise ArgumentError("X", "infinity, or numbers beyond float32", "finite numbers or NaN")
     if not bool(outputs.isfinite().all()):
         raise ArgumentError("targets", "NaN or infinity", "finite numbers")
-    if task != "regression":  # of classes a row sums to one, labels are independent
-        classes = task == "classification"
-        check_probabilities(outputs if classes else outputs.reshape(-1, 1), "targets")
-    if task == "classification" and outputs.shape[1] == 1:  # the second of two classes
+    if task == "regression":
+        values = outputs.numpy()
+        shift, spread = values.mean(0), values.std(0)
+        scale = np.where(spread > 0, spread, 1.0)
+        return inputs.numpy(), (values - shift) / scale, shift, scale
+    classes = task == "classification"  # whose rows sum to one; labels are independent
+    check_probabilities(outputs if classes else outputs.reshape(-1, 1), "targets")
+    if classes and outputs.shape[1] == 1:  # the second of two classes
         outputs = columns(1 - outputs, outputs)
-    return inputs.numpy(), outputs.numpy()
+    return inputs.numpy(), outputs.numpy(), np.zeros(1), np.ones(1)
 
 
 def _as_tensor(argument: str, values: Numbers) -> torch.Tensor:
@@ -125,7 +128,7 @@ def _as_tensor(argument: str, values: Numbers) -> torch.Tensor:
     return tensor.detach().cpu()
 
 
-def _options(
+def _check_limits(
     max_leaf_nodes: int | None, max_depth: int | None, min_samples_leaf: int
 ) -> dict[str, int | None]:
     options: dict[str, int | None] = {"max_leaf_nodes": max_leaf_nodes, "max_depth": max_depth}
@@ -136,26 +139,10 @@ def _options(
     return {**options, "min_samples_leaf": whole("min_samples_leaf", min_samples_leaf)}
 
 
-def _units(outputs: np.ndarray, task: str) -> tuple[np.ndarray | float, np.ndarray | float]:
-    r"""Mean and deviation of the targets of a regression; 0 and 1 of probabilities."""
-    if task != "regression":
-        return 0.0, 1.0
-    spread = outputs.std(0)
-    return outputs.mean(0), np.where(spread > 0, spread, 1.0)
-
-
 def _fit(inputs: np.ndarray, outputs: np.ndarray, seed: int, options: dict[str, Any]) -> Any:
     from sklearn.tree import DecisionTreeRegressor
 
     return DecisionTreeRegressor(random_state=seed, **options).fit(inputs, outputs)
-
-
-def _constant(outputs: np.ndarray, task: str) -> np.ndarray:
-    r"""The start of boosting (K,): the logits of the mean probabilities, or 0."""
-    if task == "regression":
-        return np.zeros(outputs.shape[1])
-    mean = outputs.mean(0).clip(SURE, 1 - SURE)
-    return np.log(mean) if task == "classification" else np.log(mean) - np.log1p(-mean)
 
 
 def _slopes(z: np.ndarray, outputs: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
