@@ -46,14 +46,13 @@ class _Function(nn.Module):
 class Ensemble(nn.Module):
     r"""Averages the probabilities of its members, or their values in regression.
 
-    Members may mix logits, probabilities and log probabilities. One-output members give the
-    probability of class 1, which is averaged as it is.
+    Members may mix logits, probabilities and log probabilities; one output is that of class 1.
 
     Arguments:
         models: A list of modules or callables on tensors, or one BatchedMLP.
         weights: One positive number for each member, normalised here. Default: equal weights.
-        output_forms: The output form of members without such an attribute: "logits",
-            "probabilities", "log_probabilities" or "values", or one for each member. Default: None.
+        output_forms: The output form of members without such an attribute, or one for each, as
+            of `MLP`. Default: None.
 
     >>> ensemble = Ensemble([MLP(4, 3), MLP(4, 8, 3, output="softmax")])
     >>> ensemble.output_form, ensemble(torch.zeros(2, 4)).shape
@@ -103,10 +102,7 @@ class Ensemble(nn.Module):
         return torch.tensordot(y, self.weights.to(y), dims=([1], [0]))
 
     def log_probabilities(self, x: X) -> Tensor:
-        r"""Logs (n, classes) of the average probabilities, two classes where there is one output.
-
-        They and their derivatives are finite even where all members' probabilities underflow.
-        """
+        r"""Logs (n, classes) of the average, finite also where all probabilities underflow."""
         if self.output_form == "values":
             raise ArgumentError("output_form", "'values'", "an ensemble of classifiers")
         if self._is_batch:
@@ -114,11 +110,10 @@ class Ensemble(nn.Module):
         else:
             members = zip(self.models, self.kinds, self._has_logs, strict=True)
             logs = _stack(
-                check_class_axis(model.log_probabilities(x), "models")
-                if has_logs
+                check_class_axis(model.log_probabilities(x), "models") if has_logs
                 else log_probabilities(_output(model, x, kind), kind)
                 for model, kind, has_logs in members
-            )
+            )  # fmt: skip
         if self.weights is None:
             return torch.logsumexp(logs, 1) - math.log(len(self))
         return torch.logsumexp(logs + self.weights.to(logs).log().unsqueeze(1), 1)
@@ -172,9 +167,9 @@ class Ensemble(nn.Module):
         size = options.get("batch_size", "auto")
         size = PRESETS[preset]["batch_size"] if size == "auto" else size
         size = min(whole("batch_size", size), len(data))
-        settings: Any = {"preset": preset, "seed": seed, "device": device}
         steps = max(1, whole("epochs", epochs) * len(data) // size)
-        training = Training.from_options(options, steps=steps, **settings)
+        settings: Any = {"steps": steps, "preset": preset, "seed": seed, "device": device}
+        training = Training.from_options(options, **settings)
         source = Resamples(data.x, data.y.long(), net.members, bootstrap)
         train(None, net, source, members_cross_entropy(), replace(training, batch_size=size))
         return cls(net)
@@ -190,12 +185,9 @@ class Ensemble(nn.Module):
 
     def spec(self) -> dict[str, Any]:
         r"""All but the members' weights, for JSON; members must be models of limbeck."""
-        models = self.models
-        return {
-            "type": "Ensemble",
-            "models": _spec(models) if self._is_batch else [_spec(model) for model in models],
-            "weights": None if self.weights is None else self.weights.tolist(),
-        }
+        models = _spec(self.models) if self._is_batch else [_spec(m) for m in self.models]
+        weights = None if self.weights is None else self.weights.tolist()
+        return {"type": "Ensemble", "models": models, "weights": weights}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
@@ -240,9 +232,8 @@ def _kinds(models: list[Any], forms: str | Sequence[str | None] | None) -> tuple
             raise ArgumentError("output_forms", received, ", ".join(map(repr, OUTPUT_FORMS)))
         if form not in (None, kind):
             received = f"{form!r} for models[{number}], whose output_form is {kind!r}"
-            raise ArgumentError(
-                "output_forms", received, f"{kind!r}, or None to leave it to itself"
-            )
+            expected = f"{kind!r}, or None to leave it to itself"
+            raise ArgumentError("output_forms", received, expected)
         kinds.append(kind)
     if "values" in kinds and set(kinds) != {"values"}:
         raise ArgumentError("models", f"members that give {sorted(set(kinds))}", "'values' in all")

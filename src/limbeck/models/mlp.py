@@ -32,7 +32,6 @@ LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
 
 OUTPUT_FORMS = FORMS[:4]
 INITS = ("he", "lecun")
-Layer = tuple[Tensor, Tensor | None, str]  # weights (out, in), biases (out,) and kind
 
 
 def _log_ndtr(z: Tensor) -> Tensor:
@@ -49,7 +48,6 @@ class Feedforward(nn.Module):
     fields: tuple[str, ...] = ("sizes", "hidden", "output", "bias", "output_form", "dtype")
     members = 1
     _allocate: Any  # (dtype, device) creates the parameters
-    _layers: Any  # (member) gives a net's layers, as detached views of the parameters
     preactivation: Any  # (x) gives the last layer's outputs before its nonlinearity
 
     def __init__(
@@ -84,8 +82,14 @@ class Feedforward(nn.Module):
         self._output_form = output_form or self._natural_form()
         self._allocate(dtype, torch.get_default_device() if device is None else device)
         for member in range(self.members):
-            for weight, offset, kind in self._layers(member):
-                _initialise(weight, offset, kind, generator, init)
+            for index, values in enumerate(self._tensors(member)):
+                layer = index // (1 + self.bias)
+                kind = (*self.hidden, output)[layer]
+                _initialise(values, self.sizes[layer], kind, generator, init)
+
+    def _tensors(self, member: int = 0) -> list[Tensor]:
+        r"""Views of a net's weights (out, in) and biases (out,), layer by layer."""
+        return [parameter.detach() for parameter in self.parameters()]
 
     def _natural_form(self) -> str:
         if self.output in ("logistic", "probit"):
@@ -107,19 +111,16 @@ class Feedforward(nn.Module):
         return LAYER_KINDS[self.output](self.preactivation(x))
 
     def log_probabilities(self, x: Tensor) -> Tensor:
-        r"""Log probabilities (..., classes), two classes where there is one output.
-
-        They stay finite where probabilities underflow.
-        """
+        r"""Log probabilities (..., classes), finite where probabilities underflow."""
         if self.output_form == "values":
             expected = "a net that gives logits, probabilities or log_probabilities"
             raise ArgumentError("output_form", "'values'", expected)
         z = self.preactivation(x)
-        if self.output_form == self._natural_form():
-            if self.output == "probit":
-                return columns(_log_ndtr(-z), _log_ndtr(z))
-            return log_probabilities(z, "logits")
-        return log_probabilities(LAYER_KINDS[self.output](z), self.output_form)
+        if self.output_form != self._natural_form():
+            return log_probabilities(LAYER_KINDS[self.output](z), self.output_form)
+        if self.output == "probit":
+            return columns(_log_ndtr(-z), _log_ndtr(z))
+        return log_probabilities(z, "logits")
 
     def spec(self) -> dict[str, Any]:
         r"""All but the weights, for JSON."""
@@ -139,37 +140,23 @@ class Feedforward(nn.Module):
         return build(*members, *fields.pop("sizes"), **fields, device=device, generator=generator)
 
     def extra_repr(self) -> str:
-        return (
-            f"{', '.join(map(str, self.sizes))}, hidden={self.hidden}, output={self.output!r}, "
-            f"output_form={self.output_form!r}, parameters={self.parameters_count:,}"
-        )
+        names = ("hidden", "output", "output_form")
+        settings = [f"{name}={getattr(self, name)!r}" for name in names]
+        count = f"parameters={self.parameters_count:,}"
+        return ", ".join([*map(str, self.sizes), *settings, count])
 
 
-def _initialise(
-    weight: Tensor, bias: Tensor | None, kind: str, generator: Generator, init: str
-) -> None:
-    r"""Draw a layer's first weights (out, in) and biases (out,), as `MLP` says of `init`."""
-    deviation = (weight.shape[1] + 1) ** -0.5
-    if bias is not None:
-        bias.zero_()
-    for values in [weight] if bias is None or init == "he" else [weight, bias]:
-        # drawn on the generator's device: a CPU generator gives equal nets everywhere
-        source = values.device if generator is None else generator.device
-        drawn = torch.empty_like(values, device=source)
-        if init == "lecun":
-            nn.init.normal_(drawn, std=deviation, generator=generator)
-        elif kind == "relu":
-            nn.init.kaiming_normal_(drawn, nonlinearity="relu", generator=generator)
-        else:
-            nn.init.xavier_uniform_(drawn, generator=generator)
-        values.copy_(drawn)
-
-
-def _copy_layers(source: Sequence[Layer], target: Sequence[Layer]) -> None:
-    for (weight, bias, _), (other_weight, other_bias, _) in zip(source, target, strict=True):
-        other_weight.copy_(weight)
-        if bias is not None and other_bias is not None:
-            other_bias.copy_(bias)
+def _initialise(values: Tensor, inputs: int, kind: str, generator: Generator, init: str) -> None:
+    r"""Draw a layer's first weights (out, in) or biases (out,), as `MLP` says of `init`."""
+    # drawn on the generator's device: a CPU generator gives equal nets everywhere
+    drawn = torch.zeros_like(values, device=None if generator is None else generator.device)
+    if init == "lecun":
+        nn.init.normal_(drawn, std=(inputs + 1) ** -0.5, generator=generator)
+    elif values.dim() == 2 and kind == "relu":
+        nn.init.kaiming_normal_(drawn, nonlinearity="relu", generator=generator)
+    elif values.dim() == 2:
+        nn.init.xavier_uniform_(drawn, generator=generator)
+    values.copy_(drawn)
 
 
 class MLP(Feedforward):
@@ -187,9 +174,8 @@ class MLP(Feedforward):
         dtype: The weights' floating-point type. Default: torch's.
         device: The weights' device. Default: torch's.
         generator: Draws the weights. Default: torch's global one.
-        init: "he": He's normal weights before relus, Glorot's uniform ones before others, and
-            biases of zero. "lecun": normal weights and biases of variance 1 / (inputs of the
-            layer + 1). Default: "he".
+        init: "he" (He's normal weights before relus, Glorot's uniform ones before others, biases of
+            zero) or "lecun" (normal, of variance 1 / (inputs of the layer + 1)). Default: "he".
 
     >>> MLP(784, 50, 30, 10)(torch.zeros(2, 28, 28)).shape
     torch.Size([2, 10])
@@ -201,13 +187,6 @@ class MLP(Feedforward):
             nn.utils.skip_init(nn.Linear, inputs, outputs, **kind)  # draws nothing
             for inputs, outputs in itertools.pairwise(self.sizes)
         )
-
-    def _layers(self, member: int = 0) -> list[Layer]:
-        layers: Any = self.layers
-        return [
-            (layer.weight.detach(), layer.bias.detach() if self.bias else None, kind)
-            for layer, kind in zip(layers, (*self.hidden, self.output), strict=True)
-        ]
 
     def preactivation(self, x: Tensor) -> Tensor:
         r"""The last layer's outputs (n, outputs) before its nonlinearity."""
@@ -222,9 +201,8 @@ class MLP(Feedforward):
 class BatchedMLP(Feedforward):
     r"""Equal perceptrons evaluated together, as one batched matrix product a layer.
 
-    Inputs are (n, inputs) for all members, or (n, members, inputs) with one for each; outputs
-    are (n, members, outputs). Weights are `weights[l]` (members, out, in) and `biases[l]`
-    (members, out), drawn as that many MLPs in turn would draw them.
+    Inputs are (n, inputs) or (n, members, inputs), outputs (n, members, outputs). Weights
+    (members, out, in) and biases (members, out) are drawn as by that many MLPs in turn.
 
     Arguments:
         members: The number of nets.
@@ -249,10 +227,9 @@ class BatchedMLP(Feedforward):
         self.weights = nn.ParameterList(empty(outputs, inputs) for inputs, outputs in pairs)
         self.biases = nn.ParameterList(empty(outputs) for _, outputs in pairs if self.bias)
 
-    def _layers(self, member: int) -> list[Layer]:
-        weights = [weight.detach()[member] for weight in self.weights]
-        biases = [bias.detach()[member] for bias in self.biases] or [None] * len(weights)
-        return list(zip(weights, biases, (*self.hidden, self.output), strict=True))
+    def _tensors(self, member: int = 0) -> list[Tensor]:
+        layers = zip(self.weights, self.biases, strict=True) if self.bias else zip(self.weights)
+        return [parameter.detach()[member] for layer in layers for parameter in layer]
 
     def preactivation(self, x: Tensor) -> Tensor:
         r"""The last layer's outputs (n, members, outputs) before its nonlinearity."""
@@ -286,7 +263,8 @@ class BatchedMLP(Feedforward):
         fields = {**self.spec(), "type": "MLP"}
         del fields["members"]
         net = MLP.from_spec(fields, device="meta").to_empty(device=self.weights[0].device)
-        _copy_layers(self._layers(index), net._layers())
+        for copy, values in zip(net._tensors(), self._tensors(index), strict=True):
+            copy.copy_(values)
         return net.train(self.training)
 
     @classmethod
@@ -304,7 +282,8 @@ class BatchedMLP(Feedforward):
         device = next(members[0].parameters()).device
         batched = cls.from_spec(fields, device="meta").to_empty(device=device)
         for index, net in enumerate(members):
-            _copy_layers(net._layers(), batched._layers(index))
+            for copy, values in zip(batched._tensors(index), net._tensors(), strict=True):
+                copy.copy_(values)
         return batched.train(members[0].training)
 
     def extra_repr(self) -> str:
