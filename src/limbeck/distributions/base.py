@@ -3,8 +3,9 @@ r"""Batches of distributions as named tuples of their parameters, and finite mix
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -222,10 +223,7 @@ def draw_classes(
     return classes.mT.reshape((*shape, *p.shape[:-1])).to(p.device)
 
 
-class _Parts(NamedTuple):
-    weights: Tensor = ABSENT
-    components: Any = ABSENT
-    logits: Tensor = ABSENT
+_Parts = namedtuple("_Parts", "weights components logits", defaults=(ABSENT, ABSENT, ABSENT))
 
 
 class Mixture(Distribution, _Parts):

@@ -3,7 +3,8 @@ r"""Distributions of discrete outcomes: yes or no, classes, counts."""
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,12 +16,7 @@ from limbeck.distributions.base import ABSENT, Distribution, Events, Shape, as_e
 __all__ = ["Bernoulli", "Categorical", "Poisson", "log_means"]
 
 
-class _Chances(NamedTuple):
-    probs: Tensor = ABSENT
-    logits: Tensor = ABSENT
-
-
-class _Classes(Distribution, _Chances):
+class _Classes(Distribution, namedtuple("Classes", "probs logits", defaults=(ABSENT, ABSENT))):
     r"""What Bernoulli and Categorical share."""
 
     __slots__ = ()
@@ -141,12 +137,7 @@ class Categorical(_Classes):
         return Categorical(logits=both.logsumexp(-1).movedim(0, -1))
 
 
-class _Rates(NamedTuple):
-    rate: Tensor = ABSENT
-    log_rate: Tensor = ABSENT
-
-
-class Poisson(Distribution, _Rates):
+class Poisson(Distribution, namedtuple("Rates", "rate log_rate", defaults=(ABSENT, ABSENT))):
     r"""Counts 0, 1, 2 …, by `rate=` or `log_rate=`.
 
     >>> Poisson(rate=torch.tensor(4.0)).interval(0.9)

@@ -7,6 +7,7 @@ vectors (..., K, D) of independent variables. Leading dimensions are several mix
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from typing import NamedTuple
 
 import torch
@@ -145,12 +146,7 @@ def _raise(covariances: Tensor, least: Tensor) -> Tensor:
     return (scaled + raised) * units
 
 
-class _LocationScale(NamedTuple):
-    loc: Tensor = ABSENT
-    scale: Tensor = ABSENT
-
-
-class Normal(Distribution, _LocationScale):
+class Normal(Distribution, namedtuple("Scalars", "loc scale", defaults=(ABSENT, ABSENT))):
     r"""N(loc, scale²), of real numbers.
 
     >>> Normal(torch.tensor(1.0), torch.tensor(2.0)).interval(0.95)
@@ -187,12 +183,9 @@ class Normal(Distribution, _LocationScale):
         return self.loc - wide if upper else self.loc + wide
 
 
-class _Triangular(NamedTuple):
-    loc: Tensor = ABSENT
-    scale_tril: Tensor = ABSENT
-
-
-class MultivariateNormal(Distribution, _Triangular):
+class MultivariateNormal(
+    Distribution, namedtuple("Vectors", "loc scale_tril", defaults=(ABSENT, ABSENT))
+):
     r"""N(loc, LLᵀ), of vectors, with loc (..., D) and L = scale_tril (..., D, D), triangular.
 
     >>> MultivariateNormal(torch.zeros(2), torch.eye(2)).log_prob([0.0, 0.0])
