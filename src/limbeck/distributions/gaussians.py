@@ -116,7 +116,14 @@ def maximised(statistics: Statistics, before: Moments, kind: str, least: Tensor)
     covariances = covariances - _squares(means, matrices)
     if kind == "spherical":
         covariances = covariances.mean(-1, keepdim=True).expand_as(covariances)
-    covariances = _raise(covariances, least) if matrices else torch.maximum(covariances, least)
+    if matrices:  # no variance below the least, in any direction
+        units = (least.unsqueeze(-1) * least).sqrt()
+        scaled = covariances / units
+        values, vectors = torch.linalg.eigh((scaled + scaled.mT) / 2)
+        raised = (vectors * (values.clamp_min(1) - values).unsqueeze(-2)) @ vectors.mT
+        covariances = (scaled + raised) * units
+    else:
+        covariances = torch.maximum(covariances, least)
     known = counts > TINY
     total = counts.sum(-1, keepdim=True)
     weights = torch.where(total > TINY, counts / total.clamp_min(TINY), before.weights)
@@ -135,15 +142,6 @@ def smallest_variances(covariances: Tensor, least: Tensor, matrices: bool) -> Te
     if not matrices:
         return (covariances / least).amin(-1)
     return torch.linalg.eigvalsh(covariances / (least.unsqueeze(-1) * least).sqrt()).amin(-1)
-
-
-def _raise(covariances: Tensor, least: Tensor) -> Tensor:
-    r"""The same covariances with no variance below the least, in any direction."""
-    units = (least.unsqueeze(-1) * least).sqrt()
-    scaled = covariances / units
-    values, vectors = torch.linalg.eigh((scaled + scaled.mT) / 2)
-    raised = (vectors * (values.clamp_min(1) - values).unsqueeze(-2)) @ vectors.mT
-    return (scaled + raised) * units
 
 
 class Normal(Distribution, namedtuple("Scalars", "loc scale", defaults=(ABSENT, ABSENT))):

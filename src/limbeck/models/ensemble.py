@@ -69,7 +69,7 @@ class Ensemble(nn.Module):
         members: list[Any] = [models] if isinstance(models, BatchedMLP) else _check_models(models)
         modules = [m if isinstance(m, nn.Module) else _Function(m) for m in members]
         self.models: Any = models if self._is_batch else nn.ModuleList(modules)
-        self.kinds = _kinds(members, output_forms)
+        self.kinds = _output_forms(members, output_forms)
         # a member's log_probabilities are more exact than logs of its outputs
         self._has_logs = tuple(
             getattr(model, "output_form", None) == kind
@@ -215,7 +215,7 @@ def _check_models(models: Sequence[Member] | nn.ModuleList) -> list[Member]:
     return list(models)
 
 
-def _kinds(models: list[Any], forms: str | Sequence[str | None] | None) -> tuple[str, ...]:
+def _output_forms(models: list[Any], forms: str | Sequence[str | None] | None) -> tuple[str, ...]:
     r"""Each member's output form: its attribute's, or the user's where it has none."""
     listed = [forms] * len(models) if forms is None or isinstance(forms, str) else list(forms)
     if len(listed) != len(models):
@@ -292,11 +292,10 @@ class Resamples(Inputs):
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
         self.x, self.y = self.x.to(self.device, dtype), self.y.to(self.device)
-        size = (self.members, len(self))
+        self.rows = torch.arange(len(self), device=self.device).expand(self.members, -1)
         if self.bootstrap:
-            self.rows = torch.randint(len(self), size, generator=self.generator, device=self.device)
-        else:
-            self.rows = torch.arange(len(self), device=self.device).expand(size)
+            options: Any = {"generator": self.generator, "device": self.device}
+            self.rows = torch.randint(len(self), self.rows.shape, **options)
         self._shuffle()
 
     def _shuffle(self) -> None:

@@ -33,11 +33,11 @@ def softplus(z: Tensor) -> Tensor:
 
 
 class Statistics(NamedTuple):
-    r"""Means of what the parameters multiply: x hᵀ (I, J), x (I,) and h (J,)."""
+    r"""Means of what the parameters multiply."""
 
-    W: Tensor
-    a: Tensor
-    b: Tensor
+    W: Tensor  # x hᵀ (I, J)
+    a: Tensor  # x (I,)
+    b: Tensor  # h (J,)
 
 
 class RBM(nn.Module):
