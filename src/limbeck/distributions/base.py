@@ -22,6 +22,7 @@ __all__ = [
 
 ABSENT: Any = ()  # a parameter that was not given
 Shape = int | tuple[int, ...]  # the number of samples of each distribution
+Generator = torch.Generator | None  # None is torch's global one
 Events = Tensor | np.ndarray | float | Sequence[Any]  # as users write them
 
 
@@ -87,13 +88,8 @@ class Distribution:
         r"""The log density, or log probability, at y; −∞ at impossible values."""
         raise NotImplementedError
 
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
-        r"""Independent events (*shape, ...).
-
-        Arguments:
-            shape: The number of samples of each distribution. Default: one, without a dimension.
-            generator: The source of randomness. Default: torch's global one.
-        """
+    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
+        r"""Independent events (*shape, ...); by default one of each distribution."""
         raise NotImplementedError
 
     def cdf(self, y: Events) -> Tensor:
@@ -167,10 +163,7 @@ def with_tensors(distribution: D, like: Tensor | None = None) -> D:
 
 
 def broadcast(distribution: D) -> D:
-    r"""The same with all parameters as tensors of the whole batch shape.
-
-    Use it inside `torch.vmap`: loc (n,) and scale () would else become (S, n) and (S,).
-    """
+    r"""The same with all parameters as tensors of the whole batch shape, as `torch.vmap` needs."""
     whole = with_tensors(distribution)
     return whole if len(list(tensors(whole))) == 1 else whole.expand(whole.batch_shape)
 
@@ -210,9 +203,7 @@ def class_log_probabilities(probs: Tensor, logits: Tensor) -> Tensor:
     return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
 
 
-def draw_classes(
-    p: Tensor, shape: tuple[int, ...], generator: torch.Generator | None = None
-) -> Tensor:
+def draw_classes(p: Tensor, shape: tuple[int, ...], generator: Generator = None) -> Tensor:
     r"""Independent classes (*shape, ...), as integers, of probabilities p (..., K)."""
     count = math.prod(shape)
     if not count or not p.numel():
@@ -282,7 +273,7 @@ class Mixture(Distribution, _Parts):
         densities = self.components.log_prob(as_events(y, logs).unsqueeze(-1 - self.event))
         return (logs + densities).logsumexp(-1)
 
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         size, whole = as_shape(shape), self.expand(self.batch_shape)
         component = draw_classes(class_probabilities(whole.weights, whole.logits), size, generator)
 
@@ -313,10 +304,7 @@ class Mixture(Distribution, _Parts):
 
 
 def average(stacked: Any, weights: Sequence[float] | np.ndarray | Tensor | None = None) -> Any:
-    r"""The mixture of predictions whose parameters have the draws first, (S, ...); `weights` (S,).
-
-    Of Bernoulli and Categorical distributions it is of the same kind, computed in logs.
-    """
+    r"""The mixture of predictions with the draws first, (S, ...), and weights (S,)."""
     whole = stacked if len(list(tensors(stacked))) == 1 else torch.vmap(broadcast)(stacked)
     draws, like = whole.batch_shape[0], next(tensors(whole))
     if weights is None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limbeck import outputs as forms
 from limbeck.distributions import base
-from limbeck.distributions.base import ABSENT, Distribution, Events, Shape, as_events, given
+from limbeck.distributions.base import ABSENT, Distribution, Events, Generator, Shape, given
 
 __all__ = ["Bernoulli", "Categorical", "Poisson", "log_means"]
 
@@ -36,7 +36,7 @@ class _Classes(Distribution, namedtuple("Classes", "probs logits", defaults=(ABS
 
     def log_prob(self, y: Events) -> Tensor:
         logs = self.log_probabilities
-        y = as_events(y, logs)
+        y = base.as_events(y, logs)
         shape, last = torch.broadcast_shapes(y.shape, logs.shape[:-1]), logs.shape[-1] - 1
         code = y.clamp(0, last).long()
         chosen = logs.expand(*shape, -1).gather(-1, code.expand(shape).unsqueeze(-1)).squeeze(-1)
@@ -80,7 +80,7 @@ class Bernoulli(_Classes):
     def variance(self) -> Tensor:
         return self.mean * ((-self.logits).sigmoid() if given(self.logits) else 1 - self.probs)
 
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         r"""Independent outcomes (*shape, ...), as floating-point numbers."""
         p = self.mean
         uniform = base.random(torch.rand, (*base.as_shape(shape), *p.shape), p, generator)
@@ -121,7 +121,7 @@ class Categorical(_Classes):
         r"""The variance of each class's indicator, (..., K)."""
         return self.mean * (1 - self.mean)
 
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         r"""Independent classes (*shape, ...), as integers."""
         return base.draw_classes(self.mean, base.as_shape(shape), generator)
 
@@ -157,13 +157,13 @@ class Poisson(Distribution, namedtuple("Rates", "rate log_rate", defaults=(ABSEN
 
     def log_prob(self, y: Events) -> Tensor:
         rate = self.mean
-        y = as_events(y, rate)
+        y = base.as_events(y, rate)
         known = (y >= 0) & (y == y.floor())
         y = torch.where(known, y, 0.0)
         times = y * self.log_rate if given(self.log_rate) else torch.xlogy(y, rate)
         return torch.where(known, times - rate - torch.lgamma(y + 1), -math.inf)
 
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         r"""Independent counts (*shape, ...), as floating-point numbers."""
         rate = self.mean
         source = rate.device if generator is None else generator.device
@@ -205,7 +205,7 @@ def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> T
 def log_odds(logits: Tensor, weights: Tensor) -> Tensor:
     r"""The log odds of Σ_k w_k σ(z_k), of logits (..., K), four times as fast as `log_means`.
 
-    It reads values and has no derivatives. Very small means are left to `log_means`.
+    It reads values and has no derivatives.
     """
     far, least = -math.log(torch.finfo(logits.dtype).tiny) - 1, visible_mean(logits.dtype)
     odds = logits.clamp(-far, far).exp_()

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from limbeck.arrays import random
-from limbeck.distributions.base import ABSENT, Distribution, Events, Shape, as_events, as_shape
+from limbeck.distributions import base
+from limbeck.distributions.base import ABSENT, Distribution, Events, Generator, Shape, as_shape
 
 __all__ = [
     "KINDS", "Moments", "MultivariateNormal", "Normal", "Statistics", "expectations",
@@ -104,10 +105,7 @@ def _squares(means: Tensor, matrices: bool) -> Tensor:
 
 
 def maximised(statistics: Statistics, before: Moments, kind: str, least: Tensor) -> Moments:
-    r"""The M step: the moments of greatest expected likelihood, with variances from `least` on.
-
-    A component without weight keeps its moments `before`.
-    """
+    r"""The M step, with variances from `least` on; without weight a component stays as `before`."""
     counts = statistics.counts
     share = counts.clamp_min(TINY).unsqueeze(-1)
     means = statistics.sums / share
@@ -163,11 +161,11 @@ class Normal(Distribution, namedtuple("Scalars", "loc scale", defaults=(ABSENT, 
         return self.scale.square().expand(self.batch_shape)
 
     def log_prob(self, y: Events) -> Tensor:
-        apart = as_events(y, self.loc) - self.loc
+        apart = base.as_events(y, self.loc) - self.loc
         # as a vector of one variable: (..., 1, 1), with scales (..., 1)
         return log_normal(apart[..., None, None], self.scale[..., None], False)[..., 0]
 
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         r"""Independent numbers (*shape, ...)."""
         size = (*as_shape(shape), *self.batch_shape)
         return self.loc + self.scale * random(torch.randn, size, self.loc, generator)
@@ -210,10 +208,10 @@ class MultivariateNormal(
         return (self.scale_tril @ self.scale_tril.mT).expand(*self.batch_shape, -1, -1)
 
     def log_prob(self, y: Events) -> Tensor:
-        apart = as_events(y, self.loc) - self.loc
+        apart = base.as_events(y, self.loc) - self.loc
         return log_normal(apart.unsqueeze(-1), self.scale_tril, True).squeeze(-1)
 
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         r"""Independent vectors (*shape, ..., D)."""
         size = (*as_shape(shape), *self.batch_shape, self.loc.shape[-1])
         z = random(torch.randn, size, self.loc, generator)

@@ -22,7 +22,7 @@ __all__ = ["Energy", "EnergyPath", "Path", "Target"]
 
 @runtime_checkable
 class Target(Protocol):
-    r"""An unnormalised density p̃(x) = Z p(x) that chains can run on.
+    r"""An unnormalised density p̃(x) = Z p(x) over a `support` that chains can run on.
 
     A target may also have
 
@@ -30,9 +30,6 @@ class Target(Protocol):
     * `path()`: a `Path` from a distribution with a known normaliser, for annealing;
     * `exact = False`: `advance` leaves the density only approximately invariant, so that results
       from its samples are marked as doubtful.
-
-    Attributes:
-        support: Where x lives.
     """
 
     support: Support
@@ -47,9 +44,7 @@ class Target(Protocol):
 class Path(Protocol):
     r"""Densities p_β from one that can be sampled and normalised (β = 0) to the target (β = 1).
 
-    Attributes:
-        support: Where x lives.
-        log_z: The logarithm of the normaliser at β = 0.
+    `support` is where x lives, `log_z` the logarithm of the normaliser at β = 0.
     """
 
     support: Support
@@ -157,15 +152,6 @@ class Energy(nn.Module):
             raise ArgumentError("fn", received, "numbers, or +∞ to forbid an event")
         return chains
 
-    def tempered(
-        self, x: Tensor, beta: float, generator: Generator = None, *, reverse: bool = False,
-        known: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        r"""One sweep that leaves p̃(x)^β invariant: the user's if it takes β, or site by site."""
-        if not self.tempers:
-            return self.sites(x, 1, generator, beta=beta, reverse=reverse, known=known)
-        return self.advance_at(x, 1, generator, beta=beta, reverse=reverse)
-
     def advance_at(
         self, x: Tensor, sweeps: int, generator: Generator, *, beta: float, reverse: bool = False
     ) -> Tensor:
@@ -204,9 +190,12 @@ class EnergyPath:
         return _power(self.energy.log_unnormalized(x), beta)
 
     def advance(
-        self, x: Tensor, beta: float, generator: Generator = None, *, reverse: bool = False
-    ) -> Tensor:
-        return self.energy.tempered(x, beta, generator, reverse=reverse)
+        self, x: Tensor, beta: float, generator: Generator = None, *, reverse: bool = False,
+        known: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        if self.energy.tempers:
+            return self.energy.advance_at(x, 1, generator, beta=beta, reverse=reverse)
+        return self.energy.sites(x, 1, generator, beta=beta, reverse=reverse, known=known)
 
     def climb(
         self, x: Tensor, before: float, after: float, generator: Generator = None
@@ -215,7 +204,7 @@ class EnergyPath:
             log = self.energy.log_unnormalized(x)
         gain = _power(log, after) - _power(log, before)
         gain = torch.where(log == -math.inf, -math.inf, gain) if after > before else gain
-        return gain, self.energy.tempered(x, after, generator, known=log)
+        return gain, self.advance(x, after, generator, known=log)
 
 
 def _check_chains(chains: object, x: Tensor) -> Tensor:

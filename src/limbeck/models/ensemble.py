@@ -282,9 +282,8 @@ class Resamples(Inputs):
     ) -> None:
         super().__init__(seed)
         self.x, self.y, self.members, self.bootstrap = X, y, members, bootstrap
-        self.rows = torch.empty(0)  # (M, N): the resamples, made when the seed is known
-        self.order = torch.empty(0)  # (M, N): the present pass
-        self.position = 0
+        # the resamples (M, N), drawn when the seed is known, and the present pass (M, N)
+        self.rows, self.order, self.position = torch.empty(0), torch.empty(0), 0
 
     def __len__(self) -> int:
         return len(self.x)
@@ -307,12 +306,12 @@ class Resamples(Inputs):
         if n > len(self):
             raise ArgumentError("batch_size", n, f"at most {len(self)}, the rows of the data")
         rows = self.order[:, self.position : self.position + n]
-        self.position += rows.shape[1]
-        if rows.shape[1] == n:
-            return rows
-        self._shuffle()
-        self.position = n - rows.shape[1]
-        return torch.cat([rows, self.order[:, : self.position]], 1)
+        self.position += n
+        if rows.shape[1] < n:
+            self._shuffle()
+            self.position = n - rows.shape[1]
+            rows = torch.cat([rows, self.order[:, : self.position]], 1)
+        return rows
 
     def build(self, drawn: Tensor) -> Batch:
         return Batch(self.x[drawn.T], self.y[drawn.T])

@@ -21,7 +21,8 @@ __all__ = ["Preprocessed", "origin_of", "standardising"]
 
 FARTHEST = 20.0  # the most deviations that a scaled row is away from the mean
 
-Numbers = Tensor | np.ndarray | Sequence[float] | float
+Numbers = Tensor | np.ndarray | Sequence[float] | float | None
+Buffers = dict[str, Tensor | None]
 
 
 class Preprocessed(nn.Module):
@@ -56,10 +57,9 @@ class Preprocessed(nn.Module):
     origin: Tensor | None
 
     def __init__(
-        self, network: nn.Module, shift: Numbers | None = None, scale: Numbers | None = None,
-        out_shift: Numbers | None = None, out_scale: Numbers | None = None,
-        encoder: nn.Module | None = None, output_form: str | None = None,
-        origin: Numbers | None = None,
+        self, network: nn.Module, shift: Numbers = None, scale: Numbers = None,
+        out_shift: Numbers = None, out_scale: Numbers = None, encoder: nn.Module | None = None,
+        output_form: str | None = None, origin: Numbers = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.network, self.encoder = network, encoder
@@ -75,11 +75,8 @@ class Preprocessed(nn.Module):
             self.register_buffer(name, value)
         self.set_outputs(out_shift, out_scale)
 
-    def set_outputs(self, shift: Numbers | None, scale: Numbers | None) -> None:
-        r"""Give outputs in other units from now on: the network's, · scale + shift.
-
-        Only values can have units; of other outputs a shift of 0 and a scale of 1 are accepted.
-        """
+    def set_outputs(self, shift: Numbers, scale: Numbers) -> None:
+        r"""Give outputs y · scale + shift from now on; only values can have such units."""
         buffers = _pair(self.network, shift, scale, "out_")
         added, factor = buffers.values()
         if added is not None and factor is not None:
@@ -93,7 +90,7 @@ class Preprocessed(nn.Module):
         for name, value in buffers.items():
             self.register_buffer(name, value)
 
-    def set_origin(self, origin: Numbers | None) -> None:
+    def set_origin(self, origin: Numbers) -> None:
         r"""Subtract this from raw inputs from now on, in float64; None subtracts nothing."""
         if origin is not None:
             like = next(self.network.parameters(), torch.empty(0))
@@ -173,9 +170,7 @@ class Preprocessed(nn.Module):
         return f"output_form={self.output_form!r}"
 
 
-def _pair(
-    network: nn.Module, shift: Numbers | None, scale: Numbers | None, prefix: str = ""
-) -> dict[str, Tensor | None]:
+def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") -> Buffers:
     r"""Shift and scale of one shape by name, or both None; one of them may be left out."""
     names = (f"{prefix}shift", f"{prefix}scale")
     if shift is None and scale is None:
@@ -186,7 +181,7 @@ def _pair(
         received = f"shape {tuple(scale.shape)} beside {tuple(shift.shape)}"
         raise ArgumentError(names[1], received, f"the shape of {names[0]}")
     like = next((p for p in network.parameters() if p.is_floating_point()), torch.empty(0))
-    pair: dict[str, Tensor | None] = {}
+    pair: Buffers = {}
     for name, numbers in zip(names, (shift, scale), strict=True):
         pair[name] = value = numbers.detach().to(like.device, like.dtype, copy=True)
         if not bool(value.isfinite().all()):
@@ -197,8 +192,8 @@ def _pair(
 def standardising(x: Tensor) -> tuple[Tensor, Tensor]:
     r"""Shift and scale, of x's shape but for rows, that give columns mean 0 and deviation 1.
 
-    They are those of the finite numbers; a constant column has scale 0. Scales are smaller where a
-    row would be more than 20 deviations away, as in nearly constant columns.
+    Numbers that are not finite do not count, a constant column has scale 0, and no row is more
+    than 20 deviations away.
     """
     if len(x) == 0:
         raise ArgumentError("x", "no rows", "one row or more")

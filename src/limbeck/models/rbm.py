@@ -43,8 +43,8 @@ class Statistics(NamedTuple):
 class RBM(nn.Module):
     r"""A restricted Boltzmann machine: log p̃(x) = a·x + Σ_j softplus(b_j + x·W_j).
 
-    That is Σ_h exp(xᵀWh + a·x + b·h), of I visible units x and J hidden units h, zero or one. It
-    is a target (`limbeck.models.energy.Target`) whose sweeps are block Gibbs, x → h → x.
+    It has I visible units x and J hidden units h that are zero or one, and is a target
+    (`limbeck.models.energy.Target`) whose sweeps are block Gibbs, x → h → x.
 
     Arguments:
         W: Weights (I, J), as a tensor, an array or nested lists.
@@ -316,9 +316,8 @@ def train_rbm(
 ) -> RBM:  # fmt: skip
     r"""An RBM trained on binary data by an approximate gradient of the log likelihood.
 
-    CD-k takes the model's statistics from chains that start at the batch and run k sweeps;
-    persistent CD, from chains that go on throughout the training, which costs the same and comes
-    closer to the model. The learning rate falls linearly to zero.
+    CD-k takes the model's statistics from chains that start at the batch and run k sweeps,
+    persistent CD from chains that go on throughout. The learning rate falls linearly to zero.
 
     Arguments:
         data: Zeros and ones (n, I), as floats, integers or booleans.

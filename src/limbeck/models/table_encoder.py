@@ -56,13 +56,10 @@ class TableEncoder(nn.Module):
     slots: Tensor
 
     def __init__(
-        self,
-        numbers: Sequence[tuple[str, str | None, float, float, float]],
-        categories: Sequence[tuple[str, int, bool]],
-        embed: str | int = "auto",
-        *,
+        self, numbers: Sequence[tuple[str, str | None, float, float, float]],
+        categories: Sequence[tuple[str, int, bool]], embed: str | int = "auto", *,
         generator: Generator = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.numbers = sorted((Numeric(*n) for n in numbers), key=lambda n: n.mask is None)
         self.categories = [Coded(*c) for c in categories]
@@ -93,8 +90,8 @@ class TableEncoder(nn.Module):
                 layer.weight[: c.size] = drawn.to(layer.weight) * size**-0.5
                 layer.weight[c.size :] = 0
             self.embeddings.append(layer)
-        self.width = len(self.numbers) + len(self.masks) + len(slots)
-        self.width += sum(size for _, size in embedded)
+        indicators = len(self.masks) + len(slots)
+        self.width = len(self.numbers) + indicators + sum(size for _, size in embedded)
 
     def forward(self, x: Mapping[str, Tensor]) -> Tensor:
         kind, parts = self.mean.dtype, []

@@ -128,15 +128,13 @@ def _as_tensor(argument: str, values: Numbers) -> torch.Tensor:
     return tensor.detach().cpu()
 
 
-def _check_limits(
-    max_leaf_nodes: int | None, max_depth: int | None, min_samples_leaf: int
-) -> dict[str, int | None]:
-    options: dict[str, int | None] = {"max_leaf_nodes": max_leaf_nodes, "max_depth": max_depth}
+def _check_limits(leaves: int | None, depth: int | None, rows: int) -> dict[str, int | None]:
+    options: dict[str, int | None] = {"max_leaf_nodes": leaves, "max_depth": depth}
     for name, least in (("max_leaf_nodes", 2), ("max_depth", 1)):
         if (limit := options[name]) is not None:
             expected = f"a whole number from {least}, or None"
             options[name] = whole_number(name, limit, expected, least=least)
-    return {**options, "min_samples_leaf": whole("min_samples_leaf", min_samples_leaf)}
+    return {**options, "min_samples_leaf": whole("min_samples_leaf", rows)}
 
 
 def _fit(inputs: np.ndarray, outputs: np.ndarray, seed: int, options: dict[str, Any]) -> Any:
