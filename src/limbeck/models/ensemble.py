@@ -335,9 +335,8 @@ class members_cross_entropy(Loss):  # noqa: N801 - losses are written as functio
 
     def bind(self, probe: Probe) -> nn.Module | None:
         classes = probe.student.raw().shape[2]  # type: ignore[attr-defined]
-        y = probe.batch.y
+        y, expected = probe.batch.y, f"class numbers from 0 to {classes - 1}"
         if y is None or y.max() >= classes or y.min() < 0:
-            expected = f"class numbers from 0 to {classes - 1}"
             raise ArgumentError("y", "labels out of range", expected)
         return None
 

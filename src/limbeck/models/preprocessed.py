@@ -219,11 +219,9 @@ def origin_of(x: Tensor) -> Tensor | None:
     """
     if x.dtype != torch.float64:
         return None
-    low, high = x.amin(0), x.amax(0)
+    low, high, whole = x.amin(0), x.amax(0), (x == x.round()).all(0)
     top = torch.maximum(-low, high)
-    far = (top > 1000 * (high - low)) & (high > low)
-    whole = (x == x.round()).all(0)
-    far |= (top > 2**24) & whole
+    far = (top > 1000 * (high - low)) & (high > low) | (top > 2**24) & whole
     middle = low + (high - low) / 2
     middle = torch.where(whole, middle.round(), middle)
     return torch.where(far, middle, 0.0) if bool(far.any()) else None

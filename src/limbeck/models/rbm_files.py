@@ -2,7 +2,7 @@ r"""Files of RBMs: their weights by any of the names that are in use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,4 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    ".npz": _read_npz,
-    ".safetensors": load_safetensors,
-    ".mat": _read_mat,
-}
+READERS: Any = {".npz": _read_npz, ".safetensors": load_safetensors, ".mat": _read_mat}
