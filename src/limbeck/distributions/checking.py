@@ -20,10 +20,9 @@ ACCEPTED = "a Bernoulli, Categorical, Normal, MultivariateNormal, Poisson or Mix
 def as_distribution(value: object, argument: str = "predict", like: Tensor | None = None) -> Any:
     r"""One of limbeck's distributions, with tensors for parameters; anything else is refused."""
     if not isinstance(value, Distribution):
-        kind = type(value)
-        foreign = kind.__module__.startswith("torch.distributions")
-        name = f"a {kind.__module__}.{kind.__name__}" if foreign else f"a {kind.__name__}"
-        raise ArgumentError(argument, f"{name} as its result", ACCEPTED)
+        module, name = type(value).__module__, type(value).__name__
+        name = f"{module}.{name}" if module.startswith("torch.distributions") else name
+        raise ArgumentError(argument, f"a {name} as its result", ACCEPTED)
     _refuse_incomplete(value, argument)
     try:
         return with_tensors(value, like)
@@ -35,8 +34,8 @@ def as_distribution(value: object, argument: str = "predict", like: Tensor | Non
 def _refuse_incomplete(value: Any, argument: str) -> None:
     names = [name for name, parameter in value._asdict().items() if given(parameter)]
     always = [name for name in value._fields if name not in value.either]
-    chosen = [name for name in value.either if name in names]
-    if not set(always) <= set(names) or (value.either and len(chosen) != 1):
+    # one of `either`, and all others
+    if not set(always) <= set(names) or len(names) != len(always) + bool(value.either):
         either = [f"either {' or '.join(value.either)}"] if value.either else []
         received = f"a {type(value).__name__} with {' and '.join(names) or 'nothing'}"
         raise ArgumentError(argument, received, ", and ".join([*either, *always]))

@@ -223,11 +223,11 @@ class RBMPath:
     def __init__(self, rbm: RBM, base: Numbers | None = None) -> None:
         self.support = rbm.support
         self.W, self.a, self.b = (p.detach().clone() for p in (rbm.W, rbm.a, rbm.b))
-        self.base = torch.zeros_like(self.a) if base is None else as_part(base, "base").values
-        if self.base.shape != self.a.shape:
+        log_odds = torch.zeros_like(self.a) if base is None else as_part(base, "base").values
+        if log_odds.shape != self.a.shape:
             expected = f"shape {tuple(self.a.shape)}, one for each visible unit"
-            raise ArgumentError("base", f"shape {tuple(self.base.shape)}", expected)
-        self.base = self.base.to(self.a)
+            raise ArgumentError("base", f"shape {tuple(log_odds.shape)}", expected)
+        self.base = log_odds.to(self.a)
         self.difference = self.a - self.base
         self.log_z = rbm.hidden * math.log(2) + softplus(self.base.double()).sum().item()
 

@@ -129,12 +129,11 @@ def _as_tensor(argument: str, values: Numbers) -> torch.Tensor:
 
 
 def _check_limits(leaves: int | None, depth: int | None, rows: int) -> dict[str, int | None]:
-    options: dict[str, int | None] = {"max_leaf_nodes": leaves, "max_depth": depth}
-    for name, least in (("max_leaf_nodes", 2), ("max_depth", 1)):
-        if (limit := options[name]) is not None:
-            expected = f"a whole number from {least}, or None"
-            options[name] = whole_number(name, limit, expected, least=least)
-    return {**options, "min_samples_leaf": whole("min_samples_leaf", rows)}
+    options: dict[str, int | None] = {"min_samples_leaf": whole("min_samples_leaf", rows)}
+    for name, limit, least in (("max_leaf_nodes", leaves, 2), ("max_depth", depth, 1)):
+        expected = f"a whole number from {least}, or None"
+        options[name] = None if limit is None else whole_number(name, limit, expected, least)
+    return options
 
 
 def _fit(inputs: np.ndarray, outputs: np.ndarray, seed: int, options: dict[str, Any]) -> Any:
