@@ -8,16 +8,6 @@ from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
 from limbeck.distributions.gaussians import MultivariateNormal, Normal
 
 __all__ = [
-    "Bernoulli",
-    "Categorical",
-    "Distribution",
-    "Mixture",
-    "MultivariateNormal",
-    "Normal",
-    "Poisson",
-    "as_distribution",
-    "average",
-    "averaged",
-    "broadcast",
-    "check",
-]
+    "Bernoulli", "Categorical", "Distribution", "Mixture", "MultivariateNormal", "Normal",
+    "Poisson", "as_distribution", "average", "averaged", "broadcast", "check",
+]  # fmt: skip

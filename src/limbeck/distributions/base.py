@@ -3,8 +3,9 @@ r"""Batches of distributions as named tuples of their parameters, and finite mix
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -15,34 +16,26 @@ from limbeck.arrays import random
 from limbeck.errors import ArgumentError, LimbeckError
 
 __all__ = [
-    "ABSENT", "Distribution", "Mixture", "Shape", "as_events", "as_shape", "broadcast",
-    "class_log_probabilities", "class_probabilities", "draw_classes", "end_of", "given", "mapped",
-    "random", "readable", "tail_of", "tensors", "with_tensors",
+    "Distribution", "Mixture", "Shape", "average", "averaged", "broadcast", "draw_classes",
+    "end_of", "given", "mapped", "random", "readable", "tail_of", "tensors",
 ]  # fmt: skip
 
 ABSENT: Any = ()  # a parameter that was not given
 Shape = int | tuple[int, ...]  # the number of samples of each distribution
+Generator = torch.Generator | None  # None is torch's global one
 Events = Tensor | np.ndarray | float | Sequence[Any]  # as users write them
 
 
 def tail_of(level: float) -> float:
-    r"""The probability on either side of a central interval.
-
-    >>> tail_of(0.5)
-    0.25
-    """
+    r"""The probability on either side of a central interval."""
     return (1 - number("level", level, "a number between 0 and 1", lambda p: 0 < p < 1)) / 2
 
 
 @torch.no_grad()
 def end_of(
-    tail: Callable[[Tensor, bool], Tensor],
-    mass: float,
-    upper: bool,
-    low: Tensor,
-    high: Tensor,
+    tail: Callable[[Tensor, bool], Tensor], mass: float, upper: bool, low: Tensor, high: Tensor,
     whole: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     r"""An end of a central interval between low and high, by bisection."""
     low, high = torch.broadcast_tensors(low, high)
     for _ in range(100):  # enough for all digits of a float64 number
@@ -61,29 +54,19 @@ def end_of(
 class Distribution:
     r"""A batch of distributions, as a plain named tuple of their parameters.
 
-    So `torch.vmap`, `torch.func` and the compiler see through it. A parameter that was not given
-    is the empty tuple. Parameters are broadcast to one batch shape.
+    `torch.vmap`, `torch.func` and the compiler see through it. A parameter that is left out is the
+    empty tuple. Parameters are broadcast to one batch shape.
     """
 
     __slots__ = ()
     trailing: ClassVar[tuple[int, ...]]  # dimensions of each parameter within one distribution
     either: ClassVar[tuple[str, ...]] = ()  # parameters of which exactly one is given
     form: Any = "log_density"  # the output form of its students, among `limbeck.outputs.FORMS`
-
-    @property
-    def event(self) -> int:
-        r"""The number of dimensions of an event."""
-        return 0
-
-    @property
-    def mean_dims(self) -> int:
-        r"""The number of dimensions of the mean."""
-        return self.event
-
-    @property
-    def discrete(self) -> bool:
-        r"""Whether events are whole numbers."""
-        return False
+    event: Any = 0  # the number of dimensions of an event
+    mean_dims: Any = 0  # the number of dimensions of the mean
+    discrete: Any = False  # whether events are whole numbers
+    mean: Any  # the mean of an event
+    variance: Any  # the variance of an event
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -99,31 +82,14 @@ class Distribution:
 
     def expand(self, shape: tuple[int, ...]) -> Self:
         r"""The same as a batch of this shape, without copies."""
-        return mapped(
-            self, lambda value, dims: value.expand((*shape, *value.shape[value.ndim - dims :]))
-        )
-
-    @property
-    def mean(self) -> Tensor:
-        r"""The mean of an event."""
-        raise NotImplementedError
-
-    @property
-    def variance(self) -> Tensor:
-        r"""The variance of an event."""
-        raise NotImplementedError
+        return mapped(self, lambda v, dims: v.expand((*shape, *v.shape[v.ndim - dims :])))
 
     def log_prob(self, y: Events) -> Tensor:
         r"""The log density, or log probability, at y; −∞ at impossible values."""
         raise NotImplementedError
 
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
-        r"""Independent events (*shape, ...).
-
-        Arguments:
-            shape: The number of samples of each distribution. Default: one, without a dimension.
-            generator: The source of randomness. Default: torch's global one.
-        """
+    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
+        r"""Independent events (*shape, ...); by default one of each distribution."""
         raise NotImplementedError
 
     def cdf(self, y: Events) -> Tensor:
@@ -137,15 +103,12 @@ class Distribution:
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
         r"""P(Y ≤ y), or P(Y > y)."""
-        raise self._no_order()
+        name = type(self).__name__
+        raise LimbeckError(f"{name} is of vectors, which have no order: take quantiles of samples")
 
     def end(self, mass: float, upper: bool) -> Tensor:
         r"""The end of a central interval with this probability beyond it."""
-        raise self._no_order()
-
-    def _no_order(self) -> LimbeckError:
-        name = type(self).__name__
-        return LimbeckError(f"{name} is of vectors, which have no order: take quantiles of samples")
+        return self.tail(self.mean, upper)  # there is none without an order
 
     def mixed(self, log_weights: Tensor) -> Distribution:
         r"""The mixture over the last batch dimension, with log weights (..., K)."""
@@ -162,14 +125,14 @@ def given(value: object) -> bool:
 
 def mapped(distribution: D, function: Callable[[Any, int], Any], more: int = 0) -> D:
     r"""A function of each parameter and of the number of its dimensions within one distribution."""
-    before: Any = distribution
-    after = []
-    for value, dims in zip(before, before.trailing, strict=True):
+    parameters: Any = distribution
+    results = []
+    for value, dims in zip(parameters, distribution.trailing, strict=True):
         if isinstance(value, Distribution):
-            after.append(mapped(value, function, more + dims))
+            results.append(mapped(value, function, more + dims))
         else:
-            after.append(function(value, more + dims) if given(value) else ABSENT)
-    return type(before)(*after)
+            results.append(function(value, more + dims) if given(value) else ABSENT)
+    return type(distribution)(*results)
 
 
 def tensors(distribution: Distribution) -> Iterator[Any]:
@@ -188,21 +151,19 @@ def with_tensors(distribution: D, like: Tensor | None = None) -> D:
     floating = [v for v in values if isinstance(v, Tensor) and v.is_floating_point()]
     if len(floating) == len(values):
         return distribution
-    kind = next(iter(floating), torch.empty(0)) if like is None else like
+    if like is None:
+        like = floating[0] if floating else torch.empty(0)
 
     def as_tensor(value: Tensor | np.ndarray | float, dims: int) -> Tensor:
         if isinstance(value, Tensor):
-            return value if value.is_floating_point() else value.to(kind.dtype)
-        return torch.tensor(value, dtype=kind.dtype, device=kind.device)
+            return value if value.is_floating_point() else value.to(like.dtype)
+        return torch.tensor(value, dtype=like.dtype, device=like.device)
 
     return mapped(distribution, as_tensor)
 
 
 def broadcast(distribution: D) -> D:
-    r"""The same with all parameters as tensors of the whole batch shape.
-
-    Use it inside `torch.vmap`: loc (n,) and scale () would else become (S, n) and (S,).
-    """
+    r"""The same with all parameters as tensors of the whole batch shape, as `torch.vmap` needs."""
     whole = with_tensors(distribution)
     return whole if len(list(tensors(whole))) == 1 else whole.expand(whole.batch_shape)
 
@@ -242,9 +203,7 @@ def class_log_probabilities(probs: Tensor, logits: Tensor) -> Tensor:
     return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
 
 
-def draw_classes(
-    p: Tensor, shape: tuple[int, ...], generator: torch.Generator | None = None
-) -> Tensor:
+def draw_classes(p: Tensor, shape: tuple[int, ...], generator: Generator = None) -> Tensor:
     r"""Independent classes (*shape, ...), as integers, of probabilities p (..., K)."""
     count = math.prod(shape)
     if not count or not p.numel():
@@ -255,10 +214,7 @@ def draw_classes(
     return classes.mT.reshape((*shape, *p.shape[:-1])).to(p.device)
 
 
-class _Parts(NamedTuple):
-    weights: Tensor = ABSENT
-    components: Any = ABSENT
-    logits: Tensor = ABSENT
+_Parts = namedtuple("_Parts", "weights components logits", defaults=(ABSENT, ABSENT, ABSENT))
 
 
 class Mixture(Distribution, _Parts):
@@ -267,26 +223,16 @@ class Mixture(Distribution, _Parts):
     The components are one distribution with the batch shape (..., K).
 
     >>> from limbeck.distributions.gaussians import Normal
-    >>> loc, scale = torch.tensor([-1.0, 1.0]), torch.tensor([1.0, 2.0])
-    >>> Mixture(torch.tensor([0.5, 0.5]), Normal(loc, scale)).variance
-    tensor(3.5000)
+    >>> Mixture(torch.tensor([0.5, 0.5]), Normal(torch.tensor([-1.0, 1.0]), torch.ones(2))).variance
+    tensor(2.)
     """
 
     __slots__ = ()
     trailing = (1, 1, 1)
     either = ("weights", "logits")
-
-    @property
-    def event(self) -> int:
-        return self.components.event
-
-    @property
-    def mean_dims(self) -> int:
-        return self.components.mean_dims
-
-    @property
-    def discrete(self) -> bool:
-        return self.components.discrete
+    event = property(lambda self: self.components.event)
+    mean_dims = property(lambda self: self.components.mean_dims)
+    discrete = property(lambda self: self.components.discrete)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -298,11 +244,9 @@ class Mixture(Distribution, _Parts):
         return torch.broadcast_shapes(weights.shape, self.components.batch_shape)
 
     def expand(self, shape: tuple[int, ...]) -> Mixture:
+        parts: Any = self
         whole = (*shape, self._shape[-1])
-        components = self.components.expand(whole)
-        if given(self.logits):
-            return Mixture(components=components, logits=self.logits.expand(whole))
-        return Mixture(self.weights.expand(whole), components)
+        return Mixture(*(part.expand(whole) if given(part) else ABSENT for part in parts))
 
     @property
     def log_weights(self) -> Tensor:
@@ -329,16 +273,16 @@ class Mixture(Distribution, _Parts):
         densities = self.components.log_prob(as_events(y, logs).unsqueeze(-1 - self.event))
         return (logs + densities).logsumexp(-1)
 
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         size, whole = as_shape(shape), self.expand(self.batch_shape)
         component = draw_classes(class_probabilities(whole.weights, whole.logits), size, generator)
 
-        def chosen(value: Tensor, dims: int) -> Tensor:
+        def select(value: Tensor, dims: int) -> Tensor:
             index = component.reshape(*component.shape, *[1] * (dims + 1))
             value = value.reshape(*[1] * len(size), *value.shape)
             return value.take_along_dim(index, -1 - dims).squeeze(-1 - dims)
 
-        return mapped(whole.components, chosen).sample((), generator)
+        return mapped(whole.components, select).sample((), generator)
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
         tails = self.components.tail(y.unsqueeze(-1), upper)
@@ -355,24 +299,12 @@ class Mixture(Distribution, _Parts):
             return inner.mixed(log_weights)
         whole = self.expand(self.batch_shape)
         logits = (whole.log_weights + log_weights.unsqueeze(-1)).flatten(-2)
-
-        def flat(value: Tensor, dims: int) -> Tensor:
-            return value.flatten(value.ndim - dims - 2, value.ndim - dims - 1)
-
-        return Mixture(components=mapped(whole.components, flat), logits=logits)
+        components = mapped(whole.components, lambda v, dims: v.flatten(-dims - 2, -dims - 1))
+        return Mixture(components=components, logits=logits)
 
 
 def average(stacked: Any, weights: Sequence[float] | np.ndarray | Tensor | None = None) -> Any:
-    r"""The mixture of the draws' predictions.
-
-    The parameters of `stacked` have the draws as first dimension, (S, ...), and `weights` is (S,).
-    Of Bernoulli and Categorical distributions the average is of the same kind, computed in logs,
-    and averages of blocks can be averaged again; of others it is a `Mixture`.
-
-    >>> from limbeck import Bernoulli
-    >>> average(Bernoulli(probs=torch.tensor([[0.1, 0.5], [0.3, 0.9]]))).mean
-    tensor([0.2000, 0.7000])
-    """
+    r"""The mixture of predictions with the draws first, (S, ...), and weights (S,)."""
     whole = stacked if len(list(tensors(stacked))) == 1 else torch.vmap(broadcast)(stacked)
     draws, like = whole.batch_shape[0], next(tensors(whole))
     if weights is None:

@@ -20,10 +20,9 @@ ACCEPTED = "a Bernoulli, Categorical, Normal, MultivariateNormal, Poisson or Mix
 def as_distribution(value: object, argument: str = "predict", like: Tensor | None = None) -> Any:
     r"""One of limbeck's distributions, with tensors for parameters; anything else is refused."""
     if not isinstance(value, Distribution):
-        kind = type(value)
-        foreign = kind.__module__.startswith("torch.distributions")
-        name = f"a {kind.__module__}.{kind.__name__}" if foreign else f"a {kind.__name__}"
-        raise ArgumentError(argument, f"{name} as its result", ACCEPTED)
+        module, name = type(value).__module__, type(value).__name__
+        name = f"{module}.{name}" if module.startswith("torch.distributions") else name
+        raise ArgumentError(argument, f"a {name} as its result", ACCEPTED)
     _refuse_incomplete(value, argument)
     try:
         return with_tensors(value, like)
@@ -35,8 +34,8 @@ def as_distribution(value: object, argument: str = "predict", like: Tensor | Non
 def _refuse_incomplete(value: Any, argument: str) -> None:
     names = [name for name, parameter in value._asdict().items() if given(parameter)]
     always = [name for name in value._fields if name not in value.either]
-    chosen = [name for name in value.either if name in names]
-    if not set(always) <= set(names) or (value.either and len(chosen) != 1):
+    # one of `either`, and all others
+    if not set(always) <= set(names) or len(names) != len(always) + bool(value.either):
         either = [f"either {' or '.join(value.either)}"] if value.either else []
         received = f"a {type(value).__name__} with {' and '.join(names) or 'nothing'}"
         raise ArgumentError(argument, received, ", and ".join([*either, *always]))
@@ -52,42 +51,29 @@ def check(
 ) -> Any:
     r"""A distribution for n inputs, with tensors for parameters; anything else is refused."""
     distribution = as_distribution(value, argument, like)
-    name = type(distribution).__name__
-    expected = "()" if n is None else f"({n},)"
+    name, rows = type(distribution).__name__, () if n is None else (n,)
+    shapes = {key: _shape(part) for key, part in distribution._asdict().items() if given(part)}
     try:
         shape = tuple(distribution.batch_shape)
     except RuntimeError:
-        shapes = ", ".join(
-            f"{key} {_described(value)}" for key, value in distribution._asdict().items()
-        )
-        received = f"a {name} of {shapes}, which do not fit each other"
-        raise ArgumentError(argument, received, f"parameters of one shape {expected}") from None
-    if shape[:1] != (() if n is None else (n,)) or len(shape) > (2 if n is not None else 0):
-        whose = "of no inputs" if n is None else f"for {n} inputs"
-        received = f"a {name} of the batch shape {shape} {whose}"
-        raise ArgumentError(argument, received, f"the shape {expected}")
-    _check_shapes(distribution, shape, argument)
+        listed = ", ".join(f"{key} {size}" for key, size in shapes.items())
+        received = f"a {name} of {listed}, which do not fit each other"
+        raise ArgumentError(argument, received, f"parameters of one shape {rows}") from None
+    if shape[:1] != rows or len(shape) > 2 * len(rows):
+        inputs = "of no inputs" if n is None else f"for {n} inputs"
+        received = f"a {name} of the batch shape {shape} {inputs}"
+        raise ArgumentError(argument, received, f"the shape {rows}")
+    trailing = dict(zip(distribution._fields, distribution.trailing, strict=True))
+    batches = [size[: len(size) - trailing[key]] for key, size in shapes.items()]
+    if shape not in batches:  # (n, 1) beside (n,) would make n² distributions
+        received = f"parameters of the shapes {' and '.join(map(str, batches))}"
+        raise ArgumentError(argument, received, "parameters of one shape")
     _check_values(distribution, argument)
     return distribution
 
 
-def _described(value: Distribution | Tensor) -> str:
-    if isinstance(value, Distribution):
-        return f"of the batch shape {tuple(value.batch_shape)}"
-    return str(tuple(value.shape)) if given(value) else "not given"
-
-
-def _check_shapes(distribution: Any, shape: tuple[int, ...], argument: str) -> None:
-    r"""Refuse (n, 1) beside (n,), which would make n² distributions."""
-    shapes = []
-    for value, dims in zip(distribution, distribution.trailing, strict=True):
-        if isinstance(value, Distribution):
-            shapes.append(tuple(value.batch_shape)[:-1])
-        elif given(value):
-            shapes.append(tuple(value.shape[: value.ndim - dims]))
-    if shape not in shapes:
-        received = f"parameters of the shapes {' and '.join(map(str, shapes))}"
-        raise ArgumentError(argument, received, "parameters of one shape")
+def _shape(part: Distribution | Tensor) -> tuple[int, ...]:
+    return tuple(part.batch_shape if isinstance(part, Distribution) else part.shape)
 
 
 def _check_values(distribution: Any, argument: str) -> None:

@@ -3,45 +3,26 @@ r"""Distributions of discrete outcomes: yes or no, classes, counts."""
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections import namedtuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from limbeck import outputs as forms
-from limbeck.distributions.base import (
-    ABSENT,
-    Distribution,
-    Events,
-    Shape,
-    as_events,
-    as_shape,
-    class_log_probabilities,
-    class_probabilities,
-    draw_classes,
-    end_of,
-    given,
-    random,
-    readable,
-)  # fmt: skip
+from limbeck.distributions import base
+from limbeck.distributions.base import ABSENT, Distribution, Events, Generator, Shape, given
 
 __all__ = ["Bernoulli", "Categorical", "Poisson", "log_means"]
 
 
-class _Chances(NamedTuple):
-    probs: Tensor = ABSENT
-    logits: Tensor = ABSENT
-
-
-class _Classes(Distribution, _Chances):
+class _Classes(Distribution, namedtuple("Classes", "probs logits", defaults=(ABSENT, ABSENT))):
     r"""What Bernoulli and Categorical share."""
 
     __slots__ = ()
     either = ("probs", "logits")
-
-    @property
-    def discrete(self) -> bool:
-        return True
+    discrete = True
+    log_probabilities: Any  # of all outcomes, (..., K)
 
     @property
     def form(self) -> str:
@@ -53,14 +34,9 @@ class _Classes(Distribution, _Chances):
         r"""Logits or probabilities, whichever were given."""
         return self.logits if given(self.logits) else self.probs
 
-    @property
-    def log_probabilities(self) -> Tensor:
-        r"""Log probabilities of all outcomes, (..., K)."""
-        raise NotImplementedError
-
     def log_prob(self, y: Events) -> Tensor:
         logs = self.log_probabilities
-        y = as_events(y, logs)
+        y = base.as_events(y, logs)
         shape, last = torch.broadcast_shapes(y.shape, logs.shape[:-1]), logs.shape[-1] - 1
         code = y.clamp(0, last).long()
         chosen = logs.expand(*shape, -1).gather(-1, code.expand(shape).unsqueeze(-1)).squeeze(-1)
@@ -102,20 +78,19 @@ class Bernoulli(_Classes):
 
     @property
     def variance(self) -> Tensor:
-        other = (-self.logits).sigmoid() if given(self.logits) else 1 - self.probs
-        return self.mean * other
+        return self.mean * ((-self.logits).sigmoid() if given(self.logits) else 1 - self.probs)
 
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         r"""Independent outcomes (*shape, ...), as floating-point numbers."""
         p = self.mean
-        uniform = random(torch.rand, (*as_shape(shape), *p.shape), p, generator)
+        uniform = base.random(torch.rand, (*base.as_shape(shape), *p.shape), p, generator)
         return (uniform < p).to(p.dtype)
 
     def mixed(self, log_weights: Tensor) -> Bernoulli:
         if not given(self.logits):
             return Bernoulli(probs=(log_weights.exp() * self.probs).sum(-1))
         weights = log_weights.exp()
-        if weights.ndim == 1 and readable(self.logits):
+        if weights.ndim == 1 and base.readable(self.logits):
             return Bernoulli(logits=log_odds(self.logits, weights))
         one, zero = log_means(self.logits, weights)
         return Bernoulli(logits=one - zero)
@@ -129,35 +104,32 @@ class Categorical(_Classes):
 
     __slots__ = ()
     trailing = (1, 1)
-
-    @property
-    def mean_dims(self) -> int:
-        return 1
+    mean_dims = 1
 
     @property
     def log_probabilities(self) -> Tensor:
         r"""Log probabilities (..., K)."""
-        return class_log_probabilities(self.probs, self.logits)
+        return base.class_log_probabilities(self.probs, self.logits)
 
     @property
     def mean(self) -> Tensor:
         r"""Probabilities (..., K)."""
-        return class_probabilities(self.probs, self.logits)
+        return base.class_probabilities(self.probs, self.logits)
 
     @property
     def variance(self) -> Tensor:
         r"""The variance of each class's indicator, (..., K)."""
         return self.mean * (1 - self.mean)
 
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         r"""Independent classes (*shape, ...), as integers."""
-        return draw_classes(self.mean, as_shape(shape), generator)
+        return base.draw_classes(self.mean, base.as_shape(shape), generator)
 
     def mixed(self, log_weights: Tensor) -> Categorical:
         if not given(self.logits):
             return Categorical(probs=(log_weights.exp().unsqueeze(-1) * self.probs).sum(-2))
         across = self.logits.movedim(-1, 0)  # (classes, ..., K): short last ones are slow
-        if log_weights.ndim == 1 and readable(across):
+        if log_weights.ndim == 1 and base.readable(across):
             p = across.softmax(0) @ log_weights.exp()
             if p.numel() and p.min().item() > visible_mean(p.dtype):
                 return Categorical(logits=p.log_().movedim(0, -1))
@@ -165,12 +137,7 @@ class Categorical(_Classes):
         return Categorical(logits=both.logsumexp(-1).movedim(0, -1))
 
 
-class _Rates(NamedTuple):
-    rate: Tensor = ABSENT
-    log_rate: Tensor = ABSENT
-
-
-class Poisson(Distribution, _Rates):
+class Poisson(Distribution, namedtuple("Rates", "rate log_rate", defaults=(ABSENT, ABSENT))):
     r"""Counts 0, 1, 2 …, by `rate=` or `log_rate=`.
 
     >>> Poisson(rate=torch.tensor(4.0)).interval(0.9)
@@ -180,32 +147,27 @@ class Poisson(Distribution, _Rates):
     __slots__ = ()
     trailing = (0, 0)
     either = ("rate", "log_rate")
-
-    @property
-    def discrete(self) -> bool:
-        return True
+    discrete = True
 
     @property
     def mean(self) -> Tensor:
         return self.log_rate.exp() if given(self.log_rate) else self.rate
 
-    @property
-    def variance(self) -> Tensor:
-        return self.mean
+    variance = mean
 
     def log_prob(self, y: Events) -> Tensor:
         rate = self.mean
-        y = as_events(y, rate)
+        y = base.as_events(y, rate)
         known = (y >= 0) & (y == y.floor())
         y = torch.where(known, y, 0.0)
         times = y * self.log_rate if given(self.log_rate) else torch.xlogy(y, rate)
         return torch.where(known, times - rate - torch.lgamma(y + 1), -math.inf)
 
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         r"""Independent counts (*shape, ...), as floating-point numbers."""
         rate = self.mean
         source = rate.device if generator is None else generator.device
-        rates = rate.expand((*as_shape(shape), *rate.shape)).to(source)
+        rates = rate.expand((*base.as_shape(shape), *rate.shape)).to(source)
         return torch.poisson(rates, generator=generator).to(rate.device)
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
@@ -218,14 +180,14 @@ class Poisson(Distribution, _Rates):
         rate, t = self.mean, -math.log(mass)
         beyond = t / 3 + (t**2 / 9 + 2 * t * rate).sqrt()  # Bernstein's bound on the tail
         high = (rate + beyond).ceil() + 1
-        return end_of(self.tail, mass, upper, torch.full_like(rate, -1.0), high, whole=True)
+        return base.end_of(self.tail, mass, upper, torch.full_like(rate, -1.0), high, whole=True)
 
 
 def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> Tensor:
     r"""log Σ_k w_k σ(z_k) and log Σ_k w_k σ(−z_k) of logits z over a dimension, (2, ...).
 
     σ(z) = eˢ e^(z − s) σ(−z) for any s; with s = max z, where that is below 0, nothing underflows.
-    This is much faster than log σ and `logsumexp`; small terms never become slow denormal numbers.
+    It is much faster than `logsumexp`, and small terms never become slow denormal numbers.
     """
     z = torch.stack([logits, -logits])
     dim = dim if dim < 0 else dim + 1
@@ -233,17 +195,17 @@ def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> T
     p = z.sigmoid()
     low = (z - shift).clamp(-80.0, 0.0).exp() * p.flip(0)
     terms = torch.where(shift < 0, low, p)
-    if weights is None:
-        total = terms.mean(dim)
+    if weights is not None and weights.ndim == 1:
+        total = terms @ weights
     else:
-        total = terms @ weights if weights.ndim == 1 else (terms * weights).sum(dim)
+        total = terms.mean(dim) if weights is None else (terms * weights).sum(dim)
     return total.log() + shift.squeeze(dim)
 
 
 def log_odds(logits: Tensor, weights: Tensor) -> Tensor:
     r"""The log odds of Σ_k w_k σ(z_k), of logits (..., K), four times as fast as `log_means`.
 
-    It reads values and has no derivatives. Very small means are left to `log_means`.
+    It reads values and has no derivatives.
     """
     far, least = -math.log(torch.finfo(logits.dtype).tiny) - 1, visible_mean(logits.dtype)
     odds = logits.clamp(-far, far).exp_()

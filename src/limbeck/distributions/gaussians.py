@@ -1,27 +1,21 @@
 r"""Normal distributions; mixtures of Gaussians as functions of tensors: densities, statistics, EM.
 
-A mixture has K components over D variables; a scale or covariance is a matrix (..., K, D, D), or,
-where the variables are independent within a component, a vector (..., K, D). Everything takes
-leading dimensions, so that several mixtures can be fitted at once.
+A mixture has K components over D variables; scales and covariances are matrices (..., K, D, D), or
+vectors (..., K, D) of independent variables. Leading dimensions are several mixtures at once.
 """
 
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from limbeck.distributions.base import (
-    ABSENT,
-    Distribution,
-    Events,
-    Shape,
-    as_events,
-    as_shape,
-    random,
-)  # fmt: skip
+from limbeck.arrays import random
+from limbeck.distributions import base
+from limbeck.distributions.base import ABSENT, Distribution, Events, Generator, Shape, as_shape
 
 __all__ = [
     "KINDS", "Moments", "MultivariateNormal", "Normal", "Statistics", "expectations",
@@ -100,29 +94,34 @@ def expectations(
 def expected_statistics(moments: Moments, matrices: bool) -> Statistics:
     r"""The statistics of one event on average: their M step gives the moments back."""
     weights, means, covariances = moments
-    products = means.unsqueeze(-1) * means.unsqueeze(-2) if matrices else means.square()
     columns = weights.unsqueeze(-1)
     share = columns.unsqueeze(-1) if matrices else columns
-    return Statistics(weights, columns * means, share * (covariances + products))
+    squares = share * (covariances + _squares(means, matrices))
+    return Statistics(weights, columns * means, squares)
+
+
+def _squares(means: Tensor, matrices: bool) -> Tensor:
+    return means.unsqueeze(-1) * means.unsqueeze(-2) if matrices else means.square()
 
 
 def maximised(statistics: Statistics, before: Moments, kind: str, least: Tensor) -> Moments:
-    r"""The M step: the moments of greatest expected likelihood, with variances from `least` on.
-
-    A component without weight keeps its moments `before`. Of a full covariance S the eigenvalues
-    of L^-½ S L^-½ are at least 1, where L = diag(least).
-    """
+    r"""The M step, with variances from `least` on; without weight a component stays as `before`."""
     counts = statistics.counts
     share = counts.clamp_min(TINY).unsqueeze(-1)
     means = statistics.sums / share
-    if has_matrices(kind, means.shape[-1]):
-        products = means.unsqueeze(-1) * means.unsqueeze(-2)
-        covariances = _raised(statistics.squares / share.unsqueeze(-1) - products, least)
+    matrices = has_matrices(kind, means.shape[-1])
+    covariances = statistics.squares / (share.unsqueeze(-1) if matrices else share)
+    covariances = covariances - _squares(means, matrices)
+    if kind == "spherical":
+        covariances = covariances.mean(-1, keepdim=True).expand_as(covariances)
+    if matrices:  # no variance below the least, in any direction
+        units = (least.unsqueeze(-1) * least).sqrt()
+        scaled = covariances / units
+        values, vectors = torch.linalg.eigh((scaled + scaled.mT) / 2)
+        raised = (vectors * (values.clamp_min(1) - values).unsqueeze(-2)) @ vectors.mT
+        covariances = (scaled + raised) * units
     else:
-        spread = statistics.squares / share - means.square()
-        if kind == "spherical":
-            spread = spread.mean(-1, keepdim=True).expand_as(spread)
-        covariances = torch.maximum(spread, least)
+        covariances = torch.maximum(covariances, least)
     known = counts > TINY
     total = counts.sum(-1, keepdim=True)
     weights = torch.where(total > TINY, counts / total.clamp_min(TINY), before.weights)
@@ -140,27 +139,10 @@ def smallest_variances(covariances: Tensor, least: Tensor, matrices: bool) -> Te
     r"""Each component's smallest variance (..., K), in units of the least one."""
     if not matrices:
         return (covariances / least).amin(-1)
-    return torch.linalg.eigvalsh(_in_units(covariances, least)).amin(-1)
+    return torch.linalg.eigvalsh(covariances / (least.unsqueeze(-1) * least).sqrt()).amin(-1)
 
 
-def _in_units(covariances: Tensor, least: Tensor) -> Tensor:
-    return covariances / (least.unsqueeze(-1) * least).sqrt()
-
-
-def _raised(covariances: Tensor, least: Tensor) -> Tensor:
-    r"""The same covariances with no variance below the least, in any direction."""
-    scaled = _in_units(covariances, least)
-    values, vectors = torch.linalg.eigh((scaled + scaled.mT) / 2)
-    raised = (vectors * (values.clamp_min(1) - values).unsqueeze(-2)) @ vectors.mT
-    return (scaled + raised) * (least.unsqueeze(-1) * least).sqrt()
-
-
-class _LocationScale(NamedTuple):
-    loc: Tensor = ABSENT
-    scale: Tensor = ABSENT
-
-
-class Normal(Distribution, _LocationScale):
+class Normal(Distribution, namedtuple("Scalars", "loc scale", defaults=(ABSENT, ABSENT))):
     r"""N(loc, scale²), of real numbers.
 
     >>> Normal(torch.tensor(1.0), torch.tensor(2.0)).interval(0.95)
@@ -179,11 +161,11 @@ class Normal(Distribution, _LocationScale):
         return self.scale.square().expand(self.batch_shape)
 
     def log_prob(self, y: Events) -> Tensor:
-        apart = as_events(y, self.loc) - self.loc
+        apart = base.as_events(y, self.loc) - self.loc
         # as a vector of one variable: (..., 1, 1), with scales (..., 1)
         return log_normal(apart[..., None, None], self.scale[..., None], False)[..., 0]
 
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         r"""Independent numbers (*shape, ...)."""
         size = (*as_shape(shape), *self.batch_shape)
         return self.loc + self.scale * random(torch.randn, size, self.loc, generator)
@@ -197,12 +179,9 @@ class Normal(Distribution, _LocationScale):
         return self.loc - wide if upper else self.loc + wide
 
 
-class _Triangular(NamedTuple):
-    loc: Tensor = ABSENT
-    scale_tril: Tensor = ABSENT
-
-
-class MultivariateNormal(Distribution, _Triangular):
+class MultivariateNormal(
+    Distribution, namedtuple("Vectors", "loc scale_tril", defaults=(ABSENT, ABSENT))
+):
     r"""N(loc, LLᵀ), of vectors, with loc (..., D) and L = scale_tril (..., D, D), triangular.
 
     >>> MultivariateNormal(torch.zeros(2), torch.eye(2)).log_prob([0.0, 0.0])
@@ -211,10 +190,7 @@ class MultivariateNormal(Distribution, _Triangular):
 
     __slots__ = ()
     trailing = (1, 2)
-
-    @property
-    def event(self) -> int:
-        return 1
+    event = mean_dims = 1
 
     @property
     def mean(self) -> Tensor:
@@ -232,10 +208,10 @@ class MultivariateNormal(Distribution, _Triangular):
         return (self.scale_tril @ self.scale_tril.mT).expand(*self.batch_shape, -1, -1)
 
     def log_prob(self, y: Events) -> Tensor:
-        apart = as_events(y, self.loc) - self.loc
+        apart = base.as_events(y, self.loc) - self.loc
         return log_normal(apart.unsqueeze(-1), self.scale_tril, True).squeeze(-1)
 
-    def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         r"""Independent vectors (*shape, ..., D)."""
         size = (*as_shape(shape), *self.batch_shape, self.loc.shape[-1])
         z = random(torch.randn, size, self.loc, generator)

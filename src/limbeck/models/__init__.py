@@ -12,15 +12,6 @@ from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
 
 __all__ = [
-    "MADE",
-    "MLP",
-    "NADE",
-    "BatchedMLP",
-    "DeepNADE",
-    "Ensemble",
-    "Flow",
-    "GaussianMixture",
-    "Preprocessed",
-    "TableEncoder",
-    "Trees",
-]
+    "MADE", "MLP", "NADE", "BatchedMLP", "DeepNADE", "Ensemble", "Flow", "GaussianMixture",
+    "Preprocessed", "TableEncoder", "Trees",
+]  # fmt: skip

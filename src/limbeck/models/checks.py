@@ -11,9 +11,7 @@ from torch import Tensor
 
 from limbeck.errors import ArgumentError
 
-__all__ = [
-    "Device", "Generator", "flat", "is_count", "matrix", "spec_fields",
-]  # fmt: skip
+__all__ = ["Device", "Generator", "flat", "is_count", "matrix", "spec_fields"]
 
 Device = torch.device | str | None  # None is torch's default
 Generator = torch.Generator | None  # None is torch's global one

@@ -22,7 +22,7 @@ __all__ = ["Energy", "EnergyPath", "Path", "Target"]
 
 @runtime_checkable
 class Target(Protocol):
-    r"""An unnormalised density p̃(x) = Z p(x) that chains can run on.
+    r"""An unnormalised density p̃(x) = Z p(x) over a `support` that chains can run on.
 
     A target may also have
 
@@ -30,9 +30,6 @@ class Target(Protocol):
     * `path()`: a `Path` from a distribution with a known normaliser, for annealing;
     * `exact = False`: `advance` leaves the density only approximately invariant, so that results
       from its samples are marked as doubtful.
-
-    Attributes:
-        support: Where x lives.
     """
 
     support: Support
@@ -47,9 +44,7 @@ class Target(Protocol):
 class Path(Protocol):
     r"""Densities p_β from one that can be sampled and normalised (β = 0) to the target (β = 1).
 
-    Attributes:
-        support: Where x lives.
-        log_z: The logarithm of the normaliser at β = 0.
+    `support` is where x lives, `log_z` the logarithm of the normaliser at β = 0.
     """
 
     support: Support
@@ -80,29 +75,22 @@ class Energy(nn.Module):
         support: Where x lives: `Binary`, `Spins`, `States` or `Real`.
         temperature: Divides the energy; above zero. Default: 1.
         advance: `advance(x, sweeps, generator)` gives the chains after so many sweeps that leave
-            the density invariant. With a parameter `beta` it is used for annealing too, and
-            checked there: its sweeps leave exp(−β fn / temperature) invariant, for β from 0 to 1.
-            Default: Gibbs sampling site by site on discrete supports, slice sampling of one
-            number at a time on real ones.
+            the density invariant; with a parameter `beta` from 0 to 1, exp(−β fn / temperature),
+            for annealing too. Default: site-wise Gibbs sampling, or slice sampling on `Real`.
         exact: Whether `advance` leaves the density invariant exactly; if not, results from its
             samples are marked as doubtful. Default: True.
 
     >>> from limbeck.supports import Spins
-    >>> field = Energy(lambda x: -x.sum(1), Spins(3), temperature=2.0)
-    >>> field.log_unnormalized(torch.ones(1, 3))
+    >>> Energy(lambda x: -x.sum(1), Spins(3), temperature=2.0).log_unnormalized(torch.ones(1, 3))
     tensor([1.5000])
     """
 
     output_form = "log_density"
 
     def __init__(
-        self,
-        fn: Callable[[Tensor], Tensor],
-        support: Support,
-        temperature: float = 1.0,
-        advance: Callable[..., Tensor] | None = None,
-        exact: bool = True,
-    ) -> None:
+        self, fn: Callable[[Tensor], Tensor], support: Support, temperature: float = 1.0,
+        advance: Callable[..., Tensor] | None = None, exact: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
         if not callable(fn):
             raise ArgumentError("fn", f"a {type(fn).__name__}", "a function of events (n, *shape)")
@@ -110,11 +98,9 @@ class Energy(nn.Module):
             expected = "a support, such as lb.Binary(784) or lb.Spins(8, 8)"
             raise ArgumentError("support", repr(support), expected)
         self.fn, self.support = fn, support
-        self.temperature = number(
-            "temperature", temperature, "a number above zero", lambda t: t > 0
-        )
-        self.exact = bool(exact)
-        self.sampler = advance
+        expected = "a number above zero"
+        self.temperature = number("temperature", temperature, expected, lambda t: t > 0)
+        self.exact, self.sampler = bool(exact), advance
         self.tempers = advance is not None and "beta" in _parameters(advance)
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
@@ -133,12 +119,9 @@ class Energy(nn.Module):
         r"""Chains (n, *shape) after so many sweeps."""
         sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
         if self.sampler is not None:
-            return self._checked(self.sampler(x, sweeps, generator), x)
-        default = self.sites if isinstance(self.support, Discrete) else self._slices
-        return default(x, sweeps, generator)
-
-    def _slices(self, x: Tensor, sweeps: int, generator: Generator) -> Tensor:
-        r"""Sweeps of slice sampling, one number after the other."""
+            return _check_chains(self.sampler(x, sweeps, generator), x)
+        if isinstance(self.support, Discrete):
+            return self.sites(x, sweeps, generator)
         if generator is None:
             seed = int(torch.randint(2**62, ()))  # from torch's global one
             generator = torch.Generator(x.device).manual_seed(seed)
@@ -152,45 +135,22 @@ class Energy(nn.Module):
         return chains
 
     def sites(
-        self,
-        x: Tensor,
-        sweeps: int = 1,
-        generator: Generator = None,
-        *,
-        beta: float = 1.0,
-        reverse: bool = False,
-        known: Tensor | None = None,
-    ) -> Tensor:
+        self, x: Tensor, sweeps: int = 1, generator: Generator = None, *, beta: float = 1.0,
+        reverse: bool = False, known: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         r"""Sweeps of site-wise Gibbs sampling that leave p̃(x)^β invariant."""
-        support = self.support
+        log, support, chains = self.log_unnormalized, self.support, x
         if not isinstance(support, Discrete):
             expected = "advance(x, sweeps, generator), since site-wise Gibbs sampling is for "
             raise ArgumentError("advance", f"None over {support!r}", expected + "discrete supports")
-        chains = x
+        options: Any = {"beta": beta, "reverse": reverse}
         for _ in range(sweeps):
-            chains, known = sweep(
-                self.log_unnormalized, chains, support, generator,
-                beta=beta, reverse=reverse, known=known,
-            )  # fmt: skip
+            chains, known = sweep(log, chains, support, generator, known=known, **options)
         capturing = chains.is_cuda and torch.cuda.is_current_stream_capturing()
         if not capturing and chains.isnan().any() and not x.isnan().any():
             received = "energies that are NaN or −∞ at some events"
             raise ArgumentError("fn", received, "numbers, or +∞ to forbid an event")
         return chains
-
-    def tempered(
-        self,
-        x: Tensor,
-        beta: float,
-        generator: Generator = None,
-        *,
-        reverse: bool = False,
-        known: Tensor | None = None,
-    ) -> Tensor:
-        r"""One sweep that leaves p̃(x)^β invariant: the user's if it takes β, or site by site."""
-        if not self.tempers:
-            return self.sites(x, 1, generator, beta=beta, reverse=reverse, known=known)
-        return self.advance_at(x, 1, generator, beta=beta, reverse=reverse)
 
     def advance_at(
         self, x: Tensor, sweeps: int, generator: Generator, *, beta: float, reverse: bool = False
@@ -199,20 +159,11 @@ class Energy(nn.Module):
         if self.sampler is None or not self.tempers:
             raise ArgumentError("advance", "one without beta", "a function with an argument beta")
         options = {"reverse": reverse} if "reverse" in _parameters(self.sampler) else {}
-        return self._checked(self.sampler(x, sweeps, generator, beta=beta, **options), x)
+        return _check_chains(self.sampler(x, sweeps, generator, beta=beta, **options), x)
 
     def path(self) -> EnergyPath:
         r"""The powers p̃(x)^β from the uniform distribution, β = 0, to the target, β = 1."""
         return EnergyPath(self)
-
-    def _checked(self, chains: object, x: Tensor) -> Tensor:
-        if isinstance(chains, Tensor) and (chains.shape, chains.dtype) == (x.shape, x.dtype):
-            return chains
-        received = f"a {type(chains).__name__}"
-        if isinstance(chains, Tensor):
-            received = f"a tensor {tuple(chains.shape)} of {chains.dtype}"
-        expected = f"chains as it was given them, {tuple(x.shape)} of {x.dtype}"
-        raise ArgumentError("advance", received, expected)
 
     def extra_repr(self) -> str:
         return f"support={self.support!r}, temperature={self.temperature:g}"
@@ -239,9 +190,12 @@ class EnergyPath:
         return _power(self.energy.log_unnormalized(x), beta)
 
     def advance(
-        self, x: Tensor, beta: float, generator: Generator = None, *, reverse: bool = False
-    ) -> Tensor:
-        return self.energy.tempered(x, beta, generator, reverse=reverse)
+        self, x: Tensor, beta: float, generator: Generator = None, *, reverse: bool = False,
+        known: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        if self.energy.tempers:
+            return self.energy.advance_at(x, 1, generator, beta=beta, reverse=reverse)
+        return self.energy.sites(x, 1, generator, beta=beta, reverse=reverse, known=known)
 
     def climb(
         self, x: Tensor, before: float, after: float, generator: Generator = None
@@ -250,7 +204,18 @@ class EnergyPath:
             log = self.energy.log_unnormalized(x)
         gain = _power(log, after) - _power(log, before)
         gain = torch.where(log == -math.inf, -math.inf, gain) if after > before else gain
-        return gain, self.energy.tempered(x, after, generator, known=log)
+        return gain, self.advance(x, after, generator, known=log)
+
+
+def _check_chains(chains: object, x: Tensor) -> Tensor:
+    r"""Chains as a user's `advance` returns them, of the shape and type of those it received."""
+    if isinstance(chains, Tensor) and (chains.shape, chains.dtype) == (x.shape, x.dtype):
+        return chains
+    received = f"a {type(chains).__name__}"
+    if isinstance(chains, Tensor):
+        received = f"a tensor {tuple(chains.shape)} of {chains.dtype}"
+    expected = f"chains as it was given them, {tuple(x.shape)} of {x.dtype}"
+    raise ArgumentError("advance", received, expected)
 
 
 def _power(log: Tensor, beta: float) -> Tensor:

@@ -32,9 +32,9 @@ Member: TypeAlias = nn.Module | Callable[[X], Tensor]
 class _Function(nn.Module):
     r"""A callable as a module."""
 
-    def __init__(self, function: Callable[[X], Tensor]) -> None:
+    def __init__(self, function: Any) -> None:
         super().__init__()
-        self.function: Any = function
+        self.function = function
 
     def forward(self, x: X) -> Tensor:
         return self.function(x)
@@ -46,14 +46,13 @@ class _Function(nn.Module):
 class Ensemble(nn.Module):
     r"""Averages the probabilities of its members, or their values in regression.
 
-    Members may mix logits, probabilities and log probabilities. One-output members give the
-    probability of class 1, which is averaged as it is.
+    Members may mix logits, probabilities and log probabilities; one output is that of class 1.
 
     Arguments:
         models: A list of modules or callables on tensors, or one BatchedMLP.
         weights: One positive number for each member, normalised here. Default: equal weights.
-        output_forms: The output form of members without such an attribute: "logits",
-            "probabilities", "log_probabilities" or "values", or one for each member. Default: None.
+        output_forms: The output form of members without such an attribute, or one for each, as
+            of `MLP`. Default: None.
 
     >>> ensemble = Ensemble([MLP(4, 3), MLP(4, 8, 3, output="softmax")])
     >>> ensemble.output_form, ensemble(torch.zeros(2, 4)).shape
@@ -61,17 +60,16 @@ class Ensemble(nn.Module):
     """
 
     def __init__(
-        self,
-        models: Sequence[Member] | nn.ModuleList | BatchedMLP,
+        self, models: Sequence[Member] | nn.ModuleList | BatchedMLP,
         weights: Sequence[float] | Tensor | None = None,
         output_forms: str | Sequence[str | None] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
-        self._whole = isinstance(models, BatchedMLP)
-        members: list[Any] = [models] if isinstance(models, BatchedMLP) else _checked(models)
+        self._is_batch = isinstance(models, BatchedMLP)
+        members: list[Any] = [models] if isinstance(models, BatchedMLP) else _check_models(models)
         modules = [m if isinstance(m, nn.Module) else _Function(m) for m in members]
-        self.models: Any = models if self._whole else nn.ModuleList(modules)
-        self.kinds = _kinds(members, output_forms)
+        self.models: Any = models if self._is_batch else nn.ModuleList(modules)
+        self.kinds = _output_forms(members, output_forms)
         # a member's log_probabilities are more exact than logs of its outputs
         self._has_logs = tuple(
             getattr(model, "output_form", None) == kind
@@ -80,20 +78,19 @@ class Ensemble(nn.Module):
         )
         self.output_form = "values" if self.kinds[0] == "values" else "probabilities"
         self.weights: Tensor | None
-        self.register_buffer("weights", None if weights is None else self._normalised(weights))
-
-    def _normalised(self, weights: Sequence[float] | Tensor) -> Tensor:
-        w = torch.as_tensor(weights, dtype=torch.float64, device="cpu").detach()
-        if w.shape != (len(self),) or not bool(torch.all((w > 0) & w.isfinite())):
-            expected = f"{len(self)} positive finite numbers, one for each member"
-            raise ArgumentError("weights", w.tolist(), expected)
-        device = next((p.device for p in self.parameters()), w.device)
-        dtypes = (p.dtype for p in self.parameters() if p.is_floating_point())
-        return (w / w.sum()).to(device, next(dtypes, torch.float64))
+        self.register_buffer("weights", None)
+        if weights is not None:
+            w = torch.as_tensor(weights, dtype=torch.float64, device="cpu").detach()
+            if w.shape != (len(self),) or not bool(torch.all((w > 0) & w.isfinite())):
+                expected = f"{len(self)} positive finite numbers, one for each member"
+                raise ArgumentError("weights", w.tolist(), expected)
+            device = next((p.device for p in self.parameters()), w.device)
+            dtypes = (p.dtype for p in self.parameters() if p.is_floating_point())
+            self.weights = (w / w.sum()).to(device, next(dtypes, torch.float64))
 
     def forward(self, x: X) -> Tensor:
         r"""The average (n, classes) of the members' probabilities, or of their values (n, ...)."""
-        if self._whole:
+        if self._is_batch:
             y = probabilities(self.models(x), self.kinds[0])  # (n, members, ...)
         else:
             y = _stack(
@@ -105,36 +102,30 @@ class Ensemble(nn.Module):
         return torch.tensordot(y, self.weights.to(y), dims=([1], [0]))
 
     def log_probabilities(self, x: X) -> Tensor:
-        r"""Logs (n, classes) of the average probabilities, two classes where there is one output.
-
-        They are log-mean-exps of the members' log probabilities. Their derivatives are averages
-        of the members' log derivatives, weighted by a softmax over members: never 0/0, even for
-        a class to which every member gives a probability that underflows.
-        """
+        r"""Logs (n, classes) of the average, finite also where all probabilities underflow."""
         if self.output_form == "values":
             raise ArgumentError("output_form", "'values'", "an ensemble of classifiers")
-        if self._whole:
+        if self._is_batch:
             logs = self.models.log_probabilities(x)  # (n, members, classes)
         else:
             members = zip(self.models, self.kinds, self._has_logs, strict=True)
             logs = _stack(
-                check_class_axis(model.log_probabilities(x), "models")
-                if has_logs
+                check_class_axis(model.log_probabilities(x), "models") if has_logs
                 else log_probabilities(_output(model, x, kind), kind)
                 for model, kind, has_logs in members
-            )
+            )  # fmt: skip
         if self.weights is None:
             return torch.logsumexp(logs, 1) - math.log(len(self))
         return torch.logsumexp(logs + self.weights.to(logs).log().unsqueeze(1), 1)
 
     def __len__(self) -> int:
-        return self.models.members if self._whole else len(self.models)
+        return self.models.members if self._is_batch else len(self.models)
 
     def __getitem__(self, index: int) -> Member:
         r"""A member; of a BatchedMLP, an MLP with its own copy of the weights."""
         if type(index) is not int or not -len(self) <= index < len(self):
             raise ArgumentError("index", repr(index), f"an int from 0 to {len(self) - 1}")
-        if self._whole:
+        if self._is_batch:
             return self.models.member(index)
         model = self.models[index]
         return model.function if isinstance(model, _Function) else model
@@ -144,20 +135,10 @@ class Ensemble(nn.Module):
 
     @classmethod
     def train_bootstrap(
-        cls,
-        sizes: Sequence[int],
-        X: np.ndarray | Tensor,
-        y: np.ndarray | Tensor,
-        members: int = 30,
-        *,
-        epochs: int = 20,
-        bootstrap: bool = True,
-        preset: str = "thesis",
-        seed: int = 0,
-        device: str | torch.device = "auto",
-        init: str = "he",
-        **options: Any,
-    ) -> Ensemble:
+        cls, sizes: Sequence[int], X: np.ndarray | Tensor, y: np.ndarray | Tensor,
+        members: int = 30, *, epochs: int = 20, bootstrap: bool = True, preset: str = "thesis",
+        seed: int = 0, device: str | torch.device = "auto", init: str = "he", **options: Any,
+    ) -> Ensemble:  # fmt: skip
         r"""Train equal nets on the labels, each on its own resample of the rows, all at once.
 
         Arguments:
@@ -166,10 +147,8 @@ class Ensemble(nn.Module):
             y: Class numbers (N,).
             members: The number of nets. Default: 30.
             epochs: Passes over the data. Default: 20.
-            bootstrap: Whether each net has its own resample; without, all are trained on all rows
-                and differ by their start. Default: True.
-            preset: "thesis" for ADADELTA and batches of 20; "auto" for Adam and batches of 200.
-                Default: "thesis".
+            bootstrap: Whether each net has its own resample, or all have all rows. Default: True.
+            preset: "thesis" (ADADELTA, batches of 20) or "auto" (Adam, 200). Default: "thesis".
             seed: The seed of resamples, their order and the nets. Default: 0.
             device: The device to train on. Default: "auto", a GPU if there is one.
             init: The initialisation of the nets' weights, as of `MLP`. Default: "he".
@@ -189,30 +168,26 @@ class Ensemble(nn.Module):
         size = PRESETS[preset]["batch_size"] if size == "auto" else size
         size = min(whole("batch_size", size), len(data))
         steps = max(1, whole("epochs", epochs) * len(data) // size)
-        training = Training.from_options(
-            options, steps=steps, preset=preset, seed=seed, device=device
-        )
+        settings: Any = {"steps": steps, "preset": preset, "seed": seed, "device": device}
+        training = Training.from_options(options, **settings)
         source = Resamples(data.x, data.y.long(), net.members, bootstrap)
         train(None, net, source, members_cross_entropy(), replace(training, batch_size=size))
         return cls(net)
 
     def batched(self) -> Ensemble:
         r"""The same ensemble of equal MLPs, evaluated together on a copy of their weights."""
-        for model in self:
+        members: list[Any] = list(self)
+        for model in members:
             if type(model) is not MLP:
                 raise ArgumentError("models", f"a {type(model).__name__}", "MLPs of one shape")
         weights = None if self.weights is None else self.weights.tolist()
-        batched = BatchedMLP.from_members([model for model in self if isinstance(model, MLP)])
-        return Ensemble(batched, weights).train(self.training)
+        return Ensemble(BatchedMLP.from_members(members), weights).train(self.training)
 
     def spec(self) -> dict[str, Any]:
         r"""All but the members' weights, for JSON; members must be models of limbeck."""
-        models = self.models
-        return {
-            "type": "Ensemble",
-            "models": _spec(models) if self._whole else [_spec(model) for model in models],
-            "weights": None if self.weights is None else self.weights.tolist(),
-        }
+        models = _spec(self.models) if self._is_batch else [_spec(m) for m in self.models]
+        weights = None if self.weights is None else self.weights.tolist()
+        return {"type": "Ensemble", "models": models, "weights": weights}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
@@ -227,7 +202,7 @@ class Ensemble(nn.Module):
         return f"{len(self)} members{weighted}, output_form={self.output_form!r}"
 
 
-def _checked(models: Sequence[Member] | nn.ModuleList) -> list[Member]:
+def _check_models(models: Sequence[Member] | nn.ModuleList) -> list[Member]:
     # nn.Sequential can be iterated too, but its layers are no ensemble
     if not isinstance(models, list | tuple | nn.ModuleList):
         raise ArgumentError("models", f"a {type(models).__name__}", "a list, or one BatchedMLP")
@@ -240,7 +215,7 @@ def _checked(models: Sequence[Member] | nn.ModuleList) -> list[Member]:
     return list(models)
 
 
-def _kinds(models: list[Any], forms: str | Sequence[str | None] | None) -> tuple[str, ...]:
+def _output_forms(models: list[Any], forms: str | Sequence[str | None] | None) -> tuple[str, ...]:
     r"""Each member's output form: its attribute's, or the user's where it has none."""
     listed = [forms] * len(models) if forms is None or isinstance(forms, str) else list(forms)
     if len(listed) != len(models):
@@ -251,15 +226,15 @@ def _kinds(models: list[Any], forms: str | Sequence[str | None] | None) -> tuple
         if form is not None and form not in OUTPUT_FORMS:
             raise ArgumentError.unknown("output_forms", form, OUTPUT_FORMS)
         attribute = getattr(model, "output_form", None)
-        attribute = attribute if attribute in OUTPUT_FORMS else None
-        if attribute is None and form is None:
+        kind = attribute if attribute in OUTPUT_FORMS else form
+        if kind is None:
             received = f"nothing about models[{number}], a {type(model).__name__}: it is ambiguous"
             raise ArgumentError("output_forms", received, ", ".join(map(repr, OUTPUT_FORMS)))
-        if None not in (attribute, form) and attribute != form:
-            received = f"{form!r} for models[{number}], whose output_form is {attribute!r}"
-            expected = f"{attribute!r}, or None to leave it to itself"
+        if form not in (None, kind):
+            received = f"{form!r} for models[{number}], whose output_form is {kind!r}"
+            expected = f"{kind!r}, or None to leave it to itself"
             raise ArgumentError("output_forms", received, expected)
-        kinds.append(attribute or form or "")
+        kinds.append(kind)
     if "values" in kinds and set(kinds) != {"values"}:
         raise ArgumentError("models", f"members that give {sorted(set(kinds))}", "'values' in all")
     return tuple(kinds)
@@ -307,9 +282,8 @@ class Resamples(Inputs):
     ) -> None:
         super().__init__(seed)
         self.x, self.y, self.members, self.bootstrap = X, y, members, bootstrap
-        self.rows = torch.empty(0)  # (M, N): the resamples, made when the seed is known
-        self.order = torch.empty(0)  # (M, N): the present pass
-        self.position = 0
+        # the resamples (M, N), drawn when the seed is known, and the present pass (M, N)
+        self.rows, self.order, self.position = torch.empty(0), torch.empty(0), 0
 
     def __len__(self) -> int:
         return len(self.x)
@@ -317,11 +291,10 @@ class Resamples(Inputs):
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
         self.x, self.y = self.x.to(self.device, dtype), self.y.to(self.device)
-        size = (self.members, len(self))
+        self.rows = torch.arange(len(self), device=self.device).expand(self.members, -1)
         if self.bootstrap:
-            self.rows = torch.randint(len(self), size, generator=self.generator, device=self.device)
-        else:
-            self.rows = torch.arange(len(self), device=self.device).expand(size)
+            options: Any = {"generator": self.generator, "device": self.device}
+            self.rows = torch.randint(len(self), self.rows.shape, **options)
         self._shuffle()
 
     def _shuffle(self) -> None:
@@ -333,12 +306,12 @@ class Resamples(Inputs):
         if n > len(self):
             raise ArgumentError("batch_size", n, f"at most {len(self)}, the rows of the data")
         rows = self.order[:, self.position : self.position + n]
-        self.position += rows.shape[1]
-        if rows.shape[1] == n:
-            return rows
-        self._shuffle()
-        self.position = n - rows.shape[1]
-        return torch.cat([rows, self.order[:, : self.position]], 1)
+        self.position += n
+        if rows.shape[1] < n:
+            self._shuffle()
+            self.position = n - rows.shape[1]
+            rows = torch.cat([rows, self.order[:, : self.position]], 1)
+        return rows
 
     def build(self, drawn: Tensor) -> Batch:
         return Batch(self.x[drawn.T], self.y[drawn.T])
@@ -362,10 +335,9 @@ class members_cross_entropy(Loss):  # noqa: N801 - losses are written as functio
 
     def bind(self, probe: Probe) -> nn.Module | None:
         classes = probe.student.raw().shape[2]
-        if probe.batch.y is None or probe.batch.y.max() >= classes or probe.batch.y.min() < 0:
-            raise ArgumentError(
-                "y", "labels out of range", f"class numbers from 0 to {classes - 1}"
-            )
+        y, expected = probe.batch.y, f"class numbers from 0 to {classes - 1}"
+        if y is None or y.max() >= classes or y.min() < 0:
+            raise ArgumentError("y", "labels out of range", expected)
         return None
 
     def __call__(self, student: Any, teacher: Any, batch: Batch, drawn: Any = None) -> Tensor:

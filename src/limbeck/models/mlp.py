@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -17,18 +17,7 @@ from limbeck.errors import ArgumentError
 from limbeck.models.checks import Device, Generator, flat, is_count, spec_fields
 from limbeck.outputs import FORMS, columns, log_probabilities
 
-__all__ = [
-    "INITS",
-    "LAYER_KINDS",
-    "MLP",
-    "OUTPUT_FORMS",
-    "BatchedMLP",
-    "Feedforward",
-    "flat",
-    "initialise",
-    "is_count",
-    "shapes",
-]
+__all__ = ["INITS", "LAYER_KINDS", "MLP", "OUTPUT_FORMS", "BatchedMLP", "Feedforward", "is_count"]
 
 LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda z: z,
@@ -57,61 +46,56 @@ class Feedforward(nn.Module):
     r"""What one net and a batch of nets share: settings, layer kinds, output form, spec."""
 
     fields: tuple[str, ...] = ("sizes", "hidden", "output", "bias", "output_form", "dtype")
+    members = 1
+    _allocate: Any  # (dtype, device) creates the parameters
+    preactivation: Any  # (x) gives the last layer's outputs before its nonlinearity
 
     def __init__(
-        self,
-        *sizes: int,
-        hidden: str | Sequence[str] = "relu",
-        output: str = "linear",
-        bias: bool = True,
-        output_form: str | None = None,
-        dtype: torch.dtype | None = None,
-        device: Device = None,
-        generator: Generator = None,
-        init: str = "he",
-    ) -> None:
+        self, *sizes: int, hidden: str | Sequence[str] = "relu", output: str = "linear",
+        bias: bool = True, output_form: str | None = None, dtype: torch.dtype | None = None,
+        device: Device = None, generator: Generator = None, init: str = "he",
+    ) -> None:  # fmt: skip
         super().__init__()
-        if init not in INITS:
-            raise ArgumentError.unknown("init", init, INITS)
         if len(sizes) < 2 or not all(map(is_count, sizes)):
             expected = "at least two ints of 1 or more, as in (784, 50, 30, 10)"
             raise ArgumentError("sizes", tuple(sizes), expected)
         count = len(sizes) - 2
-        names = [hidden] * count if isinstance(hidden, str) else list(hidden)
-        for name in [hidden] if isinstance(hidden, str) else names:
-            if name not in LAYER_KINDS:
-                raise ArgumentError.unknown("hidden", name, LAYER_KINDS)
+        kinds = [hidden] if isinstance(hidden, str) else list(hidden)
+        names = kinds * count if isinstance(hidden, str) else kinds
+        for argument, name, known in (
+            ("init", init, INITS),
+            *(("hidden", name, LAYER_KINDS) for name in kinds),
+            ("output", output, LAYER_KINDS),
+            ("output_form", "values" if output_form is None else output_form, OUTPUT_FORMS),
+        ):
+            if name not in known:
+                raise ArgumentError.unknown(argument, name, known)
         if len(names) != count:
             raise ArgumentError("hidden", f"{len(names)} names", f"one name, or {count}")
-        if output not in LAYER_KINDS:
-            raise ArgumentError.unknown("output", output, LAYER_KINDS)
         if "softmax" in output and sizes[-1] == 1:
             expected = "'logistic' or 'linear' with one output, where softmax is constant"
             raise ArgumentError("output", repr(output), expected)
-        if output_form is not None and output_form not in OUTPUT_FORMS:
-            raise ArgumentError.unknown("output_form", output_form, OUTPUT_FORMS)
         if dtype is not None and not dtype.is_floating_point:
             raise ArgumentError("dtype", dtype, "a floating-point type")
         self.sizes, self.hidden = tuple(map(int, sizes)), tuple(names)
         self.output, self.bias = output, bool(bias)
-        self._output_form = output_form or self._natural_kind()
-        device = torch.get_default_device() if device is None else torch.device(device)
-        self._allocate(dtype, device)
-        for weight, offset, kind in self._layer_parameters():
-            initialise(weight, offset, kind, generator, init)
+        self._output_form = output_form or self._natural_form()
+        self._allocate(dtype, torch.get_default_device() if device is None else device)
+        for member in range(self.members):
+            for index, values in enumerate(self._tensors(member)):
+                layer = index // (1 + self.bias)
+                kind = (*self.hidden, output)[layer]
+                _initialise(values, self.sizes[layer], kind, generator, init)
 
-    def _allocate(self, dtype: torch.dtype | None, device: torch.device) -> None:
-        raise NotImplementedError
+    def _tensors(self, member: int = 0) -> list[Tensor]:
+        r"""Views of a net's weights (out, in) and biases (out,), layer by layer."""
+        return [parameter.detach() for parameter in self.parameters()]
 
-    def _layer_parameters(self) -> Iterator[tuple[Tensor, Tensor | None, str]]:
-        r"""Weights, biases and kind of each layer, in the order in which they are drawn."""
-        raise NotImplementedError
-
-    def _natural_kind(self) -> str:
+    def _natural_form(self) -> str:
         if self.output in ("logistic", "probit"):
             return "probabilities" if self.sizes[-1] == 1 else "values"
-        kinds = {"linear": "logits", "softmax": "probabilities", "log_softmax": "log_probabilities"}
-        return kinds.get(self.output, "values")
+        forms = {"linear": "logits", "softmax": "probabilities", "log_softmax": "log_probabilities"}
+        return forms.get(self.output, "values")
 
     @property
     def output_form(self) -> str:
@@ -123,40 +107,27 @@ class Feedforward(nn.Module):
         r"""The number of adjustable parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def preactivation(self, x: Tensor) -> Tensor:
-        r"""The last layer's outputs before its nonlinearity."""
-        raise NotImplementedError
-
     def forward(self, x: Tensor) -> Tensor:
         return LAYER_KINDS[self.output](self.preactivation(x))
 
     def log_probabilities(self, x: Tensor) -> Tensor:
-        r"""Log probabilities (..., classes), two classes where there is one output.
-
-        They come from the last layer's linear phase, so they stay finite where probabilities
-        underflow.
-        """
+        r"""Log probabilities (..., classes), finite where probabilities underflow."""
         if self.output_form == "values":
             expected = "a net that gives logits, probabilities or log_probabilities"
             raise ArgumentError("output_form", "'values'", expected)
         z = self.preactivation(x)
-        if self.output_form == self._natural_kind():
-            if self.output == "probit":
-                return columns(_log_ndtr(-z), _log_ndtr(z))
-            return log_probabilities(z, "logits")
-        return log_probabilities(LAYER_KINDS[self.output](z), self.output_form)
+        if self.output_form != self._natural_form():
+            return log_probabilities(LAYER_KINDS[self.output](z), self.output_form)
+        if self.output == "probit":
+            return columns(_log_ndtr(-z), _log_ndtr(z))
+        return log_probabilities(z, "logits")
 
     def spec(self) -> dict[str, Any]:
         r"""All but the weights, for JSON."""
-        return {
-            "type": type(self).__name__,
-            "sizes": list(self.sizes),
-            "hidden": list(self.hidden),
-            "output": self.output,
-            "bias": self.bias,
-            "output_form": self.output_form,
-            "dtype": dtype_name(next(self.parameters())),
-        }
+        values = {name: getattr(self, name, None) for name in self.fields}
+        values |= {"sizes": list(self.sizes), "hidden": list(self.hidden)}
+        values["dtype"] = dtype_name(next(self.parameters()))
+        return {"type": type(self).__name__, **values}
 
     @classmethod
     def from_spec(
@@ -169,42 +140,23 @@ class Feedforward(nn.Module):
         return build(*members, *fields.pop("sizes"), **fields, device=device, generator=generator)
 
     def extra_repr(self) -> str:
-        return (
-            f"{', '.join(map(str, self.sizes))}, hidden={self.hidden}, output={self.output!r}, "
-            f"output_form={self.output_form!r}, parameters={self.parameters_count:,}"
-        )
+        names = ("hidden", "output", "output_form")
+        settings = [f"{name}={getattr(self, name)!r}" for name in names]
+        count = f"parameters={self.parameters_count:,}"
+        return ", ".join([*map(str, self.sizes), *settings, count])
 
 
-def shapes(net: Feedforward) -> list[tuple[int, int, str]]:
-    r"""Inputs, outputs and kind of each layer."""
-    return list(zip(net.sizes[:-1], net.sizes[1:], (*net.hidden, net.output), strict=True))
-
-
-def initialise(
-    weight: Tensor, bias: Tensor | None, kind: str, generator: Generator, init: str = "he"
-) -> None:
-    r"""Draw a layer's first weights (out, in) and biases (out,), as `MLP` says of `init`.
-
-    They are drawn on the generator's device: a CPU generator gives equal nets everywhere.
-    """
-    deviation = (weight.shape[1] + 1) ** -0.5
-
-    def draw(values: Tensor) -> None:
-        source = values.device if generator is None else generator.device
-        drawn = torch.empty_like(values, device=source)
-        if init == "lecun":
-            nn.init.normal_(drawn, std=deviation, generator=generator)
-        elif kind == "relu":
-            nn.init.kaiming_normal_(drawn, nonlinearity="relu", generator=generator)
-        else:
-            nn.init.xavier_uniform_(drawn, generator=generator)
-        values.detach().copy_(drawn)
-
-    draw(weight)
-    if bias is not None and init == "lecun":
-        draw(bias)
-    elif bias is not None:
-        nn.init.zeros_(bias)
+def _initialise(values: Tensor, inputs: int, kind: str, generator: Generator, init: str) -> None:
+    r"""Draw a layer's first weights (out, in) or biases (out,), as `MLP` says of `init`."""
+    # drawn on the generator's device: a CPU generator gives equal nets everywhere
+    drawn = torch.zeros_like(values, device=None if generator is None else generator.device)
+    if init == "lecun":
+        nn.init.normal_(drawn, std=(inputs + 1) ** -0.5, generator=generator)
+    elif values.dim() == 2 and kind == "relu":
+        nn.init.kaiming_normal_(drawn, nonlinearity="relu", generator=generator)
+    elif values.dim() == 2:
+        nn.init.xavier_uniform_(drawn, generator=generator)
+    values.copy_(drawn)
 
 
 class MLP(Feedforward):
@@ -222,25 +174,19 @@ class MLP(Feedforward):
         dtype: The weights' floating-point type. Default: torch's.
         device: The weights' device. Default: torch's.
         generator: Draws the weights. Default: torch's global one.
-        init: "he": He's normal weights before relus, Glorot's uniform ones before others, and
-            biases of zero. "lecun": normal weights and biases of variance 1 / (inputs of the
-            layer + 1). Default: "he".
+        init: "he" (He's normal weights before relus, Glorot's uniform ones before others, biases of
+            zero) or "lecun" (normal, of variance 1 / (inputs of the layer + 1)). Default: "he".
 
     >>> MLP(784, 50, 30, 10)(torch.zeros(2, 28, 28)).shape
     torch.Size([2, 10])
     """
 
-    def _allocate(self, dtype: torch.dtype | None, device: torch.device) -> None:
+    def _allocate(self, dtype: torch.dtype | None, device: Device) -> None:
         kind: dict[str, Any] = {"bias": self.bias, "dtype": dtype, "device": device}
         self.layers = nn.ModuleList(
             nn.utils.skip_init(nn.Linear, inputs, outputs, **kind)  # draws nothing
-            for inputs, outputs, _ in shapes(self)
+            for inputs, outputs in itertools.pairwise(self.sizes)
         )
-
-    def _layer_parameters(self) -> Iterator[tuple[Tensor, Tensor | None, str]]:
-        layers: Any = self.layers
-        for layer, kind in zip(layers, (*self.hidden, self.output), strict=True):
-            yield layer.weight, layer.bias, kind
 
     def preactivation(self, x: Tensor) -> Tensor:
         r"""The last layer's outputs (n, outputs) before its nonlinearity."""
@@ -255,9 +201,8 @@ class MLP(Feedforward):
 class BatchedMLP(Feedforward):
     r"""Equal perceptrons evaluated together, as one batched matrix product a layer.
 
-    Inputs are (n, inputs) for all members, or (n, members, inputs) with one for each; outputs
-    are (n, members, outputs). Weights are `weights[l]` (members, out, in) and `biases[l]`
-    (members, out), drawn as that many MLPs in turn would draw them.
+    Inputs are (n, inputs) or (n, members, inputs), outputs (n, members, outputs). Weights
+    (members, out, in) and biases (members, out) are drawn as by that many MLPs in turn.
 
     Arguments:
         members: The number of nets.
@@ -274,7 +219,7 @@ class BatchedMLP(Feedforward):
         self.members = whole_number("members", members, "an int of 1 or more", least=1)
         super().__init__(*sizes, **options)
 
-    def _allocate(self, dtype: torch.dtype | None, device: torch.device) -> None:
+    def _allocate(self, dtype: torch.dtype | None, device: Device) -> None:
         def empty(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(self.members, *shape, dtype=dtype, device=device))
 
@@ -282,12 +227,9 @@ class BatchedMLP(Feedforward):
         self.weights = nn.ParameterList(empty(outputs, inputs) for inputs, outputs in pairs)
         self.biases = nn.ParameterList(empty(outputs) for _, outputs in pairs if self.bias)
 
-    def _layer_parameters(self) -> Iterator[tuple[Tensor, Tensor | None, str]]:
-        biases = self.biases if self.bias else [None] * len(self.weights)
-        for member in range(self.members):
-            layers = zip(self.weights, biases, (*self.hidden, self.output), strict=True)
-            for weight, bias, kind in layers:
-                yield weight.detach()[member], None if bias is None else bias.detach()[member], kind
+    def _tensors(self, member: int = 0) -> list[Tensor]:
+        layers = zip(self.weights, self.biases, strict=True) if self.bias else zip(self.weights)
+        return [parameter.detach()[member] for layer in layers for parameter in layer]
 
     def preactivation(self, x: Tensor) -> Tensor:
         r"""The last layer's outputs (n, members, outputs) before its nonlinearity."""
@@ -314,12 +256,6 @@ class BatchedMLP(Feedforward):
             return torch.baddbmm(self.biases[layer].unsqueeze(2), self.weights[layer], h)
         return torch.bmm(self.weights[layer], h)
 
-    def _in_order(self) -> list[Tensor]:
-        # as MLP.parameters() gives them: weight, bias, weight, bias, ...
-        if not self.bias:
-            return list(self.weights)
-        return [p for pair in zip(self.weights, self.biases, strict=True) for p in pair]
-
     def member(self, index: int) -> MLP:
         r"""One of the nets, with its own copy of the weights."""
         if type(index) is not int or not -self.members <= index < self.members:
@@ -327,9 +263,8 @@ class BatchedMLP(Feedforward):
         fields = {**self.spec(), "type": "MLP"}
         del fields["members"]
         net = MLP.from_spec(fields, device="meta").to_empty(device=self.weights[0].device)
-        with torch.no_grad():
-            for copy, batch in zip(net.parameters(), self._in_order(), strict=True):
-                copy.copy_(batch[index])
+        for copy, values in zip(net._tensors(), self._tensors(index), strict=True):
+            copy.copy_(values)
         return net.train(self.training)
 
     @classmethod
@@ -346,14 +281,10 @@ class BatchedMLP(Feedforward):
         fields |= {"type": cls.__name__, "members": len(members)}
         device = next(members[0].parameters()).device
         batched = cls.from_spec(fields, device="meta").to_empty(device=device)
-        with torch.no_grad():
-            for index, net in enumerate(members):
-                for batch, parameter in zip(batched._in_order(), net.parameters(), strict=True):
-                    batch[index] = parameter
+        for index, net in enumerate(members):
+            for copy, values in zip(batched._tensors(index), net._tensors(), strict=True):
+                copy.copy_(values)
         return batched.train(members[0].training)
-
-    def spec(self) -> dict[str, Any]:
-        return {**super().spec(), "members": self.members}
 
     def extra_repr(self) -> str:
         return f"members={self.members}, {super().extra_repr()}"

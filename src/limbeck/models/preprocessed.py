@@ -21,32 +21,32 @@ __all__ = ["Preprocessed", "origin_of", "standardising"]
 
 FARTHEST = 20.0  # the most deviations that a scaled row is away from the mean
 
-Numbers = Tensor | np.ndarray | Sequence[float] | float
+Numbers = Tensor | np.ndarray | Sequence[float] | float | None
+Buffers = dict[str, Tensor | None]
 
 
 class Preprocessed(nn.Module):
     r"""A network behind a fixed linear change of its inputs, and before one of its outputs.
 
-    x becomes (x − shift) · scale, the network's y becomes y · out_scale + out_shift. A feature
-    with scale 0 is ignored, whatever its values. The numbers are buffers: they are saved and
-    exported with the network, which then takes raw inputs.
+    x becomes (x − shift) · scale, the network's y becomes y · out_scale + out_shift. The numbers
+    are buffers, which are saved and exported with the network.
 
     Arguments:
         network: A module on tensors of the features' shape.
         shift: Subtracted from the features, of their shape. Default: none.
-        scale: Multiplies them afterwards, of the same shape. Default: none.
+        scale: Multiplies them afterwards, of the same shape; a feature with scale 0 is ignored,
+            whatever its values. Default: none.
         out_shift: For regression, added to the outputs (outputs,). Default: none.
         out_scale: Multiplies the outputs before (outputs,). Default: none.
-        encoder: A module from raw inputs to features, trained with the network. Default: inputs
-            are features.
-        output_form: What the outputs are, as of `MLP`. Outputs with a shift or scale are
-            "values". Default: the network's.
-        origin: Subtracted from raw inputs in float64, before anything else: for columns so far
-            from zero that float32 cannot tell their numbers apart, such as time stamps. It stays
-            float64 when the module is cast. Default: none.
+        encoder: A module from raw inputs to features, trained with the network. Default: none.
+        output_form: What the outputs are, as of `MLP`; "values" with an `out_shift` or `out_scale`.
+            Default: the network's.
+        origin: Subtracted from raw inputs in float64, before anything else: for columns whose
+            numbers float32 cannot tell apart, such as time stamps. Default: none.
 
-    >>> net = Preprocessed(nn.Linear(2, 1), torch.tensor([50.0, 0.0]), torch.tensor([0.1, 0.0]))
-    >>> net(torch.tensor([[50.0, torch.inf]])).shape
+    >>> Preprocessed(nn.Linear(2, 1), [50.0, 0.0], [0.1, 0.0])(
+    ...     torch.tensor([[50.0, torch.inf]])
+    ... ).shape
     torch.Size([1, 1])
     """
 
@@ -57,16 +57,10 @@ class Preprocessed(nn.Module):
     origin: Tensor | None
 
     def __init__(
-        self,
-        network: nn.Module,
-        shift: Numbers | None = None,
-        scale: Numbers | None = None,
-        out_shift: Numbers | None = None,
-        out_scale: Numbers | None = None,
-        encoder: nn.Module | None = None,
-        output_form: str | None = None,
-        origin: Numbers | None = None,
-    ) -> None:
+        self, network: nn.Module, shift: Numbers = None, scale: Numbers = None,
+        out_shift: Numbers = None, out_scale: Numbers = None, encoder: nn.Module | None = None,
+        output_form: str | None = None, origin: Numbers = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.network, self.encoder = network, encoder
         self.input_dtype: torch.dtype | None  # None takes inputs in the network's own
@@ -81,11 +75,8 @@ class Preprocessed(nn.Module):
             self.register_buffer(name, value)
         self.set_outputs(out_shift, out_scale)
 
-    def set_outputs(self, shift: Numbers | None, scale: Numbers | None) -> None:
-        r"""Give outputs in other units from now on: the network's, · scale + shift.
-
-        Only values can have units; of other outputs a shift of 0 and a scale of 1 are accepted.
-        """
+    def set_outputs(self, shift: Numbers, scale: Numbers) -> None:
+        r"""Give outputs y · scale + shift from now on; only values can have such units."""
         buffers = _pair(self.network, shift, scale, "out_")
         added, factor = buffers.values()
         if added is not None and factor is not None:
@@ -99,7 +90,7 @@ class Preprocessed(nn.Module):
         for name, value in buffers.items():
             self.register_buffer(name, value)
 
-    def set_origin(self, origin: Numbers | None) -> None:
+    def set_origin(self, origin: Numbers) -> None:
         r"""Subtract this from raw inputs from now on, in float64; None subtracts nothing."""
         if origin is not None:
             like = next(self.network.parameters(), torch.empty(0))
@@ -150,21 +141,17 @@ class Preprocessed(nn.Module):
 
     def spec(self) -> dict[str, Any]:
         r"""All but the tensors, for JSON; modules must be models of limbeck."""
-        modules: dict[str, Any] = {}
+        fields: dict[str, Any] = {"type": type(self).__name__}
         for name in ("network", "encoder"):
             module = getattr(self, name)
-            modules[name] = None if module is None else spec_of(module)
-            if modules[name] is None and module is not None:
+            fields[name] = None if module is None else spec_of(module)
+            if fields[name] is None and module is not None:
                 expected = "one of limbeck's own models"
                 raise ArgumentError(name, f"a {type(module).__name__}", expected)
-        return {
-            "type": type(self).__name__,
-            **modules,
-            "inputs": None if self.shift is None else list(self.shift.shape),
-            "outputs": None if self.out_shift is None else list(self.out_shift.shape),
-            "output_form": self.output_form,
-            **({} if self.origin is None else {"origin": list(self.origin.shape)}),
-        }
+        for name, tensor in {"inputs": self.shift, "outputs": self.out_shift}.items():
+            fields[name] = None if tensor is None else list(tensor.shape)
+        fields["output_form"] = self.output_form
+        return fields if self.origin is None else {**fields, "origin": list(self.origin.shape)}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
@@ -183,39 +170,30 @@ class Preprocessed(nn.Module):
         return f"output_form={self.output_form!r}"
 
 
-def _pair(
-    network: nn.Module, shift: Numbers | None, scale: Numbers | None, prefix: str = ""
-) -> dict[str, Tensor | None]:
+def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") -> Buffers:
     r"""Shift and scale of one shape by name, or both None; one of them may be left out."""
+    names = (f"{prefix}shift", f"{prefix}scale")
+    if shift is None and scale is None:
+        return dict.fromkeys(names)
+    shift = torch.zeros_like(torch.as_tensor(scale)) if shift is None else torch.as_tensor(shift)
+    scale = torch.ones_like(shift) if scale is None else torch.as_tensor(scale)
+    if shift.shape != scale.shape:
+        received = f"shape {tuple(scale.shape)} beside {tuple(shift.shape)}"
+        raise ArgumentError(names[1], received, f"the shape of {names[0]}")
     like = next((p for p in network.parameters() if p.is_floating_point()), torch.empty(0))
-    pair: dict[str, Tensor | None] = {}
-    for name, numbers in ((f"{prefix}shift", shift), (f"{prefix}scale", scale)):
-        pair[name] = None
-        if numbers is not None:
-            value = torch.as_tensor(numbers).detach().to(like.device, like.dtype, copy=True)
-            if not bool(value.isfinite().all()):
-                raise ArgumentError(name, "NaN or infinity", "finite numbers")
-            pair[name] = value
-    one, two = pair.values()
-    if one is None and two is not None:
-        pair[f"{prefix}shift"] = torch.zeros_like(two)
-    if two is None and one is not None:
-        pair[f"{prefix}scale"] = torch.ones_like(one)
-    if one is not None and two is not None and one.shape != two.shape:
-        received = f"shape {tuple(two.shape)} beside {tuple(one.shape)}"
-        raise ArgumentError(f"{prefix}scale", received, f"the shape of {prefix}shift")
+    pair: Buffers = {}
+    for name, numbers in zip(names, (shift, scale), strict=True):
+        pair[name] = value = numbers.detach().to(like.device, like.dtype, copy=True)
+        if not bool(value.isfinite().all()):
+            raise ArgumentError(name, "NaN or infinity", "finite numbers")
     return pair
 
 
 def standardising(x: Tensor) -> tuple[Tensor, Tensor]:
     r"""Shift and scale, of x's shape but for rows, that give columns mean 0 and deviation 1.
 
-    They are those of the finite numbers; a constant column has scale 0. Scales are smaller where a
-    row would be more than 20 deviations away, as in nearly constant columns.
-
-    >>> shift, scale = standardising(torch.tensor([[1.0, 7.0], [3.0, 7.0]]))
-    >>> shift.tolist(), scale.tolist()
-    ([2.0, 7.0], [1.0, 0.0])
+    Numbers that are not finite do not count, a constant column has scale 0, and no row is more
+    than 20 deviations away.
     """
     if len(x) == 0:
         raise ArgumentError("x", "no rows", "one row or more")
@@ -238,17 +216,12 @@ def origin_of(x: Tensor) -> Tensor | None:
 
     It is the middle of each column that is farther from zero than 1,000 times its range, or that
     holds whole numbers beyond 2**24, and 0 for all others.
-
-    >>> origin_of(torch.tensor([[1.7e9, 0.5], [1.7e9 + 60, 2.5]], dtype=torch.float64))
-    tensor([1.7000e+09, 0.0000e+00], dtype=torch.float64)
     """
     if x.dtype != torch.float64:
         return None
-    low, high = x.amin(0), x.amax(0)
+    low, high, whole = x.amin(0), x.amax(0), (x == x.round()).all(0)
     top = torch.maximum(-low, high)
-    far = (top > 1000 * (high - low)) & (high > low)
-    whole = (x == x.round()).all(0)
-    far |= (top > 2**24) & whole
+    far = (top > 1000 * (high - low)) & (high > low) | (top > 2**24) & whole
     middle = low + (high - low) / 2
     middle = torch.where(whole, middle.round(), middle)
     return torch.where(far, middle, 0.0) if bool(far.any()) else None

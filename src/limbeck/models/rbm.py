@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limbeck.arguments import number, whole, whole_number
-from limbeck.arrays import as_part
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.arrays import as_part, random
+from limbeck.errors import ArgumentError
 from limbeck.models import rbm_files
 from limbeck.models.checks import Device, Generator
 from limbeck.models.kernels.bits import BitProducts, Bits
@@ -26,8 +26,6 @@ __all__ = ["RBM", "RBMPath", "Statistics", "base_biases", "contrast", "softplus"
 
 Numbers = Tensor | np.ndarray | Sequence[float] | Sequence[Sequence[float]]
 
-TYPES = (torch.float32, torch.float64)
-
 
 def softplus(z: Tensor) -> Tensor:
     r"""log(1 + eᶻ), also in float64: torch's own is z from 20 on, and leaves out up to 2e-9."""
@@ -35,19 +33,18 @@ def softplus(z: Tensor) -> Tensor:
 
 
 class Statistics(NamedTuple):
-    r"""Means of what the parameters multiply: x hᵀ (I, J), x (I,) and h (J,)."""
+    r"""Means of what the parameters multiply."""
 
-    W: Tensor
-    a: Tensor
-    b: Tensor
+    W: Tensor  # x hᵀ (I, J)
+    a: Tensor  # x (I,)
+    b: Tensor  # h (J,)
 
 
 class RBM(nn.Module):
     r"""A restricted Boltzmann machine: log p̃(x) = a·x + Σ_j softplus(b_j + x·W_j).
 
-    It is p̃(x) = Σ_h exp(xᵀWh + a·x + b·h) over I visible units x and J hidden units h that are
-    zero or one. It is a target (`limbeck.models.energy.Target`) whose sweeps are block Gibbs,
-    x → h → x.
+    It has I visible units x and J hidden units h that are zero or one, and is a target
+    (`limbeck.models.energy.Target`) whose sweeps are block Gibbs, x → h → x.
 
     Arguments:
         W: Weights (I, J), as a tensor, an array or nested lists.
@@ -61,64 +58,45 @@ class RBM(nn.Module):
     tensor([4.], grad_fn=<ExpBackward0>)
     """
 
-    W: nn.Parameter
-    a: nn.Parameter
-    b: nn.Parameter
-
     output_form = "log_density"
     exact = True
     capturable = True  # sweeps never wait for a GPU
 
     def __init__(
-        self,
-        W: Numbers,
-        a: Numbers,
-        b: Numbers,
-        *,
-        dtype: torch.dtype | None = None,
-        device: Device = None,
-    ) -> None:
+        self, W: Numbers, a: Numbers, b: Numbers, *,
+        dtype: torch.dtype | None = None, device: Device = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        if dtype is not None and dtype not in TYPES:
+        if dtype not in (None, torch.float32, torch.float64):
             raise ArgumentError("dtype", dtype, "torch.float32 or torch.float64")
         raw: dict[str, Numbers] = {"W": W, "a": a, "b": b}
         parts = {name: as_part(value, name).values for name, value in raw.items()}
         _check_shapes(**parts)
         if dtype is None:  # numbers in lists have no type of their own
-            typed = {parts[name].dtype for name in raw if hasattr(raw[name], "dtype")} & set(TYPES)
-            dtype = max(typed, key=TYPES.index, default=torch.float32)
-        place = parts["W"].device if device is None else torch.device(device)
-        for name, values in parts.items():
-            values = values.to(place, dtype, copy=True).contiguous()
-            if not values.isfinite().all():
-                largest = f"values of up to {parts[name].abs().max().item():g}"
+            typed = {parts[name].dtype for name in raw if hasattr(raw[name], "dtype")}
+            dtype = torch.float64 if torch.float64 in typed else torch.float32
+        device = parts["W"].device if device is None else device
+        for name, part in parts.items():
+            parts[name] = part.to(device, dtype, copy=True).contiguous()
+            if not parts[name].isfinite().all():
+                largest = f"values of up to {part.abs().max().item():g}"
                 raise ArgumentError(name, largest, f"values within the range of {dtype}")
-            setattr(self, name, nn.Parameter(values))
+        self.W, self.a, self.b = map(nn.Parameter, parts.values())
         self.visible, self.hidden = self.W.shape
         self.support = Binary(self.visible)
 
     @classmethod
     def random(
-        cls,
-        visible: int,
-        hidden: int,
-        scale: float = 0.1,
-        generator: Generator = None,
-        *,
-        dtype: torch.dtype | None = None,
-        device: Device = None,
-    ) -> Self:
-        r"""An RBM with normal weights and biases of standard deviation `scale`.
-
-        They are drawn on the generator's device: a CPU generator gives equal ones everywhere.
-        """
+        cls, visible: int, hidden: int, scale: float = 0.1, generator: Generator = None, *,
+        dtype: torch.dtype | None = None, device: Device = None,
+    ) -> Self:  # fmt: skip
+        r"""An RBM with normal weights and biases of standard deviation `scale`."""
         sizes = (whole("visible", visible), whole("hidden", hidden))
         scale = number("scale", scale, "a number from 0", lambda s: s >= 0)
-        source = "cpu" if generator is None else generator.device
-        W, a, b = (
-            scale * torch.randn(*shape, generator=generator, device=source, dtype=dtype)
-            for shape in (sizes, sizes[:1], sizes[1:])
-        )
+        # drawn on the generator's device: a CPU generator gives equal ones everywhere
+        like = torch.empty(0, dtype=dtype, device="cpu" if generator is None else generator.device)
+        shapes = (sizes, sizes[:1], sizes[1:])
+        W, a, b = (scale * random(torch.randn, shape, like, generator) for shape in shapes)
         return cls(W, a, b, device=device)
 
     @classmethod
@@ -130,10 +108,15 @@ class RBM(nn.Module):
     def load(
         cls, path: str | Path, *, dtype: torch.dtype = torch.float32, device: Device = None
     ) -> Self:
-        r"""An RBM from a .npz, .safetensors or .mat file with W, a and b, or vishid, visbiases and
-        hidbiases.
-        """
-        return rbm_files.from_arrays(cls, Path(path), rbm_files.read(Path(path)), dtype, device)
+        r"""An RBM of a .npz, .safetensors or .mat file: W, a, b or vishid, visbiases, hidbiases."""
+        arrays = rbm_files.read(Path(path))
+        try:
+            return cls(**arrays, dtype=dtype, device=device)
+        except ArgumentError as error:
+            if error.argument not in arrays:
+                raise
+            received = f"{path}, whose {error.argument} has {error.received}"
+            raise ArgumentError("path", received, error.expected) from error
 
     def save(self, path: str | Path) -> Path:
         r"""Write W, a and b as .npz or .safetensors; a failure leaves no partial file."""
@@ -216,6 +199,7 @@ class RBM(nn.Module):
 
 
 def _check_shapes(W: Tensor, a: Tensor, b: Tensor) -> None:
+    r"""Refuse shapes that do not fit each other; a transposed W is named as such."""
     shape, biases = tuple(W.shape), (*a.shape, *b.shape)
     if len(shape) != 2:
         raise ArgumentError("W", f"shape {shape}", "shape (I, J), visible by hidden units")
@@ -232,20 +216,18 @@ class RBMPath:
     r"""log p̃_β(x) = (1 − β) base·x + β a·x + Σ_j softplus(β (b_j + x·W_j)).
 
     At β = 0 bits are independent with log odds `base` (default: zeros; `base_biases(data)` makes
-    the path shorter), and log Z is J log 2 + Σ_i softplus(base_i). At β = 1 it is the RBM, whose
-    present parameters are copied. Block Gibbs on x alone is reversible: it is its own reversal.
-
+    the path shorter), at β = 1 it is the RBM, whose parameters are copied. Sweeps are reversible.
     β is a number, or a 0-d tensor, so that a captured CUDA graph can be replayed at other values.
     """
 
     def __init__(self, rbm: RBM, base: Numbers | None = None) -> None:
         self.support = rbm.support
         self.W, self.a, self.b = (p.detach().clone() for p in (rbm.W, rbm.a, rbm.b))
-        self.base = torch.zeros_like(self.a) if base is None else as_part(base, "base").values
-        if self.base.shape != self.a.shape:
+        log_odds = torch.zeros_like(self.a) if base is None else as_part(base, "base").values
+        if log_odds.shape != self.a.shape:
             expected = f"shape {tuple(self.a.shape)}, one for each visible unit"
-            raise ArgumentError("base", f"shape {tuple(self.base.shape)}", expected)
-        self.base = self.base.to(self.a)
+            raise ArgumentError("base", f"shape {tuple(log_odds.shape)}", expected)
+        self.base = log_odds.to(self.a)
         self.difference = self.a - self.base
         self.log_z = rbm.hidden * math.log(2) + softplus(self.base.double()).sum().item()
 
@@ -299,11 +281,7 @@ class RBMPath:
 
 
 def base_biases(data: Numbers, smoothing: float = 1.0) -> Tensor:
-    r"""Log odds (I,) of each bit of data (n, I), with `smoothing` added to both counts.
-
-    >>> base_biases([[0, 1], [0, 1], [0, 0]], smoothing=0.5).exp()
-    tensor([0.1429, 1.6667])
-    """
+    r"""Log odds (I,) of each bit of data (n, I), with `smoothing` added to both counts."""
     smoothing = number("smoothing", smoothing, "a number above 0", lambda s: s > 0)
     bits = _binary(data)
     ones = bits.sum(0, dtype=torch.float64)
@@ -331,28 +309,15 @@ def _check_beta(argument: str, beta: float | Tensor) -> float | Tensor:
 
 @torch.no_grad()
 def train_rbm(
-    data: Numbers,
-    hidden: int,
-    *,
-    sweeps: int = 1,
-    persistent: bool = False,
-    chains: int | None = None,
-    epochs: int = 20,
-    batch_size: int = 100,
-    lr: float = 0.05,
-    momentum: float = 0.9,
-    weight_decay: float = 2e-4,
-    seed: int = 0,
-    device: str | torch.device = "auto",
-    progress: bool = True,
-) -> RBM:
+    data: Numbers, hidden: int, *, sweeps: int = 1, persistent: bool = False,
+    chains: int | None = None, epochs: int = 20, batch_size: int = 100, lr: float = 0.05,
+    momentum: float = 0.9, weight_decay: float = 2e-4, seed: int = 0,
+    device: str | torch.device = "auto", progress: bool = True,
+) -> RBM:  # fmt: skip
     r"""An RBM trained on binary data by an approximate gradient of the log likelihood.
 
-    The gradient is the difference of two means of the statistics xhᵀ, x and h: over the data, and
-    over the model. CD-k takes the second from chains that start at the batch and run k sweeps;
-    persistent CD from chains that go on throughout the training, which costs the same and comes
-    closer to the model. The rate falls linearly to zero. Weights start small, visible biases at
-    the log odds of the data.
+    CD-k takes the model's statistics from chains that start at the batch and run k sweeps,
+    persistent CD from chains that go on throughout. The learning rate falls linearly to zero.
 
     Arguments:
         data: Zeros and ones (n, I), as floats, integers or booleans.
@@ -370,9 +335,8 @@ def train_rbm(
         progress: Whether to show a bar in a terminal. Default: True.
 
     >>> data = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]]).repeat(50, 1)
-    >>> rbm = train_rbm(data, 3, epochs=30, batch_size=10, device="cpu")
-    >>> bool(rbm(data[:1].float()) > rbm(torch.tensor([[0.0, 1.0, 0.0, 1.0]])))
-    True
+    >>> train_rbm(data, 3, epochs=30, batch_size=10, device="cpu")
+    RBM(visible=4, hidden=3)
     """
     bits = _binary(data)
     sweeps, epochs = whole("sweeps", sweeps), whole("epochs", epochs)
@@ -407,14 +371,11 @@ def train_rbm(
                 parameter.add_(velocity.mul_(decay).add_(slope, alpha=rate))
             step += 1
         if not all(parameter.isfinite().all() for parameter in parameters):
-            raise LimbeckError(
-                f"lr: expected a lower rate, such as {lr / 4:g}, got {lr:g}, "
-                f"with which the training diverged in epoch {epoch + 1}"
-            )
+            received = f"{lr:g}, with which the training diverged in epoch {epoch + 1}"
+            raise ArgumentError("lr", received, f"a lower rate, such as {lr / 4:g}")
     return rbm
 
 
 def contrast(rbm: RBM, data: Tensor, model: Tensor) -> Statistics:
     r"""The gradient of the mean log likelihood of data (n, I), by samples (m, I) of the model."""
-    pairs = zip(rbm.statistics(data), rbm.statistics(model), strict=True)
-    return Statistics(*(of_data - of_model for of_data, of_model in pairs))
+    return Statistics(*map(torch.sub, rbm.statistics(data), rbm.statistics(model)))

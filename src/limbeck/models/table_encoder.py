@@ -41,14 +41,12 @@ class TableEncoder(nn.Module):
 
     In this order: standardised numbers (those with masks first), indicators of missing numbers,
     indicators of categories and of missing ones, embeddings. An unknown category has no indicator,
-    or an embedding of its own that starts at zero. `numbers` holds the fields of `Numeric`,
-    `categories` those of `Coded`; `embed` is as of `Table.encoder`. Without a generator the same
-    embeddings are drawn each time.
+    or an embedding that starts at zero. `numbers` has the fields of `Numeric`, `categories` those
+    of `Coded`; `embed` is as of `Table.encoder`.
 
     >>> encoder = TableEncoder([("age", None, 40.0, 10.0, 39.0)], [("town", 2, False)])
-    >>> encoder({"age": torch.tensor([30.0, 60.0]), "town": torch.tensor([1, 2])})
-    tensor([[-1.,  0.,  1.],
-            [ 2.,  0.,  0.]])
+    >>> encoder({"age": torch.tensor([30.0]), "town": torch.tensor([1])})
+    tensor([[-1.,  0.,  1.]])
     """
 
     mean: Tensor
@@ -58,20 +56,17 @@ class TableEncoder(nn.Module):
     slots: Tensor
 
     def __init__(
-        self,
-        numbers: Sequence[tuple[str, str | None, float, float, float]],
-        categories: Sequence[tuple[str, int, bool]],
-        embed: str | int = "auto",
-        *,
+        self, numbers: Sequence[tuple[str, str | None, float, float, float]],
+        categories: Sequence[tuple[str, int, bool]], embed: str | int = "auto", *,
         generator: Generator = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.numbers = sorted((Numeric(*n) for n in numbers), key=lambda n: n.mask is None)
         self.categories = [Coded(*c) for c in categories]
         self.embed = embed
-        sizes = [embedding_size(c.size, embed) for c in self.categories]
-        self.indicated = [c for c, size in zip(self.categories, sizes, strict=True) if not size]
-        embedded = [(c, size) for c, size in zip(self.categories, sizes, strict=True) if size]
+        sized = [(c, embedding_size(c.size, embed)) for c in self.categories]
+        self.indicated = [c for c, size in sized if not size]
+        embedded = [(c, size) for c, size in sized if size]
         self.embedded = [c.key for c, _ in embedded]
         self.masks = [n.mask for n in self.numbers if n.mask is not None]
         for name in ("mean", "scale", "fill"):
@@ -95,39 +90,32 @@ class TableEncoder(nn.Module):
                 layer.weight[: c.size] = drawn.to(layer.weight) * size**-0.5
                 layer.weight[c.size :] = 0
             self.embeddings.append(layer)
-        self.width = len(self.numbers) + len(self.masks) + len(slots)
-        self.width += sum(size for _, size in embedded)
+        indicators = len(self.masks) + len(slots)
+        self.width = len(self.numbers) + indicators + sum(size for _, size in embedded)
 
     def forward(self, x: Mapping[str, Tensor]) -> Tensor:
         kind, parts = self.mean.dtype, []
         if self.numbers:
-            values = self._stacked(x, [n.key for n in self.numbers])  # (n, numbers)
+            values = _stack(x, [n.key for n in self.numbers])  # (n, numbers)
             count = len(self.masks)
             if count:
-                missing = self._stacked(x, self.masks)  # (n, masks)
+                missing = _stack(x, self.masks)  # (n, masks)
                 filled = torch.where(missing, self.fill[:count], values[:, :count])
                 values = torch.cat([filled, values[:, count:]], 1)
             parts.append((values - self.mean) / self.scale)
             if count:
                 parts.append(missing.to(kind))
         if self.indicated:
-            codes = self._stacked(x, [c.key for c in self.indicated])
+            codes = _stack(x, [c.key for c in self.indicated])
             parts.append((codes.index_select(1, self.which) == self.slots).to(kind))
         for key, embedding in zip(self.embedded, self.embeddings, strict=True):
             parts.append(embedding(_part(x, key)))
         return torch.cat(parts, 1)
 
-    def _stacked(self, x: Mapping[str, Tensor], keys: Sequence[str]) -> Tensor:
-        return torch.stack([_part(x, key) for key in keys], 1)
-
     def spec(self) -> dict[str, Any]:
         r"""All but the weights, for JSON."""
-        return {
-            "type": "TableEncoder",
-            "numbers": [list(n) for n in self.numbers],
-            "categories": [list(c) for c in self.categories],
-            "embed": self.embed,
-        }
+        numbers, categories = list(map(list, self.numbers)), list(map(list, self.categories))
+        return dict(type="TableEncoder", numbers=numbers, categories=categories, embed=self.embed)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], *, generator: Generator = None) -> TableEncoder:
@@ -136,18 +124,12 @@ class TableEncoder(nn.Module):
         return cls(**fields, generator=generator)
 
     def extra_repr(self) -> str:
-        return (
-            f"numbers={len(self.numbers)}, masks={len(self.masks)}, "
-            f"categories={len(self.categories)}, width={self.width}"
-        )
+        counts = {name: len(getattr(self, name)) for name in ("numbers", "masks", "categories")}
+        return ", ".join(f"{k}={v}" for k, v in {**counts, "width": self.width}.items())
 
 
 def embedding_size(categories: int, embed: str | int) -> int:
-    r"""The size of a category's embedding; 0 where each has an indicator instead.
-
-    >>> embedding_size(16, "auto"), embedding_size(17, "auto"), embedding_size(10_000, "auto")
-    (0, 8, 32)
-    """
+    r"""The size of a category's embedding; 0 where each has an indicator instead."""
     expected = '"auto", "one_hot", or a whole number from 1'
     if isinstance(embed, str) and embed not in ("auto", "one_hot"):
         raise ArgumentError("embed", repr(embed), expected)
@@ -157,6 +139,10 @@ def embedding_size(categories: int, embed: str | int) -> int:
         return min(WIDEST, round(1.6 * categories**0.56))
     size = whole_number("embed", embed, expected, least=1)
     return size if categories > ONE_HOT else 0
+
+
+def _stack(x: Mapping[str, Tensor], keys: Sequence[str]) -> Tensor:
+    return torch.stack([_part(x, key) for key in keys], 1)
 
 
 def _part(x: Mapping[str, Tensor], key: str) -> Tensor:

@@ -20,6 +20,7 @@ __all__ = ["Grown", "Trees", "is_tree_estimator", "of_tree", "read"]
 # the forms of the sum: classes in two forms, values, or independent labels in two forms
 KINDS = ("probabilities", "logits", "values", "labels", "label_logits")
 SURE = 1e-6  # label probabilities stay this far from 0 and 1, so that logits are finite
+SIZES = ("inputs", "outputs", "trees", "nodes", "depth")  # of a spec
 
 
 class Grown(NamedTuple):
@@ -37,18 +38,15 @@ class Grown(NamedTuple):
 class Trees(nn.Module):
     r"""The sum of trees over inputs (n, D) and a constant, as outputs (n, K).
 
-    Each step moves all rows down all trees by one level, so a call is as many steps as the
-    deepest tree has levels. Inputs are compared as 32-bit numbers, NaN is a missing value, and
-    there are no derivatives with respect to inputs.
-
-    Most come from `Trees.from_sklearn`, `fit_tree` or `fit_boosted`.
+    A call moves all rows down all trees, level by level. Inputs are compared as 32-bit numbers, NaN
+    is a missing value, and there are no derivatives with respect to inputs. Most trees come from
+    `Trees.from_sklearn`, `fit_tree` or `fit_boosted`.
 
     Arguments:
         grown: The trees.
         inputs: The number of columns D.
-        kind: What they add up to: "probabilities", "logits", "values", or for labels of which
-            several may hold "labels" (probabilities) or "label_logits". Outputs are logits of
-            labels either way.
+        kind: What they add up to: "probabilities", "logits", "values", or, of independent labels,
+            "labels" (probabilities) or "label_logits", both with logits as outputs.
         base: The constant (K,). Default: zero.
         factor: A factor of the trees' values. Default: 1.
         missing: Whether rules in words say where missing values go. Default: False.
@@ -63,41 +61,31 @@ class Trees(nn.Module):
     base: Tensor
 
     def __init__(
-        self,
-        grown: Sequence[Grown],
-        inputs: int,
-        kind: str,
-        *,
-        base: np.ndarray | Sequence[float] | None = None,
-        factor: float = 1.0,
-        missing: bool = False,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
+        self, grown: Sequence[Grown], inputs: int, kind: str, *,
+        base: np.ndarray | Sequence[float] | None = None, factor: float = 1.0,
+        missing: bool = False, dtype: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
         super().__init__()
         if kind not in KINDS:
             raise ArgumentError.unknown("kind", kind, KINDS)
         if not grown:
             raise ArgumentError("grown", "no trees", "one or more")
-        packed = [_packed(tree, inputs) for tree in grown]
-        roots = np.cumsum([0, *(len(tree.left) for tree in grown[:-1])])
         self.inputs = whole("inputs", inputs)
         self.kind, self.missing = kind, bool(missing)
-        feature, threshold, left, order, levels = zip(*packed, strict=True)
-        self.depth = max(levels)
-        children = [nodes + root for nodes, root in zip(left, roots, strict=True)]
-        pairs = list(zip(grown, order, strict=True))
-        value = np.concatenate([tree.value[row] for tree, row in pairs]) * factor
-        share = np.concatenate([tree.weight[row] / tree.weight[0] for tree, row in pairs])
-        base = np.zeros(value.shape[1]) if base is None else np.asarray(base)
-        for name, values, buffer_dtype in (
-            ("feature", np.concatenate(feature), torch.int32),
-            ("threshold", np.concatenate(threshold), torch.float32),
-            ("left", np.concatenate(children), torch.int32),
-            ("share", share, torch.float32),
-            ("roots", roots, torch.int32),
-            ("base", base, dtype),
-        ):
+        packed, sizes = [_pack(tree, inputs) for tree in grown], [len(tree.left) for tree in grown]
+        nodes = {name: np.concatenate([tree[name] for tree in packed]) for name in packed[0]}
+        level = roots = np.cumsum([0, *sizes[:-1]])
+        left = nodes["left"] = nodes["left"] + np.repeat(roots, sizes)
+        self.depth = 0
+        while len(level := level[left[level] != level]):
+            level = np.concatenate([left[level], left[level] + 1])
+            self.depth += 1
+        value = nodes.pop("value") * factor
+        for name, values in {**nodes, "roots": roots}.items():
+            buffer_dtype = torch.float32 if name in ("threshold", "share") else torch.int32
             self.register_buffer(name, torch.tensor(values, dtype=buffer_dtype))
+        base = np.zeros(value.shape[1]) if base is None else np.asarray(base)
+        self.register_buffer("base", torch.tensor(base, dtype=dtype))
         # a parameter, so that the module has a device and a type as others do
         self.value = nn.Parameter(torch.tensor(value, dtype=dtype), requires_grad=False)
 
@@ -105,8 +93,7 @@ class Trees(nn.Module):
     def from_sklearn(cls, estimator: Any, *, dtype: torch.dtype = torch.float32) -> Self:
         r"""A fitted scikit-learn tree, forest or boosted model; outputs are its predictions.
 
-        Trees and forests of classes give probabilities, boosted ones logits (n, classes), and
-        regressors values. Missing values go where scikit-learn sends them.
+        Boosted classifiers give logits (n, classes), others probabilities, regressors values.
         """
         return cls(**read(estimator), dtype=dtype)
 
@@ -150,11 +137,9 @@ class Trees(nn.Module):
         return p.log() - (1 - p).log()
 
     def text(
-        self,
-        feature_names: Sequence[str] | None = None,
-        class_names: Sequence[Any] | None = None,
+        self, feature_names: Sequence[str] | None = None, class_names: Sequence[Any] | None = None,
         thresholds: Sequence[Callable[[float], str]] | None = None,
-    ) -> str:
+    ) -> str:  # fmt: skip
         r"""The rules of a single tree in words, with each leaf's prediction and share of rows.
 
         Arguments:
@@ -169,10 +154,8 @@ class Trees(nn.Module):
         classes = _names("class_names", class_names, outputs, "{}" if outputs > 1 else "value")
         formats = thresholds or ["{:.6g}".format] * self.inputs
         outcome = (self.base + self.value).double()
-        if self.kind == "logits":
-            outcome = outcome.softmax(1)
-        elif self.kind == "label_logits":
-            outcome = outcome.sigmoid()
+        outcome = outcome.softmax(1) if self.kind == "logits" else outcome
+        outcome = outcome.sigmoid() if self.kind == "label_logits" else outcome
         left, leaf, share = self.left.tolist(), self.is_leaf.tolist(), self.share.tolist()
         feature, threshold, value = self.feature.tolist(), self.threshold.tolist(), outcome.tolist()
         lines: list[str] = []
@@ -186,43 +169,29 @@ class Trees(nn.Module):
                 prediction = _prediction(value[node], classes, self.kind)
                 lines.append(f"{pad}{prediction}  ({share[node]:.1%} of rows)")
                 continue
-            column, missing_right = feature[node] % self.inputs, feature[node] >= self.inputs
-            missing = " or missing" if self.missing and not missing_right else ""
-            lines.append(
-                f"{pad}if {columns[column]} <= {formats[column](threshold[node])}{missing}:"
-            )
+            column, missing_left = feature[node] % self.inputs, feature[node] < self.inputs
+            missing = " or missing" if self.missing and missing_left else ""
+            limit = formats[column](threshold[node])
+            lines.append(f"{pad}if {columns[column]} <= {limit}{missing}:")
             pending += [(left[node] + 1, level + 1, "else:"), (left[node], level + 1, "")]
         return "\n".join(lines)
 
     def spec(self) -> dict[str, Any]:
         r"""All but the tensors, for JSON."""
-        return {
-            "type": type(self).__name__,
-            "inputs": self.inputs,
-            "outputs": self.value.shape[1],
-            "trees": len(self),
-            "nodes": len(self.left),
-            "depth": self.depth,
-            "kind": self.kind,
-            "missing": self.missing,
-            "dtype": dtype_name(self.value),
-        }
+        sizes = (self.inputs, self.value.shape[1], len(self), len(self.left), self.depth)
+        values = (type(self).__name__, *sizes, self.kind, self.missing, dtype_name(self.value))
+        return dict(zip(("type", *SIZES, "kind", "missing", "dtype"), values, strict=True))
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         r"""Trees of the same sizes, to be filled by `load_state_dict`."""
-        fields = spec_fields(
-            cls, spec, "inputs", "outputs", "trees", "nodes", "depth", "kind", "missing", "dtype"
-        )
-        nodes, count, depth, outputs = (
-            fields.pop(name) for name in ("nodes", "trees", "depth", "outputs")
-        )
+        fields = spec_fields(cls, spec, *SIZES, "kind", "missing", "dtype")
+        inputs, outputs, count, nodes, depth = (fields.pop(name) for name in SIZES)
         grown = []
         for size in [nodes - count + 1] + [1] * (count - 1):
-            zeros, leaf = np.zeros(size), np.full(size, -1)
-            value = np.zeros((size, outputs))
-            grown.append(Grown(leaf, leaf, leaf, zeros, leaf, value, np.ones(size)))
-        trees = cls(grown, **fields)
+            leaf, ones = np.full(size, -1), np.ones(size)
+            grown.append(Grown(leaf, leaf, leaf, ones, leaf, np.zeros((size, outputs)), ones))
+        trees = cls(grown, inputs, **fields)
         trees.depth = depth
         return trees
 
@@ -230,32 +199,22 @@ class Trees(nn.Module):
         return f"{len(self)} trees, {self.leaves} leaves, depth={self.depth}, kind={self.kind!r}"
 
 
-def _packed(tree: Grown, inputs: int) -> tuple[Any, ...]:
-    r"""Columns, thresholds and left children with siblings side by side; old rows; levels.
-
-    A leaf is its own left child with an infinite threshold.
-    """
+def _pack(tree: Grown, inputs: int) -> dict[str, np.ndarray]:
+    r"""Arrays over nodes with siblings side by side; a leaf is its own left child."""
     inner = np.flatnonzero(tree.left >= 0)
-    place = np.zeros(len(tree.left), dtype=np.int64)
-    if len(inner):
-        first = 1 + 2 * np.arange(len(inner))
-        place[tree.left[inner]], place[tree.right[inner]] = first, first + 1
-        order = np.argsort(place)
-    else:
-        first, order = inner, np.arange(len(place))
-    left = np.arange(len(place))
+    position = np.zeros(len(tree.left), dtype=np.int64)  # of a node in the new order
+    first = 1 + 2 * np.arange(len(inner))
+    position[tree.left[inner]], position[tree.right[inner]] = first, first + 1
+    order, here = np.argsort(position, kind="stable"), position[inner]
+    left = np.arange(len(position))
     feature, threshold = np.zeros_like(left), np.full(len(left), np.inf, dtype=np.float32)
-    here = place[inner]
     left[here] = first
     # columns from D on have missing numbers on the right
     feature[here] = tree.feature[inner] + inputs * (tree.missing_left[inner] == 0)
     # below infinity, which stands for missing numbers
     threshold[here] = np.minimum(tree.threshold[inner], np.finfo(np.float32).max)
-    level, levels = np.zeros(1, dtype=np.int64), 0
-    while len(level := level[left[level] != level]):
-        level = np.concatenate([left[level], left[level] + 1])
-        levels += 1
-    return feature, threshold, left, order, levels
+    share, value = tree.weight[order] / tree.weight[0], tree.value[order]
+    return dict(feature=feature, threshold=threshold, left=left, share=share, value=value)
 
 
 def _names(argument: str, names: Sequence[Any] | None, count: int, pattern: str) -> list[str]:
@@ -274,10 +233,8 @@ def _prediction(value: list[float], names: list[str], kind: str) -> str:
     return ", ".join(f"{names[k]} {value[k]:.2f}" for k in likely)
 
 
-NAMES = (
-    "DecisionTree", "ExtraTree", "RandomForest", "ExtraTrees", "GradientBoosting",
-    "HistGradientBoosting",
-)  # fmt: skip
+BOOSTED = ("GradientBoosting", "HistGradientBoosting")
+NAMES = ("DecisionTree", "ExtraTree", "RandomForest", "ExtraTrees", *BOOSTED)
 # losses whose boosted sum is the prediction, or its logit
 IDENTITY = ("squared_error", "absolute_error", "quantile", "huber", "log_loss", "exponential")
 
@@ -306,15 +263,12 @@ def read(estimator: Any) -> dict[str, Any]:
         expected = "one with a single output; for several labels, a regressor on 0 and 1"
         raise ArgumentError("estimator", "a classifier with several outputs", expected)
     inputs = int(estimator.n_features_in_)
-    if "Boosting" not in kind:
-        members = getattr(estimator, "estimators_", None) or [estimator]
-        return {
-            "grown": [of_tree(member.tree_, classifies) for member in members],
-            "inputs": inputs,
-            "kind": "probabilities" if classifies else "values",
-            "factor": 1 / len(members),
-        }
-    return _boosted(estimator, kind.startswith("Hist"), classifies, inputs)
+    if kind in BOOSTED:
+        return _boosted(estimator, kind.startswith("Hist"), classifies, inputs)
+    members = getattr(estimator, "estimators_", None) or [estimator]
+    grown = [of_tree(member.tree_, classifies) for member in members]
+    form = "probabilities" if classifies else "values"
+    return {"grown": grown, "inputs": inputs, "kind": form, "factor": 1 / len(members)}
 
 
 def _kind(estimator: object) -> str | None:
@@ -360,50 +314,42 @@ def _of_nodes(nodes: np.ndarray) -> Grown:
 
 
 def _boosted(estimator: Any, histogram: bool, classifies: bool, inputs: int) -> dict[str, Any]:
-    _refuse(estimator, histogram)
+    r"""The same of boosted models, if they are no more than a constant and a sum of trees."""
+    from sklearn.dummy import DummyClassifier, DummyRegressor
+
     if histogram:
+        if np.any(getattr(estimator, "is_categorical_", None)):
+            expected = "one without categorical columns, which its trees split in another way"
+            raise ArgumentError("estimator", f"a {type(estimator).__name__} with some", expected)
+        if estimator.loss not in IDENTITY:
+            raise ArgumentError.unknown("estimator.loss", estimator.loss, IDENTITY)
         rounds = [[_of_nodes(p.nodes) for p in trees] for trees in estimator._predictors]
         factor = 1.0  # values are shrunk already
     else:
+        if not isinstance(estimator.init_, str | DummyClassifier | DummyRegressor):
+            received, expected = f"a {type(estimator.init_).__name__}", "None or 'zero'"
+            raise ArgumentError("estimator.init", received, expected + ": a constant to start from")
         rounds = [[of_tree(e.tree_, False) for e in trees] for trees in estimator.estimators_]
         factor = float(estimator.learning_rate)
     outputs = len(rounds[0])
     columns = [*range(outputs)]
     if classifies and outputs == 1:  # log odds: the logit of the second of two classes
         outputs, columns = 2, [1]
-        factor *= 2 if estimator.loss == "exponential" else 1
-    grown = []
-    for trees in rounds:
-        for column, tree in zip(columns, trees, strict=True):
-            value = np.zeros((len(tree.value), outputs))
-            value[:, column] = tree.value[:, 0]
-            grown.append(tree._replace(value=value))
+    per_unit = 2 if estimator.loss == "exponential" else 1  # log odds in a unit of the sum
+    grown = [
+        tree._replace(value=np.where(np.arange(outputs) == column, tree.value, 0.0))
+        for trees in rounds
+        for column, tree in zip(columns, trees, strict=True)
+    ]
     kind = "logits" if classifies else "values"
-    options: dict[str, Any] = {"grown": grown, "inputs": inputs, "kind": kind, "factor": factor}
+    options: dict[str, Any] = {"grown": grown, "inputs": inputs, "kind": kind}
+    options["factor"] = factor * per_unit
     # the constant is the difference between the model and its trees at any row
     row = np.zeros((1, inputs))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about names of columns
         raw = estimator.decision_function(row) if classifies else estimator.predict(row)
     total = np.zeros(outputs)
-    total[columns] = raw.reshape(-1) * (2 if estimator.loss == "exponential" else 1)
+    total[columns] = raw.reshape(-1) * per_unit
     of_trees = Trees(**options, dtype=torch.float64)(torch.tensor(row))[0].numpy()
     return {**options, "base": total - of_trees}
-
-
-def _refuse(estimator: Any, histogram: bool) -> None:
-    r"""Refuse boosted models that are more than a constant and a sum of trees."""
-    from sklearn.dummy import DummyClassifier, DummyRegressor
-
-    if histogram:
-        categorical = getattr(estimator, "is_categorical_", None)
-        if categorical is not None and np.any(categorical):
-            expected = "one without categorical columns, which its trees split in another way"
-            raise ArgumentError("estimator", f"a {type(estimator).__name__} with some", expected)
-        if estimator.loss not in IDENTITY:
-            raise ArgumentError.unknown("estimator.loss", estimator.loss, IDENTITY)
-        return
-    start = estimator.init_
-    if not isinstance(start, str | DummyClassifier | DummyRegressor):
-        received = f"a {type(start).__name__}"
-        raise ArgumentError("estimator.init", received, "None or 'zero': a constant to start from")

@@ -21,18 +21,10 @@ Numbers = np.ndarray | torch.Tensor
 
 
 def fit_tree(
-    X: Numbers,
-    targets: Numbers,
-    *,
-    max_leaf_nodes: int | None = 64,
-    max_depth: int | None = None,
-    min_samples_leaf: int = 1,
-    seed: int = 0,
-    task: str = "classification",
-) -> Trees:
+    X: Numbers, targets: Numbers, *, max_leaf_nodes: int | None = 64, max_depth: int | None = None,
+    min_samples_leaf: int = 1, seed: int = 0, task: str = "classification",
+) -> Trees:  # fmt: skip
     r"""One tree of least square error; its leaves hold the mean targets (n, K) of their rows.
-
-    Several values in regression count equally.
 
     Arguments:
         X: Inputs (n, D); NaN is a missing value.
@@ -43,10 +35,9 @@ def fit_tree(
         seed: Decides between equally good splits. Default: 0.
         task: "classification", "multilabel" or "regression". Default: "classification".
     """
-    inputs, outputs = _checked(X, targets, task)
-    options = _options(max_leaf_nodes, max_depth, min_samples_leaf)
-    shift, scale = _units(outputs, task)
-    tree = of_tree(_fitted(inputs, (outputs - shift) / scale, seed, options).tree_, False)
+    options = _check_limits(max_leaf_nodes, max_depth, min_samples_leaf)
+    inputs, outputs, shift, scale = _check_data(X, targets, task)
+    tree = of_tree(_fit(inputs, outputs, seed, options).tree_, False)
     mean = tree.value * scale + shift
     if task == "classification":
         mean = np.clip(mean, 0, None)
@@ -57,22 +48,14 @@ def fit_tree(
 
 
 def fit_boosted(
-    X: Numbers,
-    targets: Numbers,
-    *,
-    trees: int = 50,
-    max_leaf_nodes: int | None = 8,
-    max_depth: int | None = None,
-    min_samples_leaf: int = 5,
-    learning_rate: float = 0.3,
-    seed: int = 0,
-    task: str = "classification",
-    progress: bool = False,
-) -> Trees:
+    X: Numbers, targets: Numbers, *, trees: int = 50, max_leaf_nodes: int | None = 8,
+    max_depth: int | None = None, min_samples_leaf: int = 5, learning_rate: float = 0.3,
+    seed: int = 0, task: str = "classification", progress: bool = False,
+) -> Trees:  # fmt: skip
     r"""Small trees with all outputs in their leaves, each fitted to the residuals so far.
 
-    Of classes and labels the sum is logits, residuals are the gradient t − p of the cross entropy,
-    and each leaf takes a Newton step; of regression it is values, by square error.
+    The sum is logits of classes and labels, by Newton steps of the cross entropy, or values of a
+    regression, by square error.
 
     Arguments:
         X: Inputs, as of `fit_tree`, and so are `targets`, `max_depth` and `task`.
@@ -83,35 +66,35 @@ def fit_boosted(
         seed: Chooses the rows that a tree is fitted to, if there are more than 20,000. Default: 0.
         progress: Whether to show a bar. Default: False.
     """
-    inputs, outputs = _checked(X, targets, task)
-    count = whole("trees", trees)
-    expected = "a number above 0, up to 1"
+    options = _check_limits(max_leaf_nodes, max_depth, min_samples_leaf)
+    count, expected = whole("trees", trees), "a number above 0, up to 1"
     rate = number("learning_rate", learning_rate, expected, lambda r: 0 < r <= 1)
-    options = _options(max_leaf_nodes, max_depth, min_samples_leaf)
-    shift, scale = _units(outputs, task)
-    outputs = (outputs - shift) / scale
-    base = _constant(outputs, task)
+    inputs, outputs, shift, scale = _check_data(X, targets, task)
+    base = np.zeros(outputs.shape[1])  # the logits of the mean probabilities
+    if task != "regression":
+        mean = outputs.mean(0).clip(SURE, 1 - SURE)
+        base = np.log(mean) - (np.log1p(-mean) if task == "multilabel" else 0.0)
     z = np.tile(base, (len(outputs), 1))  # (n, K): the sum of the trees so far
     random, grown = np.random.default_rng(seed), []
     for _ in tracked(range(count), "boosting trees", progress):
         rows = random.permutation(len(inputs))[:ROWS]
         residuals, curvature = _slopes(z, outputs, task)
-        fitted = _fitted(inputs[rows], residuals[rows], int(random.integers(2**31)), options)
-        tree, leaf = of_tree(fitted.tree_, False), fitted.apply(inputs)
-        nodes = fitted.tree_.node_count
+        fitted = _fit(inputs[rows], residuals[rows], int(random.integers(2**31)), options)
+        leaf, nodes = fitted.apply(inputs), fitted.tree_.node_count
         # the 1 added to the curvature keeps leaves of few rows small
         step = _sums(leaf, residuals, nodes) / (_sums(leaf, curvature, nodes) + 1.0)
         z += rate * step[leaf]
-        grown.append(tree._replace(value=rate * step * scale))
+        grown.append(of_tree(fitted.tree_, False)._replace(value=rate * step * scale))
     kind = {"classification": "logits", "multilabel": "label_logits"}.get(task, "values")
     missing = bool(np.isnan(inputs).any())
     return Trees(grown, inputs.shape[1], kind, base=base * scale + shift, missing=missing)
 
 
-def _checked(X: Numbers, targets: Numbers, task: str) -> tuple[np.ndarray, np.ndarray]:
+def _check_data(X: Numbers, targets: Numbers, task: str) -> tuple[np.ndarray, ...]:
+    r"""Inputs (n, D), targets (n, K), and the mean and deviation by which values are scaled."""
     if task not in TASKS:
         raise ArgumentError.unknown("task", task, TASKS)
-    rows, outputs = _numbers("X", X), _numbers("targets", targets).to(torch.float64)
+    rows, outputs = _as_tensor("X", X), _as_tensor("targets", targets).to(torch.float64)
     inputs = rows.flatten(1).to(torch.float32) if rows.ndim > 1 else rows
     if inputs.ndim != 2 or 0 in inputs.shape:
         raise ArgumentError("X", f"shape {tuple(rows.shape)}", "rows and columns (n, D)")
@@ -124,15 +107,19 @@ def _checked(X: Numbers, targets: Numbers, task: str) -> tuple[np.ndarray, np.nd
         raise ArgumentError("X", "infinity, or numbers beyond float32", "finite numbers or NaN")
     if not bool(outputs.isfinite().all()):
         raise ArgumentError("targets", "NaN or infinity", "finite numbers")
-    if task != "regression":  # of classes a row sums to one, labels are independent
-        classes = task == "classification"
-        check_probabilities(outputs if classes else outputs.reshape(-1, 1), "targets")
-    if task == "classification" and outputs.shape[1] == 1:  # the second of two classes
+    if task == "regression":
+        values = outputs.numpy()
+        shift, spread = values.mean(0), values.std(0)
+        scale = np.where(spread > 0, spread, 1.0)
+        return inputs.numpy(), (values - shift) / scale, shift, scale
+    classes = task == "classification"  # whose rows sum to one; labels are independent
+    check_probabilities(outputs if classes else outputs.reshape(-1, 1), "targets")
+    if classes and outputs.shape[1] == 1:  # the second of two classes
         outputs = columns(1 - outputs, outputs)
-    return inputs.numpy(), outputs.numpy()
+    return inputs.numpy(), outputs.numpy(), np.zeros(1), np.ones(1)
 
 
-def _numbers(argument: str, values: Numbers) -> torch.Tensor:
+def _as_tensor(argument: str, values: Numbers) -> torch.Tensor:
     try:
         tensor = values if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError):
@@ -141,49 +128,30 @@ def _numbers(argument: str, values: Numbers) -> torch.Tensor:
     return tensor.detach().cpu()
 
 
-def _options(
-    max_leaf_nodes: int | None, max_depth: int | None, min_samples_leaf: int
-) -> dict[str, int | None]:
-    limits: dict[str, int | None] = {"max_leaf_nodes": max_leaf_nodes, "max_depth": max_depth}
-    for (name, value), least in zip(limits.items(), (2, 1), strict=True):
-        if value is not None:
-            expected = f"a whole number from {least}, or None"
-            limits[name] = whole_number(name, value, expected, least=least)
-    return {**limits, "min_samples_leaf": whole("min_samples_leaf", min_samples_leaf)}
+def _check_limits(leaves: int | None, depth: int | None, rows: int) -> dict[str, int | None]:
+    options: dict[str, int | None] = {"min_samples_leaf": whole("min_samples_leaf", rows)}
+    for name, limit, least in (("max_leaf_nodes", leaves, 2), ("max_depth", depth, 1)):
+        expected = f"a whole number from {least}, or None"
+        options[name] = None if limit is None else whole_number(name, limit, expected, least)
+    return options
 
 
-def _units(outputs: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
-    r"""Mean and deviation of the targets of a regression; 0 and 1 of probabilities."""
-    zero, one = np.zeros(outputs.shape[1]), np.ones(outputs.shape[1])
-    if task != "regression":
-        return zero, one
-    spread = outputs.std(0)
-    return outputs.mean(0), np.where(spread > 0, spread, one)
-
-
-def _fitted(inputs: np.ndarray, outputs: np.ndarray, seed: int, options: dict[str, Any]) -> Any:
+def _fit(inputs: np.ndarray, outputs: np.ndarray, seed: int, options: dict[str, Any]) -> Any:
     from sklearn.tree import DecisionTreeRegressor
 
     return DecisionTreeRegressor(random_state=seed, **options).fit(inputs, outputs)
 
 
-def _constant(outputs: np.ndarray, task: str) -> np.ndarray:
-    r"""The start of boosting (K,): the logits of the mean probabilities, or 0."""
-    if task == "regression":
-        return np.zeros(outputs.shape[1])
-    mean = outputs.mean(0).clip(SURE, 1 - SURE)
-    return np.log(mean) if task == "classification" else np.log(mean) - np.log1p(-mean)
-
-
 def _slopes(z: np.ndarray, outputs: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
     r"""Minus the gradient of the loss with respect to z, and its curvature, (n, K) each."""
-    if task == "regression":
-        return outputs - z, np.ones_like(z)
     from scipy import special
 
-    p = special.expit(z) if task == "multilabel" else special.softmax(z, axis=1)
+    if task == "regression":
+        return outputs - z, np.ones_like(z)
     if task == "multilabel":
+        p = special.expit(z)
         return outputs - p, p * (1 - p)
+    p = special.softmax(z, axis=1)
     # all K logits move at once, though one of them would do: of two, each goes half the way
     return outputs - p, p * (1 - p) * z.shape[1] / max(z.shape[1] - 1, 1)
 
