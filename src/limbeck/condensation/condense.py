@@ -219,18 +219,15 @@ def _condense_draws(
             part.to(device, dtype, part_seed)
     training = split.fit_batches(training, all_inputs)
     x = source.probe(PROBE).x
-    draws = teachers.to_device(draws, device, dtype)
-    function = PredictFunction(predict, teachers.example_draws(draws), x)
+    function, draws = teachers.bind(predict, draws, x, device, dtype)
     diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
     if student is None:
         student, training = _make_bag(function, draws, bag, dtype, training)
     head = Head.of(function.example)
-    fresh: teachers.RecordedStream | teachers.ResampledDraws
-    if isinstance(draws, Stream):
-        fresh = teachers.RecordedStream(draws, seed + 3)
-    else:
-        fresh = teachers.ResampledDraws(draws, seed + 3)
     stored = draws.to(device, dtype) if isinstance(draws, Draws) and not online else None
+    stream = isinstance(draws, Stream)
+    source_type: Any = teachers.RecordedStream if stream else teachers.ResampledDraws
+    fresh = source_type(draws, seed + 3)
     bare = student.to(device)
     if training.metrics:  # of the student itself, not of what wraps it
         metrics = {k: lambda _, f=metric: f(bare) for k, metric in training.metrics.items()}
@@ -275,9 +272,7 @@ def _condense_draws(
         warnings.warn(f"{error}; {hint}", stacklevel=teachers.user_stacklevel())
     if isinstance(bare, SampleBag):
         bare.mark_trained()
-    compared = (
-        fresh.stored() if isinstance(fresh, teachers.RecordedStream) else stored or fresh.draws
-    )
+    compared = stored or fresh.recorded()
     if compared is not None:
         measure = partial(posterior_divergence, function, compared, result.predict, seed)
         stopped = "the loss on the held-out inputs also decided when to stop"
@@ -327,8 +322,7 @@ def _condense_predictions(
     targets = known if split.rows is None else densities.rows_of(known, split.rows[0])
     head, x = Head.of(targets), source.probe(PROBE).x
     if student is None and predict is not None and draws is not None:
-        draws = teachers.to_device(draws, device, dtype)
-        function = PredictFunction(predict, teachers.example_draws(draws), x)
+        function, draws = teachers.bind(predict, draws, x, device, dtype)
         student, training = _make_bag(function, draws, bag, dtype, training)
     elif student is None:
         student = _make_net(source.x, targets, head, seed, dtype)

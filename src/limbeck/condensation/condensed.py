@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
 from limbeck.arrays import X, as_parts, floats, map_tensors
-from limbeck.condensation.agreement import Agreement, agreement, density_agreement
+from limbeck.condensation.agreement import Agreement, agreement
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.models import model_spec, named_model
 from limbeck.condensation.predict_function import (
@@ -123,14 +123,13 @@ class Condensed(Result):
         stored = average.to(like.device, like.dtype)
         sizes = bytes_of(stored.count, stored.structure, like.dtype), self.bytes
         outcomes = None if y is None else torch.as_tensor(y).to(like.device)
-        if self.head is None:
-            assert self.calling is not None
-            return density_agreement(self.calling, stored, self.student, outcomes, sizes)
-        inputs, calling = self._to_student(x), self.calling
+        inputs = None if self.head is None else self._to_student(x)
+        calling = self.calling
         if calling is None:
             assert isinstance(self.student, SampleBag)
             calling = PredictFunction(self.student.predict, stored.take([0, 1]), inputs)
-        result = agreement(calling, stored, self.predict, inputs, outcomes, sizes)
+        student = self.student if inputs is None else self.predict
+        result = agreement(calling, stored, student, inputs, outcomes, sizes)
         return replace(result, new_inputs=self.new_inputs)
 
     def save(self, folder: str | Path) -> Path:

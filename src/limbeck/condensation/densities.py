@@ -246,8 +246,7 @@ def condense_density(
     _refuse_inputs(density)
     device, seed = choose_device(training.device), training.seed
     dtype = teachers.floating_type(None, draws, student)
-    draws = teachers.to_device(draws, device, dtype)
-    function = PredictFunction(density, teachers.example_draws(draws), None)
+    function, draws = teachers.bind(density, draws, None, device, dtype)
     if function.example.discrete:
         received = f"a {type(function.example).__name__}, of whole numbers, without inputs"
         expected = "a density of real numbers; predict(draw, x) with inputs= for classes and counts"
@@ -259,7 +258,7 @@ def condense_density(
         student = GaussianMixture(
             components, dim, covariance, dtype=dtype, device=device, generator=generator
         )
-    notes = [*draws.notes, *function.unused_notes]
+    notes = [*draws.notes, *function.notes[bool(function.reason) :]]  # derivatives do not matter
     gradient = training.optimizer != "auto" or (training.lr, training.clip) != (None, None)
     mixture = student if isinstance(student, GaussianMixture) and not gradient else None
     starts: dict[str, Any] = {} if restarts is None else {"restarts": restarts}

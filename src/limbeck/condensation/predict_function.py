@@ -3,8 +3,9 @@ r"""The user's `predict`: how it is called and checked, and students of the same
 from __future__ import annotations
 
 import math
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +22,14 @@ from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError
 
 __all__ = ["ClassLogs", "Head", "Means", "Pair", "PairDensity", "PredictFunction"]
+
+
+def user_stacklevel() -> int:
+    r"""The `stacklevel` of the user's own line, for `warnings.warn` in the calling function."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == "limbeck":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 class WatchedDict(dict[str, Any]):
@@ -42,17 +51,8 @@ class WatchedDict(dict[str, Any]):
         self.read.update(super().keys())
         return super().__iter__()
 
-    def keys(self) -> Any:
-        iter(self)
-        return super().keys()
-
-    def values(self) -> Any:
-        iter(self)
-        return super().values()
-
-    def items(self) -> Any:
-        iter(self)
-        return super().items()
+    # views that iterate
+    keys, values, items = Mapping.keys, Mapping.values, Mapping.items  # type: ignore[assignment]
 
 
 def unused_variables(
@@ -87,11 +87,13 @@ class PredictFunction:
             raise ArgumentError(argument, f"a {type(function).__name__}", "a function of a draw")
         self.function, self.argument = function, argument
         self.reason = ""  # why `torch.vmap` cannot map it
-        self.arrays = self._known = False
+        self.arrays = self._checked = False
+        self.mapped = True
         self._like, count = leaves(draws)[0], NumberCounter()
+        n = None if x is None else rows(x)
         with torch.no_grad():
             try:
-                self._stacked(draws, x)  # first: NumPy warns before it fails on plain tensors
+                self.stacked(draws, x)  # first: NumPy warns before it fails on plain tensors
             except ArgumentError:
                 raise
             except Exception as error:  # the user's own, or what torch cannot map
@@ -99,34 +101,30 @@ class PredictFunction:
                     received = "a function that draws random numbers"
                     expected = "one that gives the distribution, and does not draw from it"
                     raise ArgumentError(argument, received, expected) from error
-                self.reason = _describe_error(error)
+                self.mapped, self.reason = False, _describe_error(error)
                 self._choose_arrays(draws, x, error)
-            self.mapped = self._known = not self.reason
-            n = None if x is None else rows(x)
+            self._checked = self.mapped
             with count:
-                example = self._raw(first(draws), x)
+                example = self._call(first(draws), x)
             self.example = check(example, n, argument, self._like)
-            self.unused = unused_variables(self.function, *self._arguments(first(draws), x))
+            self.unused = unused_variables(function, *self._arguments(first(draws), x))
             for draw in _single_draws(draws)[1:]:
-                check(self._raw(draw, x), n, argument, self._like)
+                check(self._call(draw, x), n, argument, self._like)
             self.numbers = max(1, count.numbers // (n or 1))  # in memory for each draw and input
             self.classes = None if x is None else _class_count(self.example, argument)
             if x is not None:
                 self._refuse_mixing(draws, x)
 
     @property
-    def unused_notes(self) -> list[str]:
-        r"""A note on variables that are not read, if there are any."""
-        if not self.unused:
-            return []
-        listed = ", ".join(self.unused[:5]) + (", …" if len(self.unused) > 5 else "")
-        names = ", ".join(repr(f"~{name}") for name in self.unused[:5])
-        return [f"predict does not use {listed}: var_names=[{names}] leaves out what is not needed"]
-
-    @property
     def notes(self) -> list[str]:
-        r"""Remarks on the function for the user."""
-        return [f"predict: {self.reason}"] * bool(self.reason) + self.unused_notes
+        r"""Notes for the user: why it cannot be mapped, and variables that are not read."""
+        notes = [f"predict: {self.reason}"] if self.reason else []
+        if self.unused:
+            listed = ", ".join(self.unused[:5]) + (", …" if len(self.unused) > 5 else "")
+            names = ", ".join(repr(f"~{name}") for name in self.unused[:5])
+            leave_out = f"var_names=[{names}] leaves out what is not needed"
+            notes.append(f"predict does not use {listed}: {leave_out}")
+        return notes
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -134,33 +132,29 @@ class PredictFunction:
         return tuple(self.example.batch_shape[1:])
 
     def stacked(self, draws: X, x: X | None = None) -> Any:
-        r"""What each of S draws says of all inputs: parameters (S, n, ...)."""
+        r"""What each of S draws predicts at all inputs: parameters (S, n, ...)."""
         if self.mapped:
-            return self._stacked(draws, x)
+            return torch.vmap(lambda draw: self._one(draw, x))(draws)
         return stack([self._one(draw, x) for draw in _single_draws(draws)])
 
     def paired(self, draws: X, x: X | None = None) -> Any:
-        r"""What each of n draws says of its own input: parameters (n, ...)."""
+        r"""What each of n draws predicts at one input of its own: parameters (n, ...)."""
         if x is None:
             return self.stacked(draws)
+        row = lambda value, dims: value[0]  # noqa: E731
         if self.mapped:
-            return torch.vmap(self._pair)(draws, x)
+            one = lambda draw, x: self._one(draw, map_tensors(lambda t: t[None], x))  # noqa: E731
+            return torch.vmap(lambda draw, x: mapped(one(draw, x), row))(draws, x)
         pairs = ((draw, part_of(x, i, 1)) for i, draw in enumerate(_single_draws(draws)))
-        return stack([mapped(self._one(*pair), _row) for pair in pairs])
-
-    def _stacked(self, draws: X, x: X | None) -> Any:
-        return torch.vmap(lambda draw: self._one(draw, x))(draws)
-
-    def _pair(self, draw: X, x: X) -> Any:
-        return mapped(self._one(draw, map_tensors(lambda t: t.unsqueeze(0), x)), _row)
+        return stack([mapped(self._one(*pair), row) for pair in pairs])
 
     def _one(self, draw: X, x: X | None) -> Any:
-        prediction = self._raw(draw, x)
-        if not self._known:
+        prediction = self._call(draw, x)
+        if not self._checked:
             prediction = as_distribution(prediction, self.argument, self._like)
         return broadcast(prediction)
 
-    def _raw(self, draw: X, x: X | None) -> Any:
+    def _call(self, draw: X, x: X | None) -> Any:
         return self.function(*self._arguments(draw, x))
 
     def _arguments(self, draw: X, x: X | None) -> list[Any]:
@@ -177,7 +171,7 @@ class PredictFunction:
         for self.arrays in (True, False):
             try:
                 for draw in singles:
-                    self._raw(draw, x)
+                    self._call(draw, x)
             except Exception as failure:  # the user's own
                 error = error if self.arrays else failure
                 continue
@@ -187,7 +181,7 @@ class PredictFunction:
                 warnings.warn(
                     f"{self.argument}: torch.vmap cannot map it over draws ({self.reason}), so it "
                     "is called draw by draw, which is slow, and without derivatives",
-                    stacklevel=5,
+                    stacklevel=user_stacklevel(),
                 )
             return
         shapes = f"a draw {_describe_shapes(singles[0])}"
@@ -250,6 +244,13 @@ def class_logs(distribution: Any) -> Tensor:
     return logs
 
 
+def class_distribution(logs: Tensor, kind: str) -> Bernoulli | Categorical:
+    r"""The distribution of log probabilities (n, K)."""
+    if kind == "Bernoulli":
+        return Bernoulli(logits=logs[:, 1] - logs[:, 0])
+    return Categorical(logits=logs)
+
+
 def mean_logs(stacked: Any) -> Tensor:
     r"""The logarithm (n, K) of the mean over draws of class probabilities with parameters (S, n).
 
@@ -274,10 +275,6 @@ def stack(distributions: Sequence[Any]) -> Any:
     r"""Distributions of the same kind with one more dimension in front."""
     columns = zip(*(tensors(each) for each in distributions), strict=True)
     return mapped(distributions[0], lambda value, dims: torch.stack(next(columns)))
-
-
-def _row(value: Tensor, dims: int) -> Tensor:
-    return value[0]
 
 
 def _describe_error(error: Exception) -> str:
@@ -344,9 +341,7 @@ class Head:
             return raw
         if self.classes:
             logs = forms.log_probabilities(forms.values(raw), self.form)
-            if self.kind == "Bernoulli":
-                return Bernoulli(logits=logs[:, 1] - logs[:, 0])
-            return Categorical(logits=logs)
+            return class_distribution(logs, self.kind)
         columns = forms.values(raw) if isinstance(raw, Tensor) and raw.ndim else torch.empty(0, 0)
         size = columns.shape[1]
         if self.kind == "Poisson" and size == 1:
@@ -362,14 +357,16 @@ class Head:
         raise ArgumentError("student", received, outputs + also)
 
 
-class ClassLogs(nn.Module):
+class _Wrapped(nn.Module):
+    def __init__(self, student: nn.Module, head: Head | None = None) -> None:
+        super().__init__()
+        self.student, self.head = student, head or Head("")
+
+
+class ClassLogs(_Wrapped):
     r"""A student of distributions over classes as a module of log probabilities (n, K)."""
 
     output_form = "log_probabilities"
-
-    def __init__(self, student: nn.Module) -> None:
-        super().__init__()
-        self.student = student
 
     def forward(self, x: X) -> Tensor:
         return class_logs(self.student(x))
@@ -381,26 +378,18 @@ def class_student(student: nn.Module, x: X) -> nn.Module:
     return ClassLogs(student) if isinstance(student(x), Distribution) else student
 
 
-class Means(nn.Module):
+class Means(_Wrapped):
     r"""A student of distributions as a module of their means; of classes, probabilities."""
-
-    def __init__(self, student: nn.Module, head: Head) -> None:
-        super().__init__()
-        self.student, self.head = student, head
 
     def forward(self, x: X) -> Tensor:
         mean: Tensor = self.head.read(self.student(x)).mean
         return mean
 
 
-class PairDensity(nn.Module):
+class PairDensity(_Wrapped):
     r"""A student of densities of y given x as the log density (n,) of pairs."""
 
     output_form = "log_density"
-
-    def __init__(self, student: nn.Module, head: Head) -> None:
-        super().__init__()
-        self.student, self.head = student, head
 
     def forward(self, pairs: X) -> Tensor:
         pair = unpaired(pairs)
