@@ -14,13 +14,14 @@ from torch.utils.data import DataLoader
 
 from limbeck import losses
 from limbeck.arguments import whole, whole_number
-from limbeck.arrays import X, rows
+from limbeck.arrays import Batch, X, rows
 from limbeck.condensation import densities, teachers
 from limbeck.condensation.agreement import divergence, posterior_divergence
 from limbeck.condensation.condensed import Condensed, describe_run, run_steps
 from limbeck.condensation.held_out import MEASURED, NewInputs, check_new_inputs, hold_out, judge
 from limbeck.condensation.predict_function import (
     Head,
+    Pair,
     PairDensity,
     PredictFunction,
     class_logs,
@@ -332,7 +333,12 @@ def _condense_predictions(
         run = run_steps(teacher, class_student(bare, x), source, loss, training)
     else:
         live = PairDensity(bare, head)
-        pairs, _ = densities.with_outcomes(densities.stored_outcomes(targets), live, source, None)
+
+        def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
+            assert batch.index is not None
+            return Pair(batch.x, densities.rows_of(targets, batch.index).sample((), generator))
+
+        pairs = densities.Pairs(source, outcomes)
         run = run_steps(None, live, pairs, densities.pair_losses(loss), training)
     result = Condensed(bare, **describe_run(run), head=replace(head, form=run.objective.form))
     if isinstance(bare, SampleBag):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole
 from limbeck.arrays import Batch, X, floats, rows
 from limbeck.condensation import teachers
 from limbeck.condensation.condensed import Condensed, describe_run, run_steps
@@ -39,7 +39,7 @@ from limbeck.training.callbacks import replayed
 from limbeck.training.config import Training, choose_device
 from limbeck.training.result import History
 
-__all__ = ["Events", "Pairs", "condense_density", "outcomes_of_draws", "pair_losses"]
+__all__ = ["Events", "Pairs", "condense_density", "outcomes_of_draws", "pair_losses", "rows_of"]
 
 Outcomes = Callable[[Batch, torch.Generator], Pair]  # an outcome for each input of a batch
 
@@ -138,26 +138,23 @@ def outcomes_of_draws(
     function: PredictFunction, loss: Loss, stored: Draws | None, fresh: DrawSource
 ) -> tuple[Teacher | None, Outcomes]:
     r"""Outcomes, one of a fresh draw's prediction at each input; and a teacher of derivatives."""
-    derivatives = any("derivatives" in term.asks for _, term in loss)
-    if derivatives and function.batch:
-        received = f"{loss!r} of outcomes of shape {function.batch}"
-        raise ArgumentError("loss", received, "cross_entropy() for several outcomes an input")
-    keep = derivatives and stored is None
-    teacher: Teacher | None = None
+    derivatives, teacher = any("derivatives" in term.asks for _, term in loss), None
+    keep = derivatives and stored is None  # the draws, which the teacher needs again
     if derivatives:
+        if function.batch:
+            received = f"{loss!r} of outcomes of shape {function.batch}"
+            raise ArgumentError("loss", received, "cross_entropy() for several outcomes an input")
         teachers.refuse_derivatives(function, repr(loss))
-    if derivatives and stored is not None:
-        teacher = teachers.average_teacher(function, stored, pairs=True)
-    elif derivatives:
 
         def density(pairs: X) -> Tensor:
-            pair = unpaired(pairs)
-            assert pair.draw is not None
-            draws = fresh.structure.unflatten(pair.draw)
-            logs: Tensor = function.paired(draws, pair.x).log_prob(pair.y)
+            x, y, draw = unpaired(pairs)
+            assert draw is not None
+            logs: Tensor = function.paired(fresh.structure.unflatten(draw), x).log_prob(y)
             return logs
 
         teacher = Teacher(density, "log_density", exact=False)
+        if stored is not None:
+            teacher = teachers.average_teacher(function, stored, pairs=True)
 
     def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
         draws = fresh.next(rows(batch.x))
@@ -167,16 +164,6 @@ def outcomes_of_draws(
         return Pair(batch.x, y.long() if predicted.discrete else y, flat)
 
     return teacher, outcomes
-
-
-def stored_outcomes(predictions: Distribution) -> Outcomes:
-    r"""Outcomes of predictions (n,) that are known at the rows of a data set."""
-
-    def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
-        assert batch.index is not None
-        return Pair(batch.x, rows_of(predictions, batch.index).sample((), generator))
-
-    return outcomes
 
 
 def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
@@ -251,7 +238,8 @@ def condense_density(
         received = f"a {type(function.example).__name__}, of whole numbers, without inputs"
         expected = "a density of real numbers; predict(draw, x) with inputs= for classes and counts"
         raise ArgumentError("predict", received, expected)
-    diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
+    stored = draws if isinstance(draws, Draws) else None
+    diagnostics = None if stored is None else teachers.diagnose(stored)
     generator = torch.Generator().manual_seed(seed)
     if student is None:
         dim = function.example.mean.shape[-1] if function.example.event else 1
@@ -262,43 +250,36 @@ def condense_density(
     gradient = training.optimizer != "auto" or (training.lr, training.clip) != (None, None)
     mixture = student if isinstance(student, GaussianMixture) and not gradient else None
     starts: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
-    if isinstance(draws, Draws) and mixture and not online and training.update is None:
-        count = whole_number("samples", samples, "a whole number from 1", least=1)
-        index = teachers.strata(draws.count, count, generator)
-        x = events_of(function, draws.take(index), generator)
+    if stored is not None and mixture and not online and training.update is None:
+        index = teachers.strata(stored.count, whole("samples", samples), generator)
+        x = events_of(function, stored.take(index), generator)
         mixture.to(x.device)
         fit = fit_em(mixture, x, generator=generator, progress=training.progress, **starts)
         values = [-value for value in fit.log_likelihood]
         history = History({"step": list(range(len(values))), "loss": values})
         settings = {"loss": "kl()", "update": "EM", "samples": len(x), "seed": seed}
         replayed(training.callbacks, settings, history, fit.verdict)
-        return Condensed(
-            mixture,
-            *(history, fit.iterations, fit.verdict, fit.seconds, "EM", settings),
-            diagnostics=diagnostics,
-            notes=[*notes, *fit.reasons],
-            used=draws.count,
-            draw_bytes=teachers.bytes_of(draws.count, draws.structure, dtype),
-            calling=function,
-            posterior=draws,
-        )
-    fresh = draws if isinstance(draws, Stream) else teachers.ResampledDraws(draws, seed + 3)
-    events = Events(function, fresh)
-    if mixture is None and isinstance(student, GaussianMixture):
-        events.to(device, dtype, seed)
-        student.start_from(events.probe(1000).x, generator=generator)
-    if mixture is not None and training.update is None:
-        if training.schedule not in (None, "auto"):
-            starts["schedule"] = training.schedule
-        training = replace(training, update=StepwiseEM(**starts))
-    run = run_steps(None, student, events, kl(), training)
-    return Condensed(
-        student,
-        **describe_run(run),
+        about = (history, fit.iterations, fit.verdict, fit.seconds, "EM", settings)
+        result = Condensed(mixture, *about, notes=[*notes, *fit.reasons], used=stored.count)
+        taken = stored.count
+    else:
+        fresh = draws if isinstance(draws, Stream) else teachers.ResampledDraws(draws, seed + 3)
+        events = Events(function, fresh)
+        if mixture is None and isinstance(student, GaussianMixture):
+            events.to(device, dtype, seed)
+            student.start_from(events.probe(1000).x, generator=generator)
+        if mixture is not None and training.update is None:
+            if training.schedule not in (None, "auto"):
+                starts["schedule"] = training.schedule
+            training = replace(training, update=StepwiseEM(**starts))
+        run = run_steps(None, student, events, kl(), training)
+        notes += getattr(training.update, "reasons", ())  # of components, by stepwise EM
+        result = Condensed(student, **describe_run(run), notes=notes, used=fresh.used)
+        taken = run.batch_size or 0
+    return replace(
+        result,
         diagnostics=diagnostics or teachers.diagnose(draws),
-        notes=[*notes, *getattr(training.update, "reasons", ())],  # of components, by stepwise EM
-        used=fresh.used,
-        draw_bytes=teachers.bytes_of(run.batch_size or 0, draws.structure, dtype),
+        draw_bytes=teachers.bytes_of(taken, draws.structure, dtype),
         calling=function,
         posterior=draws,
     )
