@@ -83,8 +83,8 @@ def condense(
 
     With stored draws the teacher is the average over all of them (batch); with a stream it is one
     fresh draw an input (online), and memory does not grow with the number of draws. If a stream
-    ends early, raises, or gives a batch with NaN or of another shape after the first step, the
-    student so far is returned, and `stop_reason` says why, the latter two with a warning.
+    ends early, raises, or gives a bad batch after the first step, the student so far is returned,
+    and `stop_reason` says why, the latter two with a warning.
 
     Arguments:
         posterior: The draws: an array (draw, dim), a dict of arrays (chain, draw, ...), an ArviZ
@@ -99,11 +99,9 @@ def condense(
             log rates for counts, or of limbeck's distributions. It is trained in place. Default: a
             `SampleBag`, or a `GaussianMixture` without inputs.
         loss: "cross_entropy" (default), "derivative_error", or from `limbeck.losses`.
-        online: Whether to use one draw an input. Default: with streams and with stored draws of
-            more than a gigabyte.
+        online: Whether to use one draw an input. Default: with streams and more than a gigabyte.
         predictions: Predictions of the draws at the inputs, computed elsewhere: probabilities
-            (S, n) or (S, n, K), averages of them (n,) or (n, K), or a distribution with such
-            parameters. Default: None.
+            (S, n) or (S, n, K), averages of them (n,) or (n, K), or a distribution of such a shape.
         support: Bounds of the variables of a bag; see `SampleBag`. Default: "auto".
         weighted: Whether the components of a bag have trained weights. Default: False.
         var_names: Variables to take, or, as "~name", to leave out. Default: all.
@@ -115,23 +113,18 @@ def condense(
         restarts: Without inputs, starts of EM, the best of which counts. Default: 10; online, 4.
         steps: The number of steps. Default: 5,000.
         batch_size: Inputs a step. Default: 200, or the batches of a torch DataLoader.
-        pool: Batch only: number of inputs that are drawn, once, from a source that does not end, so
-            that the average over all draws is not taken again for each; None draws fresh inputs at
-            each step. Default: 5,000 to 50,000, fewer for more draws, and none of a loader with
-            batches of different sizes.
-        share: Online only: number of a minibatch's draws that predict each input. More reduce the
-            noise at the cost of predictions. Default: up to 16; the source text has 1.
-        held_out: Inputs that the student is not trained on and that it is measured at, in
-            `new_inputs` of the result, with a `limbeck.HeldOutWarning` where it is clearly worse
-            there. "auto" holds out a fifth of the different rows of a data set, from 5 to 1,000,
-            and none of fewer than 20; a number is the fraction to hold out. A source that does not
-            end is measured at a fresh draw. Inputs of your own are measured at instead, and the
-            loss on them is recorded, except beside a stream that cannot go back. 0 or None trains
-            on all rows, unchecked. With `patience` the held-out rows also decide when to stop.
-            Default: "auto".
+        pool: Batch only: number of inputs that are drawn, once, from a source that does not end;
+            None draws fresh ones at each step. Default: 5,000 to 50,000, fewer for more draws.
+        share: Online only: number of a minibatch's draws that predict each input; more reduce the
+            noise and take longer. Default: up to 16; the source text has 1.
+        held_out: Inputs that the student is not trained on, at which `new_inputs` of the result
+            measures it, with a `limbeck.HeldOutWarning` where it is clearly worse there. "auto"
+            holds out a fifth of the different rows of a data set, from 5 to 1,000, and none of
+            fewer than 20; a number is the fraction. A source that does not end is measured at a
+            fresh draw. The loss on inputs of your own is recorded, unless a stream cannot go back.
+            0 or None trains on all rows. With `patience`, held-out rows decide when to stop.
         preset: "thesis" for the source text's settings: plain gradient descent with a rate from 1
             to 0, batches of 10 fresh inputs, a bag that starts at standard normal numbers.
-            Default: "auto".
         seed: Seeds everything. Default: 0.
         device: Where to run. Default: a GPU if there is one.
         progress: Whether to show bars, if a terminal is there. Default: True.
@@ -159,6 +152,8 @@ def condense(
         device=device,
         progress=progress,
     )
+    if not (student is None or isinstance(student, nn.Module)):
+        raise ArgumentError("student", f"a {type(student).__name__}", "a torch module, or None")
     draws = None
     if posterior is not None:
         draws = as_draws(posterior, var_names=var_names, burn_in=burn_in, thin=thin, layout=layout)
@@ -186,12 +181,11 @@ def _as_loss(loss: Loss | str) -> Loss:
     r"""A loss by name; derivatives are weighted by the teacher, as is right for posteriors."""
     if isinstance(loss, Loss):
         return loss
-    if loss in ("auto", "cross_entropy"):
-        return losses.cross_entropy()
-    if loss != "derivative_error":
-        known = ("auto", "cross_entropy", "derivative_error")
-        raise ArgumentError.unknown("loss", loss, known)
-    return losses.derivative_error(weight="teacher")
+    if loss == "derivative_error":
+        return losses.derivative_error(weight="teacher")
+    if loss not in ("auto", "cross_entropy"):
+        raise ArgumentError.unknown("loss", loss, ("auto", "cross_entropy", "derivative_error"))
+    return losses.cross_entropy()
 
 
 def _condense_draws(
@@ -208,7 +202,6 @@ def _condense_draws(
     training: Training,
 ) -> Condensed:
     r"""Condense draws of a posterior with inputs."""
-    _check_module(student)
     device, seed = choose_device(training.device), training.seed
     all_inputs, dtype = as_inputs(inputs), teachers.floating_type(inputs, draws, student)
     split = hold_out(all_inputs, held_out, seed)
@@ -259,9 +252,7 @@ def _condense_draws(
         diagnostics=diagnostics or teachers.diagnose(draws),
         notes=[*draws.notes, *function.notes],
         used=fresh.used if stored is None else stored.count,
-        draw_bytes=teachers.bytes_of(
-            size if stored is None else stored.count, draws.structure, dtype
-        ),
+        draw_bytes=teachers.bytes_of(stored.count if stored else size, draws.structure, dtype),
         head=replace(head, form=run.objective.form),
         calling=function,
         posterior=draws,
@@ -294,7 +285,6 @@ def _condense_predictions(
     training: Training,
 ) -> Condensed:
     r"""Condense predictions at inputs; without draws the default student is a small net."""
-    _check_module(student)
     if (predict is None) != (draws is None):
         name = "predict" if predict is None else "posterior"
         raise ArgumentError(name, None, "both posterior and predict, for a bag, or none of them")
@@ -346,22 +336,14 @@ def _condense_predictions(
     if split.rows is None:
         result.new_inputs = NewInputs(reason=f"unchecked at new inputs: {split.reason}")
         return result
-    generator = torch.Generator().manual_seed(seed)
-    divergences = []  # at training rows, and at held-out rows
-    for index in split.rows:
+    generator, divergences = torch.Generator().manual_seed(seed), []
+    for index in split.rows:  # trained on, and held out
         order = torch.randperm(len(index), generator=generator)[:MEASURED]
         here = index[order].to(everywhere.device)
-        predicted = result.predict(everywhere.build(here).x)
-        divergences.append(
-            divergence(densities.rows_of(known, here), predicted, head.classes, generator)
-        )
+        t, f = densities.rows_of(known, here), result.predict(everywhere.build(here).x)
+        divergences.append(divergence(t, f, head.classes, generator))
     result.new_inputs = judge(divergences[0], divergences[1], 0.0, split.kind, seed)
     return result
-
-
-def _check_module(student: object) -> None:
-    if not (student is None or isinstance(student, nn.Module)):
-        raise ArgumentError("student", f"a {type(student).__name__}", "a torch module, or None")
 
 
 def _make_bag(
@@ -421,9 +403,8 @@ def _pool_inputs(
 
 def _batch_size(training: Training, source: Inputs) -> int:
     r"""About how many inputs a step takes."""
-    size = training.batch_size
+    size, default = training.batch_size, int(PRESETS["auto"]["batch_size"])
     size = size if isinstance(size, str) else whole("batch_size", size)
-    default: int = PRESETS["auto"]["batch_size"]
     if source.own_batches:
         batch_size_of(size, source)  # which refuses another size
         return source.batch_size or default
