@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.table import Table
 from torch import Tensor, nn
@@ -105,8 +106,7 @@ class Condensed(Result):
             draws: Number of draws to take of a stream. Default: 10,000.
         """
         if self.calling is None and not isinstance(self.student, SampleBag):
-            expected = "a result of draws and predict; of this one, compare result.predict(x)"
-            expected += " with them"
+            expected = "a result of draws and predict; compare result.predict(x) with predictions"
             raise ArgumentError("report", "a result of predictions=, without a model", expected)
         average = self.posterior if posterior is None else as_draws(posterior)
         if average is None:
@@ -117,8 +117,8 @@ class Condensed(Result):
                 average = Draws.one_chain(average.next(n))
             except StreamEnded as end:
                 received = f"a stream without {n:,} further draws ({end})"
-                expected = "posterior=, draws to compare with; or fewer draws= of a stream that "
-                raise ArgumentError("posterior", received, expected + "goes on") from end
+                expected = "posterior=, draws to compare with; or fewer draws= of a longer stream"
+                raise ArgumentError("posterior", received, expected) from end
         like = next(self.student.parameters())
         stored = average.to(like.device, like.dtype)
         sizes = bytes_of(stored.count, stored.structure, like.dtype), self.bytes
@@ -171,10 +171,10 @@ class Condensed(Result):
             about = json.loads(path.read_text(encoding="utf-8"))
             bag, head = about["bag"], about["head"]
             values: dict[str, Any] = {name: about[name] for name in SAVED}
-            values["head"] = None if head is None else Head(**head)
             values["diagnostics"] = _diagnostics_from(about["diagnostics"])
             if head is not None:
-                values["new_inputs"] = NewInputs.from_record(about.get("new_inputs"))
+                new_inputs = NewInputs.from_record(about.get("new_inputs"))
+                values |= {"head": Head(**head), "new_inputs": new_inputs}
             known = None if bag is None else named_model(bag["predict"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
@@ -184,15 +184,15 @@ class Condensed(Result):
                 received = f"None, and {folder} is a bag of the user's own function"
                 raise ArgumentError("predict", received, "predict=, the function of (draw, x)")
             tensors = files.read(path.with_name(STUDENT), FORMAT)[0]
-            free, weighted = tensors["free"], "logits" in tensors
-            options: dict[str, Any] = {"weighted": weighted, "dtype": free.dtype}
-            student = SampleBag(function, Structure.from_spec(bag), len(free), **options)
+            like, free = Structure.from_spec(bag), tensors["free"]
+            weighted = "logits" in tensors
+            student = SampleBag(function, like, len(free), weighted=weighted, dtype=free.dtype)
         elif predict is not None:
             received = f"a function for {folder}, whose student calls none"
             raise ArgumentError("predict", received, "None")
         result = load(folder, student)
         if predict is not None and isinstance(result.student, SampleBag):
-            _check_bag(result.student, values["head"], result.settings.get("input_shape") or {})
+            _check_bag(result.student, values.get("head"), result.settings.get("input_shape") or {})
         values |= {each.name: getattr(result, each.name) for each in fields(Result)}
         return cls(**values)
 
@@ -225,13 +225,13 @@ class Condensed(Result):
         table.add_row("bytes", f"{self.bytes:,}")
         if self.diagnostics is not None and len(self.diagnostics.r_hat):
             values = (self.diagnostics.r_hat, self.diagnostics.ess)
-            r_hat, ess = (each[each.isfinite()].tolist() for each in values)
+            r_hat, ess = (value[value.isfinite()].tolist() for value in values)
             most = f"at most {max(r_hat):.3f}" if r_hat else "not known"
             least = f"at least {min(ess):,.0f}" if ess else "not known: too few draws"
             table.add_row("R̂, effective size", f"{most}, {least}")
             for reason in self.diagnostics.reasons:
                 table.add_row("doubt", reason)
-        for line in () if self.new_inputs is None else self.new_inputs.lines():
+        for line in self.new_inputs.lines() if self.new_inputs else ():
             table.add_row(*line)
         for note in self.notes:
             table.add_row("note", note)
@@ -312,18 +312,15 @@ def _diagnostics_spec(diagnostics: Diagnostics | None) -> dict[str, Any] | None:
     r"""Diagnostics as lists; what is not finite is None."""
     if diagnostics is None:
         return None
-    spec: dict[str, Any] = diagnostics._asdict()
-    for name in ("r_hat", "ess"):
-        spec[name] = [v if math.isfinite(v) else None for v in spec[name].tolist()]
-    return spec
+    lists = {name: getattr(diagnostics, name).tolist() for name in ("r_hat", "ess")}
+    finite = {k: [v if math.isfinite(v) else None for v in values] for k, values in lists.items()}
+    return diagnostics._asdict() | finite
 
 
 def _diagnostics_from(spec: dict[str, Any] | None) -> Diagnostics | None:
     r"""The inverse of `_diagnostics_spec`."""
     if spec is None:
         return None
-    r_hat, ess = (
-        torch.tensor([math.nan if v is None else v for v in spec[name]], dtype=torch.float64)
-        for name in ("r_hat", "ess")
-    )
+    values = (spec["r_hat"], spec["ess"])
+    r_hat, ess = (torch.tensor(np.array(value, dtype=np.float64)) for value in values)
     return Diagnostics(list(spec["names"]), r_hat, ess, list(spec["reasons"]))

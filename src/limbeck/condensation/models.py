@@ -21,15 +21,8 @@ from limbeck.models.mlp import _log_ndtr as log_ndtr
 from limbeck.posteriors.structure import Structure
 
 __all__ = [
-    "MLPRegression",
-    "Regression",
-    "linear",
-    "logistic",
-    "mlp",
-    "poisson",
-    "probit",
-    "softmax",
-]
+    "MLPRegression", "Regression", "linear", "logistic", "mlp", "poisson", "probit", "softmax",
+]  # fmt: skip
 
 FAMILIES: dict[str, Callable[[Tensor, Any], Any]] = {  # of z, and the scale of y
     "linear": lambda z, scale: _normal(z, scale),
@@ -70,21 +63,19 @@ class Regression:
         if not isinstance(x, Tensor):
             raise ArgumentError("inputs", f"a {type(x).__name__}", f"a tensor, for {self.family}")
         x = x.unsqueeze(1) if x.ndim == 1 else x.flatten(1)
+        scale: Any = self.scale
         if isinstance(draw, Tensor):
             weights, bias, scale = self._cut(draw, x.shape[1])
         else:
-            weights, bias, scale = self._named(draw)
+            named = isinstance(scale, str)
+            _check_names(draw, self.weights, *[scale] * (named and self.family == "linear"))
+            weights, bias = draw[self.weights], draw.get(self.bias, 0.0)
+            scale = draw.get(scale) if named else scale
         shape, ndim = ("(D, classes)", 2) if self.family == "softmax" else ("(D,)", 1)
         if weights.ndim != ndim or len(weights) != x.shape[1]:
             received = f"weights of shape {tuple(weights.shape)} for inputs of {x.shape[1]} numbers"
             raise ArgumentError("posterior", received, f"weights {shape}, for {self.family}")
         return FAMILIES[self.family](x @ weights + bias, scale)
-
-    def _named(self, draw: dict[str, Tensor]) -> tuple[Tensor, Any, Any]:
-        scale = self.scale if isinstance(self.scale, str) else None
-        _check_names(draw, self.weights, scale if self.family == "linear" else None)
-        value = self.scale if scale is None else draw.get(scale)
-        return draw[self.weights], draw.get(self.bias, 0.0), value
 
     def _cut(self, draw: Tensor, size: int) -> tuple[Tensor, Any, Any]:
         r"""The parts of a vector, by their number."""
@@ -169,17 +160,17 @@ class MLPRegression:
 
     def __call__(self, draw: X, x: Tensor) -> Any:
         scale: Any = self.scale
-        named = isinstance(scale, str)
+        scales = [scale] if isinstance(scale, str) else []
         if isinstance(draw, Tensor):
-            size = self.structure.dim + named
+            size = self.structure.dim + len(scales)
             if draw.shape[0] != size:
                 received = f"draws of {draw.shape[0]} numbers"
                 raise ArgumentError("posterior", received, f"{size}, the weights of {self._net}")
-            scale = draw[-1] if named else scale
+            scale = draw[-1] if scales else scale
             weights: Any = self.structure.unflatten(draw[: self.structure.dim])
         else:
-            _check_names(draw, *self.structure.names, scale if named else None)
-            scale = draw[scale] if named else scale
+            _check_names(draw, *self.structure.names, *scales)
+            scale = draw[scale] if scales else scale
             weights = {name: draw[name] for name in self.structure.names}
         z = functional_call(self._net, weights, (x,))
         if scale is not None:
@@ -187,9 +178,9 @@ class MLPRegression:
         return Bernoulli(logits=z[:, 0]) if z.shape[1] == 1 else Categorical(logits=z)
 
 
-def _check_names(draw: Mapping[str, Tensor], *names: str | None) -> None:
+def _check_names(draw: Mapping[str, Tensor], *names: str) -> None:
     for name in names:
-        if name is not None and name not in draw:
+        if name not in draw:
             received = f"no variable {name!r} among {', '.join(map(repr, draw))}"
             raise ArgumentError("posterior", received, f"draws that have {name!r}")
 
@@ -199,8 +190,7 @@ def mlp(*sizes: int, hidden: str = "tanh", scale: str | float | None = None) -> 
     return MLPRegression(sizes, hidden, scale)
 
 
-SETTINGS = {
-    **dict.fromkeys(("logistic", "probit", "poisson"), ("weights", "bias")),
+SETTINGS = dict.fromkeys(("logistic", "probit", "poisson"), ("weights", "bias")) | {
     "linear": ("weights", "bias", "scale"),
     "softmax": ("weights", "bias", "classes"),
 }
@@ -217,12 +207,11 @@ def model_spec(predict: object) -> dict[str, Any] | None:
         spec = {"model": predict.family, **{name: getattr(predict, name) for name in names}}
     elif type(predict) is MLPRegression:
         net = predict._net.spec()
-        spec = {"model": "mlp", "sizes": list(net["sizes"]), "hidden": net["hidden"]}
-        spec["scale"] = predict.scale
+        sizes = list(net["sizes"])
+        spec = {"model": "mlp", "sizes": sizes, "hidden": net["hidden"], "scale": predict.scale}
     else:
         return None
-    scale = spec.get("scale")
-    if not (scale is None or isinstance(scale, str)):
+    if (scale := spec.get("scale")) is not None and not isinstance(scale, str):
         if getattr(scale, "ndim", 0):  # a scale for each input is not saved
             return None
         spec["scale"] = float(scale)
