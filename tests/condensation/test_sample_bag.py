@@ -9,8 +9,8 @@ import limbeck as lb
 from limbeck.condensation.sample_bag import SampleBag, positive_variables
 from limbeck.distributions import Bernoulli, Mixture, Normal
 from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.posteriors.draws import Structure
 from limbeck.posteriors.read import as_draws
-from limbeck.posteriors.structure import Structure
 
 DOUBLE = torch.float64
 G = torch.Generator().manual_seed(0)

@@ -32,10 +32,9 @@ from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal, user_sta
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
-from limbeck.posteriors.draws import Diagnostics, Draws
+from limbeck.posteriors.draws import Diagnostics, Draws, Structure
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
-from limbeck.posteriors.structure import Structure
 from limbeck.progress import watched
 from limbeck.storage import files
 from limbeck.teachers.base import Teacher

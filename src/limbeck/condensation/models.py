@@ -18,7 +18,7 @@ from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError
 from limbeck.models.mlp import MLP
 from limbeck.models.mlp import _log_ndtr as log_ndtr
-from limbeck.posteriors.structure import Structure
+from limbeck.posteriors.draws import Structure
 
 __all__ = [
     "MLPRegression", "Regression", "linear", "logistic", "mlp", "poisson", "probit", "softmax",

@@ -18,10 +18,9 @@ from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import averaged, broadcast
 from limbeck.distributions.base import D, Distribution, mapped, random
 from limbeck.errors import ArgumentError
-from limbeck.posteriors.draws import Draws
+from limbeck.posteriors.draws import Draws, Structure, as_parts
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
-from limbeck.posteriors.structure import Structure, as_parts
 
 __all__ = ["Interval", "SampleBag", "Simplex", "Supports", "as_support"]
 

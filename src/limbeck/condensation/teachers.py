@@ -26,9 +26,8 @@ from limbeck.errors import ArgumentError, NotDifferentiableError, PseudoDrawWarn
 from limbeck.evaluation import Evaluated
 from limbeck.inputs import Dataset
 from limbeck.outputs import TOLERANCE
-from limbeck.posteriors.draws import Diagnostics, Draws
+from limbeck.posteriors.draws import Diagnostics, Draws, Structure, as_array, as_tensor
 from limbeck.posteriors.stream import Stream
-from limbeck.posteriors.structure import Structure, as_array, as_tensor
 from limbeck.teachers.base import Opaque, Teacher
 
 __all__ = ["Average", "RecordedStream", "ResampledDraws", "average_teacher", "one_draw_teacher"]

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.posteriors.draws import Draws, check, whole_notes
-from limbeck.posteriors.files import Choose, Variables, from_columns, open_files
+from limbeck.posteriors.draws import Array, Draws, as_array, check, part_name, whole_notes
+from limbeck.posteriors.files import Choose, Variables, choose, from_columns, group, open_files
 from limbeck.posteriors.stream import Stream
-from limbeck.posteriors.structure import Array, as_array, choose, group, part_name
 
 __all__ = ["as_draws"]
 
