@@ -299,7 +299,7 @@ def _condense_predictions(
     if not (held_out is None or isinstance(held_out, int | float | str)):
         received = "held-out inputs, of which no predictions are known"
         raise ArgumentError("held_out", received, "a fraction of the rows, 'auto' or None")
-    averaged = teachers.as_predictions(predictions, len(everywhere))
+    averaged = densities.as_predictions(predictions, len(everywhere))
     split = hold_out(everywhere, held_out, seed)
     source = split.training
     assert isinstance(source, Dataset)

@@ -304,7 +304,8 @@ class NewInputs:
         def divergence(values: dict[str, Any] | None) -> Divergence | None:
             if values is None:
                 return None
-            return Divergence(**{k: math.nan if v is None else v for k, v in values.items()})
+            numbers: Any = {k: math.nan if v is None else v for k, v in values.items()}
+            return Divergence(**numbers)
 
         both = {name: divergence(record[name]) for name in ("training", "held_out")}
         return cls(**record | both)

@@ -67,11 +67,7 @@ def _load() -> None:
 
 @dataclass(frozen=True)
 class Interval:
-    r"""Numbers between two ends, of which one or both may be infinite.
-
-    >>> Interval(0.0).constrain(torch.tensor([-100.0, 0.0])) > 0
-    tensor([True, True])
-    """
+    r"""Numbers between two ends, of which one or both may be infinite."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -130,18 +126,16 @@ def as_support(value: Any, shape: tuple[int, ...], argument: str) -> Interval | 
     r"""The support of a variable, by name, as (low, high), as an Interval or a Simplex."""
     if value == "simplex" or isinstance(value, Simplex):
         size = shape[-1] if shape else 0
-        if size < 2 or (isinstance(value, Simplex) and value.size != size):
+        if size < 2 or getattr(value, "size", size) != size:
             received = f"a simplex for a variable of shape {shape}"
             raise ArgumentError(argument, received, "a variable whose last axis is a simplex")
         return Simplex(size)
-    if isinstance(value, Interval):
-        return value
     if isinstance(value, str):
         if value not in NAMES:
             raise ArgumentError.unknown(argument, value, (*NAMES, "simplex"))
         return NAMES[value]
     try:
-        low, high = value
+        low, high = (value.low, value.high) if isinstance(value, Interval) else value
         low = -math.inf if low is None else float(low)
         high = math.inf if high is None else float(high)
     except (TypeError, ValueError):
@@ -153,12 +147,7 @@ def as_support(value: Any, shape: tuple[int, ...], argument: str) -> Interval | 
 
 
 class Supports:
-    r"""The supports of all numbers of a draw, and the way between draws and unconstrained numbers.
-
-    >>> supports = Supports.of({"sigma": "positive"}, Structure(("beta", "sigma"), ((2,), ())))
-    >>> supports.constrain(torch.tensor([-1.0, 2.0, 0.0]))
-    tensor([-1.,  2.,  1.])
-    """
+    r"""The supports of all numbers of a draw: the way between draws and unconstrained numbers."""
 
     def __init__(self, segments: Iterable[tuple[int, Interval | Simplex]]) -> None:
         self.segments = [
@@ -291,22 +280,21 @@ class SampleBag(nn.Module):
             typed = all(isinstance(part, Tensor) for part in parts)
             dtype = rows.dtype if typed else torch.get_default_dtype()
         free = self.supports.unconstrain(rows.double().cpu())
-        deviation = free.std(0, correction=0)
-        centre, scale = torch.zeros_like(free[0]), torch.ones_like(free[0])
+        deviation, shape = free.std(0, correction=0), (count, free.shape[1])
+        centre, scale = torch.zeros_like(deviation), torch.ones_like(deviation)
         if scaled:
             centre, scale = free.mean(0), torch.where(deviation > 0, deviation, 1.0)
         if start == "draws":  # over all of the time and all chains
             first = free[strata(len(free), count, generator)]
-            noise = random(torch.randn, tuple(first.shape), first, generator)
+            noise = random(torch.randn, shape, free, generator)
             same = (first[:, None] == first[None]).all(-1).tril(-1).any(1)  # as one before
             first[same] += 0.01 * deviation * noise[same]
         else:
-            first = random(torch.randn, (count, free.shape[1]), free, generator)
-        like_this = torch.empty(0, dtype=dtype, device=device)
-        self.register_buffer("centre", centre.to(like_this))
-        self.register_buffer("scale", scale.to(like_this))
-        self.free = nn.Parameter(((first - centre) / scale).to(like_this))
-        self.logits = nn.Parameter(like_this.new_zeros(count)) if weighted else None
+            first = random(torch.randn, shape, free, generator)
+        self.register_buffer("centre", centre.to(device, dtype))
+        self.register_buffer("scale", scale.to(device, dtype))
+        self.free = nn.Parameter(((first - centre) / scale).to(device, dtype))
+        self.logits = nn.Parameter(torch.zeros_like(self.free[:, 0])) if weighted else None
         self._once, self._trained = WarnOnce(), False
         self._start_version = self.free._version
 

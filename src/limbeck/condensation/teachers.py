@@ -19,14 +19,11 @@ from limbeck.condensation.predict_function import (
     unpaired,
     user_stacklevel,
 )
-from limbeck.distributions import as_distribution, average, broadcast, check
 from limbeck.distributions.base import Distribution, Shape, random
-from limbeck.distributions.discrete import Bernoulli, Categorical
 from limbeck.errors import ArgumentError, NotDifferentiableError, PseudoDrawWarning
 from limbeck.evaluation import Evaluated
 from limbeck.inputs import Dataset
-from limbeck.outputs import TOLERANCE
-from limbeck.posteriors.draws import Diagnostics, Draws, Structure, as_array, as_tensor
+from limbeck.posteriors.draws import Diagnostics, Draws, Structure
 from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Opaque, Teacher
 
@@ -324,47 +321,6 @@ class UnmappedTeacher(Opaque):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         if self.draws is not None and state:
             self.draws.load_state_dict(state)
-
-
-def as_predictions(predictions: object, n: int) -> Any:
-    r"""The average over draws of predictions at n inputs, as one distribution of batch shape (n,).
-
-    They are probabilities (S, n), (S, n, K), (n,) or (n, K), or a distribution (S, n) or (n,).
-    """
-    if not isinstance(predictions, Distribution):
-        predictions = _as_classes(predictions, n)
-    distribution = as_distribution(predictions, "predictions")
-    shape = tuple(distribution.batch_shape)
-    if shape == (n,) or (len(shape) == 2 and shape[1] == n):
-        check(distribution, shape[0], "predictions")
-        full = broadcast(distribution)
-        return full if len(shape) == 1 else average(full)
-    received = f"a {type(distribution).__name__} of the batch shape {shape}"
-    raise ArgumentError("predictions", received, f"the shape (draws, {n}) or ({n},)")
-
-
-def _as_classes(predictions: object, n: int) -> Distribution:
-    r"""Probabilities in an array as a distribution of the batch shape (S, n) or (n,)."""
-    expected = f"probabilities ({n},), (draws, {n}), ({n}, classes) or (draws, {n}, classes)"
-    p = as_tensor(as_array(predictions, "predictions"), torch.float64, torch.device("cpu"))
-    shape = tuple(p.shape)
-    if shape == (n, n):
-        expected = "an average over draws, or a third axis for classes: this could be either"
-        raise ArgumentError("predictions", f"shape {shape} for {n} inputs", expected)
-    classes = shape[:1] == (n,) if p.ndim == 2 else p.ndim == 3
-    if shape[p.ndim - 1 - classes : p.ndim - classes] != (n,) or p.ndim not in (1, 2, 3):
-        raise ArgumentError("predictions", f"shape {shape} for {n} inputs", expected)
-    if p.isfinite().all() and (p.min() < -TOLERANCE or p.max() > 1 + TOLERANCE):
-        received = f"numbers between {p.min():.4g} and {p.max():.4g}"
-        expected = "probabilities; of real numbers, limbeck.Normal(loc, scale) of the draws"
-        raise ArgumentError("predictions", received, expected)
-    if p.ndim == 2 and classes and shape[1] > 1 and ((p.sum(1) - 1).abs() > 0.1).any():
-        received = f"shape {shape} for {n} inputs, with rows that do not have the sum 1"
-        expected = f"({n}, classes) with the sum 1, or (draws, {n}): is it transposed?"
-        raise ArgumentError("predictions", received, expected)
-    if not classes or shape[-1] == 1:
-        return Bernoulli(probs=p.squeeze(-1) if classes else p)
-    return Categorical(probs=p)
 
 
 JOINT = (
