@@ -133,11 +133,11 @@ def condense(
     """
     if preset not in ("auto", "thesis"):
         raise ArgumentError.unknown("preset", preset, ("auto", "thesis"))
-    bag = partial(SampleBag, components=components, support=support, weighted=weighted)
+    bag = {"components": components, "support": support, "weighted": weighted}
     defaults: dict[str, Any] = {}
     if preset == "thesis":
         defaults = {"optimizer": "sgd", "lr": 1.0, "schedule": "linear"}
-        bag = partial(bag, start="normal", scaled=False)
+        bag |= {"start": "normal", "scaled": False}
         pool, share = (None if pool == "auto" else pool), (1 if share == "auto" else share)
         loader = isinstance(inputs, DataLoader) or getattr(inputs, "own_batches", False)
         batch_size = 10 if batch_size == "auto" and not loader else batch_size
@@ -195,13 +195,12 @@ def _condense_draws(
     student: nn.Module | None,
     loss: Loss,
     online: bool,
-    bag: Callable[..., SampleBag],
+    bag: dict[str, Any],
     pool: int | str | None,
     share: int | str,
     held_out: object,
     training: Training,
 ) -> Condensed:
-    r"""Condense draws of a posterior with inputs."""
     device, seed = choose_device(training.device), training.seed
     all_inputs, dtype = as_inputs(inputs), teachers.floating_type(inputs, draws, student)
     split = hold_out(all_inputs, held_out, seed)
@@ -216,12 +215,10 @@ def _condense_draws(
     function, draws = teachers.bind(predict, draws, x, device, dtype)
     diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
     if student is None:
-        student, training = _make_bag(function, draws, bag, dtype, training)
+        student, training = _make_bag(function, draws, training, bag | {"dtype": dtype})
     head = Head.of(function.example)
     stored = draws.to(device, dtype) if isinstance(draws, Draws) and not online else None
-    stream = isinstance(draws, Stream)
-    source_type: Any = teachers.RecordedStream if stream else teachers.ResampledDraws
-    fresh = source_type(draws, seed + 3)
+    fresh = teachers.fresh_draws(draws, seed + 3)
     bare = student.to(device)
     if training.metrics:  # of the student itself, not of what wraps it
         metrics = {k: lambda _, f=metric: f(bare) for k, metric in training.metrics.items()}
@@ -235,10 +232,8 @@ def _condense_draws(
         share = max(1, min(16, 10**6 // (size * function.numbers))) if function.mapped else 1
     share = whole_number("share", share, "'auto' or a whole number from 1", least=1)
     if head.classes:
-        teacher: Teacher | None
-        if stored is None:
-            teacher = teachers.one_draw_teacher(function, fresh, share)
-        else:
+        teacher: Teacher | None = teachers.one_draw_teacher(function, fresh, share)
+        if stored is not None:
             teacher = teachers.average_teacher(function, stored)
         live, pairs = class_student(bare, x), source
     else:
@@ -262,13 +257,11 @@ def _condense_draws(
     except ArgumentError as error:
         hint = "support= keeps variables of a bag positive or within bounds"
         warnings.warn(f"{error}; {hint}", stacklevel=teachers.user_stacklevel())
-    if isinstance(bare, SampleBag):
-        bare.mark_trained()
     compared = stored or fresh.recorded()
     if compared is not None:
         measure = partial(posterior_divergence, function, compared, result.predict, seed)
-        stopped = "the loss on the held-out inputs also decided when to stop"
-        note = stopped if training.patience is not None else ""
+        watching = training.patience is not None
+        note = "the loss on the held-out inputs also decided when to stop" if watching else ""
         result.new_inputs = check_new_inputs(split, source, measure, seed, note)
     return result
 
@@ -280,7 +273,7 @@ def _condense_predictions(
     draws: Draws | Stream | None,
     student: nn.Module | None,
     loss: Loss,
-    bag: Callable[..., SampleBag],
+    bag: dict[str, Any],
     held_out: object,
     training: Training,
 ) -> Condensed:
@@ -314,7 +307,7 @@ def _condense_predictions(
     head, x = Head.of(targets), source.probe(PROBE).x
     if student is None and predict is not None and draws is not None:
         function, draws = teachers.bind(predict, draws, x, device, dtype)
-        student, training = _make_bag(function, draws, bag, dtype, training)
+        student, training = _make_bag(function, draws, training, bag | {"dtype": dtype})
     elif student is None:
         student = _make_net(source.x, targets, head, seed, dtype)
     bare = student.to(device)
@@ -331,8 +324,6 @@ def _condense_predictions(
         pairs = densities.Pairs(source, outcomes)
         run = run_steps(None, live, pairs, densities.pair_losses(loss), training)
     result = Condensed(bare, **describe_run(run), head=replace(head, form=run.objective.form))
-    if isinstance(bare, SampleBag):
-        bare.mark_trained()
     if split.rows is None:
         result.new_inputs = NewInputs(reason=f"unchecked at new inputs: {split.reason}")
         return result
@@ -347,11 +338,7 @@ def _condense_predictions(
 
 
 def _make_bag(
-    function: PredictFunction,
-    draws: Draws | Stream,
-    bag: Callable[..., SampleBag],
-    dtype: torch.dtype,
-    training: Training,
+    function: PredictFunction, draws: Draws | Stream, training: Training, options: dict[str, Any]
 ) -> tuple[SampleBag, Training]:
     r"""A bag of the posterior's structure, with a learning rate where the user gave none."""
     if not function.mapped:
@@ -360,7 +347,7 @@ def _make_bag(
     if training.update is None and training.optimizer == "auto" and training.lr is None:
         training = replace(training, lr=0.05)  # numbers are in units of the posterior's deviations
     generator = torch.Generator().manual_seed(training.seed)
-    return bag(function.function, draws, dtype=dtype, generator=generator), training
+    return SampleBag(function.function, draws, generator=generator, **options), training
 
 
 def _make_net(x: X, targets: Distribution, head: Head, seed: int, dtype: torch.dtype) -> nn.Module:

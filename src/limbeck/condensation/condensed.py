@@ -51,27 +51,20 @@ SAVED = ("notes", "used", "draw_bytes")  # attributes that are saved as they are
 
 @dataclass(repr=False)
 class Condensed(Result):
-    r"""A condensed posterior.
+    r"""A condensed posterior."""
 
-    Attributes:
-        diagnostics: R̂ and effective sizes of the draws, with reasons to distrust them, if known.
-        notes: Further remarks.
-        used: The number of draws that were used; those of a stored posterior count once.
-        draw_bytes: The bytes of the draws that were in memory at once.
-        head: How the student's outputs are read; None of a density without inputs.
-        calling: The user's function; None where predictions were given.
-        posterior: The draws; None likewise.
-        new_inputs: The student at inputs that it was not trained on; None without inputs.
-    """
-
-    diagnostics: Diagnostics | None = None
+    diagnostics: Diagnostics | None = None  # R̂ and effective sizes of the draws, if known
     notes: list[str] = field(default_factory=list)
-    used: int = 0
-    draw_bytes: int = 0
-    head: Head | None = None
-    calling: PredictFunction | None = None
-    posterior: Draws | Stream | None = None
-    new_inputs: NewInputs | None = None
+    used: int = 0  # draws; those of a stored posterior count once
+    draw_bytes: int = 0  # of the draws that were in memory at once
+    head: Head | None = None  # how outputs are read; None of a density without inputs
+    calling: PredictFunction | None = None  # the user's function; None where predictions were given
+    posterior: Draws | Stream | None = None  # the draws; None likewise
+    new_inputs: NewInputs | None = None  # at inputs that the student was not trained on
+
+    def __post_init__(self) -> None:
+        if isinstance(self.student, SampleBag):
+            self.student.mark_trained()
 
     @property
     def bytes(self) -> int:
@@ -317,7 +310,6 @@ def _diagnostics_spec(diagnostics: Diagnostics | None) -> dict[str, Any] | None:
 
 
 def _diagnostics_from(spec: dict[str, Any] | None) -> Diagnostics | None:
-    r"""The inverse of `_diagnostics_spec`."""
     if spec is None:
         return None
     values = (spec["r_hat"], spec["ess"])

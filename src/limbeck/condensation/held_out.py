@@ -194,13 +194,11 @@ def _repeated(source: Inputs, keys: np.ndarray, seen: np.ndarray) -> np.ndarray:
 
 
 def _inside(source: Inputs) -> list[Inputs]:
-    r"""A source and all that it draws from."""
     inner = source.sources if isinstance(source, Nested) else []
     return [source, *(part for child in inner for part in _inside(child))]
 
 
 def _known_keys(*sources: Inputs) -> np.ndarray:
-    r"""The keys of all rows of the data sets inside."""
     parts = {id(part): part for source in sources for part in _inside(source)}.values()
     keys = [_keys(part.x) for part in parts if isinstance(part, Dataset)]
     return np.concatenate([np.empty(0, np.int64), *keys])

@@ -159,21 +159,13 @@ def _logistic(nodes: int) -> Tensor:
 
 
 class Gaussian(NamedTuple):
-    r"""A Gaussian approximation of a posterior.
+    r"""A Gaussian approximation of a posterior."""
 
-    Arguments:
-        mean: (dim,).
-        covariance: (dim, dim).
-        log_evidence: The logarithm of the approximate probability of the labels.
-        iterations: Rounds over all sites.
-        converged: Whether the last one changed nothing beyond the tolerance.
-    """
-
-    mean: Tensor
-    covariance: Tensor
-    log_evidence: float
-    iterations: int
-    converged: bool
+    mean: Tensor  # (dim,)
+    covariance: Tensor  # (dim, dim)
+    log_evidence: float  # the logarithm of the approximate probability of the labels
+    iterations: int  # rounds over all sites
+    converged: bool  # whether the last round changed nothing beyond the tolerance
 
 
 class Sites(NamedTuple):

@@ -158,7 +158,6 @@ class PredictFunction:
         return self.function(*self._arguments(draw, x))
 
     def _arguments(self, draw: X, x: X | None) -> list[Any]:
-        r"""What the function is called with."""
         arguments = [draw] if x is None else [draw, x]
         if not self.arrays:
             return arguments

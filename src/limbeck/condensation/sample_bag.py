@@ -74,7 +74,6 @@ class Interval:
     size = 1
 
     def constrain(self, free: Tensor) -> Tensor:
-        r"""Numbers in the interval, of any numbers."""
         if self.low == -math.inf:
             return free if self.high == math.inf else self.high - free.exp()
         if self.high == math.inf:
@@ -91,7 +90,6 @@ class Interval:
         return ((values - self.low) / (self.high - self.low)).logit(eps)
 
     def outside(self, values: Tensor) -> Tensor:
-        r"""Which of the numbers are not in the interval."""
         return (values < self.low) | (values > self.high)
 
     def __str__(self) -> str:
@@ -212,7 +210,6 @@ class Supports:
 
     @classmethod
     def decoded(cls, table: Tensor) -> Supports:
-        r"""The supports of a table of `encoded`."""
         return cls(
             (int(size), Simplex(int(simplex)) if simplex else Interval(low, high))
             for size, simplex, low, high in table.tolist()
@@ -311,7 +308,9 @@ class SampleBag(nn.Module):
     @property
     def flat(self) -> Tensor:
         r"""The pseudo-draws as rows of numbers (components, dim); see `draws`."""
-        self._warn_of_parameters()
+        # before any training the components are draws of the posterior
+        if self._trained or self.free._version != self._start_version:
+            self._once(PARAMETERS)
         return self._flat
 
     @property
@@ -321,25 +320,19 @@ class SampleBag(nn.Module):
         Once they are trained they are no draws of the posterior: parameters and their uncertainty
         cannot be estimated from them. A `limbeck.PseudoDrawWarning` says so, once for each bag.
         """
-        self._warn_of_parameters()
-        return self._draws
-
-    @property
-    def _draws(self) -> X:
-        return self.structure.unflatten(self._flat)
+        return self.structure.unflatten(self.flat)
 
     @property
     def _flat(self) -> Tensor:
         return self.supports.constrain(torch.addcmul(self.centre, self.scale, self.free))
 
+    @property
+    def _draws(self) -> X:
+        return self.structure.unflatten(self._flat)
+
     def mark_trained(self) -> None:
         r"""Note that the pseudo-draws have left the posterior's draws that they started at."""
         self._trained = True
-
-    def _warn_of_parameters(self) -> None:
-        # Before any training the components are draws of the posterior.
-        if self._trained or self.free._version != self._start_version:
-            self._once(PARAMETERS)
 
     @property
     def weights(self) -> Tensor:

@@ -238,5 +238,4 @@ class StepwiseEM:
 
 
 def _each(function: Callable[..., Tensor], *tuples: Any) -> Any:
-    r"""A function of each field of one or more tuples of the same kind."""
     return type(tuples[0])(*(function(*fields) for fields in zip(*tuples, strict=True)))

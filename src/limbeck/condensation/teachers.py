@@ -72,7 +72,6 @@ class RecordedStream:
         return draws
 
     def recorded(self) -> Draws | None:
-        r"""The recorded draws; None if there are none."""
         if self.rows is None:
             return None
         return Draws.one_chain(self.structure.unflatten(self.rows[: self.seen]))
@@ -107,6 +106,13 @@ class RecordedStream:
 
 
 DrawSource: TypeAlias = Stream | ResampledDraws | RecordedStream
+
+
+def fresh_draws(draws: Draws | Stream, seed: int) -> ResampledDraws | RecordedStream:
+    r"""Draws one after another, to be taken once each."""
+    if isinstance(draws, Stream):
+        return RecordedStream(draws, seed)
+    return ResampledDraws(draws, seed)
 
 
 def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:

@@ -117,7 +117,6 @@ class Structure:
 
     @property
     def vector(self) -> bool:
-        r"""Whether a draw is a bare vector."""
         return self.names == ("",)
 
     @property
@@ -172,12 +171,10 @@ class Structure:
         return f"{name or 'draw'}{list(place)}" if place else name
 
     def spec(self) -> dict[str, Any]:
-        r"""The structure as JSON can hold it."""
         return {"names": list(self.names), "shapes": [list(shape) for shape in self.shapes]}
 
     @classmethod
     def from_spec(cls, spec: dict[str, Any]) -> Structure:
-        r"""The structure that `spec` describes."""
         return cls(tuple(spec["names"]), tuple(tuple(shape) for shape in spec["shapes"]))
 
     def __str__(self) -> str:
@@ -197,7 +194,6 @@ class Diagnostics(NamedTuple):
 
     @property
     def warning(self) -> str | None:
-        r"""All reasons as one text, or None."""
         return "posterior: " + "; ".join(self.reasons) if self.reasons else None
 
 
