@@ -65,7 +65,7 @@ class Agreement:
         table.add_row("bytes", *(f"{each:,}" for each in self.bytes))
         times = [1e3 * seconds for seconds in self.seconds]
         table.add_row("milliseconds", *(f"{t:,.0f}" if t >= 100 else f"{t:.3g}" for t in times))
-        for name, value in () if self.new_inputs is None else self.new_inputs.lines():
+        for name, value in self.new_inputs.lines() if self.new_inputs else ():
             table.add_row(f"after training: {name}", "", value)
         return table
 
@@ -76,11 +76,9 @@ class Agreement:
 
     def savings(self) -> list[str]:
         r"""How much smaller and faster the student is, where that is known."""
-        ways = (
-            compared(*self.bytes, "smaller", "larger", "as large"),
-            compared(*self.seconds, "faster", "slower", "as fast"),
-        )
-        return [way for way in ways if way]
+        size = compared(*self.bytes, "smaller", "larger", "as large")
+        time = compared(*self.seconds, "faster", "slower", "as fast")
+        return [way for way in (size, time) if way]
 
     def sentence(self) -> str:
         r"""The comparison in one sentence."""

@@ -239,7 +239,10 @@ def _condense_draws(
     else:
         loss, live = densities.pair_losses(loss), PairDensity(bare, head)
         teacher, outcomes = densities.outcomes_of_draws(function, loss, stored, fresh)
-        pairs, watched = densities.with_outcomes(outcomes, live, source, watched, fresh)
+        pairs = densities.Pairs(source, outcomes, fresh)
+        if watched is not None:
+            watched.to(device, dtype, 0)
+            watched = densities.fixed_pairs(watched, outcomes)
     run = run_steps(teacher, live, pairs, loss, replace(training, held_out=watched))
     result = Condensed(
         bare,

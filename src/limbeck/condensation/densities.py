@@ -174,22 +174,11 @@ def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
     return mapped(distribution, lambda value, dims: value[index.to(value.device)])
 
 
-def with_outcomes(
-    outcomes: Outcomes,
-    student: nn.Module,
-    inputs: Inputs,
-    held_out: Dataset | None,
-    posterior: DrawSource | None = None,
-) -> tuple[Pairs, Dataset | None]:
-    r"""Inputs and held-out inputs with outcomes; those of the latter are drawn once."""
-    pairs = Pairs(inputs, outcomes, posterior)
-    if held_out is None:
-        return pairs, None
-    dtype = next(p.dtype for p in student.parameters() if p.is_floating_point())
-    held_out.to(inputs.device, dtype, 0)
-    batch = held_out.build(torch.arange(len(held_out), device=held_out.device))
-    with torch.no_grad():
-        return pairs, Dataset(paired(outcomes(batch, held_out.generator)))
+@torch.no_grad()
+def fixed_pairs(data: Dataset, outcomes: Outcomes) -> Dataset:
+    r"""Held-out inputs with outcomes, which are drawn once."""
+    batch = data.build(torch.arange(len(data), device=data.device))
+    return Dataset(paired(outcomes(batch, data.generator)))
 
 
 class Events(_FromDraws):

@@ -192,8 +192,8 @@ class PredictFunction:
         r"""Refuse functions whose prediction at an input depends on the other inputs."""
         n = min(rows(draws), rows(x), 4)
         draws, x = part_of(draws, 0, n), part_of(x, 0, n)
-        stacked = tensors(self.stacked(draws, x))
-        for together, alone in zip(stacked, tensors(self.paired(draws, x)), strict=True):
+        both = tensors(self.stacked(draws, x)), tensors(self.paired(draws, x))
+        for together, alone in zip(*both, strict=True):
             pairs = together.diagonal(0, 0, 1).movedim(-1, 0)  # each draw at its own input
             if bool(((pairs - alone).abs() > 1e-3 * (1 + pairs.abs())).any()):
                 received = "predictions that change with the inputs beside, or from call to call"
@@ -204,9 +204,7 @@ class PredictFunction:
 class NumberCounter(TorchDispatchMode):
     r"""Counts the results of operations, as a bound on the memory that derivatives need."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers = 0
+    numbers = 0
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None

@@ -60,8 +60,7 @@ def over_draws(function: Callable[[X], D], draws: X) -> D:
 
 
 @cache
-def _load() -> None:
-    r"""Let torch load the rules that it maps some operations by, as its own `vmap` does."""
+def _load() -> None:  # the rules that torch maps some operations by, as its own `vmap` does
     torch.vmap(torch.clone)(torch.zeros(1))
 
 
@@ -181,7 +180,6 @@ class Supports:
         return torch.cat([support.constrain(part) for support, part in self._parts(free)], -1)
 
     def unconstrain(self, rows: Tensor) -> Tensor:
-        r"""The inverse of `constrain`."""
         return torch.cat([support.unconstrain(part) for support, part in self._parts(rows)], -1)
 
     def _parts(self, rows: Tensor) -> Iterator[tuple[Interval | Simplex, Tensor]]:
@@ -194,10 +192,10 @@ class Supports:
         for support, part in self._parts(rows):
             outside = support.outside(part)
             if bool(outside.any()):
-                where = start + int(outside.any(0).nonzero()[0])
-                received = f"{support}, and {int(outside.any(1).sum()):,} of {len(rows):,} draws "
-                received += f"of {structure.label(where)} are not"
-                raise ArgumentError("support", received, "a support that holds all draws")
+                label = structure.label(start + int(outside.any(0).nonzero()[0]))
+                count = f"{int(outside.any(1).sum()):,} of {len(rows):,} draws of {label} are not"
+                expected = "a support that holds all draws"
+                raise ArgumentError("support", f"{support}, and {count}", expected)
             start += part.shape[-1]
 
     def encoded(self) -> Tensor:
@@ -297,12 +295,10 @@ class SampleBag(nn.Module):
 
     @property
     def predict(self) -> Callable[..., Any]:
-        r"""The user's function."""
         return self._predict[0]
 
     @property
     def components(self) -> int:
-        r"""The number of pseudo-draws."""
         return len(self.free)
 
     @property
@@ -368,8 +364,8 @@ class SampleBag(nn.Module):
         self.supports = Supports.decoded(state)
 
     def extra_repr(self) -> str:
-        weights = "equal weights" if self.logits is None else "trained weights"
-        return f"{self.components} components of {self.structure}, {weights}"
+        kind = "equal" if self.logits is None else "trained"
+        return f"{self.components} components of {self.structure}, {kind} weights"
 
 
 def _initial_draws(
@@ -386,8 +382,7 @@ def _initial_draws(
     if isinstance(draws, Stream):  # ten times as many, since neighbours in time are similar
         return structure.flatten(draws.next(10 * components)), structure, support
     if draws.count < components:
-        expected = f"at most {draws.count}, the number of draws"
-        raise ArgumentError("components", components, expected)
+        raise ArgumentError("components", components, f"at most {draws.count}, the number of draws")
     count = max(components, min(draws.count, SCALE_DRAWS))
     rows = structure.flatten(draws.take(strata(draws.count, count, generator)))
     return rows, structure, positive_variables(draws) if automatic else support

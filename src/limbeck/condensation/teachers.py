@@ -337,15 +337,12 @@ JOINT = (
 )
 
 
-class WarnOnce:
+class WarnOnce(set[str]):
     r"""A warning that comes at most once for a bag or a result, however often it is used."""
 
-    def __init__(self) -> None:
-        self.messages: set[str] = set()
-
     def __call__(self, message: str) -> None:
-        if message not in self.messages:
-            self.messages.add(message)
+        if message not in self:
+            self.add(message)
             hint = "filter lb.PseudoDrawWarning to silence this"
             warnings.warn(f"{message} ({hint}).", PseudoDrawWarning, stacklevel=user_stacklevel())
 

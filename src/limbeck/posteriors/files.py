@@ -154,32 +154,25 @@ def _fill(name: str, columns: dict[tuple[int, ...], int]) -> Array:
     return np.array([columns[place] for place in sorted(columns)], int).reshape(shape)
 
 
-class CsvHead(NamedTuple):
-    r"""What a file has before its numbers: columns, lines, and how many draws are Stan's warmup."""
-
-    names: list[str]
-    lines: int
-    warmup: int
-
-
 def _read_csv(paths: Sequence[Path], choose: Choose) -> Variables:
     heads = [_csv_head(path) for path in paths]
-    header, warmup = heads[0].names, heads[0].warmup
-    for path, head in zip(paths, heads, strict=True):
-        if head.names != header:
+    header, _, warmup = heads[0]
+    for path, (names, *_) in zip(paths, heads, strict=True):
+        if names != header:
             received = f"{path}, with other columns than {paths[0]}"
             raise ArgumentError("posterior", received, "chains of one model")
     columns = places(header)
     chosen = [columns[name] for name in choose(list(columns))]
     used = sorted({int(column) for places in chosen for column in places.flat})
     used += [column for column, name in enumerate(header) if name in CHAIN]
-    tables = [_table(path, head, used) for path, head in zip(paths, heads, strict=True)]
+    tables = [_table(path, *head[1:], used) for path, head in zip(paths, heads, strict=True)]
     _check_lengths("files", tables)
     notes = [f"{warmup} warmup draws of each chain are left out"] if warmup else []
     return from_columns([header[column] for column in used], tables, choose, notes)
 
 
-def _csv_head(path: Path) -> CsvHead:
+def _csv_head(path: Path) -> tuple[list[str], int, int]:
+    r"""What a file has before its numbers: columns, lines, and how many draws are Stan's warmup."""
     comments, names, lines = [], [""], 0
     with open(path, encoding="utf-8-sig") as file:
         for lines, line in enumerate(file, start=1):  # noqa: B007 - used after the loop
@@ -193,24 +186,22 @@ def _csv_head(path: Path) -> CsvHead:
     numbered = [str(column) for column in range(len(names))]
     with contextlib.suppress(ValueError):  # a first line of numbers has no names
         if names != numbered and [float(name) for name in names]:
-            return CsvHead(numbered, lines - 1, 0)
-    matches = (re.match(r"#\s*(\w+)\s*=\s*(\S+)", comment) for comment in comments)
-    settings = {match[1]: match[2] for match in matches if match}
+            return numbered, lines - 1, 0
+    settings = dict(re.findall(r"^#[ \t]*(\w+)[ \t]*=[ \t]*(\S+)", "".join(comments), re.MULTILINE))
     saved = settings.get("save_warmup", "0").lower() in ("1", "true")
     warmup = math.ceil(int(settings.get("num_warmup", 0)) / int(settings.get("thin", 1)))
-    return CsvHead(names, lines, warmup if saved else 0)
+    return names, lines, warmup if saved else 0
 
 
-def _table(path: Path, head: CsvHead, used: Sequence[int]) -> Array:
+def _table(path: Path, skipped: int, warmup: int, used: Sequence[int]) -> Array:
     with open(path, encoding="utf-8-sig") as file:
-        rows = (line for line in itertools.islice(file, head.lines, None) if line.strip("\n\r, "))
+        rows = (line for line in itertools.islice(file, skipped, None) if line.strip("\n\r, "))
         lines = (line for line in rows if not line.startswith("#"))
         first = next(lines, None)
         if first is None:
             return np.empty((0, len(used)))
         text = itertools.chain([first], lines)
-        table = np.loadtxt(text, delimiter=",", quotechar='"', usecols=used, ndmin=2)
-    return table[head.warmup :]
+        return np.loadtxt(text, delimiter=",", quotechar='"', usecols=used, ndmin=2)[warmup:]
 
 
 KINDS = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".zarr", ".npy", ".npz", ".csv")
@@ -285,8 +276,8 @@ def _member(path: Path, info: zipfile.ZipInfo) -> Any:
         file.seek(info.header_offset + 26)
         name, extra = struct.unpack("<HH", file.read(4))
         file.seek(name + extra, os.SEEK_CUR)
-        first = np.lib.format.read_magic(file) == (1, 0)
         header = np.lib.format
+        first = header.read_magic(file) == (1, 0)
         read = header.read_array_header_1_0 if first else header.read_array_header_2_0
         shape, fortran, dtype = read(file)
         if dtype.hasobject:
