@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arrays import X, join, map_tensors, rows
+from limbeck.arrays import X, join, map_tensors, part_of, rows
 from limbeck.condensation.teachers import user_stacklevel
 from limbeck.errors import ArgumentError, HeldOutWarning
 from limbeck.inputs import Dataset, Loader, Mix, Seek, as_inputs
@@ -221,16 +221,13 @@ def _keys(x: X) -> np.ndarray:
     size = max(1, 2**24 // max(1, sum(8 * part[0].numel() for part in parts)))  # 16 MiB at once
     keys: list[bytes] = []
     for start in range(0, rows(x), size):
-        block = np.concatenate([_as_bytes(part[start : start + size]) for part in parts], 1)
-        keys += [blake2b(row, digest_size=8).digest() for row in block]
+        block = []
+        for part in part_of(parts, start, size):
+            wide = part.detach().cpu().reshape(len(part), -1)
+            wide = wide.double() + 0.0 if wide.is_floating_point() else wide.long()  # −0 is 0
+            block.append(np.ascontiguousarray(wide.numpy()).view(np.uint8))
+        keys += [blake2b(row, digest_size=8).digest() for row in np.concatenate(block, 1)]
     return np.frombuffer(b"".join(keys), np.int64)
-
-
-def _as_bytes(part: Tensor) -> np.ndarray:
-    r"""Rows as bytes, (n, bytes): numbers of all floating types alike, and of all whole ones."""
-    wide = part.detach().cpu().reshape(len(part), -1)
-    wide = wide.double() + 0.0 if wide.is_floating_point() else wide.long()  # −0 is 0
-    return np.ascontiguousarray(wide.numpy()).view(np.uint8)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,19 @@ class RecordedStream:
     def next(self, n: int) -> X:
         draws = self.stream.next(n)
         self.used = self.stream.used
-        self._record(self.structure.flatten(draws))
+        flat = self.structure.flatten(draws)
+        if self.rows is None:
+            draw_bytes = max(1, flat[0].numel() * flat.element_size())
+            count = max(2, min(1000, 2**26 // draw_bytes))  # at most 64 MiB of draws
+            self.rows = flat.new_empty(count, flat.shape[1])
+        # reservoir sampling: the i-th draw takes a random one of i places, if there is such
+        number = torch.arange(self.seen, self.seen + n)
+        place = torch.rand(n, dtype=torch.float64, generator=self.generator) * (number + 1)
+        place = torch.where(number < len(self.rows), number, place.long())
+        self.seen += n
+        sources = {int(place[i]): int(i) for i in (place < len(self.rows)).nonzero()[:, 0]}
+        if sources:
+            self.rows[[*sources]] = flat[[*sources.values()]].detach()
         return draws
 
     def recorded(self) -> Draws | None:
@@ -89,20 +101,6 @@ class RecordedStream:
             self.generator.set_state(state["record.generator"].cpu())
         if "record.rows" in state:
             self.rows, self.seen = state["record.rows"].clone(), int(state["record.seen"])
-
-    def _record(self, flat: Tensor) -> None:
-        r"""Reservoir sampling: the i-th draw takes a random one of i places, if there is such."""
-        if self.rows is None:
-            draw_bytes = max(1, flat[0].numel() * flat.element_size())
-            count = max(2, min(1000, 2**26 // draw_bytes))  # at most 64 MiB of draws
-            self.rows = flat.new_empty(count, flat.shape[1])
-        number = torch.arange(self.seen, self.seen + len(flat))
-        place = torch.rand(len(flat), dtype=torch.float64, generator=self.generator) * (number + 1)
-        place = torch.where(number < len(self.rows), number, place.long())
-        self.seen += len(flat)
-        sources = {int(place[i]): int(i) for i in (place < len(self.rows)).nonzero()[:, 0]}
-        if sources:
-            self.rows[[*sources]] = flat[[*sources.values()]].detach()
 
 
 DrawSource: TypeAlias = Stream | ResampledDraws | RecordedStream

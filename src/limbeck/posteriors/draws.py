@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import number, whole
-from limbeck.arrays import X
+from limbeck.arrays import X, label
 from limbeck.errors import ArgumentError
 from limbeck.samplers.diagnostics import effective_size, r_hat
 
@@ -22,11 +22,6 @@ LARGE_R_HAT = 1.05
 DIAGNOSED_NUMBERS = 10**8  # of more numbers, some coordinates stand for all
 Array: TypeAlias = np.ndarray[Any, Any] | Tensor
 ACCEPTED = "an array of real numbers"
-
-
-def part_name(name: str, argument: str = "posterior") -> str:
-    r"""How an error names a variable; '' is a bare array."""
-    return f"{argument}[{name!r}]" if name else argument
 
 
 def as_array(value: object, argument: str) -> Array:
@@ -363,7 +358,7 @@ def check(draws: Draws, burn_in: int = 0) -> Draws:
         chain, draw = divmod(first, draws.per_chain)
         where = f"in {int(bad.sum()):,} of {draws.count:,} draws"
         received = f"{kind} {where}, the first is {draw} of chain {chain}"
-        raise ArgumentError(part_name(name), received, expected)
+        raise ArgumentError(label("posterior", name), received, expected)
     return draws
 
 

@@ -117,7 +117,16 @@ def places(header: Sequence[object]) -> dict[str, Array]:
     if not columns:
         received = f"the columns {', '.join(names[:8])}"
         raise ArgumentError("posterior", received, "columns of parameters")
-    return {name: _fill(name, of_variable) for name, of_variable in columns.items()}
+    arrays = {}
+    for name, of_variable in columns.items():  # whose indices start at one, or at a zero
+        base = 0 if any(0 in place for place in of_variable) else 1
+        shape = tuple(max(index) - base + 1 for index in zip(*of_variable, strict=False))
+        if len(set(map(len, of_variable))) > 1 or math.prod(shape) != len(of_variable):
+            received = f"{len(of_variable)} columns of {name}, as {list(of_variable)[-1]}"
+            expected = "one for each index, all with as many indices"
+            raise ArgumentError("posterior", received, expected)
+        arrays[name] = np.array([of_variable[at] for at in sorted(of_variable)], int).reshape(shape)
+    return arrays
 
 
 def from_columns(
@@ -141,17 +150,6 @@ def _check_lengths(kind: str, tables: Sequence[Array]) -> None:
     if len(set(lengths)) > 1:
         received = f"{kind} of {', '.join(map(str, lengths))} draws"
         raise ArgumentError("posterior", received, "chains of equal length")
-
-
-def _fill(name: str, columns: dict[tuple[int, ...], int]) -> Array:
-    r"""Column numbers in the shape of a variable, whose indices start at one, or at a zero."""
-    axes = {len(place) for place in columns}
-    base = 0 if any(0 in place for place in columns) else 1
-    shape = tuple(max(indices) - base + 1 for indices in zip(*columns, strict=False))
-    if len(axes) > 1 or math.prod(shape) != len(columns):
-        received = f"{len(columns)} columns of {name}, as {list(columns)[-1]}"
-        raise ArgumentError("posterior", received, "one for each index, all with as many indices")
-    return np.array([columns[place] for place in sorted(columns)], int).reshape(shape)
 
 
 def _read_csv(paths: Sequence[Path], choose: Choose) -> Variables:

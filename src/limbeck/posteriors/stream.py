@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import whole, whole_number
-from limbeck.arrays import X
+from limbeck.arrays import X, label
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.posteriors.draws import (
     Array,
@@ -21,7 +21,6 @@ from limbeck.posteriors.draws import (
     as_tensor,
     bad_rows,
     common_dtype,
-    part_name,
     spread,
     whole_notes,
 )
@@ -36,7 +35,7 @@ DIAGNOSED_CHAINS = 256  # of more parallel chains, so many are diagnosed
 
 
 def _where(name: str, number: int) -> str:
-    return f"{part_name(name)} in batch {number}"
+    return f"{label('posterior', name)} in batch {number}"
 
 
 def _read_batch(
