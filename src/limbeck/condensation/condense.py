@@ -17,7 +17,7 @@ from limbeck.arguments import whole, whole_number
 from limbeck.arrays import Batch, X, rows
 from limbeck.condensation import densities, teachers
 from limbeck.condensation.agreement import divergence, posterior_divergence
-from limbeck.condensation.condensed import Condensed, describe_run, run_steps
+from limbeck.condensation.condensed import Condensed, run_steps
 from limbeck.condensation.held_out import MEASURED, NewInputs, check_new_inputs, hold_out, judge
 from limbeck.condensation.predict_function import (
     Head,
@@ -243,10 +243,11 @@ def _condense_draws(
         if watched is not None:
             watched.to(device, dtype, 0)
             watched = densities.fixed_pairs(watched, outcomes)
-    run = run_steps(teacher, live, pairs, loss, replace(training, held_out=watched))
+    training = replace(training, held_out=watched)
+    run, outcome = run_steps(teacher, live, pairs, loss, training)
     result = Condensed(
         bare,
-        **describe_run(run),
+        **outcome,
         diagnostics=diagnostics or teachers.diagnose(draws),
         notes=[*draws.notes, *function.notes],
         used=fresh.used if stored is None else stored.count,
@@ -316,17 +317,16 @@ def _condense_predictions(
     bare = student.to(device)
     if head.classes:
         teacher = Stored(class_logs(targets), "log_probabilities")
-        run = run_steps(teacher, class_student(bare, x), source, loss, training)
+        run, outcome = run_steps(teacher, class_student(bare, x), source, loss, training)
     else:
-        live = PairDensity(bare, head)
 
         def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
             assert batch.index is not None
             return Pair(batch.x, densities.rows_of(targets, batch.index).sample((), generator))
 
-        pairs = densities.Pairs(source, outcomes)
-        run = run_steps(None, live, pairs, densities.pair_losses(loss), training)
-    result = Condensed(bare, **describe_run(run), head=replace(head, form=run.objective.form))
+        live, pairs = PairDensity(bare, head), densities.Pairs(source, outcomes)
+        run, outcome = run_steps(None, live, pairs, densities.pair_losses(loss), training)
+    result = Condensed(bare, **outcome, head=replace(head, form=run.objective.form))
     if split.rows is None:
         result.new_inputs = NewInputs(reason=f"unchecked at new inputs: {split.reason}")
         return result

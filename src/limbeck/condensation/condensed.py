@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from limbeck.arguments import whole_number
-from limbeck.arrays import X, as_parts, floats, map_tensors
+from limbeck.arrays import X, as_parts, floats
 from limbeck.condensation.agreement import Agreement, agreement
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.models import model_spec, named_model
@@ -43,7 +43,7 @@ from limbeck.training.distill import prepare
 from limbeck.training.loop import Run
 from limbeck.training.result import FORMAT, STUDENT, Result, load
 
-__all__ = ["ABOUT", "Condensed", "describe_run", "run_steps"]
+__all__ = ["ABOUT", "Condensed", "run_steps"]
 
 ABOUT = "condensed.json"
 SAVED = ("notes", "used", "draw_bytes")  # attributes that are saved as they are
@@ -232,18 +232,15 @@ class Condensed(Result):
     def _to_student(self, x: object) -> X:
         r"""Inputs of any kind on the student's device and of its floating type."""
         like = next(self.student.parameters())
-        parts = {name: part.values for name, part in as_parts(x, "x").items()}
-
-        def convert(part: Tensor) -> Tensor:
-            return part.to(like.device, like.dtype if part.is_floating_point() else part.dtype)
-
-        return map_tensors(convert, parts.get("", parts))
+        parts = {name: part.values.to(like.device) for name, part in as_parts(x, "x").items()}
+        inputs = parts | {n: p.to(like.dtype) for n, p in parts.items() if p.is_floating_point()}
+        return inputs.get("", inputs)
 
 
 def run_steps(
     teacher: Teacher | None, student: nn.Module, inputs: Inputs, loss: Loss, training: Training
-) -> Run:
-    r"""All steps of a distillation, or as many as the iterator of draws allows, with the reason."""
+) -> tuple[Run, dict[str, Any]]:
+    r"""All steps, or as many as the draws allow; and the fields of a `Result` after the student."""
     run = prepare(teacher, student, inputs, loss, training)
     try:
         for _ in watched(run, training.progress, "condensing"):
@@ -262,26 +259,15 @@ def run_steps(
             warnings.warn(message, stacklevel=user_stacklevel())
     finally:
         run.objective.release()
-    return run
-
-
-def describe_run(run: Run) -> dict[str, Any]:
-    r"""The fields of a `Result` of a run, by name."""
-    like = run.objective._like
-    x = unpaired(like).x if isinstance(run.objective.student, PairDensity) else like
+    objective, engine = run.objective, run.engine
+    x = unpaired(objective._like).x if isinstance(student, PairDensity) else objective._like
     shapes = {name: list(part.shape[1:]) for name, part in floats(x).items()}
-    about = {"device": str(run.objective.device), "input_shape": shapes}
-    return {
-        "history": run.history,
-        "steps": run.done,
-        "stop_reason": str(run.stop_reason),
-        "seconds": run.seconds,
-        "engine": run.engine.name,
-        "processes": run.engine.processes,
-        "compile_seconds": run.engine.compile_seconds,
-        "settings": {**(run.identity or {}), "steps": run.total, **about},
-        "failure": run.failure,
-    }
+    about = {"steps": run.total, "device": str(objective.device), "input_shape": shapes}
+    settings = {**(run.identity or {}), **about}
+    how = (engine.name, settings, run.failure, engine.processes, engine.compile_seconds)
+    outcome = (run.history, run.done, str(run.stop_reason), run.seconds, *how)
+    names = [field.name for field in fields(Result)[1:]]
+    return run, dict(zip(names, outcome, strict=True))
 
 
 def _check_bag(bag: SampleBag, head: Head | None, shapes: dict[str, Any]) -> None:

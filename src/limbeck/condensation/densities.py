@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from limbeck.arguments import whole
 from limbeck.arrays import Batch, X, floats, rows
 from limbeck.condensation import teachers
-from limbeck.condensation.condensed import Condensed, describe_run, run_steps
+from limbeck.condensation.condensed import Condensed, run_steps
 from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpaired
 from limbeck.condensation.stepwise_em import StepwiseEM
 from limbeck.condensation.teachers import DrawSource
@@ -264,9 +264,9 @@ def condense_density(
             if training.schedule not in (None, "auto"):
                 starts["schedule"] = training.schedule
             training = replace(training, update=StepwiseEM(**starts))
-        run = run_steps(None, student, events, kl(), training)
+        run, outcome = run_steps(None, student, events, kl(), training)
         notes += getattr(training.update, "reasons", ())  # of components, by stepwise EM
-        result = Condensed(student, **describe_run(run), notes=notes, used=fresh.used)
+        result = Condensed(student, **outcome, notes=notes, used=fresh.used)
         taken = run.batch_size or 0
     return replace(
         result,

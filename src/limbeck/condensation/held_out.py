@@ -27,9 +27,7 @@ MIN_ROWS, MIN_HELD_OUT = 20, 5  # different rows from which some are held out, a
 MEASURED = 1000  # rows at which a student is measured at most, and the most held out by default
 LEVEL, PERMUTATIONS = 0.01, 999  # of the permutation test
 GIVEN, MIXED = "held-out inputs", "held-out rows and fresh inputs"  # the former are of the user
-ACCEPTED = (
-    "'auto', a fraction from 0 to below 1, inputs as a tensor, an array or a Dataset; or None"
-)
+ACCEPTED = "'auto', a fraction below 1, inputs as a tensor, an array or a Dataset; or None"
 
 
 class NoNewInputs(Exception):  # noqa: N818
@@ -232,18 +230,11 @@ def _keys(x: X) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Divergence:
-    r"""KL(average over draws ‖ student) at some inputs, in nats.
+    r"""KL(average over draws ‖ student) at some inputs, in nats."""
 
-    Attributes:
-        inputs: The number of inputs.
-        mean: The mean over them.
-        std_error: Its standard error, over inputs.
-        max: The largest.
-    """
-
-    inputs: int
-    mean: float
-    std_error: float
+    inputs: int  # how many
+    mean: float  # over inputs
+    std_error: float  # of the mean, over inputs
     max: float
 
     @classmethod
