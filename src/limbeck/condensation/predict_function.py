@@ -80,15 +80,11 @@ class PredictFunction:
     of NumPy, is called draw by draw with arrays or tensors, and cannot.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], draws: X, x: X | None, argument: str = "predict"
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], draws: X, x: X | None) -> None:
         if not callable(function):
-            raise ArgumentError(argument, f"a {type(function).__name__}", "a function of a draw")
-        self.function, self.argument = function, argument
+            raise ArgumentError("predict", f"a {type(function).__name__}", "a function of a draw")
+        self.function, self.mapped, self.arrays, self._checked = function, True, False, False
         self.reason = ""  # why `torch.vmap` cannot map it
-        self.arrays = self._checked = False
-        self.mapped = True
         self._like, count = leaves(draws)[0], NumberCounter()
         n = None if x is None else rows(x)
         with torch.no_grad():
@@ -100,18 +96,18 @@ class PredictFunction:
                 if "randomness" in str(error):
                     received = "a function that draws random numbers"
                     expected = "one that gives the distribution, and does not draw from it"
-                    raise ArgumentError(argument, received, expected) from error
+                    raise ArgumentError("predict", received, expected) from error
                 self.mapped, self.reason = False, _describe_error(error)
                 self._choose_arrays(draws, x, error)
             self._checked = self.mapped
             with count:
                 example = self._call(first(draws), x)
-            self.example = check(example, n, argument, self._like)
+            self.example = check(example, n, like=self._like)
             self.unused = unused_variables(function, *self._arguments(first(draws), x))
             for draw in _single_draws(draws)[1:]:
-                check(self._call(draw, x), n, argument, self._like)
+                check(self._call(draw, x), n, like=self._like)
             self.numbers = max(1, count.numbers // (n or 1))  # in memory for each draw and input
-            self.classes = None if x is None else _class_count(self.example, argument)
+            self.classes = None if x is None else _class_count(self.example)
             if x is not None:
                 self._refuse_mixing(draws, x)
 
@@ -151,7 +147,7 @@ class PredictFunction:
     def _one(self, draw: X, x: X | None) -> Any:
         prediction = self._call(draw, x)
         if not self._checked:
-            prediction = as_distribution(prediction, self.argument, self._like)
+            prediction = as_distribution(prediction, like=self._like)
         return broadcast(prediction)
 
     def _call(self, draw: X, x: X | None) -> Any:
@@ -178,7 +174,7 @@ class PredictFunction:
                 self.reason = "it is a function of NumPy arrays"
             else:
                 warnings.warn(
-                    f"{self.argument}: torch.vmap cannot map it over draws ({self.reason}), so it "
+                    f"predict: torch.vmap cannot map it over draws ({self.reason}), so it "
                     "is called draw by draw, which is slow, and without derivatives",
                     stacklevel=user_stacklevel(),
                 )
@@ -186,7 +182,7 @@ class PredictFunction:
         shapes = f"a draw {_describe_shapes(singles[0])}"
         shapes += "" if x is None else f" and inputs {_describe_shapes(x)}"
         received = f"a function that fails ({_describe_error(error)})"
-        raise ArgumentError(self.argument, received, f"a function of {shapes}") from error
+        raise ArgumentError("predict", received, f"a function of {shapes}") from error
 
     def _refuse_mixing(self, draws: X, x: X) -> None:
         r"""Refuse functions whose prediction at an input depends on the other inputs."""
@@ -198,7 +194,7 @@ class PredictFunction:
             if bool(((pairs - alone).abs() > 1e-3 * (1 + pairs.abs())).any()):
                 received = "predictions that change with the inputs beside, or from call to call"
                 expected = "a function of a draw and of each input by itself"
-                raise ArgumentError(self.argument, received, expected)
+                raise ArgumentError("predict", received, expected)
 
 
 class NumberCounter(TorchDispatchMode):
@@ -221,7 +217,7 @@ def _inner(distribution: Any) -> Any:
     return distribution
 
 
-def _class_count(distribution: Any, argument: str) -> int | None:
+def _class_count(distribution: Any) -> int | None:
     r"""The number of classes, if a distribution, or its components, are over classes."""
     inner = _inner(distribution)
     if not isinstance(inner, Bernoulli | Categorical):
@@ -229,7 +225,7 @@ def _class_count(distribution: Any, argument: str) -> int | None:
     shape = tuple(distribution.batch_shape)
     if len(shape) != 1:
         received = f"a {type(distribution).__name__} of the batch shape {shape}"
-        raise ArgumentError(argument, received, "one label an input: the shape (n,)")
+        raise ArgumentError("predict", received, "one label an input: the shape (n,)")
     return 2 if isinstance(inner, Bernoulli) else int(inner.outputs.shape[-1])
 
 

@@ -292,7 +292,7 @@ def refuse_derivatives(predict: PredictFunction, loss: str) -> None:
     r"""Raise where a function has no derivatives, which a loss needs."""
     if not predict.mapped:
         raise NotDifferentiableError(
-            f"{predict.argument}: {loss} asks for input derivatives, and this function has none, "
+            f"predict: {loss} asks for input derivatives, and this function has none, "
             f"since torch cannot map it over draws ({predict.reason}). Use a loss on values, or "
             "write the function in torch."
         )
