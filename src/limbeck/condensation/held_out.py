@@ -121,9 +121,6 @@ def split_rows(x: X, fraction: float | None, seed: int) -> tuple[Tensor, Tensor]
 
     Equal rows stay together, so that held-out rows are new. A row that makes up more than the
     fraction (None: a fifth, from 5 to 1,000) of all rows is trained on.
-    >>> train, held = split_rows(torch.arange(40).reshape(20, 2), None, 0)
-    >>> len(train), len(held)
-    (15, 5)
     """
     _, group = np.unique(_keys(x), return_inverse=True)
     sizes = np.bincount(group)

@@ -197,11 +197,7 @@ SETTINGS = dict.fromkeys(("logistic", "probit", "poisson"), ("weights", "bias"))
 
 
 def model_spec(predict: object) -> dict[str, Any] | None:
-    r"""A ready-made model by its name and settings; None of any other function.
-
-    >>> model_spec(logistic(bias="intercept"))
-    {'model': 'logistic', 'weights': 'beta', 'bias': 'intercept'}
-    """
+    r"""A ready-made model by its name and settings; None of any other function."""
     if type(predict) is Regression:
         names = SETTINGS[predict.family]
         spec = {"model": predict.family, **{name: getattr(predict, name) for name in names}}

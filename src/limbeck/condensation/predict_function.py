@@ -58,11 +58,7 @@ class WatchedDict(dict[str, Any]):
 def unused_variables(
     function: Callable[..., Any], draw: X | dict[str, Any], *rest: object
 ) -> tuple[str, ...]:
-    r"""The names of variables that a function of a draw does not read.
-
-    >>> unused_variables(lambda draw, x: draw["beta"] * x, {"beta": 1.0, "mu": 2.0}, 3.0)
-    ('mu',)
-    """
+    r"""The names of variables that a function of a draw does not read."""
     if not isinstance(draw, dict):
         return ()
     watched = WatchedDict(draw)
@@ -289,11 +285,7 @@ class Pair(NamedTuple):
 
 
 def paired(pair: Pair) -> dict[str, Tensor]:
-    r"""A pair as one input of the loop; what can be differentiated of x comes first.
-
-    >>> list(paired(Pair(torch.zeros(2, 3), torch.ones(2))))
-    ['x', 'y']
-    """
+    r"""A pair as one input of the loop; what can be differentiated of x comes first."""
     x = {"x": pair.x} if isinstance(pair.x, Tensor) else {f"x.{k}": v for k, v in pair.x.items()}
     return x | {"y": pair.y} | ({} if pair.draw is None else {"draw": pair.draw})
 

@@ -114,11 +114,7 @@ def fresh_draws(draws: Draws | Stream, seed: int) -> ResampledDraws | RecordedSt
 
 
 def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:
-    r"""One number of each of `parts` even pieces of 0 … count − 1, at random.
-
-    >>> strata(4, 8, torch.Generator().manual_seed(0)).tolist()
-    [0, 0, 1, 1, 2, 2, 3, 3]
-    """
+    r"""One number of each of `parts` even pieces of 0 … count − 1, at random."""
     places = torch.arange(parts, dtype=torch.float64)
     places += random(torch.rand, (parts,), places, generator)
     return (places * (count / parts)).long().clamp_max(count - 1)

@@ -323,11 +323,7 @@ class Draws:
 
 
 def spread(dim: int, most: int) -> list[int]:
-    r"""At most so many of `dim` coordinates, evenly spread.
-
-    >>> spread(3, 5), spread(9, 3)
-    ([0, 1, 2], [0, 4, 8])
-    """
+    r"""At most so many of `dim` coordinates, evenly spread."""
     count = max(1, min(dim, most))
     step = (dim - 1) / max(1, count - 1)
     return [round(place * step) for place in range(count)]

@@ -41,11 +41,7 @@ class Variables(NamedTuple):
 
 
 def choose(known: Iterable[str], var_names: str | Sequence[str] | None) -> list[str]:
-    r"""The selected names, in their order; '~' before all of them leaves them out.
-
-    >>> choose(["alpha", "beta", "mu"], "~mu"), choose(["alpha", "beta"], ["beta", "alpha"])
-    (['alpha', 'beta'], ['beta', 'alpha'])
-    """
+    r"""The selected names, in their order; '~' before all of them leaves them out."""
     known = list(known)
     if var_names is None:
         return known
@@ -94,10 +90,6 @@ def places(header: Sequence[object]) -> dict[str, Array]:
     r"""The columns of each variable, as an array of column numbers of the variable's shape.
 
     Columns of the sampler (lp__, .draw) are left out; columns that are named 0, 1, … are a vector.
-
-    >>> places(["lp__", "theta.1.1", "theta.2.1", "mu"])
-    {'theta': array([[1],
-           [2]]), 'mu': array(3)}
     """
     names = [str(name).strip() for name in header]
     named = [column for column, name in enumerate(names) if name]
