@@ -219,9 +219,9 @@ def _condense_draws(
     head = Head.of(function.example)
     stored = draws.to(device, dtype) if isinstance(draws, Draws) and not online else None
     fresh = teachers.fresh_draws(draws, seed + 3)
-    bare = student.to(device)
+    student = student.to(device)
     if training.metrics:  # of the student itself, not of what wraps it
-        metrics = {k: lambda _, f=metric: f(bare) for k, metric in training.metrics.items()}
+        metrics = {k: lambda _, f=metric: f(student) for k, metric in training.metrics.items()}
         training = replace(training, metrics=metrics)
     rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")
     watched = split.watched(training.patience is not None, rewinds)
@@ -235,18 +235,18 @@ def _condense_draws(
         teacher: Teacher | None = teachers.one_draw_teacher(function, fresh, share)
         if stored is not None:
             teacher = teachers.average_teacher(function, stored)
-        live, pairs = class_student(bare, x), source
+        wrapped, pairs = class_student(student, x), source
     else:
-        loss, live = densities.pair_losses(loss), PairDensity(bare, head)
+        loss, wrapped = densities.pair_losses(loss), PairDensity(student, head)
         teacher, outcomes = densities.outcomes_of_draws(function, loss, stored, fresh)
         pairs = densities.Pairs(source, outcomes, fresh)
         if watched is not None:
             watched.to(device, dtype, 0)
             watched = densities.fixed_pairs(watched, outcomes)
     training = replace(training, held_out=watched)
-    run, outcome = run_steps(teacher, live, pairs, loss, training)
+    run, outcome = run_steps(teacher, wrapped, pairs, loss, training)
     result = Condensed(
-        bare,
+        student,
         **outcome,
         diagnostics=diagnostics or teachers.diagnose(draws),
         notes=[*draws.notes, *function.notes],
@@ -261,9 +261,9 @@ def _condense_draws(
     except ArgumentError as error:
         hint = "support= keeps variables of a bag positive or within bounds"
         warnings.warn(f"{error}; {hint}", stacklevel=teachers.user_stacklevel())
-    compared = stored or fresh.recorded()
-    if compared is not None:
-        measure = partial(posterior_divergence, function, compared, result.predict, seed)
+    reference = stored or fresh.recorded()
+    if reference is not None:
+        measure = partial(posterior_divergence, function, reference, result.predict, seed)
         watching = training.patience is not None
         note = "the loss on the held-out inputs also decided when to stop" if watching else ""
         result.new_inputs = check_new_inputs(split, source, measure, seed, note)
@@ -287,54 +287,54 @@ def _condense_predictions(
         raise ArgumentError(name, None, "both posterior and predict, for a bag, or none of them")
     if inputs is None:
         raise ArgumentError("inputs", None, "the inputs that the predictions are of")
-    everywhere = as_inputs(inputs)
-    if not isinstance(everywhere, Dataset):
-        received = f"{type(everywhere).__name__} inputs"
+    data = as_inputs(inputs)
+    if not isinstance(data, Dataset):
+        received = f"{type(data).__name__} inputs"
         raise ArgumentError("inputs", received, "the inputs that the predictions are of, as data")
     device, seed = choose_device(training.device), training.seed
     dtype = teachers.floating_type(inputs, draws, student)
     if not (held_out is None or isinstance(held_out, int | float | str)):
         received = "held-out inputs, of which no predictions are known"
         raise ArgumentError("held_out", received, "a fraction of the rows, 'auto' or None")
-    averaged = densities.as_predictions(predictions, len(everywhere))
-    split = hold_out(everywhere, held_out, seed)
+    averaged = densities.as_predictions(predictions, len(data))
+    split = hold_out(data, held_out, seed)
     source = split.training
     assert isinstance(source, Dataset)
-    everywhere.to(device, dtype, seed)
+    data.to(device, dtype, seed)
     source.to(device, dtype, seed)
-    training = split.fit_batches(training, everywhere)
+    training = split.fit_batches(training, data)
     if training.patience is not None:
         expected = "None beside predictions, which are known at the inputs alone"
         raise ArgumentError("patience", training.patience, expected)
-    known = mapped(broadcast(averaged), lambda value, dims: value.to(device, dtype))
-    targets = known if split.rows is None else densities.rows_of(known, split.rows[0])
+    averages = mapped(broadcast(averaged), lambda value, dims: value.to(device, dtype))
+    targets = averages if split.rows is None else densities.rows_of(averages, split.rows[0])
     head, x = Head.of(targets), source.probe(PROBE).x
     if student is None and predict is not None and draws is not None:
         function, draws = teachers.bind(predict, draws, x, device, dtype)
         student, training = _make_bag(function, draws, training, bag | {"dtype": dtype})
     elif student is None:
         student = _make_net(source.x, targets, head, seed, dtype)
-    bare = student.to(device)
+    student = student.to(device)
     if head.classes:
         teacher = Stored(class_logs(targets), "log_probabilities")
-        run, outcome = run_steps(teacher, class_student(bare, x), source, loss, training)
+        run, outcome = run_steps(teacher, class_student(student, x), source, loss, training)
     else:
 
         def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
             assert batch.index is not None
             return Pair(batch.x, densities.rows_of(targets, batch.index).sample((), generator))
 
-        live, pairs = PairDensity(bare, head), densities.Pairs(source, outcomes)
-        run, outcome = run_steps(None, live, pairs, densities.pair_losses(loss), training)
-    result = Condensed(bare, **outcome, head=replace(head, form=run.objective.form))
+        wrapped, pairs = PairDensity(student, head), densities.Pairs(source, outcomes)
+        run, outcome = run_steps(None, wrapped, pairs, densities.pair_losses(loss), training)
+    result = Condensed(student, **outcome, head=replace(head, form=run.objective.form))
     if split.rows is None:
         result.new_inputs = NewInputs(reason=f"unchecked at new inputs: {split.reason}")
         return result
     generator, divergences = torch.Generator().manual_seed(seed), []
     for index in split.rows:  # trained on, and held out
         order = torch.randperm(len(index), generator=generator)[:MEASURED]
-        here = index[order].to(everywhere.device)
-        t, f = densities.rows_of(known, here), result.predict(everywhere.build(here).x)
+        here = index[order].to(data.device)
+        t, f = densities.rows_of(averages, here), result.predict(data.build(here).x)
         divergences.append(divergence(t, f, head.classes, generator))
     result.new_inputs = judge(divergences[0], divergences[1], 0.0, split.kind, seed)
     return result
