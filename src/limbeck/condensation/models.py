@@ -63,19 +63,21 @@ class Regression:
         if not isinstance(x, Tensor):
             raise ArgumentError("inputs", f"a {type(x).__name__}", f"a tensor, for {self.family}")
         x = x.unsqueeze(1) if x.ndim == 1 else x.flatten(1)
-        scale: Any = self.scale
         if isinstance(draw, Tensor):
             weights, bias, scale = self._cut(draw, x.shape[1])
         else:
-            named = isinstance(scale, str)
-            _check_names(draw, self.weights, *[scale] * (named and self.family == "linear"))
-            weights, bias = draw[self.weights], draw.get(self.bias, 0.0)
-            scale = draw.get(scale) if named else scale
+            weights, bias, scale = self._named(draw)
         shape, ndim = ("(D, classes)", 2) if self.family == "softmax" else ("(D,)", 1)
         if weights.ndim != ndim or len(weights) != x.shape[1]:
             received = f"weights of shape {tuple(weights.shape)} for inputs of {x.shape[1]} numbers"
             raise ArgumentError("posterior", received, f"weights {shape}, for {self.family}")
         return FAMILIES[self.family](x @ weights + bias, scale)
+
+    def _named(self, draw: dict[str, Tensor]) -> tuple[Tensor, Any, Any]:
+        named = isinstance(self.scale, str)
+        _check_names(draw, self.weights, *[str(self.scale)] * (named and self.family == "linear"))
+        scale = draw.get(str(self.scale)) if named else self.scale
+        return draw[self.weights], draw.get(self.bias, 0.0), scale
 
     def _cut(self, draw: Tensor, size: int) -> tuple[Tensor, Any, Any]:
         r"""The parts of a vector, by their number."""
