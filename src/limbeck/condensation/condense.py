@@ -296,7 +296,7 @@ def _condense_predictions(
     if not (held_out is None or isinstance(held_out, int | float | str)):
         received = "held-out inputs, of which no predictions are known"
         raise ArgumentError("held_out", received, "a fraction of the rows, 'auto' or None")
-    averaged = densities.as_predictions(predictions, len(data))
+    averages = broadcast(densities.as_predictions(predictions, len(data)))
     split = hold_out(data, held_out, seed)
     source = split.training
     assert isinstance(source, Dataset)
@@ -306,7 +306,7 @@ def _condense_predictions(
     if training.patience is not None:
         expected = "None beside predictions, which are known at the inputs alone"
         raise ArgumentError("patience", training.patience, expected)
-    averages = mapped(broadcast(averaged), lambda value, dims: value.to(device, dtype))
+    averages = mapped(averages, lambda value, dims: value.to(device, dtype))
     targets = averages if split.rows is None else densities.rows_of(averages, split.rows[0])
     head, x = Head.of(targets), source.probe(PROBE).x
     if student is None and predict is not None and draws is not None:
@@ -354,7 +354,6 @@ def _make_bag(
 
 
 def _make_net(x: X, targets: Distribution, head: Head, seed: int, dtype: torch.dtype) -> nn.Module:
-    r"""A net with its scaling inside."""
     if not isinstance(x, Tensor):
         raise ArgumentError("student", None, "a module, where inputs are a dict")
     generator = torch.Generator().manual_seed(seed)
