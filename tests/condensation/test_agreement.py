@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from limbeck.condensation import agreement as agreements
-from limbeck.condensation.agreement import SAMPLES, agreement, density_agreement
+from limbeck.condensation.agreement import SAMPLES, agreement
 from limbeck.condensation.predict_function import PredictFunction
 from limbeck.distributions import Mixture, Normal
 from limbeck.posteriors.read import as_draws
@@ -24,8 +24,8 @@ def density(w):
 def compare(**options):
     draws = as_draws(MEANS)
     student = Normal(torch.tensor(0.4, dtype=DOUBLE), torch.tensor(1.4, dtype=DOUBLE))
-    return student, density_agreement(
-        PredictFunction(density, MEANS, None), draws, student, **options
+    return student, agreement(
+        PredictFunction(density, MEANS, None), draws, student, None, **options
     )
 
 

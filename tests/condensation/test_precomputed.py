@@ -7,8 +7,8 @@ import torch
 import limbeck as lb
 from limbeck.condensation import models
 from limbeck.condensation.condense import condense
+from limbeck.condensation.densities import as_predictions
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import as_predictions
 from limbeck.distributions import Bernoulli, Categorical, Mixture, Normal, Poisson
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from tests.refusals import refused

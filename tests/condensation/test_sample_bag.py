@@ -9,8 +9,8 @@ import limbeck as lb
 from limbeck.condensation.sample_bag import SampleBag, positive_variables
 from limbeck.distributions import Bernoulli, Mixture, Normal
 from limbeck.errors import CheckpointError
+from limbeck.posteriors.draws import Structure
 from limbeck.posteriors.read import as_draws
-from limbeck.posteriors.structure import Structure
 from tests.refusals import refused
 
 DOUBLE = torch.float64

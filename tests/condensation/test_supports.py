@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from limbeck.condensation.sample_bag import Interval, Simplex, Supports, as_support
 from limbeck.errors import ArgumentError
-from limbeck.posteriors.structure import Structure
+from limbeck.posteriors.draws import Structure
 from tests.refusals import refused
 
 DOUBLE = torch.float64

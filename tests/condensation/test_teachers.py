@@ -24,8 +24,7 @@ from limbeck.condensation.teachers import Average, ResampledDraws, average_teach
 from limbeck.distributions import Bernoulli, Categorical, Normal, Poisson
 from limbeck.errors import InexactTeacherError, NotDifferentiableError
 from limbeck.inputs import Dataset
-from limbeck.posteriors.draws import Draws
-from limbeck.posteriors.structure import Structure
+from limbeck.posteriors.draws import Draws, Structure
 from limbeck.training.objective import Objective
 
 DOUBLE = torch.float64

@@ -321,7 +321,7 @@ def test_many_chains_and_coordinates_are_diagnosticsed_in_part():
     wide = as_draws(iter([{"a": torch.ones(1000, 70), "b": torch.ones(1000)}] * 20))
     wide.next(20_000)
     watch = wide._diagnostics
-    assert watch.running._mean.shape[1:] == (DIAGNOSED_CHAINS, 64)
+    assert watch._mean.shape[1:] == (DIAGNOSED_CHAINS, 64)
     assert wide.diagnostics().names[0] == "a[0]"
     assert wide.diagnostics().names[-1] == "b"
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limbeck.errors import ArgumentError
-from limbeck.posteriors.structure import Structure
+from limbeck.posteriors.draws import Structure
 from tests.refusals import refused
 
 REGRESSION = Structure(("alpha", "beta", "sigma"), ((85,), (), (2, 3)))

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,14 +18,18 @@ from torch import Tensor
 
 from limbeck.arrays import X, leaves, part_of, rows
 from limbeck.condensation.held_out import NewInputs
-from limbeck.condensation.predict_function import Head, PredictFunction, class_logs
+from limbeck.condensation.predict_function import (
+    Head,
+    PredictFunction,
+    class_distribution,
+    class_logs,
+)
 from limbeck.condensation.teachers import AT_ONCE, Average, bytes_of, strata
 from limbeck.distributions import Distribution, average
-from limbeck.distributions.discrete import Bernoulli, Categorical
 from limbeck.posteriors.draws import Draws
 from limbeck.text import compared
 
-__all__ = ["Agreement", "agreement", "density_agreement", "predictive"]
+__all__ = ["Agreement", "agreement", "predictive"]
 
 SAMPLES = 10_000  # at which densities without inputs are compared
 OUTCOMES = 16  # outcomes of each input that a divergence of densities is estimated with
@@ -60,7 +65,7 @@ class Agreement:
         table.add_row("bytes", *(f"{each:,}" for each in self.bytes))
         times = [1e3 * seconds for seconds in self.seconds]
         table.add_row("milliseconds", *(f"{t:,.0f}" if t >= 100 else f"{t:.3g}" for t in times))
-        for name, value in () if self.new_inputs is None else self.new_inputs.lines():
+        for name, value in self.new_inputs.lines() if self.new_inputs else ():
             table.add_row(f"after training: {name}", "", value)
         return table
 
@@ -71,11 +76,9 @@ class Agreement:
 
     def savings(self) -> list[str]:
         r"""How much smaller and faster the student is, where that is known."""
-        ways = (
-            compared(*self.bytes, "smaller", "larger", "as large"),
-            compared(*self.seconds, "faster", "slower", "as fast"),
-        )
-        return [way for way in ways if way]
+        size = compared(*self.bytes, "smaller", "larger", "as large")
+        time = compared(*self.seconds, "faster", "slower", "as fast")
+        return [way for way in (size, time) if way]
 
     def sentence(self) -> str:
         r"""The comparison in one sentence."""
@@ -87,100 +90,76 @@ class Agreement:
         )
 
 
-def predictive(predict: PredictFunction, draws: Draws, x: X) -> Any:
+def predictive(predict: PredictFunction, draws: Draws, x: X | None = None) -> Any:
     r"""The distribution of y at each x, averaged over all draws: of classes, or a mixture."""
     if predict.classes is None:
         return average(predict.stacked(draws.structure.unflatten(draws.flat), x))
-    logs = Average(predict, draws)(x)
-    if Head.of(predict.example).kind == "Bernoulli":
-        return Bernoulli(logits=logs[:, 1] - logs[:, 0])
-    return Categorical(logits=logs)
+    return class_distribution(Average(predict, draws)(x), Head.of(predict.example).kind)
+
+
+def _block_size(predict: PredictFunction, draws: Draws, outcomes: int = 1) -> int:
+    r"""The number of inputs whose predictions by all draws fit into memory at once."""
+    return max(1, AT_ONCE // (draws.count * predict.numbers * draws.dtype.itemsize * outcomes))
 
 
 @torch.no_grad()
 def agreement(
     predict: PredictFunction,
     draws: Draws,
-    student: Callable[[X], Any],
-    x: X,
-    y: Tensor | None,
-    bytes_: tuple[int, int],
-    seed: int = 0,
-) -> Agreement:
-    r"""Compare a student with the average over draws."""
-    n, generator = rows(x), torch.Generator().manual_seed(seed)
-    classes = predict.classes is not None
-    draw_bytes = draws.count * predict.numbers * draws.flat.element_size()
-    size = n if classes else max(1, min(n, AT_ONCE // (draw_bytes * OUTCOMES)))
-    errors, divergences, logs = [], [], []
-    for start in range(0, n, size):
-        block = part_of(x, start, size)
-        t, f = predictive(predict, draws, block), student(block)
-        errors.append((t.mean - f.mean).abs().flatten())
-        if classes:
-            t_logs = class_logs(t)
-            divergences.append((t_logs.exp() * (t_logs - class_logs(f))).sum(-1))
-        else:
-            outcomes = t.sample((OUTCOMES,), generator)
-            divergences.append((t.log_prob(outcomes) - f.log_prob(outcomes)).flatten())
-        if y is not None:
-            labels = y[start : start + size]
-            logs.append(torch.stack([t.log_prob(labels), f.log_prob(labels)]).flatten(1))
-    error, kl = torch.cat(errors).double(), torch.cat(divergences).double()
-    teacher = _seconds(lambda: predictive(predict, draws, part_of(x, 0, size)))
-    return Agreement(
-        n,
-        draws.count,
-        error.mean().item(),
-        error.max().item(),
-        kl.mean().item(),
-        0.0 if classes else (kl.std() / math.sqrt(len(kl))).item(),
-        _means(*torch.cat(logs, 1).double()) if logs else None,
-        bytes_,
-        (teacher * n / size, _seconds(lambda: student(x))),
-    )
-
-
-@torch.no_grad()
-def density_agreement(
-    predict: PredictFunction,
-    draws: Draws,
     student: Any,
+    x: X | None,
     y: Tensor | None,
     bytes_: tuple[int, int],
     seed: int = 0,
 ) -> Agreement:
-    r"""The same of a density without inputs, at samples of the average over draws."""
-    t = average(predict.stacked(draws.structure.unflatten(draws.flat)))
-    events = t.sample((SAMPLES,), torch.Generator().manual_seed(seed))
-    size = max(1, AT_ONCE // (draws.count * predict.numbers * draws.flat.element_size()))
+    r"""Compare a student with the average over draws.
 
-    def logs(events: Tensor) -> tuple[Tensor, Tensor]:
-        t_logs = torch.cat([t.log_prob(block) for block in events.split(size)])
-        return t_logs.double(), student.log_prob(events).double()
-
-    t_logs, f_logs = logs(events)
-    kl, errors = t_logs - f_logs, (t_logs.exp() - f_logs.exp()).abs()
-    block = events[: min(size, 1000)]
+    With inputs, the student is a function of x; without, a density, compared at samples.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    errors, divergences, logs = [], [], []
+    if x is None:
+        t, size = predictive(predict, draws), _block_size(predict, draws)
+        events = t.sample((SAMPLES,), generator)
+        for block in events.split(size):
+            t_logs, f_logs = t.log_prob(block).double(), student.log_prob(block).double()
+            errors.append((t_logs.exp() - f_logs.exp()).abs())
+            divergences.append(t_logs - f_logs)
+        for block in () if y is None else y.to(events).split(size):
+            logs.append(torch.stack([t.log_prob(block), student.log_prob(block)]))
+        n, size = len(events), min(size, 1000)
+        teacher, whole = partial(t.log_prob, events[:size]), partial(student.log_prob, events)
+    else:
+        n, classes = rows(x), predict.classes is not None
+        size = n if classes else min(n, _block_size(predict, draws, OUTCOMES))
+        for start in range(0, n, size):
+            block = part_of(x, start, size)
+            t, f = predictive(predict, draws, block), student(block)
+            errors.append((t.mean - f.mean).abs().flatten())
+            if classes:
+                divergences.append(_class_kl(class_logs(t), class_logs(f)))
+            else:
+                outcomes = t.sample((OUTCOMES,), generator)
+                divergences.append((t.log_prob(outcomes) - f.log_prob(outcomes)).flatten())
+            if y is not None:
+                labels = y[start : start + size]
+                logs.append(torch.stack([t.log_prob(labels), f.log_prob(labels)]).flatten(1))
+        teacher = partial(predictive, predict, draws, part_of(x, 0, size))
+        whole = partial(student, x)
+    error, kl = torch.cat(errors).double(), torch.cat(divergences).double()
+    log_prob: Any = tuple(torch.cat(logs, 1).double().mean(1).tolist()) if logs else None
     return Agreement(
-        len(events),
-        draws.count,
-        errors.mean().item(),
-        errors.max().item(),
-        kl.mean().item(),
-        (kl.std() / math.sqrt(len(kl))).item(),
-        None if y is None else _means(*logs(y.to(events))),
-        bytes_,
-        (
-            _seconds(lambda: t.log_prob(block)) * len(events) / len(block),
-            _seconds(lambda: student.log_prob(events)),
-        ),
-        "samples",
+        inputs=n,
+        draws=draws.count,
+        mean_error=error.mean().item(),
+        max_error=error.max().item(),
+        kl=kl.mean().item(),
+        kl_error=0.0 if predict.classes else (kl.std() / math.sqrt(len(kl))).item(),
+        log_prob=log_prob,
+        bytes=bytes_,
+        seconds=(_seconds(teacher) * n / size, _seconds(whole)),
+        at="samples" if x is None else "inputs",
     )
-
-
-def _means(*values: Tensor) -> Any:
-    return tuple(each.mean().item() for each in values)
 
 
 @torch.no_grad()
@@ -201,8 +180,7 @@ def posterior_divergence(
     if draws.count > most:
         draws = Draws.one_chain(draws.take(strata(draws.count, most, generator)))
     halves = [draws] if draws.count < 2 else [*draws.split()]
-    row_bytes = draws.count * predict.numbers * halves[0].flat.element_size() * outcomes
-    size = 250 if classes else max(1, min(250, AT_ONCE // row_bytes))  # rows at once
+    size = 250 if classes else min(250, _block_size(predict, draws, outcomes))
     blocks = []
     for start in range(0, rows(x), size):
         block = part_of(x, start, size)
@@ -225,7 +203,7 @@ def _compare(
     shares = [log + math.log(half.count / count) for log, half in zip(logs, halves, strict=True)]
     t, squares = torch.stack(shares).logsumexp(0), (logs[0] - logs[-1]).square()
     if predict.classes is None:
-        return _row_means(_kl_terms(t, f.log_prob(y).double())), _row_means(squares / 8)
+        return _sampled_kl(t, f.log_prob(y).double()), _row_means(squares / 8)
     # a class of one half alone gives no estimate of the error
     squares = torch.where(t == -torch.inf, 0.0, squares).nan_to_num(posinf=0.0)
     return _class_kl(t, class_logs(f).double()), (t.exp() * squares).sum(-1) / 8
@@ -239,7 +217,7 @@ def divergence(
     if classes:
         return _class_kl(class_logs(t).double(), class_logs(f).double())
     y = t.sample((OUTCOMES,), generator)
-    return _row_means(_kl_terms(t.log_prob(y).double(), f.log_prob(y).double()))
+    return _sampled_kl(t.log_prob(y).double(), f.log_prob(y).double())
 
 
 def _class_kl(t: Tensor, f: Tensor) -> Tensor:
@@ -247,13 +225,13 @@ def _class_kl(t: Tensor, f: Tensor) -> Tensor:
     return terms.sum(-1)
 
 
-def _kl_terms(t: Tensor, f: Tensor) -> Tensor:
-    r"""f/t − 1 − log(f/t) at outcomes of t: the mean is KL(t ‖ f), and no term is below zero.
+def _sampled_kl(t: Tensor, f: Tensor) -> Tensor:
+    r"""KL(t ‖ f) (n,), the mean of f/t − 1 − log(f/t) at outcomes of t (outcomes, n, ...).
 
-    The mean of log(t/f) is the same, with so much more noise that no largest value can be told.
+    The mean of log(t/f) is the same, but its terms are negative too, and have far more noise.
     """
     ratio = f - t
-    return ratio.expm1() - ratio
+    return _row_means(ratio.expm1() - ratio)
 
 
 def _row_means(values: Tensor) -> Tensor:

@@ -14,13 +14,14 @@ from torch.utils.data import DataLoader
 
 from limbeck import losses
 from limbeck.arguments import whole, whole_number
-from limbeck.arrays import X, rows
+from limbeck.arrays import Batch, X, rows
 from limbeck.condensation import densities, teachers
 from limbeck.condensation.agreement import divergence, posterior_divergence
-from limbeck.condensation.condensed import Condensed, describe_run, run_steps
+from limbeck.condensation.condensed import Condensed, run_steps
 from limbeck.condensation.held_out import MEASURED, NewInputs, check_new_inputs, hold_out, judge
 from limbeck.condensation.predict_function import (
     Head,
+    Pair,
     PairDensity,
     PredictFunction,
     class_logs,
@@ -82,8 +83,8 @@ def condense(
 
     With stored draws the teacher is the average over all of them (batch); with a stream it is one
     fresh draw an input (online), and memory does not grow with the number of draws. If a stream
-    ends early, raises, or gives a batch with NaN or of another shape after the first step, the
-    student so far is returned, and `stop_reason` says why, the latter two with a warning.
+    ends early, raises, or gives a bad batch after the first step, the student so far is returned,
+    and `stop_reason` says why, the latter two with a warning.
 
     Arguments:
         posterior: The draws: an array (draw, dim), a dict of arrays (chain, draw, ...), an ArviZ
@@ -98,11 +99,9 @@ def condense(
             log rates for counts, or of limbeck's distributions. It is trained in place. Default: a
             `SampleBag`, or a `GaussianMixture` without inputs.
         loss: "cross_entropy" (default), "derivative_error", or from `limbeck.losses`.
-        online: Whether to use one draw an input. Default: with streams and with stored draws of
-            more than a gigabyte.
+        online: Whether to use one draw an input. Default: with streams and more than a gigabyte.
         predictions: Predictions of the draws at the inputs, computed elsewhere: probabilities
-            (S, n) or (S, n, K), averages of them (n,) or (n, K), or a distribution with such
-            parameters. Default: None.
+            (S, n) or (S, n, K), averages of them (n,) or (n, K), or a distribution of such a shape.
         support: Bounds of the variables of a bag; see `SampleBag`. Default: "auto".
         weighted: Whether the components of a bag have trained weights. Default: False.
         var_names: Variables to take, or, as "~name", to leave out. Default: all.
@@ -114,23 +113,18 @@ def condense(
         restarts: Without inputs, starts of EM, the best of which counts. Default: 10; online, 4.
         steps: The number of steps. Default: 5,000.
         batch_size: Inputs a step. Default: 200, or the batches of a torch DataLoader.
-        pool: Batch only: number of inputs that are drawn, once, from a source that does not end, so
-            that the average over all draws is not taken again for each; None draws fresh inputs at
-            each step. Default: 5,000 to 50,000, fewer for more draws, and none of a loader with
-            batches of different sizes.
-        share: Online only: number of a minibatch's draws that predict each input. More reduce the
-            noise at the cost of predictions. Default: up to 16; the source text has 1.
-        held_out: Inputs that the student is not trained on and that it is measured at, in
-            `new_inputs` of the result, with a `limbeck.HeldOutWarning` where it is clearly worse
-            there. "auto" holds out a fifth of the different rows of a data set, from 5 to 1,000,
-            and none of fewer than 20; a number is the fraction to hold out. A source that does not
-            end is measured at a fresh draw. Inputs of your own are measured at instead, and the
-            loss on them is recorded, except beside a stream that cannot go back. 0 or None trains
-            on all rows, unchecked. With `patience` the held-out rows also decide when to stop.
-            Default: "auto".
+        pool: Batch only: number of inputs that are drawn, once, from a source that does not end;
+            None draws fresh ones at each step. Default: 5,000 to 50,000, fewer for more draws.
+        share: Online only: number of a minibatch's draws that predict each input; more reduce the
+            noise and take longer. Default: up to 16; the source text has 1.
+        held_out: Inputs that the student is not trained on, at which `new_inputs` of the result
+            measures it, with a `limbeck.HeldOutWarning` where it is clearly worse there. "auto"
+            holds out a fifth of the different rows of a data set, from 5 to 1,000, and none of
+            fewer than 20; a number is the fraction. A source that does not end is measured at a
+            fresh draw. The loss on inputs of your own is recorded, unless a stream cannot go back.
+            0 or None trains on all rows. With `patience`, held-out rows decide when to stop.
         preset: "thesis" for the source text's settings: plain gradient descent with a rate from 1
             to 0, batches of 10 fresh inputs, a bag that starts at standard normal numbers.
-            Default: "auto".
         seed: Seeds everything. Default: 0.
         device: Where to run. Default: a GPU if there is one.
         progress: Whether to show bars, if a terminal is there. Default: True.
@@ -139,11 +133,11 @@ def condense(
     """
     if preset not in ("auto", "thesis"):
         raise ArgumentError.unknown("preset", preset, ("auto", "thesis"))
-    bag = partial(SampleBag, components=components, support=support, weighted=weighted)
+    bag = {"components": components, "support": support, "weighted": weighted}
     defaults: dict[str, Any] = {}
     if preset == "thesis":
         defaults = {"optimizer": "sgd", "lr": 1.0, "schedule": "linear"}
-        bag = partial(bag, start="normal", scaled=False)
+        bag |= {"start": "normal", "scaled": False}
         pool, share = (None if pool == "auto" else pool), (1 if share == "auto" else share)
         loader = isinstance(inputs, DataLoader) or getattr(inputs, "own_batches", False)
         batch_size = 10 if batch_size == "auto" and not loader else batch_size
@@ -158,6 +152,8 @@ def condense(
         device=device,
         progress=progress,
     )
+    if not (student is None or isinstance(student, nn.Module)):
+        raise ArgumentError("student", f"a {type(student).__name__}", "a torch module, or None")
     draws = None
     if posterior is not None:
         draws = as_draws(posterior, var_names=var_names, burn_in=burn_in, thin=thin, layout=layout)
@@ -185,12 +181,11 @@ def _as_loss(loss: Loss | str) -> Loss:
     r"""A loss by name; derivatives are weighted by the teacher, as is right for posteriors."""
     if isinstance(loss, Loss):
         return loss
-    if loss in ("auto", "cross_entropy"):
-        return losses.cross_entropy()
-    if loss != "derivative_error":
-        known = ("auto", "cross_entropy", "derivative_error")
-        raise ArgumentError.unknown("loss", loss, known)
-    return losses.derivative_error(weight="teacher")
+    if loss == "derivative_error":
+        return losses.derivative_error(weight="teacher")
+    if loss not in ("auto", "cross_entropy"):
+        raise ArgumentError.unknown("loss", loss, ("auto", "cross_entropy", "derivative_error"))
+    return losses.cross_entropy()
 
 
 def _condense_draws(
@@ -200,14 +195,12 @@ def _condense_draws(
     student: nn.Module | None,
     loss: Loss,
     online: bool,
-    bag: Callable[..., SampleBag],
+    bag: dict[str, Any],
     pool: int | str | None,
     share: int | str,
     held_out: object,
     training: Training,
 ) -> Condensed:
-    r"""Condense draws of a posterior with inputs."""
-    _check_module(student)
     device, seed = choose_device(training.device), training.seed
     all_inputs, dtype = as_inputs(inputs), teachers.floating_type(inputs, draws, student)
     split = hold_out(all_inputs, held_out, seed)
@@ -219,21 +212,16 @@ def _condense_draws(
             part.to(device, dtype, part_seed)
     training = split.fit_batches(training, all_inputs)
     x = source.probe(PROBE).x
-    draws = teachers.to_device(draws, device, dtype)
-    function = PredictFunction(predict, teachers.example_draws(draws), x)
+    function, draws = teachers.bind(predict, draws, x, device, dtype)
     diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
     if student is None:
-        student, training = _make_bag(function, draws, bag, dtype, training)
+        student, training = _make_bag(function, draws, training, bag | {"dtype": dtype})
     head = Head.of(function.example)
-    fresh: teachers.RecordedStream | teachers.ResampledDraws
-    if isinstance(draws, Stream):
-        fresh = teachers.RecordedStream(draws, seed + 3)
-    else:
-        fresh = teachers.ResampledDraws(draws, seed + 3)
     stored = draws.to(device, dtype) if isinstance(draws, Draws) and not online else None
-    bare = student.to(device)
+    fresh = teachers.fresh_draws(draws, seed + 3)
+    student = student.to(device)
     if training.metrics:  # of the student itself, not of what wraps it
-        metrics = {k: lambda _, f=metric: f(bare) for k, metric in training.metrics.items()}
+        metrics = {k: lambda _, f=metric: f(student) for k, metric in training.metrics.items()}
         training = replace(training, metrics=metrics)
     rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")
     watched = split.watched(training.patience is not None, rewinds)
@@ -244,26 +232,26 @@ def _condense_draws(
         share = max(1, min(16, 10**6 // (size * function.numbers))) if function.mapped else 1
     share = whole_number("share", share, "'auto' or a whole number from 1", least=1)
     if head.classes:
-        teacher: Teacher | None
-        if stored is None:
-            teacher = teachers.one_draw_teacher(function, fresh, share)
-        else:
+        teacher: Teacher | None = teachers.one_draw_teacher(function, fresh, share)
+        if stored is not None:
             teacher = teachers.average_teacher(function, stored)
-        live, pairs = class_student(bare, x), source
+        wrapped, pairs = class_student(student, x), source
     else:
-        loss, live = densities.pair_losses(loss), PairDensity(bare, head)
+        loss, wrapped = densities.pair_losses(loss), PairDensity(student, head)
         teacher, outcomes = densities.outcomes_of_draws(function, loss, stored, fresh)
-        pairs, watched = densities.with_outcomes(outcomes, live, source, watched, fresh)
-    run = run_steps(teacher, live, pairs, loss, replace(training, held_out=watched))
+        pairs = densities.Pairs(source, outcomes, fresh)
+        if watched is not None:
+            watched.to(device, dtype, 0)
+            watched = densities.fixed_pairs(watched, outcomes)
+    training = replace(training, held_out=watched)
+    run, outcome = run_steps(teacher, wrapped, pairs, loss, training)
     result = Condensed(
-        bare,
-        **describe_run(run),
+        student,
+        **outcome,
         diagnostics=diagnostics or teachers.diagnose(draws),
         notes=[*draws.notes, *function.notes],
         used=fresh.used if stored is None else stored.count,
-        draw_bytes=teachers.bytes_of(
-            size if stored is None else stored.count, draws.structure, dtype
-        ),
+        draw_bytes=teachers.bytes_of(stored.count if stored else size, draws.structure, dtype),
         head=replace(head, form=run.objective.form),
         calling=function,
         posterior=draws,
@@ -273,15 +261,11 @@ def _condense_draws(
     except ArgumentError as error:
         hint = "support= keeps variables of a bag positive or within bounds"
         warnings.warn(f"{error}; {hint}", stacklevel=teachers.user_stacklevel())
-    if isinstance(bare, SampleBag):
-        bare.mark_trained()
-    compared = (
-        fresh.stored() if isinstance(fresh, teachers.RecordedStream) else stored or fresh.draws
-    )
-    if compared is not None:
-        measure = partial(posterior_divergence, function, compared, result.predict, seed)
-        stopped = "the loss on the held-out inputs also decided when to stop"
-        note = stopped if training.patience is not None else ""
+    reference = stored or fresh.recorded()
+    if reference is not None:
+        measure = partial(posterior_divergence, function, reference, result.predict, seed)
+        watching = training.patience is not None
+        note = "the loss on the held-out inputs also decided when to stop" if watching else ""
         result.new_inputs = check_new_inputs(split, source, measure, seed, note)
     return result
 
@@ -293,83 +277,71 @@ def _condense_predictions(
     draws: Draws | Stream | None,
     student: nn.Module | None,
     loss: Loss,
-    bag: Callable[..., SampleBag],
+    bag: dict[str, Any],
     held_out: object,
     training: Training,
 ) -> Condensed:
     r"""Condense predictions at inputs; without draws the default student is a small net."""
-    _check_module(student)
     if (predict is None) != (draws is None):
         name = "predict" if predict is None else "posterior"
         raise ArgumentError(name, None, "both posterior and predict, for a bag, or none of them")
     if inputs is None:
         raise ArgumentError("inputs", None, "the inputs that the predictions are of")
-    everywhere = as_inputs(inputs)
-    if not isinstance(everywhere, Dataset):
-        received = f"{type(everywhere).__name__} inputs"
+    data = as_inputs(inputs)
+    if not isinstance(data, Dataset):
+        received = f"{type(data).__name__} inputs"
         raise ArgumentError("inputs", received, "the inputs that the predictions are of, as data")
     device, seed = choose_device(training.device), training.seed
     dtype = teachers.floating_type(inputs, draws, student)
     if not (held_out is None or isinstance(held_out, int | float | str)):
         received = "held-out inputs, of which no predictions are known"
         raise ArgumentError("held_out", received, "a fraction of the rows, 'auto' or None")
-    averaged = teachers.as_predictions(predictions, len(everywhere))
-    split = hold_out(everywhere, held_out, seed)
+    averages = broadcast(densities.as_predictions(predictions, len(data)))
+    split = hold_out(data, held_out, seed)
     source = split.training
     assert isinstance(source, Dataset)
-    everywhere.to(device, dtype, seed)
+    data.to(device, dtype, seed)
     source.to(device, dtype, seed)
-    training = split.fit_batches(training, everywhere)
+    training = split.fit_batches(training, data)
     if training.patience is not None:
         expected = "None beside predictions, which are known at the inputs alone"
         raise ArgumentError("patience", training.patience, expected)
-    known = mapped(broadcast(averaged), lambda value, dims: value.to(device, dtype))
-    targets = known if split.rows is None else densities.rows_of(known, split.rows[0])
+    averages = mapped(averages, lambda value, dims: value.to(device, dtype))
+    targets = averages if split.rows is None else densities.rows_of(averages, split.rows[0])
     head, x = Head.of(targets), source.probe(PROBE).x
     if student is None and predict is not None and draws is not None:
-        draws = teachers.to_device(draws, device, dtype)
-        function = PredictFunction(predict, teachers.example_draws(draws), x)
-        student, training = _make_bag(function, draws, bag, dtype, training)
+        function, draws = teachers.bind(predict, draws, x, device, dtype)
+        student, training = _make_bag(function, draws, training, bag | {"dtype": dtype})
     elif student is None:
         student = _make_net(source.x, targets, head, seed, dtype)
-    bare = student.to(device)
+    student = student.to(device)
     if head.classes:
         teacher = Stored(class_logs(targets), "log_probabilities")
-        run = run_steps(teacher, class_student(bare, x), source, loss, training)
+        run, outcome = run_steps(teacher, class_student(student, x), source, loss, training)
     else:
-        live = PairDensity(bare, head)
-        pairs, _ = densities.with_outcomes(densities.stored_outcomes(targets), live, source, None)
-        run = run_steps(None, live, pairs, densities.pair_losses(loss), training)
-    result = Condensed(bare, **describe_run(run), head=replace(head, form=run.objective.form))
-    if isinstance(bare, SampleBag):
-        bare.mark_trained()
+
+        def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
+            assert batch.index is not None
+            return Pair(batch.x, densities.rows_of(targets, batch.index).sample((), generator))
+
+        wrapped, pairs = PairDensity(student, head), densities.Pairs(source, outcomes)
+        run, outcome = run_steps(None, wrapped, pairs, densities.pair_losses(loss), training)
+    result = Condensed(student, **outcome, head=replace(head, form=run.objective.form))
     if split.rows is None:
         result.new_inputs = NewInputs(reason=f"unchecked at new inputs: {split.reason}")
         return result
-    generator = torch.Generator().manual_seed(seed)
-    divergences = []  # at training rows, and at held-out rows
-    for index in split.rows:
+    generator, divergences = torch.Generator().manual_seed(seed), []
+    for index in split.rows:  # trained on, and held out
         order = torch.randperm(len(index), generator=generator)[:MEASURED]
-        here = index[order].to(everywhere.device)
-        predicted = result.predict(everywhere.build(here).x)
-        divergences.append(
-            divergence(densities.rows_of(known, here), predicted, head.classes, generator)
-        )
+        here = index[order].to(data.device)
+        t, f = densities.rows_of(averages, here), result.predict(data.build(here).x)
+        divergences.append(divergence(t, f, head.classes, generator))
     result.new_inputs = judge(divergences[0], divergences[1], 0.0, split.kind, seed)
     return result
 
 
-def _check_module(student: object) -> None:
-    if not (student is None or isinstance(student, nn.Module)):
-        raise ArgumentError("student", f"a {type(student).__name__}", "a torch module, or None")
-
-
 def _make_bag(
-    function: PredictFunction,
-    draws: Draws | Stream,
-    bag: Callable[..., SampleBag],
-    dtype: torch.dtype,
-    training: Training,
+    function: PredictFunction, draws: Draws | Stream, training: Training, options: dict[str, Any]
 ) -> tuple[SampleBag, Training]:
     r"""A bag of the posterior's structure, with a learning rate where the user gave none."""
     if not function.mapped:
@@ -378,11 +350,10 @@ def _make_bag(
     if training.update is None and training.optimizer == "auto" and training.lr is None:
         training = replace(training, lr=0.05)  # numbers are in units of the posterior's deviations
     generator = torch.Generator().manual_seed(training.seed)
-    return bag(function.function, draws, dtype=dtype, generator=generator), training
+    return SampleBag(function.function, draws, generator=generator, **options), training
 
 
 def _make_net(x: X, targets: Distribution, head: Head, seed: int, dtype: torch.dtype) -> nn.Module:
-    r"""A net with its scaling inside."""
     if not isinstance(x, Tensor):
         raise ArgumentError("student", None, "a module, where inputs are a dict")
     generator = torch.Generator().manual_seed(seed)
@@ -421,9 +392,8 @@ def _pool_inputs(
 
 def _batch_size(training: Training, source: Inputs) -> int:
     r"""About how many inputs a step takes."""
-    size = training.batch_size
+    size, default = training.batch_size, int(PRESETS["auto"]["batch_size"])
     size = size if isinstance(size, str) else whole("batch_size", size)
-    default: int = PRESETS["auto"]["batch_size"]
     if source.own_batches:
         batch_size_of(size, source)  # which refuses another size
         return source.batch_size or default

@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from limbeck.arguments import whole_number
-from limbeck.arrays import X, as_parts, floats, map_tensors
-from limbeck.condensation.agreement import Agreement, agreement, density_agreement
+from limbeck.arrays import X, as_parts, floats
+from limbeck.condensation.agreement import Agreement, agreement
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.models import model_spec, named_model
 from limbeck.condensation.predict_function import (
@@ -31,10 +32,9 @@ from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal, user_sta
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
-from limbeck.posteriors.draws import Diagnostics, Draws
+from limbeck.posteriors.draws import Diagnostics, Draws, Structure
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
-from limbeck.posteriors.structure import Structure
 from limbeck.progress import watched
 from limbeck.storage import files
 from limbeck.teachers.base import Teacher
@@ -43,7 +43,7 @@ from limbeck.training.distill import prepare
 from limbeck.training.loop import Run
 from limbeck.training.result import FORMAT, STUDENT, Result, load
 
-__all__ = ["ABOUT", "Condensed", "describe_run", "run_steps"]
+__all__ = ["ABOUT", "Condensed", "run_steps"]
 
 ABOUT = "condensed.json"
 SAVED = ("notes", "used", "draw_bytes")  # attributes that are saved as they are
@@ -51,27 +51,20 @@ SAVED = ("notes", "used", "draw_bytes")  # attributes that are saved as they are
 
 @dataclass(repr=False)
 class Condensed(Result):
-    r"""A condensed posterior.
+    r"""A condensed posterior."""
 
-    Attributes:
-        diagnostics: R̂ and effective sizes of the draws, with reasons to distrust them, if known.
-        notes: Further remarks.
-        used: The number of draws that were used; those of a stored posterior count once.
-        draw_bytes: The bytes of the draws that were in memory at once.
-        head: How the student's outputs are read; None of a density without inputs.
-        calling: The user's function; None where predictions were given.
-        posterior: The draws; None likewise.
-        new_inputs: The student at inputs that it was not trained on; None without inputs.
-    """
-
-    diagnostics: Diagnostics | None = None
+    diagnostics: Diagnostics | None = None  # R̂ and effective sizes of the draws, if known
     notes: list[str] = field(default_factory=list)
-    used: int = 0
-    draw_bytes: int = 0
-    head: Head | None = None
-    calling: PredictFunction | None = None
-    posterior: Draws | Stream | None = None
-    new_inputs: NewInputs | None = None
+    used: int = 0  # draws; those of a stored posterior count once
+    draw_bytes: int = 0  # of the draws that were in memory at once
+    head: Head | None = None  # how outputs are read; None of a density without inputs
+    calling: PredictFunction | None = None  # the user's function; None where predictions were given
+    posterior: Draws | Stream | None = None  # the draws; None likewise
+    new_inputs: NewInputs | None = None  # at inputs that the student was not trained on
+
+    def __post_init__(self) -> None:
+        if isinstance(self.student, SampleBag):
+            self.student.mark_trained()
 
     @property
     def bytes(self) -> int:
@@ -105,8 +98,7 @@ class Condensed(Result):
             draws: Number of draws to take of a stream. Default: 10,000.
         """
         if self.calling is None and not isinstance(self.student, SampleBag):
-            expected = "a result of draws and predict; of this one, compare result.predict(x)"
-            expected += " with them"
+            expected = "a result of draws and predict; compare result.predict(x) with predictions"
             raise ArgumentError("report", "a result of predictions=, without a model", expected)
         average = self.posterior if posterior is None else as_draws(posterior)
         if average is None:
@@ -117,20 +109,19 @@ class Condensed(Result):
                 average = Draws.one_chain(average.next(n))
             except StreamEnded as end:
                 received = f"a stream without {n:,} further draws ({end})"
-                expected = "posterior=, draws to compare with; or fewer draws= of a stream that "
-                raise ArgumentError("posterior", received, expected + "goes on") from end
+                expected = "posterior=, draws to compare with; or fewer draws= of a longer stream"
+                raise ArgumentError("posterior", received, expected) from end
         like = next(self.student.parameters())
         stored = average.to(like.device, like.dtype)
         sizes = bytes_of(stored.count, stored.structure, like.dtype), self.bytes
         outcomes = None if y is None else torch.as_tensor(y).to(like.device)
-        if self.head is None:
-            assert self.calling is not None
-            return density_agreement(self.calling, stored, self.student, outcomes, sizes)
-        inputs, calling = self._to_student(x), self.calling
+        inputs = None if self.head is None else self._to_student(x)
+        calling = self.calling
         if calling is None:
             assert isinstance(self.student, SampleBag)
             calling = PredictFunction(self.student.predict, stored.take([0, 1]), inputs)
-        result = agreement(calling, stored, self.predict, inputs, outcomes, sizes)
+        student = self.student if inputs is None else self.predict
+        result = agreement(calling, stored, student, inputs, outcomes, sizes)
         return replace(result, new_inputs=self.new_inputs)
 
     def save(self, folder: str | Path) -> Path:
@@ -172,10 +163,10 @@ class Condensed(Result):
             about = json.loads(path.read_text(encoding="utf-8"))
             bag, head = about["bag"], about["head"]
             values: dict[str, Any] = {name: about[name] for name in SAVED}
-            values["head"] = None if head is None else Head(**head)
             values["diagnostics"] = _diagnostics_from(about["diagnostics"])
             if head is not None:
-                values["new_inputs"] = NewInputs.from_record(about.get("new_inputs"))
+                new_inputs = NewInputs.from_record(about.get("new_inputs"))
+                values |= {"head": Head(**head), "new_inputs": new_inputs}
             known = None if bag is None else named_model(bag["predict"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
@@ -185,15 +176,15 @@ class Condensed(Result):
                 received = f"None, and {folder} is a bag of the user's own function"
                 raise ArgumentError("predict", received, "predict=, the function of (draw, x)")
             tensors = files.read(path.with_name(STUDENT), FORMAT)[0]
-            free, weighted = tensors["free"], "logits" in tensors
-            options: dict[str, Any] = {"weighted": weighted, "dtype": free.dtype}
-            student = SampleBag(function, Structure.from_spec(bag), len(free), **options)
+            like, free = Structure.from_spec(bag), tensors["free"]
+            weighted = "logits" in tensors
+            student = SampleBag(function, like, len(free), weighted=weighted, dtype=free.dtype)
         elif predict is not None:
             received = f"a function for {folder}, whose student calls none"
             raise ArgumentError("predict", received, "None")
         result = load(folder, student)
         if predict is not None and isinstance(result.student, SampleBag):
-            _check_bag(result.student, values["head"], result.settings.get("input_shape") or {})
+            _check_bag(result.student, values.get("head"), result.settings.get("input_shape") or {})
         values |= {each.name: getattr(result, each.name) for each in fields(Result)}
         return cls(**values)
 
@@ -226,13 +217,13 @@ class Condensed(Result):
         table.add_row("bytes", f"{self.bytes:,}")
         if self.diagnostics is not None and len(self.diagnostics.r_hat):
             values = (self.diagnostics.r_hat, self.diagnostics.ess)
-            r_hat, ess = (each[each.isfinite()].tolist() for each in values)
+            r_hat, ess = (value[value.isfinite()].tolist() for value in values)
             most = f"at most {max(r_hat):.3f}" if r_hat else "not known"
             least = f"at least {min(ess):,.0f}" if ess else "not known: too few draws"
             table.add_row("R̂, effective size", f"{most}, {least}")
             for reason in self.diagnostics.reasons:
                 table.add_row("doubt", reason)
-        for line in () if self.new_inputs is None else self.new_inputs.lines():
+        for line in self.new_inputs.lines() if self.new_inputs else ():
             table.add_row(*line)
         for note in self.notes:
             table.add_row("note", note)
@@ -241,18 +232,15 @@ class Condensed(Result):
     def _to_student(self, x: object) -> X:
         r"""Inputs of any kind on the student's device and of its floating type."""
         like = next(self.student.parameters())
-        parts = {name: part.values for name, part in as_parts(x, "x").items()}
-
-        def convert(part: Tensor) -> Tensor:
-            return part.to(like.device, like.dtype if part.is_floating_point() else part.dtype)
-
-        return map_tensors(convert, parts.get("", parts))
+        parts = {name: part.values.to(like.device) for name, part in as_parts(x, "x").items()}
+        inputs = parts | {n: p.to(like.dtype) for n, p in parts.items() if p.is_floating_point()}
+        return inputs.get("", inputs)
 
 
 def run_steps(
     teacher: Teacher | None, student: nn.Module, inputs: Inputs, loss: Loss, training: Training
-) -> Run:
-    r"""All steps of a distillation, or as many as the iterator of draws allows, with the reason."""
+) -> tuple[Run, dict[str, Any]]:
+    r"""All steps, or as many as the draws allow; and the fields of a `Result` after the student."""
     run = prepare(teacher, student, inputs, loss, training)
     try:
         for _ in watched(run, training.progress, "condensing"):
@@ -271,26 +259,15 @@ def run_steps(
             warnings.warn(message, stacklevel=user_stacklevel())
     finally:
         run.objective.release()
-    return run
-
-
-def describe_run(run: Run) -> dict[str, Any]:
-    r"""The fields of a `Result` of a run, by name."""
-    like = run.objective._like
-    x = unpaired(like).x if isinstance(run.objective.student, PairDensity) else like
+    objective, engine = run.objective, run.engine
+    x = unpaired(objective._like).x if isinstance(student, PairDensity) else objective._like
     shapes = {name: list(part.shape[1:]) for name, part in floats(x).items()}
-    about = {"device": str(run.objective.device), "input_shape": shapes}
-    return {
-        "history": run.history,
-        "steps": run.done,
-        "stop_reason": str(run.stop_reason),
-        "seconds": run.seconds,
-        "engine": run.engine.name,
-        "processes": run.engine.processes,
-        "compile_seconds": run.engine.compile_seconds,
-        "settings": {**(run.identity or {}), "steps": run.total, **about},
-        "failure": run.failure,
-    }
+    about = {"steps": run.total, "device": str(objective.device), "input_shape": shapes}
+    settings = {**(run.identity or {}), **about}
+    how = (engine.name, settings, run.failure, engine.processes, engine.compile_seconds)
+    outcome = (run.history, run.done, str(run.stop_reason), run.seconds, *how)
+    names = [field.name for field in fields(Result)[1:]]
+    return run, dict(zip(names, outcome, strict=True))
 
 
 def _check_bag(bag: SampleBag, head: Head | None, shapes: dict[str, Any]) -> None:
@@ -313,18 +290,14 @@ def _diagnostics_spec(diagnostics: Diagnostics | None) -> dict[str, Any] | None:
     r"""Diagnostics as lists; what is not finite is None."""
     if diagnostics is None:
         return None
-    spec: dict[str, Any] = diagnostics._asdict()
-    for name in ("r_hat", "ess"):
-        spec[name] = [v if math.isfinite(v) else None for v in spec[name].tolist()]
-    return spec
+    lists = {name: getattr(diagnostics, name).tolist() for name in ("r_hat", "ess")}
+    finite = {k: [v if math.isfinite(v) else None for v in values] for k, values in lists.items()}
+    return diagnostics._asdict() | finite
 
 
 def _diagnostics_from(spec: dict[str, Any] | None) -> Diagnostics | None:
-    r"""The inverse of `_diagnostics_spec`."""
     if spec is None:
         return None
-    r_hat, ess = (
-        torch.tensor([math.nan if v is None else v for v in spec[name]], dtype=torch.float64)
-        for name in ("r_hat", "ess")
-    )
+    values = (spec["r_hat"], spec["ess"])
+    r_hat, ess = (torch.tensor(np.array(value, dtype=np.float64)) for value in values)
     return Diagnostics(list(spec["names"]), r_hat, ess, list(spec["reasons"]))

@@ -13,14 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole
 from limbeck.arrays import Batch, X, floats, rows
 from limbeck.condensation import teachers
-from limbeck.condensation.condensed import Condensed, describe_run, run_steps
+from limbeck.condensation.condensed import Condensed, run_steps
 from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpaired
 from limbeck.condensation.stepwise_em import StepwiseEM
 from limbeck.condensation.teachers import DrawSource
+from limbeck.distributions import as_distribution, average, broadcast, check
 from limbeck.distributions.base import Distribution, mapped
+from limbeck.distributions.discrete import Bernoulli, Categorical
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
 from limbeck.inputs import Dataset
@@ -30,7 +32,8 @@ from limbeck.losses.derivatives import derivative_error
 from limbeck.losses.values import cross_entropy, kl
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mixture_em import fit_em
-from limbeck.posteriors.draws import Draws
+from limbeck.outputs import TOLERANCE
+from limbeck.posteriors.draws import Draws, as_array, as_tensor
 from limbeck.posteriors.stream import Stream
 from limbeck.storage.files import under
 from limbeck.teachers.base import Teacher
@@ -38,7 +41,7 @@ from limbeck.training.callbacks import replayed
 from limbeck.training.config import Training, choose_device
 from limbeck.training.result import History
 
-__all__ = ["Events", "Pairs", "condense_density", "outcomes_of_draws", "pair_losses"]
+__all__ = ["Events", "Pairs", "condense_density", "outcomes_of_draws", "pair_losses", "rows_of"]
 
 Outcomes = Callable[[Batch, torch.Generator], Pair]  # an outcome for each input of a batch
 
@@ -137,26 +140,23 @@ def outcomes_of_draws(
     function: PredictFunction, loss: Loss, stored: Draws | None, fresh: DrawSource
 ) -> tuple[Teacher | None, Outcomes]:
     r"""Outcomes, one of a fresh draw's prediction at each input; and a teacher of derivatives."""
-    derivatives = any("derivatives" in term.asks for _, term in loss)
-    if derivatives and function.batch:
-        received = f"{loss!r} of outcomes of shape {function.batch}"
-        raise ArgumentError("loss", received, "cross_entropy() for several outcomes an input")
-    keep = derivatives and stored is None
-    teacher: Teacher | None = None
+    derivatives, teacher = any("derivatives" in term.asks for _, term in loss), None
+    keep = derivatives and stored is None  # the draws, which the teacher needs again
     if derivatives:
+        if function.batch:
+            received = f"{loss!r} of outcomes of shape {function.batch}"
+            raise ArgumentError("loss", received, "cross_entropy() for several outcomes an input")
         teachers.refuse_derivatives(function, repr(loss))
-    if derivatives and stored is not None:
-        teacher = teachers.average_teacher(function, stored, pairs=True)
-    elif derivatives:
 
         def density(pairs: X) -> Tensor:
-            pair = unpaired(pairs)
-            assert pair.draw is not None
-            draws = fresh.structure.unflatten(pair.draw)
-            logs: Tensor = function.paired(draws, pair.x).log_prob(pair.y)
+            x, y, draw = unpaired(pairs)
+            assert draw is not None
+            logs: Tensor = function.paired(fresh.structure.unflatten(draw), x).log_prob(y)
             return logs
 
         teacher = Teacher(density, "log_density", exact=False)
+        if stored is not None:
+            teacher = teachers.average_teacher(function, stored, pairs=True)
 
     def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
         draws = fresh.next(rows(batch.x))
@@ -168,37 +168,16 @@ def outcomes_of_draws(
     return teacher, outcomes
 
 
-def stored_outcomes(predictions: Distribution) -> Outcomes:
-    r"""Outcomes of predictions (n,) that are known at the rows of a data set."""
-
-    def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
-        assert batch.index is not None
-        return Pair(batch.x, rows_of(predictions, batch.index).sample((), generator))
-
-    return outcomes
-
-
 def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
     r"""The distributions at some rows."""
     return mapped(distribution, lambda value, dims: value[index.to(value.device)])
 
 
-def with_outcomes(
-    outcomes: Outcomes,
-    student: nn.Module,
-    inputs: Inputs,
-    held_out: Dataset | None,
-    posterior: DrawSource | None = None,
-) -> tuple[Pairs, Dataset | None]:
-    r"""Inputs and held-out inputs with outcomes; those of the latter are drawn once."""
-    pairs = Pairs(inputs, outcomes, posterior)
-    if held_out is None:
-        return pairs, None
-    dtype = next(p.dtype for p in student.parameters() if p.is_floating_point())
-    held_out.to(inputs.device, dtype, 0)
-    batch = held_out.build(torch.arange(len(held_out), device=held_out.device))
-    with torch.no_grad():
-        return pairs, Dataset(paired(outcomes(batch, held_out.generator)))
+@torch.no_grad()
+def fixed_pairs(data: Dataset, outcomes: Outcomes) -> Dataset:
+    r"""Held-out inputs with outcomes, which are drawn once."""
+    batch = data.build(torch.arange(len(data), device=data.device))
+    return Dataset(paired(outcomes(batch, data.generator)))
 
 
 class Events(_FromDraws):
@@ -245,60 +224,53 @@ def condense_density(
     _refuse_inputs(density)
     device, seed = choose_device(training.device), training.seed
     dtype = teachers.floating_type(None, draws, student)
-    draws = teachers.to_device(draws, device, dtype)
-    function = PredictFunction(density, teachers.example_draws(draws), None)
+    function, draws = teachers.bind(density, draws, None, device, dtype)
     if function.example.discrete:
         received = f"a {type(function.example).__name__}, of whole numbers, without inputs"
         expected = "a density of real numbers; predict(draw, x) with inputs= for classes and counts"
         raise ArgumentError("predict", received, expected)
-    diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
+    stored = draws if isinstance(draws, Draws) else None
+    diagnostics = None if stored is None else teachers.diagnose(stored)
     generator = torch.Generator().manual_seed(seed)
     if student is None:
         dim = function.example.mean.shape[-1] if function.example.event else 1
         student = GaussianMixture(
             components, dim, covariance, dtype=dtype, device=device, generator=generator
         )
-    notes = [*draws.notes, *function.unused_notes]
+    notes = [*draws.notes, *function.notes[bool(function.reason) :]]  # derivatives do not matter
     gradient = training.optimizer != "auto" or (training.lr, training.clip) != (None, None)
     mixture = student if isinstance(student, GaussianMixture) and not gradient else None
     starts: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
-    if isinstance(draws, Draws) and mixture and not online and training.update is None:
-        count = whole_number("samples", samples, "a whole number from 1", least=1)
-        index = teachers.strata(draws.count, count, generator)
-        x = events_of(function, draws.take(index), generator)
+    if stored is not None and mixture and not online and training.update is None:
+        index = teachers.strata(stored.count, whole("samples", samples), generator)
+        x = events_of(function, stored.take(index), generator)
         mixture.to(x.device)
         fit = fit_em(mixture, x, generator=generator, progress=training.progress, **starts)
         values = [-value for value in fit.log_likelihood]
         history = History({"step": list(range(len(values))), "loss": values})
         settings = {"loss": "kl()", "update": "EM", "samples": len(x), "seed": seed}
         replayed(training.callbacks, settings, history, fit.verdict)
-        return Condensed(
-            mixture,
-            *(history, fit.iterations, fit.verdict, fit.seconds, "EM", settings),
-            diagnostics=diagnostics,
-            notes=[*notes, *fit.reasons],
-            used=draws.count,
-            draw_bytes=teachers.bytes_of(draws.count, draws.structure, dtype),
-            calling=function,
-            posterior=draws,
-        )
-    fresh = draws if isinstance(draws, Stream) else teachers.ResampledDraws(draws, seed + 3)
-    events = Events(function, fresh)
-    if mixture is None and isinstance(student, GaussianMixture):
-        events.to(device, dtype, seed)
-        student.start_from(events.probe(1000).x, generator=generator)
-    if mixture is not None and training.update is None:
-        if training.schedule not in (None, "auto"):
-            starts["schedule"] = training.schedule
-        training = replace(training, update=StepwiseEM(**starts))
-    run = run_steps(None, student, events, kl(), training)
-    return Condensed(
-        student,
-        **describe_run(run),
+        about = (history, fit.iterations, fit.verdict, fit.seconds, "EM", settings)
+        result = Condensed(mixture, *about, notes=[*notes, *fit.reasons], used=stored.count)
+        taken = stored.count
+    else:
+        fresh = draws if isinstance(draws, Stream) else teachers.ResampledDraws(draws, seed + 3)
+        events = Events(function, fresh)
+        if mixture is None and isinstance(student, GaussianMixture):
+            events.to(device, dtype, seed)
+            student.start_from(events.probe(1000).x, generator=generator)
+        if mixture is not None and training.update is None:
+            if training.schedule not in (None, "auto"):
+                starts["schedule"] = training.schedule
+            training = replace(training, update=StepwiseEM(**starts))
+        run, outcome = run_steps(None, student, events, kl(), training)
+        notes += getattr(training.update, "reasons", ())  # of components, by stepwise EM
+        result = Condensed(student, **outcome, notes=notes, used=fresh.used)
+        taken = run.batch_size or 0
+    return replace(
+        result,
         diagnostics=diagnostics or teachers.diagnose(draws),
-        notes=[*notes, *getattr(training.update, "reasons", ())],  # of components, by stepwise EM
-        used=fresh.used,
-        draw_bytes=teachers.bytes_of(run.batch_size or 0, draws.structure, dtype),
+        draw_bytes=teachers.bytes_of(taken, draws.structure, dtype),
         calling=function,
         posterior=draws,
     )
@@ -314,3 +286,44 @@ def _refuse_inputs(density: Callable[..., Distribution]) -> None:
     if sum(p.kind in positional and p.default is p.empty for p in parameters) > 1:
         expected = "the inputs that predict(draw, x) is of; a density without inputs is of a draw"
         raise ArgumentError("inputs", None, expected)
+
+
+def as_predictions(predictions: object, n: int) -> Any:
+    r"""The average over draws of predictions at n inputs, as one distribution of batch shape (n,).
+
+    They are probabilities (S, n), (S, n, K), (n,) or (n, K), or a distribution (S, n) or (n,).
+    """
+    if not isinstance(predictions, Distribution):
+        predictions = _as_classes(predictions, n)
+    distribution = as_distribution(predictions, "predictions")
+    shape = tuple(distribution.batch_shape)
+    if shape == (n,) or (len(shape) == 2 and shape[1] == n):
+        check(distribution, shape[0], "predictions")
+        full = broadcast(distribution)
+        return full if len(shape) == 1 else average(full)
+    received = f"a {type(distribution).__name__} of the batch shape {shape}"
+    raise ArgumentError("predictions", received, f"the shape (draws, {n}) or ({n},)")
+
+
+def _as_classes(predictions: object, n: int) -> Distribution:
+    r"""Probabilities in an array as a distribution of the batch shape (S, n) or (n,)."""
+    expected = f"probabilities ({n},), (draws, {n}), ({n}, classes) or (draws, {n}, classes)"
+    p = as_tensor(as_array(predictions, "predictions"), torch.float64, torch.device("cpu"))
+    shape = tuple(p.shape)
+    if shape == (n, n):
+        expected = "an average over draws, or a third axis for classes: this could be either"
+        raise ArgumentError("predictions", f"shape {shape} for {n} inputs", expected)
+    classes = shape[:1] == (n,) if p.ndim == 2 else p.ndim == 3
+    if shape[p.ndim - 1 - classes : p.ndim - classes] != (n,) or p.ndim not in (1, 2, 3):
+        raise ArgumentError("predictions", f"shape {shape} for {n} inputs", expected)
+    if p.isfinite().all() and (p.min() < -TOLERANCE or p.max() > 1 + TOLERANCE):
+        received = f"numbers between {p.min():.4g} and {p.max():.4g}"
+        expected = "probabilities; of real numbers, limbeck.Normal(loc, scale) of the draws"
+        raise ArgumentError("predictions", received, expected)
+    if p.ndim == 2 and classes and shape[1] > 1 and ((p.sum(1) - 1).abs() > 0.1).any():
+        received = f"shape {shape} for {n} inputs, with rows that do not have the sum 1"
+        expected = f"({n}, classes) with the sum 1, or (draws, {n}): is it transposed?"
+        raise ArgumentError("predictions", received, expected)
+    if not classes or shape[-1] == 1:
+        return Bernoulli(probs=p.squeeze(-1) if classes else p)
+    return Categorical(probs=p)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arrays import X, join, map_tensors, rows
+from limbeck.arrays import X, join, map_tensors, part_of, rows
 from limbeck.condensation.teachers import user_stacklevel
 from limbeck.errors import ArgumentError, HeldOutWarning
 from limbeck.inputs import Dataset, Loader, Mix, Seek, as_inputs
@@ -27,13 +27,11 @@ MIN_ROWS, MIN_HELD_OUT = 20, 5  # different rows from which some are held out, a
 MEASURED = 1000  # rows at which a student is measured at most, and the most held out by default
 LEVEL, PERMUTATIONS = 0.01, 999  # of the permutation test
 GIVEN, MIXED = "held-out inputs", "held-out rows and fresh inputs"  # the former are of the user
-ACCEPTED = (
-    "'auto', a fraction from 0 to below 1, inputs as a tensor, an array or a Dataset; or None"
-)
+ACCEPTED = "'auto', a fraction below 1, inputs as a tensor, an array or a Dataset; or None"
 
 
-class NoNewInputs(Exception):  # noqa: N818 - a reason, which the result states
-    r"""Why a student cannot be measured at new inputs."""
+class NoNewInputs(Exception):  # noqa: N818
+    r"""Why a student cannot be measured at new inputs, as the result states."""
 
 
 class HeldOut(NamedTuple):
@@ -68,23 +66,20 @@ class HeldOut(NamedTuple):
 
 def hold_out(source: Inputs, held_out: object, seed: int) -> HeldOut:
     r"""Split inputs by the user's `held_out`; see `limbeck.condense`."""
-    fraction = None
     if isinstance(held_out, np.number) and held_out.ndim == 0:
         held_out = held_out.item()
-    if held_out is None or (isinstance(held_out, int | float) and held_out == 0):
+    number = isinstance(held_out, int | float)
+    if held_out is None or (number and held_out == 0):
         return HeldOut(source, None, "", "held_out is off")
-    if isinstance(held_out, int | float):
-        if not 0 < held_out < 1:
-            raise ArgumentError("held_out", held_out, ACCEPTED)
-        fraction = float(held_out)
-    elif isinstance(held_out, str):
-        if held_out != "auto":
-            raise ArgumentError("held_out", repr(held_out), ACCEPTED)
-    else:
+    if not number and not isinstance(held_out, str):
         inputs = as_inputs(held_out, "held_out")
         if not isinstance(inputs, Dataset):
             raise ArgumentError("held_out", f"{type(inputs).__name__} inputs", ACCEPTED)
         return HeldOut(source, inputs, GIVEN)
+    fraction: Any = held_out if number else None
+    valid = 0 < fraction < 1 if number else held_out == "auto"
+    if not valid:
+        raise ArgumentError("held_out", repr(held_out), ACCEPTED)
     if isinstance(source, Dataset):
         index = split_rows(source.x, fraction, seed)
         if index is None:
@@ -100,9 +95,7 @@ def hold_out(source: Inputs, held_out: object, seed: int) -> HeldOut:
     if all(split.source is None for split in inner):
         return HeldOut(source, None, "fresh inputs")
     combined = _with_sources(source, [split.training for split in inner])
-    parts = [
-        split.training if split.source is None else _repeating(split.source) for split in inner
-    ]
+    parts = [s.training if s.source is None else _repeating(s.source) for s in inner]
     measured = parts[0] if isinstance(source, Seek) else _with_sources(source, parts)
     return HeldOut(combined, measured, MIXED)
 
@@ -128,9 +121,6 @@ def split_rows(x: X, fraction: float | None, seed: int) -> tuple[Tensor, Tensor]
 
     Equal rows stay together, so that held-out rows are new. A row that makes up more than the
     fraction (None: a fifth, from 5 to 1,000) of all rows is trained on.
-    >>> train, held = split_rows(torch.arange(40).reshape(20, 2), None, 0)
-    >>> len(train), len(held)
-    (15, 5)
     """
     _, group = np.unique(_keys(x), return_inverse=True)
     sizes = np.bincount(group)
@@ -171,8 +161,7 @@ def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
     while isinstance(source, Seek):  # it would choose the inputs that the student is worst at
         source = source.source
     drawn = _sample_rows(source, seed) if isinstance(source, Dataset) else source(MEASURED).x
-    seen = _all_keys([*_data_sets(trained), *_data_sets(split.training)])
-    keys = _keys(drawn)
+    seen, keys = _known_keys(trained, split.training), _keys(drawn)
     new = ~np.isin(keys, seen)
     if not isinstance(source, Dataset):
         if not isinstance(trained, Dataset):
@@ -192,7 +181,7 @@ def _repeated(source: Inputs, keys: np.ndarray, seen: np.ndarray) -> np.ndarray:
     """
     if any(isinstance(part, Loader) for part in _inside(source)):
         raise NoNewInputs("a loader gives the same rows again in every pass")
-    known = np.concatenate([_all_keys(_data_sets(source)), seen])
+    known = np.concatenate([_known_keys(source), seen])
     repeated = np.isin(keys, _keys(source(MEASURED).x)) & ~np.isin(keys, known)
     if repeated.mean() > 0.01:
         raise NoNewInputs("the source of inputs repeats itself, so that its rows were seen")
@@ -200,13 +189,14 @@ def _repeated(source: Inputs, keys: np.ndarray, seen: np.ndarray) -> np.ndarray:
 
 
 def _inside(source: Inputs) -> list[Inputs]:
-    r"""A source and all that it draws from."""
     inner = source.sources if isinstance(source, Nested) else []
     return [source, *(part for child in inner for part in _inside(child))]
 
 
-def _data_sets(source: Inputs) -> list[Dataset]:
-    return [part for part in _inside(source) if isinstance(part, Dataset)]
+def _known_keys(*sources: Inputs) -> np.ndarray:
+    parts = {id(part): part for source in sources for part in _inside(source)}.values()
+    keys = [_keys(part.x) for part in parts if isinstance(part, Dataset)]
+    return np.concatenate([np.empty(0, np.int64), *keys])
 
 
 def _sample_rows(source: Dataset, seed: int) -> X:
@@ -220,43 +210,28 @@ def _sample_rows(source: Dataset, seed: int) -> X:
     return source.build(index).x
 
 
-def _all_keys(sources: list[Dataset]) -> np.ndarray:
-    keys = [_keys(data.x) for data in {id(data): data for data in sources}.values()]
-    return np.concatenate(keys) if keys else np.empty(0, np.int64)
-
-
 def _keys(x: X) -> np.ndarray:
     r"""A number for each row, the same for rows that are equal as numbers, in every run."""
     parts = [x] if isinstance(x, Tensor) else [x[name] for name in sorted(x)]
     size = max(1, 2**24 // max(1, sum(8 * part[0].numel() for part in parts)))  # 16 MiB at once
     keys: list[bytes] = []
     for start in range(0, rows(x), size):
-        block = np.concatenate([_as_bytes(part[start : start + size]) for part in parts], 1)
-        keys += [blake2b(row, digest_size=8).digest() for row in block]
+        block = []
+        for part in part_of(parts, start, size):
+            wide = part.detach().cpu().reshape(len(part), -1)
+            wide = wide.double() + 0.0 if wide.is_floating_point() else wide.long()  # −0 is 0
+            block.append(np.ascontiguousarray(wide.numpy()).view(np.uint8))
+        keys += [blake2b(row, digest_size=8).digest() for row in np.concatenate(block, 1)]
     return np.frombuffer(b"".join(keys), np.int64)
-
-
-def _as_bytes(part: Tensor) -> np.ndarray:
-    r"""Rows as bytes, (n, bytes): numbers of all floating types alike, and of all whole ones."""
-    wide = part.detach().cpu().reshape(len(part), -1)
-    wide = wide.double() + 0.0 if wide.is_floating_point() else wide.long()  # −0 is 0
-    return np.ascontiguousarray(wide.numpy()).view(np.uint8)
 
 
 @dataclass(frozen=True)
 class Divergence:
-    r"""KL(average over draws ‖ student) at some inputs, in nats.
+    r"""KL(average over draws ‖ student) at some inputs, in nats."""
 
-    Attributes:
-        inputs: The number of inputs.
-        mean: The mean over them.
-        std_error: Its standard error, over inputs.
-        max: The largest.
-    """
-
-    inputs: int
-    mean: float
-    std_error: float
+    inputs: int  # how many
+    mean: float  # over inputs
+    std_error: float  # of the mean, over inputs
     max: float
 
     @classmethod
@@ -292,11 +267,8 @@ class NewInputs:
 
     def lines(self) -> list[tuple[str, str]]:
         r"""The rows of a table, as names and values."""
-        lines = []
-        if self.training is not None:
-            lines.append(("KL, training inputs", str(self.training)))
-        if self.held_out is not None:
-            lines.append((f"KL, {self.kind}", str(self.held_out)))
+        both = (("KL, training inputs", self.training), (f"KL, {self.kind}", self.held_out))
+        lines = [(name, str(value)) for name, value in both if value is not None]
         return [*lines, ("at new inputs", f"{self.state}: {self.reason}")]
 
     def record(self) -> dict[str, Any]:
@@ -313,11 +285,13 @@ class NewInputs:
             return cls()
 
         def divergence(values: dict[str, Any] | None) -> Divergence | None:
-            numbers: Any = {k: math.nan if v is None else v for k, v in (values or {}).items()}
-            return Divergence(**numbers) if values is not None else None
+            if values is None:
+                return None
+            numbers: Any = {k: math.nan if v is None else v for k, v in values.items()}
+            return Divergence(**numbers)
 
-        both = divergence(record["training"]), divergence(record["held_out"])
-        return cls(record["state"], record["reason"], *both, record["kind"])
+        both = {name: divergence(record[name]) for name in ("training", "held_out")}
+        return cls(**record | both)
 
 
 Measure = Callable[[X], tuple[Tensor, Tensor]]  # divergences (n,), and errors (n,) of the average
@@ -348,10 +322,8 @@ def judge(
 ) -> NewInputs:
     r"""The verdict of divergences (n,) at training inputs and at new ones; a doubt is warned of.
 
-    Clearly worse means all of this: at least twice as far from the average (less is the usual
-    spread between sets of inputs); by more than another run of the same chain would move the
-    average itself; and by more than chance makes of one set of inputs that is divided at random.
-
+    Clearly worse means: at least twice as far from the average, by more than another run of the
+    same chain would move the average, and by more than chance makes of one set divided at random.
     `training` is empty where inputs were fresh at every step; `noise` is the divergence of the
     average over draws from what it estimates.
     """

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.special import log_ndtr
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import number, whole, whole_number
 from limbeck.errors import ArgumentError
 
 __all__ = ["Gaussian", "ep_logistic", "log_moments", "mackay_mean", "predict", "sigmoid_mean"]
@@ -26,11 +26,10 @@ NARROW = 2.0  # the variance up to which Gauss–Hermite quadrature is the bette
 def predict(
     mean: object, covariance: object, x: object, method: str = "quadrature", nodes: int = 32
 ) -> Tensor:
-    r"""The probabilities ∫ σ(xᵀw) N(w; mean, covariance) dw of logistic regression.
+    r"""The probabilities ∫ σ(xᵀw) N(w; mean, covariance) dw of logistic regression, (n,).
 
-    The integral has one dimension, since a = xᵀw is Gaussian. "quadrature" is right to nine
-    digits with 32 nodes, whatever the variance (see `sigmoid_mean`). "mackay" is the closed form
-    σ(m / √(1 + πv/8)) of MacKay (1992), which errs by up to 0.02.
+    "quadrature" is right to nine digits with 32 nodes, whatever the variance. "mackay" is the
+    closed form σ(m / √(1 + πv/8)) of MacKay (1992), which errs by up to 0.02.
 
     Arguments:
         mean: The posterior's mean (dim,).
@@ -38,9 +37,6 @@ def predict(
         x: Inputs (n, dim), with a column of ones if the model has a bias.
         method: "quadrature" or "mackay". Default: "quadrature".
         nodes: The number of nodes of Gauss–Hermite quadrature. Default: 32.
-
-    Returns:
-        The probability (n,) of the label 1 at each input.
 
     >>> predict([1.0, 0.0], [[4.0, 0.0], [0.0, 4.0]], [[0.0, 0.0], [2.0, 0.0]]).numpy().round(4)
     array([0.5   , 0.6762])
@@ -81,11 +77,11 @@ def sigmoid_mean(mean: Tensor, variance: Tensor, nodes: int = 32) -> Tensor:
     """
 
     def narrow(m: Tensor, v: Tensor) -> Tensor:
-        z, weight = _nodes(_hermite, nodes, m)
+        z, weight = _hermite(nodes).to(m)
         return (m[:, None] + v.sqrt()[:, None] * z).sigmoid() @ weight
 
     def wide(m: Tensor, v: Tensor) -> Tensor:
-        at, weight = _nodes(_logistic, nodes, m)
+        at, weight = _logistic(nodes).to(m)
         return (1 + torch.erf((m[:, None] - at) / (2 * v).sqrt()[:, None]) @ weight) / 2
 
     return _by_width(narrow, wide, mean, variance)
@@ -99,7 +95,7 @@ def log_moments(mean: Tensor, variance: Tensor, nodes: int = 32) -> tuple[Tensor
     """
 
     def narrow(m: Tensor, v: Tensor) -> Tensor:
-        z, weight = _nodes(_hermite, nodes, m)
+        z, weight = _hermite(nodes).to(m)
         a = m[:, None] + v.sqrt()[:, None] * z
         log = F.logsigmoid(a) + weight.log()
         tilted, rest = log.softmax(1), (-a).sigmoid()
@@ -108,7 +104,7 @@ def log_moments(mean: Tensor, variance: Tensor, nodes: int = 32) -> tuple[Tensor
         return torch.stack([log.logsumexp(1), slope, slope.square() - curvature])
 
     def wide(m: Tensor, v: Tensor) -> Tensor:
-        at, weight = _nodes(_logistic, nodes, m)
+        at, weight = _logistic(nodes).to(m)
         u = (m[:, None] - at) / v.sqrt()[:, None]
         log_above = log_ndtr(u)
         log = log_above + weight.log()
@@ -119,9 +115,8 @@ def log_moments(mean: Tensor, variance: Tensor, nodes: int = 32) -> tuple[Tensor
         return torch.stack([log.logsumexp(1), slope, slope.square() - curvature])
 
     tail = mean < -variance / 2
-    log_z, slope, bend = _by_width(
-        narrow, wide, torch.where(tail, -mean - variance, mean), variance
-    )
+    centre = torch.where(tail, -mean - variance, mean)
+    log_z, slope, bend = _by_width(narrow, wide, centre, variance)
     log_z = torch.where(tail, log_z + mean + variance / 2, log_z)
     return log_z, torch.where(tail, 1 - slope, slope), bend.clamp_min(0)
 
@@ -150,60 +145,67 @@ def _by_width(narrow: Rule, wide: Rule, mean: Tensor, variance: Tensor) -> Tenso
     return result
 
 
-def _nodes(rule: Callable[[int], tuple[Any, Any]], nodes: int, like: Tensor) -> list[Tensor]:
-    return [torch.as_tensor(array).to(like) for array in rule(nodes)]
-
-
 @cache
-def _hermite(nodes: int) -> tuple[Any, Any]:
+def _hermite(nodes: int) -> Tensor:
     at, weight = np.polynomial.hermite_e.hermegauss(nodes)
-    return at, weight / weight.sum()
+    return torch.tensor(np.stack([at, weight / weight.sum()]))
 
 
 @cache
-def _logistic(nodes: int) -> tuple[Any, Any]:
+def _logistic(nodes: int) -> Tensor:
     at = np.linspace(-40.0, 40.0, 4 * nodes + 1)  # the density is negligible beyond
     weight = 1 / np.cosh(at / 2) ** 2
-    return at, weight / weight.sum()
+    return torch.tensor(np.stack([at, weight / weight.sum()]))
 
 
 class Gaussian(NamedTuple):
-    r"""A Gaussian approximation of a posterior.
+    r"""A Gaussian approximation of a posterior."""
 
-    Arguments:
-        mean: (dim,).
-        covariance: (dim, dim).
-        log_evidence: The logarithm of the approximate probability of the labels.
-        iterations: Rounds over all sites.
-        converged: Whether the last one changed nothing beyond the tolerance.
-    """
-
-    mean: Tensor
-    covariance: Tensor
-    log_evidence: float
-    iterations: int
-    converged: bool
+    mean: Tensor  # (dim,)
+    covariance: Tensor  # (dim, dim)
+    log_evidence: float  # the logarithm of the approximate probability of the labels
+    iterations: int  # rounds over all sites
+    converged: bool  # whether the last round changed nothing beyond the tolerance
 
 
 class Sites(NamedTuple):
     r"""The prior, the inputs, and Gaussian sites exp(νa − τa²/2) in a = xᵀw, one an input."""
 
-    prior: tuple[Tensor, Tensor]  # precision (dim, dim), and precision times mean (dim,)
+    precision: Tensor  # of the prior, (dim, dim)
+    shift: Tensor  # the same times its mean, (dim,)
     x: Tensor  # (n, dim)
     tau: Tensor  # (n,)
     nu: Tensor  # (n,)
 
     def posterior(self) -> tuple[Tensor, Tensor]:
         r"""Mean (dim,) and covariance (dim, dim) of the prior times all sites."""
-        precision, shift = self.prior
-        root = torch.linalg.cholesky(precision + (self.x * self.tau[:, None]).T @ self.x)
+        root = torch.linalg.cholesky(self.precision + (self.x * self.tau[:, None]).T @ self.x)
         covariance = torch.cholesky_inverse(root)
-        return covariance @ (shift + self.x.T @ self.nu), covariance
+        return covariance @ (self.shift + self.x.T @ self.nu), covariance
 
     def marginals(self) -> tuple[Tensor, Tensor]:
         r"""Means and variances (n,) of each a."""
         mean, covariance = self.posterior()
         return self.x @ mean, ((self.x @ covariance) * self.x).sum(1)
+
+    def cavities(self, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Means and variances (n,) of each a without its own site, from those with it."""
+        factor = 1 - self.tau * v  # above zero, since all τ are not below it
+        return (m - v * self.nu) / factor, v / factor
+
+    def log_evidence(self, m: Tensor, v: Tensor, log_z: Tensor, prior_mean: Tensor) -> float:
+        r"""The integral of the prior times all sites, each scaled to the integral of its tilted.
+
+        With Φ = ½ log |S| + ½ mᵀS⁻¹m, a site's scale is log_z + Φ(cavity) − Φ(marginal), written
+        so that a variance of zero is no harm.
+        """
+        factor = 1 - self.tau * v
+        squares = self.tau * m.square() - 2 * m * self.nu + v * self.nu.square()
+        scales = log_z - factor.log() / 2 + squares / factor / 2
+        mean, covariance = self.posterior()
+        volume = torch.linalg.slogdet(self.precision @ covariance).logabsdet
+        shifts = mean @ (self.shift + self.x.T @ self.nu) - prior_mean @ self.shift
+        return float(scales.sum() + (volume + shifts) / 2)
 
 
 def ep_logistic(
@@ -220,9 +222,8 @@ def ep_logistic(
     r"""A Gaussian posterior of the weights of logistic regression, by EP (Minka 2001).
 
     Each likelihood σ(±xᵀw) is replaced by a Gaussian site in a = xᵀw, such that putting the
-    likelihood back in place of its site leaves the mean and the variance of a as they are. All
-    sites are updated at once, with damping. Where many sites agree, as those of separable data do,
-    EP's variances are too small at the fixed point itself.
+    likelihood back in place of its site leaves the mean and the variance of a as they are. Where
+    many sites agree, as those of separable data do, EP's variances are too small.
 
     Arguments:
         X: Inputs (n, dim), with a column of ones if the model has a bias.
@@ -232,8 +233,7 @@ def ep_logistic(
         moments: How one-dimensional integrals are computed: "mackay" by MacKay's approximation, as
             in the source text, or "quadrature", which is exact. Default: "mackay".
         iterations: The largest number of rounds over all sites. Default: 500.
-        tolerance: The change of the marginals of a, in units of their standard deviations, below
-            which the sites have converged. Default: 1e-8.
+        tolerance: The change of the marginals, in standard deviations, to stop at. Default: 1e-8.
         damping: The part of the way to its new value that a site goes in a round, above 0 and up
             to 1; less once rounds begin to diverge. Default: 0.5.
 
@@ -243,7 +243,7 @@ def ep_logistic(
     """
     if moments not in METHODS:
         raise ArgumentError.unknown("moments", moments, METHODS)
-    iterations = whole_number("iterations", iterations, "a whole number from 1", least=1)
+    iterations = whole("iterations", iterations)
     tolerance = number("tolerance", tolerance, "a number above zero", lambda t: t > 0)
     damping = number("damping", damping, "a number above 0 and up to 1", lambda d: 0 < d <= 1)
     x, labels = finite("X", X), finite("y", y)
@@ -256,12 +256,12 @@ def ep_logistic(
     mean, covariance = _prior(prior_mean, prior_covariance, x.shape[1])
     precision = torch.cholesky_inverse(torch.linalg.cholesky(covariance))
     tilted = _mackay if moments == "mackay" else log_moments
-    sites = Sites((precision, precision @ mean), x, torch.zeros_like(sign), torch.zeros_like(sign))
+    sites = Sites(precision, precision @ mean, x, *torch.zeros(2, len(x), dtype=x.dtype))
     now = sites.marginals()
     done, change = 0, math.inf
     while done < iterations and change > tolerance:
         done += 1
-        m, v = _cavities(sites, *now)
+        m, v = sites.cavities(*now)
         _, slope, bend = tilted(sign * m, v)
         rest = 1 - bend * v  # of the variance, once the likelihood is in
         sites = sites._replace(
@@ -279,30 +279,9 @@ def ep_logistic(
             f"after {done} iterations; more of them or a smaller damping may help",
             stacklevel=2,
         )
-    m, v = _cavities(sites, *now)
-    log_evidence = _log_evidence(sites, mean, *now, tilted(sign * m, v)[0])
+    m, v = sites.cavities(*now)
+    log_evidence = sites.log_evidence(*now, tilted(sign * m, v)[0], mean)
     return Gaussian(*sites.posterior(), log_evidence, done, change <= tolerance)
-
-
-def _cavities(sites: Sites, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Means and variances (n,) of each a without its own site, from those with it."""
-    factor = 1 - sites.tau * v  # above zero, since all τ are not below it
-    return (m - v * sites.nu) / factor, v / factor
-
-
-def _log_evidence(sites: Sites, prior_mean: Tensor, m: Tensor, v: Tensor, log_z: Tensor) -> float:
-    r"""The integral of the prior times all sites, each scaled to the integral log_z of its tilted.
-
-    With Φ = ½ log |S| + ½ mᵀS⁻¹m, a site's scale is log_z + Φ(cavity) − Φ(marginal), written so
-    that a variance of zero is no harm.
-    """
-    (precision, shift), x, tau, nu = sites
-    factor, squares = 1 - tau * v, tau * m.square() - 2 * m * nu + v * nu.square()
-    scales = log_z - factor.log() / 2 + squares / factor / 2
-    mean, covariance = sites.posterior()
-    volume = torch.linalg.slogdet(precision @ covariance).logabsdet
-    shifts = mean @ (shift + x.T @ nu) - prior_mean @ shift
-    return float(scales.sum() + (volume + shifts) / 2)
 
 
 def _mackay(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,18 +18,11 @@ from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError
 from limbeck.models.mlp import MLP
 from limbeck.models.mlp import _log_ndtr as log_ndtr
-from limbeck.posteriors.structure import Structure
+from limbeck.posteriors.draws import Structure
 
 __all__ = [
-    "MLPRegression",
-    "Regression",
-    "linear",
-    "logistic",
-    "mlp",
-    "poisson",
-    "probit",
-    "softmax",
-]
+    "MLPRegression", "Regression", "linear", "logistic", "mlp", "poisson", "probit", "softmax",
+]  # fmt: skip
 
 FAMILIES: dict[str, Callable[[Tensor, Any], Any]] = {  # of z, and the scale of y
     "linear": lambda z, scale: _normal(z, scale),
@@ -81,10 +74,10 @@ class Regression:
         return FAMILIES[self.family](x @ weights + bias, scale)
 
     def _named(self, draw: dict[str, Tensor]) -> tuple[Tensor, Any, Any]:
-        scale = self.scale if isinstance(self.scale, str) else None
-        _check_names(draw, self.weights, scale if self.family == "linear" else None)
-        value = self.scale if scale is None else draw.get(scale)
-        return draw[self.weights], draw.get(self.bias, 0.0), value
+        named = isinstance(self.scale, str)
+        _check_names(draw, self.weights, *[str(self.scale)] * (named and self.family == "linear"))
+        scale = draw.get(str(self.scale)) if named else self.scale
+        return draw[self.weights], draw.get(self.bias, 0.0), scale
 
     def _cut(self, draw: Tensor, size: int) -> tuple[Tensor, Any, Any]:
         r"""The parts of a vector, by their number."""
@@ -169,17 +162,17 @@ class MLPRegression:
 
     def __call__(self, draw: X, x: Tensor) -> Any:
         scale: Any = self.scale
-        named = isinstance(scale, str)
+        scales = [scale] if isinstance(scale, str) else []
         if isinstance(draw, Tensor):
-            size = self.structure.dim + named
+            size = self.structure.dim + len(scales)
             if draw.shape[0] != size:
                 received = f"draws of {draw.shape[0]} numbers"
                 raise ArgumentError("posterior", received, f"{size}, the weights of {self._net}")
-            scale = draw[-1] if named else scale
+            scale = draw[-1] if scales else scale
             weights: Any = self.structure.unflatten(draw[: self.structure.dim])
         else:
-            _check_names(draw, *self.structure.names, scale if named else None)
-            scale = draw[scale] if named else scale
+            _check_names(draw, *self.structure.names, *scales)
+            scale = draw[scale] if scales else scale
             weights = {name: draw[name] for name in self.structure.names}
         z = functional_call(self._net, weights, (x,))
         if scale is not None:
@@ -187,9 +180,9 @@ class MLPRegression:
         return Bernoulli(logits=z[:, 0]) if z.shape[1] == 1 else Categorical(logits=z)
 
 
-def _check_names(draw: Mapping[str, Tensor], *names: str | None) -> None:
+def _check_names(draw: Mapping[str, Tensor], *names: str) -> None:
     for name in names:
-        if name is not None and name not in draw:
+        if name not in draw:
             received = f"no variable {name!r} among {', '.join(map(repr, draw))}"
             raise ArgumentError("posterior", received, f"draws that have {name!r}")
 
@@ -199,30 +192,24 @@ def mlp(*sizes: int, hidden: str = "tanh", scale: str | float | None = None) -> 
     return MLPRegression(sizes, hidden, scale)
 
 
-SETTINGS = {
-    **dict.fromkeys(("logistic", "probit", "poisson"), ("weights", "bias")),
+SETTINGS = dict.fromkeys(("logistic", "probit", "poisson"), ("weights", "bias")) | {
     "linear": ("weights", "bias", "scale"),
     "softmax": ("weights", "bias", "classes"),
 }
 
 
 def model_spec(predict: object) -> dict[str, Any] | None:
-    r"""A ready-made model by its name and settings; None of any other function.
-
-    >>> model_spec(logistic(bias="intercept"))
-    {'model': 'logistic', 'weights': 'beta', 'bias': 'intercept'}
-    """
+    r"""A ready-made model by its name and settings; None of any other function."""
     if type(predict) is Regression:
         names = SETTINGS[predict.family]
         spec = {"model": predict.family, **{name: getattr(predict, name) for name in names}}
     elif type(predict) is MLPRegression:
         net = predict._net.spec()
-        spec = {"model": "mlp", "sizes": list(net["sizes"]), "hidden": net["hidden"]}
-        spec["scale"] = predict.scale
+        sizes = list(net["sizes"])
+        spec = {"model": "mlp", "sizes": sizes, "hidden": net["hidden"], "scale": predict.scale}
     else:
         return None
-    scale = spec.get("scale")
-    if not (scale is None or isinstance(scale, str)):
+    if (scale := spec.get("scale")) is not None and not isinstance(scale, str):
         if getattr(scale, "ndim", 0):  # a scale for each input is not saved
             return None
         spec["scale"] = float(scale)

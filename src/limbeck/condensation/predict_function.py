@@ -3,8 +3,9 @@ r"""The user's `predict`: how it is called and checked, and students of the same
 from __future__ import annotations
 
 import math
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +22,14 @@ from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError
 
 __all__ = ["ClassLogs", "Head", "Means", "Pair", "PairDensity", "PredictFunction"]
+
+
+def user_stacklevel() -> int:
+    r"""The `stacklevel` of the user's own line, for `warnings.warn` in the calling function."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == "limbeck":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 class WatchedDict(dict[str, Any]):
@@ -42,27 +51,14 @@ class WatchedDict(dict[str, Any]):
         self.read.update(super().keys())
         return super().__iter__()
 
-    def keys(self) -> Any:
-        iter(self)
-        return super().keys()
-
-    def values(self) -> Any:
-        iter(self)
-        return super().values()
-
-    def items(self) -> Any:
-        iter(self)
-        return super().items()
+    # views that iterate
+    keys, values, items = Mapping.keys, Mapping.values, Mapping.items  # type: ignore[assignment]
 
 
 def unused_variables(
     function: Callable[..., Any], draw: X | dict[str, Any], *rest: object
 ) -> tuple[str, ...]:
-    r"""The names of variables that a function of a draw does not read.
-
-    >>> unused_variables(lambda draw, x: draw["beta"] * x, {"beta": 1.0, "mu": 2.0}, 3.0)
-    ('mu',)
-    """
+    r"""The names of variables that a function of a draw does not read."""
     if not isinstance(draw, dict):
         return ()
     watched = WatchedDict(draw)
@@ -80,53 +76,47 @@ class PredictFunction:
     of NumPy, is called draw by draw with arrays or tensors, and cannot.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], draws: X, x: X | None, argument: str = "predict"
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], draws: X, x: X | None) -> None:
         if not callable(function):
-            raise ArgumentError(argument, f"a {type(function).__name__}", "a function of a draw")
-        self.function, self.argument = function, argument
+            raise ArgumentError("predict", f"a {type(function).__name__}", "a function of a draw")
+        self.function, self.mapped, self.arrays, self._checked = function, True, False, False
         self.reason = ""  # why `torch.vmap` cannot map it
-        self.arrays = self._known = False
         self._like, count = leaves(draws)[0], NumberCounter()
+        n = None if x is None else rows(x)
         with torch.no_grad():
             try:
-                self._stacked(draws, x)  # first: NumPy warns before it fails on plain tensors
+                self.stacked(draws, x)  # first: NumPy warns before it fails on plain tensors
             except ArgumentError:
                 raise
             except Exception as error:  # the user's own, or what torch cannot map
                 if "randomness" in str(error):
                     received = "a function that draws random numbers"
                     expected = "one that gives the distribution, and does not draw from it"
-                    raise ArgumentError(argument, received, expected) from error
-                self.reason = _describe_error(error)
+                    raise ArgumentError("predict", received, expected) from error
+                self.mapped, self.reason = False, _describe_error(error)
                 self._choose_arrays(draws, x, error)
-            self.mapped = self._known = not self.reason
-            n = None if x is None else rows(x)
+            self._checked = self.mapped
             with count:
-                example = self._raw(first(draws), x)
-            self.example = check(example, n, argument, self._like)
-            self.unused = unused_variables(self.function, *self._arguments(first(draws), x))
+                example = self._call(first(draws), x)
+            self.example = check(example, n, like=self._like)
+            self.unused = unused_variables(function, *self._arguments(first(draws), x))
             for draw in _single_draws(draws)[1:]:
-                check(self._raw(draw, x), n, argument, self._like)
+                check(self._call(draw, x), n, like=self._like)
             self.numbers = max(1, count.numbers // (n or 1))  # in memory for each draw and input
-            self.classes = None if x is None else _class_count(self.example, argument)
+            self.classes = None if x is None else _class_count(self.example)
             if x is not None:
                 self._refuse_mixing(draws, x)
 
     @property
-    def unused_notes(self) -> list[str]:
-        r"""A note on variables that are not read, if there are any."""
-        if not self.unused:
-            return []
-        listed = ", ".join(self.unused[:5]) + (", …" if len(self.unused) > 5 else "")
-        names = ", ".join(repr(f"~{name}") for name in self.unused[:5])
-        return [f"predict does not use {listed}: var_names=[{names}] leaves out what is not needed"]
-
-    @property
     def notes(self) -> list[str]:
-        r"""Remarks on the function for the user."""
-        return [f"predict: {self.reason}"] * bool(self.reason) + self.unused_notes
+        r"""Notes for the user: why it cannot be mapped, and variables that are not read."""
+        notes = [f"predict: {self.reason}"] if self.reason else []
+        if self.unused:
+            listed = ", ".join(self.unused[:5]) + (", …" if len(self.unused) > 5 else "")
+            names = ", ".join(repr(f"~{name}") for name in self.unused[:5])
+            leave_out = f"var_names=[{names}] leaves out what is not needed"
+            notes.append(f"predict does not use {listed}: {leave_out}")
+        return notes
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -134,37 +124,32 @@ class PredictFunction:
         return tuple(self.example.batch_shape[1:])
 
     def stacked(self, draws: X, x: X | None = None) -> Any:
-        r"""What each of S draws says of all inputs: parameters (S, n, ...)."""
+        r"""What each of S draws predicts at all inputs: parameters (S, n, ...)."""
         if self.mapped:
-            return self._stacked(draws, x)
+            return torch.vmap(lambda draw: self._one(draw, x))(draws)
         return stack([self._one(draw, x) for draw in _single_draws(draws)])
 
     def paired(self, draws: X, x: X | None = None) -> Any:
-        r"""What each of n draws says of its own input: parameters (n, ...)."""
+        r"""What each of n draws predicts at one input of its own: parameters (n, ...)."""
         if x is None:
             return self.stacked(draws)
+        row = lambda value, dims: value[0]  # noqa: E731
         if self.mapped:
-            return torch.vmap(self._pair)(draws, x)
+            one = lambda draw, x: self._one(draw, map_tensors(lambda t: t[None], x))  # noqa: E731
+            return torch.vmap(lambda draw, x: mapped(one(draw, x), row))(draws, x)
         pairs = ((draw, part_of(x, i, 1)) for i, draw in enumerate(_single_draws(draws)))
-        return stack([mapped(self._one(*pair), _row) for pair in pairs])
-
-    def _stacked(self, draws: X, x: X | None) -> Any:
-        return torch.vmap(lambda draw: self._one(draw, x))(draws)
-
-    def _pair(self, draw: X, x: X) -> Any:
-        return mapped(self._one(draw, map_tensors(lambda t: t.unsqueeze(0), x)), _row)
+        return stack([mapped(self._one(*pair), row) for pair in pairs])
 
     def _one(self, draw: X, x: X | None) -> Any:
-        prediction = self._raw(draw, x)
-        if not self._known:
-            prediction = as_distribution(prediction, self.argument, self._like)
+        prediction = self._call(draw, x)
+        if not self._checked:
+            prediction = as_distribution(prediction, like=self._like)
         return broadcast(prediction)
 
-    def _raw(self, draw: X, x: X | None) -> Any:
+    def _call(self, draw: X, x: X | None) -> Any:
         return self.function(*self._arguments(draw, x))
 
     def _arguments(self, draw: X, x: X | None) -> list[Any]:
-        r"""What the function is called with."""
         arguments = [draw] if x is None else [draw, x]
         if not self.arrays:
             return arguments
@@ -177,7 +162,7 @@ class PredictFunction:
         for self.arrays in (True, False):
             try:
                 for draw in singles:
-                    self._raw(draw, x)
+                    self._call(draw, x)
             except Exception as failure:  # the user's own
                 error = error if self.arrays else failure
                 continue
@@ -185,35 +170,33 @@ class PredictFunction:
                 self.reason = "it is a function of NumPy arrays"
             else:
                 warnings.warn(
-                    f"{self.argument}: torch.vmap cannot map it over draws ({self.reason}), so it "
+                    f"predict: torch.vmap cannot map it over draws ({self.reason}), so it "
                     "is called draw by draw, which is slow, and without derivatives",
-                    stacklevel=5,
+                    stacklevel=user_stacklevel(),
                 )
             return
         shapes = f"a draw {_describe_shapes(singles[0])}"
         shapes += "" if x is None else f" and inputs {_describe_shapes(x)}"
         received = f"a function that fails ({_describe_error(error)})"
-        raise ArgumentError(self.argument, received, f"a function of {shapes}") from error
+        raise ArgumentError("predict", received, f"a function of {shapes}") from error
 
     def _refuse_mixing(self, draws: X, x: X) -> None:
         r"""Refuse functions whose prediction at an input depends on the other inputs."""
         n = min(rows(draws), rows(x), 4)
         draws, x = part_of(draws, 0, n), part_of(x, 0, n)
-        stacked = tensors(self.stacked(draws, x))
-        for together, alone in zip(stacked, tensors(self.paired(draws, x)), strict=True):
+        both = tensors(self.stacked(draws, x)), tensors(self.paired(draws, x))
+        for together, alone in zip(*both, strict=True):
             pairs = together.diagonal(0, 0, 1).movedim(-1, 0)  # each draw at its own input
             if bool(((pairs - alone).abs() > 1e-3 * (1 + pairs.abs())).any()):
                 received = "predictions that change with the inputs beside, or from call to call"
                 expected = "a function of a draw and of each input by itself"
-                raise ArgumentError(self.argument, received, expected)
+                raise ArgumentError("predict", received, expected)
 
 
 class NumberCounter(TorchDispatchMode):
     r"""Counts the results of operations, as a bound on the memory that derivatives need."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers = 0
+    numbers = 0
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
@@ -230,7 +213,7 @@ def _inner(distribution: Any) -> Any:
     return distribution
 
 
-def _class_count(distribution: Any, argument: str) -> int | None:
+def _class_count(distribution: Any) -> int | None:
     r"""The number of classes, if a distribution, or its components, are over classes."""
     inner = _inner(distribution)
     if not isinstance(inner, Bernoulli | Categorical):
@@ -238,7 +221,7 @@ def _class_count(distribution: Any, argument: str) -> int | None:
     shape = tuple(distribution.batch_shape)
     if len(shape) != 1:
         received = f"a {type(distribution).__name__} of the batch shape {shape}"
-        raise ArgumentError(argument, received, "one label an input: the shape (n,)")
+        raise ArgumentError("predict", received, "one label an input: the shape (n,)")
     return 2 if isinstance(inner, Bernoulli) else int(inner.outputs.shape[-1])
 
 
@@ -248,6 +231,13 @@ def class_logs(distribution: Any) -> Tensor:
         distribution = distribution.components.mixed(distribution.log_weights)
     logs: Tensor = distribution.log_probabilities
     return logs
+
+
+def class_distribution(logs: Tensor, kind: str) -> Bernoulli | Categorical:
+    r"""The distribution of log probabilities (n, K)."""
+    if kind == "Bernoulli":
+        return Bernoulli(logits=logs[:, 1] - logs[:, 0])
+    return Categorical(logits=logs)
 
 
 def mean_logs(stacked: Any) -> Tensor:
@@ -276,10 +266,6 @@ def stack(distributions: Sequence[Any]) -> Any:
     return mapped(distributions[0], lambda value, dims: torch.stack(next(columns)))
 
 
-def _row(value: Tensor, dims: int) -> Tensor:
-    return value[0]
-
-
 def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).strip() or 'no reason given').splitlines()[0]}"
 
@@ -299,11 +285,7 @@ class Pair(NamedTuple):
 
 
 def paired(pair: Pair) -> dict[str, Tensor]:
-    r"""A pair as one input of the loop; what can be differentiated of x comes first.
-
-    >>> list(paired(Pair(torch.zeros(2, 3), torch.ones(2))))
-    ['x', 'y']
-    """
+    r"""A pair as one input of the loop; what can be differentiated of x comes first."""
     x = {"x": pair.x} if isinstance(pair.x, Tensor) else {f"x.{k}": v for k, v in pair.x.items()}
     return x | {"y": pair.y} | ({} if pair.draw is None else {"draw": pair.draw})
 
@@ -344,9 +326,7 @@ class Head:
             return raw
         if self.classes:
             logs = forms.log_probabilities(forms.values(raw), self.form)
-            if self.kind == "Bernoulli":
-                return Bernoulli(logits=logs[:, 1] - logs[:, 0])
-            return Categorical(logits=logs)
+            return class_distribution(logs, self.kind)
         columns = forms.values(raw) if isinstance(raw, Tensor) and raw.ndim else torch.empty(0, 0)
         size = columns.shape[1]
         if self.kind == "Poisson" and size == 1:
@@ -362,14 +342,16 @@ class Head:
         raise ArgumentError("student", received, outputs + also)
 
 
-class ClassLogs(nn.Module):
+class _Wrapped(nn.Module):
+    def __init__(self, student: nn.Module, head: Head | None = None) -> None:
+        super().__init__()
+        self.student, self.head = student, head or Head("")
+
+
+class ClassLogs(_Wrapped):
     r"""A student of distributions over classes as a module of log probabilities (n, K)."""
 
     output_form = "log_probabilities"
-
-    def __init__(self, student: nn.Module) -> None:
-        super().__init__()
-        self.student = student
 
     def forward(self, x: X) -> Tensor:
         return class_logs(self.student(x))
@@ -381,26 +363,18 @@ def class_student(student: nn.Module, x: X) -> nn.Module:
     return ClassLogs(student) if isinstance(student(x), Distribution) else student
 
 
-class Means(nn.Module):
+class Means(_Wrapped):
     r"""A student of distributions as a module of their means; of classes, probabilities."""
-
-    def __init__(self, student: nn.Module, head: Head) -> None:
-        super().__init__()
-        self.student, self.head = student, head
 
     def forward(self, x: X) -> Tensor:
         mean: Tensor = self.head.read(self.student(x)).mean
         return mean
 
 
-class PairDensity(nn.Module):
+class PairDensity(_Wrapped):
     r"""A student of densities of y given x as the log density (n,) of pairs."""
 
     output_form = "log_density"
-
-    def __init__(self, student: nn.Module, head: Head) -> None:
-        super().__init__()
-        self.student, self.head = student, head
 
     def forward(self, pairs: X) -> Tensor:
         pair = unpaired(pairs)

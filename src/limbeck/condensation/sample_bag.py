@@ -12,16 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole
 from limbeck.arrays import X, map_tensors, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import averaged, broadcast
 from limbeck.distributions.base import D, Distribution, mapped, random
 from limbeck.errors import ArgumentError
-from limbeck.posteriors.draws import Draws
+from limbeck.posteriors.draws import Draws, Structure, as_parts
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
-from limbeck.posteriors.structure import Structure, as_parts
 
 __all__ = ["Interval", "SampleBag", "Simplex", "Supports", "as_support"]
 
@@ -32,14 +31,11 @@ PARAMETERS = (
 )
 SCALE_DRAWS = 1000  # draws that give the scale of each number, at most
 
-try:
-    from torch._C._functorch import (
-        _add_batch_dim,
-        _remove_batch_dim,
-        _vmap_decrement_nesting,
-        _vmap_increment_nesting,
-    )
-except ImportError:  # what torch.vmap is made of has no promise to stay
+try:  # what torch.vmap is made of has no promise to stay
+    from torch._C._functorch import _add_batch_dim, _remove_batch_dim
+    from torch._C._functorch import _vmap_decrement_nesting as leave
+    from torch._C._functorch import _vmap_increment_nesting as enter
+except ImportError:
     BARE = False
 else:
     BARE = True
@@ -55,34 +51,28 @@ def over_draws(function: Callable[[X], D], draws: X) -> D:
         return torch.vmap(function)(draws)
     _load()
     count = rows(draws)
-    level = _vmap_increment_nesting(count, "error")
+    level = enter(count, "error")
     try:
         stacked = function(map_tensors(lambda part: _add_batch_dim(part, 0, level), draws))
         return mapped(stacked, lambda value, dims: _remove_batch_dim(value, level, count, 0))
     finally:
-        _vmap_decrement_nesting()
+        leave()
 
 
 @cache
-def _load() -> None:
-    r"""Let torch load the rules that it maps some operations by, as its own `vmap` does."""
+def _load() -> None:  # the rules that torch maps some operations by, as its own `vmap` does
     torch.vmap(torch.clone)(torch.zeros(1))
 
 
 @dataclass(frozen=True)
 class Interval:
-    r"""Numbers between two ends, of which one or both may be infinite.
-
-    >>> Interval(0.0).constrain(torch.tensor([-100.0, 0.0])) > 0
-    tensor([True, True])
-    """
+    r"""Numbers between two ends, of which one or both may be infinite."""
 
     low: float = -math.inf
     high: float = math.inf
     size = 1
 
     def constrain(self, free: Tensor) -> Tensor:
-        r"""Numbers in the interval, of any numbers."""
         if self.low == -math.inf:
             return free if self.high == math.inf else self.high - free.exp()
         if self.high == math.inf:
@@ -99,7 +89,6 @@ class Interval:
         return ((values - self.low) / (self.high - self.low)).logit(eps)
 
     def outside(self, values: Tensor) -> Tensor:
-        r"""Which of the numbers are not in the interval."""
         return (values < self.low) | (values > self.high)
 
     def __str__(self) -> str:
@@ -134,36 +123,28 @@ def as_support(value: Any, shape: tuple[int, ...], argument: str) -> Interval | 
     r"""The support of a variable, by name, as (low, high), as an Interval or a Simplex."""
     if value == "simplex" or isinstance(value, Simplex):
         size = shape[-1] if shape else 0
-        if size < 2 or (isinstance(value, Simplex) and value.size != size):
+        if size < 2 or getattr(value, "size", size) != size:
             received = f"a simplex for a variable of shape {shape}"
             raise ArgumentError(argument, received, "a variable whose last axis is a simplex")
         return Simplex(size)
-    if isinstance(value, Interval):
-        return value
     if isinstance(value, str):
         if value not in NAMES:
             raise ArgumentError.unknown(argument, value, (*NAMES, "simplex"))
         return NAMES[value]
     try:
-        low, high = value
-        ends = Interval(
-            -math.inf if low is None else float(low), math.inf if high is None else float(high)
-        )
+        low, high = (value.low, value.high) if isinstance(value, Interval) else value
+        low = -math.inf if low is None else float(low)
+        high = math.inf if high is None else float(high)
     except (TypeError, ValueError):
         expected = f"{', '.join(map(repr, NAMES))}, 'simplex', or (low, high), one maybe None"
         raise ArgumentError(argument, repr(value), expected) from None
-    if not ends.low < ends.high:
+    if not low < high:
         raise ArgumentError(argument, repr(value), "ends with low < high")
-    return ends
+    return Interval(low, high)
 
 
 class Supports:
-    r"""The supports of all numbers of a draw, and the way between draws and unconstrained numbers.
-
-    >>> supports = Supports.of({"sigma": "positive"}, Structure(("beta", "sigma"), ((2,), ())))
-    >>> supports.constrain(torch.tensor([-1.0, 2.0, 0.0]))
-    tensor([-1.,  2.,  1.])
-    """
+    r"""The supports of all numbers of a draw: the way between draws and unconstrained numbers."""
 
     def __init__(self, segments: Iterable[tuple[int, Interval | Simplex]]) -> None:
         self.segments = [
@@ -176,13 +157,11 @@ class Supports:
     def of(cls, support: object, structure: Structure) -> Supports:
         r"""The supports by name, of a vector by place, or one for all; unnamed ones are real."""
         supports: Any = {} if support is None else support
+        known: list[Any] = ["", *range(structure.dim)] if structure.vector else [*structure.names]
         if structure.vector and not isinstance(supports, Mapping):
-            supports = dict.fromkeys(
-                [""] if support == "simplex" else range(structure.dim), support
-            )
+            supports = dict.fromkeys(known[:1] if support == "simplex" else known[1:], support)
         if not isinstance(supports, Mapping):
             raise ArgumentError("support", repr(support), "a dict of supports by variable")
-        known: list[Any] = ["", *range(structure.dim)] if structure.vector else [*structure.names]
         for name in supports:
             if name not in known:
                 raise ArgumentError("support", f"a support of {name!r}", f"a dict of {structure}")
@@ -198,17 +177,14 @@ class Supports:
         r"""Rows of draws (..., dim), of rows of unconstrained numbers (..., dim)."""
         if self.plain:
             return free
-        return torch.cat([kind.constrain(part) for kind, part in self._parts(free)], -1)
+        return torch.cat([support.constrain(part) for support, part in self._parts(free)], -1)
 
     def unconstrain(self, rows: Tensor) -> Tensor:
-        r"""The inverse of `constrain`."""
-        if self.plain:
-            return rows
-        return torch.cat([kind.unconstrain(part) for kind, part in self._parts(rows)], -1)
+        return torch.cat([support.unconstrain(part) for support, part in self._parts(rows)], -1)
 
     def _parts(self, rows: Tensor) -> Iterator[tuple[Interval | Simplex, Tensor]]:
-        parts = rows.split([size for size, _ in self.segments], -1)
-        return zip((kind for _, kind in self.segments), parts, strict=True)
+        sizes, supports = zip(*self.segments, strict=True)
+        return zip(supports, rows.split(sizes, -1), strict=True)
 
     def check(self, rows: Tensor, structure: Structure) -> None:
         r"""Refuse draws (n, dim) that are not in their supports."""
@@ -216,10 +192,10 @@ class Supports:
         for support, part in self._parts(rows):
             outside = support.outside(part)
             if bool(outside.any()):
-                where = start + int(outside.any(0).nonzero()[0])
-                received = f"{support}, and {int(outside.any(1).sum()):,} of {len(rows):,} draws "
-                received += f"of {structure.label(where)} are not"
-                raise ArgumentError("support", received, "a support that holds all draws")
+                label = structure.label(start + int(outside.any(0).nonzero()[0]))
+                count = f"{int(outside.any(1).sum()):,} of {len(rows):,} draws of {label} are not"
+                expected = "a support that holds all draws"
+                raise ArgumentError("support", f"{support}, and {count}", expected)
             start += part.shape[-1]
 
     def encoded(self) -> Tensor:
@@ -232,7 +208,6 @@ class Supports:
 
     @classmethod
     def decoded(cls, table: Tensor) -> Supports:
-        r"""The supports of a table of `encoded`."""
         return cls(
             (int(size), Simplex(int(simplex)) if simplex else Interval(low, high))
             for size, simplex, low, high in table.tolist()
@@ -243,24 +218,23 @@ class SampleBag(nn.Module):
     r"""f(y|x) = Σ_k π_k p(y|x, w_k): a Monte Carlo average of few components, which are trained.
 
     The pseudo-draws w_k have the posterior's structure. They start at draws of the posterior, and
-    are free from then on, within their supports. Calling the bag gives the distribution of y, of
-    the kind that `predict` gives, averaged.
+    are free from then on, within their supports. Calling the bag gives the distribution of y.
 
     Arguments:
         predict: The user's function of one draw and all of x, in torch.
         like: The posterior, stored or a stream; or a `Structure`, for parameters to be loaded.
         components: The number of pseudo-draws. Default: 10.
-        support: Bounds of variables, by name: "positive", "unit", "simplex", or (low, high); None
-            is for no bounds. Default: "auto", which keeps a variable with a name positive if all
-            stored draws of it are.
+        support: Bounds of variables, by name: "positive", "unit", "simplex", or (low, high). None
+            has none; "auto" keeps those positive whose stored draws all are. Default: "auto".
         weighted: Whether components have trained weights, or count equally. Default: False.
-        start: Where components start: at "draws" of the posterior, or at "normal" random numbers,
-            in unconstrained space, as the source text's experiments seem to. Default: "draws".
+        start: "draws" of the posterior, or "normal" random numbers, in unconstrained space, as the
+            source text's experiments seem to. Default: "draws".
         scaled: Whether the trained numbers are in units of the posterior's deviations, about its
             means, so that one learning rate fits all, or the draws themselves. Default: True.
         dtype: The parameters' type. Default: that of draws which are tensors, else torch's default.
         device: The parameters' device. Default: the CPU.
         generator: The generator of the first components. Default: a new one, seeded with 0.
+
     >>> from limbeck.distributions.discrete import Bernoulli
     >>> posterior = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
     >>> bag = SampleBag(lambda w, x: Bernoulli(logits=x @ w), like=posterior, components=3)
@@ -290,50 +264,49 @@ class SampleBag(nn.Module):
             raise ArgumentError("predict", f"a {type(predict).__name__}", "a function of (draw, x)")
         if start not in ("draws", "normal"):
             raise ArgumentError.unknown("start", start, ("draws", "normal"))
-        count = whole_number("components", components, "a whole number from 1", least=1)
+        count = whole("components", components)
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         self._predict = (predict,)  # so that a module's own parameters are not the bag's
         rows, self.structure, support = _initial_draws(like, count, support, generator)
         self.supports = Supports.of(support, self.structure)
         self.supports.check(rows, self.structure)
         if dtype is None:
-            parts = list(like.values()) if isinstance(like, dict) else [like]
+            parts = like.values() if isinstance(like, dict) else [like]
             typed = all(isinstance(part, Tensor) for part in parts)
             dtype = rows.dtype if typed else torch.get_default_dtype()
         free = self.supports.unconstrain(rows.double().cpu())
-        deviation = free.std(0, correction=0)
-        centre, scale = torch.zeros_like(free[0]), torch.ones_like(free[0])
+        deviation, shape = free.std(0, correction=0), (count, free.shape[1])
+        centre, scale = torch.zeros_like(deviation), torch.ones_like(deviation)
         if scaled:
             centre, scale = free.mean(0), torch.where(deviation > 0, deviation, 1.0)
         if start == "draws":  # over all of the time and all chains
             first = free[strata(len(free), count, generator)]
-            noise = random(torch.randn, tuple(first.shape), first, generator)
+            noise = random(torch.randn, shape, free, generator)
             same = (first[:, None] == first[None]).all(-1).tril(-1).any(1)  # as one before
             first[same] += 0.01 * deviation * noise[same]
         else:
-            first = random(torch.randn, (count, free.shape[1]), free, generator)
-        like_this = torch.empty(0, dtype=dtype, device=device)
-        self.register_buffer("centre", centre.to(like_this))
-        self.register_buffer("scale", scale.to(like_this))
-        self.free = nn.Parameter(((first - centre) / scale).to(like_this))
-        self.logits = nn.Parameter(like_this.new_zeros(count)) if weighted else None
+            first = random(torch.randn, shape, free, generator)
+        self.register_buffer("centre", centre.to(device, dtype))
+        self.register_buffer("scale", scale.to(device, dtype))
+        self.free = nn.Parameter(((first - centre) / scale).to(device, dtype))
+        self.logits = nn.Parameter(torch.zeros_like(self.free[:, 0])) if weighted else None
         self._once, self._trained = WarnOnce(), False
         self._start_version = self.free._version
 
     @property
     def predict(self) -> Callable[..., Any]:
-        r"""The user's function."""
         return self._predict[0]
 
     @property
     def components(self) -> int:
-        r"""The number of pseudo-draws."""
         return len(self.free)
 
     @property
     def flat(self) -> Tensor:
         r"""The pseudo-draws as rows of numbers (components, dim); see `draws`."""
-        self._warn_of_parameters()
+        # before any training the components are draws of the posterior
+        if self._trained or self.free._version != self._start_version:
+            self._once(PARAMETERS)
         return self._flat
 
     @property
@@ -343,8 +316,7 @@ class SampleBag(nn.Module):
         Once they are trained they are no draws of the posterior: parameters and their uncertainty
         cannot be estimated from them. A `limbeck.PseudoDrawWarning` says so, once for each bag.
         """
-        self._warn_of_parameters()
-        return self._draws
+        return self.structure.unflatten(self.flat)
 
     @property
     def _flat(self) -> Tensor:
@@ -358,11 +330,6 @@ class SampleBag(nn.Module):
         r"""Note that the pseudo-draws have left the posterior's draws that they started at."""
         self._trained = True
 
-    def _warn_of_parameters(self) -> None:
-        # Before any training the components are draws of the posterior.
-        if self._trained or self.free._version != self._start_version:
-            self._once(PARAMETERS)
-
     @property
     def weights(self) -> Tensor:
         r"""The weights of the components, (components,), with the sum 1."""
@@ -370,23 +337,20 @@ class SampleBag(nn.Module):
             return self.free.new_full((self.components,), 1 / self.components)
         return self.logits.softmax(0).clamp_min(torch.finfo(self.free.dtype).tiny)
 
-    @property
-    def _log_weights(self) -> Tensor:
-        if self.logits is None:
-            return self.free.new_full((self.components,), -math.log(self.components))
-        return self.logits.log_softmax(0)
-
     def forward(self, x: X) -> Any:
         r"""The predictive distribution of y at each x, whose floats become the bag's type.
 
         It is right at each single x. Its samples at several x are independent of each other, which
         those of the posterior are not: a `limbeck.PseudoDrawWarning` says so, once for each bag.
         """
-        dtype = self.free.dtype
+        dtype, predict = self.free.dtype, self.predict
         x = map_tensors(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
-        predict = self.predict
         stacked = over_draws(lambda draw: broadcast(predict(draw, x)), self._draws)
-        return marginal(averaged(stacked, self._log_weights), self._once)
+        if self.logits is None:
+            log_weights = self.free.new_full((self.components,), -math.log(self.components))
+        else:
+            log_weights = self.logits.log_softmax(0)
+        return marginal(averaged(stacked, log_weights), self._once)
 
     def make_room(self, tensors: dict[str, Tensor]) -> None:
         r"""Take the supports of a saved bag, before its other tensors are loaded."""
@@ -394,16 +358,14 @@ class SampleBag(nn.Module):
             self.set_extra_state(table)
 
     def get_extra_state(self) -> Tensor:
-        r"""The supports, which are part of what the parameters mean."""
         return self.supports.encoded()
 
     def set_extra_state(self, state: Tensor) -> None:
-        r"""Take the supports of a saved bag."""
         self.supports = Supports.decoded(state)
 
     def extra_repr(self) -> str:
-        weights = "equal weights" if self.logits is None else "trained weights"
-        return f"{self.components} components of {self.structure}, {weights}"
+        kind = "equal" if self.logits is None else "trained"
+        return f"{self.components} components of {self.structure}, {kind} weights"
 
 
 def _initial_draws(
@@ -420,8 +382,7 @@ def _initial_draws(
     if isinstance(draws, Stream):  # ten times as many, since neighbours in time are similar
         return structure.flatten(draws.next(10 * components)), structure, support
     if draws.count < components:
-        expected = f"at most {draws.count}, the number of draws"
-        raise ArgumentError("components", components, expected)
+        raise ArgumentError("components", components, f"at most {draws.count}, the number of draws")
     count = max(components, min(draws.count, SCALE_DRAWS))
     rows = structure.flatten(draws.take(strata(draws.count, count, generator)))
     return rows, structure, positive_variables(draws) if automatic else support
@@ -431,8 +392,9 @@ def positive_variables(draws: Draws) -> dict[str, str] | None:
     r"""The variables with names of which all draws are above zero."""
     if draws.structure.vector:
         return None
-    least = {name: float("inf") for name in draws.structure.names}
+    positive = dict.fromkeys(draws.structure.names, "positive")
     for block in draws.blocks(max(1, 2**20 // max(1, draws.structure.dim))):
         for name, part in as_parts(block).items():
-            least[name] = min(least[name], part.min().item() if part.numel() else -1.0)
-    return {name: "positive" for name, lowest in least.items() if lowest > 0}
+            if not part.numel() or part.min() <= 0:
+                positive.pop(name, None)
+    return positive

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import as_batch
 from limbeck.distributions.gaussians import (
     Moments,
@@ -56,12 +56,9 @@ class StepwiseEM:
     r"""Online EM (Cappé and Moulines, 2009) as an update of the loop.
 
     At each step the statistics of the E step on the minibatch are mixed into a running average
-    with weight γ_t, and the M step follows from that average. With γ = 1 and all data in the
-    batch it is batch EM. It descends `limbeck.losses.kl`, and nothing else.
-
-    Several mixtures start from some inputs before the first step. All run side by side, and the
-    student is the one that has explained fresh inputs best so far, each minibatch being evaluated
-    before it is learnt from. Everything is computed in float64.
+    with weight γ_t, and the M step follows from that average. It descends `limbeck.losses.kl`
+    alone. Several mixtures run side by side, in float64, and the student is the one that has
+    explained fresh inputs best so far, each minibatch being evaluated before it is learnt from.
 
     Arguments:
         schedule: γ as a function of (steps done, total): "linear" from 1 to 0, "robbins-monro"
@@ -71,9 +68,8 @@ class StepwiseEM:
         start: Number of inputs that mixtures start from. Default: 100, or more for many components.
         average: The part of the steps, at the end, over which statistics are averaged once more,
             which reduces noise; 0 for none. Default: 0.5.
-        window: γ is at most a minibatch's size over this number, so that minibatches too small for
-            all components do not replace what was learnt; 0 leaves γ to the schedule. Default: ten
-            inputs a component and variable.
+        window: γ is at most a minibatch's size over this number; 0 leaves γ to the schedule.
+            Default: ten inputs a component and variable.
         interpolate: "statistics", or "parameters" for the other update of the source text:
             θ ← (1 − γ)θ + γθ', where θ' is fitted to the minibatch. Default: "statistics".
         iterations: Iterations of EM on the minibatch that θ' takes, from θ. Default: 1.
@@ -106,7 +102,7 @@ class StepwiseEM:
         if interpolate not in (known := ("statistics", "parameters")):
             raise ArgumentError.unknown("interpolate", interpolate, known)
         self.interpolate = interpolate
-        self.iterations = whole_number("iterations", iterations, "a whole number from 1", least=1)
+        self.iterations = whole("iterations", iterations)
         names = ("floor", "restarts", "start", "average", "window", "interpolate", "iterations")
         # the settings, as checkpoints compare them
         self.param_groups: list[dict[str, Any]] = [{name: getattr(self, name) for name in names}]
@@ -142,11 +138,10 @@ class StepwiseEM:
             ascent.run(10, 0.0)  # iterations of batch EM
             starts.append(ascent.moments)
         self._moments = Moments(*map(torch.stack, zip(*starts, strict=True)))
-        self._state: Statistics | Moments = self._moments
+        start: Statistics | Moments = self._moments
         if self.interpolate == "statistics":
-            self._state = expected_statistics(self._moments, self.matrices)
-        self._state = _each(torch.clone, self._state)
-        self._average = _each(torch.clone, self._state)
+            start = expected_statistics(self._moments, self.matrices)
+        self._state, self._average = _each(torch.clone, start), _each(torch.clone, start)
         self._score = torch.zeros_like(self._moments.weights[:, 0])
         self._best = _each(lambda tensor: tensor[:1].clone(), self._moments)
         self._fixed = {"centre": samples.centre, "least": least}
@@ -173,8 +168,7 @@ class StepwiseEM:
         best = score.argmin().reshape(1)
         chosen = [_each(lambda field: field.index_select(0, best), m) for m in (average, moments)]
         changed = _each(lambda old, new: (new - old).square().sum().reshape(1), self._state, goal)
-        mean = losses[-1:]
-        means = torch.cat([mean, self.objective.coefficients[0] * mean])
+        means = torch.stack([losses[-1], self.objective.coefficients[0] * losses[-1]])
         progress.last.copy_(means)
         progress.norm.copy_(torch.cat(changed).sum().sqrt().reshape(1))
         targets = (*self._state, *self._moments, *self._average, self._score, *self._best)
@@ -187,7 +181,7 @@ class StepwiseEM:
         progress.alive.copy_(good)
 
     def same_until(self, done: int, total: int) -> bool:
-        starts = {self._averaged_from(each) for each in (self.steps, total)}
+        starts = {self._averaged_from(steps) for steps in (self.steps, total)}
         averaged_alike = len(starts) == 1 or done <= min(starts) + 1
         return averaged_alike and same_until(self.schedule, done, self.steps, total)
 
@@ -211,10 +205,9 @@ class StepwiseEM:
             moments = maximised(sums, moments, self.kind, least)
         return moments
 
-    def _moments_of(self, state: Statistics | Moments, before: Moments) -> Moments:
-        if isinstance(state, Moments):
-            return state
-        return maximised(state, before, self.kind, self._fixed["least"])
+    def _moments_of(self, state: Any, before: Moments) -> Moments:
+        is_moments = isinstance(state, Moments)
+        return state if is_moments else maximised(state, before, self.kind, self._fixed["least"])
 
     def _write(self, good: Tensor) -> None:
         weights, means, covariances = _each(lambda field: field[0], self._best)
@@ -227,21 +220,22 @@ class StepwiseEM:
     def reasons(self) -> tuple[str, ...]:
         r"""Problems of the student's components, in words; none if all is well."""
         moments = _each(lambda field: field[0], self._best)
-        shares = moments.weights / 1e-6  # a smaller weight is dead
+        shares = moments.weights / 1e-6  # a component of a smaller weight has died out
         return troubles(moments, self._fixed["least"], self.matrices, shares)
 
     def tensors(self) -> dict[str, Tensor]:
-        tensors = {f"progress.{name}": t for name, t in self.progress.tensors().items()}
-        tensors |= {f"fixed.{name}": t for name, t in self._fixed.items()} | {"score": self._score}
         mixtures = {"moments": self._moments, "state": self._state, "average": self._average}
-        for name, mixture in (mixtures | {"found": self._best}).items():
-            tensors |= {f"{name}.{field}": getattr(mixture, field) for field in mixture._fields}
-        return tensors
+        groups: dict[str, dict[str, Tensor]] = {
+            "progress": self.progress.tensors(),
+            "fixed": self._fixed,
+            **{k: v._asdict() for k, v in (mixtures | {"found": self._best}).items()},
+        }
+        named = {f"{g}.{name}": t for g, group in groups.items() for name, t in group.items()}
+        return named | {"score": self._score}
 
     def load(self, tensors: dict[str, Tensor], path: Path) -> None:
         copy_into(self.tensors(), tensors, path)
 
 
 def _each(function: Callable[..., Tensor], *tuples: Any) -> Any:
-    r"""A function of each field of one or more tuples of the same kind."""
     return type(tuples[0])(*(function(*fields) for fields in zip(*tuples, strict=True)))

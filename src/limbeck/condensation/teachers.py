@@ -2,53 +2,35 @@ r"""Teachers made of draws: averages over all, or one draw at a time."""
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from limbeck.arrays import Batch, X, leaves, map_tensors, rows
-from limbeck.condensation.predict_function import PredictFunction, class_logs, mean_logs, unpaired
-from limbeck.distributions import as_distribution, average, broadcast, check
+from limbeck.condensation.predict_function import (
+    PredictFunction,
+    class_logs,
+    mean_logs,
+    unpaired,
+    user_stacklevel,
+)
 from limbeck.distributions.base import Distribution, Shape, random
-from limbeck.distributions.discrete import Bernoulli, Categorical
 from limbeck.errors import ArgumentError, NotDifferentiableError, PseudoDrawWarning
 from limbeck.evaluation import Evaluated
 from limbeck.inputs import Dataset
-from limbeck.outputs import TOLERANCE
-from limbeck.posteriors.draws import Diagnostics, Draws
+from limbeck.posteriors.draws import Diagnostics, Draws, Structure
 from limbeck.posteriors.stream import Stream
-from limbeck.posteriors.structure import Structure, as_array, as_tensor
 from limbeck.teachers.base import Opaque, Teacher
 
 __all__ = ["Average", "RecordedStream", "ResampledDraws", "average_teacher", "one_draw_teacher"]
 
 AT_ONCE = 2**26  # bytes that predictions of a block of draws may take
 IN_MEMORY = 2**30  # bytes of stored draws above which they are used one by one, not averaged over
-
-
-class DrawSource(Protocol):
-    r"""A source of fresh draws: a `Stream`, or stored draws at random."""
-
-    used: int  # draws so far
-
-    @property
-    def structure(self) -> Structure:
-        r"""What one draw looks like."""
-
-    def next(self, n: int) -> X:
-        r"""The next n draws, (n, ...) each."""
-
-    def state_dict(self) -> dict[str, Tensor]:
-        r"""All that is needed to go on as if never interrupted."""
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        r"""Go on from where `state_dict` was taken."""
 
 
 class ResampledDraws:
@@ -63,6 +45,9 @@ class ResampledDraws:
         self.used += n
         return self.draws.take(torch.randint(self.draws.count, (n,), generator=self.generator))
 
+    def recorded(self) -> Draws:
+        return self.draws
+
     def state_dict(self) -> dict[str, Tensor]:
         return {"generator": self.generator.get_state(), "used": torch.tensor(self.used)}
 
@@ -72,29 +57,33 @@ class ResampledDraws:
 
 
 class RecordedStream:
-    r"""A stream that keeps some of its draws, all with the same chance, to compare a student with.
-
-    Memory is constant.
-    """
+    r"""A stream that records some of its draws, all with the same chance, in constant memory."""
 
     def __init__(self, stream: Stream, seed: int = 0) -> None:
-        self.stream, self.used = stream, stream.used
+        self.stream, self.structure, self.used = stream, stream.structure, stream.used
         self.generator = torch.Generator().manual_seed(seed)
         self.rows: Tensor | None = None  # (recorded, dim)
         self.seen = 0
 
-    @property
-    def structure(self) -> Structure:
-        return self.stream.structure
-
     def next(self, n: int) -> X:
         draws = self.stream.next(n)
         self.used = self.stream.used
-        self._record(self.structure.flatten(draws))
+        flat = self.structure.flatten(draws)
+        if self.rows is None:
+            draw_bytes = max(1, flat[0].numel() * flat.element_size())
+            count = max(2, min(1000, 2**26 // draw_bytes))  # at most 64 MiB of draws
+            self.rows = flat.new_empty(count, flat.shape[1])
+        # reservoir sampling: the i-th draw takes a random one of i places, if there is such
+        number = torch.arange(self.seen, self.seen + n)
+        place = torch.rand(n, dtype=torch.float64, generator=self.generator) * (number + 1)
+        place = torch.where(number < len(self.rows), number, place.long())
+        self.seen += n
+        sources = {int(place[i]): int(i) for i in (place < len(self.rows)).nonzero()[:, 0]}
+        if sources:
+            self.rows[[*sources]] = flat[[*sources.values()]].detach()
         return draws
 
-    def stored(self) -> Draws | None:
-        r"""The draws that were kept; None if there were none."""
+    def recorded(self) -> Draws | None:
         if self.rows is None:
             return None
         return Draws.one_chain(self.structure.unflatten(self.rows[: self.seen]))
@@ -113,28 +102,19 @@ class RecordedStream:
         if "record.rows" in state:
             self.rows, self.seen = state["record.rows"].clone(), int(state["record.seen"])
 
-    def _record(self, flat: Tensor) -> None:
-        r"""Reservoir sampling: the i-th draw takes a random one of i places, if there is such."""
-        n = len(flat)
-        if self.rows is None:
-            draw_bytes = max(1, flat[0].numel() * flat.element_size())
-            count = max(2, min(1000, 2**26 // draw_bytes))  # at most 64 MiB of draws
-            self.rows = flat.new_empty(count, flat.shape[1])
-        number = torch.arange(self.seen, self.seen + n)
-        place = torch.rand(n, dtype=torch.float64, generator=self.generator) * (number + 1)
-        place = torch.where(number < len(self.rows), number, place.long())
-        self.seen += n
-        sources = {int(place[i]): int(i) for i in (place < len(self.rows)).nonzero()[:, 0]}
-        if sources:
-            self.rows[[*sources]] = flat[[*sources.values()]].detach()
+
+DrawSource: TypeAlias = Stream | ResampledDraws | RecordedStream
+
+
+def fresh_draws(draws: Draws | Stream, seed: int) -> ResampledDraws | RecordedStream:
+    r"""Draws one after another, to be taken once each."""
+    if isinstance(draws, Stream):
+        return RecordedStream(draws, seed)
+    return ResampledDraws(draws, seed)
 
 
 def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:
-    r"""One number of each of `parts` even pieces of 0 … count − 1, at random.
-
-    >>> strata(4, 8, torch.Generator().manual_seed(0)).tolist()
-    [0, 0, 1, 1, 2, 2, 3, 3]
-    """
+    r"""One number of each of `parts` even pieces of 0 … count − 1, at random."""
     places = torch.arange(parts, dtype=torch.float64)
     places += random(torch.rand, (parts,), places, generator)
     return (places * (count / parts)).long().clamp_max(count - 1)
@@ -153,7 +133,7 @@ def is_online(online: bool | str, draws: Draws | Stream) -> bool:
 
 def bytes_of(count: int, structure: Structure, dtype: torch.dtype) -> int:
     r"""The bytes of so many draws."""
-    return count * structure.dim * torch.empty(0, dtype=dtype).element_size()
+    return count * structure.dim * dtype.itemsize
 
 
 def floating_type(
@@ -168,18 +148,22 @@ def floating_type(
     return next(dtypes, torch.get_default_dtype())
 
 
-def to_device(draws: Draws | Stream, device: torch.device, dtype: torch.dtype) -> Draws | Stream:
-    r"""The same draws, converted to a device and a floating type when they are taken."""
-    if isinstance(draws, Stream):
-        return draws.to(device, dtype)
-    return Draws(draws.parts, dtype, device, draws.notes)
+def bind(
+    predict: Callable[..., Any],
+    draws: Draws | Stream,
+    x: X | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> tuple[PredictFunction, Draws | Stream]:
+    r"""A function checked at a few draws, and draws that are converted when they are taken.
 
-
-def example_draws(draws: Draws | Stream) -> X:
-    r"""A few draws to try a function at; those of a stream do not come again."""
+    The few draws of a stream do not come again.
+    """
     if isinstance(draws, Stream):
-        return draws.next(8)
-    return draws.take(torch.linspace(0, draws.count - 1, min(8, draws.count)).long())
+        return PredictFunction(predict, draws.to(device, dtype).next(8), x), draws
+    draws = Draws(draws.parts, dtype, device, draws.notes)
+    index = torch.linspace(0, draws.count - 1, min(8, draws.count)).long()
+    return PredictFunction(predict, draws.take(index), x), draws
 
 
 def diagnose(draws: Draws | Stream) -> Diagnostics | None:
@@ -188,15 +172,6 @@ def diagnose(draws: Draws | Stream) -> Diagnostics | None:
     if diagnostics is not None and diagnostics.warning is not None:
         warnings.warn(diagnostics.warning, stacklevel=user_stacklevel())
     return diagnostics
-
-
-def user_stacklevel() -> int:
-    r"""The `stacklevel` of the user's own line, for `warnings.warn` in the calling function."""
-    level, frame = 1, inspect.currentframe()
-    frame = None if frame is None else frame.f_back
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "limbeck":
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 class Average(nn.Module):
@@ -284,7 +259,8 @@ class OneDraw:
     r"""log p(y|x, w) of all classes y, (n, K), with one draw w an input, or the mean of `share`."""
 
     def __init__(self, predict: PredictFunction, source: DrawSource, share: int = 1) -> None:
-        self.predict, self.source, self.share = predict, source, share
+        self.predict, self.share = predict, share
+        self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict
 
     def __call__(self, x: X, drawn: X) -> Tensor:
         n = rows(x)
@@ -298,27 +274,21 @@ class OneDraw:
         logs = class_logs(self.predict.paired(draws, repeated)).unflatten(0, (share, n))
         return logs.logsumexp(0) - math.log(share)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.source.state_dict()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.source.load_state_dict(state)
-
 
 def one_draw_teacher(predict: PredictFunction, source: DrawSource, share: int = 1) -> Teacher:
     r"""A teacher by one fresh draw an input, whose targets are those of the average in the mean."""
-    answer = OneDraw(predict, source, share)
+    logs = OneDraw(predict, source, share)
     if predict.mapped:
-        return Teacher(answer, "log_probabilities", exact=False, draw=source.next)
-    function = lambda x: answer(x, source.next(rows(x)))  # noqa: E731
+        return Teacher(logs, "log_probabilities", exact=False, draw=source.next)
+    function = lambda x: logs(x, source.next(rows(x)))  # noqa: E731
     return UnmappedTeacher(predict, function, "log_probabilities", source)
 
 
 def refuse_derivatives(predict: PredictFunction, loss: str) -> None:
-    r"""Say that a derivative loss cannot be used, if so, and why."""
+    r"""Raise where a function has no derivatives, which a loss needs."""
     if not predict.mapped:
         raise NotDifferentiableError(
-            f"{predict.argument}: {loss} asks for input derivatives, and this function has none, "
+            f"predict: {loss} asks for input derivatives, and this function has none, "
             f"since torch cannot map it over draws ({predict.reason}). Use a loss on values, or "
             "write the function in torch."
         )
@@ -332,10 +302,10 @@ class UnmappedTeacher(Opaque):
         predict: PredictFunction,
         function: Callable[[X], Tensor],
         form: str,
-        source: DrawSource | None = None,
+        draws: DrawSource | None = None,
     ) -> None:
-        super().__init__(function, form, exact=source is None)
-        self.predict, self.draws = predict, source
+        super().__init__(function, form, exact=draws is None)
+        self.predict, self.draws = predict, draws
 
     @torch.no_grad()
     def _call(self, x: X) -> Tensor:
@@ -353,47 +323,6 @@ class UnmappedTeacher(Opaque):
             self.draws.load_state_dict(state)
 
 
-def as_predictions(predictions: object, n: int) -> Any:
-    r"""The average over draws of predictions at n inputs, as one distribution of batch shape (n,).
-
-    They are probabilities (S, n), (S, n, K), (n,) or (n, K), or a distribution (S, n) or (n,).
-    """
-    if not isinstance(predictions, Distribution):
-        predictions = _as_classes(predictions, n)
-    distribution = as_distribution(predictions, "predictions")
-    shape = tuple(distribution.batch_shape)
-    if shape == (n,) or (len(shape) == 2 and shape[1] == n):
-        check(distribution, shape[0], "predictions")
-        full = broadcast(distribution)
-        return full if len(shape) == 1 else average(full)
-    received = f"a {type(distribution).__name__} of the batch shape {shape}"
-    raise ArgumentError("predictions", received, f"the shape (draws, {n}) or ({n},)")
-
-
-def _as_classes(predictions: object, n: int) -> Distribution:
-    r"""Probabilities in an array as a distribution of the batch shape (S, n) or (n,)."""
-    expected = f"probabilities ({n},), (draws, {n}), ({n}, classes) or (draws, {n}, classes)"
-    p = as_tensor(as_array(predictions, "predictions"), torch.float64, torch.device("cpu"))
-    shape = tuple(p.shape)
-    if shape == (n, n):
-        expected = "an average over draws, or a third axis for classes: this could be either"
-        raise ArgumentError("predictions", f"shape {shape} for {n} inputs", expected)
-    classes = shape[:1] == (n,) if p.ndim == 2 else p.ndim == 3
-    if shape[p.ndim - 1 - classes : p.ndim - classes] != (n,) or p.ndim not in (1, 2, 3):
-        raise ArgumentError("predictions", f"shape {shape} for {n} inputs", expected)
-    if p.isfinite().all() and (p.min() < -TOLERANCE or p.max() > 1 + TOLERANCE):
-        received = f"numbers between {p.min():.4g} and {p.max():.4g}"
-        expected = "probabilities; of real numbers, limbeck.Normal(loc, scale) of the draws"
-        raise ArgumentError("predictions", received, expected)
-    if p.ndim == 2 and classes and shape[1] > 1 and ((p.sum(1) - 1).abs() > 0.1).any():
-        received = f"shape {shape} for {n} inputs, with rows that do not have the sum 1"
-        expected = f"({n}, classes) with the sum 1, or (draws, {n}): is it transposed?"
-        raise ArgumentError("predictions", received, expected)
-    if not classes or shape[-1] == 1:
-        return Bernoulli(probs=p.squeeze(-1) if classes else p)
-    return Categorical(probs=p)
-
-
 JOINT = (
     "sample: a condensed posterior draws each input independently. The samples of each single "
     "input are right; sums, differences, maxima and other joint quantities of several inputs are "
@@ -402,15 +331,12 @@ JOINT = (
 )
 
 
-class WarnOnce:
+class WarnOnce(set[str]):
     r"""A warning that comes at most once for a bag or a result, however often it is used."""
 
-    def __init__(self) -> None:
-        self.messages: set[str] = set()
-
     def __call__(self, message: str) -> None:
-        if message not in self.messages:
-            self.messages.add(message)
+        if message not in self:
+            self.add(message)
             hint = "filter lb.PseudoDrawWarning to silence this"
             warnings.warn(f"{message} ({hint}).", PseudoDrawWarning, stacklevel=user_stacklevel())
 

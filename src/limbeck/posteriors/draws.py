@@ -1,32 +1,182 @@
-r"""Stored draws of a posterior, their checks and their diagnostics."""
+r"""Stored draws of a posterior, what one looks like, their checks and their diagnostics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import number, whole_number
-from limbeck.arrays import X
+from limbeck.arguments import number, whole
+from limbeck.arrays import X, label
 from limbeck.errors import ArgumentError
-from limbeck.posteriors.structure import (
-    Array,
-    Structure,
-    as_parts,
-    as_tensor,
-    common_dtype,
-    is_whole,
-    part_name,
-)
 from limbeck.samplers.diagnostics import effective_size, r_hat
 
-__all__ = ["Diagnostics", "Draws", "bad_rows", "check", "spread", "whole_notes"]
+__all__ = ["Diagnostics", "Draws", "Structure", "bad_rows", "check", "spread", "whole_notes"]
 
 LARGE_R_HAT = 1.05
 DIAGNOSED_NUMBERS = 10**8  # of more numbers, some coordinates stand for all
+Array: TypeAlias = np.ndarray[Any, Any] | Tensor
+ACCEPTED = "an array of real numbers"
+
+
+def as_array(value: object, argument: str) -> Array:
+    r"""The numbers of one variable, not copied: of a tensor, or of whatever NumPy can read."""
+    if isinstance(value, Tensor):
+        if value.layout != torch.strided or value.is_complex():
+            raise ArgumentError(argument, f"a {value.layout} tensor of {value.dtype}", ACCEPTED)
+        return value.detach()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as reason:
+        received = f"a {type(value).__name__} that is no array ({reason})"
+        raise ArgumentError(argument, received, ACCEPTED) from None
+    if np.ma.is_masked(value):
+        raise ArgumentError(argument, "masked values", ACCEPTED)
+    if array.dtype.kind not in "biuf":
+        received = f"a {type(value).__name__}" if array.ndim == 0 else f"values of {array.dtype}"
+        raise ArgumentError(argument, received, ACCEPTED)
+    return array
+
+
+def is_whole(array: Array) -> bool:
+    r"""Whether these are integers or booleans."""
+    floats = isinstance(array, Tensor) and array.is_floating_point()
+    return not floats and getattr(array.dtype, "kind", "") != "f"
+
+
+def common_dtype(arrays: Iterable[Array]) -> torch.dtype:
+    r"""The floating type that holds them all; torch's default one if all are whole numbers."""
+    common = None
+    for array in arrays:
+        if not is_whole(array):
+            size = {2: torch.float16, 4: torch.float32}.get(array.itemsize, torch.float64)
+            dtype = array.dtype if isinstance(array, Tensor) else size
+            common = dtype if common is None else torch.promote_types(common, dtype)
+    return common or torch.get_default_dtype()
+
+
+def as_tensor(array: Array, dtype: torch.dtype, device: torch.device) -> Tensor:
+    r"""The same numbers as a tensor, in the same memory where torch can use it."""
+    if isinstance(array, Tensor):
+        return array.to(device, dtype)
+    # Torch has no long doubles and hardly any unsigned integers, and needs memory that is
+    # writable, aligned, in the machine's byte order and with strides that go forward.
+    narrow = array.dtype.kind == "f" and array.itemsize <= 8
+    kind = array.dtype.newbyteorder("=") if narrow else np.dtype(np.float64)
+    usable = np.require(array, kind, ["A", "W"])
+    if any(stride < 0 or stride % usable.itemsize for stride in usable.strides):
+        usable = usable.copy()
+    return torch.from_numpy(usable).to(device, dtype)
+
+
+def as_parts(draws: X) -> dict[str, Tensor]:
+    r"""Draws as tensors by name; vectors have the name ''."""
+    return {"": draws} if isinstance(draws, Tensor) else draws
+
+
+@dataclass(frozen=True)
+class Structure:
+    r"""Names and shapes, and the way between draws that have them and rows of numbers.
+
+    The name of a vector is "". Leading axes are kept. Only shapes are read, so that both ways can
+    be compiled and mapped.
+
+    >>> structure = Structure(("alpha", "sigma"), ((2, 2), ()))
+    >>> structure.dim, structure.label(2), structure.label(4)
+    (5, 'alpha[1, 0]', 'sigma')
+    >>> draws = structure.unflatten(torch.arange(10.0).reshape(2, 5))
+    >>> draws["alpha"].shape, draws["sigma"]
+    (torch.Size([2, 2, 2]), tensor([4., 9.]))
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        pairs = dict(zip(self.names, self.shapes, strict=False))
+        if not pairs or len(self.names) != len(self.shapes) or len(pairs) < len(self.names):
+            received = f"the names {list(self.names)} for {len(self.shapes)} shapes"
+            raise ArgumentError("structure", received, "a different name for each shape")
+        if "" in pairs and (len(pairs) > 1 or len(pairs[""]) != 1):
+            raise ArgumentError("structure", str(pairs), "one vector, or variables with names")
+
+    @classmethod
+    def of(cls, draws: Mapping[str, Any], leading: int = 1) -> Structure:
+        r"""The structure of arrays by name, without the axes that come first."""
+        return cls(tuple(draws), tuple(tuple(part.shape[leading:]) for part in draws.values()))
+
+    @property
+    def vector(self) -> bool:
+        return self.names == ("",)
+
+    @property
+    def sizes(self) -> list[int]:
+        r"""The number of values of each variable in one draw."""
+        return [math.prod(shape) for shape in self.shapes]
+
+    @property
+    def dim(self) -> int:
+        r"""The number of values in one draw."""
+        return sum(self.sizes)
+
+    def flatten(self, draws: X) -> Tensor:
+        r"""Draws, a tensor (..., dim) or by name tensors (..., *shape), as rows (..., dim)."""
+        parts = as_parts(draws)
+        if parts.keys() != set(self.names):
+            received = "a bare tensor" if "" in parts else f"draws of {', '.join(parts)}"
+            raise ArgumentError("draws", received, f"draws of {self}")
+        rows = []
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            part, leading = parts[name], parts[name].ndim - len(shape)
+            if leading < 0 or part.shape[leading:] != shape:
+                received = f"shape {tuple(part.shape)}" + (f" of {name!r}" if name else "")
+                raise ArgumentError("draws", received, f"shape (..., {', '.join(map(str, shape))})")
+            rows.append(part.reshape((*part.shape[:leading], math.prod(shape))))
+        return rows[0] if len(rows) == 1 else torch.cat(rows, -1)
+
+    def unflatten(self, flat: Tensor) -> X:
+        r"""Rows of numbers (..., dim) as draws: the inverse of `flatten`."""
+        if flat.shape[-1:] != (self.dim,):
+            raise ArgumentError("flat", f"shape {tuple(flat.shape)}", f"shape (..., {self.dim})")
+        if self.vector:
+            return flat
+        parts = zip(self.names, self.shapes, flat.split(self.sizes, -1), strict=True)
+        return {name: part.reshape((*flat.shape[:-1], *shape)) for name, shape, part in parts}
+
+    def pack(self, parts: Mapping[str, Tensor]) -> X:
+        r"""Tensors by name as draws: a vector's single tensor, bare, or a dict."""
+        return parts[""] if self.vector else dict(parts)
+
+    def place(self, index: int) -> tuple[str, tuple[int, ...]]:
+        r"""The variable that a number of a row belongs to, and its place in there."""
+        for name, shape, size in zip(self.names, self.shapes, self.sizes, strict=True):
+            if index < size:
+                return name, tuple(map(int, np.unravel_index(index, shape)))
+            index -= size
+        raise IndexError(index)
+
+    def label(self, index: int) -> str:
+        r"""The name of a number of a row, as 'alpha[3]'."""
+        name, place = self.place(index)
+        return f"{name or 'draw'}{list(place)}" if place else name
+
+    def spec(self) -> dict[str, Any]:
+        return {"names": list(self.names), "shapes": [list(shape) for shape in self.shapes]}
+
+    @classmethod
+    def from_spec(cls, spec: dict[str, Any]) -> Structure:
+        return cls(tuple(spec["names"]), tuple(tuple(shape) for shape in spec["shapes"]))
+
+    def __str__(self) -> str:
+        if self.vector:
+            return f"a vector of {self.dim}"
+        pairs = zip(self.names, self.shapes, strict=True)
+        return ", ".join(f"{name} {shape}" for name, shape in pairs)
 
 
 class Diagnostics(NamedTuple):
@@ -39,7 +189,6 @@ class Diagnostics(NamedTuple):
 
     @property
     def warning(self) -> str | None:
-        r"""All reasons as one text, or None."""
         return "posterior: " + "; ".join(self.reasons) if self.reasons else None
 
 
@@ -86,19 +235,18 @@ class Draws:
             raise ArgumentError("index", f"numbers of {index.dtype}", "whole numbers, or booleans")
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index.long()
         places = index // self.per_chain, index % self.per_chain
-        rows: dict[str, Array] = {}
+        chosen: dict[str, Tensor] = {}
         for name, part in self.parts.items():
             if isinstance(part, Tensor):
-                rows[name] = part[tuple(place.to(part.device) for place in places)]
+                rows: Array = part[tuple(place.to(part.device) for place in places)]
             else:
-                rows[name] = np.asarray(part[tuple(place.cpu().numpy() for place in places)])
-        return self.structure.pack(
-            {name: as_tensor(part, self.dtype, self.device) for name, part in rows.items()}
-        )
+                rows = np.asarray(part[tuple(place.cpu().numpy() for place in places)])
+            chosen[name] = as_tensor(rows, self.dtype, self.device)
+        return self.structure.pack(chosen)
 
     def blocks(self, size: int) -> Iterator[X]:
         r"""All draws in order, at most so many at once."""
-        size = whole_number("size", size, "a whole number from 1", least=1)
+        size = whole("size", size)
         for start in range(0, self.count, size):
             yield self.take(torch.arange(start, min(start + size, self.count)))
 
@@ -120,14 +268,14 @@ class Draws:
     def split(self, fraction: float = 0.5) -> tuple[Draws, Draws]:
         r"""The first part of every chain, and the rest; chains of one draw are divided as such."""
         share = number("fraction", fraction, "a number between 0 and 1", lambda f: 0 < f < 1)
-        in_time = self.per_chain > 1
-        whole = self.per_chain if in_time else self.chains
-        if whole < 2:
+        axis = 1 if self.per_chain > 1 else 0
+        length = (self.chains, self.per_chain)[axis]
+        if length < 2:
             raise ArgumentError("fraction", f"{fraction} of a single draw", "two draws or more")
-        cut = max(1, min(round(share * whole), whole - 1))
+        cut = max(1, min(round(share * length), length - 1))
 
         def between(start: int | None, stop: int | None) -> Draws:
-            cuts = (slice(None), slice(start, stop)) if in_time else (slice(start, stop),)
+            cuts = (slice(None),) * axis + (slice(start, stop),)
             parts = {name: part[cuts] for name, part in self.parts.items()}
             return Draws(parts, self.dtype, self.device, self.notes)
 
@@ -143,9 +291,8 @@ class Draws:
 
     def diagnostics(self, most: int = 1000) -> Diagnostics:
         r"""R̂ and effective sizes of at most so many coordinates, evenly spread."""
-        most = whole_number("most", most, "a whole number from 1", least=1)
-        affordable = max(1, DIAGNOSED_NUMBERS // self.count)
-        coordinates = spread(self.structure.dim, min(most, affordable))
+        most = min(whole("most", most), max(1, DIAGNOSED_NUMBERS // self.count))
+        coordinates = spread(self.structure.dim, most)
         names = [self.structure.label(index) for index in coordinates]
         r_hats, sizes = torch.empty(2, len(names), dtype=torch.float64)
         stuck: dict[int, str] = {}  # chains that never moved where others did, with the coordinate
@@ -153,8 +300,8 @@ class Draws:
             series = self.series(index)
             r_hats[place], sizes[place] = r_hat(series), effective_size(series)
             still = (series == series[:, :1]).all(1)
-            whole = is_whole(self.parts[self.structure.place(index)[0]])
-            if not whole and self.per_chain >= 4 and not still.all():
+            integers = is_whole(self.parts[self.structure.place(index)[0]])
+            if not integers and self.per_chain >= 4 and not still.all():
                 stuck = dict.fromkeys(still.nonzero()[:, 0].tolist(), names[place]) | stuck
         reasons = []
         if stuck:
@@ -163,12 +310,11 @@ class Draws:
                 f"{len(stuck)} of {self.chains} chains are stuck (all draws of "
                 f"{stuck[min(stuck)]} are the same there): {shown}"
             )
-        if (r_hats > LARGE_R_HAT).any():
+        if large := int((r_hats > LARGE_R_HAT).sum()):
             worst = int(r_hats.nan_to_num(0.0).argmax())
             reasons.append(
                 f"R̂ of {names[worst]} is {float(r_hats[worst]):.3g} (above {LARGE_R_HAT:g} for "
-                f"{int((r_hats > LARGE_R_HAT).sum())} of {len(names)}): the chains disagree, or "
-                "are too short to tell"
+                f"{large} of {len(names)}): the chains disagree, or are too short to tell"
             )
         return Diagnostics(names, r_hats, sizes, reasons)
 
@@ -177,11 +323,7 @@ class Draws:
 
 
 def spread(dim: int, most: int) -> list[int]:
-    r"""At most so many of `dim` coordinates, evenly spread.
-
-    >>> spread(3, 5), spread(9, 3)
-    ([0, 1, 2], [0, 4, 8])
-    """
+    r"""At most so many of `dim` coordinates, evenly spread."""
     count = max(1, min(dim, most))
     step = (dim - 1) / max(1, count - 1)
     return [round(place * step) for place in range(count)]
@@ -203,17 +345,16 @@ def check(draws: Draws, burn_in: int = 0) -> Draws:
         bad = torch.cat([mask[name] for mask in masks])
         if not bad.any():
             continue
-        first, count = int(bad.nonzero()[0]), int(bad.sum())
+        first = int(bad.nonzero()[0])
         kind, expected = "NaN or infinite numbers", "finite draws"
         original = Draws({name: draws.parts[name]}, torch.float64).take([first])
         if as_parts(original)[name].isfinite().all():
             kind, expected = f"numbers beyond {draws.dtype}", "another dtype"
         expected += f"; var_names=['~{name}'] leaves the variable out" if name else ""
         chain, draw = divmod(first, draws.per_chain)
-        received = (
-            f"{kind} in {count:,} of {draws.count:,} draws, the first is {draw} of chain {chain}"
-        )
-        raise ArgumentError(part_name(name), received, expected)
+        where = f"in {int(bad.sum()):,} of {draws.count:,} draws"
+        received = f"{kind} {where}, the first is {draw} of chain {chain}"
+        raise ArgumentError(label("posterior", name), received, expected)
     return draws
 
 

@@ -1,4 +1,4 @@
-r"""Posteriors in files: netCDF, Zarr, NumPy, Stan CSV."""
+r"""Variables of a posterior, and where they come from: netCDF, Zarr, NumPy, Stan CSV files."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from limbeck.errors import ArgumentError, LimbeckError
-from limbeck.posteriors.structure import group
 
-__all__ = ["Choose", "Variables", "from_columns", "open_files", "places"]
+__all__ = ["Choose", "Variables", "choose", "from_columns", "group", "open_files", "places"]
 
 INDEXED = (
     re.compile(r"(?P<name>.+?)\[(?P<index>\d+(?:,\s*\d+)*)\]"),  # alpha[1,2]
@@ -41,14 +40,56 @@ class Variables(NamedTuple):
     notes: Sequence[str] = ()  # for the user
 
 
+def choose(known: Iterable[str], var_names: str | Sequence[str] | None) -> list[str]:
+    r"""The selected names, in their order; '~' before all of them leaves them out."""
+    known = list(known)
+    if var_names is None:
+        return known
+    names = [var_names] if isinstance(var_names, str) else list(var_names)
+    if known == [""]:
+        raise ArgumentError("var_names", repr(names), "None for draws without names")
+    out = [name[1:] for name in names if name not in known and str(name).startswith("~")]
+    if out and len(out) < len(names):
+        raise ArgumentError("var_names", repr(names), "names to take, or names to leave out by '~'")
+    for name in out or names:
+        if name not in known:
+            raise ArgumentError.unknown("var_names", name, known)
+    chosen = [name for name in known if name not in out] if out else list(dict.fromkeys(names))
+    if not chosen:
+        raise ArgumentError("var_names", repr(names), f"at least one of {', '.join(known)}")
+    return chosen
+
+
+def group(value: object) -> dict[str, Any] | None:
+    r"""The variables of a dict or an xarray data set, or those under "posterior", as of ArviZ."""
+    variables = _variables_of(value)
+    try:
+        inner = _variables_of(value["posterior"])  # type: ignore[index]
+    except Exception:  # objects have their own ways to say that there is no such thing
+        inner = None
+    variables = variables if inner is None else inner
+    if variables is None:
+        return None
+    by_name = {name: variables[name] for name in variables}
+    nested = any(_variables_of(variable) is not None for variable in by_name.values())
+    if not by_name or nested or not all(isinstance(name, str) and name for name in by_name):
+        outer: Iterable[Any] = value if isinstance(value, Iterable) else ()
+        names = ", ".join(map(repr, by_name)) or ", ".join(map(repr, outer)) or "nothing"
+        received = f"a {type(value).__name__} of {names}"
+        raise ArgumentError("posterior", received, "arrays by name, or such under 'posterior'")
+    return by_name
+
+
+def _variables_of(value: object) -> Mapping[str, Any] | None:
+    data = getattr(value, "data_vars", None)
+    data = data if isinstance(data, Mapping) else value
+    return data if isinstance(data, Mapping) else None
+
+
 def places(header: Sequence[object]) -> dict[str, Array]:
     r"""The columns of each variable, as an array of column numbers of the variable's shape.
 
     Columns of the sampler (lp__, .draw) are left out; columns that are named 0, 1, … are a vector.
-
-    >>> places(["lp__", "theta.1.1", "theta.2.1", "mu"])
-    {'theta': array([[1],
-           [2]]), 'mu': array(3)}
     """
     names = [str(name).strip() for name in header]
     named = [column for column, name in enumerate(names) if name]
@@ -68,7 +109,16 @@ def places(header: Sequence[object]) -> dict[str, Array]:
     if not columns:
         received = f"the columns {', '.join(names[:8])}"
         raise ArgumentError("posterior", received, "columns of parameters")
-    return {name: _fill(name, of_variable) for name, of_variable in columns.items()}
+    arrays = {}
+    for name, of_variable in columns.items():  # whose indices start at one, or at a zero
+        base = 0 if any(0 in place for place in of_variable) else 1
+        shape = tuple(max(index) - base + 1 for index in zip(*of_variable, strict=False))
+        if len(set(map(len, of_variable))) > 1 or math.prod(shape) != len(of_variable):
+            received = f"{len(of_variable)} columns of {name}, as {list(of_variable)[-1]}"
+            expected = "one for each index, all with as many indices"
+            raise ArgumentError("posterior", received, expected)
+        arrays[name] = np.array([of_variable[at] for at in sorted(of_variable)], int).reshape(shape)
+    return arrays
 
 
 def from_columns(
@@ -94,43 +144,25 @@ def _check_lengths(kind: str, tables: Sequence[Array]) -> None:
         raise ArgumentError("posterior", received, "chains of equal length")
 
 
-def _fill(name: str, columns: dict[tuple[int, ...], int]) -> Array:
-    r"""Column numbers in the shape of a variable, whose indices start at one, or at a zero."""
-    axes = {len(place) for place in columns}
-    base = 0 if any(0 in place for place in columns) else 1
-    shape = tuple(max(indices) - base + 1 for indices in zip(*columns, strict=False))
-    if len(axes) > 1 or math.prod(shape) != len(columns):
-        received = f"{len(columns)} columns of {name}, as {list(columns)[-1]}"
-        raise ArgumentError("posterior", received, "one for each index, all with as many indices")
-    return np.array([columns[place] for place in sorted(columns)], int).reshape(shape)
-
-
-class CsvHead(NamedTuple):
-    r"""What a file has before its numbers: columns, lines, and how many draws are Stan's warmup."""
-
-    names: list[str]
-    lines: int
-    warmup: int
-
-
 def _read_csv(paths: Sequence[Path], choose: Choose) -> Variables:
     heads = [_csv_head(path) for path in paths]
-    header, warmup = heads[0].names, heads[0].warmup
-    for path, head in zip(paths, heads, strict=True):
-        if head.names != header:
+    header, _, warmup = heads[0]
+    for path, (names, *_) in zip(paths, heads, strict=True):
+        if names != header:
             received = f"{path}, with other columns than {paths[0]}"
             raise ArgumentError("posterior", received, "chains of one model")
     columns = places(header)
     chosen = [columns[name] for name in choose(list(columns))]
     used = sorted({int(column) for places in chosen for column in places.flat})
     used += [column for column, name in enumerate(header) if name in CHAIN]
-    tables = [_table(path, head, used) for path, head in zip(paths, heads, strict=True)]
+    tables = [_table(path, *head[1:], used) for path, head in zip(paths, heads, strict=True)]
     _check_lengths("files", tables)
     notes = [f"{warmup} warmup draws of each chain are left out"] if warmup else []
     return from_columns([header[column] for column in used], tables, choose, notes)
 
 
-def _csv_head(path: Path) -> CsvHead:
+def _csv_head(path: Path) -> tuple[list[str], int, int]:
+    r"""What a file has before its numbers: columns, lines, and how many draws are Stan's warmup."""
     comments, names, lines = [], [""], 0
     with open(path, encoding="utf-8-sig") as file:
         for lines, line in enumerate(file, start=1):  # noqa: B007 - used after the loop
@@ -144,24 +176,22 @@ def _csv_head(path: Path) -> CsvHead:
     numbered = [str(column) for column in range(len(names))]
     with contextlib.suppress(ValueError):  # a first line of numbers has no names
         if names != numbered and [float(name) for name in names]:
-            return CsvHead(numbered, lines - 1, 0)
-    matches = (re.match(r"#\s*(\w+)\s*=\s*(\S+)", comment) for comment in comments)
-    settings = {match[1]: match[2] for match in matches if match}
+            return numbered, lines - 1, 0
+    settings = dict(re.findall(r"^#[ \t]*(\w+)[ \t]*=[ \t]*(\S+)", "".join(comments), re.MULTILINE))
     saved = settings.get("save_warmup", "0").lower() in ("1", "true")
     warmup = math.ceil(int(settings.get("num_warmup", 0)) / int(settings.get("thin", 1)))
-    return CsvHead(names, lines, warmup if saved else 0)
+    return names, lines, warmup if saved else 0
 
 
-def _table(path: Path, head: CsvHead, used: Sequence[int]) -> Array:
+def _table(path: Path, skipped: int, warmup: int, used: Sequence[int]) -> Array:
     with open(path, encoding="utf-8-sig") as file:
-        rows = (line for line in itertools.islice(file, head.lines, None) if line.strip("\n\r, "))
+        rows = (line for line in itertools.islice(file, skipped, None) if line.strip("\n\r, "))
         lines = (line for line in rows if not line.startswith("#"))
         first = next(lines, None)
         if first is None:
             return np.empty((0, len(used)))
         text = itertools.chain([first], lines)
-        table = np.loadtxt(text, delimiter=",", quotechar='"', usecols=used, ndmin=2)
-    return table[head.warmup :]
+        return np.loadtxt(text, delimiter=",", quotechar='"', usecols=used, ndmin=2)[warmup:]
 
 
 KINDS = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".zarr", ".npy", ".npz", ".csv")
@@ -236,8 +266,8 @@ def _member(path: Path, info: zipfile.ZipInfo) -> Any:
         file.seek(info.header_offset + 26)
         name, extra = struct.unpack("<HH", file.read(4))
         file.seek(name + extra, os.SEEK_CUR)
-        first = np.lib.format.read_magic(file) == (1, 0)
         header = np.lib.format
+        first = header.read_magic(file) == (1, 0)
         read = header.read_array_header_1_0 if first else header.read_array_header_2_0
         shape, fortran, dtype = read(file)
         if dtype.hasobject:

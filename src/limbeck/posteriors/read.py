@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole, whole_number
+from limbeck.arrays import label
 from limbeck.errors import ArgumentError
-from limbeck.posteriors.draws import Draws, check, whole_notes
-from limbeck.posteriors.files import Choose, Variables, from_columns, open_files
+from limbeck.posteriors.draws import Array, Draws, as_array, check, whole_notes
+from limbeck.posteriors.files import Choose, Variables, choose, from_columns, group, open_files
 from limbeck.posteriors.stream import Stream
-from limbeck.posteriors.structure import Array, as_array, choose, group, part_name
 
 __all__ = ["as_draws"]
 
@@ -69,7 +69,7 @@ def as_draws(
     Draws(4 chains of 50: alpha (2,), sigma ())
     """
     burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
-    thin = whole_number("thin", thin, "a whole number from 1", least=1)
+    thin = whole("thin", thin)
     if layout not in (*LAYOUTS, "auto"):
         raise ArgumentError.unknown("layout", layout, (*LAYOUTS, "auto"))
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
@@ -142,10 +142,7 @@ def _stacked(items: Sequence[Any], layout: str) -> dict[str, Array]:
         return {"": _stack(items, "")}
     if not items or layout == "auto":
         received = "an empty list" if not items else 'a list of dicts with layout="auto"'
-        expected = (
-            'layout="chains" if each dict is a chain, of arrays (draw, ...), layout="draws" if '
-            "each is a draw"
-        )
+        expected = 'layout="chains" if each dict is a chain, layout="draws" if each is a draw'
         raise ArgumentError("posterior", received, expected)
     for number, item in enumerate(items):
         if item.keys() != items[0].keys():
@@ -155,37 +152,36 @@ def _stacked(items: Sequence[Any], layout: str) -> dict[str, Array]:
 
 
 def _stack(items: Sequence[Any], name: str) -> Array:
-    labels = [part_name(name, f"posterior[{number}]") for number in range(len(items))]
-    arrays = [as_array(item, label) for item, label in zip(items, labels, strict=True)]
-    for array, label in zip(arrays, labels, strict=True):
-        if array.shape != arrays[0].shape:
-            expected = f"shape {tuple(arrays[0].shape)}, as {labels[0]} has"
-            raise ArgumentError(label, f"shape {tuple(array.shape)}", expected)
-    tensors = [array for array in arrays if isinstance(array, Tensor)]
-    if len(tensors) == len(arrays):
-        return torch.stack(tensors)
+    arrays: list[Any] = []
+    for number, item in enumerate(items):
+        argument = label(f"posterior[{number}]", name)
+        arrays.append(as_array(item, argument))
+        if arrays[-1].shape != arrays[0].shape:
+            expected = f"shape {tuple(arrays[0].shape)}, as {label('posterior[0]', name)} has"
+            raise ArgumentError(argument, f"shape {tuple(arrays[-1].shape)}", expected)
+    if all(isinstance(array, Tensor) for array in arrays):
+        return torch.stack(arrays)
     return np.stack([np.asarray(array) for array in arrays])
 
 
 def _arrange(variable: Any, name: str, layout: str, time: slice) -> Array:
     r"""One variable as (chain, draw, ...), by the dimensions of xarray, or else by the layout."""
-    dims = getattr(variable, "dims", ())
-    label = part_name(name)
+    dims, argument = getattr(variable, "dims", ()), label("posterior", name)
     if "draw" in dims or "sample" in dims:  # arviz.extract gives (..., sample)
         along = "draw" if "draw" in dims else "sample"
         if along == "sample" and time.start:
             received = f"{time.start} with draws of all chains in one dimension, 'sample'"
             raise ArgumentError("burn_in", received, "0, or draws by chain")
         leading = [dim for dim in ("chain", along) if dim in dims]
-        array = as_array(variable.isel({along: time}).transpose(*leading, ...).values, label)
+        array = as_array(variable.isel({along: time}).transpose(*leading, ...).values, argument)
         array = array if len(leading) == 2 else array[None]
     else:
-        array = as_array(variable, label)
+        array = as_array(variable, argument)
         if layout == "auto":
             layout = "draws" if not name and array.ndim == 2 else "chains"
         if array.ndim < (1 if layout == "draws" else 2):
             expected = LAYOUTS[layout] + '; layout="draws" reads (draw, ...)' if name else VECTORS
-            raise ArgumentError(label, f"shape {tuple(array.shape)}", expected)
+            raise ArgumentError(argument, f"shape {tuple(array.shape)}", expected)
         array = array.swapaxes(0, 1) if layout == "emcee" else array
         array = (array[None] if layout == "draws" else array)[:, time]
     if not name and array.ndim != 3:
@@ -200,9 +196,9 @@ def _check_equal_lengths(arrays: dict[str, Array], layout: str) -> None:
     for name in others:
         if tuple(arrays[name].shape[:2]) != (chains, draws):
             received = "{} chains of {} draws".format(*arrays[name].shape[:2])
-            expected = f"{chains} chains of {draws} draws, as {part_name(first)} has"
+            expected = f"{chains} chains of {draws} draws, as {label('posterior', first)} has"
             hint = '; layout="draws" reads (draw, ...)' if layout == "auto" else ""
-            raise ArgumentError(part_name(name), received, expected + hint)
+            raise ArgumentError(label("posterior", name), received, expected + hint)
 
 
 def _warn_of_layout(variables: Mapping[str, Any], layout: str) -> None:

@@ -2,7 +2,7 @@ r"""Draws that come as they are needed, from a chain that runs or a generator.""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -10,19 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole_number
-from limbeck.arrays import X
+from limbeck.arguments import whole, whole_number
+from limbeck.arrays import X, label
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
-from limbeck.posteriors.draws import Diagnostics, bad_rows, spread, whole_notes
-from limbeck.posteriors.structure import (
+from limbeck.posteriors.draws import (
     Array,
+    Diagnostics,
     Structure,
     as_array,
     as_tensor,
-    choose,
+    bad_rows,
     common_dtype,
-    part_name,
+    spread,
+    whole_notes,
 )
+from limbeck.posteriors.files import Choose, choose
 from limbeck.samplers.diagnostics import Running
 from limbeck.storage.files import under
 
@@ -33,11 +35,11 @@ DIAGNOSED_CHAINS = 256  # of more parallel chains, so many are diagnosed
 
 
 def _where(name: str, number: int) -> str:
-    return f"{part_name(name)} in batch {number}"
+    return f"{label('posterior', name)} in batch {number}"
 
 
 def _read_batch(
-    raw: object, number: int, like: Structure | None, choose: Callable[[Sequence[str]], list[str]]
+    raw: object, number: int, like: Structure | None, choose: Choose
 ) -> dict[str, Array]:
     r"""The variables (m, ...) of batch `number`, in the structure of the first."""
     if raw is None or isinstance(raw, tuple | str):
@@ -47,17 +49,18 @@ def _read_batch(
     parts = raw if isinstance(raw, Mapping) else {"": raw}
     arrays: dict[str, Array] = {}
     for name in choose(list(parts)) if like is None else like.names:
+        where = _where(name, number)
         if name not in parts:
             received = ", ".join(map(repr, parts))
             received = f"only {received}" if isinstance(raw, Mapping) else "no names"
-            raise ArgumentError(_where(name, number), received, f"draws of {like}")
-        arrays[name] = array = as_array(parts[name], _where(name, number))
+            raise ArgumentError(where, received, f"draws of {like}")
+        arrays[name] = array = as_array(parts[name], where)
         m = next(iter(arrays.values())).shape[:1]
         wrong = array.ndim == 0 or array.shape[:1] != m or (not name and array.ndim != 2)
         if wrong or array.shape[0] == 0:
             received = f"shape {tuple(array.shape)}" + " beside others" * (len(arrays) > 1)
             expected = f"{ACCEPTED}, of one length m; a single draw as (1, ...)"
-            raise ArgumentError(_where(name, number), received, expected)
+            raise ArgumentError(where, received, expected)
     for name, first in zip(like.names, like.shapes, strict=True) if like else ():
         if (shape := tuple(arrays[name].shape[1:])) != first:
             expected = f"{first}, as in batch 1"
@@ -66,12 +69,7 @@ def _read_batch(
 
 
 class StreamEnded(LimbeckError):  # noqa: N818 - an end is not always an error
-    r"""There are no more draws.
-
-    Attributes:
-        used: Draws that were used.
-        seen: Draws that were read, with those that burn-in and thinning left out.
-    """
+    r"""There are no more draws: `used` of the `seen` ones were used, the rest left out."""
 
     def __init__(self, stream: Stream, what: str = "ended") -> None:
         self.used, self.seen = stream.used, stream.seen
@@ -85,41 +83,28 @@ class StreamBroken(StreamEnded):
     r"""The user's iterator raised, or gave a batch unlike the first: see the cause."""
 
 
-class OnlineDiagnostics:
+class OnlineDiagnostics(Running):
     r"""R̂ and effective sizes of some of the chains and coordinates of parallel chains."""
 
     def __init__(self, structure: Structure, chains: int) -> None:
         self.chains, self.diagnosed = chains, min(chains, DIAGNOSED_CHAINS)
         coordinates = spread(structure.dim, 2**14 // self.diagnosed)  # a kilobyte for each number
+        super().__init__([structure.label(coordinate) for coordinate in coordinates])
         index, start = torch.tensor(coordinates), 0
         self.places: dict[str, Tensor] = {}  # of each variable, the numbers that are diagnosed
         for name, size in zip(structure.names, structure.sizes, strict=True):
             self.places[name] = index[(index >= start) & (index < start + size)] - start
             start += size
-        self.names = [structure.label(coordinate) for coordinate in coordinates]
-        self.running = Running(self.names)
 
-    def update(self, parts: Mapping[str, Tensor]) -> None:
-        r"""Add one more draw of each chain, (chains, ...) by name."""
+    def add(self, parts: Mapping[str, Tensor]) -> None:
+        r"""One more draw of each chain, (chains, ...) by name."""
         n = self.diagnosed
         rows = [
             parts[name][:n].reshape(n, -1)[:, place.to(parts[name].device)].cpu()
             for name, place in self.places.items()
             if len(place)
         ]
-        self.running.update(torch.cat(rows, 1))
-
-    def diagnostics(self) -> Diagnostics:
-        running = self.running
-        return Diagnostics(self.names, running.r_hat, running.ess, running.reasons())
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {f"watch.{key}": value for key, value in self.running.state_dict().items()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.running = Running(self.names)
-        if saved := under("watch.", state):
-            self.running.load_state_dict(saved)
+        self.update(torch.cat(rows, 1))
 
 
 class Stream:
@@ -149,7 +134,7 @@ class Stream:
     ) -> None:
         self.source = source
         self.burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
-        self.thin = whole_number("thin", thin, "a whole number from 1", least=1)
+        self.thin = whole("thin", thin)
         self.in_time, self.dtype = in_time, dtype
         self.device: torch.device | None = None
         self.used = self.seen = self.batches = 0  # `seen` counts draws that thinning left out too
@@ -177,7 +162,7 @@ class Stream:
 
     def next(self, n: int) -> X:
         r"""The next n draws, in the structure: (n, ...) each."""
-        missing = whole_number("n", n, "a whole number from 1", least=1)
+        missing = whole("n", n)
         pieces: list[dict[str, Tensor]] = []
         while missing:
             if not self._held:
@@ -204,15 +189,19 @@ class Stream:
 
     def diagnostics(self) -> Diagnostics | None:
         r"""R̂ and effective sizes so far; None unless batches are of the same parallel chains."""
-        return None if self._diagnostics is None else self._diagnostics.diagnostics()
+        if (running := self._diagnostics) is None:
+            return None
+        return Diagnostics(running.names or [], running.r_hat, running.ess, running.reasons())
 
     def state_dict(self) -> dict[str, Tensor]:
         r"""Where the stream is, with the state of its source if that has one: tensors only."""
         state = {"counts": torch.tensor([self.used, self.seen, self.batches])}
-        state |= {f"held.{name}": part.clone() for name, part in self._held.items()}
+        groups: dict[str, Any] = {"held": {k: part.clone() for k, part in self._held.items()}}
         if callable(getattr(self.source, "state_dict", None)):
-            state |= {f"source.{key}": value for key, value in self.source.state_dict().items()}
-        return state | ({} if self._diagnostics is None else self._diagnostics.state_dict())
+            groups["source"] = self.source.state_dict()
+        if self._diagnostics is not None:
+            groups["watch"] = self._diagnostics.state_dict()
+        return state | {f"{group}.{k}": v for group in groups for k, v in groups[group].items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         r"""Go on from where `state_dict` was taken.
@@ -237,7 +226,9 @@ class Stream:
         self.used, self.seen, self.batches = used, seen, batches
         self._held = self._converted({name: held[name] for name in names if held})
         if self._diagnostics is not None:
-            self._diagnostics.load_state_dict(state)
+            self._diagnostics = OnlineDiagnostics(self.structure, self._diagnostics.chains)
+            if saved := under("watch.", state):
+                self._diagnostics.load_state_dict(saved)
 
     def _next_batch(self) -> dict[str, Tensor]:
         r"""The next draws that burn-in and thinning do not leave out, of one batch."""
@@ -260,7 +251,7 @@ class Stream:
         if self._diagnostics is None and self._equal_batches:
             self._diagnostics = OnlineDiagnostics(self.structure, chains)
         if self._diagnostics is not None and self._diagnostics.chains == chains:
-            self._diagnostics.update(parts)
+            self._diagnostics.add(parts)
         else:
             self._diagnostics, self._equal_batches = None, False
         return parts
@@ -300,12 +291,9 @@ class Stream:
         raise self.end from error
 
     def _converted(self, batch: Mapping[str, Array]) -> dict[str, Tensor]:
-        parts = {}
-        for name, array in batch.items():
-            assert self.dtype is not None
-            device = array.device if isinstance(array, Tensor) else torch.device("cpu")
-            parts[name] = as_tensor(array, self.dtype, self.device or device)
-        return parts
+        dtype: Any = self.dtype
+        places = {k: getattr(array, "device", torch.device("cpu")) for k, array in batch.items()}
+        return {k: as_tensor(v, dtype, self.device or places[k]) for k, v in batch.items()}
 
 
 def _length(parts: Mapping[str, Array]) -> int:

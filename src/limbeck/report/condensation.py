@@ -16,10 +16,9 @@ from limbeck.condensation.condensed import Condensed
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.distributions import average
-from limbeck.posteriors.draws import Draws
+from limbeck.posteriors.draws import Draws, as_parts
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream, StreamEnded
-from limbeck.posteriors.structure import as_parts
 from limbeck.report import pictures
 from limbeck.report.blocks import (
     Block,
