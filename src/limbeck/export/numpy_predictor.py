@@ -20,7 +20,7 @@ import limbeck
 from limbeck.arrays import map_tensors
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
-from limbeck.export.numpy_layers import FUNCTIONS, Script, writes
+from limbeck.export.numpy_layers import FUNCTIONS, Script, write
 from limbeck.export.portable import (
     CHECK_ROWS,
     MARK,
@@ -88,8 +88,8 @@ def column_records(table: Table) -> list[dict[str, Any]]:
     return records
 
 
-@writes(TableEncoder)
-def _encoder(script: Script, module: TableEncoder, prefix: str) -> None:
+@write.register
+def _encoder(module: TableEncoder, script: Script, prefix: str) -> None:
     exact = ".astype(np.float32)" if script.single else ""
     script.add("f = []")
     if module.numbers:
@@ -190,7 +190,7 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
                 "if not np.isfinite(h).all():",
                 '    raise ValueError("x: expected finite numbers, got NaN or infinity")',
             )
-    script.module(model.module)
+    write(model.module, script, "")
     script.add("return h")
     answers = model.form.replace("_", " ").replace("density", "densities")
     argument = "x" if table is None else "frame"
