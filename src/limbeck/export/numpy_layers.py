@@ -116,7 +116,8 @@ def _answering(module: Answering, script: Script, prefix: str) -> None:
 def _mlp(module: MLP, script: Script, prefix: str) -> None:
     script.add(FLAT)
     kinds = (*module.hidden, module.output)
-    for number, (layer, kind) in enumerate(zip(module.layers, kinds, strict=True)):
+    layers: Any = module.layers
+    for number, (layer, kind) in enumerate(zip(layers, kinds, strict=True)):
         _linear(layer, script, f"{prefix}{number}.", kind)
 
 

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,10 @@ def plain(module: nn.Module) -> nn.Module:
     if isinstance(module, GaussianMixture):
         return _Mixture(module)
     if isinstance(module, Means) and isinstance(module.student, SampleBag):
-        return _Bag(module.student)
-    return _Ordered(module) if isinstance(module, NADE | DeepNADE) else module
+        return _Formula(module.student, _bag_means)
+    if isinstance(module, NADE | DeepNADE):
+        return _Formula(module, _nade_log_prob)
+    return module
 
 
 def whitened(mixture: GaussianMixture) -> tuple[Tensor, Tensor, Tensor]:
@@ -85,46 +87,43 @@ class _Mixture(nn.Module):
         return (self.constant.unsqueeze(1) - z.square().sum(2) / 2).logsumexp(0)
 
 
-class _Bag(nn.Module):
+class _Formula(nn.Module):
+    r"""A function of a module and x, as a module."""
+
+    def __init__(self, model: nn.Module, formula: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.model, self.formula = model, formula
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.formula(self.model, x)
+
+
+def _bag_means(bag: SampleBag, x: Tensor) -> Tensor:
     r"""The means of a bag, one component after the other: tracers do not follow every vmap."""
-
-    def __init__(self, bag: SampleBag) -> None:
-        super().__init__()
-        self.bag = bag
-
-    def forward(self, x: Tensor) -> Tensor:
-        bag = self.bag
-        all_draws, x = bag._draws, x.to(bag.free.dtype)
-        draws = (map_tensors(itemgetter(k), all_draws) for k in range(bag.components))
-        means = torch.stack([bag.predict(draw, x).mean for draw in draws])  # (components, n, ...)
-        return torch.tensordot(bag.weights, means, 1)
+    all_draws, x = bag._draws, x.to(bag.free.dtype)
+    draws = (map_tensors(itemgetter(k), all_draws) for k in range(bag.components))
+    means = torch.stack([bag.predict(draw, x).mean for draw in draws])  # (components, n, ...)
+    return torch.tensordot(bag.weights, means, 1)
 
 
-class _Ordered(nn.Module):
-    r"""A NADE, deep or not, by its formula."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        model, count = self.model, self.model.support.count
-        codes = model._codes(x, False)
-        if isinstance(model, NADE) and count == 2:
-            log_prob: Tensor = nade_reference.log_prob(codes, *model.parts, model.mean)
-            return log_prob
-        states = torch.arange(count, dtype=codes.dtype, device=codes.device)
-        one_hot = (codes.unsqueeze(2) == states).to(codes.dtype)  # (n, I, q)
-        if isinstance(model, NADE):
-            w, c, u, b = model.parts
-            parts = (w.flatten(0, 1), c, u.flatten(0, 1))
-            z = nade_reference.logits(one_hot.flatten(1), *parts, period=count) + b.flatten()
-            z = z.unflatten(1, (-1, count))
-        else:
-            z = _deep_logits(model, codes.unsqueeze(2) if count == 2 else one_hot)
-        if count == 2:
-            return (codes * z.squeeze(2) - F.softplus(z.squeeze(2))).sum(1)
-        return (z.log_softmax(2) * one_hot).sum((1, 2))
+def _nade_log_prob(model: Any, x: Tensor) -> Tensor:
+    r"""The log probabilities of a NADE, deep or not, by its formula."""
+    count, codes = model.support.count, model._codes(x, False)
+    if isinstance(model, NADE) and count == 2:
+        log_prob: Tensor = nade_reference.log_prob(codes, *model.parts, model.mean)
+        return log_prob
+    states = torch.arange(count, dtype=codes.dtype, device=codes.device)
+    one_hot = (codes.unsqueeze(2) == states).to(codes.dtype)  # (n, I, q)
+    if isinstance(model, NADE):
+        w, c, u, b = model.parts
+        parts = (w.flatten(0, 1), c, u.flatten(0, 1))
+        z = nade_reference.logits(one_hot.flatten(1), *parts, period=count) + b.flatten()
+        z = z.unflatten(1, (-1, count))
+    else:
+        z = _deep_logits(model, codes.unsqueeze(2) if count == 2 else one_hot)
+    if count == 2:
+        return (codes * z.squeeze(2) - F.softplus(z.squeeze(2))).sum(1)
+    return (z.log_softmax(2) * one_hot).sum((1, 2))
 
 
 def _deep_logits(model: Any, features: Tensor) -> Tensor:
@@ -210,13 +209,10 @@ def program_file(model: Portable, path: Path) -> float:
     rows = torch.export.Dim("batch")
     dynamic = {name: {0: rows} for name in x} if isinstance(x, dict) else {0: rows}
     about = {
-        "student": model.name,
-        "form": model.form,
-        "task": model.task,
-        "classes": model.classes,
+        "student": model.name, "form": model.form, "task": model.task, "classes": model.classes,
         "shape": None if model.shape is None else list(model.shape),
         "table": None if model.table is None else model.table.spec(),
-    }
+    }  # fmt: skip
     text = json.dumps(about, ensure_ascii=False, default=str)
     with evaluating(module), torch.no_grad(), in_place(path) as temporary:
         program = _traced(model, module, x, dynamic)
