@@ -46,7 +46,7 @@ DOUBTS = {
     ],
     "normalize": [
         "Its densities are its own, and near the target's only as far as the training went: "
-        "`limbeck.log_partition(target, student)` measures that.",
+        "`limbeck.log_partition(target, student)` measures that."
     ],
     "distill": [
         "Where the teacher is wrong, the student is wrong too.",

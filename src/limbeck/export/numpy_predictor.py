@@ -108,8 +108,7 @@ def _encoder(module: TableEncoder, script: Script, prefix: str) -> None:
         keys = [category.key for category in module.indicated]
         which, slots = script.attributes(module, prefix, "which", "slots")
         script.add(
-            f"v = np.stack([h[key] for key in {keys!r}], 1)",
-            f"f.append(v[:, {which}] == {slots})",
+            f"v = np.stack([h[key] for key in {keys!r}], 1)", f"f.append(v[:, {which}] == {slots})"
         )
     for number, (key, layer) in enumerate(zip(module.embedded, module.embeddings, strict=True)):
         weight: Any = layer.weight

@@ -38,10 +38,7 @@ Result = Saved | str | Path
 def weights(saved: Result, ax: Axes | None = None, *, pair: tuple[int, int] = (0, 1)) -> Axes:
     r"""The student's pseudo-draws among draws of the posterior; discs grow with their weights.
 
-    Arguments:
-        saved: A saved result of `condense`.
-        ax: Where to draw. Default: None, a new figure.
-        pair: Two coordinates of a draw. Default: (0, 1).
+    `pair` are two coordinates of a draw.
     """
     result = as_saved(saved)
     bag = _array(result, "pseudo_draws", "a bag of pseudo-draws", "condense")
@@ -64,7 +61,7 @@ def weights(saved: Result, ax: Axes | None = None, *, pair: tuple[int, int] = (0
         )  # fmt: skip
         names = coordinate_names(result)
         ax.set(xlabel=names[one], ylabel=names[two])
-        _legend_above(ax)
+        plots.legend_above(ax)
         ax.set_label(
             f"The student's {len(bag)} pseudo-draws among {0 if draws is None else len(draws):,} "
             f"draws of the posterior, coordinates {one} and {two} of each; their weighted means "
@@ -143,7 +140,7 @@ def curve(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axes:
         ax.plot(x, student, color=COLOURS[1], label="student")
         ax.set_xlabel("variable" if density else "input")
         ax.set_ylabel("density" if density else "mean of the prediction")
-        _legend_above(ax)
+        plots.legend_above(ax)
         gap = np.abs(teacher - student)
         ax.set_label(
             f"{'Densities' if density else 'Predictions'} of the average of all draws and of the "
@@ -189,11 +186,6 @@ def samples(saved: Result, ax: Axes | None = None, *, model: str = "student") ->
 
     Samples of one variable are shown as histograms, of two as points, of more by the mean of each
     variable, the student's against the teacher's.
-
-    Arguments:
-        saved: A saved result of `normalize`.
-        ax: Where to draw. Default: None, a new figure.
-        model: "teacher" or "student"; for images. Default: "student".
     """
     result = as_saved(saved)
     rows = _model_array(result, "samples", model, "samples", "normalize")
@@ -241,7 +233,7 @@ def _histograms(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple
     ax.hist(teacher[:, 0], edges, color=COLOURS[0], alpha=0.45, label=names[0])
     ax.hist(student[:, 0], edges, color=COLOURS[1], histtype="step", linewidth=1.4, label=names[1])
     ax.set(xlabel="value", ylabel="samples")
-    _legend_above(ax)
+    plots.legend_above(ax)
     return (
         f"Histograms of samples: teacher with mean {teacher.mean():.3g} and deviation "
         f"{teacher.std():.3g}, student with {student.mean():.3g} and {student.std():.3g}."
@@ -255,7 +247,7 @@ def _scatter(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[st
             linewidths=0, label=names[number],
         )  # fmt: skip
     ax.set(xlabel="first variable", ylabel="second variable")
-    _legend_above(ax)
+    plots.legend_above(ax)
     return (
         f"Samples of two variables: {len(teacher)} of the teacher, {len(student)} of the student."
     )
@@ -263,8 +255,7 @@ def _scatter(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[st
 
 def _means(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[str, str]) -> str:
     one, two = teacher.mean(0), student.mean(0)
-    ends = min(one.min(), two.min()), max(one.max(), two.max())
-    ax.plot(ends, ends, color=INK, linewidth=1, linestyle=":", label="equal")
+    plots.diagonal(ax, one, two, "equal")
     ax.scatter(one, two, s=14, color=COLOURS[0], alpha=0.7, linewidths=0, label="a variable")
     ax.set(xlabel=f"mean by {names[0]}", ylabel=f"mean by {names[1]}")
     ax.legend(loc="upper left")
@@ -301,7 +292,7 @@ def log_z(saved: Result, ax: Axes | None = None) -> Axes:
         if exact is not None:
             label = f"exact {exact:.4f}"
             ax.axvline(exact, color=COLOURS[2], linestyle="--", linewidth=1.2, label=label)
-            ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+            plots.legend_above(ax, 3)
             text += f" The dashed line is the exact value, {exact:.4f}."
         ax.set_label(text)
     return ax
@@ -340,7 +331,3 @@ def _both(
 def _check_output(output: int, count: int) -> None:
     if not 0 <= output < count:
         raise ArgumentError("output", output, f"a number from 0 to {count - 1}")
-
-
-def _legend_above(ax: Axes) -> None:
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
