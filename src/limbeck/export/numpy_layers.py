@@ -2,9 +2,8 @@ r"""Modules as lines of NumPy: layers, trees, densities, and predictive distribu
 
 from __future__ import annotations
 
-import re
 from functools import singledispatch
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,28 +24,19 @@ from limbeck.models.tree import SURE, Trees
 
 __all__ = ["FUNCTIONS", "Script", "write"]
 
-FUNCTIONS = {  # that scripts define where they use them
-    "relu": "def relu(z):\n    return np.maximum(z, 0)",
-    "sigmoid": "def sigmoid(z):\n    return np.exp(-np.logaddexp(0, -z))",
-    "log_softmax": (
-        "def log_softmax(z):\n    return z - np.logaddexp.reduce(z, axis=-1, keepdims=True)"
-    ),
-    "softmax": (
-        "def softmax(z):\n    return np.exp(z - np.logaddexp.reduce(z, axis=-1, keepdims=True))"
-    ),
-    "normal_cdf": "def normal_cdf(z):\n    return np.vectorize(math.erfc)(-z / 2**0.5) / 2",
+FUNCTIONS = {  # of z, that scripts define where they use them
+    "relu": "np.maximum(z, 0)",
+    "sigmoid": "np.exp(-np.logaddexp(0, -z))",
+    "log_softmax": "z - np.logaddexp.reduce(z, axis=-1, keepdims=True)",
+    "softmax": "np.exp(z - np.logaddexp.reduce(z, axis=-1, keepdims=True))",
+    "normal_cdf": "np.vectorize(math.erfc)(-z / 2**0.5) / 2",
 }
 
 KINDS = {  # the layer kinds of `MLP` and the means of regressions, as expressions
-    "linear": "{}",
-    "relu": "relu({})",
-    "tanh": "np.tanh({})",
-    "logistic": "sigmoid({})",
-    "probit": "normal_cdf({})",
-    "poisson": "np.exp({})",
-    "softmax": "softmax({})",
+    "linear": "{}", "relu": "relu({})", "tanh": "np.tanh({})", "logistic": "sigmoid({})",
+    "probit": "normal_cdf({})", "poisson": "np.exp({})", "softmax": "softmax({})",
     "log_softmax": "log_softmax({})",
-}
+}  # fmt: skip
 
 
 class Script:
@@ -59,13 +49,10 @@ class Script:
         self.name, self.features, self.single = name, features, single
         self.lines: list[str] = []
         self.arrays: dict[str, np.ndarray[Any, Any]] = {}
-        self.uses: set[str] = set()
 
     def add(self, *lines: str) -> None:
-        r"""Add lines, and the definitions of the functions that they call."""
+        r"""Add lines."""
         self.lines += lines
-        for line in lines:
-            self.uses |= set(re.findall(r"\b\w+(?=\()", line)) & FUNCTIONS.keys()
 
     def array(self, name: str, value: Tensor | np.ndarray[Any, Any]) -> str:
         r"""Store an array; the expression for it."""
@@ -88,16 +75,23 @@ def write(module: nn.Module, script: Script, prefix: str) -> None:
 
 
 FLAT = "h = h.reshape(len(h), -1)"
+SIMPLE = {
+    nn.Flatten: FLAT, nn.ReLU: "h = relu(h)", nn.Tanh: "h = np.tanh(h)",
+    nn.Sigmoid: "h = sigmoid(h)", nn.Softmax: "h = softmax(h)",
+    nn.LogSoftmax: "h = log_softmax(h)",
+}  # fmt: skip
+Simple = (
+    nn.Identity | nn.Dropout | nn.Flatten | nn.ReLU | nn.Tanh | nn.Sigmoid | nn.Softmax
+    | nn.LogSoftmax
+)  # fmt: skip
 
 
 def class_probabilities(script: Script, form: str) -> None:
     r"""From a classifier's outputs in a form to probabilities (n, K), of at least two classes."""
-    script.add(FLAT)
     if form == "logits":
-        script.add("h = softmax(np.hstack([0 * h, h]) if h.shape[1] == 1 else h)")
+        script.add(FLAT, "h = softmax(np.hstack([0 * h, h]) if h.shape[1] == 1 else h)")
         return
-    if form == "log_probabilities":
-        script.add("h = np.exp(h)")
+    script.add(FLAT, *(["h = np.exp(h)"] if form == "log_probabilities" else []))
     script.add("h = np.hstack([1 - h, h]) if h.shape[1] == 1 else h")
 
 
@@ -115,8 +109,7 @@ def _answering(module: Answering, script: Script, prefix: str) -> None:
 @write.register
 def _mlp(module: MLP, script: Script, prefix: str) -> None:
     script.add(FLAT)
-    kinds = (*module.hidden, module.output)
-    layers: Any = module.layers
+    kinds, layers = (*module.hidden, module.output), cast("list[nn.Linear]", module.layers)
     for number, (layer, kind) in enumerate(zip(layers, kinds, strict=True)):
         _linear(layer, script, f"{prefix}{number}.", kind)
 
@@ -199,17 +192,14 @@ def _sequential(module: nn.Sequential, script: Script, prefix: str) -> None:
 
 
 @write.register
-def _flatten(module: nn.Flatten, script: Script, prefix: str) -> None:
-    if module.start_dim != 1 or module.end_dim != -1:
+def _simple(module: Simple, script: Script, prefix: str) -> None:
+    if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1):
         raise LimbeckError("export: this nn.Flatten has no NumPy form; one of all but rows has")
-    script.add(FLAT)
-
-
-@write.register
-def _last_axis(module: nn.Softmax | nn.LogSoftmax, script: Script, prefix: str) -> None:
-    if module.dim not in (-1, 1):
+    if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim not in (-1, 1):
         raise LimbeckError("export: a softmax over another axis than the last has no NumPy form")
-    script.add(f"h = {'softmax' if isinstance(module, nn.Softmax) else 'log_softmax'}(h)")
+    for kind, line in SIMPLE.items():
+        if isinstance(module, kind):
+            script.add(line)
 
 
 @write.register
@@ -222,16 +212,6 @@ def _batch_norm(module: nn.BatchNorm1d, script: Script, prefix: str) -> None:
     shift = shift if module.bias is None else shift + module.bias.double()
     factor = script.array(f"{prefix}scale", scale)
     script.add(f"h = h * {factor} + {script.array(f'{prefix}shift', shift)}")
-
-
-@write.register
-def _elementwise(
-    module: nn.Identity | nn.Dropout | nn.ReLU | nn.Tanh | nn.Sigmoid, script: Script, prefix: str
-) -> None:
-    kinds = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "logistic"}
-    for layer, kind in kinds.items():
-        if isinstance(module, layer):
-            script.add(f"h = {KINDS[kind].format('h')}")
 
 
 @write.register
@@ -291,12 +271,11 @@ def _means(module: Means, script: Script, prefix: str) -> None:
 
 @write.register
 def _bag(module: SampleBag, script: Script, prefix: str) -> None:
-    model = module.predict
     mix = script.array(f"{prefix}mix", module.weights.double())
-    if isinstance(model, Regression):
-        _regressions(script, module, model, prefix)
-    elif isinstance(model, MLPRegression):
-        _networks(script, module, model, prefix)
+    if isinstance(module.predict, Regression):
+        _regressions(script, module, module.predict, prefix)
+    elif isinstance(module.predict, MLPRegression):
+        _networks(script, module, module.predict, prefix)
     else:
         raise LimbeckError(
             "export: a SampleBag of the user's own function has no NumPy form; expected the "
@@ -337,4 +316,4 @@ def _networks(script: Script, bag: SampleBag, model: MLPRegression, prefix: str)
     if net.sizes[-1] > 1:
         script.add("h = softmax(z)")
     else:
-        script.add("h = z[:, :, 0]" if model.scale is not None else "h = sigmoid(z[:, :, 0])")
+        script.add("h = sigmoid(z[:, :, 0])" if model.scale is None else "h = z[:, :, 0]")

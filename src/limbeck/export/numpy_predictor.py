@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import math
+import re
 import runpy
 import tempfile
 from collections.abc import Sequence
@@ -194,9 +195,10 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     answers = model.form.replace("_", " ").replace("density", "densities")
     argument = "x" if table is None else "frame"
     rows = "rows" if table is None else "columns by name: a data frame, or a dict of lists"
-    functions = [FUNCTIONS[name] for name in FUNCTIONS if name in script.uses]
     reader = "" if table is None else READER
-    code = "\n".join([*script.lines, *functions, reader])
+    body = "\n".join(script.lines)
+    functions = {name: text for name, text in FUNCTIONS.items() if re.search(rf"\b{name}\(", body)}
+    code = "\n".join([body, *functions.values(), reader])
     lines = [
         f'"""{model.name} in plain NumPy; {MARK}, version {limbeck.__version__}."""',
         "",
@@ -214,8 +216,8 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
         plain = str | int | float
         names = [name if isinstance(name, plain) else str(name) for name in model.classes]
         lines.append(f"CLASSES = {names!r}")
-    for function in functions:
-        lines += ["", "", function]
+    for name, expression in functions.items():
+        lines += ["", "", f"def {name}(z):", f"    return {expression}"]
     if reader:
         lines += ["", *reader.rstrip("\n").split("\n")]
     lines += ["", "", f"def predict({argument}):", f'    """The {answers} of {rows}."""']
