@@ -126,8 +126,7 @@ def to_numpy(
 
     Arguments:
         thing: As of `limbeck.export.export`, and so is input_shape.
-        path: A folder, for weights.npz and predict.py in it; or a file name.npz, which name.py
-            is put beside.
+        path: A folder, for weights.npz and predict.py; or a file name.npz, with name.py beside it.
         input_shape: The shape of one row, of a module that does not have it. Default: None.
     """
     numpy_files(portable(thing, input_shape), Path(path))

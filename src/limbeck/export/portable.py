@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
-from limbeck.arrays import map_tensors
+from limbeck.arrays import map_tensors, part_of
 from limbeck.condensation.predict_function import Head, Means
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
@@ -26,8 +26,8 @@ from limbeck.tables.table import Table
 
 __all__ = [
     "CHECK_ROWS", "MARK", "TOLERANCE", "Portable", "check_agreement", "check_suffix",
-    "export_error", "in_place", "not_foreign", "of_result", "portable", "quietly", "random_rows",
-    "relative_difference",
+    "export_error", "in_place", "largest_difference", "not_foreign", "of_result", "portable",
+    "quietly", "random_rows", "relative_difference",
 ]  # fmt: skip
 
 TOLERANCE = 1e-5  # largest difference from torch, relative to the largest answer and one
@@ -70,6 +70,14 @@ def relative_difference(answers: Tensor, expected: Tensor) -> float:
         return 0.0
     worst = (answers.double() - expected.double()).abs().max().item()
     return worst / (1 + expected.abs().max().item())
+
+
+def largest_difference(run: Callable[[Any], Tensor], module: nn.Module, x: Any) -> float:
+    r"""The `relative_difference` of a file from its module, at all rows and at one alone."""
+    worst = 0.0
+    for rows in (x, part_of(x, 0, 1)):
+        worst = max(worst, relative_difference(run(rows).cpu(), module(rows).cpu()))
+    return worst
 
 
 def check_agreement(what: str, worst: float, tolerance: float) -> None:

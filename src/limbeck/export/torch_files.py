@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limbeck.arrays import map_tensors, part_of
+from limbeck.arrays import map_tensors
 from limbeck.condensation.predict_function import Means
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError, LimbeckError
@@ -29,9 +29,9 @@ from limbeck.export.portable import (
     check_suffix,
     export_error,
     in_place,
+    largest_difference,
     portable,
     quietly,
-    relative_difference,
 )
 from limbeck.export.table_onnx import run_onnx, trace_onnx
 from limbeck.export.table_onnx import to_onnx as table_to_onnx
@@ -146,7 +146,7 @@ def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[in
     Arguments:
         student: The module.
         path: The file, whose name ends in .onnx.
-        input_shape: The shape of one input under the name "", as results keep it.
+        input_shape: The shape of one input under the name "", as in a result's settings.
     """
     if not input_shape or set(input_shape) != {""}:
         raise ArgumentError("student", f"inputs {input_shape}", "a student of one tensor, for ONNX")
@@ -174,11 +174,10 @@ def onnx_file(model: Portable, path: Path) -> float | None:
         )  # fmt: skip
         if importlib.util.find_spec("onnxruntime") is None:
             return None
-        worst = 0.0
         try:
-            for rows in (x, x[:1]):  # at another batch size, too
-                answers = run_onnx(temporary, {"x": rows.cpu().numpy()})
-                worst = max(worst, relative_difference(answers, module(rows).cpu()))
+            worst = largest_difference(
+                lambda rows: run_onnx(temporary, {"x": rows.cpu().numpy()}), module, x
+            )
         except Exception as error:  # of onnxruntime's many kinds
             reason = f"onnxruntime cannot run the file ({' '.join(str(error).split())})"
             raise LimbeckError(f"export: {reason}; {FREE}") from error
@@ -225,10 +224,9 @@ def program_file(model: Portable, path: Path) -> float:
                 torch.export.save(program, file, extra_files={"limbeck.json": text})
             with open(temporary, "rb") as file:
                 loaded = torch.export.load(file).module()
-            worst = 0.0
-            for part in (x, part_of(x, 0, 1)):
-                answers = loaded(map_tensors(Tensor.clone, part))
-                worst = max(worst, relative_difference(answers, module(part)))
+            worst = largest_difference(
+                lambda rows: loaded(map_tensors(Tensor.clone, rows)), module, x
+            )
         intact = zipfile.is_zipfile(temporary)
         check_agreement("program", worst if intact else math.inf, TOLERANCE)
     return worst
@@ -236,12 +234,11 @@ def program_file(model: Portable, path: Path) -> float:
 
 def _traced(model: Portable, module: nn.Module, x: Any, dynamic: Any) -> Any:
     r"""The program of a module, by the first of torch's two ways of tracing that can do it."""
-    first: Exception | None = None
+    errors = []
     for strict in (False, True):
         try:
             with quietly():
                 return torch.export.export(module, (x,), dynamic_shapes=(dynamic,), strict=strict)
         except Exception as error:  # of the exporter's many kinds
-            first = first or error
-    assert first is not None
-    raise export_error(model.name, "a program", first) from first
+            errors.append(error)
+    raise export_error(model.name, "a program", errors[0]) from errors[0]

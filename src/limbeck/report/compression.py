@@ -161,21 +161,21 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
 def _disagreement(drawing: Drawing, report: Fidelity) -> list[Block]:
     plate = report.task == "classification"
     both = drawing.gallery("What both predict", pictures.disagreement, plate=plate)
-    blocks: list[Block] = [*both]
     if not report.disagreements:
-        return [*blocks, "On no row do both differ."]
-    shape, rows = drawing.saved.content.get("image"), drawing.saved.arrays.get("disagreement_rows")
+        return [*both, "On no row do both differ."]
+    content, rows = drawing.saved.content, drawing.saved.arrays.get("disagreement_rows")
+    images, shape = [], content.get("image")
     if shape and drawing.pictures and rows is not None:
-        images = []
         for example, row in zip(report.disagreements, rows, strict=True):
             label = f", label {example['label']}" if "label" in example else ""
             one, two = (_prediction(report, example[name], 1) for name in pictures.MODELS)
             title = f"teacher {one}, student {two}{label}"
             image = np.asarray(row, dtype=float).reshape(shape)
             images.append(drawing.image(image, title, f"Row {example['row']}: {title}."))
-        note = "Rows with the largest difference between both predictions, largest first."
-        blocks.append(Gallery("Images on which both differ most", images, small=True, note=note))
-    return [*blocks, _rows(report, drawing.saved.content.get("examples") or [], shape, rows)]
+    note = "Rows with the largest difference between both predictions, largest first."
+    small = Gallery("Images on which both differ most", images, small=True, note=note)
+    table = _rows(report, content.get("examples") or [], shape, rows)
+    return [*both, *([small] if images else []), table]
 
 
 def _rows(

@@ -22,7 +22,7 @@ from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream, StreamEnded
 from limbeck.posteriors.structure import as_parts
 from limbeck.report import pictures, summary
-from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, Verdict, from_rich, ratio, value
+from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, from_rich, ratio, value
 
 __all__ = ["condensed", "saved_agreement", "sections", "stats"]
 
@@ -56,18 +56,19 @@ def condensed(
     content["density"] = result.head is None
     if agreement is None:
         content["summary"] = str(result).rstrip().rsplit("\n", 1)[-1]
-        notes.append(
-            "Not measured: the student beside the average of all draws; it needs inputs, the draws "
-            "and predict."
-        )
+        needs = "it needs inputs, the draws and predict"
+        notes.append(f"Not measured: the student beside the average of all draws; {needs}.")
     else:
         content["agreement"] = asdict(replace(agreement, new_inputs=None))
         content["summary"] = agreement.sentence()
-    content |= _diagnostics(result, content["verdicts"])
-    content |= _new_inputs(result, content["verdicts"], notes)
-    arrays = _pseudo_draws(result, draws)
-    if draws is not None:
-        arrays |= _predictions(result, draws, x)
+    _add_checks(result, content, notes)
+    arrays = {} if draws is None else _predictions(result, draws, x)
+    if isinstance(bag := result.student, SampleBag):
+        arrays["pseudo_draws"] = summary.as_array(bag._flat)
+        arrays["pseudo_weights"] = summary.as_array(bag.weights)
+        if draws is not None:
+            subset = draws.take(summary.some(draws.count, 2000))
+            arrays["draws"] = summary.as_array(draws.structure.flatten(subset))
     if points is not None:
         arrays["points"] = summary.as_array(points).astype(float)
         if labels is not None:
@@ -91,47 +92,28 @@ def _draws(result: Condensed, posterior: object, notes: list[str]) -> Draws | No
     return draws
 
 
-def _new_inputs(result: Condensed, verdicts: list[Verdict], notes: list[str]) -> dict[str, Any]:
-    r"""The student at new inputs: a verdict if that was measured, else a note."""
-    check = result.new_inputs
-    if check is None:
-        return {}
-    words = f"{check.reason[:1].upper()}{check.reason[1:]}."
-    if check.state == "unchecked":
-        notes.append(words)
-    else:
-        verdicts.append(summary.verdict("new inputs", check.state == "trustworthy", words))
-    return {"new_inputs": check.record()}
-
-
-def _diagnostics(result: Condensed, verdicts: list[Verdict]) -> dict[str, Any]:
+def _add_checks(result: Condensed, content: dict[str, Any], notes: list[str]) -> None:
+    r"""Add the diagnostics of the draws and the student at new inputs, with verdicts or notes."""
     checks = result.diagnostics
-    if checks is None or not len(checks.r_hat):
-        return {}
-    worst = checks.r_hat.nan_to_num(0.0).max().item()
-    least = checks.ess.nan_to_num(math.inf).min().item()
-    words = f"R̂ is at most {worst:.3f} and the effective size at least {least:,.0f}."
-    if checks.reasons:
-        words = f"The draws themselves are doubtful: {'; '.join(checks.reasons)}."
-    verdicts.append(summary.verdict("draws", not checks.reasons, words))
-    return {"diagnostics": {
-        "names": list(checks.names), "r_hat": checks.r_hat.tolist(), "ess": checks.ess.tolist(),
-        "reasons": list(checks.reasons),
-    }}  # fmt: skip
-
-
-@torch.no_grad()
-def _pseudo_draws(result: Condensed, draws: Draws | None) -> summary.Arrays:
-    bag = result.student
-    if not isinstance(bag, SampleBag):
-        return {}
-    arrays = {
-        "pseudo_draws": bag._flat.cpu().numpy(), "pseudo_weights": bag.weights.cpu().numpy()
-    }  # fmt: skip
-    if draws is not None:
-        subset = draws.take(summary.some(draws.count, 2000))
-        arrays["draws"] = draws.structure.flatten(subset).cpu().numpy()
-    return arrays
+    if checks is not None and len(checks.r_hat):
+        worst = checks.r_hat.nan_to_num(0.0).max().item()
+        least = checks.ess.nan_to_num(math.inf).min().item()
+        words = f"R̂ is at most {worst:.3f} and the effective size at least {least:,.0f}."
+        if checks.reasons:
+            words = f"The draws themselves are doubtful: {'; '.join(checks.reasons)}."
+        content["verdicts"].append(summary.verdict("draws", not checks.reasons, words))
+        content["diagnostics"] = {
+            "names": list(checks.names), "r_hat": checks.r_hat.tolist(),
+            "ess": checks.ess.tolist(), "reasons": list(checks.reasons),
+        }  # fmt: skip
+    if (new := result.new_inputs) is not None:
+        content["new_inputs"] = new.record()
+        words = f"{new.reason[:1].upper()}{new.reason[1:]}."
+        if new.state == "unchecked":
+            notes.append(words)
+        else:
+            held = new.state == "trustworthy"
+            content["verdicts"].append(summary.verdict("new inputs", held, words))
 
 
 @torch.no_grad()
@@ -177,20 +159,21 @@ def _grid(low: np.ndarray, high: np.ndarray, like: Tensor) -> tuple[list[np.ndar
 
 
 def _curves_or_surfaces(axes: list[np.ndarray], teacher: Tensor, student: Tensor) -> summary.Arrays:
-    one, two = (tensor.cpu().double().numpy().T for tensor in (teacher, student))
+    both = {"teacher": teacher, "student": student}
+    values = {name: tensor.cpu().double().numpy().T for name, tensor in both.items()}
     if len(axes) == 1:
-        return {"curve_x": axes[0], "curve_teacher": one, "curve_student": two}
+        return {"curve_x": axes[0], **{f"curve_{name}": rows for name, rows in values.items()}}
     shape = (-1, len(axes[0]), len(axes[1]))
-    return {
-        "surface_x": axes[0], "surface_y": axes[1],
-        "surface_teacher": one.reshape(shape), "surface_student": two.reshape(shape),
-    }  # fmt: skip
+    surfaces = {f"surface_{name}": rows.reshape(shape) for name, rows in values.items()}
+    return {"surface_x": axes[0], "surface_y": axes[1], **surfaces}
 
 
 def _thin(draws: Draws, points: int) -> Draws:
     r"""Draws for pictures: as many as need at most 2 · 10⁷ evaluations at these points."""
     most = max(100, 2 * 10**7 // points)
-    return draws if draws.count <= most else _as_chain(draws.take(summary.some(draws.count, most)))
+    if draws.count <= most:
+        return draws
+    return _as_chain(draws.take(summary.some(draws.count, most)))
 
 
 def _as_chain(draws: Any) -> Draws:
@@ -255,11 +238,10 @@ def _new_inputs_blocks(content: Mapping[str, Any]) -> list[Block]:
 
 def _prediction_blocks(drawing: Drawing) -> list[Block]:
     arrays = drawing.saved.arrays
-    if "curve_x" in arrays:
-        draws = [partial(pictures.curve, output=k) for k in range(len(arrays["curve_student"]))]
-        return [*drawing.gallery("Student and average of all draws", *draws)]
-    blocks: list[Block] = []
-    count = len(arrays["surface_student"]) if "surface_x" in arrays else 0
+    curves = range(len(arrays.get("curve_student", ())))
+    draws = [partial(pictures.curve, output=k) for k in curves]
+    blocks: list[Block] = [*drawing.gallery("Student and average of all draws", *draws)]
+    count = len(arrays.get("surface_student", ()))
     for k in range(count):
         both = [partial(pictures.surface, model=name, output=k) for name in pictures.MODELS]
         title = f"Output {k}" if count > 1 else "Surfaces"

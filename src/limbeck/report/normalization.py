@@ -117,21 +117,30 @@ def normalized(
     if exact is not None:
         content["exact"] = float(exact)
     arrays = _samples(student, target, sweeps, seed)
-    events = arrays.get("samples_teacher") if data is None else summary.as_array(data).astype(float)
+    chains = arrays.get("samples_teacher")
+    events = chains if data is None else summary.as_array(data).astype(float)
     if events is not None:
-        subset = events[summary.some(len(events), EVENTS, seed)]
+        events = events[summary.some(len(events), EVENTS, seed)]
+        log_p, log_q = _log_densities(student, target, events)
+        arrays["log_prob_student"] = log_q
         where = "samples of the target" if data is None else "held-out events"
-        content |= _log_probabilities(student, target, subset, log_z_used, where, arrays)
-    if target is not None and log_z_used is not None and "samples_teacher" in arrays:
-        log_p, log_q = _log_densities(student, target, arrays["samples_teacher"])
-        gap = summary.as_array(log_p - log_z_used - log_q)
+        held_out = {"events": len(events), "where": where, "student": float(log_q.mean())}
+        content["held_out"] = held_out
+        if log_p is not None:
+            shift = float((log_p - log_q).mean()) if log_z_used is None else log_z_used
+            arrays["log_prob_teacher"] = log_p - shift
+            if log_z_used is not None:
+                held_out["teacher"] = float(arrays["log_prob_teacher"].mean())
+            content["log_z_used"] = log_z_used
+    if target is not None and log_z_used is not None and chains is not None:
+        log_p, log_q = _log_densities(student, target, chains)
+        gap = log_p - log_z_used - log_q
         error = float(gap.std(ddof=1) / math.sqrt(len(gap)))
         content["divergence"] = {"value": float(gap.mean()), "std_error": error}
-    for key in ("samples_teacher", "samples_student"):
-        if key in arrays:
-            arrays[key] = arrays[key][:SHEET]
+    for key in arrays.keys() & {"samples_teacher", "samples_student"}:
+        arrays[key] = arrays[key][:SHEET]
     arrays |= _features(target, "teacher") | _features(student, "student")
-    rows = arrays.get("samples_student", arrays.get("samples_teacher"))
+    rows = arrays.get("samples_student")
     shape = None if rows is None else summary.image_shape(rows, image)
     if shape is not None:
         content |= {"image": list(shape), "by_column": bool(by_column)}
@@ -152,35 +161,15 @@ def _samples(student: Any, target: Target | None, sweeps: int, seed: int) -> sum
     return arrays
 
 
-def _log_probabilities(
-    student: torch.nn.Module,
-    target: Target | None,
-    events: np.ndarray,
-    log_z: float | None,
-    where: str,
-    arrays: summary.Arrays,
-) -> dict[str, Any]:
-    log_p, log_q = _log_densities(student, target, events)
-    student_logs = arrays["log_prob_student"] = summary.as_array(log_q)
-    held_out = {"events": len(events), "where": where, "student": float(student_logs.mean())}
-    if log_p is None:
-        return {"held_out": held_out}
-    logs = summary.as_array(log_p)
-    shift = float((logs - student_logs).mean()) if log_z is None else log_z
-    arrays["log_prob_teacher"] = logs - shift
-    if log_z is not None:
-        held_out["teacher"] = float(arrays["log_prob_teacher"].mean())
-    return {"held_out": held_out, "log_z_used": log_z}
-
-
-def _log_densities(student: Any, target: Any, events: np.ndarray) -> tuple[Any, Tensor]:
+def _log_densities(student: Any, target: Any, events: np.ndarray) -> tuple[Any, np.ndarray]:
     r"""Unnormalised log densities by the target, None without it, and those by the student."""
     like = next(student.parameters())
     x = torch.as_tensor(events).to(like.device, like.dtype)
     if target is None:
-        return None, student.log_prob(x).double()
+        return None, summary.as_array(student.log_prob(x).double())
     x = x.reshape(len(x), *target.support.shape)
-    return target.log_unnormalized(x).double(), student.log_prob(x).double()
+    one, two = (log.double() for log in (target.log_unnormalized(x), student.log_prob(x)))
+    return summary.as_array(one), summary.as_array(two)
 
 
 def _features(of: object, name: str) -> summary.Arrays:
@@ -255,12 +244,12 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
 
 
 def _log_probability_table(content: Mapping[str, Any]) -> list[Block]:
-    held_out, divergence, rows = content.get("held_out"), content.get("divergence"), []
-    if held_out:
+    rows = []
+    if held_out := content.get("held_out"):
         logs = ["–" if held_out.get(m) is None else f"{held_out[m]:.3f}" for m in MODELS]
         name = f"mean log probability of {held_out['events']:,} {held_out['where']}"
         rows.append([name, *logs])
-    if divergence:
+    if divergence := content.get("divergence"):
         figure = _with_error_or_dash(divergence["value"], divergence["std_error"])
         rows.append(["KL(teacher ‖ student)", "", figure])
     return [TableBlock("In nats", ["", *MODELS], rows, sortable=False)] if rows else []
@@ -285,11 +274,9 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
     entries = drawing.saved.content.get("log_z") or []
     if not entries:
         return []
-    blocks: list[Block] = []
-    if any(map(pictures.has_interval, entries)):
-        blocks += drawing.gallery("Estimates", pictures.log_z)
-    heads = ["estimate", "verdict", "log Z", "95% interval", "lower bound", "upper bound"]
-    rows = []
+    drawn = [pictures.log_z] if any(map(pictures.has_interval, entries)) else []
+    blocks: list[Block] = [*drawing.gallery("Estimates", *drawn)]
+    rows, reasons = [], []
     for entry in entries:
         bounds = [(entry.get("bounds") or {}).get(side) for side in ("lower", "upper")]
         low, high = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
@@ -298,12 +285,13 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
             f"{low} … {high}", *(_with_error_or_dash(*(bound or (None, None))) for bound in bounds),
             f"{entry['seconds']:.2f}",
         ])  # fmt: skip
-    note = "± is one standard error. Bounds hold in expectation, each with its own error."
-    blocks.append(TableBlock("Estimates of log Z", [*heads, "seconds"], rows, True, note, (0, 1)))
-    for entry in entries:
         if entry["reasons"]:
             method, why = NAMES.get(entry["method"], entry["method"]), "; ".join(entry["reasons"])
-            blocks.append(f"{entry['name']} ({method}) is {_state(entry)}: {why}.")
+            reasons.append(f"{entry['name']} ({method}) is {_state(entry)}: {why}.")
+    heads = ["estimate", "verdict", "log Z", "95% interval", "lower bound", "upper bound"]
+    note = "± is one standard error. Bounds hold in expectation, each with its own error."
+    blocks += [TableBlock("Estimates of log Z", [*heads, "seconds"], rows, True, note, (0, 1))]
+    blocks += reasons
     diagnostics = [entry.get("diagnostics") or {} for entry in entries]
     titles = {"ess": "effective size", "r_hat": "R̂", "pareto_k": "Pareto k̂", "burn_in": "burn-in"}
     rows = [

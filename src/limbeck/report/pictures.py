@@ -80,29 +80,23 @@ def coordinate_names(saved: Saved) -> list[str]:
 def surface(
     saved: Result, ax: Axes | None = None, *, model: str = "student", output: int = 0
 ) -> Axes:
-    r"""Predictions over two inputs, or a density of two variables.
-
-    Arguments:
-        saved: A saved result of `condense`.
-        ax: Where to draw. Default: None, a new figure.
-        model: "teacher" or "student". Default: "student".
-        output: The class or output. Default: 0.
-    """
+    r"""Predictions of "teacher" or "student" over two inputs, or a density of two variables."""
     result = as_saved(saved)
     values, density = _surface(result, model, output), bool(result.content.get("density"))
-    both = [result.arrays[f"surface_{name}"] for name in MODELS]
-    low, high = min(array.min() for array in both), max(array.max() for array in both)
+    both = np.stack([result.arrays[f"surface_{name}"] for name in MODELS])
+    low, high = both.min(), both.max()
     probability = not density and low >= 0 and high <= 1
     label = "density" if density else "mean"
     label = "probability" if probability else label
     x, y = result.arrays["surface_x"], result.arrays["surface_y"]
     with axes_for(ax, (4.0, 3.6)) as ax:
         ends = (0.0, 1.0) if probability else (low, high)
-        image = _draw_surface(result, ax, values, "RdBu_r" if probability else "viridis", ends)
+        colours = "RdBu_r" if probability else "viridis"
+        image = _draw_surface(result, ax, values, colours, ends)
         if probability:
             plots.probability_lines(ax, x, y, values.T)
         _draw_points(result, ax)
-        ax.figure.colorbar(image, ax=ax, shrink=0.8, label=label)
+        ax.figure.colorbar(image, ax=ax, shrink=0.8, label=label)  # contour labels come before it
         ax.set_title(PREDICTORS[model])
         ax.set_label(
             f"{label.capitalize()} by the {PREDICTORS[model]} over x from {x[0]:.3g} to "
@@ -118,7 +112,8 @@ def difference(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axe
     gap = _surface(result, "student", output) - _surface(result, "teacher", output)
     largest = float(np.abs(gap).max())
     with axes_for(ax, (4.0, 3.6)) as ax:
-        image = _draw_surface(result, ax, gap, "PuOr_r", (-(largest or 1.0), largest or 1.0))
+        ends = (-(largest or 1.0), largest or 1.0)
+        image = _draw_surface(result, ax, gap, "PuOr_r", ends)
         ax.figure.colorbar(image, ax=ax, shrink=0.8, label="student − average of draws")
         ax.set_title(f"difference, at most {largest:.2g}")
         ax.set_label(
@@ -157,11 +152,11 @@ def _surface(saved: Saved, model: str, output: int) -> np.ndarray:
 
 
 def _draw_surface(
-    saved: Saved, ax: Axes, values: np.ndarray, colours: str, ends: tuple[float, float]
+    saved: Saved, ax: Axes, values: np.ndarray, cmap: str, ends: tuple[float, float]
 ) -> AxesImage:
     x, y = saved.arrays["surface_x"], saved.arrays["surface_y"]
     image = ax.imshow(
-        values.T, origin="lower", extent=(x[0], x[-1], y[0], y[-1]), cmap=colours, vmin=ends[0],
+        values.T, origin="lower", extent=(x[0], x[-1], y[0], y[-1]), cmap=cmap, vmin=ends[0],
         vmax=ends[1], interpolation="bilinear", aspect="auto",
     )  # fmt: skip
     ax.grid(False)

@@ -59,8 +59,8 @@ def described(
         settings: Settings to show before those of the result. Default: None.
         verdicts: Further verdicts, as from `limbeck.report.summary.required`. Default: none.
         notes: Further remarks, a sentence each. Default: none.
-        evidence: Further arguments of the verb's record: `compressed`, `condensed`, `normalized`
-            or `estimated`.
+        evidence: What to compare it on: arguments of `compressed`, `condensed`, `normalized` or
+            `estimated`.
     """
     if verb not in VERBS:
         raise ArgumentError.unknown("verb", verb, VERBS)

@@ -53,9 +53,11 @@ def required(
     shown = f"{value:.4g}"
     if float(shown) == bound != value:  # rounding must not hide a failure
         shown = repr(float(value))
-    side = ("at most" if most else "at least") if held else ("above" if most else "below")
-    rest = f"{bound:g} as required" if held else f"the {bound:g} that was required"
-    return verdict(name, held, f"{title} is {shown}, {side} {rest}")
+    if held:
+        words = f"at {'most' if most else 'least'} {bound:g} as required"
+    else:
+        words = f"{'above' if most else 'below'} the {bound:g} that was required"
+    return verdict(name, held, f"{title} is {shown}, {words}")
 
 
 def story(result: Result) -> dict[str, Any]:
@@ -84,10 +86,9 @@ def model(name: str, role: str, of: object = None, cost: Cost | None = None) -> 
     record: dict[str, Any] = {"name": name, "role": role, "parameters": None, "bytes": None}
     if cost is not None:
         latency = {str(size): seconds for size, seconds in cost.latency.items()}
-        record |= {"parameters": cost.parameters, "bytes": cost.bytes, "latency": latency}
-    elif of is not None:
-        record |= {"parameters": parameters(of), "bytes": bytes_on_disk(of)}
-    return record
+        return record | {"parameters": cost.parameters, "bytes": cost.bytes, "latency": latency}
+    size = {} if of is None else {"parameters": parameters(of), "bytes": bytes_on_disk(of)}
+    return record | size
 
 
 def named_network(module: object) -> str:
