@@ -12,11 +12,11 @@ from limbeck.export.numpy_predictor import numpy_files, places, to_numpy
 from limbeck.export.portable import (
     TOLERANCE,
     Portable,
-    in_place,
     not_foreign,
     of_result,
     portable,
     quietly,
+    write_file,
 )
 from limbeck.export.torch_files import onnx_file, program_file, to_onnx, to_pt2
 
@@ -49,14 +49,12 @@ def export(
     Returns the path: the file, or the folder.
 
     Arguments:
-        thing: A result of any verb, the folder of a saved one, a fitted estimator of limbeck's, or
-            a module.
+        thing: A result, the folder of a saved one, a fitted estimator of limbeck's, or a module.
         path: `name.onnx` for ONNX, `name.pt2` for torch.export, `name.npz` (with `name.py`) or a
             folder (with predict.py and weights.npz) for plain NumPy.
         format: "onnx", "pt2" or "numpy". Default: "auto", by the path. In a folder the first two
             write student.onnx or student.pt2.
-        input_shape: The shape of one row, such as (784,), of a module that does not have it.
-            Default: None.
+        input_shape: The shape of one row, of a module that does not have it. Default: None.
         predict: Your own function of (draw, x), for the folder of a condensed bag, which does not
             hold it; ready-made models are known. Default: None.
         report: The result of `result.report(...)`, for the card. Default: None.
@@ -78,8 +76,7 @@ def export(
     report = report.shipped(files) if hasattr(report, "shipped") else report
     if card:
         text = _card_text(model, path, kind, worst, report=report, title=title)
-        with in_place(card_path(path, kind)) as temporary:
-            Path(temporary).write_text(text, encoding="utf-8")
+        write_file(card_path(path, kind), text.encode())
     return path
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 import limbeck
 from limbeck.arrays import map_tensors
@@ -27,10 +26,10 @@ from limbeck.export.portable import (
     MARK,
     Portable,
     check_agreement,
-    in_place,
     not_foreign,
     portable,
     relative_difference,
+    write_file,
 )
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
@@ -40,6 +39,17 @@ from limbeck.tables.table import Table
 __all__ = ["NUMPY_TOLERANCE", "READER", "column_records", "numpy_files", "places", "to_numpy"]
 
 NUMPY_TOLERANCE = 1e-6  # as `TOLERANCE`, against torch in double precision
+
+HEAD = '''"""{about}"""
+
+{imports}from pathlib import Path
+
+import numpy as np
+
+W = dict(np.load(Path(__file__).with_name({weights!r}), allow_pickle=False))
+W = {{name: a.astype(float) if a.dtype.kind == "f" else a for name, a in W.items()}}
+if any(np.isnan(a).any() for a in W.values() if a.dtype.kind == "f"):
+    raise ValueError("{weights}: got weights that are NaN; the file is damaged")'''
 
 # the function by which scripts read a table's columns
 READER = '''
@@ -122,12 +132,8 @@ def to_numpy(
 ) -> Path:
     r"""Write a small student as weights (.npz) and a script that needs nothing but NumPy.
 
-    The script is run and compared with torch before anything is written.
-
-    Arguments:
-        thing: As of `limbeck.export.export`, and so is input_shape.
-        path: A folder, for weights.npz and predict.py; or a file name.npz, with name.py beside it.
-        input_shape: The shape of one row, of a module that does not have it. Default: None.
+    The script is run and compared with torch before anything is written. Arguments are those of
+    `limbeck.export.export`.
     """
     numpy_files(portable(thing, input_shape), Path(path))
     return Path(path)
@@ -146,10 +152,8 @@ def numpy_files(model: Portable, path: Path) -> float:
         trial.write_text(text, encoding="utf-8")
         worst = _compared(model, trial)
     check_agreement("NumPy predictor", worst, NUMPY_TOLERANCE)
-    with in_place(weights) as temporary:
-        Path(temporary).write_bytes(content.getvalue())
-    with in_place(script) as temporary:
-        Path(temporary).write_text(text, encoding="utf-8")
+    write_file(weights, content.getvalue())
+    write_file(script, text.encode())
     return worst
 
 
@@ -198,19 +202,9 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     body = "\n".join(script.lines)
     functions = {name: text for name, text in FUNCTIONS.items() if re.search(rf"\b{name}\(", body)}
     code = "\n".join([body, *functions.values(), reader])
-    lines = [
-        f'"""{model.name} in plain NumPy; {MARK}, version {limbeck.__version__}."""',
-        "",
-        *(f"import {name}" for name in ("json", "math") if f"{name}." in code),
-        "from pathlib import Path",
-        "",
-        "import numpy as np",
-        "",
-        f"W = dict(np.load(Path(__file__).with_name({weights!r}), allow_pickle=False))",
-        'W = {name: a.astype(float) if a.dtype.kind == "f" else a for name, a in W.items()}',
-        'if any(np.isnan(a).any() for a in W.values() if a.dtype.kind == "f"):',
-        f'    raise ValueError("{weights}: got weights that are NaN; the file is damaged")',
-    ]
+    imports = "".join(f"import {name}\n" for name in ("json", "math") if f"{name}." in code)
+    about = f"{model.name} in plain NumPy; {MARK}, version {limbeck.__version__}."
+    lines = [HEAD.format(about=about, imports=imports, weights=weights)]
     if model.classes is not None:
         plain = str | int | float
         names = [name if isinstance(name, plain) else str(name) for name in model.classes]
@@ -230,7 +224,11 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
 def _compared(model: Portable, script: Path) -> float:
     r"""Run a script, and compare it with torch in double precision."""
     predict = runpy.run_path(str(script), run_name="limbeck_exported")["predict"]
-    module = _doubled(model.module)
+    module = copy.deepcopy(model.module).cpu()
+    trees = [part for part in module.modules() if isinstance(part, Trees)]
+    for tree in trees:  # which see their features in 32 bits, as ever
+        tree.value.data, tree.base = tree.value.data.double(), tree.base.double()
+    module = module if trees else module.double()
     x = map_tensors(torch.Tensor.cpu, model.rows(CHECK_ROWS))
     if model.table is not None:
         rows = model.table.to_frame(x)
@@ -241,12 +239,3 @@ def _compared(model: Portable, script: Path) -> float:
     with evaluating(module), torch.no_grad():
         expected = module(x)
     return relative_difference(torch.as_tensor(np.asarray(predict(rows))), expected)
-
-
-def _doubled(module: nn.Module) -> nn.Module:
-    r"""A copy that computes in double precision; trees see their features in 32 bits, as ever."""
-    double = copy.deepcopy(module).cpu()
-    trees = [part for part in double.modules() if isinstance(part, Trees)]
-    for tree in trees:
-        tree.value.data, tree.base = tree.value.data.double(), tree.base.double()
-    return double if trees else double.double()

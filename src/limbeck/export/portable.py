@@ -27,7 +27,7 @@ from limbeck.tables.table import Table
 __all__ = [
     "CHECK_ROWS", "MARK", "TOLERANCE", "Portable", "check_agreement", "check_suffix",
     "export_error", "in_place", "largest_difference", "not_foreign", "of_result", "portable",
-    "quietly", "random_rows", "relative_difference",
+    "quietly", "random_rows", "relative_difference", "write_file",
 ]  # fmt: skip
 
 TOLERANCE = 1e-5  # largest difference from torch, relative to the largest answer and one
@@ -45,6 +45,12 @@ def in_place(path: Path) -> Iterator[str]:
     except CheckpointError as error:
         reason = error.__cause__ or error
         raise LimbeckError(f"export: {path} cannot be written ({reason})") from error
+
+
+def write_file(path: Path, content: bytes) -> None:
+    r"""Write a file, completely or not at all."""
+    with in_place(path) as temporary:
+        Path(temporary).write_bytes(content)
 
 
 def check_suffix(path: Path, suffix: str) -> None:

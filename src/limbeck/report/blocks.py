@@ -203,11 +203,7 @@ def ratio(comparison: str, where: str) -> Stat:
 
 
 def sort_value(cell: str) -> float | None:
-    r"""The number that a cell begins with, by which a column is sorted; None for text.
-
-    >>> sort_value("97.7 ± 0.4%"), sort_value("1,234"), sort_value("12 kB"), sort_value("munge")
-    (97.7, 1234.0, 12000.0, None)
-    """
+    r"""The number that a cell begins with, by which a column is sorted; None for text."""
     number = re.match(
         r"([+\-−]?)(\d[\d,]*\.?\d*(?:e[+\-]?\d+)?)\s*(%|×|kB|MB|GB|µs|ms|s|bytes)?(?=$|[ …±])",
         cell.strip(),
@@ -220,20 +216,12 @@ def sort_value(cell: str) -> float | None:
 
 
 def minus(text: str) -> str:
-    r"""A text whose negative numbers have a minus sign, as in pictures.
-
-    >>> minus("-0.5 ± 0.1, on 2026-11-16, eps=1e-08")
-    '−0.5 ± 0.1, on 2026-11-16, eps=1e-08'
-    """
+    r"""A text whose negative numbers have a minus sign, as in pictures; dates have none."""
     return re.sub(r"(?<![\w.)\]\-])-(?=\.?\d)", "−", text)
 
 
 def counted(number: int) -> str:
-    r"""A number at the beginning of a heading: in words, if it is small.
-
-    >>> counted(3), counted(12)
-    ('Three', '12')
-    """
+    r"""A number at the beginning of a heading: in words, if it is small."""
     words = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
     return words[number] if number < len(words) else str(number)
 

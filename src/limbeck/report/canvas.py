@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -111,14 +111,9 @@ def inline(figure: Figure | SubFigure, alt: str, prefix: str) -> str:
         text.set_parse_math(False)  # a class called $x$ is not mathematics
     file = io.StringIO()
     style = {"svg.fonttype": "none", "svg.hashsalt": "limbeck", "image.composite_image": True}
-    options: dict[str, Any] = {
-        "format": "svg",
-        "metadata": {"Date": None},
-        "transparent": True,
-        "dpi": 110,
-    }
+    metadata = {"Date": None}
     with load_matplotlib().rc_context(style):
-        figure.savefig(file, **options)  # type: ignore[union-attr]
+        figure.savefig(file, format="svg", metadata=metadata, transparent=True, dpi=110)  # type: ignore[union-attr]
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     unused = r"<metadata>.*?</metadata>|<style type=\"text/css\">.*?</style>|<!--.*?-->"

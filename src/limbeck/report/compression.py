@@ -15,6 +15,7 @@ from limbeck.compression.fidelity.report import NAMES, Fidelity
 from limbeck.errors import ArgumentError
 from limbeck.report import pictures, summary
 from limbeck.report.blocks import Block, Drawing, Gallery, Stat, TableBlock, from_rich, ratio, value
+from limbeck.storage import Saved
 from limbeck.text import compared
 
 __all__ = ["compressed", "sections", "stats"]
@@ -174,19 +175,14 @@ def _disagreement(drawing: Drawing, report: Fidelity) -> list[Block]:
             images.append(drawing.image(image, title, f"Row {example['row']}: {title}."))
     note = "Rows with the largest difference between both predictions, largest first."
     small = Gallery("Images on which both differ most", images, small=True, note=note)
-    table = _rows(report, content.get("examples") or [], shape, rows)
-    return [*both, *([small] if images else []), table]
+    return [*both, *([small] if images else []), _rows(drawing.saved, report)]
 
 
-def _rows(
-    report: Fidelity,
-    examples: list[dict[str, str]],
-    shape: list[int] | None,
-    rows: np.ndarray | None,
-) -> TableBlock:
+def _rows(saved: Saved, report: Fidelity) -> TableBlock:
     labelled = any("label" in example for example in report.disagreements)
     columns = ["row", "difference", "teacher", "student", *(["label"] if labelled else [])]
-    if not examples and rows is not None and not shape:
+    examples, rows = saved.content.get("examples") or [], saved.arrays.get("disagreement_rows")
+    if not examples and rows is not None and not saved.content.get("image"):
         numbers = rows.reshape(len(rows), -1)[:, :12]
         examples = [{f"column {k}": value(x) for k, x in enumerate(r)} for r in numbers.tolist()]
     names = list(examples[0]) if examples else []

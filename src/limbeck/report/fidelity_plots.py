@@ -111,15 +111,10 @@ def calibration(saved: Report, ax: Axes | None = None) -> Axes:
 
 
 def disagreement(saved: Report, ax: Axes | None = None, *, target: int = 0) -> Axes:
-    r"""Where teacher and student disagree.
+    r"""Where teacher and student disagree; of several targets, at one of them.
 
     Of a classifier, the student's classes against the teacher's; of a multi-label one, how often
     only one of both says yes; of values, the student's against the teacher's.
-
-    Arguments:
-        saved: A saved result, its folder, or a report.
-        ax: Where to draw. Default: None, a new figure.
-        target: The target, of several. Default: 0.
     """
     report = _report(saved)
     pairs, names, size = report["pairs"], report["classes"], (4.4, 4.4)

@@ -236,12 +236,7 @@ def mosaic(
 
 
 def numbers(packed: Numbers, width: int | None = None) -> np.ndarray:
-    r"""Numbers from an array, from lists or from one string; `width` makes rows of them.
-
-    >>> numbers("0.5 1 2 3", 2)
-    array([[0.5, 1. ],
-           [2. , 3. ]])
-    """
+    r"""Numbers from an array, from lists or from one string; `width` makes rows of them."""
     array = np.asarray(packed.split() if isinstance(packed, str) else packed, dtype=float)
     return array if width is None else array.reshape(-1, width)
 
@@ -249,10 +244,8 @@ def numbers(packed: Numbers, width: int | None = None) -> np.ndarray:
 def surface(axes: Axes, side: Numbers, values: Numbers) -> AxesImage:
     r"""Probabilities on a square, blue below and red above one half, with contour lines.
 
-    Arguments:
-        axes: Where to draw.
-        side: Coordinates along both directions, (m,).
-        values: Probabilities (m, m), the first index along the horizontal direction.
+    `side` are the coordinates (m,) along both directions, `values` the probabilities (m, m), whose
+    first index is along the horizontal direction.
     """
     at, p = numbers(side), numbers(values)
     if p.size != at.size**2:
