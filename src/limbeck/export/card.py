@@ -65,11 +65,15 @@ def card(
     report: object = None,
     title: str | None = None,
 ) -> str:
-    r"""The model card of a result or a module, as Markdown; see `limbeck.export.export`.
+    r"""The model card of a result or a module, as Markdown.
 
     Arguments:
         thing: A result, an estimator, a module, or what `portable` made of one.
+        path: The file or folder of the student. Default: "student.onnx".
+        format: "onnx", "pt2" or "numpy". Default: "onnx".
         worst: The file's largest difference from torch. Default: None, not known.
+        report: The result of `result.report(...)`. Default: None.
+        title: The title. Default: the student's kind.
     """
     model = thing if isinstance(thing, Portable) else portable(thing)
     verb = str(model.about.get("verb", "distill"))

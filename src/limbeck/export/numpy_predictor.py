@@ -132,8 +132,12 @@ def to_numpy(
 ) -> Path:
     r"""Write a small student as weights (.npz) and a script that needs nothing but NumPy.
 
-    The script is run and compared with torch before anything is written. Arguments are those of
-    `limbeck.export.export`.
+    The script is run and compared with torch before anything is written.
+
+    Arguments:
+        thing: As of `limbeck.export.export`.
+        path: A folder, for weights.npz and predict.py; or a file name.npz, with name.py beside it.
+        input_shape: The shape of one row, of a module that does not have it. Default: None.
     """
     numpy_files(portable(thing, input_shape), Path(path))
     return Path(path)

@@ -142,7 +142,11 @@ def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[in
     r"""Write a module of one tensor as an ONNX file with a free batch size.
 
     If onnxruntime is there, the file is run at random inputs and must agree with torch.
-    `input_shape` has the shape of one input under the name "", as in a result's settings.
+
+    Arguments:
+        student: The module.
+        path: The file, whose name ends in .onnx.
+        input_shape: The shape of one input under the name "", as in a result's settings.
     """
     if not input_shape or set(input_shape) != {""}:
         raise ArgumentError("student", f"inputs {input_shape}", "a student of one tensor, for ONNX")
@@ -185,7 +189,12 @@ def to_pt2(thing: object, path: str | Path, input_shape: int | Sequence[int] | N
     r"""Write a result or a module as a program of torch.export, with a free batch size.
 
     Whoever has torch reads it by `torch.export.load(path).module()`; limbeck is not needed, and
-    never reads such files itself. Arguments are those of `limbeck.export.export`.
+    never reads such files itself.
+
+    Arguments:
+        thing: As of `limbeck.export.export`.
+        path: The file, whose name ends in .pt2.
+        input_shape: The shape of one row, of a module that does not have it. Default: None.
     """
     program_file(portable(thing, input_shape), Path(path))
     return Path(path)

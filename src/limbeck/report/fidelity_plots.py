@@ -52,7 +52,13 @@ def measures(saved: Saved | str | Path, ax: Axes | None = None, *, name: str) ->
 def learning_curves(
     history: History, axes: Axes | None = None, *, names: Sequence[str] | None = None
 ) -> Axes:
-    r"""Columns of a result's history against steps; by default all of them."""
+    r"""Columns of a history against steps.
+
+    Arguments:
+        history: A result's history: "step", "loss", terms of the loss, metrics.
+        axes: Where to draw. Default: None, a new figure.
+        names: Columns to draw. Default: None, all.
+    """
     if not history.get("step"):
         raise ArgumentError("history", "no steps", "the history of a run")
     columns = [name for name in history if name != "step"] if names is None else list(names)
@@ -80,7 +86,12 @@ def _learning(
 
 
 def calibration(saved: Report, ax: Axes | None = None) -> Axes:
-    r"""Calibration curves of a classifier: the share of right predictions by confidence."""
+    r"""Calibration curves: the share of right predictions against the confidence.
+
+    Arguments:
+        saved: A saved result, its folder, or a report; of a classifier, with labels.
+        ax: Where to draw. Default: None, a new figure.
+    """
     report = _report(saved)
     if not report["calibration"]:
         raise ArgumentError(
@@ -111,10 +122,15 @@ def calibration(saved: Report, ax: Axes | None = None) -> Axes:
 
 
 def disagreement(saved: Report, ax: Axes | None = None, *, target: int = 0) -> Axes:
-    r"""Where teacher and student disagree; of several targets, at one of them.
+    r"""Where teacher and student disagree.
 
     Of a classifier, the student's classes against the teacher's; of a multi-label one, how often
     only one of both says yes; of values, the student's against the teacher's.
+
+    Arguments:
+        saved: A saved result, its folder, or a report.
+        ax: Where to draw. Default: None, a new figure.
+        target: The target, of several. Default: 0.
     """
     report = _report(saved)
     pairs, names, size = report["pairs"], report["classes"], (4.4, 4.4)

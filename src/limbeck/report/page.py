@@ -35,7 +35,11 @@ REPORTS: dict[str, Any] = {
 
 
 def write(folder: str | Path) -> Path:
-    r"""Write report.html, report.json and report.md into a result folder; the path of the first."""
+    r"""Write report.html, report.json and report.md into a result folder; the path of the first.
+
+    Arguments:
+        folder: A result folder, written by a command or by `limbeck.storage.write`.
+    """
     report = document(read(folder), "p")
     return _write(Path(folder), Page([report], report.title))
 

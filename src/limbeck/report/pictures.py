@@ -38,7 +38,10 @@ Result = Saved | str | Path
 def weights(saved: Result, ax: Axes | None = None, *, pair: tuple[int, int] = (0, 1)) -> Axes:
     r"""The student's pseudo-draws among draws of the posterior; discs grow with their weights.
 
-    `pair` are two coordinates of a draw.
+    Arguments:
+        saved: A saved result of `condense`.
+        ax: Where to draw. Default: None, a new figure.
+        pair: Two coordinates of a draw. Default: (0, 1).
     """
     result = as_saved(saved)
     bag = _array(result, "pseudo_draws", "a bag of pseudo-draws", "condense")
@@ -80,7 +83,14 @@ def coordinate_names(saved: Saved) -> list[str]:
 def surface(
     saved: Result, ax: Axes | None = None, *, model: str = "student", output: int = 0
 ) -> Axes:
-    r"""Predictions of "teacher" or "student" over two inputs, or a density of two variables."""
+    r"""Predictions over two inputs, or a density of two variables.
+
+    Arguments:
+        saved: A saved result of `condense`.
+        ax: Where to draw. Default: None, a new figure.
+        model: "teacher" or "student". Default: "student".
+        output: The class or output. Default: 0.
+    """
     result = as_saved(saved)
     values, density = _surface(result, model, output), bool(result.content.get("density"))
     both = np.stack([result.arrays[f"surface_{name}"] for name in MODELS])
@@ -181,6 +191,11 @@ def samples(saved: Result, ax: Axes | None = None, *, model: str = "student") ->
 
     Samples of one variable are shown as histograms, of two as points, of more by the mean of each
     variable, the student's against the teacher's.
+
+    Arguments:
+        saved: A saved result of `normalize`.
+        ax: Where to draw. Default: None, a new figure.
+        model: "teacher" or "student"; for images. Default: "student".
     """
     result = as_saved(saved)
     rows = _model_array(result, "samples", model, "samples", "normalize")

@@ -82,9 +82,13 @@ def sorted_log_probabilities(
     *,
     names: tuple[str, str] = ("RBM", "NADE"),
 ) -> str:
-    r"""Log probabilities (n,) of the same images under two models, sorted by the teacher's.
+    r"""Log probabilities of the same images under two models, sorted by the teacher's.
 
-    `names` are those of teacher and student.
+    Arguments:
+        axes: Where to draw.
+        teacher: The teacher's log probability of each image, (n,).
+        student: The student's, (n,), in the same order.
+        names: Names of teacher and student. Default: ("RBM", "NADE").
     """
     one, two = _vector("teacher", teacher), _vector("student", student)
     if len(one) != len(two):
@@ -244,8 +248,10 @@ def numbers(packed: Numbers, width: int | None = None) -> np.ndarray:
 def surface(axes: Axes, side: Numbers, values: Numbers) -> AxesImage:
     r"""Probabilities on a square, blue below and red above one half, with contour lines.
 
-    `side` are the coordinates (m,) along both directions, `values` the probabilities (m, m), whose
-    first index is along the horizontal direction.
+    Arguments:
+        axes: Where to draw.
+        side: Coordinates along both directions, (m,).
+        values: Probabilities (m, m), the first index along the horizontal direction.
     """
     at, p = numbers(side), numbers(values)
     if p.size != at.size**2:
