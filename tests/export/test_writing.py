@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.export import export
-from limbeck.export.writing import FORMATS
+from limbeck.export import FORMATS, export
 from tests.export.students import nade, net, seeded
 from tests.refusals import refused
 

@@ -6,8 +6,6 @@ from limbeck.report.blocks import (
     Code,
     Document,
     Page,
-    Prose,
-    Section,
     Stat,
     TableBlock,
     Verdicts,
@@ -18,8 +16,9 @@ TABLE = TableBlock("T", ["name", "x|y"], [["a|b", "1"], ["*c*\nd", "2"]])
 
 
 def told(*blocks, **options):
-    sections = [Section("One", list(blocks)), Section("Empty", [])]
-    document = Document("logz", "t", "S.", [Stat("3", "of 4")], sections)
+    content = {"verb": "logz", "summary": "S."}
+    sections = {"One": list(blocks), "Empty": []}
+    document = Document(content, "t", [Stat("3", "of 4")], sections)
     return markdown(Page([document], "Title", **options))
 
 
@@ -31,7 +30,7 @@ def test_tables_have_whole_rows():
 
 
 def test_sections_have_headings_and_empty_ones_are_left_out():
-    text = told(Prose("Some <words>."), Verdicts([{"name": "n", "held": False, "words": "why"}]))
+    text = told("Some <words>.", Verdicts([{"name": "n", "held": False, "words": "why"}]))
     assert "# Title\n" in text
     assert "\n## One\n" in text
     assert "Empty" not in text

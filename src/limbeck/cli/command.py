@@ -140,7 +140,7 @@ def _make_result(
 
 def _check_export(path: Path) -> None:
     r"""Say before the run that its student could not be exported."""
-    from limbeck.export.writing import kind_of
+    from limbeck.export import kind_of
 
     kind_of(path, argument="--export")
     if path.suffix == ".onnx" and importlib.util.find_spec("onnxscript") is None:

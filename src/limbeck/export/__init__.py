@@ -1,20 +1,102 @@
 r"""Taking a student elsewhere: ONNX, torch.export or plain NumPy, checked, with a model card."""
 
-from limbeck.export.card import card
-from limbeck.export.numpy_predictor import to_numpy
-from limbeck.export.portable import TOLERANCE, Portable, of_result, portable, quietly
-from limbeck.export.torch_files import to_onnx, to_pt2
-from limbeck.export.writing import export
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from limbeck.errors import ArgumentError
+from limbeck.export.card import card, card_path
+from limbeck.export.numpy_predictor import numpy_files, places, to_numpy
+from limbeck.export.portable import (
+    TOLERANCE,
+    Portable,
+    not_foreign,
+    of_result,
+    portable,
+    quietly,
+    write_file,
+)
+from limbeck.export.torch_files import onnx_file, program_file, to_onnx, to_pt2
 
 __all__ = [
-    "TOLERANCE",
-    "Portable",
-    "card",
-    "export",
-    "of_result",
-    "portable",
-    "quietly",
-    "to_numpy",
-    "to_onnx",
-    "to_pt2",
-]
+    "TOLERANCE", "Portable", "card", "export", "of_result", "portable", "quietly", "to_numpy",
+    "to_onnx", "to_pt2",
+]  # fmt: skip
+
+# by format: the suffix of its files, and the function that writes a file and returns its largest
+# difference from torch
+FORMATS: dict[str, tuple[str, Callable[[Portable, Path], float | None]]] = {
+    "onnx": (".onnx", onnx_file), "pt2": (".pt2", program_file), "numpy": (".npz", numpy_files),
+}  # fmt: skip
+_card_text = card  # `export` has an argument of that name
+
+
+def export(
+    thing: object,
+    path: str | Path,
+    format: str = "auto",
+    *,
+    input_shape: int | Sequence[int] | None = None,
+    predict: Callable[..., object] | None = None,
+    report: object = None,
+    title: str | None = None,
+    card: bool = True,
+) -> Path:
+    r"""Write a student for use without limbeck; it is run and compared with torch first.
+
+    Returns the path: the file, or the folder.
+
+    Arguments:
+        thing: A result, the folder of a saved one, a fitted estimator of limbeck's, or a module.
+        path: `name.onnx` for ONNX, `name.pt2` for torch.export, `name.npz` (with `name.py`) or a
+            folder (with predict.py and weights.npz) for plain NumPy.
+        format: "onnx", "pt2" or "numpy". Default: "auto", by the path. In a folder the first two
+            write student.onnx or student.pt2.
+        input_shape: The shape of one row, of a module that does not have it. Default: None.
+        predict: Your own function of (draw, x), for the folder of a condensed bag, which does not
+            hold it; ready-made models are known. Default: None.
+        report: The result of `result.report(...)`, for the card. Default: None.
+        title: The card's title. Default: the student's kind.
+        card: Whether to write a model card (Markdown) beside it. Default: True.
+    """
+    path = Path(path)
+    kind = kind_of(path, format)
+    if kind != "numpy" and _is_folder(path):
+        path = path / f"student.{kind}"
+    if card:
+        not_foreign(card_path(path, kind))
+    model = portable(thing, input_shape, predict)
+    worst = FORMATS[kind][1](model, path)
+    files = places(path) if kind == "numpy" else (path,)
+    result: Any = getattr(thing, "result_", thing)  # of an estimator
+    if isinstance(getattr(result, "exported", None), tuple):
+        result.exported = files
+    report = report.shipped(files) if hasattr(report, "shipped") else report
+    if card:
+        text = _card_text(model, path, kind, worst, report=report, title=title)
+        write_file(card_path(path, kind), text.encode())
+    return path
+
+
+def kind_of(path: Path, format: str = "auto", argument: str = "path") -> str:
+    r"""The format for a path; a name of another format than the one requested is refused."""
+    if format not in ("auto", *FORMATS):
+        raise ArgumentError.unknown("format", format, ("auto", *FORMATS))
+    folder = _is_folder(path)
+    suffixes = {suffix: name for name, (suffix, _) in FORMATS.items()}
+    by_name = None if folder else suffixes.get(path.suffix)
+    if format == "auto":
+        if by_name is None and not folder:
+            expected = "a name that ends in .onnx, .pt2 or .npz, or a folder for NumPy"
+            raise ArgumentError(argument, str(path), expected)
+        return by_name or "numpy"
+    if by_name not in (None, format):
+        received = f"{path}, and the format {format}"
+        raise ArgumentError(argument, received, f"a name that ends in {FORMATS[format][0]}")
+    return format
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() or not path.suffix

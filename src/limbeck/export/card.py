@@ -2,6 +2,7 @@ r"""Model cards: what an exported student is, how to use it, and when not to tru
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ DOUBTS = {
     ],
     "normalize": [
         "Its densities are its own, and near the target's only as far as the training went: "
-        "`limbeck.log_partition(target, student)` measures that.",
+        "`limbeck.log_partition(target, student)` measures that."
     ],
     "distill": [
         "Where the teacher is wrong, the student is wrong too.",
@@ -71,7 +72,7 @@ def card(
         path: The file or folder of the student. Default: "student.onnx".
         format: "onnx", "pt2" or "numpy". Default: "onnx".
         worst: The file's largest difference from torch. Default: None, not known.
-        report: What `result.report(...)` gave. Default: None.
+        report: The result of `result.report(...)`. Default: None.
         title: The title. Default: the student's kind.
     """
     model = thing if isinstance(thing, Portable) else portable(thing)
@@ -147,21 +148,7 @@ def _inputs(model: Portable, format: str) -> str:
         if model.dtype == torch.float64 and format != "numpy":
             text += "\n\nfloat32 could not tell some of its numbers apart: do not round them."
         return f"{text}\n\n{_gaps(model, format)}".rstrip()
-    rows: list[tuple[str, str, str]] = []
-    for column in model.table.varying:
-        values = column.kind
-        if categories := getattr(column, "categories", ()):
-            values += f": {_first([repr(value) for value in categories])}"
-        if format == "onnx":
-            takes = port(column)
-            kind = "string" if takes.dtype is object else takes.dtype.__name__
-            gaps = "no missing values" if takes.missing is None else f"missing: {takes.missing!r}"
-            rows.append((column.key, f"(n, 1) {kind}", f"{values}; {gaps}"))
-        elif format == "pt2":
-            rows += _tensors(column)
-        else:
-            gaps = "missing: None or NaN" if column.missing else "no missing values"
-            rows.append((str(column.name), "n values", f"{values}; {gaps}"))
+    rows = [row for column in model.table.varying for row in _column(column, format)]
     text = _rows(("name", "shape", "values"), rows)
     if format == "pt2":
         before = "The program does not take raw columns: it takes one dict of these tensors"
@@ -169,23 +156,32 @@ def _inputs(model: Portable, format: str) -> str:
     return f"{text}\n\n{_gaps(model, format)}"
 
 
-def _tensors(column: Any) -> list[tuple[str, str, str]]:
-    r"""A column's tensors in a program, and what they hold."""
-    if categories := getattr(column, "categories", ()):
-        codes = _first([f"{code} is {value!r}" for code, value in enumerate(categories)])
+def _column(column: Any, format: str) -> list[tuple[str, str, str]]:
+    r"""Rows on a column: its input, or the tensors of a program."""
+    categories = getattr(column, "categories", ())
+    if format != "pt2":
+        values = f"{column.kind}: {_first(map(repr, categories))}" if categories else column.kind
+        if format == "numpy":
+            gaps = "missing: None or NaN" if column.missing else "no missing values"
+            return [(str(column.name), "n values", f"{values}; {gaps}")]
+        takes = port(column)
+        kind = "string" if takes.dtype is object else takes.dtype.__name__
+        gaps = "no missing values" if takes.missing is None else f"missing: {takes.missing!r}"
+        return [(column.key, f"(n, 1) {kind}", f"{values}; {gaps}")]
+    if categories:
+        codes = _first(f"{code} is {value!r}" for code, value in enumerate(categories))
         gaps = f", {len(categories) + 1} is missing" if column.missing else ""
         text = f"the number of the category: {codes}; {len(categories)} is any other{gaps}"
         return [(column.key, "(n,) int64", text)]
     unit = "seconds since 1970 in UTC" if column.kind == "date" else "the number"
     less = f" less {column.origin!r}, subtracted in float64" if column.origin else ""
-    rows = [(column.key, "(n,) float32", unit + less)]
-    if column.mask:
-        rows.append((column.mask, "(n,) bool", f"whether `{column.key}` is missing"))
-    return rows
+    missing = (column.mask, "(n,) bool", f"whether `{column.key}` is missing")
+    return [(column.key, "(n,) float32", unit + less), *([missing] if column.mask else [])]
 
 
-def _first(texts: list[str]) -> str:
-    return ", ".join(texts if len(texts) <= 5 else [*texts[:5], "…"])
+def _first(texts: Iterable[str]) -> str:
+    every = list(texts)
+    return ", ".join(every if len(every) <= 5 else [*every[:5], "…"])
 
 
 def _gaps(model: Portable, format: str) -> str:

@@ -2,9 +2,8 @@ r"""Modules as lines of NumPy: layers, trees, densities, and predictive distribu
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import singledispatch
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,30 +22,21 @@ from limbeck.models.nade import NADE
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import SURE, Trees
 
-__all__ = ["FUNCTIONS", "Script", "writes"]
+__all__ = ["FUNCTIONS", "Script", "write"]
 
-FUNCTIONS = {  # that scripts define where they use them
-    "relu": "def relu(z):\n    return np.maximum(z, 0)",
-    "sigmoid": "def sigmoid(z):\n    return np.exp(-np.logaddexp(0, -z))",
-    "log_softmax": (
-        "def log_softmax(z):\n    return z - np.logaddexp.reduce(z, axis=-1, keepdims=True)"
-    ),
-    "softmax": (
-        "def softmax(z):\n    return np.exp(z - np.logaddexp.reduce(z, axis=-1, keepdims=True))"
-    ),
-    "normal_cdf": "def normal_cdf(z):\n    return np.vectorize(math.erfc)(-z / 2**0.5) / 2",
+FUNCTIONS = {  # of z, that scripts define where they use them
+    "relu": "np.maximum(z, 0)",
+    "sigmoid": "np.exp(-np.logaddexp(0, -z))",
+    "log_softmax": "z - np.logaddexp.reduce(z, axis=-1, keepdims=True)",
+    "softmax": "np.exp(z - np.logaddexp.reduce(z, axis=-1, keepdims=True))",
+    "normal_cdf": "np.vectorize(math.erfc)(-z / 2**0.5) / 2",
 }
 
 KINDS = {  # the layer kinds of `MLP` and the means of regressions, as expressions
-    "linear": "{}",
-    "relu": "relu({})",
-    "tanh": "np.tanh({})",
-    "logistic": "sigmoid({})",
-    "probit": "normal_cdf({})",
-    "poisson": "np.exp({})",
-    "softmax": "softmax({})",
+    "linear": "{}", "relu": "relu({})", "tanh": "np.tanh({})", "logistic": "sigmoid({})",
+    "probit": "normal_cdf({})", "poisson": "np.exp({})", "softmax": "softmax({})",
     "log_softmax": "log_softmax({})",
-}
+}  # fmt: skip
 
 
 class Script:
@@ -59,13 +49,10 @@ class Script:
         self.name, self.features, self.single = name, features, single
         self.lines: list[str] = []
         self.arrays: dict[str, np.ndarray[Any, Any]] = {}
-        self.uses: set[str] = set()
 
     def add(self, *lines: str) -> None:
-        r"""Add lines, and the definitions of the functions that they call."""
+        r"""Add lines."""
         self.lines += lines
-        for line in lines:
-            self.uses |= set(re.findall(r"\b\w+(?=\()", line)) & FUNCTIONS.keys()
 
     def array(self, name: str, value: Tensor | np.ndarray[Any, Any]) -> str:
         r"""Store an array; the expression for it."""
@@ -76,51 +63,41 @@ class Script:
         r"""Store tensors of a module; the expressions for them."""
         return [self.array(prefix + name, getattr(module, name)) for name in names]
 
-    def module(self, module: nn.Module, prefix: str = "") -> None:
-        r"""Add the lines of a module, whose arrays' names begin with a prefix."""
-        for kind in type(module).__mro__:
-            if kind in WRITERS:
-                WRITERS[kind](self, module, prefix)
-                return
-        raise LimbeckError(
-            f"export: {type(module).__name__} in {self.name} has no NumPy form; expected MLP, "
-            "Preprocessed, Trees, Ensemble, GaussianMixture, a NADE of two states, a SampleBag of "
-            "a ready-made model, simple torch layers; .onnx and .pt2 take other modules"
-        )
 
-
-Writer = TypeVar("Writer", bound=Callable[..., None])
-
-WRITERS: dict[type, Callable[..., None]] = {}  # add the lines of a type of modules to a script
-
-
-def writes(*kinds: type[nn.Module]) -> Callable[[Writer], Writer]:
-    r"""Register a function of a script, a module of these types and a prefix."""
-
-    def register(writer: Writer) -> Writer:
-        WRITERS.update(dict.fromkeys(kinds, writer))
-        return writer
-
-    return register
+@singledispatch
+def write(module: nn.Module, script: Script, prefix: str) -> None:
+    r"""Add the lines of a module to a script; the names of its arrays begin with a prefix."""
+    raise LimbeckError(
+        f"export: {type(module).__name__} in {script.name} has no NumPy form; expected MLP, "
+        "Preprocessed, Trees, Ensemble, GaussianMixture, a NADE of two states, a SampleBag of "
+        "a ready-made model, simple torch layers; .onnx and .pt2 take other modules"
+    )
 
 
 FLAT = "h = h.reshape(len(h), -1)"
+SIMPLE = {
+    nn.Flatten: FLAT, nn.ReLU: "h = relu(h)", nn.Tanh: "h = np.tanh(h)",
+    nn.Sigmoid: "h = sigmoid(h)", nn.Softmax: "h = softmax(h)",
+    nn.LogSoftmax: "h = log_softmax(h)",
+}  # fmt: skip
+Simple = (
+    nn.Identity | nn.Dropout | nn.Flatten | nn.ReLU | nn.Tanh | nn.Sigmoid | nn.Softmax
+    | nn.LogSoftmax
+)  # fmt: skip
 
 
 def class_probabilities(script: Script, form: str) -> None:
     r"""From a classifier's outputs in a form to probabilities (n, K), of at least two classes."""
-    script.add(FLAT)
     if form == "logits":
-        script.add("h = softmax(np.hstack([0 * h, h]) if h.shape[1] == 1 else h)")
+        script.add(FLAT, "h = softmax(np.hstack([0 * h, h]) if h.shape[1] == 1 else h)")
         return
-    if form == "log_probabilities":
-        script.add("h = np.exp(h)")
+    script.add(FLAT, *(["h = np.exp(h)"] if form == "log_probabilities" else []))
     script.add("h = np.hstack([1 - h, h]) if h.shape[1] == 1 else h")
 
 
-@writes(Answering)
-def _answering(script: Script, module: Answering, prefix: str) -> None:
-    script.module(module.student, prefix)
+@write.register
+def _answering(module: Answering, script: Script, prefix: str) -> None:
+    write(module.student, script, prefix)
     if module.task == "classification":
         class_probabilities(script, module.form)
         return
@@ -129,38 +106,38 @@ def _answering(script: Script, module: Answering, prefix: str) -> None:
         script.add("h = sigmoid(h)")
 
 
-@writes(MLP)
-def _mlp(script: Script, module: MLP, prefix: str) -> None:
+@write.register
+def _mlp(module: MLP, script: Script, prefix: str) -> None:
     script.add(FLAT)
-    kinds = (*module.hidden, module.output)
-    for number, (layer, kind) in enumerate(zip(module.layers, kinds, strict=True)):
-        _linear(script, layer, f"{prefix}{number}.", kind)
+    kinds, layers = (*module.hidden, module.output), cast("list[nn.Linear]", module.layers)
+    for number, (layer, kind) in enumerate(zip(layers, kinds, strict=True)):
+        _linear(layer, script, f"{prefix}{number}.", kind)
 
 
-@writes(nn.Linear)
-def _linear(script: Script, layer: Any, prefix: str, kind: str = "linear") -> None:
-    weight = script.array(f"{prefix}weight", layer.weight)
-    bias = "" if layer.bias is None else f" + {script.array(f'{prefix}bias', layer.bias)}"
+@write.register
+def _linear(module: nn.Linear, script: Script, prefix: str, kind: str = "linear") -> None:
+    weight = script.array(f"{prefix}weight", module.weight)
+    bias = "" if module.bias is None else f" + {script.array(f'{prefix}bias', module.bias)}"
     script.add(f"h = {KINDS[kind].format(f'h @ {weight}.T{bias}')}")
 
 
-@writes(Preprocessed)
-def _preprocessed(script: Script, module: Preprocessed, prefix: str) -> None:
+@write.register
+def _preprocessed(module: Preprocessed, script: Script, prefix: str) -> None:
     if module.origin is not None:
         script.add(f"h = h - {script.array(f'{prefix}origin', module.origin)}")
     if module.encoder is not None:
-        script.module(module.encoder, f"{prefix}encoder.")
+        write(module.encoder, script, f"{prefix}encoder.")
     if module.shift is not None and module.scale is not None:
         shift, scale = script.attributes(module, prefix, "shift", "scale")
         script.add(f"h = np.where({scale} == 0, 0, (h - {shift}) * {scale})")
-    script.module(module.network, prefix)
+    write(module.network, script, prefix)
     if module.out_shift is not None and module.out_scale is not None:
         scale, shift = script.attributes(module, prefix, "out_scale", "out_shift")
         script.add(f"h = h * {scale} + {shift}")
 
 
-@writes(Ensemble)
-def _ensemble(script: Script, module: Ensemble, prefix: str) -> None:
+@write.register
+def _ensemble(module: Ensemble, script: Script, prefix: str) -> None:
     inputs, sums = f"x{len(script.lines)}", f"y{len(script.lines)}"
     kinds = module.kinds * len(module) if len(module.kinds) == 1 else module.kinds
     equal = [1 / len(module)] * len(module)
@@ -170,7 +147,7 @@ def _ensemble(script: Script, module: Ensemble, prefix: str) -> None:
         if not isinstance(member, nn.Module):
             raise LimbeckError("export: a function in an Ensemble has no NumPy form")
         script.add(f"h = {inputs}")
-        script.module(member, f"{prefix}{number}.")
+        write(member, script, f"{prefix}{number}.")
         if kind == "logits":
             script.add("h = sigmoid(h) if h.ndim == 1 or h.shape[-1] == 1 else softmax(h)")
         elif kind == "log_probabilities":
@@ -179,18 +156,18 @@ def _ensemble(script: Script, module: Ensemble, prefix: str) -> None:
     script.add(f"h = {sums}")
 
 
-@writes(BatchedMLP)
-def _batched(script: Script, module: BatchedMLP, prefix: str) -> None:
+@write.register
+def _batched(module: BatchedMLP, script: Script, prefix: str) -> None:
     script.add("x, members = h, []")
     for number in range(module.members):
         script.add("h = x")
-        script.module(module.member(number), f"{prefix}{number}.")
+        write(module.member(number), script, f"{prefix}{number}.")
         script.add("members.append(h)")
     script.add("h = np.stack(members, 1)")
 
 
-@writes(Trees)
-def _trees(script: Script, module: Trees, prefix: str) -> None:
+@write.register
+def _trees(module: Trees, script: Script, prefix: str) -> None:
     roots, left, feature, threshold, value, base = script.attributes(
         module, prefix, "roots", "left", "feature", "threshold", "value", "base"
     )
@@ -208,33 +185,25 @@ def _trees(script: Script, module: Trees, prefix: str) -> None:
         script.add(f"h = np.clip(h, {SURE}, 1 - {SURE})", "h = np.log(h) - np.log(1 - h)")
 
 
-@writes(nn.Sequential)
-def _sequential(script: Script, module: nn.Sequential, prefix: str) -> None:
+@write.register
+def _sequential(module: nn.Sequential, script: Script, prefix: str) -> None:
     for number, layer in enumerate(module):
-        script.module(layer, f"{prefix}{number}.")
+        write(layer, script, f"{prefix}{number}.")
 
 
-@writes(nn.Identity, nn.Dropout)
-def _identity(script: Script, module: nn.Module, prefix: str) -> None:
-    pass
-
-
-@writes(nn.Flatten)
-def _flatten(script: Script, module: nn.Flatten, prefix: str) -> None:
-    if module.start_dim != 1 or module.end_dim != -1:
+@write.register
+def _simple(module: Simple, script: Script, prefix: str) -> None:
+    if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1):
         raise LimbeckError("export: this nn.Flatten has no NumPy form; one of all but rows has")
-    script.add(FLAT)
-
-
-@writes(nn.Softmax, nn.LogSoftmax)
-def _last_axis(script: Script, module: Any, prefix: str) -> None:
-    if module.dim not in (-1, 1):
+    if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim not in (-1, 1):
         raise LimbeckError("export: a softmax over another axis than the last has no NumPy form")
-    script.add(f"h = {'softmax' if isinstance(module, nn.Softmax) else 'log_softmax'}(h)")
+    for kind, line in SIMPLE.items():
+        if isinstance(module, kind):
+            script.add(line)
 
 
-@writes(nn.BatchNorm1d)
-def _batch_norm(script: Script, module: nn.BatchNorm1d, prefix: str) -> None:
+@write.register
+def _batch_norm(module: nn.BatchNorm1d, script: Script, prefix: str) -> None:
     if module.running_mean is None or module.running_var is None:
         raise LimbeckError("export: batch normalisation without running means has no NumPy form")
     scale = (module.running_var.double() + module.eps).rsqrt()
@@ -245,15 +214,8 @@ def _batch_norm(script: Script, module: nn.BatchNorm1d, prefix: str) -> None:
     script.add(f"h = h * {factor} + {script.array(f'{prefix}shift', shift)}")
 
 
-@writes(nn.ReLU, nn.Tanh, nn.Sigmoid)
-def _activation(script: Script, module: nn.Module, prefix: str) -> None:
-    kinds = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "logistic"}
-    kind = next(kind for layer, kind in kinds.items() if isinstance(module, layer))
-    script.add(f"h = {KINDS[kind].format('h')}")
-
-
-@writes(GaussianMixture)
-def _mixture(script: Script, module: GaussianMixture, prefix: str) -> None:
+@write.register
+def _mixture(module: GaussianMixture, script: Script, prefix: str) -> None:
     names = (f"{prefix}{name}" for name in ("inverse", "means", "constant"))
     inverse, means, constant = map(script.array, names, whitened(module))
     script.add(
@@ -263,8 +225,8 @@ def _mixture(script: Script, module: GaussianMixture, prefix: str) -> None:
     )
 
 
-@writes(NADE)
-def _nade(script: Script, module: NADE, prefix: str) -> None:
+@write.register
+def _nade(module: NADE, script: Script, prefix: str) -> None:
     support: Any = module.support
     if support.count != 2:
         raise LimbeckError("export: a NADE of more than two states has no NumPy form; save it")
@@ -284,9 +246,9 @@ def _nade(script: Script, module: NADE, prefix: str) -> None:
     )
 
 
-@writes(Means)
-def _means(script: Script, module: Means, prefix: str) -> None:
-    script.module(module.student, prefix)
+@write.register
+def _means(module: Means, script: Script, prefix: str) -> None:
+    write(module.student, script, prefix)
     head = module.head
     if isinstance(module.student, SampleBag):  # which gives means itself
         return
@@ -307,14 +269,13 @@ def _means(script: Script, module: Means, prefix: str) -> None:
         raise LimbeckError(f"export: means of {head.kind} have no NumPy form")
 
 
-@writes(SampleBag)
-def _bag(script: Script, module: SampleBag, prefix: str) -> None:
-    model = module.predict
+@write.register
+def _bag(module: SampleBag, script: Script, prefix: str) -> None:
     mix = script.array(f"{prefix}mix", module.weights.double())
-    if isinstance(model, Regression):
-        _regressions(script, module, model, prefix)
-    elif isinstance(model, MLPRegression):
-        _networks(script, module, model, prefix)
+    if isinstance(module.predict, Regression):
+        _regressions(script, module, module.predict, prefix)
+    elif isinstance(module.predict, MLPRegression):
+        _networks(script, module, module.predict, prefix)
     else:
         raise LimbeckError(
             "export: a SampleBag of the user's own function has no NumPy form; expected the "
@@ -355,4 +316,4 @@ def _networks(script: Script, bag: SampleBag, model: MLPRegression, prefix: str)
     if net.sizes[-1] > 1:
         script.add("h = softmax(z)")
     else:
-        script.add("h = z[:, :, 0]" if model.scale is not None else "h = sigmoid(z[:, :, 0])")
+        script.add("h = sigmoid(z[:, :, 0])" if model.scale is None else "h = z[:, :, 0]")

@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import math
+import re
 import runpy
 import tempfile
 from collections.abc import Sequence
@@ -14,22 +15,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 import limbeck
 from limbeck.arrays import map_tensors
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
-from limbeck.export.numpy_layers import FUNCTIONS, Script, writes
+from limbeck.export.numpy_layers import FUNCTIONS, Script, write
 from limbeck.export.portable import (
     CHECK_ROWS,
     MARK,
     Portable,
     check_agreement,
-    in_place,
     not_foreign,
     portable,
     relative_difference,
+    write_file,
 )
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
@@ -39,6 +39,17 @@ from limbeck.tables.table import Table
 __all__ = ["NUMPY_TOLERANCE", "READER", "column_records", "numpy_files", "places", "to_numpy"]
 
 NUMPY_TOLERANCE = 1e-6  # as `TOLERANCE`, against torch in double precision
+
+HEAD = '''"""{about}"""
+
+{imports}from pathlib import Path
+
+import numpy as np
+
+W = dict(np.load(Path(__file__).with_name({weights!r}), allow_pickle=False))
+W = {{name: a.astype(float) if a.dtype.kind == "f" else a for name, a in W.items()}}
+if any(np.isnan(a).any() for a in W.values() if a.dtype.kind == "f"):
+    raise ValueError("{weights}: got weights that are NaN; the file is damaged")'''
 
 # the function by which scripts read a table's columns
 READER = '''
@@ -88,8 +99,8 @@ def column_records(table: Table) -> list[dict[str, Any]]:
     return records
 
 
-@writes(TableEncoder)
-def _encoder(script: Script, module: TableEncoder, prefix: str) -> None:
+@write.register
+def _encoder(module: TableEncoder, script: Script, prefix: str) -> None:
     exact = ".astype(np.float32)" if script.single else ""
     script.add("f = []")
     if module.numbers:
@@ -108,8 +119,7 @@ def _encoder(script: Script, module: TableEncoder, prefix: str) -> None:
         keys = [category.key for category in module.indicated]
         which, slots = script.attributes(module, prefix, "which", "slots")
         script.add(
-            f"v = np.stack([h[key] for key in {keys!r}], 1)",
-            f"f.append(v[:, {which}] == {slots})",
+            f"v = np.stack([h[key] for key in {keys!r}], 1)", f"f.append(v[:, {which}] == {slots})"
         )
     for number, (key, layer) in enumerate(zip(module.embedded, module.embeddings, strict=True)):
         weight: Any = layer.weight
@@ -125,9 +135,8 @@ def to_numpy(
     The script is run and compared with torch before anything is written.
 
     Arguments:
-        thing: As of `limbeck.export.export`, and so is input_shape.
-        path: A folder, for weights.npz and predict.py in it; or a file name.npz, which name.py
-            is put beside.
+        thing: As of `limbeck.export.export`.
+        path: A folder, for weights.npz and predict.py; or a file name.npz, with name.py beside it.
         input_shape: The shape of one row, of a module that does not have it. Default: None.
     """
     numpy_files(portable(thing, input_shape), Path(path))
@@ -147,10 +156,8 @@ def numpy_files(model: Portable, path: Path) -> float:
         trial.write_text(text, encoding="utf-8")
         worst = _compared(model, trial)
     check_agreement("NumPy predictor", worst, NUMPY_TOLERANCE)
-    with in_place(weights) as temporary:
-        Path(temporary).write_bytes(content.getvalue())
-    with in_place(script) as temporary:
-        Path(temporary).write_text(text, encoding="utf-8")
+    write_file(weights, content.getvalue())
+    write_file(script, text.encode())
     return worst
 
 
@@ -190,33 +197,24 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
                 "if not np.isfinite(h).all():",
                 '    raise ValueError("x: expected finite numbers, got NaN or infinity")',
             )
-    script.module(model.module)
+    write(model.module, script, "")
     script.add("return h")
     answers = model.form.replace("_", " ").replace("density", "densities")
     argument = "x" if table is None else "frame"
     rows = "rows" if table is None else "columns by name: a data frame, or a dict of lists"
-    functions = [FUNCTIONS[name] for name in FUNCTIONS if name in script.uses]
     reader = "" if table is None else READER
-    code = "\n".join([*script.lines, *functions, reader])
-    lines = [
-        f'"""{model.name} in plain NumPy; {MARK}, version {limbeck.__version__}."""',
-        "",
-        *(f"import {name}" for name in ("json", "math") if f"{name}." in code),
-        "from pathlib import Path",
-        "",
-        "import numpy as np",
-        "",
-        f"W = dict(np.load(Path(__file__).with_name({weights!r}), allow_pickle=False))",
-        'W = {name: a.astype(float) if a.dtype.kind == "f" else a for name, a in W.items()}',
-        'if any(np.isnan(a).any() for a in W.values() if a.dtype.kind == "f"):',
-        f'    raise ValueError("{weights}: got weights that are NaN; the file is damaged")',
-    ]
+    body = "\n".join(script.lines)
+    functions = {name: text for name, text in FUNCTIONS.items() if re.search(rf"\b{name}\(", body)}
+    code = "\n".join([body, *functions.values(), reader])
+    imports = "".join(f"import {name}\n" for name in ("json", "math") if f"{name}." in code)
+    about = f"{model.name} in plain NumPy; {MARK}, version {limbeck.__version__}."
+    lines = [HEAD.format(about=about, imports=imports, weights=weights)]
     if model.classes is not None:
         plain = str | int | float
         names = [name if isinstance(name, plain) else str(name) for name in model.classes]
         lines.append(f"CLASSES = {names!r}")
-    for function in functions:
-        lines += ["", "", function]
+    for name, expression in functions.items():
+        lines += ["", "", f"def {name}(z):", f"    return {expression}"]
     if reader:
         lines += ["", *reader.rstrip("\n").split("\n")]
     lines += ["", "", f"def predict({argument}):", f'    """The {answers} of {rows}."""']
@@ -230,7 +228,11 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
 def _compared(model: Portable, script: Path) -> float:
     r"""Run a script, and compare it with torch in double precision."""
     predict = runpy.run_path(str(script), run_name="limbeck_exported")["predict"]
-    module = _doubled(model.module)
+    module = copy.deepcopy(model.module).cpu()
+    trees = [part for part in module.modules() if isinstance(part, Trees)]
+    for tree in trees:  # which see their features in 32 bits, as ever
+        tree.value.data, tree.base = tree.value.data.double(), tree.base.double()
+    module = module if trees else module.double()
     x = map_tensors(torch.Tensor.cpu, model.rows(CHECK_ROWS))
     if model.table is not None:
         rows = model.table.to_frame(x)
@@ -241,12 +243,3 @@ def _compared(model: Portable, script: Path) -> float:
     with evaluating(module), torch.no_grad():
         expected = module(x)
     return relative_difference(torch.as_tensor(np.asarray(predict(rows))), expected)
-
-
-def _doubled(module: nn.Module) -> nn.Module:
-    r"""A copy that computes in double precision; trees see their features in 32 bits, as ever."""
-    double = copy.deepcopy(module).cpu()
-    trees = [part for part in double.modules() if isinstance(part, Trees)]
-    for tree in trees:
-        tree.value.data, tree.base = tree.value.data.double(), tree.base.double()
-    return double if trees else double.double()

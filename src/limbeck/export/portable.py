@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
-from limbeck.arrays import map_tensors
+from limbeck.arrays import map_tensors, part_of
+from limbeck.condensation.predict_function import Head, Means
+from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import Trees
@@ -23,22 +25,10 @@ from limbeck.tables.columns import Category, Number
 from limbeck.tables.table import Table
 
 __all__ = [
-    "CHECK_ROWS",
-    "MARK",
-    "TOLERANCE",
-    "Portable",
-    "check_agreement",
-    "check_suffix",
-    "export_error",
-    "in_place",
-    "not_foreign",
-    "of_result",
-    "portable",
-    "quietly",
-    "random_rows",
-    "relative_difference",
-    "shape_of",
-]
+    "CHECK_ROWS", "MARK", "TOLERANCE", "Portable", "check_agreement", "check_suffix",
+    "export_error", "in_place", "largest_difference", "not_foreign", "of_result", "portable",
+    "quietly", "random_rows", "relative_difference", "write_file",
+]  # fmt: skip
 
 TOLERANCE = 1e-5  # largest difference from torch, relative to the largest answer and one
 CHECK_ROWS = 64  # random rows at which a file is compared with torch
@@ -55,6 +45,12 @@ def in_place(path: Path) -> Iterator[str]:
     except CheckpointError as error:
         reason = error.__cause__ or error
         raise LimbeckError(f"export: {path} cannot be written ({reason})") from error
+
+
+def write_file(path: Path, content: bytes) -> None:
+    r"""Write a file, completely or not at all."""
+    with in_place(path) as temporary:
+        Path(temporary).write_bytes(content)
 
 
 def check_suffix(path: Path, suffix: str) -> None:
@@ -80,6 +76,14 @@ def relative_difference(answers: Tensor, expected: Tensor) -> float:
         return 0.0
     worst = (answers.double() - expected.double()).abs().max().item()
     return worst / (1 + expected.abs().max().item())
+
+
+def largest_difference(run: Callable[[Any], Tensor], module: nn.Module, x: Any) -> float:
+    r"""The `relative_difference` of a file from its module, at all rows and at one alone."""
+    worst = 0.0
+    for rows in (x, part_of(x, 0, 1)):
+        worst = max(worst, relative_difference(run(rows).cpu(), module(rows).cpu()))
+    return worst
 
 
 def check_agreement(what: str, worst: float, tolerance: float) -> None:
@@ -228,18 +232,15 @@ def portable(
         expected = "a result of distill, compress, condense or normalize, or a torch module"
         raise ArgumentError("student", f"a {type(thing).__name__}", expected)
     shape = shape_of(thing) if input_shape is None else _shape(input_shape)
-    module, form = _tensors(thing, getattr(thing, "output_form", None))
-    return Portable(module, shape, form or "outputs", student=thing)
+    module, form = _tensors(thing, None)
+    return Portable(module, shape, form, student=thing)
 
 
-def _tensors(student: nn.Module, form: str | None) -> tuple[nn.Module, str | None]:
-    r"""A student that gives tensors: of a bag, which gives distributions, their means."""
-    from limbeck.condensation.predict_function import Head, Means
-    from limbeck.condensation.sample_bag import SampleBag
-
-    if not isinstance(student, SampleBag):
-        return student, form
-    return Means(student, Head("")), "means"
+def _tensors(student: nn.Module, form: str | None) -> tuple[nn.Module, str]:
+    r"""A student that gives tensors, and their form: of a bag of distributions, their means."""
+    if isinstance(student, SampleBag):
+        return Means(student, Head("")), "means"
+    return student, form or getattr(student, "output_form", None) or "outputs"
 
 
 def shape_of(module: object) -> tuple[int, ...] | None:
@@ -284,7 +285,7 @@ def of_result(
 
     `more` are further fields of `Portable`; `about` among them adds lines to the card.
     """
-    student, settings = result.student, dict(result.settings)
+    student, settings = result.student, result.settings
     shapes = settings.get("input_shape") or {}
     shape = shape_of(student)
     if shape is None and set(shapes) == {""}:
@@ -302,8 +303,7 @@ def of_result(
         about["doubts"].append(doubt)
     if result.failure is not None:
         about["doubts"].append(str(result.failure))
-    shape = more.pop("shape", shape)
     if module is None:
-        form = form or settings.get("student_output") or getattr(student, "output_form", None)
-        module, form = _tensors(student, form)
-    return Portable(module, shape, form or "outputs", student=student, about=about, **more)
+        module, form = _tensors(student, form or settings.get("student_output"))
+    fields = {"shape": shape, "form": form or "outputs", **more}
+    return Portable(module, student=student, about=about, **fields)

@@ -11,15 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
 from limbeck.compression.fidelity.comparison import TASKS
-from limbeck.compression.training import only_finite
+from limbeck.compression.training import Answering
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.export.portable import (
     TOLERANCE,
     check_agreement,
+    check_suffix,
     export_error,
     quietly,
     random_rows,
@@ -28,7 +30,7 @@ from limbeck.export.portable import (
 from limbeck.tables.columns import Category, Column, Number
 from limbeck.tables.table import Table
 
-__all__ = ["Nodes", "Port", "feed", "feeds", "nodes", "port", "run_onnx", "to_onnx", "trace_onnx"]
+__all__ = ["feeds", "port", "run_onnx", "to_onnx", "trace_onnx"]
 
 
 class Port(NamedTuple):
@@ -48,9 +50,8 @@ def port(column: Column) -> Port:
     kind = type(column.categories[0])
     if kind is bool:
         return Port(np.float32, np.nan, 0.5) if column.missing else Port(np.bool_, None)
-    missing: Any = np.nan
     if kind is float:
-        return Port(np.float64, missing if column.missing else None, _unused(column, 0.5, 1))
+        return Port(np.float64, np.nan if column.missing else None, _unused(column, 0.5, 1))
     if kind is int:
         missing = _unused(column, -(2**63), 1)
         unknown = _unused(column, missing + 1, 1)
@@ -66,59 +67,65 @@ def _unused(column: Category, value: Any, step: Any) -> Any:
     return value
 
 
-def feed(column: Column, batch: Mapping[str, Tensor]) -> np.ndarray[Any, Any]:
-    r"""The array (n, 1) for the input of a column, of its tensors."""
-    takes = port(column)
-    parts = {key: batch[key].numpy(force=True) for key in column.keys}
-    if isinstance(column, Number):
-        values = parts[column.key].astype(np.float64) + column.origin
-        if column.mask:
-            values = np.where(parts[column.mask], np.nan, values)
-    else:
-        assert isinstance(column, Category)
-        if takes.dtype is np.bool_ and (parts[column.key] > 1).any():
-            received = "missing values, which the file's booleans cannot be"
-            raise ArgumentError(column.argument, received, "True and False, as the data had")
-        choices = np.empty(len(column.categories) + 2, dtype=object)
-        choices[:] = [*column.categories, takes.unknown, takes.missing]
-        values = choices[parts[column.key]]
-    return values.astype(takes.dtype).reshape(-1, 1)
+def feeds(table: Table, df: object) -> dict[str, np.ndarray[Any, Any]]:
+    r"""The inputs of a table's ONNX file, arrays (n, 1) by name, of a frame."""
+    return _feeds(table, table.encode(df))
 
 
-def nodes(column: Column, name: str, outputs: list[str], prefix: str) -> list[Any]:
-    r"""The ONNX nodes from an input (n, 1) to the tensors (n,) of its column, in `keys`' order."""
-    graph = Nodes(prefix)
-    row = graph("Squeeze", name, graph.constant(np.array([1])))
+def _feeds(table: Table, batch: Mapping[str, Tensor]) -> dict[str, np.ndarray[Any, Any]]:
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    for column in table.varying:
+        takes, values = port(column), batch[column.key].numpy(force=True)
+        if isinstance(column, Number):
+            values = values.astype(np.float64) + column.origin
+            if column.mask:
+                values = np.where(batch[column.mask].numpy(force=True), np.nan, values)
+        else:
+            assert isinstance(column, Category)
+            if takes.dtype is np.bool_ and (values > 1).any():
+                received = "missing values, which the file's booleans cannot be"
+                raise ArgumentError(column.argument, received, "True and False, as the data had")
+            choices = np.empty(len(column.categories) + 2, dtype=object)
+            choices[:] = [*column.categories, takes.unknown, takes.missing]
+            values = choices[values]
+        arrays[column.key] = values.astype(takes.dtype).reshape(-1, 1)
+    return arrays
+
+
+def _column_nodes(column: Column, outputs: list[str], prefix: str) -> list[Any]:
+    r"""The ONNX nodes from a column's input (n, 1) to its tensors (n,), in `keys`' order."""
+    graph = _Nodes(prefix)
+    row = graph("Squeeze", column.key, graph.constant([1]))
     takes = port(column)
     if isinstance(column, Number):
         if takes.dtype is np.float64:
-            row = graph("Sub", row, graph.constant(np.array(column.origin)))
+            row = graph("Sub", row, graph.constant(column.origin))
             row = graph("Cast", row, to=1)  # to float32
-        if not column.mask:  # the answer to NaN is NaN, where the data had no gaps
-            graph("Identity", row, output=outputs[0])
-            return graph.nodes
-        missing = graph("IsNaN", row)
-        fill = graph.constant(np.array(column.fill, np.float32))
-        graph("Where", missing, fill, row, output=outputs[0])
-        graph("Identity", missing, output=outputs[1])
-        return graph.nodes
-    assert isinstance(column, Category)
-    if takes.dtype is np.bool_:
-        graph("Cast", row, to=7, output=outputs[0])  # to int64
-        return graph.nodes
-    codes = dict(zip(column.categories, range(column.unknown), strict=True))
-    as_float = takes.dtype not in (object, np.int64)
-    if column.missing and not as_float:
-        codes[takes.missing] = column.gone
-    result = graph.lookup(row, codes, takes.dtype, column.unknown)
-    if as_float:  # NaN has the code of a missing value even without gaps: the answer is NaN
-        missing = graph("IsNaN", row)
-        result = graph("Where", missing, graph.constant(np.array(column.gone)), result)
-    graph("Identity", result, output=outputs[0])
+        if column.mask:  # without gaps in the data, the answer to NaN is NaN
+            missing = graph("IsNaN", row, output=outputs[1])
+            row = graph("Where", missing, graph.constant(column.fill, np.float32), row)
+    elif takes.dtype is np.bool_:
+        row = graph("Cast", row, to=7)  # to int64
+    else:
+        assert isinstance(column, Category)
+        codes = dict(zip(column.categories, range(column.unknown), strict=True))
+        as_float = takes.dtype not in (object, np.int64)
+        if column.missing and not as_float:
+            codes[takes.missing] = column.gone
+        code = graph(
+            "LabelEncoder", row, domain="ai.onnx.ml",
+            keys_tensor=_tensor(list(codes), takes.dtype),
+            values_tensor=_tensor(list(codes.values()), np.int64),
+            default_tensor=_tensor([column.unknown], np.int64),
+        )  # fmt: skip
+        if as_float:  # NaN has the code of a missing value even without gaps: the answer is NaN
+            code = graph("Where", graph("IsNaN", row), graph.constant(column.gone), code)
+        row = code
+    graph("Identity", row, output=outputs[0])
     return graph.nodes
 
 
-class Nodes:
+class _Nodes:
     r"""A list of ONNX nodes that grows by calls, each of which gives its output's name."""
 
     def __init__(self, prefix: str) -> None:
@@ -134,26 +141,14 @@ class Nodes:
         self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
         return name
 
-    def constant(self, value: np.ndarray[Any, Any]) -> str:
-        from onnx import numpy_helper
+    def constant(self, value: ArrayLike, dtype: Any = None) -> str:
+        return self("Constant", value=_tensor(value, dtype))
 
-        return self("Constant", value=numpy_helper.from_array(value))
 
-    def lookup(self, row: str, codes: dict[Any, int], dtype: type, default: int) -> str:
-        r"""The codes of values."""
-        from onnx import numpy_helper
+def _tensor(value: ArrayLike, dtype: Any = None) -> Any:
+    from onnx import numpy_helper
 
-        def tensor(values: Any, dtype: type) -> Any:
-            return numpy_helper.from_array(np.array(list(values), dtype=dtype))
-
-        return self(
-            "LabelEncoder",
-            row,
-            domain="ai.onnx.ml",
-            keys_tensor=tensor(codes, dtype),
-            values_tensor=tensor(codes.values(), np.int64),
-            default_tensor=tensor([default], np.int64),
-        )
+    return numpy_helper.from_array(np.array(value, dtype))
 
 
 def to_onnx(
@@ -172,8 +167,7 @@ def to_onnx(
     and for a label "", −1 (or the least number, if −1 is a class), NaN or False.
     """
     path = Path(path)
-    if path.suffix != ".onnx":
-        raise ArgumentError("path", str(path), "a name that ends in .onnx")
+    check_suffix(path, ".onnx")
     if task not in TASKS:
         raise ArgumentError.unknown("task", task, TASKS)
     for column in table.varying:
@@ -182,49 +176,22 @@ def to_onnx(
             raise ArgumentError("table", f"a column {column.key!r}", expected)
     if any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")):
         raise LimbeckError("export: ONNX needs the extra: pip install 'limbeck[onnx]'")
-    form = getattr(student, "output_form", None) or "logits" if output == "auto" else output
     student = copy.deepcopy(student).cpu().float().eval()  # the user's stays as it is
-    whole = _Whole(student, list(table.groups()), task, form)
+    module = Answering(student, task, None if output == "auto" else output)
+    accepted = forms.FORMS[:2] if task == "multilabel" else forms.FORMS[:3]
+    if task != "regression" and module.form not in accepted:
+        raise ArgumentError.unknown("output", module.form, accepted)
     batch = random_rows(table)
     with torch.no_grad():
-        expected = whole(tuple(batch.values()))
+        expected = module(batch)
     labels = _labels(classes, expected.shape[1])
-    model = _assembled(_traced(whole, tuple(batch.values())), table, task, labels)
+    file = _assembled(_traced(module, batch), table, task, labels).SerializeToString()
     name = "label" if task == "regression" else "probabilities"
-    inputs = {column.key: feed(column, batch) for column in table.varying}
-    answers = run_onnx(model.SerializeToString(), inputs, [name])
+    answers = run_onnx(file, _feeds(table, batch), [name])
     check_agreement("ONNX file", relative_difference(answers, expected), TOLERANCE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(model.SerializeToString())
+    path.write_bytes(file)
     return path
-
-
-def feeds(table: Table, df: object) -> dict[str, np.ndarray[Any, Any]]:
-    r"""The inputs of a table's ONNX file, by name, of a frame."""
-    batch = table.encode(df)
-    return {column.key: feed(column, batch) for column in table.varying}
-
-
-class _Whole(nn.Module):
-    r"""From the tensors of a table, in order, to probabilities or values (n, K)."""
-
-    def __init__(self, student: nn.Module, keys: list[str], task: str, form: str) -> None:
-        super().__init__()
-        self.student, self.keys, self.task, self.form = student, keys, task, form
-        if task != "regression" and form not in forms.FORMS[:3]:
-            raise ArgumentError.unknown("output", form, forms.FORMS[:3])
-
-    def forward(self, parts: tuple[Tensor, ...]) -> Tensor:
-        x = dict(zip(self.keys, parts, strict=True))
-        return only_finite(self.student, x, self._answers(forms.values(self.student(x))))
-
-    def _answers(self, y: Tensor) -> Tensor:
-        if self.task == "regression":
-            return y
-        if self.task == "multilabel":
-            return torch.sigmoid(y) if self.form == "logits" else forms.probabilities(y, self.form)
-        p = forms.probabilities(y, self.form)
-        return forms.columns(1 - p, p) if p.shape[1] == 1 else p
 
 
 def _labels(classes: object, outputs: int) -> np.ndarray[Any, Any] | None:
@@ -238,12 +205,12 @@ def _labels(classes: object, outputs: int) -> np.ndarray[Any, Any] | None:
     return labels.astype(types.get(labels.dtype.kind, np.int64))
 
 
-def _traced(whole: _Whole, parts: tuple[Tensor, ...]) -> Any:
-    r"""The ONNX model of torch's part."""
+def _traced(module: Answering, batch: dict[str, Tensor]) -> Any:
+    r"""The ONNX model of torch's part, whose inputs are the tensors of a table."""
     free = {0: torch.export.Dim("batch")}
     program = trace_onnx(
-        whole, parts, type(whole.student).__name__, dynamic_shapes=(tuple(free for _ in parts),),
-        input_names=[f"part_{k}" for k in range(len(parts))], output_names=["answer"],
+        module, batch, type(module.student).__name__, dynamic_shapes=(dict.fromkeys(batch, free),),
+        input_names=[f"part_{k}" for k in range(len(batch))], output_names=["answer"],
     )  # fmt: skip
     return program.model_proto
 
@@ -254,7 +221,8 @@ def trace_onnx(
     r"""The ONNX program of a module of one argument, by torch's exporter; `name` is for errors."""
     try:
         with quietly():
-            return torch.onnx.export(module, (x,), file, dynamo=True, verbose=False, **options)
+            # a last dict holds keyword arguments
+            return torch.onnx.export(module, (x, {}), file, dynamo=True, verbose=False, **options)
     except Exception as error:  # of the exporter's many kinds
         raise export_error(name, "ONNX", error) from error
 
@@ -272,19 +240,17 @@ def _assembled(core: Any, table: Table, task: str, labels: np.ndarray[Any, Any] 
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(takes.dtype))
         about = f"{column.kind}; missing: {takes.missing!r}"  # None: there is no such thing
         inputs.append(helper.make_tensor_value_info(column.key, kind, ["batch", 1], about))
-        before += nodes(column, column.key, [next(names) for _ in column.keys], f"column/{k}")
+        before += _column_nodes(column, [next(names) for _ in column.keys], f"column/{k}")
     columns = answer.type.tensor_type.shape.dim[1].dim_value
     after, outputs = _answers(task, labels, answer.name, columns)
     every_node = [*before, *core.graph.node, *after]
     graph = helper.make_graph(every_node, "student", inputs, outputs, core.graph.initializer)
     sets = {entry.domain: entry.version for entry in core.opset_import} | {"ai.onnx.ml": 4}
     model = helper.make_model(
-        graph,
-        producer_name="limbeck",
-        ir_version=max(core.ir_version, 9),
+        graph, producer_name="limbeck", ir_version=max(core.ir_version, 9),
         opset_imports=[helper.make_opsetid(domain, version) for domain, version in sets.items()],
         functions=core.functions,
-    )
+    )  # fmt: skip
     classes = None if labels is None else labels.tolist()
     record = {"task": task, "classes": classes, "table": table.spec()}
     helper.set_model_props(model, {"limbeck": json.dumps(record)})
@@ -298,7 +264,7 @@ def _answers(
     r"""Nodes from torch's answer (n, K) to outputs, and these outputs."""
     from onnx import TensorProto, helper
 
-    graph = Nodes("answer")
+    graph = _Nodes("answer")
     wide: list[Any] = ["batch", columns]
     if task == "regression":
         graph("Identity", answer, output="label")
@@ -306,15 +272,15 @@ def _answers(
     graph("Identity", answer, output="probabilities")
     kind, shape = TensorProto.INT64, wide
     if task == "multilabel":
-        likely = graph("Greater", answer, graph.constant(np.array(0.5, np.float32)))
-        label, none = graph("Cast", likely, to=kind), np.array(-1)
-        graph("Where", graph("IsNaN", answer), graph.constant(none), label, output="label")
+        likely = graph("Greater", answer, graph.constant(0.5, np.float32))
+        label = graph("Cast", likely, to=kind)
+        graph("Where", graph("IsNaN", answer), graph.constant(-1), label, output="label")
     else:
         names = np.arange(columns) if labels is None else labels
-        total = graph("ReduceSum", answer, graph.constant(np.array([1])), keepdims=0)
+        total = graph("ReduceSum", answer, graph.constant([1]), keepdims=0)
         missing = graph("IsNaN", total)  # such a row has a label of its own, in the last place
-        last = graph.constant(np.array(columns))
-        place = graph("Where", missing, last, graph("ArgMax", answer, axis=1, keepdims=0))
+        likely = graph("ArgMax", answer, axis=1, keepdims=0)
+        place = graph("Where", missing, graph.constant(columns), likely)
         choices = graph.constant(np.append(names, np.array([_no_label(names)], names.dtype)))
         graph("Gather", choices, place, output="label")
         kind, shape = helper.np_dtype_to_tensor_dtype(names.dtype), wide[:1]

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limbeck.arrays import map_tensors, part_of
+from limbeck.arrays import map_tensors
 from limbeck.condensation.predict_function import Means
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError, LimbeckError
@@ -29,9 +29,9 @@ from limbeck.export.portable import (
     check_suffix,
     export_error,
     in_place,
+    largest_difference,
     portable,
     quietly,
-    relative_difference,
 )
 from limbeck.export.table_onnx import run_onnx, trace_onnx
 from limbeck.export.table_onnx import to_onnx as table_to_onnx
@@ -48,8 +48,10 @@ def plain(module: nn.Module) -> nn.Module:
     if isinstance(module, GaussianMixture):
         return _Mixture(module)
     if isinstance(module, Means) and isinstance(module.student, SampleBag):
-        return _Bag(module.student)
-    return _Ordered(module) if isinstance(module, NADE | DeepNADE) else module
+        return _Formula(module.student, _bag_means)
+    if isinstance(module, NADE | DeepNADE):
+        return _Formula(module, _nade_log_prob)
+    return module
 
 
 def whitened(mixture: GaussianMixture) -> tuple[Tensor, Tensor, Tensor]:
@@ -85,46 +87,43 @@ class _Mixture(nn.Module):
         return (self.constant.unsqueeze(1) - z.square().sum(2) / 2).logsumexp(0)
 
 
-class _Bag(nn.Module):
+class _Formula(nn.Module):
+    r"""A function of a module and x, as a module."""
+
+    def __init__(self, model: nn.Module, formula: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.model, self.formula = model, formula
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.formula(self.model, x)
+
+
+def _bag_means(bag: SampleBag, x: Tensor) -> Tensor:
     r"""The means of a bag, one component after the other: tracers do not follow every vmap."""
-
-    def __init__(self, bag: SampleBag) -> None:
-        super().__init__()
-        self.bag = bag
-
-    def forward(self, x: Tensor) -> Tensor:
-        bag = self.bag
-        all_draws, x = bag._draws, x.to(bag.free.dtype)
-        draws = (map_tensors(itemgetter(k), all_draws) for k in range(bag.components))
-        means = torch.stack([bag.predict(draw, x).mean for draw in draws])  # (components, n, ...)
-        return torch.tensordot(bag.weights, means, 1)
+    all_draws, x = bag._draws, x.to(bag.free.dtype)
+    draws = (map_tensors(itemgetter(k), all_draws) for k in range(bag.components))
+    means = torch.stack([bag.predict(draw, x).mean for draw in draws])  # (components, n, ...)
+    return torch.tensordot(bag.weights, means, 1)
 
 
-class _Ordered(nn.Module):
-    r"""A NADE, deep or not, by its formula."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        model, count = self.model, self.model.support.count
-        codes = model._codes(x, False)
-        if isinstance(model, NADE) and count == 2:
-            log_prob: Tensor = nade_reference.log_prob(codes, *model.parts, model.mean)
-            return log_prob
-        states = torch.arange(count, dtype=codes.dtype, device=codes.device)
-        one_hot = (codes.unsqueeze(2) == states).to(codes.dtype)  # (n, I, q)
-        if isinstance(model, NADE):
-            w, c, u, b = model.parts
-            parts = (w.flatten(0, 1), c, u.flatten(0, 1))
-            z = nade_reference.logits(one_hot.flatten(1), *parts, period=count) + b.flatten()
-            z = z.unflatten(1, (-1, count))
-        else:
-            z = _deep_logits(model, codes.unsqueeze(2) if count == 2 else one_hot)
-        if count == 2:
-            return (codes * z.squeeze(2) - F.softplus(z.squeeze(2))).sum(1)
-        return (z.log_softmax(2) * one_hot).sum((1, 2))
+def _nade_log_prob(model: Any, x: Tensor) -> Tensor:
+    r"""The log probabilities of a NADE, deep or not, by its formula."""
+    count, codes = model.support.count, model._codes(x, False)
+    if isinstance(model, NADE) and count == 2:
+        log_prob: Tensor = nade_reference.log_prob(codes, *model.parts, model.mean)
+        return log_prob
+    states = torch.arange(count, dtype=codes.dtype, device=codes.device)
+    one_hot = (codes.unsqueeze(2) == states).to(codes.dtype)  # (n, I, q)
+    if isinstance(model, NADE):
+        w, c, u, b = model.parts
+        parts = (w.flatten(0, 1), c, u.flatten(0, 1))
+        z = nade_reference.logits(one_hot.flatten(1), *parts, period=count) + b.flatten()
+        z = z.unflatten(1, (-1, count))
+    else:
+        z = _deep_logits(model, codes.unsqueeze(2) if count == 2 else one_hot)
+    if count == 2:
+        return (codes * z.squeeze(2) - F.softplus(z.squeeze(2))).sum(1)
+    return (z.log_softmax(2) * one_hot).sum((1, 2))
 
 
 def _deep_logits(model: Any, features: Tensor) -> Tensor:
@@ -147,7 +146,7 @@ def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[in
     Arguments:
         student: The module.
         path: The file, whose name ends in .onnx.
-        input_shape: The shape of one input under the name "", as results keep it.
+        input_shape: The shape of one input under the name "", as in a result's settings.
     """
     if not input_shape or set(input_shape) != {""}:
         raise ArgumentError("student", f"inputs {input_shape}", "a student of one tensor, for ONNX")
@@ -175,11 +174,10 @@ def onnx_file(model: Portable, path: Path) -> float | None:
         )  # fmt: skip
         if importlib.util.find_spec("onnxruntime") is None:
             return None
-        worst = 0.0
         try:
-            for rows in (x, x[:1]):  # at another batch size, too
-                answers = run_onnx(temporary, {"x": rows.cpu().numpy()})
-                worst = max(worst, relative_difference(answers, module(rows).cpu()))
+            worst = largest_difference(
+                lambda rows: run_onnx(temporary, {"x": rows.cpu().numpy()}), module, x
+            )
         except Exception as error:  # of onnxruntime's many kinds
             reason = f"onnxruntime cannot run the file ({' '.join(str(error).split())})"
             raise LimbeckError(f"export: {reason}; {FREE}") from error
@@ -194,7 +192,7 @@ def to_pt2(thing: object, path: str | Path, input_shape: int | Sequence[int] | N
     never reads such files itself.
 
     Arguments:
-        thing: As of `limbeck.export.export`, and so is input_shape.
+        thing: As of `limbeck.export.export`.
         path: The file, whose name ends in .pt2.
         input_shape: The shape of one row, of a module that does not have it. Default: None.
     """
@@ -210,13 +208,10 @@ def program_file(model: Portable, path: Path) -> float:
     rows = torch.export.Dim("batch")
     dynamic = {name: {0: rows} for name in x} if isinstance(x, dict) else {0: rows}
     about = {
-        "student": model.name,
-        "form": model.form,
-        "task": model.task,
-        "classes": model.classes,
+        "student": model.name, "form": model.form, "task": model.task, "classes": model.classes,
         "shape": None if model.shape is None else list(model.shape),
         "table": None if model.table is None else model.table.spec(),
-    }
+    }  # fmt: skip
     text = json.dumps(about, ensure_ascii=False, default=str)
     with evaluating(module), torch.no_grad(), in_place(path) as temporary:
         program = _traced(model, module, x, dynamic)
@@ -229,10 +224,9 @@ def program_file(model: Portable, path: Path) -> float:
                 torch.export.save(program, file, extra_files={"limbeck.json": text})
             with open(temporary, "rb") as file:
                 loaded = torch.export.load(file).module()
-            worst = 0.0
-            for part in (x, part_of(x, 0, 1)):
-                answers = loaded(map_tensors(Tensor.clone, part))
-                worst = max(worst, relative_difference(answers, module(part)))
+            worst = largest_difference(
+                lambda rows: loaded(map_tensors(Tensor.clone, rows)), module, x
+            )
         intact = zipfile.is_zipfile(temporary)
         check_agreement("program", worst if intact else math.inf, TOLERANCE)
     return worst
@@ -240,12 +234,11 @@ def program_file(model: Portable, path: Path) -> float:
 
 def _traced(model: Portable, module: nn.Module, x: Any, dynamic: Any) -> Any:
     r"""The program of a module, by the first of torch's two ways of tracing that can do it."""
-    first: Exception | None = None
+    errors = []
     for strict in (False, True):
         try:
             with quietly():
                 return torch.export.export(module, (x,), dynamic_shapes=(dynamic,), strict=strict)
         except Exception as error:  # of the exporter's many kinds
-            first = first or error
-    assert first is not None
-    raise export_error(model.name, "a program", first) from first
+            errors.append(error)
+    raise export_error(model.name, "a program", errors[0]) from errors[0]

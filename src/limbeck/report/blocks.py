@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,20 +22,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "Block", "Code", "Document", "Drawing", "Gallery", "Page", "Picture", "Prose", "Section",
-    "Stat", "TableBlock", "Verdict", "Verdicts", "from_rich", "markdown", "ratio", "render",
-    "sort_value", "value",
+    "Block", "Code", "Document", "Drawing", "Gallery", "Page", "Stat", "TableBlock", "Verdict",
+    "Verdicts", "from_rich", "markdown", "ratio", "render", "sort_value", "value",
 ]  # fmt: skip
 
 Verdict = dict[str, Any]  # the outcome of a check: name, held (whether it holds), words
-
-
-@dataclass
-class Prose:
-    r"""A paragraph."""
-
-    text: str
-    kind: str = "prose"
 
 
 @dataclass
@@ -62,10 +54,10 @@ class TableBlock:
 class Picture:
     r"""A picture as SVG, with a description; a `plate` keeps a white background."""
 
-    title: str
     svg: str
     alt: str
     plate: bool = False
+    title: str = ""  # which small pictures show
 
 
 @dataclass
@@ -87,15 +79,7 @@ class Verdicts:
     kind: str = "verdicts"
 
 
-Block = Prose | Code | TableBlock | Gallery | Verdicts
-
-
-@dataclass
-class Section:
-    r"""A part of a report under a heading; left out if it has no blocks."""
-
-    title: str
-    blocks: list[Block]
+Block = str | Code | TableBlock | Gallery | Verdicts  # a string is a paragraph
 
 
 @dataclass
@@ -109,35 +93,28 @@ class Stat:
 
 @dataclass
 class Document:
-    r"""A report on one result."""
+    r"""A report on one result; sections are named, and left out if they have no blocks."""
 
-    verb: str
+    content: dict[str, Any]
     title: str
-    summary: str
-    stats: list[Stat] = field(default_factory=list)
-    sections: list[Section] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
-    content: dict[str, Any] = field(default_factory=dict)
+    stats: list[Stat]
+    sections: dict[str, list[Block]]
 
     @property
     def failed(self) -> list[Verdict]:
         r"""The verdicts that do not hold."""
-        return [verdict for verdict in self.verdicts if not verdict["held"]]
+        return [verdict for verdict in self.content["verdicts"] if not verdict["held"]]
 
     def to_record(self) -> dict[str, Any]:
         r"""The report for programs: the result, the tables as shown, descriptions of pictures."""
-        blocks = [block for section in self.sections for block in section.blocks]
-        galleries = [block for block in blocks if isinstance(block, Gallery)]
-        return {
-            **self.content,
-            "headline": [{"value": stat.value, "label": stat.label} for stat in self.stats],
-            "tables": [
-                {"title": block.title, "columns": block.columns, "rows": block.rows}
-                for block in blocks
-                if isinstance(block, TableBlock)
-            ],
-            "pictures": [picture.alt for gallery in galleries for picture in gallery.pictures],
-        }
+        tables, pictures = [], list[str]()
+        for block in chain.from_iterable(self.sections.values()):
+            if isinstance(block, TableBlock):
+                tables.append({"title": block.title, "columns": block.columns, "rows": block.rows})
+            elif isinstance(block, Gallery):
+                pictures += [picture.alt for picture in block.pictures]
+        headline = [{"value": stat.value, "label": stat.label} for stat in self.stats]
+        return {**self.content, "headline": headline, "tables": tables, "pictures": pictures}
 
 
 @dataclass
@@ -163,17 +140,22 @@ class Drawing:
         self.count += 1
         return f"{self.prefix}{self.count}"
 
-    def picture(
-        self, title: str, draw: Callable[..., Axes], plate: bool = False, **options: object
-    ) -> Picture:
-        r"""The picture that a function of `limbeck.report.pictures` draws."""
-        axes = draw(self.saved, **options)
-        alt = str(axes.get_label())
-        return Picture(title, inline(axes.figure, alt, self._next_id()), alt, plate)
+    def gallery(
+        self, title: str, *draws: Callable[[Saved], Axes], plate: bool = False, note: str = ""
+    ) -> list[Gallery]:
+        r"""The pictures that functions of `limbeck.report.pictures` draw; [] without pictures."""
+        if not self.pictures or not draws:
+            return []
+        gallery = Gallery(title, [], note=note)
+        for draw in draws:
+            axes = draw(self.saved)
+            alt = str(axes.get_label())
+            gallery.pictures.append(Picture(inline(axes.figure, alt, self._next_id()), alt, plate))
+        return [gallery]
 
     def image(self, image: np.ndarray, title: str, alt: str) -> Picture:
         r"""A small image."""
-        return Picture(title, pixels(image, alt, self._next_id()), alt, True)
+        return Picture(pixels(image, alt, self._next_id()), alt, True, title)
 
 
 def from_rich(table: Table, *, sortable: bool = False) -> TableBlock:
@@ -221,11 +203,7 @@ def ratio(comparison: str, where: str) -> Stat:
 
 
 def sort_value(cell: str) -> float | None:
-    r"""The number that a cell begins with, by which a column is sorted; None for text.
-
-    >>> sort_value("97.7 ± 0.4%"), sort_value("1,234"), sort_value("12 kB"), sort_value("munge")
-    (97.7, 1234.0, 12000.0, None)
-    """
+    r"""The number that a cell begins with, by which a column is sorted; None for text."""
     number = re.match(
         r"([+\-−]?)(\d[\d,]*\.?\d*(?:e[+\-]?\d+)?)\s*(%|×|kB|MB|GB|µs|ms|s|bytes)?(?=$|[ …±])",
         cell.strip(),
@@ -238,20 +216,12 @@ def sort_value(cell: str) -> float | None:
 
 
 def minus(text: str) -> str:
-    r"""A text whose negative numbers have a minus sign, as in pictures.
-
-    >>> minus("-0.5 ± 0.1, on 2026-11-16, eps=1e-08")
-    '−0.5 ± 0.1, on 2026-11-16, eps=1e-08'
-    """
+    r"""A text whose negative numbers have a minus sign, as in pictures; dates have none."""
     return re.sub(r"(?<![\w.)\]\-])-(?=\.?\d)", "−", text)
 
 
 def counted(number: int) -> str:
-    r"""A number at the beginning of a heading: in words, if it is small.
-
-    >>> counted(3), counted(12)
-    ('Three', '12')
-    """
+    r"""A number at the beginning of a heading: in words, if it is small."""
     words = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
     return words[number] if number < len(words) else str(number)
 
@@ -259,11 +229,11 @@ def counted(number: int) -> str:
 def about(document: Document, alone: bool = True) -> str:
     r"""The line above the title: date and hardware; with seed and time if the result is alone."""
     content = document.content
-    circumstances = content.get("circumstances") or {}
-    parts = [str(circumstances[n]) for n in ("date", "hardware") if circumstances.get(n)]
-    if alone and content.get("seed") is not None:
+    environment = content["circumstances"]
+    parts = [str(environment[n]) for n in ("date", "hardware") if environment.get(n)]
+    if alone and content["seed"] is not None:
         parts.append(f"seed {content['seed']}")
-    if alone and content.get("seconds") is not None:
+    if alone and content["seconds"] is not None:
         parts.append(f"{content['seconds']:,.1f} s")
     return " · ".join(parts)
 
@@ -285,10 +255,10 @@ def render(page: Page) -> str:
         "words": partial(re.split, r"(\s+)"),
     }  # fmt: skip
     environment.filters["minus"] = minus
+    single = page.findings is None
     return environment.get_template("page.html").render(
-        documents=page.documents, title=page.title, findings=page.findings,
-        commands=page.commands or [], version=limbeck.__version__,
-        eyebrow=page.documents[0].verb if page.findings is None else "report",
+        **vars(page), version=limbeck.__version__,
+        eyebrow=page.documents[0].content["verb"] if single else "report",
     )  # fmt: skip
 
 
@@ -302,27 +272,27 @@ def markdown(page: Page) -> str:
         if page.commands:
             lines += ["", "To try next:", "", *_block_lines(Code("\n".join(page.commands)), 2)]
         for document in page.documents:
-            lines += ["", f"## {_escape(document.title)} ({document.verb})", ""]
+            lines += ["", f"## {_escape(document.title)} ({document.content['verb']})", ""]
             lines += _document_lines(document, 3)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _document_lines(document: Document, level: int) -> list[str]:
-    lines = [_escape(document.summary), ""]
+    lines = [_escape(document.content["summary"]), ""]
     lines += [f"- **{_escape(stat.value)}** {_escape(stat.label)}" for stat in document.stats]
-    for section in document.sections:
-        if section.blocks:
-            lines += ["", f"{'#' * level} {_escape(section.title)}", ""]
-        for block in section.blocks:
+    for title, blocks in document.sections.items():
+        if blocks:
+            lines += ["", f"{'#' * level} {_escape(title)}", ""]
+        for block in blocks:
             text = _block_lines(block, level)
-            repeated = isinstance(block, TableBlock) and block.title == section.title
+            repeated = isinstance(block, TableBlock) and block.title == title
             lines += [*(text[2:] if repeated else text), ""]
     return lines
 
 
 def _block_lines(block: Block, level: int) -> list[str]:
-    if isinstance(block, Prose):
-        return [_escape(block.text)]
+    if isinstance(block, str):
+        return [_escape(block)]
     if isinstance(block, Code):
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
         return [fence, block.text, fence]

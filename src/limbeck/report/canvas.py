@@ -36,23 +36,13 @@ STYLE = {
     **dict.fromkeys(("axes.labelcolor", "axes.titlecolor"), INK),
     **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), INK),
     **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 8),
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.labelsize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.formatter.useoffset": False,
-    "axes.unicode_minus": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 1.4,
-    "font.family": "DejaVu Sans",
-    "svg.fonttype": "none",
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow", "axes.unicode_minus"), True),
+    "axes.titlesize": 10, "axes.titlelocation": "left", "axes.labelsize": 9,
+    "axes.formatter.useoffset": False, "grid.color": GRID, "grid.linewidth": 0.6,
+    "lines.linewidth": 1.4, "font.family": "DejaVu Sans", "svg.fonttype": "none",
     "svg.hashsalt": "limbeck",  # equal pictures are equal files
-}
+}  # fmt: skip
 
 PAGE = {  # the style sheet's name of each colour
     INK: "currentColor", MUTED: "var(--muted)", LINES: "var(--rule)", GRID: "var(--grid)",
@@ -65,10 +55,7 @@ PAGE = {  # the style sheet's name of each colour
 def canvas(
     rows: int = 1, columns: int = 1, size: tuple[float, float] = (4.2, 3.0), *, share: bool = False
 ) -> Iterator[tuple[Figure, np.ndarray]]:
-    r"""A figure with axes (rows, columns) of a size in inches each, which may share their scales.
-
-    It is cleared at the end.
-    """
+    r"""A figure with axes (rows, columns), each of a size in inches; it is cleared at the end."""
     with load_matplotlib().rc_context(STYLE):
         figure = _figure(columns * size[0], rows * size[1])
         yield figure, figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
@@ -89,12 +76,10 @@ def save(figure: Figure | SubFigure, path: str | Path, alt: str, dpi: int = 160)
     r"""Write a figure as .png, .svg or .pdf, with its description `alt` in the file's metadata."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    suffix = path.suffix.lower()
-    key = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}.get(suffix)
-    metadata: dict[str, str | None] = {} if key is None else {key: alt}
-    if suffix == ".svg":
-        metadata["Date"] = None
-    figure.savefig(path, dpi=dpi, metadata=metadata or None)  # type: ignore[union-attr]
+    svg = {"Description": alt, "Date": None}
+    metadata = {".png": {"Description": alt}, ".svg": svg, ".pdf": {"Subject": alt}}
+    by_suffix = metadata.get(path.suffix.lower())
+    figure.savefig(path, dpi=dpi, metadata=by_suffix)  # type: ignore[union-attr]
     return path
 
 
@@ -122,22 +107,19 @@ def inline(figure: Figure | SubFigure, alt: str, prefix: str) -> str:
     r"""A figure as an SVG element in a page's colours and font; ids begin with the prefix."""
     from matplotlib.text import Text
 
-    matplotlib = load_matplotlib()
     for text in figure.findobj(Text):
         text.set_parse_math(False)  # a class called $x$ is not mathematics
     file = io.StringIO()
     style = {"svg.fonttype": "none", "svg.hashsalt": "limbeck", "image.composite_image": True}
-    with matplotlib.rc_context(style):
-        figure.savefig(  # type: ignore[union-attr]
-            file, format="svg", metadata={"Date": None}, transparent=True, dpi=110
-        )
+    metadata = {"Date": None}
+    with load_matplotlib().rc_context(style):
+        figure.savefig(file, format="svg", metadata=metadata, transparent=True, dpi=110)  # type: ignore[union-attr]
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     unused = r"<metadata>.*?</metadata>|<style type=\"text/css\">.*?</style>|<!--.*?-->"
     svg = re.sub(unused, "", svg, flags=re.DOTALL)
-    svg = re.sub(
-        r"(?<=[: \"])#[0-9a-fA-F]{6}\b", lambda match: PAGE.get(match[0].lower(), match[0]), svg
-    )
+    colour = r"(?<=[: \"])#[0-9a-fA-F]{6}\b"
+    svg = re.sub(colour, lambda match: PAGE.get(match[0].lower(), match[0]), svg)
     svg = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", svg)
     svg = re.sub(r"(\bid=\"|url\(#|href=\"#)", rf"\g<1>{prefix}-", svg)
     width, height = (72 * float(inches) for inches in figure.get_size_inches())  # type: ignore[union-attr]

@@ -13,30 +13,9 @@ from limbeck.compression.compressed import Compressed
 from limbeck.compression.fidelity import tables
 from limbeck.compression.fidelity.report import NAMES, Fidelity
 from limbeck.errors import ArgumentError
-from limbeck.report import pictures
-from limbeck.report.blocks import (
-    Block,
-    Drawing,
-    Gallery,
-    Prose,
-    Section,
-    Stat,
-    TableBlock,
-    Verdict,
-    from_rich,
-    ratio,
-    value,
-)
-from limbeck.report.summary import (
-    Arrays,
-    ImageShape,
-    as_array,
-    image_shape,
-    model,
-    named_network,
-    story,
-    verdict,
-)
+from limbeck.report import pictures, summary
+from limbeck.report.blocks import Block, Drawing, Gallery, Stat, TableBlock, from_rich, ratio, value
+from limbeck.storage import Saved
 from limbeck.text import compared
 
 __all__ = ["compressed", "sections", "stats"]
@@ -51,28 +30,29 @@ def compressed(
     labels: object = None,
     groups: dict[str, Any] | str | Iterable[str] | None = None,
     time: bool = True,
-    image: ImageShape = "auto",
-) -> tuple[dict[str, Any], Arrays]:
+    image: summary.ImageShape = "auto",
+) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content and arrays of a compressed teacher; arguments as of `Compressed.report`."""
     if report is None and X is not None:
         report = result.report(X, y, labels=labels, groups=groups, time=time)
-    content, arrays, notes = story(result), Arrays(), list[str]()
+    content, arrays, notes = summary.story(result), summary.Arrays(), list[str]()
     content["settings"] = {"task": result.task, "asked at": result.inputs, **content["settings"]}
     if result.tried:
         content["tried"] = result.tried
+    network = summary.named_network(result.student)
     if report is None:
         teacher = None if result.problem is None else result.problem.predictor
         content["models"] = [
-            model("teacher" if teacher is None else teacher.name, "teacher", teacher),
-            model(named_network(result.student), "student", cost=result.cost()),
+            summary.model("teacher" if teacher is None else teacher.name, "teacher", teacher),
+            summary.model(network, "student", cost=result.cost()),
         ]
         content["summary"] = str(result).rstrip().rsplit("\n", 1)[-1]
     else:
         names = {**report.names, "baseline": "the same student"}
         if names["student"] == NAMES["student"]:
-            names["student"] = named_network(result.student)
+            names["student"] = network
         content["models"] = [
-            model(names[key], NAMES[key], cost=report.costs[key]) for key in report.measures
+            summary.model(names[key], NAMES[key], cost=report.costs[key]) for key in report.measures
         ]
         content["fidelity"] = report.to_dict()
         content["summary"] = report.sentence()
@@ -90,12 +70,12 @@ def compressed(
     return content, arrays
 
 
-def _verdicts(report: Fidelity) -> list[Verdict]:
+def _verdicts(report: Fidelity) -> list[dict[str, Any]]:
     verdicts = []
     if report.by_group:
         worse = tables.remarks(report)
         words = worse[0] if worse else "In no subgroup is the student clearly worse."
-        verdicts.append(verdict("subgroups", not worse, words))
+        verdicts.append(summary.verdict("subgroups", not worse, words))
     if not math.isnan(report.kept):
         held = report.kept >= tables.LITTLE
         only, share = "" if held else "only ", tables.percent(report.kept)
@@ -103,11 +83,13 @@ def _verdicts(report: Fidelity) -> list[Verdict]:
             "agreement": f"agrees with the teacher on {only}{share} of the rows",
             "teacher_r2": f"follows the teacher with an R² of {only}{report.kept:.3f}",
         }.get(report.main) or f"keeps {only}{share} of {tables.kept_noun(report)}"
-        verdicts.append(verdict("quality", held, f"The student {words}."))
+        verdicts.append(summary.verdict("quality", held, f"The student {words}."))
     return verdicts
 
 
-def _examples(rows: Any, report: Fidelity, image: ImageShape, arrays: Arrays) -> dict[str, Any]:
+def _examples(
+    rows: Any, report: Fidelity, image: summary.ImageShape, arrays: summary.Arrays
+) -> dict[str, Any]:
     r"""The rows with the largest disagreement: of tables as text, of arrays as numbers."""
     count = rows.shape[0] if hasattr(rows, "shape") else len(rows)
     if count != report.rows:
@@ -121,12 +103,12 @@ def _examples(rows: Any, report: Fidelity, image: ImageShape, arrays: Arrays) ->
         return _as_text(list(map(str, part.columns)), part.itertuples(index=False))
     if not hasattr(rows, "shape") and not isinstance(rows, list | tuple):
         return {}  # a data set of the user's own
-    array = as_array(rows[index] if hasattr(rows, "shape") else [rows[k] for k in index])
+    array = summary.as_array(rows[index] if hasattr(rows, "shape") else [rows[k] for k in index])
     if array.dtype.kind not in "biuf":
         flat = array.reshape(len(array), -1)[:, :columns]
         return _as_text([f"column {k}" for k in range(flat.shape[1])], flat)
     arrays["disagreement_rows"] = array
-    shape = image_shape(array, image)
+    shape = summary.image_shape(array, image)
     return {} if shape is None else {"image": list(shape)}
 
 
@@ -155,65 +137,52 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
     return figures
 
 
-def sections(drawing: Drawing) -> list[Section]:
+def sections(drawing: Drawing) -> dict[str, list[Block]]:
     r"""Measures, calibration, disagreement, subgroups, settings that were tried."""
     content = drawing.saved.content
-    tried = Section("What was tried", _tried(content.get("tried") or []))
+    tried = _tried(content.get("tried") or [])
     if "fidelity" not in content:
         words = "No rows to compare teacher and student on, so nothing was measured."
-        return [Section("Teacher beside student", [Prose(words)]), tried]
+        return {"Teacher beside student": [words], "What was tried": tried}
     report = Fidelity.from_dict(content["fidelity"])
-    return [
-        Section("Teacher beside student", [from_rich(report.table())]),
-        Section("Calibration", _calibration(drawing, report)),
-        Section("Where they disagree", _disagreement(drawing, report)),
-        Section("Subgroups", _groups(drawing, report)),
-        tried,
-    ]
-
-
-def _calibration(drawing: Drawing, report: Fidelity) -> list[Block]:
-    if not report.calibration or not drawing.pictures:
-        return []
+    curves = drawing.gallery("Calibration", pictures.calibration) if report.calibration else []
     words = (
         "On the dotted line, predictions that are sure to 80% are right 80% of the time; below it, "
         "they promise too much. Bars are one standard error of a bin."
     )
-    curves = drawing.picture("Calibration", pictures.calibration)
-    return [Prose(words), Gallery("Calibration", [curves])]
+    return {
+        "Teacher beside student": [from_rich(report.table())],
+        "Calibration": [words, *curves] if curves else [],
+        "Where they disagree": _disagreement(drawing, report),
+        "Subgroups": _groups(drawing, report),
+        "What was tried": tried,
+    }
 
 
 def _disagreement(drawing: Drawing, report: Fidelity) -> list[Block]:
-    blocks: list[Block] = []
-    if drawing.pictures:
-        plate = report.task == "classification"
-        both = drawing.picture("Predictions together", pictures.disagreement, plate)
-        blocks.append(Gallery("What both predict", [both]))
+    plate = report.task == "classification"
+    both = drawing.gallery("What both predict", pictures.disagreement, plate=plate)
     if not report.disagreements:
-        return [*blocks, Prose("On no row do both differ.")]
-    shape, rows = drawing.saved.content.get("image"), drawing.saved.arrays.get("disagreement_rows")
+        return [*both, "On no row do both differ."]
+    content, rows = drawing.saved.content, drawing.saved.arrays.get("disagreement_rows")
+    images, shape = [], content.get("image")
     if shape and drawing.pictures and rows is not None:
-        images = []
         for example, row in zip(report.disagreements, rows, strict=True):
             label = f", label {example['label']}" if "label" in example else ""
             one, two = (_prediction(report, example[name], 1) for name in pictures.MODELS)
             title = f"teacher {one}, student {two}{label}"
             image = np.asarray(row, dtype=float).reshape(shape)
             images.append(drawing.image(image, title, f"Row {example['row']}: {title}."))
-        note = "Rows with the largest difference between both predictions, largest first."
-        blocks.append(Gallery("Images on which both differ most", images, small=True, note=note))
-    return [*blocks, _rows(report, drawing.saved.content.get("examples") or [], shape, rows)]
+    note = "Rows with the largest difference between both predictions, largest first."
+    small = Gallery("Images on which both differ most", images, small=True, note=note)
+    return [*both, *([small] if images else []), _rows(drawing.saved, report)]
 
 
-def _rows(
-    report: Fidelity,
-    examples: list[dict[str, str]],
-    shape: list[int] | None,
-    rows: np.ndarray | None,
-) -> TableBlock:
+def _rows(saved: Saved, report: Fidelity) -> TableBlock:
     labelled = any("label" in example for example in report.disagreements)
     columns = ["row", "difference", "teacher", "student", *(["label"] if labelled else [])]
-    if not examples and rows is not None and not shape:
+    examples, rows = saved.content.get("examples") or [], saved.arrays.get("disagreement_rows")
+    if not examples and rows is not None and not saved.content.get("image"):
         numbers = rows.reshape(len(rows), -1)[:, :12]
         examples = [{f"column {k}": value(x) for k, x in enumerate(r)} for r in numbers.tolist()]
     names = list(examples[0]) if examples else []
@@ -245,14 +214,10 @@ def _prediction(report: Fidelity, prediction: list[float | None], most: int = 3)
 def _groups(drawing: Drawing, report: Fidelity) -> list[Block]:
     if not report.by_group:
         return []
-    blocks: list[Block] = []
-    if drawing.pictures:
-        gaps = drawing.picture("Student minus teacher, by group", pictures.subgroups)
-        blocks.append(Gallery("Subgroups", [gaps]))
     table, before = from_rich(tables.group_table(report), sortable=True), ""
     for row in table.rows:  # sorted rows need their column's name
         before = row[0] = row[0] or before
-    return [*blocks, table]
+    return [*drawing.gallery("Subgroups", pictures.subgroups), table]
 
 
 def _tried(tried: list[dict[str, Any]]) -> list[Block]:

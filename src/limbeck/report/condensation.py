@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,21 +20,8 @@ from limbeck.distributions import average
 from limbeck.posteriors.draws import Draws, as_parts
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream, StreamEnded
-from limbeck.report import pictures
-from limbeck.report.blocks import (
-    Block,
-    Drawing,
-    Gallery,
-    Prose,
-    Section,
-    Stat,
-    TableBlock,
-    Verdict,
-    from_rich,
-    ratio,
-    value,
-)
-from limbeck.report.summary import Arrays, as_array, model, some, story, verdict
+from limbeck.report import pictures, summary
+from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, from_rich, ratio, value
 
 __all__ = ["condensed", "saved_agreement", "sections", "stats"]
 
@@ -50,39 +38,40 @@ def condensed(
     posterior: object = None,  # draws to compare with; else those that were condensed
     points: object = None,  # data (n, 2) to draw on surfaces
     labels: object = None,  # (n,), 0 or 1
-) -> tuple[dict[str, Any], Arrays]:
+) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content and arrays of a condensed posterior."""
-    content, notes = story(result), list(result.notes)
+    content, notes = summary.story(result), list(result.notes)
     draws = _draws(result, posterior, notes)
     if agreement is None and draws is not None and (x is not None or result.head is None):
         agreement = result.report(x, y, posterior=draws)
     count = result.used if draws is None else draws.count
-    teacher = model(f"average of {count:,} draws", "teacher")
+    teacher = summary.model(f"average of {count:,} draws", "teacher")
     teacher["bytes"] = result.draw_bytes if agreement is None else agreement.bytes[0]
     if draws is not None:
         teacher["parameters"] = draws.count * draws.structure.dim
-    student = model(type(result.student).__name__, "student", result.student)
+    student = summary.model(type(result.student).__name__, "student", result.student)
     content["models"] = [teacher, student | {"bytes": result.bytes}]
     content["title"] = f"{count:,} posterior draws, condensed"
     content["density"] = result.head is None
     if agreement is None:
         content["summary"] = str(result).rstrip().rsplit("\n", 1)[-1]
-        notes.append(
-            "Not measured: the student beside the average of all draws; it needs inputs, the draws "
-            "and predict."
-        )
+        needs = "it needs inputs, the draws and predict"
+        notes.append(f"Not measured: the student beside the average of all draws; {needs}.")
     else:
         content["agreement"] = asdict(replace(agreement, new_inputs=None))
         content["summary"] = agreement.sentence()
-    content |= _diagnostics(result, content["verdicts"])
-    content |= _new_inputs(result, content["verdicts"], notes)
-    arrays = _pseudo_draws(result, draws)
-    if draws is not None:
-        arrays |= _predictions(result, draws, x)
+    _add_checks(result, content, notes)
+    arrays = {} if draws is None else _predictions(result, draws, x)
+    if isinstance(bag := result.student, SampleBag):
+        arrays["pseudo_draws"] = summary.as_array(bag._flat)
+        arrays["pseudo_weights"] = summary.as_array(bag.weights)
+        if draws is not None:
+            subset = draws.take(summary.some(draws.count, 2000))
+            arrays["draws"] = summary.as_array(draws.structure.flatten(subset))
     if points is not None:
-        arrays["points"] = as_array(points).astype(float)
+        arrays["points"] = summary.as_array(points).astype(float)
         if labels is not None:
-            arrays["labels"] = as_array(labels)
+            arrays["labels"] = summary.as_array(labels)
     return content | {"notes": notes}, arrays
 
 
@@ -102,57 +91,38 @@ def _draws(result: Condensed, posterior: object, notes: list[str]) -> Draws | No
     return draws
 
 
-def _new_inputs(result: Condensed, verdicts: list[Verdict], notes: list[str]) -> dict[str, Any]:
-    r"""The student at new inputs: a verdict if that was measured, else a note."""
-    check = result.new_inputs
-    if check is None:
-        return {}
-    words = f"{check.reason[:1].upper()}{check.reason[1:]}."
-    if check.state == "unchecked":
-        notes.append(words)
-    else:
-        verdicts.append(verdict("new inputs", check.state == "trustworthy", words))
-    return {"new_inputs": check.record()}
-
-
-def _diagnostics(result: Condensed, verdicts: list[Verdict]) -> dict[str, Any]:
+def _add_checks(result: Condensed, content: dict[str, Any], notes: list[str]) -> None:
+    r"""Add the diagnostics of the draws and the student at new inputs, with verdicts or notes."""
     checks = result.diagnostics
-    if checks is None or not len(checks.r_hat):
-        return {}
-    worst = checks.r_hat.nan_to_num(0.0).max().item()
-    least = checks.ess.nan_to_num(math.inf).min().item()
-    words = f"R̂ is at most {worst:.3f} and the effective size at least {least:,.0f}."
-    if checks.reasons:
-        words = f"The draws themselves are doubtful: {'; '.join(checks.reasons)}."
-    verdicts.append(verdict("draws", not checks.reasons, words))
-    return {"diagnostics": {
-        "names": list(checks.names), "r_hat": checks.r_hat.tolist(), "ess": checks.ess.tolist(),
-        "reasons": list(checks.reasons),
-    }}  # fmt: skip
+    if checks is not None and len(checks.r_hat):
+        worst = checks.r_hat.nan_to_num(0.0).max().item()
+        least = checks.ess.nan_to_num(math.inf).min().item()
+        words = f"R̂ is at most {worst:.3f} and the effective size at least {least:,.0f}."
+        if checks.reasons:
+            words = f"The draws themselves are doubtful: {'; '.join(checks.reasons)}."
+        content["verdicts"].append(summary.verdict("draws", not checks.reasons, words))
+        content["diagnostics"] = {
+            "names": list(checks.names), "r_hat": checks.r_hat.tolist(),
+            "ess": checks.ess.tolist(), "reasons": list(checks.reasons),
+        }  # fmt: skip
+    if (new := result.new_inputs) is not None:
+        content["new_inputs"] = new.record()
+        words = f"{new.reason[:1].upper()}{new.reason[1:]}."
+        if new.state == "unchecked":
+            notes.append(words)
+        else:
+            held = new.state == "trustworthy"
+            content["verdicts"].append(summary.verdict("new inputs", held, words))
 
 
 @torch.no_grad()
-def _pseudo_draws(result: Condensed, draws: Draws | None) -> Arrays:
-    bag = result.student
-    if not isinstance(bag, SampleBag):
-        return {}
-    arrays = {
-        "pseudo_draws": bag._flat.cpu().numpy(), "pseudo_weights": bag.weights.cpu().numpy()
-    }  # fmt: skip
-    if draws is not None:
-        subset = draws.take(some(draws.count, 2000))
-        arrays["draws"] = draws.structure.flatten(subset).cpu().numpy()
-    return arrays
-
-
-@torch.no_grad()
-def _predictions(result: Condensed, draws: Draws, x: object) -> Arrays:
+def _predictions(result: Condensed, draws: Draws, x: object) -> summary.Arrays:
     r"""Predictions of teacher and student: curves of one variable, surfaces of two."""
     like = next(result.student.parameters())
     assert result.calling is not None
     if result.head is None:
         return _densities(result, _thin(draws, LINE).to(like.device, like.dtype))
-    rows = None if x is None or isinstance(x, dict) else as_array(x).astype(float)
+    rows = None if x is None or isinstance(x, dict) else summary.as_array(x).astype(float)
     if rows is None or rows.ndim != 2 or rows.shape[1] > 2 or len(rows) < 2:
         return {}
     low, high = rows.min(0), rows.max(0)
@@ -165,7 +135,7 @@ def _predictions(result: Condensed, draws: Draws, x: object) -> Arrays:
     return _curves_or_surfaces(axes, *means)
 
 
-def _densities(result: Condensed, draws: Draws) -> Arrays:
+def _densities(result: Condensed, draws: Draws) -> summary.Arrays:
     r"""Densities of one or two variables, within four standard deviations of the student's mean."""
     student: Any = result.student
     mean, variance = (getattr(student, name, None) for name in ("mean", "variance"))
@@ -187,21 +157,22 @@ def _grid(low: np.ndarray, high: np.ndarray, like: Tensor) -> tuple[list[np.ndar
     return axes, torch.as_tensor(points).to(like.device, like.dtype)
 
 
-def _curves_or_surfaces(axes: list[np.ndarray], teacher: Tensor, student: Tensor) -> Arrays:
-    one, two = (tensor.cpu().double().numpy().T for tensor in (teacher, student))
+def _curves_or_surfaces(axes: list[np.ndarray], teacher: Tensor, student: Tensor) -> summary.Arrays:
+    both = {"teacher": teacher, "student": student}
+    values = {name: tensor.cpu().double().numpy().T for name, tensor in both.items()}
     if len(axes) == 1:
-        return {"curve_x": axes[0], "curve_teacher": one, "curve_student": two}
+        return {"curve_x": axes[0], **{f"curve_{name}": rows for name, rows in values.items()}}
     shape = (-1, len(axes[0]), len(axes[1]))
-    return {
-        "surface_x": axes[0], "surface_y": axes[1],
-        "surface_teacher": one.reshape(shape), "surface_student": two.reshape(shape),
-    }  # fmt: skip
+    surfaces = {f"surface_{name}": rows.reshape(shape) for name, rows in values.items()}
+    return {"surface_x": axes[0], "surface_y": axes[1], **surfaces}
 
 
 def _thin(draws: Draws, points: int) -> Draws:
     r"""Draws for pictures: as many as need at most 2 · 10⁷ evaluations at these points."""
     most = max(100, 2 * 10**7 // points)
-    return draws if draws.count <= most else _as_chain(draws.take(some(draws.count, most)))
+    if draws.count <= most:
+        return draws
+    return _as_chain(draws.take(summary.some(draws.count, most)))
 
 
 def _as_chain(draws: Any) -> Draws:
@@ -220,22 +191,22 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
     ]
 
 
-def sections(drawing: Drawing) -> list[Section]:
+def sections(drawing: Drawing) -> dict[str, list[Block]]:
     r"""Agreement, surfaces or curves, compact weights, diagnostics."""
     content = drawing.saved.content
     agreement = saved_agreement(content)
-    beside: list[Block] = [Prose("Without the draws and inputs, nothing could be compared.")]
+    beside: list[Block] = ["Without the draws and inputs, nothing could be compared."]
     if agreement is not None:
         table = from_rich(agreement.table())
         table.words = (0,)
         table.note = "t is the average over all draws, f the student; means over the inputs."
         beside = [table]
-    return [
-        Section("Teacher beside student", beside + _new_inputs_blocks(content)),
-        Section("What both predict", _prediction_blocks(drawing)),
-        Section("Compact weights", _weight_blocks(drawing)),
-        Section("The draws", _diagnostic_blocks(content)),
-    ]
+    return {
+        "Teacher beside student": beside + _new_inputs_blocks(content),
+        "What both predict": _prediction_blocks(drawing),
+        "Compact weights": _weight_blocks(drawing),
+        "The draws": _diagnostic_blocks(content),
+    }
 
 
 def saved_agreement(content: Mapping[str, Any]) -> Agreement | None:
@@ -260,30 +231,21 @@ def _new_inputs_blocks(content: Mapping[str, Any]) -> list[Block]:
             rows.append([name, f"{gap.inputs:,}", f"{gap.mean:.2g}", error, f"{gap.max:.2g}"])
     heads = ["KL(average ‖ student), nats", "inputs", "mean", "error of the mean", "largest"]
     table = TableBlock("Inputs that the student has not seen", heads, rows, words=(0,))
-    words = Prose(f"At new inputs the student is {check.state}: {check.reason}.")
+    words = f"At new inputs the student is {check.state}: {check.reason}."
     return [table, words] if rows else [words]
 
 
 def _prediction_blocks(drawing: Drawing) -> list[Block]:
     arrays = drawing.saved.arrays
-    if not drawing.pictures:
-        return []
-    if "curve_x" in arrays:
-        count = len(arrays["curve_student"])
-        curves = [
-            drawing.picture(f"Output {k}" if count > 1 else "Curve", pictures.curve, output=k)
-            for k in range(count)
-        ]
-        return [Gallery("Student and average of all draws", curves)] if curves else []
-    blocks: list[Block] = []
-    count = len(arrays["surface_student"]) if "surface_x" in arrays else 0
+    curves = range(len(arrays.get("curve_student", ())))
+    draws = [partial(pictures.curve, output=k) for k in curves]
+    blocks: list[Block] = [*drawing.gallery("Student and average of all draws", *draws)]
+    count = len(arrays.get("surface_student", ()))
     for k in range(count):
-        surfaces = [
-            drawing.picture(name, pictures.surface, True, model=name, output=k)
-            for name in pictures.MODELS
-        ]
-        surfaces.append(drawing.picture("difference", pictures.difference, True, output=k))
-        blocks.append(Gallery(f"Output {k}" if count > 1 else "Surfaces", surfaces))
+        both = [partial(pictures.surface, model=name, output=k) for name in pictures.MODELS]
+        title = f"Output {k}" if count > 1 else "Surfaces"
+        gap = partial(pictures.difference, output=k)
+        blocks += drawing.gallery(title, *both, gap, plate=True)
     return blocks
 
 
@@ -298,8 +260,7 @@ def _weight_blocks(drawing: Drawing) -> list[Block]:
             "The student averages over these few trained draws in place of the posterior's. They "
             "need not lie where the posterior has its mass: what they predict together counts."
         )
-        picture = drawing.picture("Weights", pictures.weights)
-        blocks += [Prose(words), Gallery("Weights", [picture])]
+        blocks += [words, *drawing.gallery("Weights", pictures.weights)]
     if draws.shape[1] <= 12:
         names = ["component", "weight", *pictures.coordinate_names(drawing.saved)]
         rows = [

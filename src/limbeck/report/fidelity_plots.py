@@ -6,6 +6,7 @@ Each function takes a saved result of `compress`, its folder, a `Fidelity` or it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +45,7 @@ def learning(saved: Saved | str | Path, ax: Axes | None = None) -> Axes:
 def measures(saved: Saved | str | Path, ax: Axes | None = None, *, name: str) -> Axes:
     r"""One column of the history against steps."""
     history = as_saved(saved).content["history"]
-    if name not in history:
-        raise ArgumentError.unknown("name", name, set(history) - {"step"})
+    _check_names("name", [name], history)
     return _learning(history, ax, [name], (4.4, 2.9), name.replace("_", " "))
 
 
@@ -62,11 +62,15 @@ def learning_curves(
     if not history.get("step"):
         raise ArgumentError("history", "no steps", "the history of a run")
     columns = [name for name in history if name != "step"] if names is None else list(names)
-    for name in columns:
-        if name not in history:
-            raise ArgumentError.unknown("names", name, set(history) - {"step"})
+    _check_names("names", columns, history)
     label = columns[0] if len(columns) == 1 else "loss and measures"
     return _learning(history, axes, columns, (4.8, 3.2), label)
+
+
+def _check_names(argument: str, names: list[str], history: History) -> None:
+    for name in names:
+        if name not in history:
+            raise ArgumentError.unknown(argument, name, set(history) - {"step"})
 
 
 def _learning(
@@ -100,17 +104,15 @@ def calibration(saved: Report, ax: Axes | None = None) -> Axes:
         for number, (model, curve) in enumerate(report["calibration"].items()):
             mark, line = marks[model]
             error = [0.0 if number is None else number for number in curve["std_error"]]
-            text = f"{report['names'][model]}: {report['measures'][model]['ece'][0]:.1%}"
+            texts.append(f"{report['names'][model]}: {report['measures'][model]['ece'][0]:.1%}")
             ax.errorbar(
                 curve["confidence"], curve["frequency"], error, marker=mark, linestyle=line,
-                markersize=4, elinewidth=0.8, color=COLOURS[number], label=text,
+                markersize=4, elinewidth=0.8, color=COLOURS[number], label=texts[-1],
             )  # fmt: skip
             low = min([low, *curve["confidence"], *curve["frequency"]])
-            texts.append(text)
-        low = max(0.0, low - 0.04)
-        ax.set(xlim=(low, 1.02), ylim=(low, 1.02), aspect="equal")
+        ends = (max(0.0, low - 0.04), 1.02)
         right = "label is there" if report["task"] == "multilabel" else "prediction is right"
-        ax.set_xlabel("mean confidence in a bin")
+        ax.set(xlim=ends, ylim=ends, aspect="equal", xlabel="mean confidence in a bin")
         ax.set_ylabel(f"share of the bin where the {right}")
         # above the axes: curves may be anywhere
         legend = ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=2, title_fontsize=8)
@@ -131,20 +133,20 @@ def disagreement(saved: Report, ax: Axes | None = None, *, target: int = 0) -> A
         target: The target, of several. Default: 0.
     """
     report = _report(saved)
-    pairs, names = report["pairs"], report["classes"]
+    pairs, names, size = report["pairs"], report["classes"], (4.4, 4.4)
     if report["task"] == "classification":
-        side = 1.6 + 0.36 * len(pairs["classes"])
-        with axes_for(ax, (side, side)) as ax:
-            ax.set_label(_heat_map(ax, pairs))
+        size = (1.6 + 0.36 * len(pairs["classes"]),) * 2
+        draw = partial(_heat_map, pairs=pairs)
     elif report["task"] == "multilabel":
-        with axes_for(ax, (4.8, 1.2 + 0.34 * len(names))) as ax:
-            ax.set_label(_label_bars(ax, pairs, names))
+        size = (4.8, 1.2 + 0.34 * len(names))
+        draw = partial(_label_bars, pairs=pairs, labels=names)
+    elif not 0 <= target < len(names):
+        raise ArgumentError("target", target, f"a number from 0 to {len(names) - 1}")
     else:
-        if not 0 <= target < len(names):
-            raise ArgumentError("target", target, f"a number from 0 to {len(names) - 1}")
-        with axes_for(ax, (4.4, 4.4)) as ax:
-            title = str(names[target]) if len(names) > 1 else ""
-            ax.set_label(_value_scatter(ax, pairs, target, title))
+        title = str(names[target]) if len(names) > 1 else ""
+        draw = partial(_value_scatter, pairs=pairs, target=target, title=title)
+    with axes_for(ax, size) as ax:
+        ax.set_label(draw(ax))
     return ax
 
 
@@ -185,11 +187,9 @@ def _label_bars(ax: Axes, pairs: Mapping[str, Any], labels: list[str]) -> str:
             hatch="///" if number else None, edgecolor="white", linewidth=0,
             label=f"only the {model} says yes",
         )  # fmt: skip
-    ax.set_yticks(place, labels)
-    ax.set_ylim(len(labels) - 0.5, -0.5)
-    ax.grid(False, axis="y")
+    plots.rows_below(ax, labels)
     ax.set_xlabel("share of rows (%)")
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    plots.legend_above(ax)
     differing = np.add(pairs["teacher"], pairs["student"])
     worst = int(differing.argmax())
     return (
@@ -201,11 +201,11 @@ def _label_bars(ax: Axes, pairs: Mapping[str, Any], labels: list[str]) -> str:
 def _value_scatter(ax: Axes, pairs: Mapping[str, Any], target: int, title: str) -> str:
     r"""The student's values of a target against the teacher's, with the diagonal."""
     x, y = (np.array(pairs[model], dtype=float)[:, target] for model in ("teacher", "student"))
-    ends = (min(x.min(), y.min()), max(x.max(), y.max()))
     ax.scatter(x, y, s=8 if len(x) > 300 else 16, color=COLOURS[0], alpha=0.5, linewidths=0)
-    ax.plot(ends, ends, color=INK, linewidth=1, linestyle=":", label="equal values")
-    ax.set(aspect="equal", title=title)
-    ax.set(xlabel="value by the teacher", ylabel="value by the student")
+    plots.diagonal(ax, x, y, "equal values")
+    ax.set(
+        aspect="equal", title=title, xlabel="value by the teacher", ylabel="value by the student"
+    )
     ax.legend(loc="upper left")
     return (
         f"{title}{': v' if title else 'V'}alues by the student against those by the teacher, "
@@ -274,9 +274,7 @@ def _group_intervals(
         names.append(f"{name}: {group}  ({count:,})" if several else f"{group}  ({count:,})")
         if is_worse:
             worse.append(f"{name} = {group} ({scale * value:+.3g} ± {half:.2g})")
-    ax.set_yticks(range(len(shown)), names)
-    ax.set_ylim(len(shown) - 0.5, -0.5)
-    ax.grid(False, axis="y")
+    plots.rows_below(ax, names)
     ax.set_xlabel(f"{kind.title}, student − {other}{unit}\n± {ERRORS:g} standard errors")
     ax.set_ylabel("group (rows)" if several else f"{rows[0][0]} (rows)")
     title = f"better to the {'right' if kind.rises else 'left'}" + ", ◆ clearly worse" * bool(worse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,19 +15,8 @@ from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Target
 from limbeck.normalization.estimate import NAMES, LogPartition, _with_error
-from limbeck.report import pictures
-from limbeck.report.blocks import Block, Drawing, Gallery, Prose, Section, Stat, TableBlock, value
-from limbeck.report.summary import (
-    Arrays,
-    ImageShape,
-    as_array,
-    device_of,
-    image_shape,
-    model,
-    some,
-    story,
-    verdict,
-)
+from limbeck.report import pictures, summary
+from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, value
 from limbeck.supports import Discrete
 from limbeck.training.result import Result
 
@@ -39,18 +29,20 @@ MODELS = pictures.MODELS
 
 def estimated(
     result: Estimates, *, target: object = None, proposal: object = None, exact: float | None = None
-) -> tuple[dict[str, Any], Arrays]:
+) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content of estimates of log Z, with the target and the proposal that they were made with."""
     named = by_name(result)
     first = next(iter(named.values()))
     name = "the target" if target is None else type(target).__name__
-    students = [] if proposal is None else [model(type(proposal).__name__, "student", proposal)]
+    models = [summary.model(name, "teacher", target)]
+    if proposal is not None:
+        models.append(summary.model(type(proposal).__name__, "student", proposal))
     content = {
         "title": f"log Z of {name}",
         "summary": " ".join(z.sentence() for z in named.values()),
         "seconds": sum(z.seconds for z in named.values()),
-        "device": device_of(target),
-        "models": [model(name, "teacher", target), *students],
+        "device": summary.device_of(target),
+        "models": models,
         "settings": {"samples": first.samples, "seed": first.seed, "methods": ", ".join(named)},
     }
     content["log_z"], content["verdicts"] = estimates(named)
@@ -69,7 +61,7 @@ def estimates(named: Mapping[str, LogPartition]) -> tuple[list[Any], list[Any]]:
         words = f"All checks passed for log Z by {NAMES.get(z.method, z.method)}."
         if not z.verdict:
             words = f"{z.verdict.state.capitalize()}: {'; '.join(z.verdict.reasons)}."
-        verdicts.append(verdict(f"log Z, {name}", z.verdict.trustworthy, words))
+        verdicts.append(summary.verdict(f"log Z, {name}", z.verdict.trustworthy, words))
     return records, verdicts
 
 
@@ -102,19 +94,19 @@ def normalized(
     log_z: Estimates | None = None,
     exact: float | None = None,
     sweeps: int = 200,  # of the target's chains, which start at samples of the student
-    image: ImageShape = "auto",
+    image: summary.ImageShape = "auto",
     by_column: bool = False,
     seed: int = 0,
-) -> tuple[dict[str, Any], Arrays]:
+) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content and arrays of a tractable student; without the target, only what does without it."""
     sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
-    content, student = story(result), result.student
+    content, student = summary.story(result), result.student
     name = "the target" if target is None else type(target).__name__
-    student_record = model(type(student).__name__, "student", student)
-    content["models"] = [model(name, "teacher", target), student_record]
+    student_record = summary.model(type(student).__name__, "student", student)
+    content["models"] = [summary.model(name, "teacher", target), student_record]
     content["title"] = f"{name}, normalized"
     if (doubt := content["settings"].pop("doubt", None)) is not None:
-        content["verdicts"].append(verdict("chains", False, f"Doubtful: {doubt}."))
+        content["verdicts"].append(summary.verdict("chains", False, f"Doubtful: {doubt}."))
     log_z_used = exact
     if log_z is not None:
         named = by_name(log_z)
@@ -125,82 +117,71 @@ def normalized(
     if exact is not None:
         content["exact"] = float(exact)
     arrays = _samples(student, target, sweeps, seed)
-    events = arrays.get("samples_teacher") if data is None else as_array(data).astype(float)
+    chains = arrays.get("samples_teacher")
+    events = chains if data is None else summary.as_array(data).astype(float)
     if events is not None:
-        subset = events[some(len(events), EVENTS, seed)]
+        events = events[summary.some(len(events), EVENTS, seed)]
+        log_p, log_q = _log_densities(student, target, events)
+        arrays["log_prob_student"] = log_q
         where = "samples of the target" if data is None else "held-out events"
-        content |= _log_probabilities(student, target, subset, log_z_used, where, arrays)
-    if target is not None and log_z_used is not None and "samples_teacher" in arrays:
-        log_p, log_q = _log_densities(student, target, arrays["samples_teacher"])
-        gap = as_array(log_p - log_z_used - log_q)
+        held_out = {"events": len(events), "where": where, "student": float(log_q.mean())}
+        content["held_out"] = held_out
+        if log_p is not None:
+            shift = float((log_p - log_q).mean()) if log_z_used is None else log_z_used
+            arrays["log_prob_teacher"] = log_p - shift
+            if log_z_used is not None:
+                held_out["teacher"] = float(arrays["log_prob_teacher"].mean())
+            content["log_z_used"] = log_z_used
+    if target is not None and log_z_used is not None and chains is not None:
+        log_p, log_q = _log_densities(student, target, chains)
+        gap = log_p - log_z_used - log_q
         error = float(gap.std(ddof=1) / math.sqrt(len(gap)))
         content["divergence"] = {"value": float(gap.mean()), "std_error": error}
-    for key in ("samples_teacher", "samples_student"):
-        if key in arrays:
-            arrays[key] = arrays[key][:SHEET]
+    for key in arrays.keys() & {"samples_teacher", "samples_student"}:
+        arrays[key] = arrays[key][:SHEET]
     arrays |= _features(target, "teacher") | _features(student, "student")
-    rows = arrays.get("samples_student", arrays.get("samples_teacher"))
-    shape = None if rows is None else image_shape(rows, image)
+    rows = arrays.get("samples_student")
+    shape = None if rows is None else summary.image_shape(rows, image)
     if shape is not None:
         content |= {"image": list(shape), "by_column": bool(by_column)}
     content["summary"] = _sentence(content, name if target is None else f"the {name}")
     return content, arrays
 
 
-def _samples(student: Any, target: Target | None, sweeps: int, seed: int) -> Arrays:
+def _samples(student: Any, target: Target | None, sweeps: int, seed: int) -> summary.Arrays:
     r"""Samples of the student, and states of the target's chains that began at others of them."""
     if not callable(getattr(student, "sample", None)):
         return {}
     generator = torch.Generator(next(student.parameters()).device).manual_seed(seed)
     count = EVENTS if target is not None else SHEET
     samples: Tensor = student.sample(2 * count, generator=generator)
-    arrays = {"samples_student": as_array(samples[:count])}
+    arrays = {"samples_student": summary.as_array(samples[:count])}
     if callable(advance := getattr(target, "advance", None)):
-        arrays["samples_teacher"] = as_array(advance(samples[count:], sweeps, generator))
+        arrays["samples_teacher"] = summary.as_array(advance(samples[count:], sweeps, generator))
     return arrays
 
 
-def _log_probabilities(
-    student: torch.nn.Module,
-    target: Target | None,
-    events: np.ndarray,
-    log_z: float | None,
-    where: str,
-    arrays: Arrays,
-) -> dict[str, Any]:
-    log_p, log_q = _log_densities(student, target, events)
-    student_logs = arrays["log_prob_student"] = as_array(log_q)
-    held_out = {"events": len(events), "where": where, "student": float(student_logs.mean())}
-    if log_p is None:
-        return {"held_out": held_out}
-    logs = as_array(log_p)
-    shift = float((logs - student_logs).mean()) if log_z is None else log_z
-    arrays["log_prob_teacher"] = logs - shift
-    if log_z is not None:
-        held_out["teacher"] = float(arrays["log_prob_teacher"].mean())
-    return {"held_out": held_out, "log_z_used": log_z}
-
-
-def _log_densities(student: Any, target: Any, events: np.ndarray) -> tuple[Any, Tensor]:
+def _log_densities(student: Any, target: Any, events: np.ndarray) -> tuple[Any, np.ndarray]:
     r"""Unnormalised log densities by the target, None without it, and those by the student."""
     like = next(student.parameters())
     x = torch.as_tensor(events).to(like.device, like.dtype)
     if target is None:
-        return None, student.log_prob(x).double()
+        return None, summary.as_array(student.log_prob(x).double())
     x = x.reshape(len(x), *target.support.shape)
-    return target.log_unnormalized(x).double(), student.log_prob(x).double()
+    one, two = (log.double() for log in (target.log_unnormalized(x), student.log_prob(x)))
+    return summary.as_array(one), summary.as_array(two)
 
 
-def _features(of: object, name: str) -> Arrays:
+def _features(of: object, name: str) -> summary.Arrays:
     r"""Weights of hidden units (k, d), those of greatest norm first."""
     tensor = getattr(of, "W", getattr(of, "w", None))
     support = getattr(of, "support", None)
     if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not isinstance(support, Discrete):
         return {}
-    weights = as_array(tensor)
+    weights = summary.as_array(tensor)
     order = getattr(of, "order", None)
     if isinstance(order, Tensor) and len(order) == len(weights):  # back to the events' order
-        weights = weights[np.argsort(as_array(order))]
+        weights = weights[np.argsort(summary.as_array(order))]
     if len(weights) != math.prod(support.shape):
         return {}
     columns = weights.T[np.argsort(-np.linalg.norm(weights, axis=0), kind="stable")]
@@ -246,24 +227,29 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
     return shown
 
 
-def sections(drawing: Drawing) -> list[Section]:
+def sections(drawing: Drawing) -> dict[str, list[Block]]:
     r"""Models, samples, features, log probabilities, estimates of log Z."""
-    return [
-        Section("Teacher beside student", _log_probability_table(drawing.saved.content)),
-        Section("Samples", _sample_blocks(drawing)),
-        Section("Features", _feature_blocks(drawing)),
-        Section("Log probabilities", _log_probability_blocks(drawing)),
-        Section("log Z", _log_z_blocks(drawing)),
-    ]
+    content, arrays = drawing.saved.content, drawing.saved.arrays
+    both = {"log_prob_teacher", "log_prob_student"} <= arrays.keys()
+    logs = [pictures.log_probabilities] if both else []
+    images = [name for name in MODELS if content.get("image") and f"features_{name}" in arrays]
+    features = [partial(pictures.features, model=name) for name in images]
+    return {
+        "Teacher beside student": _log_probability_table(content),
+        "Samples": _sample_blocks(drawing),
+        "Features": [*drawing.gallery("Weights of hidden units", *features, plate=True)],
+        "Log probabilities": [*drawing.gallery("Sorted log probabilities", *logs)],
+        "log Z": _log_z_blocks(drawing),
+    }
 
 
 def _log_probability_table(content: Mapping[str, Any]) -> list[Block]:
-    held_out, divergence, rows = content.get("held_out"), content.get("divergence"), []
-    if held_out:
+    rows = []
+    if held_out := content.get("held_out"):
         logs = ["–" if held_out.get(m) is None else f"{held_out[m]:.3f}" for m in MODELS]
         name = f"mean log probability of {held_out['events']:,} {held_out['where']}"
         rows.append([name, *logs])
-    if divergence:
+    if divergence := content.get("divergence"):
         figure = _with_error_or_dash(divergence["value"], divergence["std_error"])
         rows.append(["KL(teacher ‖ student)", "", figure])
     return [TableBlock("In nats", ["", *MODELS], rows, sortable=False)] if rows else []
@@ -271,48 +257,26 @@ def _log_probability_table(content: Mapping[str, Any]) -> list[Block]:
 
 def _sample_blocks(drawing: Drawing) -> list[Block]:
     names = [name for name in MODELS if f"samples_{name}" in drawing.saved.arrays]
-    images = drawing.saved.content.get("image")
-    if not drawing.pictures or not names or not (images or len(names) == 2):
-        return []
-    if images:
-        sheets = [drawing.picture(name, pictures.samples, True, model=name) for name in names]
+    if drawing.saved.content.get("image"):
+        draws = [partial(pictures.samples, model=name) for name in names]
+        sheets = drawing.gallery("Samples", *draws, plate=True)
     else:
-        sheets = [drawing.picture("Samples", pictures.samples)]
+        sheets = drawing.gallery("Samples", pictures.samples) if len(names) == 2 else []
     words = (
         "The student's samples are independent and exact. The teacher's are the states of chains "
         "that began at other samples of the student: modes that the student lacks may be missing "
         "there too."
     )
-    return [Prose(words), Gallery("Samples", sheets)]
-
-
-def _feature_blocks(drawing: Drawing) -> list[Block]:
-    if not drawing.pictures or not drawing.saved.content.get("image"):
-        return []
-    sheets = [
-        drawing.picture(name, pictures.features, True, model=name)
-        for name in MODELS
-        if f"features_{name}" in drawing.saved.arrays
-    ]
-    return [Gallery("Weights of hidden units", sheets)] if sheets else []
-
-
-def _log_probability_blocks(drawing: Drawing) -> list[Block]:
-    arrays, title = drawing.saved.arrays, "Sorted log probabilities"
-    if not drawing.pictures or not {"log_prob_teacher", "log_prob_student"} <= arrays.keys():
-        return []
-    return [Gallery(title, [drawing.picture(title, pictures.log_probabilities)])]
+    return [words, *sheets] if sheets else []
 
 
 def _log_z_blocks(drawing: Drawing) -> list[Block]:
     entries = drawing.saved.content.get("log_z") or []
     if not entries:
         return []
-    blocks: list[Block] = []
-    if drawing.pictures and any(map(pictures.has_interval, entries)):
-        blocks.append(Gallery("Estimates", [drawing.picture("log Z", pictures.log_z)]))
-    heads = ["estimate", "verdict", "log Z", "95% interval", "lower bound", "upper bound"]
-    rows = []
+    drawn = [pictures.log_z] if any(map(pictures.has_interval, entries)) else []
+    blocks: list[Block] = [*drawing.gallery("Estimates", *drawn)]
+    rows, reasons = [], []
     for entry in entries:
         bounds = [(entry.get("bounds") or {}).get(side) for side in ("lower", "upper")]
         low, high = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
@@ -321,12 +285,13 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
             f"{low} … {high}", *(_with_error_or_dash(*(bound or (None, None))) for bound in bounds),
             f"{entry['seconds']:.2f}",
         ])  # fmt: skip
-    note = "± is one standard error. Bounds hold in expectation, each with its own error."
-    blocks.append(TableBlock("Estimates of log Z", [*heads, "seconds"], rows, True, note, (0, 1)))
-    for entry in entries:
         if entry["reasons"]:
             method, why = NAMES.get(entry["method"], entry["method"]), "; ".join(entry["reasons"])
-            blocks.append(Prose(f"{entry['name']} ({method}) is {_state(entry)}: {why}."))
+            reasons.append(f"{entry['name']} ({method}) is {_state(entry)}: {why}.")
+    heads = ["estimate", "verdict", "log Z", "95% interval", "lower bound", "upper bound"]
+    note = "± is one standard error. Bounds hold in expectation, each with its own error."
+    blocks += [TableBlock("Estimates of log Z", [*heads, "seconds"], rows, True, note, (0, 1))]
+    blocks += reasons
     diagnostics = [entry.get("diagnostics") or {} for entry in entries]
     titles = {"ess": "effective size", "r_hat": "R̂", "pareto_k": "Pareto k̂", "burn_in": "burn-in"}
     rows = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,11 @@ from limbeck.compression.fidelity.tables import size_in_words
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.report import compression, condensation, normalization, pictures
 from limbeck.report.blocks import (
+    Block,
     Code,
     Document,
     Drawing,
-    Gallery,
     Page,
-    Prose,
-    Section,
     TableBlock,
     Verdicts,
     markdown,
@@ -36,13 +35,10 @@ REPORTS: dict[str, Any] = {
 
 
 def write(folder: str | Path) -> Path:
-    r"""Write report.html, report.json and report.md into a result folder.
+    r"""Write report.html, report.json and report.md into a result folder; the path of the first.
 
     Arguments:
         folder: A result folder, written by a command or by `limbeck.storage.write`.
-
-    Returns:
-        The path of report.html.
     """
     report = document(read(folder), "p")
     return _write(Path(folder), Page([report], report.title))
@@ -90,55 +86,54 @@ def document(saved: Saved, prefix: str = "p") -> Document:
         notes.append("Pictures are left out: they need matplotlib (pip install 'limbeck[report]').")
     verb = REPORTS[content["verb"]]
     try:
-        parts = [
-            Section("Verdicts", [Verdicts(content["verdicts"])] if content["verdicts"] else []),
-            _models(content),
-            *verb.sections(drawing),
-            _learning(drawing),
-            Section("Notes", [Prose(str(note)) for note in notes]),
-            *_circumstances(content),
-        ]
-        figures = verb.stats(content)
+        sections = {
+            "Verdicts": [Verdicts(content["verdicts"])] if content["verdicts"] else [],
+            "What was distilled": _models(content),
+            **verb.sections(drawing),
+            "How it learned": _learning(drawing),
+            "Notes": list(map(str, notes)),
+            **_circumstances(content),
+        }
+        stats = verb.stats(content)
     except (LookupError, TypeError, AttributeError) as error:
         received = f"a result of {content['verb']} that lacks something ({error!r})"
         raise ArgumentError("folder", received, "one that limbeck wrote") from error
     title = content["title"] or f"A result of limbeck {content['verb']}"
-    return Document(
-        content["verb"], title, content["summary"], figures, parts, content["verdicts"], content
-    )
+    return Document(content, title, stats, sections)
 
 
-def _models(content: Mapping[str, Any]) -> Section:
+def _models(content: Mapping[str, Any]) -> list[Block]:
     r"""The models with their sizes, and how the student was trained."""
-    unknown = {"teacher": "unknown"}
-    rows = [
-        [model["role"], str(model["name"]), value(model.get("parameters")),
-         size_in_words(model["bytes"]) if model.get("bytes") else unknown.get(model["role"], "–")]
-        for model in content["models"]
-    ]  # fmt: skip
+    rows = []
+    for model in content["models"]:
+        size = "unknown" if model["role"] == "teacher" else "–"
+        size = size_in_words(model["bytes"]) if model.get("bytes") else size
+        rows.append([model["role"], str(model["name"]), value(model.get("parameters")), size])
     titles = {"task": "task", "student": "student", "asked at": "inputs", "loss": "loss",
               "steps done": "steps", "stopped": "stopped"}  # fmt: skip
     settings = content["settings"]
     note = "; ".join(f"{t}: {value(settings[n])}" for n, t in titles.items() if n in settings)
     note = f"{note[:1].upper()}{note[1:]}." if note else ""
-    title, heads = "What was distilled", ["role", "model", "parameters", "bytes"]
-    return Section(title, [TableBlock(title, heads, rows, False, note, (0, 1))] if rows else [])
+    heads = ["role", "model", "parameters", "bytes"]
+    return [TableBlock("What was distilled", heads, rows, False, note, (0, 1))] if rows else []
 
 
-def _learning(drawing: Drawing) -> Section:
+def _learning(drawing: Drawing) -> list[Block]:
     r"""Losses against steps, and other columns of the history on scales of their own."""
-    section, history = Section("How it learned", []), drawing.saved.content["history"]
+    history = drawing.saved.content["history"]
     names = [name for name in history if name not in NOT_MEASURES]
-    if drawing.pictures and names and len(history.get("step") or ()) > 1:
-        curves = [drawing.picture("Loss", pictures.learning)]
-        others = [name for name in names if name not in curves[0].alt][:2]
-        curves += [drawing.picture(name, pictures.measures, name=name) for name in others]
-        note = "A curve that still falls at its end would gain from more steps."
-        section.blocks.append(Gallery("Learning curves", curves, note=note))
-    return section
+    if not names or len(history.get("step") or ()) < 2:
+        return []
+    note = "A curve that still falls at its end would gain from more steps."
+    galleries = drawing.gallery("Learning curves", pictures.learning, note=note)
+    for gallery in galleries:
+        others = [name for name in names if name not in gallery.pictures[0].alt][:2]
+        for more in drawing.gallery("", *(partial(pictures.measures, name=n) for n in others)):
+            gallery.pictures += more.pictures
+    return [*galleries]
 
 
-def _circumstances(content: Mapping[str, Any]) -> list[Section]:
+def _circumstances(content: Mapping[str, Any]) -> dict[str, list[Block]]:
     r"""Settings, hardware and versions, and the command that repeats the run."""
     settings = [[str(n).replace("_", " "), value(v)] for n, v in content["settings"].items()]
     order = ("hardware", "device", "limbeck", "torch", "python", "date")
@@ -150,11 +145,10 @@ def _circumstances(content: Mapping[str, Any]) -> list[Section]:
         rows.append(["seed", str(content["seed"])])
     if content["seconds"] is not None:
         rows.append(["seconds", f"{content['seconds']:,.1f}"])
-    heads, words, command = ["what", "value"], (0, 1), content["command"]
-    versions = TableBlock("Circumstances", heads, rows, sortable=False, words=words)
-    options = TableBlock("Settings", ["setting", "value"], settings, words=words)
-    return [
-        Section("Settings", [options] if settings else []),
-        Section("Hardware, versions, seed", [versions] if rows else []),
-        Section("Repeat it", [Code(command)] if command else []),
-    ]
+    options = TableBlock("Settings", ["setting", "value"], settings, words=(0, 1))
+    versions = TableBlock("Circumstances", ["what", "value"], rows, sortable=False, words=(0, 1))
+    return {
+        "Settings": [options] if settings else [],
+        "Hardware, versions, seed": [versions] if rows else [],
+        "Repeat it": [Code(content["command"])] if content["command"] else [],
+    }

@@ -64,7 +64,7 @@ def weights(saved: Result, ax: Axes | None = None, *, pair: tuple[int, int] = (0
         )  # fmt: skip
         names = coordinate_names(result)
         ax.set(xlabel=names[one], ylabel=names[two])
-        _legend_above(ax)
+        plots.legend_above(ax)
         ax.set_label(
             f"The student's {len(bag)} pseudo-draws among {0 if draws is None else len(draws):,} "
             f"draws of the posterior, coordinates {one} and {two} of each; their weighted means "
@@ -93,19 +93,20 @@ def surface(
     """
     result = as_saved(saved)
     values, density = _surface(result, model, output), bool(result.content.get("density"))
-    both = [result.arrays[f"surface_{name}"] for name in MODELS]
-    low, high = min(array.min() for array in both), max(array.max() for array in both)
+    both = np.stack([result.arrays[f"surface_{name}"] for name in MODELS])
+    low, high = both.min(), both.max()
     probability = not density and low >= 0 and high <= 1
     label = "density" if density else "mean"
     label = "probability" if probability else label
     x, y = result.arrays["surface_x"], result.arrays["surface_y"]
     with axes_for(ax, (4.0, 3.6)) as ax:
         ends = (0.0, 1.0) if probability else (low, high)
-        image = _draw_surface(result, ax, values, "RdBu_r" if probability else "viridis", ends)
+        colours = "RdBu_r" if probability else "viridis"
+        image = _draw_surface(result, ax, values, colours, ends)
         if probability:
             plots.probability_lines(ax, x, y, values.T)
         _draw_points(result, ax)
-        ax.figure.colorbar(image, ax=ax, shrink=0.8, label=label)
+        ax.figure.colorbar(image, ax=ax, shrink=0.8, label=label)  # contour labels come before it
         ax.set_title(PREDICTORS[model])
         ax.set_label(
             f"{label.capitalize()} by the {PREDICTORS[model]} over x from {x[0]:.3g} to "
@@ -121,7 +122,8 @@ def difference(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axe
     gap = _surface(result, "student", output) - _surface(result, "teacher", output)
     largest = float(np.abs(gap).max())
     with axes_for(ax, (4.0, 3.6)) as ax:
-        image = _draw_surface(result, ax, gap, "PuOr_r", (-(largest or 1.0), largest or 1.0))
+        ends = (-(largest or 1.0), largest or 1.0)
+        image = _draw_surface(result, ax, gap, "PuOr_r", ends)
         ax.figure.colorbar(image, ax=ax, shrink=0.8, label="student − average of draws")
         ax.set_title(f"difference, at most {largest:.2g}")
         ax.set_label(
@@ -143,7 +145,7 @@ def curve(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axes:
         ax.plot(x, student, color=COLOURS[1], label="student")
         ax.set_xlabel("variable" if density else "input")
         ax.set_ylabel("density" if density else "mean of the prediction")
-        _legend_above(ax)
+        plots.legend_above(ax)
         gap = np.abs(teacher - student)
         ax.set_label(
             f"{'Densities' if density else 'Predictions'} of the average of all draws and of the "
@@ -160,11 +162,11 @@ def _surface(saved: Saved, model: str, output: int) -> np.ndarray:
 
 
 def _draw_surface(
-    saved: Saved, ax: Axes, values: np.ndarray, colours: str, ends: tuple[float, float]
+    saved: Saved, ax: Axes, values: np.ndarray, cmap: str, ends: tuple[float, float]
 ) -> AxesImage:
     x, y = saved.arrays["surface_x"], saved.arrays["surface_y"]
     image = ax.imshow(
-        values.T, origin="lower", extent=(x[0], x[-1], y[0], y[-1]), cmap=colours, vmin=ends[0],
+        values.T, origin="lower", extent=(x[0], x[-1], y[0], y[-1]), cmap=cmap, vmin=ends[0],
         vmax=ends[1], interpolation="bilinear", aspect="auto",
     )  # fmt: skip
     ax.grid(False)
@@ -241,7 +243,7 @@ def _histograms(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple
     ax.hist(teacher[:, 0], edges, color=COLOURS[0], alpha=0.45, label=names[0])
     ax.hist(student[:, 0], edges, color=COLOURS[1], histtype="step", linewidth=1.4, label=names[1])
     ax.set(xlabel="value", ylabel="samples")
-    _legend_above(ax)
+    plots.legend_above(ax)
     return (
         f"Histograms of samples: teacher with mean {teacher.mean():.3g} and deviation "
         f"{teacher.std():.3g}, student with {student.mean():.3g} and {student.std():.3g}."
@@ -255,7 +257,7 @@ def _scatter(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[st
             linewidths=0, label=names[number],
         )  # fmt: skip
     ax.set(xlabel="first variable", ylabel="second variable")
-    _legend_above(ax)
+    plots.legend_above(ax)
     return (
         f"Samples of two variables: {len(teacher)} of the teacher, {len(student)} of the student."
     )
@@ -263,8 +265,7 @@ def _scatter(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[st
 
 def _means(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[str, str]) -> str:
     one, two = teacher.mean(0), student.mean(0)
-    ends = min(one.min(), two.min()), max(one.max(), two.max())
-    ax.plot(ends, ends, color=INK, linewidth=1, linestyle=":", label="equal")
+    plots.diagonal(ax, one, two, "equal")
     ax.scatter(one, two, s=14, color=COLOURS[0], alpha=0.7, linewidths=0, label="a variable")
     ax.set(xlabel=f"mean by {names[0]}", ylabel=f"mean by {names[1]}")
     ax.legend(loc="upper left")
@@ -301,7 +302,7 @@ def log_z(saved: Result, ax: Axes | None = None) -> Axes:
         if exact is not None:
             label = f"exact {exact:.4f}"
             ax.axvline(exact, color=COLOURS[2], linestyle="--", linewidth=1.2, label=label)
-            ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+            plots.legend_above(ax, 3)
             text += f" The dashed line is the exact value, {exact:.4f}."
         ax.set_label(text)
     return ax
@@ -340,7 +341,3 @@ def _both(
 def _check_output(output: int, count: int) -> None:
     if not 0 <= output < count:
         raise ArgumentError("output", output, f"a number from 0 to {count - 1}")
-
-
-def _legend_above(ax: Axes) -> None:
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 __all__ = [
-    "Kept", "classes", "density", "ellipses", "falls", "images", "intervals", "mosaic", "numbers",
-    "picture", "progress", "sorted_log_probabilities", "surface", "weights",
+    "Kept", "classes", "density", "diagonal", "ellipses", "falls", "images", "intervals",
+    "legend_above", "mosaic", "numbers", "picture", "probability_lines", "progress", "rows_below",
+    "sorted_log_probabilities", "surface", "weights",
 ]  # fmt: skip
 
 Numbers = str | Sequence[Any] | np.ndarray | Tensor  # a string has spaces between its numbers
@@ -54,8 +55,7 @@ def progress(
         axes.plot(x, y, color=COLOURS[number % len(COLOURS)], label=name)
     if reference is not None:
         axes.axhline(reference[1], color=MUTED, linestyle="--", linewidth=1, label=reference[0])
-    axes.set_xlabel("steps")
-    axes.set_ylabel(label)
+    axes.set(xlabel="steps", ylabel=label)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.legend(loc="best")
     ends = [f"{name} ends at {float(y[-1]):.2f}" for name, (_, y) in curves.items()]
@@ -97,8 +97,8 @@ def sorted_log_probabilities(
     rank = np.arange(1, len(one) + 1)
     axes.plot(rank, two[order], ".", color=COLOURS[1], markersize=2.5, label=names[1])
     axes.plot(rank, one[order], color=COLOURS[0], label=names[0])
-    axes.set_xlabel(f"image, by its log probability under the {names[0]}")
-    axes.set_ylabel("log probability (nats)")
+    label = f"image, by its log probability under the {names[0]}"
+    axes.set(xlabel=label, ylabel="log probability (nats)")
     axes.legend(loc="lower left", markerscale=3)
     gap = two - one
     return (
@@ -122,11 +122,12 @@ def intervals(
 
     Arguments:
         axes: Where to draw.
-        estimates: By name, dicts of `LogPartition.to_dict`: value, std_error, trustworthy, state,
-            bounds.
+        estimates: Dicts of `LogPartition.to_dict`, by name.
         reference: Name, value, and ends of an interval that is drawn as a band. Default: None.
         bounds: Whether to mark lower and upper bounds too, which may be far away. Default: False.
     """
+    if not estimates:
+        raise ArgumentError("curves", "nothing to draw", "one or more, by name")
     band = ""
     if reference is not None:
         name, middle, low, high = reference
@@ -134,8 +135,6 @@ def intervals(
         axes.axvline(middle, color=COLOURS[4], linewidth=1)
         band = f" The band is {name}: {middle:.2f} ({low:.2f} to {high:.2f})."
     texts, states = [], set[str]()
-    if not estimates:
-        raise ArgumentError("curves", "nothing to draw", "one or more, by name")
     for row, (name, estimate) in enumerate(estimates.items()):
         value, half = float(estimate["value"]), 3 * float(estimate["std_error"])
         trusted = bool(estimate.get("trustworthy", True))
@@ -153,12 +152,28 @@ def intervals(
             if bound is not None:
                 axes.plot(bound[0], row, mark, color=MUTED, markersize=5)
         texts.append(f"{name} {value:.3f} ± {half:.3f}{'' if trusted else f' ({state})'}")
-    axes.set_yticks(range(len(estimates)), list(estimates))
-    axes.set_ylim(len(estimates) - 0.5, -0.5)
-    axes.grid(False, axis="y")
+    rows_below(axes, list(estimates))
     axes.set_xlabel("log Z (nats), ± 3 standard errors")
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)  # above the axes
+    legend_above(axes, 3)
     return f"Estimates of log Z with three standard errors: {'; '.join(texts)}.{band}"
+
+
+def rows_below(axes: Axes, names: Sequence[str]) -> None:
+    r"""Name rows on the vertical axis, the first on top, without lines between them."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(False, axis="y")
+
+
+def legend_above(axes: Axes, columns: int = 2) -> None:
+    r"""A legend above the axes, where it hides nothing."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
+
+
+def diagonal(axes: Axes, x: np.ndarray, y: np.ndarray, label: str) -> None:
+    r"""The line on which both are equal."""
+    ends = (min(x.min(), y.min()), max(x.max(), y.max()))
+    axes.plot(ends, ends, color=INK, linewidth=1, linestyle=":", label=label)
 
 
 def images(
@@ -179,8 +194,8 @@ def images(
         columns: Images side by side. Default: None, as many as make a square.
         shape: Height and width of an image. Default: (28, 28).
         by_column: Whether the numbers of an image are stored column by column. Default: True.
-        signed: Whether grey is zero and each image is scaled to its largest value, as for
-            features. Default: False, white is 0 and black is 1.
+        signed: Whether to scale each image to its largest value, with zero in grey. Default: False,
+            white is 0 and black is 1.
         what: What the images are, in the plural. Default: "images".
     """
     sheet = mosaic(rows, columns=columns, shape=shape, by_column=by_column, signed=signed)
@@ -225,12 +240,7 @@ def mosaic(
 
 
 def numbers(packed: Numbers, width: int | None = None) -> np.ndarray:
-    r"""Numbers from an array, from lists or from one string; `width` makes rows of them.
-
-    >>> numbers("0.5 1 2 3", 2)
-    array([[0.5, 1. ],
-           [2. , 3. ]])
-    """
+    r"""Numbers from an array, from lists or from one string; `width` makes rows of them."""
     array = np.asarray(packed.split() if isinstance(packed, str) else packed, dtype=float)
     return array if width is None else array.reshape(-1, width)
 
@@ -242,9 +252,6 @@ def surface(axes: Axes, side: Numbers, values: Numbers) -> AxesImage:
         axes: Where to draw.
         side: Coordinates along both directions, (m,).
         values: Probabilities (m, m), the first index along the horizontal direction.
-
-    Returns:
-        The image, for a colour bar.
     """
     at, p = numbers(side), numbers(values)
     if p.size != at.size**2:

@@ -27,7 +27,7 @@ from limbeck.report.compression import compressed
 from limbeck.report.condensation import condensed
 from limbeck.report.normalization import estimated, normalized
 from limbeck.report.summary import Arrays
-from limbeck.storage import FORMAT, VERBS
+from limbeck.storage import EMPTY, FORMAT, VERBS
 
 __all__ = ["described"]
 
@@ -59,30 +59,24 @@ def described(
         settings: Settings to show before those of the result. Default: None.
         verdicts: Further verdicts, as from `limbeck.report.summary.required`. Default: none.
         notes: Further remarks, a sentence each. Default: none.
-        evidence: Further arguments of the verb's record: `compressed`, `condensed`, `normalized`
-            or `estimated`.
+        evidence: What to compare it on: arguments of `compressed`, `condensed`, `normalized` or
+            `estimated`.
     """
     if verb not in VERBS:
         raise ArgumentError.unknown("verb", verb, VERBS)
     record, arrays = RECORDS[verb](result, **evidence)
-    run_settings, default_title = record.pop("settings", {}), record.pop("title")
+    content = {**EMPTY, "format": FORMAT, "verb": verb, **record}
     if seed is None:
-        seed = run_settings.get("seed", getattr(result, "seed", None))
+        seed = content["settings"].get("seed", getattr(result, "seed", None))
     if seed is not None:
         seed = whole_number("seed", seed, "a whole number from 0", 0)
-    content = {
-        "format": FORMAT,
-        "verb": verb,
-        "title": default_title if title is None else title,
-        "summary": record.pop("summary"),
+    content |= {
+        "title": content["title"] if title is None else title,
         "command": command,
-        "circumstances": environment(record.pop("device", "cpu")),
+        "circumstances": environment(content.pop("device", "cpu")),
         "seed": seed,
-        "seconds": record.pop("seconds"),
-        "settings": {**(settings or {}), **run_settings},
-        "models": record.pop("models", []),
-        "history": record.pop("history", {}),
-        "verdicts": [*record.pop("verdicts", []), *verdicts],
-        "notes": [*record.pop("notes", []), *notes],
+        "settings": {**(settings or {}), **content["settings"]},
+        "verdicts": [*content["verdicts"], *verdicts],
+        "notes": [*content["notes"], *notes],
     }
-    return {**content, **record}, arrays
+    return content, arrays

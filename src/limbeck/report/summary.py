@@ -22,11 +22,7 @@ ImageShape = tuple[int, int] | list[int] | str | None  # height and width, None,
 
 
 def verdict(name: str, held: bool, words: str) -> Verdict:
-    r"""A verdict as it is stored.
-
-    >>> verdict("draws", True, "the chains agree")
-    {'name': 'draws', 'held': True, 'words': 'the chains agree'}
-    """
+    r"""A verdict as it is stored."""
     return {"name": name, "held": bool(held), "words": words}
 
 
@@ -39,11 +35,7 @@ def required(
     title: str | None = None,
     reason: str = "it could not be computed",
 ) -> Verdict:
-    r"""The verdict on a requirement: that a figure is at least, or at most, some number.
-
-    >>> required("agreement", 0.97, 0.98)["words"]
-    'agreement is 0.97, below the 0.98 that was required'
-    """
+    r"""The verdict on a requirement: that a figure is at least, or at most, some number."""
     if not math.isfinite(bound):
         raise ArgumentError(name, bound, "a finite number to compare with")
     title = name.replace("_", " ") if title is None else title
@@ -53,9 +45,11 @@ def required(
     shown = f"{value:.4g}"
     if float(shown) == bound != value:  # rounding must not hide a failure
         shown = repr(float(value))
-    side = ("at most" if most else "at least") if held else ("above" if most else "below")
-    rest = f"{bound:g} as required" if held else f"the {bound:g} that was required"
-    return verdict(name, held, f"{title} is {shown}, {side} {rest}")
+    if held:
+        words = f"at {'most' if most else 'least'} {bound:g} as required"
+    else:
+        words = f"{'above' if most else 'below'} the {bound:g} that was required"
+    return verdict(name, held, f"{title} is {shown}, {words}")
 
 
 def story(result: Result) -> dict[str, Any]:
@@ -84,10 +78,9 @@ def model(name: str, role: str, of: object = None, cost: Cost | None = None) -> 
     record: dict[str, Any] = {"name": name, "role": role, "parameters": None, "bytes": None}
     if cost is not None:
         latency = {str(size): seconds for size, seconds in cost.latency.items()}
-        record |= {"parameters": cost.parameters, "bytes": cost.bytes, "latency": latency}
-    elif of is not None:
-        record |= {"parameters": parameters(of), "bytes": bytes_on_disk(of)}
-    return record
+        return record | {"parameters": cost.parameters, "bytes": cost.bytes, "latency": latency}
+    size = {} if of is None else {"parameters": parameters(of), "bytes": bytes_on_disk(of)}
+    return record | size
 
 
 def named_network(module: object) -> str:
@@ -110,9 +103,6 @@ def image_shape(rows: np.ndarray, image: ImageShape = "auto") -> tuple[int, int]
     r"""Height and width of rows that are images, or None.
 
     "auto" takes flat rows of at least 8 × 8 numbers, none below zero, for square images.
-
-    >>> image_shape(np.zeros((5, 64))), image_shape(np.zeros((2, 1, 4, 6)))
-    ((8, 8), (4, 6))
     """
     shape = rows.shape[1:]
     size = math.prod(shape)

@@ -30,15 +30,10 @@ EMPTY: dict[str, Any] = {  # the fields of every result, with their defaults
 
 
 class Saved(NamedTuple):
-    r"""A saved result.
+    r"""A saved result."""
 
-    Attributes:
-        content: The content of `result.json`.
-        arrays: The arrays of `arrays.npz`, by name.
-    """
-
-    content: dict[str, Any]
-    arrays: dict[str, np.ndarray]
+    content: dict[str, Any]  # of `result.json`
+    arrays: dict[str, np.ndarray]  # of `arrays.npz`, by name
 
 
 def write(
@@ -70,12 +65,11 @@ def read(folder: str | Path) -> Saved:
     if not folder.is_dir():
         raise ArgumentError("folder", f"{folder}, which is no folder", expected)
     if not path.is_file():
+        received = f"{folder}, without {CONTENT}"
         if (folder / "UNFINISHED").exists():
             received = f"{folder}, whose run is not finished"
-            raise ArgumentError(
-                "folder", received, f"{expected}; run the same command again to continue"
-            )
-        raise ArgumentError("folder", f"{folder}, without {CONTENT}", expected)
+            expected += "; run the same command again to continue"
+        raise ArgumentError("folder", received, expected)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
+from limbeck.compression.training import Answering
 from limbeck.export import table_onnx as table_export
 from limbeck.export.table_onnx import feeds, to_onnx
 from limbeck.tables.table import Table
@@ -105,10 +106,10 @@ SMALL = pd.DataFrame({"x": [1.0, 2.0, 4.0, 3.0], "c": ["a", "b", "a", "b"]})
 def traced():
     r"""The part of the graph that torch writes, once for several tests."""
     table = Table(SMALL)
-    whole = table_export._Whole(net(3, table), list(table.groups()), "classification", "logits")
+    whole = Answering(net(3, table), "classification", "logits")
     batch = table.encode(SMALL)
     with torch.no_grad():
-        return table_export._traced(whole, tuple(batch.values())), whole(tuple(batch.values()))
+        return table_export._traced(whole, batch), whole(batch)
 
 
 @needs_onnx
@@ -166,13 +167,12 @@ Z = torch.tensor([[0.5, -1.0], [2.0, 3.0]])
     ],
 )
 def test_outputs_become_probabilities_or_values(task, form, y, expected):
-    whole = table_export._Whole(Only(), ["y"], task, form)
-    torch.testing.assert_close(whole((y,)), expected)
+    torch.testing.assert_close(Answering(Only(), task, form)({"y": y}), expected)
 
 
 @needs_onnx
 def test_a_file_that_disagrees_is_not_left_behind(tmp_path, monkeypatch, traced):
-    monkeypatch.setattr(table_export, "_traced", lambda whole, parts: traced[0])
+    monkeypatch.setattr(table_export, "_traced", lambda module, batch: traced[0])
     table = Table(SMALL)
     student = net(3, table).double()
     to_onnx(student, table, tmp_path / "s.onnx")
