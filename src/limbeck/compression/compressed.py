@@ -23,9 +23,9 @@ from limbeck.compression.fast_path import NumpyFastPath
 from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, latencies, parameters
 from limbeck.compression.fidelity.cost import cost as teacher_cost
 from limbeck.compression.fidelity.report import Fidelity, fidelity
-from limbeck.compression.problem import Problem
 from limbeck.compression.rows import ArrayFormat, RowFormat, TableFormat, format_from_spec
-from limbeck.compression.training import Answering, Recipe, predictions
+from limbeck.compression.students import predictions
+from limbeck.compression.training import Answering, Problem, Recipe
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder

@@ -266,7 +266,7 @@ class Distilled(BaseEstimator):
             # the teacher's answers are not needed again
             bare = replace(
                 result.problem, given=None, held_out_given=None, labels=None, folds=None,
-                fixed_targets=None, _known={},
+                fixed_targets=None,
             )  # fmt: skip
             state = state | {"result_": replace(result, problem=bare)}
         return state
