@@ -12,30 +12,11 @@ import numpy as np
 import torch
 
 from limbeck import outputs as forms
-from limbeck.compression.fidelity.measures import (
-    MEASURES,
-    Figure,
-    calibration_errors,
-    mean,
-    measure_rows,
-    outcomes,
-)
+from limbeck.compression.fidelity import measures as m
+from limbeck.compression.fidelity.measures import MEASURES, Figure, mean
 from limbeck.errors import ArgumentError
 
-__all__ = [
-    "ERRORS",
-    "SMALL",
-    "TASKS",
-    "Comparison",
-    "Predictions",
-    "align",
-    "by_column",
-    "by_group",
-    "compare",
-    "decisive",
-    "subgroups",
-    "worse",
-]
+__all__ = ["ERRORS", "SMALL", "TASKS", "Comparison", "Predictions", "align", "compare", "decisive"]
 
 TASKS = ("classification", "multilabel", "regression")
 SMALL = 10  # groups of fewer rows are pooled, since their errors would be too large
@@ -58,7 +39,7 @@ class Predictions(NamedTuple):
     def rows(self, model: str) -> dict[str, np.ndarray]:
         r"""Arrays (n,) of a model's measures; the teacher is not compared with itself."""
         teacher = None if model == "teacher" else self.by_model["teacher"]
-        return measure_rows(self.task, self.by_model[model], self.y, teacher)
+        return m.measure_rows(self.task, self.by_model[model], self.y, teacher)
 
     def decisions(self, p: np.ndarray) -> np.ndarray:
         r"""The most probable class, or the labels above one half, as booleans (n, K)."""
@@ -168,13 +149,9 @@ class Comparison:
     measures: dict[str, dict[str, Figure]]
     differences: dict[str, dict[str, Figure]] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        r"""Everything in plain numbers, words and lists."""
-        return {"rows": self.rows, "measures": self.measures, "differences": self.differences}
-
     @staticmethod
-    def from_dict(saved: Mapping[str, Any]) -> Comparison:
-        r"""What `to_dict` gave, also after JSON, where None stands for NaN."""
+    def from_saved(saved: Mapping[str, Any]) -> Comparison:
+        r"""A comparison of its fields after JSON, where None stands for NaN."""
         measures, differences = (
             {model: figures(known) for model, known in saved[name].items()}
             for name in ("measures", "differences")
@@ -196,26 +173,32 @@ def compare(
     class_rows: Mapping[str, Mapping[str, np.ndarray]] | None = None,
 ) -> Comparison:
     r"""Every measure that predictions and labels allow, and arrays (n,) of those of classes."""
-    rows = {m: data.rows(m) | dict((class_rows or {}).get(m, {})) for m in data.by_model}
-    measures = {model: {m: mean(a) for m, a in arrays.items()} for model, arrays in rows.items()}
+    rows = {model: data.rows(model) for model in data.by_model}
+    for model, arrays in (class_rows or {}).items():
+        rows[model] |= arrays
+    measures = {model: _means(arrays) for model, arrays in rows.items()}
+    student = rows.pop("student")
     differences = {
-        other: {m: mean(rows["student"][m] - a) for m, a in arrays.items() if m in rows["student"]}
+        other: _means({name: student[name] - arrays[name] for name in arrays if name in student})
         for other, arrays in rows.items()
-        if other != "student"
     }
     if data.y is not None and data.task != "regression":
-        models = {model: outcomes(data.task, p, data.y) for model, p in data.by_model.items()}
+        results = {model: m.outcomes(data.task, p, data.y) for model, p in data.by_model.items()}
         pairs = {f"student - {other}": ("student", other) for other in differences}
-        errors = calibration_errors(models, pairs, seed=seed)
-        for model in models:
-            measures[model]["ece"] = errors[model]
-        for other in differences:
-            differences[other]["ece"] = errors[f"student - {other}"]
-    ordered = [
-        {model: {m: values[m] for m in MEASURES if m in values} for model, values in part.items()}
-        for part in (measures, differences)
-    ]
-    return Comparison(len(data.truth), *ordered)
+        errors = m.calibration_errors(results, pairs, seed=seed)
+        for model, known in measures.items():
+            measures[model] = _in_order(known | {"ece": errors[model]})
+        for other, known in differences.items():
+            differences[other] = _in_order(known | {"ece": errors[f"student - {other}"]})
+    return Comparison(len(data.truth), measures, differences)
+
+
+def _means(arrays: Mapping[str, np.ndarray]) -> dict[str, Figure]:
+    return _in_order({name: mean(array) for name, array in arrays.items()})
+
+
+def _in_order(figures: dict[str, Figure]) -> dict[str, Figure]:
+    return {name: figures[name] for name in MEASURES if name in figures}
 
 
 def by_group(
@@ -285,11 +268,9 @@ def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.n
         values = np.asarray(column)
         if values.shape != (n,):
             raise ArgumentError(f"groups[{name!r}]", f"shape {values.shape}", f"{n} values, ({n},)")
-        rows: dict[str, list[int]] = {}
         names, order = _group_names(values)
-        for row, group in enumerate(names):
-            rows.setdefault(group, []).append(row)
-        parts = {group: np.array(rows[group]) for group in dict.fromkeys(order) if group in rows}
+        rows = {group: np.flatnonzero(names == group) for group in order}
+        parts = {group: part for group, part in rows.items() if len(part)}
         small = [group for group, part in parts.items() if len(part) < SMALL]
         if len(small) > 1:
             pooled = np.sort(np.concatenate([parts.pop(group) for group in small]))
@@ -322,12 +303,8 @@ def _group_names(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
 
 
 def _missing(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind == "f":
-        return np.isnan(values)
-    if values.dtype.kind in "mM":
-        return np.isnat(values)
     if values.dtype.kind != "O":
-        return np.zeros(len(values), dtype=bool)
+        return np.isnat(values) if values.dtype.kind in "mM" else values != values
     words = {"None", "nan", "NaT", "<NA>"}  # comparing pandas' NA with itself gives no truth value
     return np.array([not isinstance(v, str) and str(v) in words for v in values], dtype=bool)
 

@@ -1,9 +1,8 @@
-r"""How good and how faithful predictions are: one number for each example, so that errors pair.
+r"""How good and how faithful predictions are: arrays (n,), so that errors of differences pair.
 
-A measure is an array (n,) whose mean is its value and whose spread gives its standard error. The
-difference of two models on the same examples is the mean of their differences. For R², the root
-mean square error, recall and average precision, which are no means, the arrays are the value plus
-the influence of each example (the delta method). The calibration error is bootstrapped.
+Their mean is the measure, and their spread its standard error. For measures that are no means (R²,
+root mean square error, recall, average precision) they are the value plus the influence of each
+example (the delta method). The calibration error is bootstrapped.
 """
 
 from __future__ import annotations
@@ -14,33 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "FLOOR",
-    "MEASURES",
-    "Figure",
-    "Measure",
-    "Outcomes",
-    "absolute_error",
-    "agreement",
-    "average_precision",
-    "brier",
-    "calibration_errors",
-    "curve",
-    "kl",
-    "label_agreement",
-    "label_kl",
-    "label_log_probability",
-    "log_probability",
-    "mean",
-    "measure_rows",
-    "outcomes",
-    "r2",
-    "ratio",
-    "recall",
-    "rmse",
-    "square_error",
-    "subset_agreement",
-]
+__all__ = ["MEASURES", "Figure", "Measure", "Outcomes", "measure_rows"]
 
 FLOOR = 1e-12  # smallest probability whose logarithm is taken: −27.6 nats
 BINS, RESAMPLES = 15, 200  # of calibration curves, and of the bootstrap of their error
@@ -175,10 +148,9 @@ def recall(hits: np.ndarray, positive: np.ndarray) -> np.ndarray:
 def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
     r"""The mean over a class of the precision at each row's score, with influences, (n,).
 
-    P(s) = A(s)/B(s) is the precision among rows that score s or more: the share of all rows that
-    do so in the class, over the share that does so. Equal scores are one threshold, as in
-    scikit-learn. A row's influence is ([positive] (P + G − value) − H)/π: π is the share of the
-    class, G and H the means over all rows of [in the class, scores no more] of 1/B and P/B.
+    P is the precision among the share B of rows that score as much or more. The influence of a row
+    is ([positive] (P + G − value) − H)/π: π is the share of the class, G and H the means over all
+    rows of [in the class, scores no more] of 1/B and P/B.
 
     >>> rows = average_precision(np.array([0.9, 0.8, 0.7]), np.array([True, False, True]))
     >>> round(float(rows.mean()), 4)
@@ -212,24 +184,27 @@ class Measure(NamedTuple):
 
 
 _SAME: dict[str, Rows] = {"classification": agreement, "multilabel": label_agreement}
-_R2, _ABSOLUTE = {"regression": r2}, {"regression": absolute_error}
+_SUBSET: dict[str, Rows] = {"multilabel": subset_agreement}
 _LOG: dict[str, Rows] = {"classification": log_probability, "multilabel": label_log_probability}
 _BRIER: dict[str, Rows] = {"classification": brier, "multilabel": square_error}
-_SUBSET = {"multilabel": subset_agreement}
 _KL: dict[str, Rows] = {"classification": kl, "multilabel": label_kl}
+_R2: dict[str, Rows] = {"regression": r2}
+_RMSE: dict[str, Rows] = {"regression": rmse}
+_ABSOLUTE: dict[str, Rows] = {"regression": absolute_error}
+_PRECISION = "average precision"
 
 MEASURES = {  # in the order of tables
     "accuracy": Measure("accuracy", True, True, "labels", _SAME),
     "subset_accuracy": Measure("all labels right", True, True, "labels", _SUBSET),
     "average_precision": Measure(
-        "average precision of the rarest class", True, False, "", {}, ".3f", "average precision"
+        f"{_PRECISION} of the rarest class", True, format=".3f", class_title=_PRECISION
     ),
     "rare_recall": Measure("recall of the rarest class", True, True, class_title="recall"),
     "worst_recall": Measure(
         "recall of the class that loses most", True, True, class_title="recall"
     ),
     "r2": Measure("R²", True, False, "labels", _R2, ".3f"),
-    "rmse": Measure("root mean square error", False, False, "labels", {"regression": rmse}),
+    "rmse": Measure("root mean square error", False, False, "labels", _RMSE),
     "absolute_error": Measure("mean absolute error", False, False, "labels", _ABSOLUTE),
     "log_probability": Measure("log probability", True, False, "labels", _LOG),
     "agreement": Measure("agreement with teacher", True, True, "teacher", _SAME),
@@ -269,14 +244,11 @@ def curve(results: Outcomes, bins: int = BINS) -> dict[str, list[float]]:
     {'confidence': [0.9], 'frequency': [0.75], 'std_error': [0.25], 'count': [4.0]}
     """
     confidence, right = (part.ravel() for part in results)
-    codes = _bins(confidence, bins)
-    count = np.bincount(codes, minlength=bins)
-    full, count = count > 0, count[count > 0]
-    sums = [np.bincount(codes, part, bins)[full] for part in (confidence, right)]
-    f = sums[1] / count
+    _, codes, count = np.unique(_bins(confidence, bins), return_inverse=True, return_counts=True)
+    mean_confidence, f = (np.bincount(codes, part) / count for part in (confidence, right))
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.where(count > 1, np.sqrt(f * (1 - f) / (count - 1)), math.nan)
-    columns = {"confidence": sums[0] / count, "frequency": f, "std_error": error, "count": count}
+    columns = {"confidence": mean_confidence, "frequency": f, "std_error": error, "count": count}
     return {name: column.astype(float).tolist() for name, column in columns.items()}
 
 

@@ -21,7 +21,8 @@ __all__ = ["MIN_CLASS_ROWS", "ClassCount", "RareClasses", "rare_classes", "reten
 MIN_CLASS_ROWS = 30  # test rows that a class must have: a recall of fewer rows says little
 
 
-class ClassCount(NamedTuple):
+@dataclass(frozen=True)
+class ClassCount:
     r"""A class or label, and its number of test rows."""
 
     name: Any
@@ -49,9 +50,8 @@ class _Class(NamedTuple):
     common: bool  # the most common class, or the larger side of a label, is not a rare one
 
     def members(self, decisions: np.ndarray) -> np.ndarray:
-        r"""Which rows belong to it, by decisions (n, K)."""
-        members: np.ndarray = decisions[:, self.column] == self.present
-        return members
+        r"""Which rows belong to it, by decisions (n, K), as 0 and 1."""
+        return (decisions[:, self.column] == self.present).astype(float)
 
 
 def rare_classes(data: Predictions) -> RareClasses:
@@ -64,39 +64,38 @@ def rare_classes(data: Predictions) -> RareClasses:
     truth = data.decisions(data.truth)
     classes = list(_classes(data, truth))
     enough = [c for c in classes if c.tally.rows >= MIN_CLASS_ROWS]
-    rare = [c for c in enough if not c.common]
     too_few = [c for c in classes if c.tally.rows < MIN_CLASS_ROWS]
     unchecked = [c.tally for c in too_few if data.task == "classification" or not c.common]
-    models = [model for model in data.by_model if data.y is not None or model != "teacher"]
+    rare = [c for c in enough if not c.common]
     if not rare:
-        return RareClasses(unchecked=unchecked, rows={model: {} for model in models})
+        return RareClasses(unchecked=unchecked)
     rarest = min(rare, key=lambda c: c.tally.rows)
     worst, lost = _worst(data, enough, truth)
+    in_rarest, in_worst = rarest.members(truth) > 0, worst.members(truth) > 0
     rows = {}
-    for model in models:
-        p = data.by_model[model]
+    for model, p in data.by_model.items():
+        if data.y is None and model == "teacher":  # which is the truth
+            continue
         scores = p[:, rarest.column] if rarest.present else 1 - p[:, rarest.column]
         detected = data.decisions(p)
         rows[model] = {
-            "average_precision": average_precision(scores, rarest.members(truth)),
-            "rare_recall": recall(rarest.members(detected).astype(float), rarest.members(truth)),
-            "worst_recall": recall(worst.members(detected).astype(float), worst.members(truth)),
+            "average_precision": average_precision(scores, in_rarest),
+            "rare_recall": recall(rarest.members(detected), in_rarest),
+            "worst_recall": recall(worst.members(detected), in_worst),
         }
     return RareClasses(rarest.tally, worst.tally, unchecked, rows, lost)
 
 
 def _classes(data: Predictions, truth: np.ndarray) -> Iterator[_Class]:
     whose = "" if data.y is not None else "the teacher's "
-    noun = "class" if data.task == "classification" else "label"
-    counts = truth.sum(0)
+    single, n, counts = data.task == "classification", len(truth), truth.sum(0)
     for k, name in enumerate(data.classes):
         short = str(name) if len(str(name)) <= 16 else f"{str(name)[:15]}…"
-        title, rows = f"{whose}{noun} {short}", int(counts[k])
-        single = data.task == "classification"
-        common = k == counts.argmax() if single else 2 * rows > len(truth)
-        yield _Class(ClassCount(name, title, rows), k, True, bool(common))
+        title, rows = f"{whose}{'class' if single else 'label'} {short}", int(counts[k])
+        common = bool(k == counts.argmax() if single else 2 * rows > n)
+        yield _Class(ClassCount(name, title, rows), k, True, common)
         if not single:
-            without = ClassCount(name, f"rows without {title}", len(truth) - rows)
+            without = ClassCount(name, f"rows without {title}", n - rows)
             yield _Class(without, k, False, not common)
 
 
@@ -108,28 +107,30 @@ def _worst(data: Predictions, classes: list[_Class], truth: np.ndarray) -> tuple
         right, teacher_right = (data.rows(m)["accuracy"] for m in ("student", "teacher"))
         overall = min(1.0, right.mean() / teacher_right.mean()) if teacher_right.any() else math.nan
     student, teacher = (data.decisions(data.by_model[m]) for m in ("student", "teacher"))
-    ranked = []
-    for c in classes:
-        members = c.members(truth)
+
+    def rank(c: _Class) -> tuple[bool, float, int, int, bool]:
+        members = c.members(truth) > 0
         # without labels the teacher is the truth, and so detects every member
-        hits, teacher_hits = (c.members(d)[members].astype(float) for d in (student, teacher))
+        hits, teacher_hits = (c.members(decisions)[members] for decisions in (student, teacher))
         gap = mean(hits - overall * teacher_hits)
         clear = gap.value < 0 and -gap.value > 3 * gap.std_error
         share = hits.mean() / teacher_hits.mean() if teacher_hits.any() else math.inf
-        ranked.append((not clear, share, c.tally.rows, c.column, c.present, c, clear))
-    *_, worst, clear = min(ranked, key=lambda entry: entry[:5])
-    return worst, clear
+        return not clear, share, c.tally.rows, c.column, c.present
+
+    worst = min(classes, key=rank)
+    return worst, not rank(worst)[0]
 
 
 def retention(data: Predictions, rare: RareClasses) -> tuple[str, dict[str, Figure]]:
     r"""The measure over all rows, and the fraction of the teacher's that is left, by measure."""
     regression = data.task == "regression"
     overall = "r2" if regression else "accuracy"
-    teacher, student = (data.rows(model) for model in ("teacher", "student"))
+    teacher, student = (
+        data.rows(model) | rare.rows.get(model, {}) for model in ("teacher", "student")
+    )
     if overall not in teacher or np.isnan(teacher[overall]).any():  # no labels, or no variation
         overall = "teacher_r2" if regression else "agreement"
-    shares = {overall: ratio(student[overall], teacher.get(overall))}
-    for name, rows in rare.rows.get("student", {}).items():
-        if name != "worst_recall" or (rare.lost and rare.worst != rare.rarest):
-            shares[name] = ratio(rows, rare.rows.get("teacher", {}).get(name))
-    return overall, shares
+    names = [overall, *rare.rows.get("student", {})]
+    if "worst_recall" in names and (not rare.lost or rare.worst == rare.rarest):
+        names.remove("worst_recall")
+    return overall, {name: ratio(student[name], teacher.get(name)) for name in names}

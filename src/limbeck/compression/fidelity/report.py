@@ -15,26 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from limbeck.arguments import whole_number
-from limbeck.compression.fidelity.comparison import (
-    Comparison,
-    Predictions,
-    align,
-    by_column,
-    by_group,
-    compare,
-    figures,
-    worse,
-)
+from limbeck.compression.fidelity import comparison, tables
+from limbeck.compression.fidelity.comparison import Comparison, Predictions
 from limbeck.compression.fidelity.cost import Cost, as_cost
 from limbeck.compression.fidelity.measures import Figure, curve, outcomes
 from limbeck.compression.fidelity.rare_classes import ClassCount, rare_classes, retention
-from limbeck.compression.fidelity.tables import (
-    group_table,
-    remarks,
-    sentence,
-    size_remarks,
-    table,
-)
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import files
 from limbeck.storage.files import plain
@@ -60,14 +45,11 @@ class Fidelity(Comparison):
         kept: The fraction of the teacher's main measure that the student keeps; NaN where a ratio
             has no meaning, such as of an R² below zero.
         kept_error: Its standard error.
-        kept_by: The fraction that the student keeps, by measure: "accuracy" or "r2" (without labels
-            "agreement" or "teacher_r2"); "average_precision" and "rare_recall" of the rarest class
-            with 30 test rows or more; "worst_recall" where another class is clearly lost.
-        rarest: The class of "average_precision" and "rare_recall", with its number of test rows;
-            None where no class but the most common one has enough rows.
+        kept_by: The fraction that the student keeps, by measure: one of all rows, "accuracy", "r2",
+            "agreement" or "teacher_r2"; and those of rare classes that have 30 test rows or more.
+        rarest: The class of "average_precision" and "rare_recall", with its number of test rows.
         worst: The class of "worst_recall".
-        unchecked: Classes with too few test rows to be checked; None in a report that was saved
-            before rare classes were checked.
+        unchecked: Classes with too few test rows; None in older reports, without this check.
         costs: Parameters, bytes, latency, by model.
         by_group: The same measures by column and group.
         worse: Columns and groups where the student is worse by more than three standard errors.
@@ -102,35 +84,25 @@ class Fidelity(Comparison):
 
     def table(self) -> Table:
         r"""Models side by side."""
-        return table(self)
+        return tables.table(self)
 
     def sentence(self) -> str:
         r"""The result in one sentence."""
-        return sentence(self)
+        return tables.sentence(self)
 
     def __str__(self) -> str:
         console = Console(width=100, record=True, file=io.StringIO())
         console.print(self.table())
         if self.by_group:
-            console.print(group_table(self))
-        lines = [*size_remarks(self), *remarks(self), *self.notes, self.sentence()]
-        return "\n".join([console.export_text().rstrip(), *lines])
+            console.print(tables.group_table(self))
+        notes = [*tables.size_remarks(self), *tables.remarks(self), *self.notes]
+        return "\n".join([console.export_text().rstrip(), *notes, self.sentence()])
 
     __repr__ = __str__
 
     def to_dict(self) -> dict[str, Any]:
         r"""Everything in plain numbers, words and lists, as JSON takes it; None for no number."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        for name in ("rarest", "worst"):
-            values[name] = None if values[name] is None else values[name]._asdict()
-        if self.unchecked is not None:
-            values["unchecked"] = [count._asdict() for count in self.unchecked]
-        values["costs"] = {model: asdict(cost) for model, cost in self.costs.items()}
-        values["by_group"] = {
-            column: {group: part.to_dict() for group, part in parts.items()}
-            for column, parts in self.by_group.items()
-        }
-        return plain({"format": FORMAT, "sentence": self.sentence(), **values})
+        return plain({"format": FORMAT, "sentence": self.sentence(), **asdict(self)})
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Fidelity:
@@ -141,17 +113,18 @@ class Fidelity(Comparison):
         lacking = dict.fromkeys(("rarest", "worst", "unchecked"))  # in older files
         saved = {"kept_by": {}, "notes": [], **lacking, **saved}
         values = {entry.name: saved[entry.name] for entry in fields(cls)}
-        values |= vars(Comparison.from_dict(saved)) | {"kept_by": figures(saved["kept_by"])}
+        values |= vars(Comparison.from_saved(saved))
         for name in ("rarest", "worst"):
             values[name] = ClassCount(**saved[name]) if saved[name] else None
         if saved["unchecked"] is not None:
             values["unchecked"] = [ClassCount(**count) for count in saved["unchecked"]]
         for name in ("kept", "kept_error"):
             values[name] = math.nan if saved[name] is None else saved[name]
+        values["kept_by"] = comparison.figures(saved["kept_by"])
         values["worse"] = [(column, group) for column, group in saved["worse"]]
         values["costs"] = {model: as_cost(cost, model) for model, cost in saved["costs"].items()}
         values["by_group"] = {
-            column: {group: Comparison.from_dict(part) for group, part in parts.items()}
+            column: {group: Comparison.from_saved(part) for group, part in parts.items()}
             for column, parts in saved["by_group"].items()
         }
         return cls(**values)
@@ -210,10 +183,10 @@ def fidelity(
         raise ArgumentError.unknown("names", name, NAMES)
     seed = whole_number("seed", seed, "a whole number from 0", 0)
     by_model = {"teacher": teacher, "student": student, "baseline": baseline}
-    data = align(task, by_model, y, classes)
+    data = comparison.align(task, by_model, y, classes)
     rare = rare_classes(data)
-    whole = compare(data, seed, rare.rows)
-    parts = by_column(data, seed) | by_group(data, {} if groups is None else groups, seed)
+    parts = comparison.by_column(data, seed)
+    parts |= comparison.by_group(data, {} if groups is None else groups, seed)
     main, shares = retention(data, rare)
     if not math.isnan(shares[main].value):  # others do not stand in for one without a meaning
         main = min(shares, key=lambda name: (math.isnan(shares[name].value), shares[name].value))
@@ -222,25 +195,15 @@ def fidelity(
     if data.y is not None and task != "regression":
         curves = {m: curve(outcomes(task, p, data.y)) for m, p in data.by_model.items()}
     return Fidelity(
-        **vars(whole),
-        task=task,
-        classes=data.classes,
-        names=NAMES | dict(names or {}),
-        main=main,
-        kept=shares[main].value,
-        kept_error=shares[main].std_error,
-        kept_by=shares,
-        rarest=rare.rarest,
-        worst=rare.worst,
-        unchecked=rare.unchecked,
+        **vars(comparison.compare(data, seed, rare.rows)),
+        task=task, classes=data.classes, names=NAMES | dict(names or {}),
+        main=main, kept=shares[main].value, kept_error=shares[main].std_error, kept_by=shares,
+        rarest=rare.rarest, worst=rare.worst, unchecked=rare.unchecked,
         costs={model: as_cost(cost, f"{model}_cost") for model, cost in costs.items()},
-        by_group=parts,
-        worse=worse(task, data.y is not None, parts),
-        calibration=curves,
-        disagreements=_disagreements(data),
-        pairs=_pairs(data, seed),
+        by_group=parts, worse=comparison.worse(task, data.y is not None, parts),
+        calibration=curves, disagreements=_disagreements(data), pairs=_pairs(data, seed),
         notes=list(notes),
-    )
+    )  # fmt: skip
 
 
 def _disagreements(data: Predictions) -> list[dict[str, Any]]:
@@ -250,8 +213,7 @@ def _disagreements(data: Predictions) -> list[dict[str, Any]]:
     size = gap.sum(1) / 2 if data.task == "classification" else gap.mean(1)  # ½Σ: 0 to 1
     records = []
     for row in np.argsort(-size, kind="stable")[: min(20, np.count_nonzero(size > 0))].tolist():
-        both = {"teacher": teacher[row], "student": student[row]}
-        record = {"row": row, "size": size[row], **both}
+        record = {"row": row, "size": size[row], "teacher": teacher[row], "student": student[row]}
         if data.y is not None:
             single = data.task == "classification"
             record["label"] = data.classes[data.y[row].argmax()] if single else data.y[row]
