@@ -32,10 +32,7 @@ FEW_ROWS, FOLDS = 500, 5
 
 
 def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[Result, Problem]:
-    r"""The student of a recipe, trained on labels alone, and the problem that it solves.
-
-    Rows held out tell when networks stop, their learning rate if none is given, and trees' size.
-    """
+    r"""The student of a recipe, trained on labels alone, and the problem that it solves."""
     x, targets = _labelled(problem, labels)
     labelled = replace(
         problem, x=x, index=torch.arange(len(targets)), held_out=None, fixed_targets=targets,
@@ -85,10 +82,7 @@ def _folds(problem: Problem, seed: int) -> list[np.ndarray]:
 
 
 def _best_network(problem: Problem, recipe: Recipe) -> Result:
-    r"""A network at its lowest held-out loss.
-
-    With few rows, the mean loss over folds gives the number of steps, which are made with all rows.
-    """
+    r"""A network at its lowest held-out loss; of few rows, at the lowest mean over folds."""
     training, folds = recipe.training, _folds(problem, recipe.training.seed)
     default = trainer.has_default_update(training)
     if len(folds) == 1:

@@ -3,12 +3,13 @@ r"""Few rows in NumPy: what a small student says of them takes less time than as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from limbeck.compression.students import output_form
 from limbeck.models.mlp import MLP
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import SURE, Trees
@@ -30,15 +31,6 @@ LAYERS: dict[str, Function] = {
 }
 
 
-class Part(NamedTuple):
-    r"""A part of a module that must be where it was: a tensor with its address, or a module."""
-
-    owner: dict[str, Any]
-    name: str
-    value: Any
-    address: int | None
-
-
 class NumpyFastPath:
     r"""A student on a few rows, (n, K) in float64: probabilities, or values.
 
@@ -49,9 +41,8 @@ class NumpyFastPath:
     def __init__(
         self, student: nn.Module, shape: tuple[int, ...], task: str, form: str | None
     ) -> None:
-        self.student, self.shape = student, shape
-        self.form = form or getattr(student, "output_form", None) or "logits"
-        self.task = task
+        self.student, self.shape, self.task = student, shape, task
+        self.form = output_form(student, form)
         known = _trees(student) if type(student) is Trees else _net(student)
         if task == "classification" and self.form not in ("logits", "probabilities"):
             known = None
@@ -66,9 +57,8 @@ class NumpyFastPath:
     def current(self, student: nn.Module) -> bool:
         r"""Whether this is the student, and all its parts are where they were."""
         return student is self.student and all(
-            (part.address is None or part.value.data_ptr() == part.address)
-            and part.owner.get(part.name) is part.value
-            for part in self.parts
+            owner.get(name) is value and (address is None or value.data_ptr() == address)
+            for owner, name, value, address in self.parts
         )
 
     def __call__(self, X: object) -> np.ndarray | None:
@@ -97,12 +87,12 @@ class NumpyFastPath:
         return NumpyFastPath, (self.student, self.shape, self.task, self.form)
 
 
-def _parts(module: nn.Module) -> Iterator[Part]:
-    for owner in (module._parameters, module._buffers):
-        for name, tensor in owner.items():
-            yield Part(owner, name, tensor, None if tensor is None else tensor.data_ptr())
-    for name, child in module._modules.items():
-        yield Part(module._modules, name, child, None)
+def _parts(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any, Any]]:
+    r"""What must be where it was: tensors with their addresses, and modules, with their owners."""
+    owners: list[dict[str, Any]] = [module._parameters, module._buffers, module._modules]
+    for owner in owners:
+        for name, part in owner.items():
+            yield owner, name, part, part.data_ptr() if isinstance(part, Tensor) else None
 
 
 def _net(student: nn.Module) -> tuple[int, Function] | None:
@@ -124,19 +114,17 @@ def _net(student: nn.Module) -> tuple[int, Function] | None:
     shift, scale, out_shift, out_scale, *rest = arrays
     if shift is not None:
         shift, scale = shift.reshape(-1), scale.reshape(-1)
-    layers = [
-        (weight.T, bias, LAYERS[name])
-        for weight, bias, name in zip(rest[::2], rest[1::2], names, strict=True)
-    ]
+    weights, activations = [weight.T for weight in rest[::2]], [LAYERS[name] for name in names]
+    layers = list(zip(weights, rest[1::2], activations, strict=True))
 
     def raw(x: np.ndarray) -> np.ndarray:
         if shift is not None:
             x = (x - shift) * scale
-        for weight, bias, kind in layers:
+        for weight, bias, activation in layers:
             x = x @ weight
             if bias is not None:
                 x += bias
-            x = kind(x)
+            x = activation(x)
         return x if out_shift is None else x * out_scale + out_shift
 
     return ROWS, raw

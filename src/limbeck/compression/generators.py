@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from limbeck.arrays import Batch, X, floats, join, map_tensors, rows
 from limbeck.compression.rows import RowFormat, TableFormat
@@ -22,8 +23,7 @@ from limbeck.supports import Binary, States
 
 __all__ = ["GENERATORS", "Rounded", "candidates", "float_type", "fresh", "generator"]
 
-# rows at most that "munge" looks for neighbours among, which takes time quadratic in them
-MUNGED = 20_000
+MUNGED = 20_000  # rows at most that "munge" looks for neighbours among, in time quadratic in them
 FEWEST = 500  # steps that a NADE is fitted in, at least
 FLOW_STEPS = 2000  # steps that a flow is fitted in, at most
 FEWEST_ROWS = 20  # rows that a flow needs at least
@@ -90,17 +90,16 @@ def fresh(
 
 
 def candidates(layout: RowFormat, x: X, live: bool = False, size: int | None = None) -> list[str]:
-    r"""What `inputs="auto"` tries; the rows alone, where the teacher labels no others.
-
-    A flow is for many rows of a few continuous numbers; its samples are too slow for each step.
-    """
+    r"""What `inputs="auto"` tries; the rows alone, where the teacher labels no others."""
     if rows(x) < 2 or (size is not None and size <= rows(x) and not live):
         return ["data"]
     bits = isinstance(x, Tensor) and _is_bits(x)
     names = ["data", "munge", "columns" if bits or isinstance(layout, TableFormat) else "noise"]
+    # a flow is for many rows of a few continuous numbers; its samples are too slow for each step
     many = isinstance(x, Tensor) and len(x) >= 500 and x.ndim == 2 and 2 <= x.shape[1] <= 32
-    if many and not live and all(len(column.unique()) >= 100 for column in x.T):  # type: ignore[union-attr]
-        names += ["flow"] if find_spec("zuko") else []
+    if many and not live and find_spec("zuko"):
+        continuous = all(len(column.unique()) >= 100 for column in x.T)  # type: ignore[union-attr]
+        names += ["flow"] if continuous else []
     return names
 
 
@@ -123,20 +122,15 @@ def _munge(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
 
 def _noise(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
     correction = int(rows(x) > 1)  # one row has no deviation
-    deviation = map_tensors(
-        lambda t: t.std(0, correction=correction) if t.is_floating_point() else t[0], x
-    )
-
-    def noisy(part: Tensor, spread: Tensor, generator: torch.Generator) -> Tensor:
-        if not part.is_floating_point():
-            return part
-        noise = torch.empty_like(part).normal_(generator=generator)
-        return part + 0.25 * spread.to(part) * noise
+    spread = {name: part.std(0, correction=correction) for name, part in floats(x).items()}
 
     def transform(part: X, generator: torch.Generator) -> X:
-        if isinstance(part, Tensor):
-            return noisy(part, deviation, generator)
-        return {name: noisy(p, deviation[name], generator) for name, p in part.items()}
+        columns = {"": part} if isinstance(part, Tensor) else dict(part)
+        for name in floats(part):
+            column = columns[name]
+            noise = torch.empty_like(column).normal_(generator=generator)
+            columns[name] = column + 0.25 * spread[name].to(column) * noise
+        return columns.get("", columns)
 
     return Augment(x, transform)
 
@@ -154,8 +148,9 @@ def _columns(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
             width = column[0].numel() if isinstance(x, Tensor) else 1
             group = groups.get(name, name)
             if group not in chosen:  # a value and whether it is missing go together
-                size = (n, width)
-                chosen[group] = torch.randint(len(column), size, generator=generator, device=device)
+                chosen[group] = torch.randint(
+                    len(column), (n, width), generator=generator, device=device
+                )
             index = chosen[group]
             values = column.flatten(1).gather(0, index) if column.ndim > 1 else column[index[:, 0]]
             drawn[name] = values.reshape(n, *column.shape[1:])
@@ -172,10 +167,12 @@ class Bins:
         self.edges = [column.double().quantile(levels).unique() for column in x.T]
         self.count = max(2, 1 + max(len(edges) for edges in self.edges))
         self.values = [column.sort().values for column in x.T]
-        self.ends = [
-            torch.searchsorted(values.double(), edges, right=True)
+        self.bounds = [  # of each bin, among the sorted values
+            F.pad(torch.searchsorted(values.double(), edges, right=True), (1, 1), value=0)
             for values, edges in zip(self.values, self.edges, strict=True)
         ]
+        for bounds in self.bounds:
+            bounds[-1] = len(x)
 
     def codes(self, x: Tensor) -> Tensor:
         r"""States (n, D) of rows."""
@@ -186,10 +183,8 @@ class Bins:
         r"""Rows with the given states: a value of the data from each bin."""
         uniform = torch.rand(codes.shape, generator=generator, device=codes.device).cpu()
         columns = []
-        for code, u, values, ends in zip(
-            codes.cpu().T, uniform.T, self.values, self.ends, strict=True
-        ):
-            bounds = torch.cat([ends.new_zeros(1), ends, ends.new_tensor([len(values)])])
+        parts = zip(codes.cpu().T, uniform.T, self.values, self.bounds, strict=True)
+        for code, u, values, bounds in parts:
             code = code.long().clamp_max(len(bounds) - 2)  # states that a column does not have
             low, high = bounds[code], bounds[code + 1]
             place = (low + (u * (high - low)).long()).clamp_max(len(values) - 1)
@@ -275,10 +270,7 @@ def fit_mixture(
 def fit_flow(
     x: Tensor, *, steps: int | None = None, seed: int = 0, progress: bool = True
 ) -> Varying:
-    r"""A neural spline flow fitted to rows of numbers by maximum likelihood on nine tenths of them.
-
-    The weights are those with the highest likelihood at the other tenth.
-    """
+    r"""A neural spline flow of the highest likelihood at a tenth of the rows, fitted to others."""
     from limbeck.losses import kl
     from limbeck.models.flow import Flow, zuko
     from limbeck.training.distill import distill

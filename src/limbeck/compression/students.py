@@ -91,10 +91,7 @@ def encoded(x: X, encoder: nn.Module | None) -> Tensor:
 def build_student(
     spec: object, x: X, outputs: int, task: str, *, encoder: nn.Module | None = None, seed: int = 0
 ) -> nn.Module | Fitted:
-    r"""A student of a spec (`compress`'s argument), ready to be trained or fitted.
-
-    Networks take raw inputs, which they scale as x.
-    """
+    r"""A student of a spec (`compress`'s argument), ready to be trained or fitted."""
     if isinstance(spec, nn.Module):
         return _user_module(spec, x, outputs, encoder)
     if isinstance(spec, str) and spec in FITTED:

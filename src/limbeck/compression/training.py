@@ -169,10 +169,7 @@ class Problem:
         return pool.derivatives[domain]
 
     def unit(self, student: nn.Module) -> tuple[Tensor, Tensor]:
-        r"""Mean and deviation (K,) of a regression's targets, for limbeck's students; or 0 and 1.
-
-        A module of the user's own gives outputs in the teacher's units.
-        """
+        r"""Mean and deviation (K,) of a regression's targets, for limbeck's own students."""
         targets = torch.as_tensor(self.targets, dtype=torch.float32)
         if self.teacher.task != "regression" or not isinstance(student, Preprocessed):
             return torch.zeros(targets.shape[1]), torch.ones(targets.shape[1])

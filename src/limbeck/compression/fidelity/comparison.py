@@ -62,8 +62,7 @@ def align(
 ) -> Predictions:
     r"""Check predictions and labels against each other, and bring them into one form.
 
-    One column of a classifier of two classes is the probability of the second. Probabilities that
-    are off by rounding are clipped, and a classifier's rescaled to sum to one.
+    One column of a classifier of two classes is the probability of the second.
     """
     if task not in TASKS:
         raise ArgumentError.unknown("task", task, TASKS)
@@ -95,7 +94,7 @@ def _predictions(model: str, values: object, task: str, names: list[Any] | None)
         return p
     independent = task == "multilabel"
     forms.check_probabilities(torch.from_numpy(p.reshape(-1, 1) if independent else p), model)
-    p = p.clip(0, 1)
+    p = p.clip(0, 1)  # off by rounding
     if independent:
         return p
     if p.shape[1] == 1 and (names is None or len(names) == 2):
@@ -140,13 +139,11 @@ def _finite(argument: str, values: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Comparison:
-    r"""Measures of several models on the same examples, by model and name.
-
-    Differences are the student's from another model, or from itself "elsewhere", on other examples.
-    """
+    r"""Measures of several models on the same examples, by model and name."""
 
     rows: int
     measures: dict[str, dict[str, Figure]]
+    # the student's from another model, or from itself "elsewhere", on other examples
     differences: dict[str, dict[str, Figure]] = field(default_factory=dict)
 
     @staticmethod
@@ -251,14 +248,9 @@ def worse(
 
 
 def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.ndarray]]:
-    r"""The rows of every subgroup, by column and by group.
+    r"""The rows of every subgroup, by column and by group; small groups are one.
 
-    Numbers with more than 10 values, and dates, are cut into quartiles; missing values are a group
-    of their own. Several groups of fewer than `SMALL` rows become one, however small.
-
-    >>> columns = {"size": ["S"] * 12 + ["L"] * 15 + ["XL"] * 2}
-    >>> {name: len(rows) for name, rows in subgroups(columns, 29)["size"].items()}
-    {'L': 15, 'S': 12, 'XL': 2}
+    Numbers with more than 10 values, and dates, are cut into quartiles; missing values are a group.
     """
     if not callable(getattr(columns, "items", None)):
         received = f"a {type(columns).__name__}"
@@ -282,20 +274,19 @@ def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.n
 def _group_names(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     r"""The name (n,) of each row's group, and all names in order."""
     missing = _missing(values)
-    present = values[~missing]
+    present, kind = values[~missing], values.dtype
     names = np.full(len(values), "missing", dtype=object)
     numeric = _as_numbers(present)
     if numeric is None:
-        names[~missing] = np.array([str(value) for value in present.tolist()], dtype=object)
+        names[~missing] = [str(value) for value in present.tolist()]
         order = sorted(set(names[~missing]))
     else:
         edges = np.unique(numeric)
-        if len(edges) <= 10:
-            order = [_group_number(value, values.dtype) for value in edges]
-        else:
+        order = [_group_number(value, kind) for value in edges[:11]]
+        if len(edges) > 10:
             ranks = np.array([0.25, 0.5, 0.75]) * len(numeric)
             edges = np.unique(np.sort(numeric)[np.ceil(ranks).astype(int) - 1])
-            shown = [_group_number(edge, values.dtype) for edge in edges]
+            shown = [_group_number(edge, kind) for edge in edges]
             between = [f"{low} to {high}" for low, high in pairwise(shown)]
             order = [f"up to {shown[0]}", *between, f"above {shown[-1]}"]
         names[~missing] = np.array(order, dtype=object)[np.searchsorted(edges, numeric)]

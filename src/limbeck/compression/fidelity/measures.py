@@ -30,11 +30,7 @@ class Figure(NamedTuple):
 
 
 def mean(rows: np.ndarray) -> Figure:
-    r"""The mean of (n,) numbers and its standard error, which is NaN for one number.
-
-    >>> mean(np.array([0.0, 1.0, 1.0, 1.0]))
-    Figure(value=0.75, std_error=0.25)
-    """
+    r"""The mean of (n,) numbers and its standard error, which is NaN for one number."""
     n = len(rows)
     error = float(rows.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
     return Figure(float(rows.mean()), error)
@@ -136,11 +132,7 @@ def _kl_terms(t: np.ndarray, s: np.ndarray) -> np.ndarray:
 
 
 def recall(hits: np.ndarray, positive: np.ndarray) -> np.ndarray:
-    r"""The share of a class that is detected, plus the influence of each example, (n,).
-
-    >>> float(recall(np.array([1.0, 0, 1, 1]), np.array([True, True, False, False])).mean())
-    0.5
-    """
+    r"""The share of a class that is detected, plus the influence of each example, (n,)."""
     value = hits[positive].mean()
     return value + positive * (hits - value) / positive.mean()
 
@@ -151,10 +143,6 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
     P is the precision among the share B of rows that score as much or more. The influence of a row
     is ([positive] (P + G − value) − H)/π: π is the share of the class, G and H the means over all
     rows of [in the class, scores no more] of 1/B and P/B.
-
-    >>> rows = average_precision(np.array([0.9, 0.8, 0.7]), np.array([True, False, True]))
-    >>> round(float(rows.mean()), 4)
-    0.8333
     """
     n = len(scores)
     _, place = np.unique(-scores, return_inverse=True)  # 0 is the highest score
@@ -237,12 +225,7 @@ def outcomes(task: str, p: np.ndarray, y: np.ndarray) -> Outcomes:
 
 
 def curve(results: Outcomes, bins: int = BINS) -> dict[str, list[float]]:
-    r"""For each bin: mean confidence, frequency of being right, its standard error, and count.
-
-    >>> always = np.array([[0.9]] * 4), np.array([[1.0], [0.0], [1.0], [1.0]])
-    >>> {name: [round(x, 2) for x in column] for name, column in curve(always).items()}
-    {'confidence': [0.9], 'frequency': [0.75], 'std_error': [0.25], 'count': [4.0]}
-    """
+    r"""For each bin: mean confidence, frequency of being right, its standard error, and count."""
     confidence, right = (part.ravel() for part in results)
     _, codes, count = np.unique(_bins(confidence, bins), return_inverse=True, return_counts=True)
     mean_confidence, f = (np.bincount(codes, part) / count for part in (confidence, right))

@@ -222,11 +222,7 @@ def _disagreements(data: Predictions) -> list[dict[str, Any]]:
 
 
 def _pairs(data: Predictions, seed: int) -> dict[str, Any]:
-    r"""What both predict together, for pictures.
-
-    Counts (classes of the teacher, of the student) and the number of rows that differ; or by label
-    the share of rows where only one of both says yes; or the values of at most 1000 rows.
-    """
+    r"""What both predict together, for pictures: counts of classes, shares of labels, or values."""
     teacher, student = (data.by_model[model] for model in ("teacher", "student"))
     if data.task == "regression":
         size = min(len(teacher), max(1000 // teacher.shape[1], 100))
