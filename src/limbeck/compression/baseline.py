@@ -110,8 +110,10 @@ def _network(
     student, _ = trainer.make_student(problem, recipe)
     assert not isinstance(student, Fitted)
     x, (shift, scale) = student_inputs(student, problem.x), problem.unit(student)
-    if isinstance(student, Preprocessed):
-        _start_small(student)
+    if isinstance(student, Preprocessed) and isinstance(student.network, MLP):
+        # outputs start near 0: on few rows, what is random at the start stays in the end
+        last: Any = student.network.layers[-1]
+        last.weight.data *= 0.1
     values = trainer.scaled(problem.targets, shift, scale)
     training = trainer.with_defaults(recipe.training, problem.teacher.task, student, problem.x)
     steps = max(recipe.steps or 0, trainer.default_steps(len(learn), training.batch_size))
@@ -127,15 +129,6 @@ def _network(
         student.load_state_dict(best.state)
     trainer.finish_student(student, shift, scale)
     return best, result
-
-
-@torch.no_grad()
-def _start_small(student: Preprocessed) -> None:
-    r"""Let the outputs start near 0: on few rows, what is random at the start stays in the end."""
-    if isinstance(student.network, MLP):
-        last = student.network.layers[-1]
-        assert isinstance(last, nn.Linear)
-        last.weight.mul_(0.1)
 
 
 class _BestWeights:
@@ -175,9 +168,17 @@ def _smaller(student: Fitted, n: int) -> list[Fitted]:
     r"""Smaller students, the smallest first, and the student: fewer leaves, or boosted trees."""
     from sklearn.base import clone
 
-    name, largest = _size_of(student)
-    if name is None:
-        return [student]
+    known = {} if student.estimator is None else student.estimator.get_params()
+    kind, largest = type(student.estimator).__name__, None
+    if student.estimator is None:  # the default of `fit_tree` or `fit_boosted`
+        name, largest = ("max_leaf_nodes", 64) if student.kind == "tree" else ("trees", 50)
+    elif "Boosting" in kind:
+        name = "max_iter" if "max_iter" in known else "n_estimators"
+        largest = int(known[name])
+    elif "Tree" in kind and "n_estimators" not in known:
+        name, largest = "max_leaf_nodes", known["max_leaf_nodes"]
+    else:
+        return [student]  # a forest, which more trees do not make overfit
     if largest is None:
         counts = [2**k for k in range(1, max(2, n.bit_length()))]
     elif name == "max_leaf_nodes":
@@ -190,16 +191,3 @@ def _smaller(student: Fitted, n: int) -> list[Fitted]:
         models = [clone(student.estimator).set_params(**{name: count}) for count in counts]
         smaller = [replace(student, estimator=model) for model in models]
     return [*smaller, student]
-
-
-def _size_of(student: Fitted) -> tuple[str | None, int | None]:
-    r"""What the size of trees is called, and what it is; no name where they have no one size."""
-    if student.estimator is None:  # by default, as of `fit_tree` and `fit_boosted`
-        return ("max_leaf_nodes", 64) if student.kind == "tree" else ("trees", 50)
-    known, kind = student.estimator.get_params(), type(student.estimator).__name__
-    if "Boosting" in kind:
-        name = "max_iter" if "max_iter" in known else "n_estimators"
-        return name, int(known[name])
-    if "Tree" in kind and "n_estimators" not in known:
-        return "max_leaf_nodes", known["max_leaf_nodes"]
-    return None, None  # a forest, which more trees do not make overfit

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import join, rows
+from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import as_predictor
 from limbeck.compression.fidelity.cost import bytes_on_disk
@@ -22,16 +23,7 @@ from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.generators import candidates, fresh
 from limbeck.compression.rows import Rows, TableFormat, read_rows
 from limbeck.compression.students import predictions, sizes
-from limbeck.compression.training import (
-    MAX_HELD_OUT,
-    MIN_HELD_OUT,
-    Problem,
-    Recipe,
-    default_loss,
-    is_auto,
-    take,
-    train,
-)
+from limbeck.compression.training import Problem, Recipe, is_auto, take, train
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
@@ -157,7 +149,10 @@ def compress(
     # inputs of the user's own source never come again
     problem.caches = cache is not None and isinstance(inputs, str)
     _refuse_derivatives(problem)
-    size = whole("size", _default_size(rows(problem.x), inputs) if size is None else size)
+    if size is None:
+        n, generated = rows(problem.x), isinstance(inputs, str) and inputs not in ("auto", "data")
+        size = max(n, min(MAX_SIZE, max(MIN_SIZE, 10 * n)), 2 * n if generated else 0)
+    size = whole("size", size)
     steps = None if steps is None else whole("steps", steps)
     number("keep", keep, "a fraction above 0, up to 1", lambda share: 0 < share <= 1)
     recipe = Recipe(student, inputs, size, steps, training)
@@ -176,17 +171,11 @@ def compress(
     return Compressed.of(result, problem, recipe, labels, tried, [] if note is None else [note])
 
 
-def _default_size(count: int, inputs: object) -> int:
-    size = max(count, min(MAX_SIZE, max(MIN_SIZE, 10 * count)))
-    generated = isinstance(inputs, str) and inputs not in ("auto", "data")
-    return max(size, 2 * count) if generated else size  # at least half of them generated
-
-
 def _split(data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int) -> Problem:
     r"""The teacher, the rows to learn from and, if they are enough, rows held out."""
-    n, loss, given = rows(data.x), default_loss(teacher.task), as_rows(data.given)
-    size = min(MAX_HELD_OUT, round(fraction * n))
-    if size < MIN_HELD_OUT:
+    n, loss, given = rows(data.x), trainer.default_loss(teacher.task), as_rows(data.given)
+    size = min(trainer.MAX_HELD_OUT, round(fraction * n))
+    if size < trainer.MIN_HELD_OUT:
         every = torch.arange(n)
         return Problem(teacher, data.format, data.x, every, loss, query, data.given, seed=seed)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
@@ -216,16 +205,15 @@ def _add_labels(problem: Problem, labels: object, weight: float, n: int) -> None
 def _refuse_derivatives(problem: Problem) -> None:
     r"""Refuse a loss on derivatives that do not exist."""
     matches = any("derivatives" in term.asks for _, term in problem.loss)
-    if problem.differentiable or not matches:
-        return
-    if problem.teacher.module is None:
-        problem.teacher.refuse_derivatives(repr(problem.loss))
-    received = f"{problem.loss!r}, which matches derivatives"
-    expected = (
-        "a loss on values: there are no derivatives with respect to a table, nor of labels "
-        "that are mixed in (label_weight=0 leaves them out)"
-    )
-    raise ArgumentError("loss", received, expected)
+    if matches and not problem.differentiable:
+        if problem.teacher.module is None:
+            problem.teacher.refuse_derivatives(repr(problem.loss))
+        received = f"{problem.loss!r}, which matches derivatives"
+        expected = (
+            "a loss on values: there are no derivatives with respect to a table, nor of labels "
+            "that are mixed in (label_weight=0 leaves them out)"
+        )
+        raise ArgumentError("loss", received, expected)
 
 
 def best_inputs(
@@ -236,15 +224,16 @@ def best_inputs(
         return replace(recipe, inputs="munge" if "munge" in names else names[0]), []
     student = (50, 30) if is_auto(recipe.student) else recipe.student
     steps = min(PILOT_STEPS, recipe.steps or PILOT_STEPS)
-    tried: list[dict[str, Any]] = []
+    scores = {}
     for name in tracked(names, "trying inputs", problem.query.progress):
         training = _in_folder(recipe.training, f"inputs-{name}")
         training = replace(training, progress=False, callbacks=None)
         result = train(problem, Recipe(student, name, recipe.size, steps, training))
-        tried.append({"inputs": name, "divergence": held_out_mean(problem, result, "kl")})
-    best = min(tried, key=lambda entry: entry["divergence"])
+        scores[name] = held_out_mean(problem, result, "kl")
     training = _in_folder(recipe.training, "student")  # not among those of the short runs
-    return replace(recipe, inputs=best["inputs"], training=training), tried
+    best = min(scores, key=lambda name: scores[name])
+    tried = [{"inputs": name, "divergence": score} for name, score in scores.items()]
+    return replace(recipe, inputs=best, training=training), tried
 
 
 def grow_student(
@@ -254,19 +243,20 @@ def grow_student(
     if problem.held_out is None:
         count = rows(problem.x)
         received = f"{count} rows, too few to hold some out"
-        expected = f"for student='auto' so many that held_out takes {MIN_HELD_OUT} or more"
-        if count >= 2 * MIN_HELD_OUT:
-            expected += f", as held_out={math.ceil(100 * MIN_HELD_OUT / count) / 100:g} does"
+        expected = f"for student='auto' so many that held_out takes {trainer.MIN_HELD_OUT} or more"
+        if count >= 2 * trainer.MIN_HELD_OUT:
+            expected += (
+                f", as held_out={math.ceil(100 * trainer.MIN_HELD_OUT / count) / 100:g} does"
+            )
         raise ArgumentError("X", received, expected)
     tried: list[dict[str, Any]] = []
-    teacher, encoder = problem.teacher, problem.format.encoder()
-    options: dict[str, Any] = {"encoder": encoder, "max_bytes": max_bytes}
-    for hidden in sizes(problem.x, teacher.outputs, teacher.task, **options):
+    task, encoder = problem.teacher.task, problem.format.encoder()
+    for hidden in sizes(problem.x, problem.teacher.outputs, task, encoder, max_bytes):
         training = _in_folder(recipe.training, "-".join(map(str, hidden)))
         attempt = replace(recipe, student=hidden, training=training)
         result = train(problem, attempt)
         share = held_out_mean(problem, result, "agreement")
-        share = 1 - share if teacher.task == "regression" else share
+        share = 1 - share if task == "regression" else share
         tried.append({"student": hidden, "kept": share, "bytes": bytes_on_disk(result.student)})
         if share >= keep:
             break

@@ -19,16 +19,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor, nn
 
 from limbeck.arrays import X, map_tensors
+from limbeck.compression import dispatch
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
-from limbeck.compression.dispatch import (
-    as_predictor,
-    clone_teacher,
-    fit_teacher,
-    is_fitted,
-    is_frame,
-    other_columns,
-)
 from limbeck.compression.fidelity.report import Fidelity
 from limbeck.compression.training import is_auto
 from limbeck.errors import ArgumentError, CheckpointError
@@ -88,15 +81,17 @@ class Distilled(BaseEstimator):
             y: Labels. A fitted teacher needs none; those it gets are mixed in with `label_weight`.
         """
         # the forest needs no columns by name; any other teacher may
-        self._framed = is_frame(X) and (self.teacher is not None or bool(other_columns(X, "f")))
+        self._framed = dispatch.is_frame(X) and (
+            self.teacher is not None or bool(dispatch.other_columns(X, "f"))
+        )
         rows = self._rows(X, reset=True)
-        labels = self._labels(y, strict=not is_fitted(self.teacher))
+        labels = self._labels(y, strict=not dispatch.is_fitted(self.teacher))
         if labels is not None:
             check_consistent_length(rows, labels)
         seed: Any = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = int(check_random_state(seed).randint(2**31))
-        self.teacher_ = fit_teacher(self.teacher, rows, labels, self.regression, int(seed))
+        self.teacher_ = dispatch.fit_teacher(self.teacher, rows, labels, self.regression, int(seed))
         options = dict(self.options or {})
         names = ("output", "weights", "stack", "classes", "task")
         about = {name: options.pop(name) for name in names if name in options}
@@ -165,7 +160,7 @@ class Distilled(BaseEstimator):
 
     def set_params(self, **params: Any) -> Self:
         inside = [name for name in params if name.startswith("teacher__")]
-        if inside and "teacher" not in params and is_fitted(self.teacher):
+        if inside and "teacher" not in params and dispatch.is_fitted(self.teacher):
             expected = "a teacher that is not fitted, sklearn.clone(teacher), to be fitted with it"
             raise ArgumentError(inside[0], "a setting of a fitted teacher", expected)
         super().set_params(**params)
@@ -175,14 +170,14 @@ class Distilled(BaseEstimator):
         bare = copy.copy(self)
         bare.teacher = None
         fresh: Self = super(Distilled, bare).__sklearn_clone__()
-        fresh.teacher = clone_teacher(self.teacher)
+        fresh.teacher = dispatch.clone_teacher(self.teacher)
         return fresh
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = find_spec("pandas") is not None  # rows with gaps are tables
-        tags.target_tags.required = not is_fitted(self.teacher)
+        tags.target_tags.required = not dispatch.is_fitted(self.teacher)
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
@@ -213,7 +208,7 @@ class Distilled(BaseEstimator):
                 ensure_all_finite="allow-nan",
             )  # fmt: skip
         validate_data(self, X, reset=reset, skip_check_array=True)
-        if is_frame(X):
+        if dispatch.is_frame(X):
             return X
         import pandas
 
@@ -241,13 +236,13 @@ class Distilled(BaseEstimator):
     def _row_teacher(self, X: object, about: dict[str, Any]) -> RowTeacher:
         r"""The fitted teacher, for the estimator's task."""
         if self.regression:
-            return as_predictor(self.teacher_, X, **{"task": "regression"} | about)
+            return dispatch.as_predictor(self.teacher_, X, **{"task": "regression"} | about)
         try:
-            model = as_predictor(self.teacher_, X, **about)
+            model = dispatch.as_predictor(self.teacher_, X, **about)
         except ArgumentError as error:
             if error.argument not in ("task", "output") or "task" in about:
                 raise
-            model = as_predictor(self.teacher_, X, task="classification", **about)
+            model = dispatch.as_predictor(self.teacher_, X, task="classification", **about)
         if model.task == "regression":
             raise ArgumentError("teacher", f"{model.name}, which gives values", "a classifier")
         return model

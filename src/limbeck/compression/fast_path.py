@@ -57,7 +57,7 @@ class NumpyFastPath:
     def current(self, student: nn.Module) -> bool:
         r"""Whether this is the student, and all its parts are where they were."""
         return student is self.student and all(
-            owner.get(name) is value and (address is None or value.data_ptr() == address)
+            (address is None or value.data_ptr() == address) and owner.get(name) is value
             for owner, name, value, address in self.parts
         )
 
@@ -78,7 +78,10 @@ class NumpyFastPath:
             x: np.ndarray = X if self.origin is None else X - self.origin  # in float64
             y = self.raw(x.astype(np.float32).reshape(len(x), -1)).astype(np.float64)
             if self.task == "classification":
-                return _softmax(y) if self.form == "logits" else np.maximum(y, TINY)
+                if self.form != "logits":
+                    return np.maximum(y, TINY)
+                e = np.exp(y - y.max(1, keepdims=True))
+                return e / e.sum(1, keepdims=True)
             if self.task == "multilabel" and self.form != "probabilities":
                 return 1 / (1 + np.exp(-y))
         return y
@@ -89,8 +92,7 @@ class NumpyFastPath:
 
 def _parts(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any, Any]]:
     r"""What must be where it was: tensors with their addresses, and modules, with their owners."""
-    owners: list[dict[str, Any]] = [module._parameters, module._buffers, module._modules]
-    for owner in owners:
+    for owner in (module._parameters, module._buffers, module._modules):
         for name, part in owner.items():
             yield owner, name, part, part.data_ptr() if isinstance(part, Tensor) else None
 
@@ -161,8 +163,3 @@ def _trees(student: Trees) -> tuple[int, Function] | None:
 
 def _plain(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.dtype == torch.float32
-
-
-def _softmax(y: np.ndarray) -> np.ndarray:
-    e = np.exp(y - y.max(1, keepdims=True))
-    return e / e.sum(1, keepdims=True)

@@ -111,7 +111,7 @@ def build_student(
 
 
 def sizes(
-    x: X, outputs: int, task: str, *, encoder: nn.Module | None = None, max_bytes: int | None = None
+    x: X, outputs: int, task: str, encoder: nn.Module | None = None, max_bytes: int | None = None
 ) -> dict[tuple[int, ...], int]:
     r"""Hidden sizes that student="auto" tries, the smallest first, with the bytes of the student.
 
@@ -124,16 +124,16 @@ def sizes(
         fixed += 8 * inputs
     else:
         fixed += sum(t.numel() * t.element_size() for t in encoder.state_dict().values())
-    students = []
+    students = {}
     for hidden in GROWING:
         weights = sum((a + 1) * b for a, b in pairwise((inputs, *hidden, outputs)))
-        students.append((fixed + 4 * weights, hidden))
-    students.sort(key=lambda student: student[0])
-    smallest = students[0][0]
+        students[hidden] = fixed + 4 * weights
+    smallest = min(students.values())
     if max_bytes is not None and max_bytes < smallest:
         expected = f"{smallest:,} or more, which the smallest student takes"
         raise ArgumentError("max_bytes", f"{max_bytes:,}", expected)
-    return {hidden: size for size, hidden in students if max_bytes is None or size <= max_bytes}
+    growing = sorted(students.items(), key=lambda student: student[1])
+    return {hidden: size for hidden, size in growing if max_bytes is None or size <= max_bytes}
 
 
 def _hidden(spec: object) -> tuple[int, ...]:

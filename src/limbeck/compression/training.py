@@ -16,16 +16,10 @@ from torch import Tensor, nn
 from limbeck import losses
 from limbeck import outputs as forms
 from limbeck.arrays import X, floats, join, map_tensors, part_of, rows
+from limbeck.compression import students
 from limbeck.compression.generators import float_type, fresh, generator
 from limbeck.compression.rows import RowFormat
-from limbeck.compression.students import (
-    Fitted,
-    answers,
-    build_student,
-    narrowed,
-    output_form,
-    student_inputs,
-)
+from limbeck.compression.students import Fitted, narrowed, output_form, student_inputs
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, Mix, as_inputs
 from limbeck.inputs.base import Inputs
@@ -220,8 +214,7 @@ def train(problem: Problem, recipe: Recipe) -> Result:
             teacher = ScaledTeacher(problem.teacher, shift, scale)
             training = replace(training, teacher_output=teacher.output_form)
         else:
-            function = partial(_scaled_targets, problem, shift.numpy(), safe_scale(scale).numpy())
-            teacher = Opaque(function, problem.form)
+            teacher = Opaque(partial(_targets_at, problem, shift, scale), problem.form)
         size = max(rows(problem.x), recipe.size)
     else:
         pool = problem.pool(recipe.inputs, recipe.size, recipe.training.seed)
@@ -241,7 +234,7 @@ def make_student(problem: Problem, recipe: Recipe) -> tuple[nn.Module | Fitted, 
     origin = None
     if isinstance(problem.x, Tensor) and not isinstance(recipe.student, nn.Module):
         origin = origin_of(problem.x)
-    student = build_student(
+    student = students.build_student(
         copy.deepcopy(recipe.student), narrowed(problem.x, origin), problem.teacher.outputs,
         problem.teacher.task, encoder=problem.format.encoder(), seed=recipe.training.seed,
     )  # fmt: skip
@@ -323,14 +316,12 @@ def _live_inputs(problem: Problem, recipe: Recipe, student: nn.Module) -> Inputs
     return new if recipe.inputs == "data" else Mix([Dataset(x), new])
 
 
-def _scaled_targets(
-    problem: Problem, shift: np.ndarray, scale: np.ndarray, x: np.ndarray | dict[str, np.ndarray]
-) -> np.ndarray:
+def _targets_at(problem: Problem, shift: Tensor, scale: Tensor, x: Any) -> np.ndarray:
     r"""The teacher's targets at arrays of the loop, in the student's units."""
     parts = x if isinstance(x, dict) else {"": x}
     tensors = {name: torch.as_tensor(part) for name, part in parts.items()}
-    targets: np.ndarray = problem.ask(problem.format.decode(tensors.get("", tensors)))
-    return (targets - shift) / scale
+    targets = problem.ask(problem.format.decode(tensors.get("", tensors)))
+    return (targets - shift.numpy()) / safe_scale(scale).numpy()
 
 
 def fit_trees(problem: Problem, student: Fitted, recipe: Recipe, origin: Tensor | None) -> Result:
@@ -358,7 +349,7 @@ class Answering(nn.Module):
         self.form = output_form(student, form)
 
     def forward(self, x: X) -> Tensor:
-        return only_finite(self.student, x, answers(self.student(x), self.task, self.form))
+        return only_finite(self.student, x, students.answers(self.student(x), self.task, self.form))
 
 
 def only_finite(student: nn.Module, x: X, y: Tensor) -> Tensor:

@@ -273,8 +273,13 @@ def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.n
 
 def _group_names(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     r"""The name (n,) of each row's group, and all names in order."""
-    missing = _missing(values)
-    present, kind = values[~missing], values.dtype
+    kind = values.dtype
+    if kind.kind == "O":  # comparing pandas' NA with itself gives no truth value
+        words = {"None", "nan", "NaT", "<NA>"}
+        missing = np.array([not isinstance(v, str) and str(v) in words for v in values], dtype=bool)
+    else:
+        missing = values != values
+    present = values[~missing]
     names = np.full(len(values), "missing", dtype=object)
     numeric = _as_numbers(present)
     if numeric is None:
@@ -291,13 +296,6 @@ def _group_names(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
             order = [f"up to {shown[0]}", *between, f"above {shown[-1]}"]
         names[~missing] = np.array(order, dtype=object)[np.searchsorted(edges, numeric)]
     return names, order + ["missing"] * bool(missing.any())
-
-
-def _missing(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind != "O":
-        return np.isnat(values) if values.dtype.kind in "mM" else values != values
-    words = {"None", "nan", "NaT", "<NA>"}  # comparing pandas' NA with itself gives no truth value
-    return np.array([not isinstance(v, str) and str(v) in words for v in values], dtype=bool)
 
 
 def _as_numbers(present: np.ndarray) -> np.ndarray | None:
