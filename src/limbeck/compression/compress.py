@@ -241,14 +241,11 @@ def grow_student(
 ) -> tuple[Result, Recipe, list[dict[str, Any]]]:
     r"""The smallest student of a growing sequence that keeps enough; the last one, if none does."""
     if problem.held_out is None:
-        count = rows(problem.x)
-        received = f"{count} rows, too few to hold some out"
-        expected = f"for student='auto' so many that held_out takes {trainer.MIN_HELD_OUT} or more"
-        if count >= 2 * trainer.MIN_HELD_OUT:
-            expected += (
-                f", as held_out={math.ceil(100 * trainer.MIN_HELD_OUT / count) / 100:g} does"
-            )
-        raise ArgumentError("X", received, expected)
+        count, least = rows(problem.x), trainer.MIN_HELD_OUT
+        expected = f"for student='auto' so many that held_out takes {least} or more"
+        if count >= 2 * least:
+            expected += f", as held_out={math.ceil(100 * least / count) / 100:g} does"
+        raise ArgumentError("X", f"{count} rows, too few to hold some out", expected)
     tried: list[dict[str, Any]] = []
     task, encoder = problem.teacher.task, problem.format.encoder()
     for hidden in sizes(problem.x, problem.teacher.outputs, task, encoder, max_bytes):

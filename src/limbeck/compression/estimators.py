@@ -18,11 +18,13 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from limbeck.arrays import X, map_tensors
+from limbeck.arrays import X
 from limbeck.compression import dispatch
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
+from limbeck.compression.dispatch import is_fitted, is_frame
 from limbeck.compression.fidelity.report import Fidelity
+from limbeck.compression.students import narrowed
 from limbeck.compression.training import is_auto
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Inputs
@@ -78,14 +80,13 @@ class Distilled(BaseEstimator):
 
         Arguments:
             X: Rows: an array, a sparse matrix, a data frame with columns of any kind.
-            y: Labels. A fitted teacher needs none; those it gets are mixed in with `label_weight`.
+            y: Labels; with a fitted teacher they are mixed in by `label_weight`. Default: None.
         """
         # the forest needs no columns by name; any other teacher may
-        self._framed = dispatch.is_frame(X) and (
-            self.teacher is not None or bool(dispatch.other_columns(X, "f"))
-        )
+        by_name = self.teacher is not None or (is_frame(X) and dispatch.other_columns(X, "f"))
+        self._framed = is_frame(X) and bool(by_name)
         rows = self._rows(X, reset=True)
-        labels = self._labels(y, strict=not dispatch.is_fitted(self.teacher))
+        labels = self._labels(y, strict=not is_fitted(self.teacher))
         if labels is not None:
             check_consistent_length(rows, labels)
         seed: Any = self.random_state
@@ -130,10 +131,10 @@ class Distilled(BaseEstimator):
 
     @classmethod
     def load(cls, folder: str | Path, student: nn.Module | None = None) -> Self:
-        r"""Read an estimator back; it predicts, but has no teacher any more.
+        r"""Read back what `save` wrote; it predicts, but has no teacher any more.
 
         Arguments:
-            folder: The folder that `save` wrote.
+            folder: The folder.
             student: An empty copy of a module of the user's own. Default: None, for limbeck's.
         """
         folder = Path(folder)
@@ -160,7 +161,7 @@ class Distilled(BaseEstimator):
 
     def set_params(self, **params: Any) -> Self:
         inside = [name for name in params if name.startswith("teacher__")]
-        if inside and "teacher" not in params and dispatch.is_fitted(self.teacher):
+        if inside and "teacher" not in params and is_fitted(self.teacher):
             expected = "a teacher that is not fitted, sklearn.clone(teacher), to be fitted with it"
             raise ArgumentError(inside[0], "a setting of a fitted teacher", expected)
         super().set_params(**params)
@@ -177,7 +178,7 @@ class Distilled(BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = find_spec("pandas") is not None  # rows with gaps are tables
-        tags.target_tags.required = not dispatch.is_fitted(self.teacher)
+        tags.target_tags.required = not is_fitted(self.teacher)
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
@@ -208,7 +209,7 @@ class Distilled(BaseEstimator):
                 ensure_all_finite="allow-nan",
             )  # fmt: skip
         validate_data(self, X, reset=reset, skip_check_array=True)
-        if dispatch.is_frame(X):
+        if is_frame(X):
             return X
         import pandas
 
@@ -286,8 +287,7 @@ class DoublePrecision(nn.Module):
         self.output_form = getattr(student, "output_form", None)
 
     def forward(self, x: X) -> Tensor:
-        doubled = map_tensors(lambda t: t.double() if t.is_floating_point() else t, x)
-        outputs: Tensor = self.student(doubled)
+        outputs: Tensor = self.student(narrowed(x, None, torch.float64))
         return outputs
 
 

@@ -35,21 +35,16 @@ def figure_in_words(
 
     >>> figure_in_words("accuracy", Figure(0.98671, 0.00114))
     '98.67 ± 0.11%'
-    >>> figure_in_words("r2", Figure(-0.5, 0.012), signed=True)
-    '-0.500 ± 0.012'
     """
     if figure is None or math.isnan(figure.value):
         return "" if signed or figure is None else "–"
-    share = MEASURES[name].share
+    share, sign = MEASURES[name].share, "+" if signed else ""
     value, error = (100 * part if share else part for part in figure)
-    sign = "+" if signed else ""
     # errors below 1e-12 of the value, or of 100%, are rounding
     known = max(1e-12 * abs(value), 1e-12 * share) < error < math.inf
-    digits = 1 if known else 3
     leading = abs(error if known else value)
-    places = max(digits - (math.floor(math.log10(leading)) if leading else 0), 0)
-    if share and not known:
-        places = min(places, 2)
+    places = (1 if known else 3) - (math.floor(math.log10(leading)) if leading else 0)
+    places = min(max(places, 0), 2) if share and not known else max(places, 0)
     if places > 6:  # of small units, or tiny errors
         return f"{value:{sign}.4g}" + f" ± {error:.2g}" * known
     text = f"{value:{sign},.{places}f}" + (f" ± {error:,.{places}f}" if known else "")
@@ -62,11 +57,7 @@ def short(name: str, value: float) -> str:
 
 
 def percent(value: float) -> str:
-    r"""A share, with as many places as keep what is below 100% below it.
-
-    >>> percent(0.9871), percent(0.99996), percent(1.0)
-    ('98.7%', '99.996%', '100.0%')
-    """
+    r"""A share, with as many places as keep what is below 100% below it: 98.7%, 99.996%."""
     places = 1
     while value < 1 and round(100 * value, places) >= 100 and places < 6:
         places += 1
@@ -289,23 +280,21 @@ def _rows(report: Fidelity) -> str:
 
 def _all_values(report: Fidelity) -> str:
     r"""The values of the main measure, and of those with a larger retention."""
-    main = "" if report.main == "agreement" else _values(report, report.main)
     others = [name for name in report.kept_by if name not in ("agreement", report.main)]
     rest = ", ".join(f"{measure_title(report, name)} {_values(report, name)}" for name in others)
-    texts = [text for text in (main, rest) if text]
+    main = "" if report.main == "agreement" else _values(report, report.main)
+    values = "; ".join(filter(None, (main, rest)))
     count = len(report.kept_by)
     worst = f", the worst of {count} measures" if count > 1 else ""
-    return f"{worst} ({'; '.join(texts)})" if texts else worst
+    return f"{worst} ({values})" if values else worst
 
 
 def _values(report: Fidelity, name: str) -> str:
     r"""The student's value against the teacher's, where it has one, and the rows of a class."""
     models = [model for model in ("student", "teacher") if name in report.measures[model]]
     text = " against ".join(_value(report, model, name) for model in models)
-    count = _class_count(report, name)
-    if count is None or name == "average_precision":
-        return text
-    return f"{text} on {count.rows:,} rows"
+    count = None if name == "average_precision" else _class_count(report, name)
+    return text if count is None else f"{text} on {count.rows:,} rows"
 
 
 def _value(report: Fidelity, model: str, name: str) -> str:
