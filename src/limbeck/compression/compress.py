@@ -86,8 +86,7 @@ def compress(
         X: Rows: an array, a tensor, a data frame, a sparse matrix, a torch Dataset.
         student: Hidden sizes; "auto" for the smallest net that keeps enough; "linear", "tree" or
             "boosted"; a tree of scikit-learn; or a torch module to copy. Default: (50, 30).
-        labels: True labels of the rows, to be mixed with the teacher's targets. Missing ones are
-            None or NaN. Default: None.
+        labels: True labels to mix with the targets; missing ones are None or NaN. Default: None.
         label_weight: Their share, from 0 to 1; with 0 they only serve the report. Default: 0.5.
         loss: From `limbeck.losses`, or a name. Derivatives can be matched where the teacher is a
             torch module. Default: cross entropy, or square error for regression.
@@ -102,16 +101,14 @@ def compress(
         stack: A model of the members' answers, for a list of teachers. Default: None.
         classes: Names of the classes, where the teacher does not know them. Default: None.
         table: The schema of a data frame, a `limbeck.Table`. Default: read off X.
-        teacher_folds: For a teacher that was fitted to these rows and labels: the number of folds
-            in which copies are fitted anew, to label rows they have not seen. Default: None.
-        cache: A folder in which the teacher's answers are kept for the next time. A torch teacher
-            too is then queried before training. Default: None.
+        teacher_folds: Folds in which copies of a teacher that was fitted to these rows and labels
+            are fitted anew, to label rows that they have not seen. Default: None.
+        cache: A folder for the teacher's answers, which are then asked once. Default: None.
         cache_key: A name for a teacher whose content cannot be read. Default: a hash of it.
         teacher_batch: Inputs in a query of the teacher. Default: as many as a few seconds allow.
         retries: Further attempts after an error of the teacher's connection. Default: 3.
         retry_on: These errors. Default: OSError, with ConnectionError and TimeoutError among it.
-        held_out: The fraction of the rows that students are compared on, where there is a choice.
-            Default: 0.1.
+        held_out: Fraction of the rows to compare students on, if there is a choice. Default: 0.1.
         keep: For student="auto": the fraction of the teacher's measure to keep. Default: 0.99.
         max_bytes: For student="auto": the largest student. Default: None, any size.
         seed: Seeds everything. Default: 0.
@@ -165,10 +162,10 @@ def compress(
         tried += sizes_tried
     else:
         result = train(problem, recipe)
-    note = None
-    if isinstance(problem.format, TableFormat) and isinstance(problem.x, dict):
-        note = code_note(problem.format.table, problem.x, problem.targets)
-    return Compressed.of(result, problem, recipe, labels, tried, [] if note is None else [note])
+    format, notes = problem.format, []
+    if isinstance(format, TableFormat) and isinstance(problem.x, dict):
+        notes = [code_note(format.table, problem.x, problem.targets)]
+    return Compressed.of(result, problem, recipe, labels, tried, list(filter(None, notes)))
 
 
 def _split(data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int) -> Problem:

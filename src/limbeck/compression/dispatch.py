@@ -128,10 +128,10 @@ def _alike(nets: Sequence[NetworkTeacher]) -> bool:
         return False
     for net in nets:
         form = net.kind.form
-        if getattr(net.module, "output_form", None) not in (None, form):
-            return False  # the user knows better than the module
-        if net.task == "multilabel" and form != "probabilities":
-            return False  # an ensemble's logits are those of classes
+        # the user knows better than the module; an ensemble's logits are those of classes
+        contradicted = getattr(net.module, "output_form", None) not in (None, form)
+        if contradicted or (net.task == "multilabel" and form != "probabilities"):
+            return False
     return True
 
 
@@ -168,14 +168,12 @@ def as_predictor(
     r"""A teacher of any kind, as a function from rows to probabilities or values (n, K).
 
     The arguments are those of `limbeck.compress`; X is a few rows, from which outputs are inferred.
-
     Members that know other classes are matched by name:
 
     >>> from sklearn.dummy import DummyClassifier
     >>> X = np.zeros((4, 1))
     >>> two = DummyClassifier().fit(X, ["cat", "cat", "dog", "dog"])
-    >>> three = DummyClassifier().fit(X, ["ant", "cat", "dog", "dog"])
-    >>> both = as_predictor([two, three])
+    >>> both = as_predictor([two, DummyClassifier().fit(X, ["ant", "cat", "dog", "dog"])])
     >>> both.classes.tolist(), both(X[:1])
     (['ant', 'cat', 'dog'], array([[0.125, 0.375, 0.5  ]]))
     """
@@ -224,12 +222,12 @@ def _several(
         raise ArgumentError("teacher", "an empty list", ACCEPTED)
     members = []
     for number, teacher in enumerate(teachers):
-        inner = spec
+        several, inner = isinstance(teacher, LISTS), spec
         if stack is not None:  # whose members keep their classes in the order that it knows
-            knows = isinstance(teacher, LISTS) or is_estimator(teacher) or is_booster(teacher)
+            knows = several or is_estimator(teacher) or is_booster(teacher)
             inner = OutputSpec() if knows else OutputSpec(spec.task, spec.output)
         with rename_argument("teacher", f"teacher[{number}]"):
-            if isinstance(teacher, LISTS):
+            if several:
                 members.append(_several(list(teacher), X, inner, None, None))
             else:
                 members.append(_single(teacher, X, inner))

@@ -115,9 +115,8 @@ def _munge(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
         return layout.table.munge(x)
     assert isinstance(x, Tensor)
     # columns of two values, such as bits, are not to be moved in between
-    flat = x.flatten(1)
-    two = [k for k in range(flat.shape[1]) if len(flat[:, k].unique()) <= 2]
-    return Munge(x, categorical=two if x.ndim == 2 else ())
+    two = [k for k in range(x.shape[1]) if x.ndim == 2 and len(x[:, k].unique()) <= 2]
+    return Munge(x, categorical=two)
 
 
 def _noise(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
@@ -145,12 +144,10 @@ def _columns(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
         drawn: dict[str, Tensor] = {}
         for name, column in columns.items():
             column = column.to(device)
-            width = column[0].numel() if isinstance(x, Tensor) else 1
             group = groups.get(name, name)
             if group not in chosen:  # a value and whether it is missing go together
-                chosen[group] = torch.randint(
-                    len(column), (n, width), generator=generator, device=device
-                )
+                size = (n, column[0].numel() if isinstance(x, Tensor) else 1)
+                chosen[group] = torch.randint(len(column), size, generator=generator, device=device)
             index = chosen[group]
             values = column.flatten(1).gather(0, index) if column.ndim > 1 else column[index[:, 0]]
             drawn[name] = values.reshape(n, *column.shape[1:])

@@ -88,11 +88,12 @@ class TableFormat:
         self.dtypes = {} if dtypes is None else dict(dtypes)
 
     def encode(self, given: object, argument: str = "X") -> X:
-        framed = self.array and not hasattr(given, "columns")
-        frame: Any = _as_frame(given) if framed else given
-        if not hasattr(frame, "columns"):
-            received = f"a {type(given).__name__}"
-            raise ArgumentError(argument, received, "a data frame with the columns of the data")
+        frame: Any = given
+        if not hasattr(given, "columns"):
+            if not self.array:
+                received = f"a {type(given).__name__}"
+                raise ArgumentError(argument, received, "a data frame with the columns of the data")
+            frame = _as_frame(given)
         if not len(frame):
             raise ArgumentError(argument, "a data frame without rows", "one row or more")
         with rename_argument("df", argument):
@@ -225,19 +226,18 @@ def _tensor(given: Any, argument: str) -> Tensor:
 
 
 def _has_gaps(given: object) -> bool:
-    if isinstance(given, Tensor):
-        return given.ndim == 2 and given.is_floating_point() and bool(given.isnan().any())
-    if not isinstance(given, list | np.ndarray):
+    if not isinstance(given, list | np.ndarray | Tensor):
         return False
-    array = np.asarray(given)
-    return array.ndim == 2 and array.dtype.kind == "f" and bool(np.isnan(array).any())
+    array: Any = given if isinstance(given, Tensor) else np.asarray(given)
+    floating = array.is_floating_point() if isinstance(array, Tensor) else array.dtype.kind == "f"
+    return array.ndim == 2 and floating and bool((array != array).any())
 
 
 def _as_frame(given: object) -> Any:
     import pandas
 
     if isinstance(given, Tensor):
-        cpu = given.detach().cpu()
-        given = cpu.double() if cpu.dtype == torch.bfloat16 else cpu
+        given = given.detach().cpu()
+        given = given.double() if given.dtype == torch.bfloat16 else given
     array = np.asarray(given)
     return pandas.DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])

@@ -206,13 +206,13 @@ def by_group(
     every = data.rows("student")[name]
     parts: dict[str, dict[str, Comparison]] = {}
     for column, groups in subgroups(columns, len(every)).items():
-        parts[column] = {}
+        parts[column] = {group: compare(data.select(rows), seed) for group, rows in groups.items()}
         for group, rows in groups.items():
-            part = parts[column][group] = compare(data.select(rows), seed)
             if len(rows) < len(every):
                 here, there = mean(every[rows]), mean(np.delete(every, rows))
                 error = float(np.hypot(here.std_error, there.std_error))
-                part.differences["elsewhere"] = {name: Figure(here.value - there.value, error)}
+                gap = {name: Figure(here.value - there.value, error)}
+                parts[column][group].differences["elsewhere"] = gap
     return parts
 
 
@@ -301,12 +301,12 @@ def _group_names(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
 def _as_numbers(present: np.ndarray) -> np.ndarray | None:
     r"""Values as numbers, dates as seconds; None if they are neither."""
     kind = present.dtype.kind
-    if kind == "O" and len(present):
-        plain = all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in present)
-        return present.astype(float) if plain else None
     if kind in "mM":
         return present.astype(f"{kind}8[s]").astype(float)
-    return present.astype(float) if kind in "iuf" else None
+    plain = kind in "iuf"
+    if kind == "O" and len(present):
+        plain = all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in present)
+    return present.astype(float) if plain else None
 
 
 def _group_number(value: float, dtype: np.dtype[Any]) -> str:
