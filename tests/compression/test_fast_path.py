@@ -13,8 +13,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.compression.compress import compress
-from limbeck.compression.fast_path import ROWS, NumpyFastPath
-from limbeck.compression.students import predictions
+from limbeck.compression.students import ROWS, NumpyFastPath, predictions
 from limbeck.models import MLP, Preprocessed
 from limbeck.models.tree import Grown, Trees
 

@@ -19,12 +19,11 @@ from rich.table import Table
 from torch import nn
 
 from limbeck.compression.baseline import train_on_labels
-from limbeck.compression.fast_path import NumpyFastPath
 from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, latencies, parameters
 from limbeck.compression.fidelity.cost import cost as teacher_cost
 from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.compression.rows import ArrayFormat, RowFormat, TableFormat, format_from_spec
-from limbeck.compression.students import predictions
+from limbeck.compression.students import NumpyFastPath, predictions
 from limbeck.compression.training import Answering, Problem, Recipe
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.models.preprocessed import Preprocessed

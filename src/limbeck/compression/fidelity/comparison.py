@@ -19,6 +19,7 @@ from limbeck.errors import ArgumentError
 __all__ = ["ERRORS", "SMALL", "TASKS", "Comparison", "Predictions", "align", "compare", "decisive"]
 
 TASKS = ("classification", "multilabel", "regression")
+MIN_CLASS_ROWS = 30  # test rows that a class must have: a recall of fewer rows says little
 SMALL = 10  # groups of fewer rows are pooled, since their errors would be too large
 ERRORS = 3.0  # paired standard errors from which a student is called worse in a subgroup
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from limbeck.compression.fidelity.comparison import Comparison, decisive
+from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, decisive
 from limbeck.compression.fidelity.measures import MEASURES, Figure
-from limbeck.compression.fidelity.rare_classes import MIN_CLASS_ROWS, ClassCount
 from limbeck.text import compared
 
 if TYPE_CHECKING:
-    from limbeck.compression.fidelity.report import Fidelity
+    from limbeck.compression.fidelity.report import ClassCount, Fidelity
 
 __all__ = [
     "LITTLE", "group_table", "heading", "kept_noun", "measure_title", "percent", "rare_class_notes",
