@@ -103,7 +103,8 @@ def compress(
         table: The schema of a data frame, a `limbeck.Table`. Default: read off X.
         teacher_folds: Folds in which copies of a teacher that was fitted to these rows and labels
             are fitted anew, to label rows that they have not seen. Default: None.
-        cache: A folder for the teacher's answers, which are then asked once. Default: None.
+        cache: A folder that keeps the teacher's answers for the next time. A torch teacher too is
+            then queried before training. Default: None.
         cache_key: A name for a teacher whose content cannot be read. Default: a hash of it.
         teacher_batch: Inputs in a query of the teacher. Default: as many as a few seconds allow.
         retries: Further attempts after an error of the teacher's connection. Default: 3.

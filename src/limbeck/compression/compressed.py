@@ -251,11 +251,10 @@ class Compressed(Result):
         size = self.cost().bytes
         before = None if self.problem is None else bytes_on_disk(self.problem.teacher)
         ratio = compared(before, size, "smaller", "larger", "as large as its teacher", " times")
-        summary = "A student of unknown size" if size is None else f"A student of {size:,} bytes"
+        summary = f"A student of {'unknown size' if size is None else f'{size:,} bytes'}"
         summary += f", {ratio}" if ratio else ""
         notes = "".join(f"{note}\n" for note in self.notes)
-        end = "; what it has kept, report(X, y) tells."
-        return f"{console.export_text()}{notes}{summary}{end}"
+        return f"{console.export_text()}{notes}{summary}; what it has kept, report(X, y) tells."
 
     __repr__ = __str__
 
@@ -263,11 +262,13 @@ class Compressed(Result):
         r"""Write the student (safetensors), its story and its task (JSON) into a folder."""
         assert self.kind is not None
         folder = super().save(folder)
-        names = None if self.classes is None else np.asarray(self.classes).tolist()
-        about = {"task": self.task, "classes": names, "kind": self.kind.spec()}
+        about = {"task": self.task, "classes": self._class_names(), "kind": self.kind.spec()}
         about |= {"inputs": self.inputs, "tried": self.tried, "notes": self.notes}
         files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
         return folder
+
+    def _class_names(self) -> list[Any] | None:
+        return None if self.classes is None else np.asarray(self.classes).tolist()
 
     def portable(self) -> Any:
         r"""What leaves when it is exported: probabilities or values, of raw rows or of columns."""
@@ -275,15 +276,14 @@ class Compressed(Result):
 
         form = "values" if self.task == "regression" else "probabilities"
         whole = Answering(self.student, self.task, self.settings.get("student_output"))
-        names = None if self.classes is None else np.asarray(self.classes).tolist()
         about = {} if self.problem is None else {"teacher": self.problem.teacher.name}
         about["asked at"] = self.inputs
         rows: dict[str, Any] = {"shape": getattr(self.kind, "shape", None)}
         if isinstance(self.kind, TableFormat):
             rows["table"] = self.kind.table
         return limbeck.export.of_result(
-            self, whole, form, verb="compress", task=self.task, classes=names, about=about,
-            doubts=tuple(self.notes), **rows,
+            self, whole, form, verb="compress", task=self.task,
+            classes=self._class_names(), about=about, doubts=tuple(self.notes), **rows,
         )  # fmt: skip
 
     @classmethod

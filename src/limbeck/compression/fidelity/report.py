@@ -15,18 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from limbeck.arguments import whole_number
-from limbeck.compression.fidelity import comparison, tables
+from limbeck.compression.fidelity import comparison, measures, tables
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, Predictions
 from limbeck.compression.fidelity.cost import Cost, as_cost
-from limbeck.compression.fidelity.measures import (
-    Figure,
-    average_precision,
-    curve,
-    mean,
-    outcomes,
-    ratio,
-    recall,
-)
+from limbeck.compression.fidelity.measures import Figure, mean, ratio, recall
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import files
 from limbeck.storage.files import plain
@@ -209,7 +201,10 @@ def fidelity(
     costs = {"teacher": teacher_cost, "student": student_cost, "baseline": baseline_cost}
     curves = {}
     if data.y is not None and task != "regression":
-        curves = {m: curve(outcomes(task, p, data.y)) for m, p in data.by_model.items()}
+        curves = {
+            model: measures.curve(measures.outcomes(task, p, data.y))
+            for model, p in data.by_model.items()
+        }
     return Fidelity(
         **vars(comparison.compare(data, seed, rare.rows)),
         task=task, classes=data.classes, names=NAMES | dict(names or {}),
@@ -248,19 +243,17 @@ def _pairs(data: Predictions, seed: int) -> dict[str, Any]:
         one, two = teacher > 0.5, student > 0.5
         return plain({"teacher": (one & ~two).mean(0), "student": (two & ~one).mean(0)})
     k, shown = len(data.classes), 20
-    counts = np.zeros((k, k), dtype=int)
-    np.add.at(counts, (teacher.argmax(1), student.argmax(1)), 1)
-    names = list(map(str, data.classes))
-    differ = len(teacher) - counts.trace()
+    names, place = list(map(str, data.classes)), np.arange(k)
+    one, two = teacher.argmax(1), student.argmax(1)
     if k > shown:  # the classes with most disagreements, and one for all others
-        apart = counts.sum(0) + counts.sum(1) - 2 * counts.diagonal()
+        apart = sum(np.bincount(part[one != two], minlength=k) for part in (one, two))
         first = np.sort(np.argsort(-apart, kind="stable")[: shown - 1])
         place = np.full(k, shown - 1)
         place[first] = np.arange(shown - 1)
-        pooled = np.zeros((shown, shown), dtype=int)
-        np.add.at(pooled, (place[:, None], place[None]), counts)
-        counts, names = pooled, [*(names[c] for c in first), f"other ({k - shown + 1})"]
-    return plain({"classes": names, "counts": counts, "differ": differ})
+        names = [*(names[c] for c in first), f"other ({k - shown + 1})"]
+    counts = np.zeros((len(names), len(names)), dtype=int)
+    np.add.at(counts, (place[one], place[two]), 1)
+    return plain({"classes": names, "counts": counts, "differ": np.count_nonzero(one != two)})
 
 
 @dataclass(frozen=True)
@@ -312,7 +305,7 @@ def rare_classes(data: Predictions) -> RareClasses:
         scores = p[:, rarest.column] if rarest.present else 1 - p[:, rarest.column]
         detected = data.decisions(p)
         rows[model] = {
-            "average_precision": average_precision(scores, in_rarest),
+            "average_precision": measures.average_precision(scores, in_rarest),
             "rare_recall": recall(rarest.members(detected), in_rarest),
             "worst_recall": recall(worst.members(detected), in_worst),
         }
