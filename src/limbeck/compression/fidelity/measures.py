@@ -19,6 +19,7 @@ FLOOR = 1e-12  # smallest probability whose logarithm is taken: −27.6 nats
 BINS, RESAMPLES = 15, 200  # of calibration curves, and of the bootstrap of their error
 MAX_BLOCKS = 5000  # more examples are resampled in blocks: faster, with the same error
 
+Rows = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Outcomes = tuple[np.ndarray, np.ndarray]  # confidences, and whether predictions were right, (n, m)
 
 
@@ -71,9 +72,18 @@ def kl(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
     return np.maximum(_kl_terms(teacher, student).sum(1), 0)  # below 0 by rounding alone
 
 
-def label_agreement(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
-    r"""The share of labels for which both are on the same side of one half."""
-    return ((p > 0.5) == (truth > 0.5)).mean(1)
+def each_label(measure: Rows) -> Rows:
+    r"""The mean over labels of a measure of two classes, no and yes."""
+
+    def rows(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
+        classes = (np.stack([1 - part, part], 2).reshape(-1, 2) for part in (truth, p))
+        return measure(*classes).reshape(p.shape).mean(1)
+
+    return rows
+
+
+label_agreement, label_log_probability = each_label(agreement), each_label(log_probability)
+label_kl = each_label(kl)
 
 
 def subset_agreement(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -81,20 +91,9 @@ def subset_agreement(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
     return ((p > 0.5) == (truth > 0.5)).all(1).astype(float)
 
 
-def label_log_probability(y: np.ndarray, p: np.ndarray) -> np.ndarray:
-    r"""The mean over labels of the log probability of what each one is."""
-    return _log(np.where(y > 0.5, p, 1 - p)).mean(1)
-
-
 def square_error(y: np.ndarray, f: np.ndarray) -> np.ndarray:
     r"""The mean over targets, or labels, of the square error."""
     return ((f - y) ** 2).mean(1)
-
-
-def label_kl(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
-    r"""The mean over labels of the KL divergence of yes and no."""
-    terms = _kl_terms(teacher, student) + _kl_terms(1 - teacher, 1 - student)
-    return np.maximum(terms, 0).mean(1)
 
 
 def absolute_error(truth: np.ndarray, f: np.ndarray) -> np.ndarray:
@@ -156,9 +155,6 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
     return value + influence / positive.mean()
 
 
-Rows = Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-
 class Measure(NamedTuple):
     r"""How a measure is computed and shown."""
 
@@ -177,7 +173,6 @@ _LOG: dict[str, Rows] = {"classification": log_probability, "multilabel": label_
 _BRIER: dict[str, Rows] = {"classification": brier, "multilabel": square_error}
 _KL: dict[str, Rows] = {"classification": kl, "multilabel": label_kl}
 _R2: dict[str, Rows] = {"regression": r2}
-_RMSE: dict[str, Rows] = {"regression": rmse}
 _ABSOLUTE: dict[str, Rows] = {"regression": absolute_error}
 _PRECISION = "average precision"
 
@@ -192,7 +187,7 @@ MEASURES = {  # in the order of tables
         "recall of the class that loses most", True, True, class_title="recall"
     ),
     "r2": Measure("R²", True, False, "labels", _R2, ".3f"),
-    "rmse": Measure("root mean square error", False, False, "labels", _RMSE),
+    "rmse": Measure("root mean square error", False, False, "labels", {"regression": rmse}),
     "absolute_error": Measure("mean absolute error", False, False, "labels", _ABSOLUTE),
     "log_probability": Measure("log probability", True, False, "labels", _LOG),
     "agreement": Measure("agreement with teacher", True, True, "teacher", _SAME),
