@@ -294,19 +294,25 @@ class DoublePrecision(nn.Module):
 class DistilledClassifier(ClassifierMixin, Distilled):
     r"""A small classifier that predicts like a cumbersome one.
 
-    Arguments are as of `limbeck.compress`, but for these:
+    Arguments are as of `limbeck.compress`; fewer than 1,000 rows are fitted quickly.
 
     Arguments:
         teacher: A fitted one stays as it is, also in clones; a clone of one that is not is fitted
             first. Default: None, a random forest of 100 trees.
+        student: Hidden sizes, a name, a tree of scikit-learn, or a torch module. Default: (50, 30).
+        loss: From `limbeck.losses`, or a name. Default: cross entropy, or square error.
         inputs: The source of inputs. Default: "auto"; of fewer than 1,000 rows, "munge".
         size: Number of inputs that the teacher labels. Default: as of `limbeck.compress`; of fewer
             than 1,000 rows, 20 for each row, up to 10,000.
         steps: Steps of the training. Default: by the number of inputs; of fewer than 1,000 rows, 2
             for each row, 100 or more.
         label_weight: The share of the labels that `fit` gets in the targets. Default: 0.
+        teacher_folds: Folds in which the teacher is fitted anew to label the others. Default: None.
+        keep: For student="auto": the fraction of the teacher's measure to keep. Default: 0.99.
+        max_bytes: For student="auto": the largest student. Default: None.
         random_state: Seeds everything; None takes another seed each time. Default: 0.
         device: Where the student is trained. Default: "auto".
+        progress: Whether to show bars, if a terminal is there. Default: False.
         options: Further arguments of `limbeck.compress` and `limbeck.distill`, by name.
 
     Attributes:
