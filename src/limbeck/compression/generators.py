@@ -193,13 +193,12 @@ class NadeRows:
     r"""A NADE over rows of any shape, which gives rows again."""
 
     def __init__(self, nade: NADE, like: Tensor, bins: Bins | None, shades: bool) -> None:
-        self.nade, self.shape, self.dtype = nade, like.shape[1:], like.dtype
-        self.bins, self.shades = bins, shades
+        self.draw = nade.sample_probabilities if shades else nade.sample
+        self.shape, self.dtype, self.bins = like.shape[1:], like.dtype, bins
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         r"""New rows (n, *shape)."""
-        draw = self.nade.sample_probabilities if self.shades else self.nade.sample
-        x = draw(n, generator)
+        x = self.draw(n, generator)
         if self.bins is not None:
             x = self.bins.draw(x, generator)
         return x.reshape(n, *self.shape).to(self.dtype)
@@ -216,10 +215,8 @@ def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> NadeRows:
     bins = None if bits or shades else Bins(flat)
     events = (flat.round() if bins is None else bins.codes(flat)).float()
     support = Binary(inputs) if bins is None else States(bins.count, inputs)
-    nade = NADE(
-        inputs, min(500, max(20, inputs)), support=support,
-        generator=torch.Generator().manual_seed(seed),
-    )  # fmt: skip
+    start = torch.Generator().manual_seed(seed)
+    nade = NADE(inputs, min(500, max(20, inputs)), support=support, generator=start)
     steps, size = max(FEWEST, math.ceil(len(flat) / 5)), min(100, len(flat))  # 20 passes
     nade.fit(events, steps, batch_size=size, lr=1e-2, seed=seed, progress=progress)
     return NadeRows(nade.cpu(), x, bins, shades)
