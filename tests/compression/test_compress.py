@@ -15,7 +15,7 @@ from torch import nn
 import limbeck as lb
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
-from limbeck.compression.training import predictions
+from limbeck.compression.students import predictions
 from tests.refusals import refused
 
 QUIET = {"progress": False, "device": "cpu", "engine": "eager"}
@@ -254,7 +254,7 @@ def test_rows_that_the_teacher_knows_by_heart_are_labelled_out_of_fold(cancer):
     noisy = np.where(np.random.default_rng(0).random(len(y)) < 0.3, 1 - y, y)
     learner = KNeighborsClassifier(1).fit(X, noisy)
     result = compress(learner, X, (4,), labels=noisy, label_weight=0.0, teacher_folds=4, **QUICK)
-    targets = result.problem.targets()
+    targets = result.problem.targets
     assert (targets.argmax(1) == noisy[result.problem.index]).mean() < 0.75
 
 

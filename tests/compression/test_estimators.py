@@ -304,11 +304,12 @@ def test_folders_that_hold_no_estimator(small, tmp_path):
 def test_pickles_are_small_and_still_report(iris, forest):
     X, y = iris
     made = DistilledClassifier(forest, (4,), steps=20, label_weight=0.5).fit(X, y)
-    before = made.result_.problem._known
+    pools = made.result_.problem.pools
     again = pickle.loads(pickle.dumps(made))
     np.testing.assert_array_equal(again.predict_proba(X), made.predict_proba(X))
-    assert made.result_.problem._known is before
-    assert len(before) > 0 == len(again.result_.problem._known)
+    assert made.result_.problem.pools is pools
+    assert len(pools) > 0 == len(again.result_.problem.pools)
+    assert "targets" not in vars(again.result_.problem)
     report = again.report(X[:50], y[:50], time=False)
     assert set(report.measures) == {"teacher", "student", "baseline"}
     assert report.measures["student"]["accuracy"].value == again.score(X[:50], y[:50])

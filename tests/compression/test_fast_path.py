@@ -13,8 +13,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.compression.compress import compress
-from limbeck.compression.fast_path import ROWS, NumpyFastPath
-from limbeck.compression.training import predictions
+from limbeck.compression.students import ROWS, NumpyFastPath, predictions
 from limbeck.models import MLP, Preprocessed
 from limbeck.models.tree import Grown, Trees
 
@@ -222,4 +221,4 @@ def test_results_are_pickled_and_copied_after_they_have_predicted(forest, studen
     for other in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
         np.testing.assert_array_equal(other.predict_proba(X[:2]), expected)
         assert other._fast.student is other.student
-        assert other.problem.targets().shape == (120, 3)
+        assert other.problem.targets.shape == (120, 3)

@@ -3,7 +3,7 @@ r"""The same student trained on true labels alone: a report's baseline, stopped 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +13,12 @@ from torch import Tensor, nn
 
 from limbeck.arrays import X, join, part_of, rows
 from limbeck.compression import training as trainer
-from limbeck.compression.problem import MAX_HELD_OUT, Problem, default_loss, take
-from limbeck.compression.students import Fitted
-from limbeck.compression.training import RATE, Recipe
+from limbeck.compression.students import Fitted, narrowed, predictions, student_inputs
+from limbeck.compression.training import MAX_HELD_OUT, RATE, Problem, Recipe, take
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from limbeck.models import MLP, Preprocessed
 from limbeck.teachers.folds import as_labels, mix_labels, unlabelled
-from limbeck.teachers.query import safe_scale
 from limbeck.teachers.stored import Stored
 from limbeck.training.distill import train
 from limbeck.training.result import Result
@@ -34,14 +32,11 @@ FEW_ROWS, FOLDS = 500, 5
 
 
 def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[Result, Problem]:
-    r"""The student of a recipe, trained on labels alone, and the problem that it solves.
-
-    Rows held out tell when networks stop, their learning rate if none is given, and trees' size.
-    """
+    r"""The student of a recipe, trained on labels alone, and the problem that it solves."""
     x, targets = _labelled(problem, labels)
     labelled = replace(
         problem, x=x, index=torch.arange(len(targets)), held_out=None, fixed_targets=targets,
-        loss=default_loss(problem.teacher.task), _known={},
+        loss=trainer.default_loss(problem.teacher.task),
     )  # fmt: skip
     training = replace(  # without what concerns the student's own training
         recipe.training, callbacks=None, checkpoint=None, held_out=None, patience=None, every=None,
@@ -50,7 +45,7 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
     recipe = replace(recipe, inputs="data", training=training)
     student, origin = trainer.make_student(labelled, recipe)
     if isinstance(student, Fitted):
-        student = _best_size(labelled, student, recipe.training.seed, origin)
+        student = _best_size(labelled, student, origin)
         return trainer.fit_trees(labelled, student, recipe, origin), labelled
     return _best_network(labelled, recipe), labelled
 
@@ -72,44 +67,34 @@ def _labelled(problem: Problem, labels: object) -> tuple[X, np.ndarray]:
     return take(x, torch.as_tensor(known)), targets
 
 
-def _held_out(targets: np.ndarray, task: str, seed: int) -> np.ndarray:
-    r"""Rows to hold out: at random, with about the same share of every class or range of values."""
-    n = len(targets)
+def _folds(problem: Problem, seed: int) -> list[np.ndarray]:
+    r"""Rows to hold out, of few rows in turn: about the same share of every class or range."""
+    targets, task, n = problem.targets, problem.teacher.task, len(problem.targets)
+    order = np.random.default_rng(seed).permutation(n)
+    if task != "multilabel":  # sorted by class or value, every k-th row is one of each range
+        key = targets.argmax(1) if task == "classification" else targets[:, 0]
+        order = order[np.argsort(key[order], kind="stable")]
+    if 2 * FOLDS <= n <= FEW_ROWS:
+        return [np.sort(order[k::FOLDS]) for k in range(FOLDS)]
     count = min(MAX_HELD_OUT, round(HELD_OUT * n))
     places = (np.arange(count) + 0.5) * n / max(count, 1)
-    return np.sort(_ordered(targets, task, seed)[places.astype(int)])
-
-
-def _ordered(targets: np.ndarray, task: str, seed: int) -> np.ndarray:
-    r"""Rows in random order, by class or value: every k-th row is then one of each range."""
-    order = np.random.default_rng(seed).permutation(len(targets))
-    if task == "multilabel":
-        return order
-    key = targets.argmax(1) if task == "classification" else targets[:, 0]
-    return order[np.argsort(key[order], kind="stable")]
+    return [np.sort(order[places.astype(int)])]
 
 
 def _best_network(problem: Problem, recipe: Recipe) -> Result:
-    r"""A network at its lowest held-out loss.
-
-    With few rows, the mean loss over folds gives the number of steps, which are made with all rows.
-    """
-    targets, task, training = problem.targets(), problem.teacher.task, recipe.training
-    n = len(targets)
-    default = trainer.has_default_update(training) and training.lr is None
-    if n > FEW_ROWS or n < 2 * FOLDS:
-        held_out = _held_out(targets, task, training.seed)
+    r"""A network at its lowest held-out loss; of few rows, at the lowest mean over folds."""
+    training, folds = recipe.training, _folds(problem, recipe.training.seed)
+    default = trainer.has_default_update(training)
+    if len(folds) == 1:
         settings = [replace(training, lr=rate) for rate in RATES] if default else [training]
         recipes = [replace(recipe, training=setting) for setting in settings]
-        runs = [_network(problem, candidate, held_out) for candidate in recipes]
-        return min(runs, key=lambda run: run[0].loss)[1]
+        runs = [_network(problem, candidate, folds[0]) for candidate in recipes]
+        return min(runs, key=lambda run: run[0].lowest)[1]
     # steps of a decaying rate would not be the same ones in a shorter run
     if default:
-        automatic = isinstance(training.schedule, str) and training.schedule == "auto"
-        schedule = "constant" if automatic else training.schedule
+        schedule = "constant" if trainer.is_auto(training.schedule) else training.schedule
         recipe = replace(recipe, training=replace(training, lr=min(RATES), schedule=schedule))
-    folds = _folds(targets, task, training.seed)
-    curves = [_network(problem, recipe, fold)[0].curve for fold in folds]
+    curves = [_network(problem, recipe, fold)[0].losses for fold in folds]
     steps = sorted(set().union(*curves))
     # the mean held-out loss by step; one that has stopped stays as it was
     losses = [np.interp(steps, list(curve), list(curve.values())) for curve in curves if curve]
@@ -117,120 +102,92 @@ def _best_network(problem: Problem, recipe: Recipe) -> Result:
     return _network(problem, recipe, np.arange(0), best)[1]
 
 
-def _folds(targets: np.ndarray, task: str, seed: int) -> list[np.ndarray]:
-    order = _ordered(targets, task, seed)
-    return [np.sort(order[k::FOLDS]) for k in range(FOLDS)]
-
-
 def _network(
     problem: Problem, recipe: Recipe, held_out: np.ndarray, stop: int | None = None
-) -> tuple[_Watch, Result]:
+) -> tuple[_BestWeights, Result]:
     r"""A network at its lowest held-out loss, or after so many steps; and the losses on the way."""
     learn = np.setdiff1d(np.arange(rows(problem.x)), held_out)
     student, _ = trainer.make_student(problem, recipe)
     assert not isinstance(student, Fitted)
-    x = trainer.student_inputs(student, problem.x)
-    shift, scale = problem.unit()
-    if isinstance(student, Preprocessed):
-        _start_small(student)
-    else:  # its outputs are in the labels' own units
-        shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
-    values = (torch.as_tensor(problem.targets(), dtype=torch.float32) - shift) / safe_scale(scale)
+    x, (shift, scale) = student_inputs(student, problem.x), problem.unit(student)
+    if isinstance(student, Preprocessed) and isinstance(student.network, MLP):
+        # outputs start near 0: on few rows, what is random at the start stays in the end
+        last: Any = student.network.layers[-1]
+        last.weight.data *= 0.1
+    values = trainer.scaled(problem.targets, shift, scale)
     training = trainer.with_defaults(recipe.training, problem.teacher.task, student, problem.x)
     steps = max(recipe.steps or 0, trainer.default_steps(len(learn), training.batch_size))
     training = replace(training, steps=stop or steps)
-    watch = _Watch(student)
+    best = _BestWeights(student)
     if len(held_out):
-        source = Dataset(take(x, torch.as_tensor(held_out)), y=values[held_out].numpy())
+        source = Dataset(take(x, held_out), y=values[held_out].numpy())
         every = max(1, steps // 200)
-        training = replace(training, held_out=source, patience=30, every=every, callbacks=watch)
-    teacher, inputs = Stored(values[learn], problem.form), take(x, torch.as_tensor(learn))
-    result = train(teacher, student, Dataset(inputs), problem.loss, training)
-    watch.restore()
+        training = replace(training, held_out=source, patience=30, every=every, callbacks=best)
+    teacher, inputs = Stored(values[learn], problem.form), Dataset(take(x, learn))
+    result = train(teacher, student, inputs, problem.loss, training)
+    if best.state:
+        student.load_state_dict(best.state)
     trainer.finish_student(student, shift, scale)
-    return watch, result
+    return best, result
 
 
-@torch.no_grad()
-def _start_small(student: Preprocessed) -> None:
-    r"""Let the outputs start near 0: on few rows, what is random at the start stays in the end."""
-    if isinstance(student.network, MLP):
-        last = student.network.layers[-1]
-        assert isinstance(last, nn.Linear)
-        last.weight.mul_(0.1)
-
-
-class _Watch:
-    r"""A callback that keeps the weights at the lowest held-out loss."""
+class _BestWeights:
+    r"""A callback that keeps held-out losses by step, and the weights at the lowest one."""
 
     def __init__(self, student: nn.Module) -> None:
-        self.student, self.loss = student, math.inf
+        self.student, self.lowest = student, math.inf
         self.state: dict[str, Any] = {}
-        self.curve: dict[int, float] = {}
+        self.losses: dict[int, float] = {}
 
     def __call__(self, entry: Mapping[str, float]) -> None:
-        self.curve[int(entry["step"])] = entry["held_out"]
-        if entry["held_out"] < self.loss:
-            self.loss = entry["held_out"]
+        self.losses[int(entry["step"])] = entry["held_out"]
+        if entry["held_out"] < self.lowest:
+            self.lowest = entry["held_out"]
             state = self.student.state_dict()
             self.state = {name: value.detach().clone() for name, value in state.items()}
 
-    def restore(self) -> None:
-        if self.state:
-            self.student.load_state_dict(self.state)
 
-
-def _best_size(problem: Problem, student: Fitted, seed: int, origin: Tensor | None) -> Fitted:
+def _best_size(problem: Problem, student: Fitted, origin: Tensor | None) -> Fitted:
     r"""Trees of the size, up to the student's, that has the least square error on rows held out."""
-    sizes = list(_sizes(student, rows(problem.x)))
-    if len(sizes) < 2 or rows(problem.x) < 2 * FOLDS:
+    targets, task = problem.targets, problem.teacher.task
+    sizes = _smaller(student, len(targets))
+    if len(sizes) < 2 or len(targets) < 2 * FOLDS:
         return student
-    task, targets = problem.teacher.task, problem.targets()
     encoder = problem.format.encoder("one_hot")
-    inputs, few = trainer.narrowed(problem.x, origin), len(targets) <= FEW_ROWS
-    folds = _folds(targets, task, seed) if few else [_held_out(targets, task, seed)]
-    errors = np.zeros(len(sizes))
-    for fold in folds:
+    inputs, errors = narrowed(problem.x, origin), np.zeros(len(sizes))
+    for fold in _folds(problem, student.seed):
         learn = np.setdiff1d(np.arange(len(targets)), fold)
-        x, other = (take(inputs, torch.as_tensor(part)) for part in (learn, fold))
+        x, other = take(inputs, learn), take(inputs, fold)
         for place, size in enumerate(sizes):
             model = replace(size, encoder=encoder).fit(x, targets[learn])
-            errors[place] += ((trainer.predictions(model, other, task) - targets[fold]) ** 2).sum()
+            errors[place] += ((predictions(model, other, task) - targets[fold]) ** 2).sum()
     return sizes[int(errors.argmin())]  # the smaller, if equal
 
 
-def _sizes(student: Fitted, n: int) -> Iterator[Fitted]:
-    r"""The student and smaller ones, the smallest first: fewer leaves, or fewer boosted trees."""
+def _smaller(student: Fitted, n: int) -> list[Fitted]:
+    r"""Smaller students, the smallest first, and the student: fewer leaves, or boosted trees."""
     from sklearn.base import clone
 
-    name, largest = _size_of(student)
-    if name is None:
-        yield student
-        return
+    known = {} if student.estimator is None else student.estimator.get_params()
+    kind, largest = type(student.estimator).__name__, None
+    if student.estimator is None:  # the default of `fit_tree` or `fit_boosted`
+        name, largest = ("max_leaf_nodes", 64) if student.kind == "tree" else ("trees", 50)
+    elif "Boosting" in kind:
+        name = "max_iter" if "max_iter" in known else "n_estimators"
+        largest = int(known[name])
+    elif "Tree" in kind and "n_estimators" not in known:
+        name, largest = "max_leaf_nodes", known["max_leaf_nodes"]
+    else:
+        return [student]  # a forest, which more trees do not make overfit
     if largest is None:
         counts = [2**k for k in range(1, max(2, n.bit_length()))]
     elif name == "max_leaf_nodes":
         counts = [2**k for k in range(1, largest.bit_length()) if 2**k < largest]
     else:
         counts = sorted({max(1, largest // 2**k) for k in range(1, 6)})
-    for count in counts:
-        if student.estimator is None:
-            yield replace(student, options=student.options | {name: count})
-        else:
-            yield replace(student, estimator=clone(student.estimator).set_params(**{name: count}))
-    yield student
-
-
-def _size_of(student: Fitted) -> tuple[str | None, int | None]:
-    r"""What the size of trees is called, and what it is; no name where they have no one size."""
-    if student.kind == "tree":
-        return "max_leaf_nodes", student.options.get("max_leaf_nodes", 64)
-    if student.kind == "boosted":
-        return "trees", student.options.get("trees", 50)
-    known, kind = student.estimator.get_params(), type(student.estimator).__name__
-    if "Boosting" in kind:
-        name = "max_iter" if "max_iter" in known else "n_estimators"
-        return name, int(known[name])
-    if "Tree" in kind and "n_estimators" not in known:
-        return "max_leaf_nodes", known["max_leaf_nodes"]
-    return None, None  # a forest, which more trees do not make overfit
+    if student.estimator is None:
+        smaller = [replace(student, options={name: count}) for count in counts]
+    else:
+        models = [clone(student.estimator).set_params(**{name: count}) for count in counts]
+        smaller = [replace(student, estimator=model) for model in models]
+    return [*smaller, student]

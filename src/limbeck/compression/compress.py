@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import join, rows
+from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import as_predictor
 from limbeck.compression.fidelity.cost import bytes_on_disk
-from limbeck.compression.fidelity.measures import agreement, kl, label_agreement, label_kl
+from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.generators import candidates, fresh
-from limbeck.compression.problem import MIN_HELD_OUT, Problem, default_loss, split, take
 from limbeck.compression.rows import Rows, TableFormat, read_rows
-from limbeck.compression.students import sizes
-from limbeck.compression.training import Recipe, predictions, train
+from limbeck.compression.students import predictions, sizes
+from limbeck.compression.training import Problem, Recipe, is_auto, take, train
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
@@ -82,46 +83,34 @@ def compress(
     Arguments:
         teacher: A torch module, an estimator of scikit-learn, XGBoost, LightGBM or CatBoost, a
             list of these, the path of an ONNX or booster file, or a function of arrays.
-        X: Rows: an array, a tensor, a data frame with columns of any kind, a sparse matrix, a
-            torch Dataset.
+        X: Rows: an array, a tensor, a data frame, a sparse matrix, a torch Dataset.
         student: Hidden sizes; "auto" for the smallest net that keeps enough; "linear", "tree" or
-            "boosted"; a tree of scikit-learn; or a torch module, a copy of which is trained.
-            Default: (50, 30).
-        labels: True labels of the rows, to be mixed with the teacher's targets. Missing ones are
-            None or NaN. Default: None.
-        label_weight: Their share, from 0 to 1; with 0 they only serve the report's comparison.
-            Default: 0.5.
+            "boosted"; a tree of scikit-learn; or a torch module to copy. Default: (50, 30).
+        labels: True labels to mix with the targets; missing ones are None or NaN. Default: None.
+        label_weight: Their share, from 0 to 1; with 0 they only serve the report. Default: 0.5.
         loss: From `limbeck.losses`, or a name. Derivatives can be matched where the teacher is a
             torch module. Default: cross entropy, or square error for regression.
         inputs: The source of inputs: a name (see `limbeck.compression.generators`) or a source of
-            `limbeck.inputs`. Default: "auto", which tries a few and keeps the one that does best
-            at rows that were held out and near them.
-        size: Number of inputs that the teacher labels before training: the rows and, if these are
-            fewer, generated ones. Default: ten for each row, from 10,000 to 50,000; or twice the
-            rows, if that is more and `inputs` names a generator.
+            `limbeck.inputs`. Default: "auto", the best of a few at held-out rows and near them.
+        size: Number of inputs that the teacher labels before training. Default: ten for each row,
+            from 10,000 to 50,000; or twice the rows, if that is more and `inputs` is a generator.
         steps: Steps of the training. Default: by the number of inputs.
         task: "classification", "multilabel" or "regression". Default: "auto", the teacher's own.
-        output: The form of a torch teacher's outputs: "logits", "probabilities", … . Default:
-            "auto", which infers it.
+        output: Form of a torch teacher's outputs: "logits", "probabilities", …. Default: inferred.
         weights: Weights of the members, for a list of teachers. Default: equal ones.
         stack: A model of the members' answers, for a list of teachers. Default: None.
         classes: Names of the classes, where the teacher does not know them. Default: None.
         table: The schema of a data frame, a `limbeck.Table`. Default: read off X.
-        teacher_folds: For a teacher that was fitted to these rows and labels: the number of folds
-            in which copies of it are fitted anew, so that no row is labelled by one that saw it.
-            Default: None, no folds.
-        cache: A folder in which the teacher's answers, and derivatives if the loss asks for some,
-            are kept for the next time. A torch teacher too is then queried before training.
-            Default: None.
-        cache_key: A name for a teacher whose content cannot be read, such as a remote one.
-            Default: a hash of its content.
+        teacher_folds: Folds in which copies of a teacher that was fitted to these rows and labels
+            are fitted anew, to label rows that they have not seen. Default: None.
+        cache: A folder that keeps the teacher's answers for the next time. A torch teacher too is
+            then queried before training. Default: None.
+        cache_key: A name for a teacher whose content cannot be read. Default: a hash of it.
         teacher_batch: Inputs in a query of the teacher. Default: as many as a few seconds allow.
         retries: Further attempts after an error of the teacher's connection. Default: 3.
         retry_on: These errors. Default: OSError, with ConnectionError and TimeoutError among it.
-        held_out: The fraction of the rows that students are compared on, where there is a choice.
-            Default: 0.1.
-        keep: For student="auto": the fraction of the teacher's measure that is enough.
-            Default: 0.99.
+        held_out: Fraction of the rows to compare students on, if there is a choice. Default: 0.1.
+        keep: For student="auto": the fraction of the teacher's measure to keep. Default: 0.99.
         max_bytes: For student="auto": the largest student. Default: None, any size.
         seed: Seeds everything. Default: 0.
         progress: Whether to show bars, if a terminal is there. Default: True.
@@ -131,9 +120,8 @@ def compress(
     arguments = inspect.signature(compress).parameters
     training = Training.from_options(options, decided, arguments, progress=progress)
     training = replace(training, seed=whole_number("seed", seed, "a whole number"))
-    if not (isinstance(training.batch_size, str) and training.batch_size == "auto"):
-        batch = whole_number("batch_size", training.batch_size, "a whole number from 1", least=1)
-        training = replace(training, batch_size=batch)
+    if not is_auto(training.batch_size):
+        training = replace(training, batch_size=whole("batch_size", training.batch_size))
     data = read_rows(X, table)
     labels = data.labels if labels is None else labels
     examples = select(as_rows(data.given), np.arange(min(100, rows(data.x))))
@@ -147,9 +135,9 @@ def compress(
     except Exception as error:  # the teacher's own
         raise TeacherError.of(error, "the first rows of X", np.arange(count(examples))) from error
     query = Query(as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress)
-    chosen = "auto" in [choice for choice in (inputs, student) if isinstance(choice, str)]
     fraction = number("held_out", held_out, "a fraction from 0 to below 1", lambda f: 0 <= f < 1)
-    problem = _split(data, model, query, fraction if chosen else 0.0, training.seed)
+    fraction = fraction if is_auto(inputs) or is_auto(student) else 0.0
+    problem = _split(data, model, query, fraction, training.seed)
     problem.folds = teacher_folds
     _add_labels(problem, labels, label_weight, rows(data.x))
     if not isinstance(loss, str):
@@ -157,49 +145,45 @@ def compress(
     elif loss != "auto":
         problem.loss = as_loss(loss, None, None, "", None)  # type: ignore[arg-type]
     # inputs of the user's own source never come again
-    problem.keeps_answers = cache is not None and isinstance(inputs, str)
+    problem.caches = cache is not None and isinstance(inputs, str)
     _refuse_derivatives(problem)
-    size = _default_size(rows(problem.x), inputs) if size is None else size
-    size = whole_number("size", size, "a whole number from 1", least=1)
-    if steps is not None:
-        steps = whole_number("steps", steps, "a whole number from 1", least=1)
+    if size is None:
+        n, generated = rows(problem.x), isinstance(inputs, str) and inputs not in ("auto", "data")
+        size = max(n, min(MAX_SIZE, max(MIN_SIZE, 10 * n)), 2 * n if generated else 0)
+    size = whole("size", size)
+    steps = None if steps is None else whole("steps", steps)
     number("keep", keep, "a fraction above 0, up to 1", lambda share: 0 < share <= 1)
     recipe = Recipe(student, inputs, size, steps, training)
     tried: list[dict[str, Any]] = []
-    if isinstance(inputs, str) and inputs == "auto":
+    if is_auto(inputs):
         names = candidates(data.format, problem.x, problem.live, size)
         recipe, tried = best_inputs(problem, recipe, names)
-    if isinstance(student, str) and student == "auto":
+    if is_auto(student):
         result, recipe, sizes_tried = grow_student(problem, recipe, keep, max_bytes)
         tried += sizes_tried
     else:
         result = train(problem, recipe)
-    notes = []
-    if isinstance(problem.format, TableFormat) and isinstance(problem.x, dict):
-        note = code_note(problem.format.table, problem.x, problem.targets())
-        notes = [] if note is None else [note]
-    return Compressed.of(result, problem, recipe, labels, tried, notes)
-
-
-def _default_size(count: int, inputs: object) -> int:
-    size = max(count, min(MAX_SIZE, max(MIN_SIZE, 10 * count)))
-    generated = isinstance(inputs, str) and inputs not in ("auto", "data")
-    return max(size, 2 * count) if generated else size  # at least half of them generated
+    format, notes = problem.format, []
+    if isinstance(format, TableFormat) and isinstance(problem.x, dict):
+        notes = [code_note(format.table, problem.x, problem.targets)]
+    return Compressed.of(result, problem, recipe, labels, tried, list(filter(None, notes)))
 
 
 def _split(data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int) -> Problem:
-    r"""The teacher, the rows to learn from and those held out."""
-    learn, other = split(rows(data.x), fraction, seed)
-    loss = default_loss(teacher.task)
-    x, given = take(data.x, learn), as_rows(data.given)
-    problem = Problem(teacher, data.format, x, learn, loss, query, data.given, seed=seed)
-    if other is not None:
-        held_out = take(data.x, other)
-        mixed = fresh("munge", data.format, held_out, rows(held_out), seed)
-        problem.given = select(given, learn.numpy())
-        problem.held_out = join([held_out, mixed])
-        problem.held_out_given = select(given, other.numpy())
-    return problem
+    r"""The teacher, the rows to learn from and, if they are enough, rows held out."""
+    n, loss, given = rows(data.x), trainer.default_loss(teacher.task), as_rows(data.given)
+    size = min(trainer.MAX_HELD_OUT, round(fraction * n))
+    if size < trainer.MIN_HELD_OUT:
+        every = torch.arange(n)
+        return Problem(teacher, data.format, data.x, every, loss, query, data.given, seed=seed)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    learn, other = order[size:].sort().values, order[:size].sort().values
+    held_out = take(data.x, other)
+    mixed = fresh("munge", data.format, held_out, size, seed)
+    return Problem(
+        teacher, data.format, take(data.x, learn), learn, loss, query, select(given, learn.numpy()),
+        join([held_out, mixed]), select(given, other.numpy()), seed=seed,
+    )  # fmt: skip
 
 
 def _add_labels(problem: Problem, labels: object, weight: float, n: int) -> None:
@@ -211,8 +195,7 @@ def _add_labels(problem: Problem, labels: object, weight: float, n: int) -> None
         return
     array = as_labels(labels, n)
     if weight > 0:  # unusable labels are refused before the teacher is queried
-        nothing = np.zeros((n, problem.teacher.outputs))
-        mix_labels(nothing, array, weight, problem.teacher.classes)
+        mix_labels(np.zeros((n, problem.teacher.outputs)), array, weight, problem.teacher.classes)
     if weight > 0 or problem.folds is not None:
         problem.labels, problem.label_weight = array[problem.index.numpy()], weight
 
@@ -220,16 +203,15 @@ def _add_labels(problem: Problem, labels: object, weight: float, n: int) -> None
 def _refuse_derivatives(problem: Problem) -> None:
     r"""Refuse a loss on derivatives that do not exist."""
     matches = any("derivatives" in term.asks for _, term in problem.loss)
-    if problem.differentiable or not matches:
-        return
-    if problem.teacher.module is None:
-        problem.teacher.refuse_derivatives(repr(problem.loss))
-    received = f"{problem.loss!r}, which matches derivatives"
-    expected = (
-        "a loss on values: there are no derivatives with respect to a table, nor of labels "
-        "that are mixed in (label_weight=0 leaves them out)"
-    )
-    raise ArgumentError("loss", received, expected)
+    if matches and not problem.differentiable:
+        if problem.teacher.module is None:
+            problem.teacher.refuse_derivatives(repr(problem.loss))
+        received = f"{problem.loss!r}, which matches derivatives"
+        expected = (
+            "a loss on values: there are no derivatives with respect to a table, nor of labels "
+            "that are mixed in (label_weight=0 leaves them out)"
+        )
+        raise ArgumentError("loss", received, expected)
 
 
 def best_inputs(
@@ -238,18 +220,18 @@ def best_inputs(
     r"""The recipe with the inputs that did best in a short run, and what each of them reached."""
     if problem.held_out is None or len(names) == 1:
         return replace(recipe, inputs="munge" if "munge" in names else names[0]), []
-    automatic = isinstance(recipe.student, str) and recipe.student == "auto"
-    student = (50, 30) if automatic else recipe.student
+    student = (50, 30) if is_auto(recipe.student) else recipe.student
     steps = min(PILOT_STEPS, recipe.steps or PILOT_STEPS)
-    tried: list[dict[str, Any]] = []
+    scores = {}
     for name in tracked(names, "trying inputs", problem.query.progress):
         training = _in_folder(recipe.training, f"inputs-{name}")
         training = replace(training, progress=False, callbacks=None)
         result = train(problem, Recipe(student, name, recipe.size, steps, training))
-        tried.append({"inputs": name, "divergence": divergence(problem, result)})
-    best = min(tried, key=lambda entry: entry["divergence"])
+        scores[name] = held_out_mean(problem, result, "kl")
     training = _in_folder(recipe.training, "student")  # not among those of the short runs
-    return replace(recipe, inputs=best["inputs"], training=training), tried
+    best = min(scores, key=lambda name: scores[name])
+    tried = [{"inputs": name, "divergence": score} for name, score in scores.items()]
+    return replace(recipe, inputs=best, training=training), tried
 
 
 def grow_student(
@@ -257,21 +239,19 @@ def grow_student(
 ) -> tuple[Result, Recipe, list[dict[str, Any]]]:
     r"""The smallest student of a growing sequence that keeps enough; the last one, if none does."""
     if problem.held_out is None:
-        count = rows(problem.x)
-        received = f"{count} rows, too few to hold some out"
-        expected = f"for student='auto' so many that held_out takes {MIN_HELD_OUT} or more"
-        if count >= 2 * MIN_HELD_OUT:
-            expected += f", as held_out={math.ceil(100 * MIN_HELD_OUT / count) / 100:g} does"
-        raise ArgumentError("X", received, expected)
+        count, least = rows(problem.x), trainer.MIN_HELD_OUT
+        expected = f"for student='auto' so many that held_out takes {least} or more"
+        if count >= 2 * least:
+            expected += f", as held_out={math.ceil(100 * least / count) / 100:g} does"
+        raise ArgumentError("X", f"{count} rows, too few to hold some out", expected)
     tried: list[dict[str, Any]] = []
-    teacher, encoder = problem.teacher, problem.format.encoder()
-    for hidden, _ in sizes(
-        problem.x, teacher.outputs, teacher.task, encoder=encoder, max_bytes=max_bytes
-    ):
+    task, encoder = problem.teacher.task, problem.format.encoder()
+    for hidden in sizes(problem.x, problem.teacher.outputs, task, encoder, max_bytes):
         training = _in_folder(recipe.training, "-".join(map(str, hidden)))
         attempt = replace(recipe, student=hidden, training=training)
         result = train(problem, attempt)
-        share = retention(problem, result)
+        share = held_out_mean(problem, result, "agreement")
+        share = 1 - share if task == "regression" else share
         tried.append({"student": hidden, "kept": share, "bytes": bytes_on_disk(result.student)})
         if share >= keep:
             break
@@ -285,27 +265,13 @@ def _in_folder(training: Training, name: str) -> Training:
     return replace(training, checkpoint=Path(training.checkpoint) / name)
 
 
-def divergence(problem: Problem, result: Result) -> float:
-    r"""The distance of a student from its teacher at held-out inputs: mean KL, or 1 − R²."""
-    teacher, student = _both(problem, result)
-    if problem.teacher.task == "regression":
+def held_out_mean(problem: Problem, result: Result, measure: str) -> float:
+    r"""A measure of the student against its teacher at held-out inputs; 1 − R² for regression."""
+    assert problem.held_out is not None
+    task, form = problem.teacher.task, result.settings.get("student_output")
+    student = predictions(result.student, problem.held_out, task, form)
+    teacher = problem.held_out_targets
+    if task == "regression":
         variance = np.maximum(teacher.var(0), np.finfo(float).tiny)
         return float((((teacher - student) ** 2).mean(0) / variance).mean())
-    measure = kl if problem.teacher.task == "classification" else label_kl
-    return float(measure(teacher, student).mean())
-
-
-def retention(problem: Problem, result: Result) -> float:
-    r"""Agreement with the teacher at held-out inputs; for regression R² against it."""
-    if problem.teacher.task == "regression":
-        return 1 - divergence(problem, result)
-    measure = agreement if problem.teacher.task == "classification" else label_agreement
-    return float(measure(*_both(problem, result)).mean())
-
-
-def _both(problem: Problem, result: Result) -> tuple[np.ndarray, np.ndarray]:
-    r"""Targets and predictions (n, K) at held-out inputs."""
-    assert problem.held_out is not None
-    form = result.settings.get("student_output")
-    student = predictions(result.student, problem.held_out, problem.teacher.task, form)
-    return problem.held_out_targets(), student
+    return float(MEASURES[measure].rows[task](teacher, student).mean())

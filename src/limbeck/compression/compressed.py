@@ -19,13 +19,12 @@ from rich.table import Table
 from torch import nn
 
 from limbeck.compression.baseline import train_on_labels
-from limbeck.compression.fast_path import NumpyFastPath
 from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, latencies, parameters
 from limbeck.compression.fidelity.cost import cost as teacher_cost
 from limbeck.compression.fidelity.report import Fidelity, fidelity
-from limbeck.compression.problem import Problem
 from limbeck.compression.rows import ArrayFormat, RowFormat, TableFormat, format_from_spec
-from limbeck.compression.training import Answering, Recipe, predictions
+from limbeck.compression.students import NumpyFastPath, predictions
+from limbeck.compression.training import Answering, Problem, Recipe
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder
@@ -51,23 +50,21 @@ def rules_of(
     if not isinstance(tree, Trees):
         received = f"a {type(tree).__name__}"
         raise ArgumentError("student", received, "a tree, as student='tree' makes one")
-    encoder = getattr(student, "encoder", None)
+    encoder, origin = getattr(student, "encoder", None), getattr(student, "origin", None)
     if isinstance(kind, TableFormat) and isinstance(encoder, TableEncoder):
         features, writers = _in_own_units(encoder, kind.table)
         text = tree.text(features, classes, writers)
         for name in features:  # indicators are 0 or 1
             text = text.replace(f"if {name} <= 0.5:", f"if {name.replace(' is ', ' is not ', 1)}:")
         return text
-    origin = getattr(student, "origin", None)
     if origin is None:
         return tree.text(names, classes)
-    writers = [partial(_from_origin, float(zero)) for zero in origin.flatten()]
-    return tree.text(names, classes, writers)
+    return tree.text(names, classes, [partial(_from_origin, x) for x in origin.flatten().tolist()])
 
 
 def _from_origin(origin: float, threshold: float) -> str:
-    r"""A threshold of a column that is far from zero, with all of its digits."""
-    return f"{origin + threshold:.6g}" if not origin else f"{origin + threshold:.15g}"
+    r"""A threshold; of a column that is far from zero, with all of its digits."""
+    return f"{origin + threshold:.{15 if origin else 6}g}"
 
 
 def _in_own_units(
@@ -140,7 +137,7 @@ class Compressed(Result):
         problem: Problem,
         recipe: Recipe,
         labels: object,
-        tried: list[dict[str, Any]],
+        tried: Sequence[dict[str, Any]] = (),
         notes: Sequence[str] = (),
     ) -> Compressed:
         r"""The result of a problem's training."""
@@ -148,7 +145,7 @@ class Compressed(Result):
         inputs = recipe.inputs if isinstance(recipe.inputs, str) else repr(recipe.inputs)
         return cls(
             **_fields_of(result), task=teacher.task, classes=teacher.classes, kind=problem.format,
-            inputs=inputs, tried=tried, problem=problem, recipe=recipe, labels=labels,
+            inputs=inputs, tried=list(tried), problem=problem, recipe=recipe, labels=labels,
             notes=list(notes),
         )  # fmt: skip
 
@@ -185,18 +182,16 @@ class Compressed(Result):
 
         Arguments:
             X: The rows.
-            y: Their true labels, if known.
-            groups: By name, what divides the rows into groups, each (n,); for data frames, names
-                of columns will do.
-            labels: True labels of the rows that the student was made with; the same student is
-                then trained on those alone, and shown beside. None takes those that `compress` got.
-            time: Whether to measure how long predictions take.
+            y: Their true labels, if known. Default: None.
+            groups: What divides the rows into groups, each (n,), by name; or columns of a data
+                frame. Default: None.
+            labels: True labels of the rows that the student was made with: the same student is
+                trained on those alone, and shown beside. Default: those that `compress` got.
+            time: Whether to measure how long predictions take. Default: True.
         """
         if self.problem is None or self.kind is None:
             raise ArgumentError("report", "a result without its teacher", "one made by compress")
-        teacher = self.problem.teacher
-        columns = _groups(groups, X)
-        given = self.kind.as_given(X)
+        teacher, given, columns = self.problem.teacher, self.kind.as_given(X), _groups(groups, X)
         labels = self.labels if labels is None else labels
         baseline = None if labels is None else self.on_labels(labels)._predictions(X)
         calls: dict[str, Callable[[Any], np.ndarray]]
@@ -210,11 +205,7 @@ class Compressed(Result):
         )  # fmt: skip
 
     def cost(self, latency: Mapping[int, float] | None = None) -> Cost:
-        r"""What the student costs: of the exported files, or else of what `save` writes of it.
-
-        Arguments:
-            latency: Seconds for a batch, by its number of rows.
-        """
+        r"""What the student costs: its exported files or what `save` writes; seconds by batch."""
         files, size = self.exported, None
         if files and all(file.is_file() for file in files):
             size = sum(file.stat().st_size for file in files)
@@ -232,18 +223,15 @@ class Compressed(Result):
     def on_labels(self, labels: object) -> Compressed:
         r"""The same student, trained on true labels alone, and stopped by rows that are held out.
 
-        Networks keep the weights with the lowest held-out loss; trees are as large as does best on
-        rows held out, up to the student's size.
-
         Arguments:
-            labels: True labels of the rows that the student was made with; missing ones are None
-                or NaN, and their rows are left out.
+            labels: True labels of the rows that the student was made with; rows whose label is
+                None or NaN are left out.
         """
         if self.problem is None or self.recipe is None:
             raise ArgumentError("labels", "a result without its rows", "one made by compress")
         recipe = replace(self.recipe, inputs="data", steps=self.steps)
         result, problem = train_on_labels(self.problem, recipe, labels)
-        return Compressed.of(result, problem, recipe, labels, [])
+        return Compressed.of(result, problem, recipe, labels)
 
     def rules(self, feature_names: Sequence[str] | None = None) -> str:
         r"""A single tree in words; a table knows the names of its columns."""
@@ -263,11 +251,10 @@ class Compressed(Result):
         size = self.cost().bytes
         before = None if self.problem is None else bytes_on_disk(self.problem.teacher)
         ratio = compared(before, size, "smaller", "larger", "as large as its teacher", " times")
-        summary = "A student of unknown size" if size is None else f"A student of {size:,} bytes"
+        summary = f"A student of {'unknown size' if size is None else f'{size:,} bytes'}"
         summary += f", {ratio}" if ratio else ""
         notes = "".join(f"{note}\n" for note in self.notes)
-        end = "; what it has kept, report(X, y) tells."
-        return f"{console.export_text()}{notes}{summary}{end}"
+        return f"{console.export_text()}{notes}{summary}; what it has kept, report(X, y) tells."
 
     __repr__ = __str__
 
@@ -275,11 +262,13 @@ class Compressed(Result):
         r"""Write the student (safetensors), its story and its task (JSON) into a folder."""
         assert self.kind is not None
         folder = super().save(folder)
-        names = None if self.classes is None else np.asarray(self.classes).tolist()
-        about = {"task": self.task, "classes": names, "kind": self.kind.spec()}
+        about = {"task": self.task, "classes": self._class_names(), "kind": self.kind.spec()}
         about |= {"inputs": self.inputs, "tried": self.tried, "notes": self.notes}
         files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
         return folder
+
+    def _class_names(self) -> list[Any] | None:
+        return None if self.classes is None else np.asarray(self.classes).tolist()
 
     def portable(self) -> Any:
         r"""What leaves when it is exported: probabilities or values, of raw rows or of columns."""
@@ -287,15 +276,14 @@ class Compressed(Result):
 
         form = "values" if self.task == "regression" else "probabilities"
         whole = Answering(self.student, self.task, self.settings.get("student_output"))
-        names = None if self.classes is None else np.asarray(self.classes).tolist()
         about = {} if self.problem is None else {"teacher": self.problem.teacher.name}
         about["asked at"] = self.inputs
         rows: dict[str, Any] = {"shape": getattr(self.kind, "shape", None)}
         if isinstance(self.kind, TableFormat):
             rows["table"] = self.kind.table
         return limbeck.export.of_result(
-            self, whole, form, verb="compress", task=self.task, classes=names, about=about,
-            doubts=tuple(self.notes), **rows,
+            self, whole, form, verb="compress", task=self.task,
+            classes=self._class_names(), about=about, doubts=tuple(self.notes), **rows,
         )  # fmt: skip
 
     @classmethod
@@ -317,19 +305,16 @@ def _fields_of(result: Result) -> dict[str, Any]:
     return {field.name: getattr(result, field.name) for field in fields(Result)}
 
 
-def _groups(
-    groups: dict[str, Any] | str | Iterable[str] | None, X: object
-) -> dict[str, Any] | None:
+def _groups(groups: dict[str, Any] | str | Iterable[str] | None, X: Any) -> dict[str, Any] | None:
     if groups is None or isinstance(groups, dict):
         return groups
     names = [groups] if isinstance(groups, str) else list(groups)
     if not hasattr(X, "columns"):
         raise ArgumentError("groups", names, "a dict of arrays, where X is no data frame")
+    columns = {}
     for name in names:
         if name not in X.columns:
             raise ArgumentError.unknown("groups", name, map(str, X.columns))
-    columns = {str(name): X[name] for name in names}  # type: ignore[index]
-    for name, column in columns.items():
-        zoned = getattr(column.dtype, "tz", None) is not None  # dates, which become local time
-        columns[name] = np.asarray(column.dt.tz_localize(None) if zoned else column)
+        zoned = getattr(X[name].dtype, "tz", None) is not None  # dates, which become local time
+        columns[str(name)] = np.asarray(X[name].dt.tz_localize(None) if zoned else X[name])
     return columns

@@ -1,4 +1,4 @@
-r"""Any teacher as a predictor on arrays and frames."""
+r"""Any teacher as a predictor on arrays and frames; those that are not fitted are fitted."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from torch import nn
 
 from limbeck.errors import ArgumentError
 from limbeck.models.ensemble import Ensemble
+from limbeck.tables.columns import measured
+from limbeck.teachers import estimators
 from limbeck.teachers.estimators import BoosterTeacher, EstimatorTeacher, is_booster, is_estimator
 from limbeck.teachers.fingerprints import digest
 from limbeck.teachers.networks import NetworkTeacher, OnnxTeacher, open_model
 from limbeck.teachers.output_spec import OutputSpec
 from limbeck.teachers.row_teacher import FunctionTeacher, RowTeacher, first_rows, rename_argument
 
-__all__ = ["as_predictor"]
+__all__ = ["as_predictor", "clone_teacher", "fit_teacher", "is_fitted"]
 
 
 class CombinedTeacher(RowTeacher):
@@ -30,15 +32,13 @@ class CombinedTeacher(RowTeacher):
 
     def content(self) -> str | None:
         codes = [part.fingerprint() for part in self.parts]
-        known = [code for code in codes if code is not None]
-        return digest(self.rule, *known) if len(known) == len(codes) else None
+        return None if None in codes else digest(self.rule, *codes)  # type: ignore[arg-type]
 
     def bytes(self) -> int | None:
         if self.file is not None:
             return self.file.size
         sizes = [part.bytes() for part in self.parts]
-        known = [size for size in sizes if size is not None]
-        return sum(known) if len(known) == len(sizes) else None
+        return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
 
 
 class AverageTeacher(CombinedTeacher):
@@ -53,10 +53,8 @@ class AverageTeacher(CombinedTeacher):
         super().__init__(f"ensemble of {len(self.members)}", first.task, first.outputs, own, None)
 
     def answers(self, X: object) -> np.ndarray:
-        total = 0.0
-        for member, weight in zip(self.members, self.weights, strict=True):
-            total = total + weight * member(X)
-        return np.asarray(total)
+        pairs = zip(self.members, self.weights, strict=True)
+        return np.asarray(sum(weight * member(X) for member, weight in pairs))
 
     def refit(self, X: object, y: np.ndarray) -> RowTeacher:
         fitted = copy.copy(self)
@@ -84,22 +82,29 @@ def side_by_side(members: Sequence[RowTeacher], X: object) -> np.ndarray:
     return np.concatenate([member(X) for member in members], axis=1)
 
 
-def agreed(members: Sequence[RowTeacher]) -> list[RowTeacher]:
+def agreed(members: list[RowTeacher]) -> list[RowTeacher]:
     r"""The same members over the same classes; those that have not seen a class give it 0."""
     tasks = sorted({member.task for member in members})
     if len(tasks) > 1:
         received = f"members for {' and '.join(tasks)}"
         raise ArgumentError("teacher", received, "members of one task, or task= to say which")
     named = [member.classes for member in members if member.named and member.classes is not None]
-    classes = _union(named)
-    if classes is not None:
-        return [member.with_classes(classes) for member in members]
-    outputs = {member.outputs for member in members}
-    if len(outputs) > 1:
-        received = f"members with {' and '.join(map(str, sorted(outputs)))} outputs"
-        expected = "members with as many outputs, or with names for their classes"
-        raise ArgumentError("teacher", received, expected)
-    return list(members)
+    if not named:
+        outputs = sorted({member.outputs for member in members})
+        if len(outputs) > 1:
+            received = f"members with {' and '.join(map(str, outputs))} outputs"
+            expected = "members with as many outputs, or with names for their classes"
+            raise ArgumentError("teacher", received, expected)
+        return members
+    lists, classes = [names.tolist() for names in named], named[0]
+    if any(names != lists[0] for names in lists):
+        labels = {label for names in lists for label in names}
+        if len({isinstance(label, str) for label in labels}) > 1:
+            received = f"members with the classes {' and '.join(map(str, lists[:3]))}"
+            expected = "members with the same names for classes, or classes= with all of them"
+            raise ArgumentError("teacher", received, expected)
+        classes = np.array(sorted(labels))
+    return [member.with_classes(classes) for member in members]
 
 
 def averaged(members: Sequence[RowTeacher], weights: ArrayLike | None, X: object) -> RowTeacher:
@@ -117,30 +122,16 @@ def averaged(members: Sequence[RowTeacher], weights: ArrayLike | None, X: object
 
 def _alike(nets: Sequence[NetworkTeacher]) -> bool:
     r"""Whether torch can average the modules: equal shapes, places and types, forms it knows."""
-    if len({net.raw_columns for net in nets}) > 1:
-        return False
-    if len({(p.device, p.dtype) for net in nets for p in net.module.parameters()}) > 1:
+    places = {(p.device, p.dtype) for net in nets for p in net.module.parameters()}
+    if len({net.raw_columns for net in nets}) > 1 or len(places) > 1:
         return False
     for net in nets:
         form = net.kind.form
-        if getattr(net.module, "output_form", None) not in (None, form):
-            return False  # the user knows better than the module
-        if net.task == "multilabel" and form != "probabilities":
-            return False  # an ensemble's logits are those of classes
+        # the user knows better than the module; an ensemble's logits are those of classes
+        contradicted = getattr(net.module, "output_form", None) not in (None, form)
+        if contradicted or (net.task == "multilabel" and form != "probabilities"):
+            return False
     return True
-
-
-def _union(named: Sequence[np.ndarray]) -> np.ndarray | None:
-    if not named:
-        return None
-    if all(classes.tolist() == named[0].tolist() for classes in named):
-        return named[0]
-    labels = {label for classes in named for label in classes.tolist()}
-    if len({isinstance(label, str) for label in labels}) > 1:
-        received = " and ".join(str(classes.tolist()) for classes in named[:3])
-        expected = "members with the same names for classes, or classes= with all of them"
-        raise ArgumentError("teacher", f"members with the classes {received}", expected)
-    return np.array(sorted(labels))
 
 
 def _normalised(weights: ArrayLike | None, count: int) -> np.ndarray:
@@ -176,19 +167,12 @@ def as_predictor(
     r"""A teacher of any kind, as a function from rows to probabilities or values (n, K).
 
     The arguments are those of `limbeck.compress`; X is a few rows, from which outputs are inferred.
-
-    >>> import numpy as np
-    >>> thirds = as_predictor(lambda x: np.full((len(x), 3), 1 / 3), np.zeros((4, 2)))
-    >>> thirds.task, thirds(np.zeros((1, 2))).round(2)
-    ('classification', array([[0.33, 0.33, 0.33]]))
-
     Members that know other classes are matched by name:
 
     >>> from sklearn.dummy import DummyClassifier
     >>> X = np.zeros((4, 1))
     >>> two = DummyClassifier().fit(X, ["cat", "cat", "dog", "dog"])
-    >>> three = DummyClassifier().fit(X, ["ant", "cat", "dog", "dog"])
-    >>> both = as_predictor([two, three])
+    >>> both = as_predictor([two, DummyClassifier().fit(X, ["ant", "cat", "dog", "dog"])])
     >>> both.classes.tolist(), both(X[:1])
     (['ant', 'cat', 'dog'], array([[0.125, 0.375, 0.5  ]]))
     """
@@ -237,12 +221,12 @@ def _several(
         raise ArgumentError("teacher", "an empty list", ACCEPTED)
     members = []
     for number, teacher in enumerate(teachers):
-        inner = spec
+        several, inner = isinstance(teacher, LISTS), spec
         if stack is not None:  # whose members keep their classes in the order that it knows
-            knows = isinstance(teacher, LISTS) or is_estimator(teacher) or is_booster(teacher)
+            knows = several or is_estimator(teacher) or is_booster(teacher)
             inner = OutputSpec() if knows else OutputSpec(spec.task, spec.output)
         with rename_argument("teacher", f"teacher[{number}]"):
-            if isinstance(teacher, LISTS):
+            if several:
                 members.append(_several(list(teacher), X, inner, None, None))
             else:
                 members.append(_single(teacher, X, inner))
@@ -257,3 +241,82 @@ def _several(
     rows = None if X is None else side_by_side(members, first_rows(X, "what members give"))
     with rename_argument("teacher", "stack"):
         return StackTeacher(members, _single(stack, rows, spec._replace(output="auto")))
+
+
+def is_frame(X: object) -> bool:
+    r"""Whether rows come as a data frame, whose columns have types of their own."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def is_fitted(teacher: object) -> bool:
+    r"""Whether a teacher predicts as it is; of a list, whether all do."""
+    if isinstance(teacher, list | tuple):
+        return all(map(is_fitted, teacher))
+    if callable(method := getattr(teacher, "is_fitted", None)):  # CatBoost's
+        return bool(method())
+    return teacher is not None and estimators.is_fitted(teacher)
+
+
+def clone_teacher(teacher: object) -> Any:
+    r"""The teacher of a clone: the same one if it is fitted, else an unfitted copy."""
+    from sklearn.base import clone
+
+    if teacher is None or is_fitted(teacher):
+        return teacher
+    if isinstance(teacher, list | tuple):
+        return type(teacher)(map(clone_teacher, teacher))
+    return clone(teacher)
+
+
+def fit_teacher(
+    teacher: object, X: object, y: np.ndarray | None, regression: bool, seed: int
+) -> Any:
+    r"""A fitted teacher: a clone of an unfitted one, or a forest for None, fitted to labels."""
+    from sklearn.base import clone
+
+    if is_fitted(teacher):
+        return teacher
+    if y is None:
+        name = "None" if teacher is None else f"an unfitted {type(teacher).__name__}"
+        received = f"None, with {name} for a teacher, which requires y to be passed, but the target"
+        raise ArgumentError("y", f"{received} y is None", "fit(X, y), or a fitted teacher")
+    if isinstance(teacher, list | tuple):
+        return [fit_teacher(member, X, y, regression, seed) for member in teacher]
+    model = forest(X, regression, seed) if teacher is None else clone(teacher)
+    return model.fit(X, y)
+
+
+def forest(X: Any, regression: bool, seed: int) -> Any:
+    r"""A random forest for rows of this kind; all columns of a frame become numbers first."""
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+    kind = RandomForestRegressor if regression else RandomForestClassifier
+    trees = kind(100, random_state=seed)
+    if not is_frame(X):
+        return trees
+    words = other_columns(X, "biufM")
+    types = {name: X[name].dtype for name in X.columns if name not in words}
+    # dates; and pandas' own numbers and flags, whose gaps are of another kind than NaN
+    numbers = [n for n, t in types.items() if not isinstance(t, np.dtype) or t.kind == "M"]
+    if not words and not numbers:
+        return trees
+    from sklearn.compose import make_column_transformer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
+
+    codes = OrdinalEncoder(
+        handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2
+    )
+    parts = [(codes, words), (FunctionTransformer(in_numbers), numbers)]
+    return make_pipeline(make_column_transformer(*parts, remainder="passthrough"), trees)
+
+
+def in_numbers(frame: Any) -> np.ndarray:
+    r"""Columns of numbers, flags and dates as numbers (n, D); NaN where values are missing."""
+    columns = [(frame[name], frame[name].dtype.kind == "M", f"X[{name!r}]") for name in frame]
+    return np.stack([measured(*column) for column in columns], axis=1)
+
+
+def other_columns(X: Any, kinds: str) -> list[Any]:
+    r"""Names of a frame's columns whose types are none of NumPy's kinds, such as "f"."""
+    return [name for name in X.columns if getattr(X[name].dtype, "kind", "O") not in kinds]

@@ -12,24 +12,24 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_array, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from limbeck.arrays import X, map_tensors
+from limbeck.arrays import X
+from limbeck.compression import dispatch
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
-from limbeck.compression.dispatch import as_predictor
+from limbeck.compression.dispatch import is_fitted, is_frame
 from limbeck.compression.fidelity.report import Fidelity
+from limbeck.compression.students import narrowed
+from limbeck.compression.training import is_auto
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.storage import files
-from limbeck.tables.columns import measured
-from limbeck.teachers import estimators
 from limbeck.teachers.keys import count
 from limbeck.teachers.row_teacher import RowTeacher, first_rows
 from limbeck.training.result import spec_of
@@ -37,83 +37,6 @@ from limbeck.training.result import spec_of
 __all__ = ["DistilledClassifier", "DistilledRegressor"]
 
 ABOUT = "estimator.json"
-
-
-def is_frame(X: object) -> bool:
-    r"""Whether rows come as a data frame, whose columns have types of their own."""
-    return hasattr(X, "columns") and hasattr(X, "dtypes")
-
-
-def is_fitted(teacher: object) -> bool:
-    r"""Whether a teacher predicts as it is; of a list, whether all do."""
-    if teacher is None:
-        return False
-    if isinstance(teacher, list | tuple):
-        return all(map(is_fitted, teacher))
-    if callable(method := getattr(teacher, "is_fitted", None)):  # CatBoost's
-        return bool(method())
-    return estimators.is_fitted(teacher)
-
-
-def clone_teacher(teacher: object) -> Any:
-    r"""The teacher of a clone: the same one if it is fitted, else an unfitted copy."""
-    if teacher is None or is_fitted(teacher):
-        return teacher
-    if isinstance(teacher, list | tuple):
-        return type(teacher)(map(clone_teacher, teacher))
-    return clone(teacher)
-
-
-def fit_teacher(
-    teacher: object, X: object, y: np.ndarray | None, regression: bool, seed: int
-) -> Any:
-    r"""A fitted teacher: a clone of an unfitted one, or a forest for None, fitted to labels."""
-    if is_fitted(teacher):
-        return teacher
-    if y is None:
-        name = "None" if teacher is None else f"an unfitted {type(teacher).__name__}"
-        received = f"None, with {name} for a teacher, which requires y to be passed, but the target"
-        raise ArgumentError("y", f"{received} y is None", "fit(X, y), or a fitted teacher")
-    if isinstance(teacher, list | tuple):
-        return [fit_teacher(member, X, y, regression, seed) for member in teacher]
-    model = forest(X, regression, seed) if teacher is None else clone(teacher)
-    return model.fit(X, y)
-
-
-def forest(X: Any, regression: bool, seed: int) -> Any:
-    r"""A random forest for rows of this kind; all columns of a frame become numbers first."""
-    kind = RandomForestRegressor if regression else RandomForestClassifier
-    trees = kind(100, random_state=seed)
-    if not is_frame(X):
-        return trees
-    words = _other_columns(X, "biufM")
-    types = {name: X[name].dtype for name in X.columns if name not in words}
-    # dates; and pandas' own numbers and flags, whose gaps are of another kind than NaN
-    numbers = [n for n, t in types.items() if not isinstance(t, np.dtype) or t.kind == "M"]
-    if not words and not numbers:
-        return trees
-    from sklearn.compose import make_column_transformer
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
-
-    codes = OrdinalEncoder(
-        handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2
-    )
-    columns = make_column_transformer(
-        (codes, words), (FunctionTransformer(in_numbers), numbers), remainder="passthrough"
-    )
-    return make_pipeline(columns, trees)
-
-
-def in_numbers(frame: Any) -> np.ndarray:
-    r"""Columns of numbers, flags and dates as numbers (n, D); NaN where values are missing."""
-    columns = [(frame[name], frame[name].dtype.kind == "M", f"X[{name!r}]") for name in frame]
-    return np.stack([measured(*column) for column in columns], axis=1)
-
-
-def _other_columns(X: Any, kinds: str) -> list[Any]:
-    r"""Names of a frame's columns whose types are none of NumPy's kinds, such as "f"."""
-    return [name for name in X.columns if getattr(X[name].dtype, "kind", "O") not in kinds]
 
 
 def _is_plain(value: object) -> bool:
@@ -157,10 +80,11 @@ class Distilled(BaseEstimator):
 
         Arguments:
             X: Rows: an array, a sparse matrix, a data frame with columns of any kind.
-            y: Labels. A fitted teacher needs none; those it gets are mixed in with `label_weight`.
+            y: Labels; with a fitted teacher they are mixed in by `label_weight`. Default: None.
         """
         # the forest needs no columns by name; any other teacher may
-        self._framed = is_frame(X) and (self.teacher is not None or bool(_other_columns(X, "f")))
+        by_name = self.teacher is not None or (is_frame(X) and dispatch.other_columns(X, "f"))
+        self._framed = is_frame(X) and bool(by_name)
         rows = self._rows(X, reset=True)
         labels = self._labels(y, strict=not is_fitted(self.teacher))
         if labels is not None:
@@ -168,12 +92,11 @@ class Distilled(BaseEstimator):
         seed: Any = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = int(check_random_state(seed).randint(2**31))
-        self.teacher_ = fit_teacher(self.teacher, rows, labels, self.regression, int(seed))
+        self.teacher_ = dispatch.fit_teacher(self.teacher, rows, labels, self.regression, int(seed))
         options = dict(self.options or {})
         names = ("output", "weights", "stack", "classes", "task")
         about = {name: options.pop(name) for name in names if name in options}
-        examples = first_rows(rows, "what the teacher gives")
-        teacher = self._row_teacher(self.teacher_, examples, about)
+        teacher = self._row_teacher(first_rows(rows, "what the teacher gives"), about)
         arguments = self._arguments(count(rows)) | {"seed": int(seed)}
         for name in options.keys() & (arguments.keys() - {"held_out", "lr"}):
             raise ArgumentError("options", f"{name!r}", f"the estimator's own argument for {name}")
@@ -208,10 +131,10 @@ class Distilled(BaseEstimator):
 
     @classmethod
     def load(cls, folder: str | Path, student: nn.Module | None = None) -> Self:
-        r"""Read an estimator back; it predicts, but has no teacher any more.
+        r"""Read back what `save` wrote; it predicts, but has no teacher any more.
 
         Arguments:
-            folder: The folder that `save` wrote.
+            folder: The folder.
             student: An empty copy of a module of the user's own. Default: None, for limbeck's.
         """
         folder = Path(folder)
@@ -222,10 +145,9 @@ class Distilled(BaseEstimator):
             about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
             if about["type"] != cls.__name__:
                 raise ArgumentError("folder", f"a {about['type']}", f"a saved {cls.__name__}")
-            arguments: dict[str, Any] = about["arguments"]
-            for name, value in arguments.items():  # sizes were a tuple
-                arguments[name] = tuple(value) if isinstance(value, list) else value
-            estimator = cls(**arguments)
+            arguments = about["arguments"].items()
+            sizes = {name: tuple(value) for name, value in arguments if isinstance(value, list)}
+            estimator = cls(**about["arguments"] | sizes)
             estimator.n_features_in_ = int(about["features"])
             estimator._framed = bool(about["framed"])
             if about["names"] is not None:
@@ -249,7 +171,7 @@ class Distilled(BaseEstimator):
         bare = copy.copy(self)
         bare.teacher = None
         fresh: Self = super(Distilled, bare).__sklearn_clone__()
-        fresh.teacher = clone_teacher(self.teacher)
+        fresh.teacher = dispatch.clone_teacher(self.teacher)
         return fresh
 
     def __sklearn_tags__(self) -> Any:
@@ -266,7 +188,7 @@ class Distilled(BaseEstimator):
             # the teacher's answers are not needed again
             bare = replace(
                 result.problem, given=None, held_out_given=None, labels=None, folds=None,
-                fixed_targets=None, _known={},
+                fixed_targets=None,
             )  # fmt: skip
             state = state | {"result_": replace(result, problem=bare)}
         return state
@@ -300,15 +222,31 @@ class Distilled(BaseEstimator):
         labels = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = column_or_1d(labels, warn=True)
-        return self._checked(labels) if strict else labels
+        if not strict:
+            return labels
+        if self.regression:
+            return np.asarray(check_array(labels, ensure_2d=False, dtype=float, input_name="y"))
+        check_classification_targets(labels)
+        if type_of_target(labels) == "multiclass-multioutput":
+            expected = "classes (n,), or zeros and ones (n, K) for labels of which several may hold"
+            raise ArgumentError("y", f"several columns of classes, shape {labels.shape}", expected)
+        if labels.ndim == 1 and len(np.unique(labels)) < 2:
+            raise ArgumentError("y", "labels of one class only", "two classes or more")
+        return labels
 
-    def _checked(self, y: np.ndarray) -> np.ndarray:
-        r"""Labels that a teacher can be fitted to."""
-        raise NotImplementedError
-
-    def _row_teacher(self, teacher: object, X: object, about: dict[str, Any]) -> RowTeacher:
-        r"""The teacher, for the estimator's task."""
-        raise NotImplementedError
+    def _row_teacher(self, X: object, about: dict[str, Any]) -> RowTeacher:
+        r"""The fitted teacher, for the estimator's task."""
+        if self.regression:
+            return dispatch.as_predictor(self.teacher_, X, **{"task": "regression"} | about)
+        try:
+            model = dispatch.as_predictor(self.teacher_, X, **about)
+        except ArgumentError as error:
+            if error.argument not in ("task", "output") or "task" in about:
+                raise
+            model = dispatch.as_predictor(self.teacher_, X, task="classification", **about)
+        if model.task == "regression":
+            raise ArgumentError("teacher", f"{model.name}, which gives values", "a classifier")
+        return model
 
     def _targets(self, X: object, y: ArrayLike | None) -> ArrayLike:
         r"""The labels that predictions are compared with; the teacher's predictions for None."""
@@ -321,24 +259,21 @@ class Distilled(BaseEstimator):
 
     def _arguments(self, n: int) -> dict[str, Any]:
         r"""Arguments of `compress`; a fit to few rows is quick, without choices by trial."""
-        names = (
-            "student", "loss", "inputs", "size", "steps", "label_weight", "teacher_folds", "keep",
-            "max_bytes", "device", "progress",
-        )  # fmt: skip
-        arguments: dict[str, Any] = {name: getattr(self, name) for name in names}
+        own = ("teacher", "random_state", "options")
+        values = self.get_params(deep=False).items()
+        arguments: dict[str, Any] = {name: value for name, value in values if name not in own}
         if n < 1000:
-            if isinstance(self.inputs, str) and self.inputs == "auto":
+            if is_auto(self.inputs):
                 arguments["inputs"] = "munge" if n > 1 else "data"
             if self.size is None:
                 arguments["size"] = min(10_000, 20 * n)
             if self.steps is None:
                 arguments["steps"] = max(100, 2 * n)
-        choices = [arguments["inputs"], arguments["student"]]
-        if not any(isinstance(choice, str) and choice == "auto" for choice in choices):
+        if not is_auto(arguments["inputs"]) and not is_auto(self.student):
             arguments["held_out"] = 0.0  # there is nothing to be compared
         rates = {"lr", "optimizer", "update", "preset"} & set(self.options or {})
-        given = isinstance(self.student, nn.Module) or rates
-        if arguments["steps"] is not None and arguments["steps"] < 500 and not given:
+        by_user = isinstance(self.student, nn.Module) or rates
+        if arguments["steps"] is not None and arguments["steps"] < 500 and not by_user:
             arguments["lr"] = 0.02  # a higher rate for few steps
         return arguments
 
@@ -352,36 +287,33 @@ class DoublePrecision(nn.Module):
         self.output_form = getattr(student, "output_form", None)
 
     def forward(self, x: X) -> Tensor:
-        doubled = map_tensors(lambda t: t.double() if t.is_floating_point() else t, x)
-        outputs: Tensor = self.student(doubled)
+        outputs: Tensor = self.student(narrowed(x, None, torch.float64))
         return outputs
 
 
 class DistilledClassifier(ClassifierMixin, Distilled):
-    r"""A small classifier that predicts like a cumbersome one; see `limbeck.compress`.
+    r"""A small classifier that predicts like a cumbersome one.
+
+    Arguments are as of `limbeck.compress`; fewer than 1,000 rows are fitted quickly.
 
     Arguments:
-        teacher: Any that `limbeck.compress` takes. A fitted one stays as it is, also in clones; a
-            clone of one that is not is fitted first; None is a random forest of 100 trees.
-        student: Hidden sizes, "auto", "linear", "tree", "boosted", a tree of scikit-learn, or a
-            torch module.
-        loss: From `limbeck.losses`, or a name; "auto" is cross entropy, or square error.
-        inputs: Where inputs come from. "auto" tries a few from 1,000 rows on; fewer rows are mixed
-            with their neighbours.
-        size: How many inputs a teacher that is not of torch is asked about. None is 10,000 to
-            50,000; below 500 rows, 20 for each.
-        steps: Steps of the training. None goes by the number of inputs; below 1,000 rows it is 2
-            for each.
-        label_weight: The share of true labels, where `fit` gets them, in what the student learns.
-        teacher_folds: In how many folds a teacher that has seen the rows is fitted anew to label
-            those that it has not.
-        keep: For student="auto": the fraction of the teacher's measure that is enough.
-        max_bytes: For student="auto": the largest student.
-        random_state: Seeds everything; None takes another seed each time.
-        device: Where the student is trained.
-        progress: Whether to show bars, if a terminal is there.
-        options: Further arguments of `limbeck.compress` and `limbeck.distill`, by name: cache,
-            output, classes, batch_size, ….
+        teacher: A fitted one stays as it is, also in clones; a clone of one that is not is fitted
+            first. Default: None, a random forest of 100 trees.
+        student: Hidden sizes, a name, a tree of scikit-learn, or a torch module. Default: (50, 30).
+        loss: From `limbeck.losses`, or a name. Default: cross entropy, or square error.
+        inputs: The source of inputs. Default: "auto"; of fewer than 1,000 rows, "munge".
+        size: Number of inputs that the teacher labels. Default: as of `limbeck.compress`; of fewer
+            than 1,000 rows, 20 for each row, up to 10,000.
+        steps: Steps of the training. Default: by the number of inputs; of fewer than 1,000 rows, 2
+            for each row, 100 or more.
+        label_weight: The share of the labels that `fit` gets in the targets. Default: 0.
+        teacher_folds: Folds in which the teacher is fitted anew to label the others. Default: None.
+        keep: For student="auto": the fraction of the teacher's measure to keep. Default: 0.99.
+        max_bytes: For student="auto": the largest student. Default: None.
+        random_state: Seeds everything; None takes another seed each time. Default: 0.
+        device: Where the student is trained. Default: "auto".
+        progress: Whether to show bars, if a terminal is there. Default: False.
+        options: Further arguments of `limbeck.compress` and `limbeck.distill`, by name.
 
     Attributes:
         classes_: Names of the classes.
@@ -413,29 +345,9 @@ class DistilledClassifier(ClassifierMixin, Distilled):
         tags.classifier_tags.multi_label = True
         return tags
 
-    def _checked(self, y: np.ndarray) -> np.ndarray:
-        check_classification_targets(y)
-        if type_of_target(y) == "multiclass-multioutput":
-            expected = "classes (n,), or zeros and ones (n, K) for labels of which several may hold"
-            raise ArgumentError("y", f"several columns of classes, shape {y.shape}", expected)
-        if y.ndim == 1 and len(np.unique(y)) < 2:
-            raise ArgumentError("y", "labels of one class only", "two classes or more")
-        return y
-
-    def _row_teacher(self, teacher: object, X: object, about: dict[str, Any]) -> RowTeacher:
-        try:
-            model = as_predictor(teacher, X, **about)
-        except ArgumentError as error:
-            if error.argument not in ("task", "output") or "task" in about:
-                raise
-            model = as_predictor(teacher, X, task="classification", **about)
-        if model.task == "regression":
-            raise ArgumentError("teacher", f"{model.name}, which gives values", "a classifier")
-        return model
-
 
 class DistilledRegressor(RegressorMixin, Distilled):
-    r"""A small regressor that predicts like a cumbersome one; see `limbeck.compress`.
+    r"""A small regressor that predicts like a cumbersome one.
 
     Arguments and attributes are those of `DistilledClassifier`, but for classes.
 
@@ -458,9 +370,3 @@ class DistilledRegressor(RegressorMixin, Distilled):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
-
-    def _checked(self, y: np.ndarray) -> np.ndarray:
-        return np.asarray(check_array(y, ensure_2d=False, dtype=np.float64, input_name="y"))
-
-    def _row_teacher(self, teacher: object, X: object, about: dict[str, Any]) -> RowTeacher:
-        return as_predictor(teacher, X, **{"task": "regression"} | about)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from limbeck.arrays import Batch, X, floats, join, map_tensors, rows
 from limbeck.compression.rows import RowFormat, TableFormat
@@ -22,8 +23,7 @@ from limbeck.supports import Binary, States
 
 __all__ = ["GENERATORS", "Rounded", "candidates", "float_type", "fresh", "generator"]
 
-# rows at most that "munge" looks for neighbours among, which takes time quadratic in them
-MUNGED = 20_000
+MUNGED = 20_000  # rows at most that "munge" looks for neighbours among, in time quadratic in them
 FEWEST = 500  # steps that a NADE is fitted in, at least
 FLOW_STEPS = 2000  # steps that a flow is fitted in, at most
 FEWEST_ROWS = 20  # rows that a flow needs at least
@@ -90,17 +90,16 @@ def fresh(
 
 
 def candidates(layout: RowFormat, x: X, live: bool = False, size: int | None = None) -> list[str]:
-    r"""What `inputs="auto"` tries; the rows alone, where the teacher labels no others.
-
-    A flow is for many rows of a few continuous numbers; its samples are too slow for each step.
-    """
+    r"""What `inputs="auto"` tries; the rows alone, where the teacher labels no others."""
     if rows(x) < 2 or (size is not None and size <= rows(x) and not live):
         return ["data"]
     bits = isinstance(x, Tensor) and _is_bits(x)
     names = ["data", "munge", "columns" if bits or isinstance(layout, TableFormat) else "noise"]
+    # a flow is for many rows of a few continuous numbers; its samples are too slow for each step
     many = isinstance(x, Tensor) and len(x) >= 500 and x.ndim == 2 and 2 <= x.shape[1] <= 32
-    if many and not live and all(len(column.unique()) >= 100 for column in x.T):  # type: ignore[union-attr]
-        names += ["flow"] if find_spec("zuko") else []
+    if many and not live and find_spec("zuko"):
+        continuous = all(len(column.unique()) >= 100 for column in x.T)  # type: ignore[union-attr]
+        names += ["flow"] if continuous else []
     return names
 
 
@@ -116,27 +115,21 @@ def _munge(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
         return layout.table.munge(x)
     assert isinstance(x, Tensor)
     # columns of two values, such as bits, are not to be moved in between
-    flat = x.flatten(1)
-    two = [k for k in range(flat.shape[1]) if len(flat[:, k].unique()) <= 2]
-    return Munge(x, categorical=two if x.ndim == 2 else ())
+    two = [k for k in range(x.shape[1]) if x.ndim == 2 and len(x[:, k].unique()) <= 2]
+    return Munge(x, categorical=two)
 
 
 def _noise(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
     correction = int(rows(x) > 1)  # one row has no deviation
-    deviation = map_tensors(
-        lambda t: t.std(0, correction=correction) if t.is_floating_point() else t[0], x
-    )
-
-    def noisy(part: Tensor, spread: Tensor, generator: torch.Generator) -> Tensor:
-        if not part.is_floating_point():
-            return part
-        noise = torch.empty_like(part).normal_(generator=generator)
-        return part + 0.25 * spread.to(part) * noise
+    spread = {name: part.std(0, correction=correction) for name, part in floats(x).items()}
 
     def transform(part: X, generator: torch.Generator) -> X:
-        if isinstance(part, Tensor):
-            return noisy(part, deviation, generator)
-        return {name: noisy(p, deviation[name], generator) for name, p in part.items()}
+        columns = {"": part} if isinstance(part, Tensor) else dict(part)
+        for name in floats(part):
+            column = columns[name]
+            noise = torch.empty_like(column).normal_(generator=generator)
+            columns[name] = column + 0.25 * spread[name].to(column) * noise
+        return columns.get("", columns)
 
     return Augment(x, transform)
 
@@ -151,10 +144,9 @@ def _columns(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
         drawn: dict[str, Tensor] = {}
         for name, column in columns.items():
             column = column.to(device)
-            width = column[0].numel() if isinstance(x, Tensor) else 1
             group = groups.get(name, name)
             if group not in chosen:  # a value and whether it is missing go together
-                size = (n, width)
+                size = (n, column[0].numel() if isinstance(x, Tensor) else 1)
                 chosen[group] = torch.randint(len(column), size, generator=generator, device=device)
             index = chosen[group]
             values = column.flatten(1).gather(0, index) if column.ndim > 1 else column[index[:, 0]]
@@ -172,10 +164,12 @@ class Bins:
         self.edges = [column.double().quantile(levels).unique() for column in x.T]
         self.count = max(2, 1 + max(len(edges) for edges in self.edges))
         self.values = [column.sort().values for column in x.T]
-        self.ends = [
-            torch.searchsorted(values.double(), edges, right=True)
+        self.bounds = [  # of each bin, among the sorted values
+            F.pad(torch.searchsorted(values.double(), edges, right=True), (1, 1), value=0)
             for values, edges in zip(self.values, self.edges, strict=True)
         ]
+        for bounds in self.bounds:
+            bounds[-1] = len(x)
 
     def codes(self, x: Tensor) -> Tensor:
         r"""States (n, D) of rows."""
@@ -186,10 +180,8 @@ class Bins:
         r"""Rows with the given states: a value of the data from each bin."""
         uniform = torch.rand(codes.shape, generator=generator, device=codes.device).cpu()
         columns = []
-        for code, u, values, ends in zip(
-            codes.cpu().T, uniform.T, self.values, self.ends, strict=True
-        ):
-            bounds = torch.cat([ends.new_zeros(1), ends, ends.new_tensor([len(values)])])
+        parts = zip(codes.cpu().T, uniform.T, self.values, self.bounds, strict=True)
+        for code, u, values, bounds in parts:
             code = code.long().clamp_max(len(bounds) - 2)  # states that a column does not have
             low, high = bounds[code], bounds[code + 1]
             place = (low + (u * (high - low)).long()).clamp_max(len(values) - 1)
@@ -201,13 +193,12 @@ class NadeRows:
     r"""A NADE over rows of any shape, which gives rows again."""
 
     def __init__(self, nade: NADE, like: Tensor, bins: Bins | None, shades: bool) -> None:
-        self.nade, self.shape, self.dtype = nade, like.shape[1:], like.dtype
-        self.bins, self.shades = bins, shades
+        self.draw = nade.sample_probabilities if shades else nade.sample
+        self.shape, self.dtype, self.bins = like.shape[1:], like.dtype, bins
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         r"""New rows (n, *shape)."""
-        draw = self.nade.sample_probabilities if self.shades else self.nade.sample
-        x = draw(n, generator)
+        x = self.draw(n, generator)
         if self.bins is not None:
             x = self.bins.draw(x, generator)
         return x.reshape(n, *self.shape).to(self.dtype)
@@ -224,10 +215,8 @@ def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> NadeRows:
     bins = None if bits or shades else Bins(flat)
     events = (flat.round() if bins is None else bins.codes(flat)).float()
     support = Binary(inputs) if bins is None else States(bins.count, inputs)
-    nade = NADE(
-        inputs, min(500, max(20, inputs)), support=support,
-        generator=torch.Generator().manual_seed(seed),
-    )  # fmt: skip
+    start = torch.Generator().manual_seed(seed)
+    nade = NADE(inputs, min(500, max(20, inputs)), support=support, generator=start)
     steps, size = max(FEWEST, math.ceil(len(flat) / 5)), min(100, len(flat))  # 20 passes
     nade.fit(events, steps, batch_size=size, lr=1e-2, seed=seed, progress=progress)
     return NadeRows(nade.cpu(), x, bins, shades)
@@ -275,10 +264,7 @@ def fit_mixture(
 def fit_flow(
     x: Tensor, *, steps: int | None = None, seed: int = 0, progress: bool = True
 ) -> Varying:
-    r"""A neural spline flow fitted to rows of numbers by maximum likelihood on nine tenths of them.
-
-    The weights are those with the highest likelihood at the other tenth.
-    """
+    r"""A neural spline flow of the highest likelihood at a tenth of the rows, fitted to others."""
     from limbeck.losses import kl
     from limbeck.models.flow import Flow, zuko
     from limbeck.training.distill import distill

@@ -2,9 +2,8 @@ r"""The user's rows: tensors for generators and students, and back into what the
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -24,49 +23,7 @@ __all__ = ["ArrayFormat", "RowFormat", "Rows", "TableFormat", "format_from_spec"
 DENSE_AT_MOST = 2**28  # numbers up to which sparse rows are made dense, as students need them
 
 
-class RowFormat(ABC):
-    r"""What the user's rows are: how they become tensors, and how tensors become rows again."""
-
-    @abstractmethod
-    def encode(self, given: object, argument: str = "X") -> X:
-        r"""Rows of this kind as tensors: of float64, unless they come in what float32 holds."""
-
-    @abstractmethod
-    def decode(self, x: X) -> Any:
-        r"""Generated tensors as rows for the teacher, in the types of the user's own rows."""
-
-    def as_given(self, given: object) -> Any:
-        r"""The user's own rows as the teacher gets them: as they came."""
-        return given
-
-    @property
-    def whole(self) -> bool:
-        r"""Whether some numbers are whole, so that generated ones have to be rounded."""
-        return False
-
-    def rounded(self, x: X) -> X:
-        r"""Generated tensors as `decode` will give them to the teacher: whole numbers are whole."""
-        return x
-
-    def encoder(self, embed: str = "auto") -> nn.Module | None:
-        r"""From tensors to a matrix (n, features), where they are none; see `Table.encoder`."""
-        return None
-
-    @abstractmethod
-    def spec(self) -> dict[str, Any]:
-        r"""All of it, as JSON can hold it."""
-
-
-class Rows(NamedTuple):
-    r"""The user's rows."""
-
-    format: RowFormat
-    x: X  # as tensors
-    given: Any  # as the teacher gets them
-    labels: Any = None  # if the rows came with some
-
-
-class ArrayFormat(RowFormat):
+class ArrayFormat:
     r"""Rows of numbers (n, ...)."""
 
     def __init__(
@@ -75,6 +32,7 @@ class ArrayFormat(RowFormat):
         self.shape, self.dtype, self.sparse = tuple(shape), np.dtype(dtype), sparse
 
     def encode(self, given: object, argument: str = "X") -> Tensor:
+        r"""Rows as tensors: of float64, unless they come in what float32 holds."""
         x = _tensor(given, argument)
         if tuple(x.shape[1:]) != self.shape:
             expected = f"rows of shape {self.shape}, as the student was made for"
@@ -82,6 +40,7 @@ class ArrayFormat(RowFormat):
         return x
 
     def decode(self, x: X) -> Any:
+        r"""Generated tensors as rows for the teacher, in the types of the user's own rows."""
         assert isinstance(x, Tensor)
         array = self.rounded(x.detach().cpu()).numpy().astype(self.dtype)  # type: ignore[union-attr]
         if not self.sparse:
@@ -90,11 +49,17 @@ class ArrayFormat(RowFormat):
 
         return sparse.csr_matrix(array)
 
+    def as_given(self, given: object) -> Any:
+        r"""The user's own rows as the teacher gets them."""
+        return given
+
     @property
     def whole(self) -> bool:
+        r"""Whether some numbers are whole, so that generated ones have to be rounded."""
         return self.dtype.kind in "biu"
 
     def rounded(self, x: X) -> X:
+        r"""Generated tensors as `decode` will give them to the teacher: whole numbers are whole."""
         if not self.whole:
             return x
         assert isinstance(x, Tensor)
@@ -103,13 +68,18 @@ class ArrayFormat(RowFormat):
         limits = np.iinfo(self.dtype)  # as far as float64 can count
         return x.round().clamp(max(float(limits.min), -(2.0**62)), min(float(limits.max), 2.0**62))
 
+    def encoder(self, embed: str = "auto") -> nn.Module | None:
+        r"""From tensors to a matrix (n, features), where they are none; see `Table.encoder`."""
+        return None
+
     def spec(self) -> dict[str, Any]:
+        r"""All of it, as JSON can hold it."""
         shape, dtype = list(self.shape), str(self.dtype)
         return {"kind": "array", "shape": shape, "dtype": dtype, "sparse": self.sparse}
 
 
-class TableFormat(RowFormat):
-    r"""Rows of a data frame, by the schema of a `Table`."""
+class TableFormat:
+    r"""Rows of a data frame, by the schema of a `Table`; methods as of `ArrayFormat`."""
 
     def __init__(
         self, table: Table, array: str | None = None, dtypes: Mapping[str, Any] | None = None
@@ -118,11 +88,12 @@ class TableFormat(RowFormat):
         self.dtypes = {} if dtypes is None else dict(dtypes)
 
     def encode(self, given: object, argument: str = "X") -> X:
-        framed = self.array and not hasattr(given, "columns")
-        frame: Any = _as_frame(given) if framed else given
-        if not hasattr(frame, "columns"):
-            received = f"a {type(given).__name__}"
-            raise ArgumentError(argument, received, "a data frame with the columns of the data")
+        frame: Any = given
+        if not hasattr(given, "columns"):
+            if not self.array:
+                received = f"a {type(given).__name__}"
+                raise ArgumentError(argument, received, "a data frame with the columns of the data")
+            frame = _as_frame(given)
         if not len(frame):
             raise ArgumentError(argument, "a data frame without rows", "one row or more")
         with rename_argument("df", argument):
@@ -165,6 +136,18 @@ class TableFormat(RowFormat):
 
     def spec(self) -> dict[str, Any]:
         return {"kind": "table", "table": self.table.spec(), "array": self.array}
+
+
+RowFormat: TypeAlias = ArrayFormat | TableFormat
+
+
+class Rows(NamedTuple):
+    r"""The user's rows."""
+
+    format: RowFormat
+    x: X  # as tensors
+    given: Any  # as the teacher gets them
+    labels: Any = None  # if the rows came with some
 
 
 def read_rows(given: object, table: Table | None = None) -> Rows:
@@ -243,19 +226,18 @@ def _tensor(given: Any, argument: str) -> Tensor:
 
 
 def _has_gaps(given: object) -> bool:
-    if isinstance(given, Tensor):
-        return given.ndim == 2 and given.is_floating_point() and bool(given.isnan().any())
-    if not isinstance(given, list | np.ndarray):
+    if not isinstance(given, list | np.ndarray | Tensor):
         return False
-    array = np.asarray(given)
-    return array.ndim == 2 and array.dtype.kind == "f" and bool(np.isnan(array).any())
+    array: Any = given if isinstance(given, Tensor) else np.asarray(given)
+    floating = array.is_floating_point() if isinstance(array, Tensor) else array.dtype.kind == "f"
+    return array.ndim == 2 and floating and bool((array != array).any())
 
 
 def _as_frame(given: object) -> Any:
     import pandas
 
     if isinstance(given, Tensor):
-        cpu = given.detach().cpu()
-        given = cpu.double() if cpu.dtype == torch.bfloat16 else cpu
+        given = given.detach().cpu()
+        given = given.double() if given.dtype == torch.bfloat16 else given
     array = np.asarray(given)
     return pandas.DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])

@@ -1,143 +1,116 @@
-r"""Students by name or size: networks that are trained, trees that are fitted."""
+r"""Students by name or size, networks to train and trees to fit; and their predictions."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from limbeck.arguments import whole_number
-from limbeck.arrays import X, map_tensors, part_of, rows
+from limbeck import outputs as forms
+from limbeck.arrays import X, input_dtype, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
 from limbeck.models.mlp import MLP, is_count
 from limbeck.models.preprocessed import Preprocessed, standardising
-from limbeck.models.tree import Trees, is_tree_estimator, read
-from limbeck.models.tree_fit import TASKS, fit_boosted, fit_tree
-from limbeck.outputs import values
+from limbeck.models.tree import SURE, Trees, is_tree_estimator, read
+from limbeck.models.tree_fit import fit_boosted, fit_tree
 
-__all__ = ["FITTED", "Fitted", "Size", "build_student", "encoded", "sizes"]
+__all__ = ["FITTED", "Fitted", "NumpyFastPath", "build_student", "predictions", "sizes"]
 
 # what is fitted to labelled rows directly, by name
-FITTED = {"tree": fit_tree, "boosted": fit_boosted}
+FITTED: dict[str, Any] = {"tree": fit_tree, "boosted": fit_boosted}
 LIKELY = 1e-5  # the probability from which a class of a row counts, for classifiers
+# hidden sizes that student="auto" goes through
+GROWING = (
+    (8,), (16,), (32,), (32, 16), (50, 30), (100, 50), (200, 100), (400, 200), (800, 400),
+)  # fmt: skip
+EXAMPLES = 4  # rows at which a module of the user's own is tried
+ROWS = 32  # rows up to which a net is evaluated in NumPy
+STEPS = 1000  # steps down trees, over all rows and trees, up to which they are walked in Python
+LARGEST = 1e30  # up to which nothing overflows; greater numbers, and NaN, are for others' checks
+TINY = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, which has no logarithm
+TYPES = (np.dtype(np.float32), np.dtype(np.float64))
+
+Function = Callable[[np.ndarray], np.ndarray]
+# activations of `limbeck.models.MLP` in NumPy
+LAYERS: dict[str, Function] = {
+    "linear": lambda z: z,
+    "relu": lambda z: np.maximum(z, 0, out=z),
+    "tanh": np.tanh,
+}
 
 
 @dataclass(frozen=True)
 class Fitted:
     r"""A student that is fitted to labelled rows directly, instead of trained step by step."""
 
-    kind: str = "tree"  # or "boosted", or "estimator"
-    options: dict[str, Any] = field(default_factory=dict)  # of `fit_tree` or `fit_boosted`
+    kind: str  # "tree", "boosted" or "estimator"
     task: str = "classification"
-    estimator: Any = None  # one of scikit-learn's trees or groups of trees, to be cloned
     encoder: nn.Module | None = None  # from raw inputs to columns; it is not trained
+    seed: int = 0
+    estimator: Any = None  # one of scikit-learn's trees or groups of trees, to be cloned
+    options: dict[str, Any] = field(default_factory=dict)  # of `fit_tree` or `fit_boosted`
 
-    def fit(self, x: X, targets: ArrayLike | Tensor) -> Trees | Preprocessed:
+    def fit(self, x: X, targets: np.ndarray) -> Trees | Preprocessed:
         r"""Trees on raw inputs, fitted to targets (n, K)."""
         table = encoded(x, self.encoder)
-        if self.kind == "estimator":
-            trees = _clone_fitted(self, table, np.asarray(targets))
-        elif self.kind in FITTED:
-            function: Any = FITTED[self.kind]
-            parameters = inspect.signature(function).parameters
-            for name in self.options.keys() - parameters.keys():
-                raise ArgumentError.unknown("student", name, parameters)
-            trees = function(table, targets, task=self.task, **self.options)
+        if self.estimator is not None:
+            trees = self._fit_estimator(table.flatten(1).cpu().numpy(), targets.astype(np.float64))
         else:
-            raise ArgumentError.unknown("student", self.kind, FITTED)
+            fit = FITTED[self.kind]
+            trees = fit(table, targets, task=self.task, seed=self.seed, **self.options)
         return trees if self.encoder is None else Preprocessed(trees, encoder=self.encoder)
 
-    def __str__(self) -> str:
-        name = self.kind if self.estimator is None else type(self.estimator).__name__
-        options = ", ".join(f"{key}={value}" for key, value in self.options.items())
-        return f"{name}({options})"
+    def _fit_estimator(self, x: np.ndarray, y: np.ndarray) -> Trees:
+        r"""A clone of the scikit-learn estimator, fitted to soft targets (n, K)."""
+        from sklearn.base import clone, is_classifier
+
+        model, name = clone(self.estimator), type(self.estimator).__name__
+        if model.get_params().get("random_state", 0) is None:
+            model.set_params(random_state=self.seed)
+        if is_classifier(model):
+            if self.task != "classification":
+                raise ArgumentError("student", f"a {name} for {self.task}", "a regressor")
+            # every row once for each likely class, weighted by its probability; a class that is
+            # likely nowhere has next to no weight everywhere
+            weight = np.where(y < LIKELY, 0.0, y)
+            weight[:, weight.sum(0) == 0] = LIKELY
+            row, label = np.nonzero(weight)
+            model.fit(x[row], label, sample_weight=weight[row, label])
+            return Trees.from_sklearn(model)
+        if "Boosting" in name and y.shape[1] > 1:
+            received = f"a {name} for {y.shape[1]} outputs"
+            expected = '"boosted", or a classifier; it has one output'
+            raise ArgumentError("student", received, expected)
+        model.fit(x, y[:, 0] if y.shape[1] == 1 else y)
+        kinds = {"classification": "probabilities", "multilabel": "labels"}
+        return Trees(**{**read(model), "kind": kinds.get(self.task, "values")})
 
 
 def encoded(x: X, encoder: nn.Module | None) -> Tensor:
-    r"""The rows as a matrix, or as they are where they are a tensor."""
-    if encoder is not None:
-        with torch.no_grad():
-            blocks = [encoder(part_of(x, at, 10_000)) for at in range(0, rows(x), 10_000)]
-        return torch.cat(blocks)
-    if not isinstance(x, Tensor):
-        try:
-            return torch.as_tensor(np.asarray(x), dtype=torch.float32)
-        except (TypeError, ValueError):
-            expected = "a tensor (n, D); for a table, its encoder too"
-            raise ArgumentError("x", f"a {type(x).__name__}", expected) from None
-    return x
-
-
-def _clone_fitted(student: Fitted, table: Tensor, targets: np.ndarray) -> Trees:
-    r"""A clone of a scikit-learn tree estimator, fitted to soft targets (n, K)."""
-    from sklearn.base import clone, is_classifier
-
-    x = table.flatten(1).cpu().numpy()
-    y = targets.astype(np.float64).reshape(len(x), -1)
-    model, name = clone(student.estimator), type(student.estimator).__name__
-    if model.get_params().get("random_state", 0) is None:
-        model.set_params(random_state=student.options.get("seed", 0))
-    if is_classifier(model):
-        if student.task != "classification":
-            raise ArgumentError("student", f"a {name} for {student.task}", "a regressor")
-        y = np.hstack([1 - y, y]) if y.shape[1] == 1 else y
-        # every row once for each likely class, weighted by its probability; a class that is likely
-        # nowhere has next to no weight everywhere
-        weight = np.where(y < LIKELY, 0.0, y)
-        weight[:, weight.sum(0) == 0] = LIKELY
-        row, label = np.nonzero(weight)
-        model.fit(x[row], label, sample_weight=weight[row, label])
-        return Trees.from_sklearn(model)
-    if "Boosting" in name and y.shape[1] > 1:
-        received = f"a {name} for {y.shape[1]} outputs"
-        raise ArgumentError("student", received, '"boosted", or a classifier; it has one output')
-    model.fit(x, y[:, 0] if y.shape[1] == 1 else y)
-    kinds = {"classification": "probabilities", "multilabel": "labels"}
-    return Trees(**{**read(model), "kind": kinds.get(student.task, "values")})
-
-
-# hidden sizes that student="auto" goes through
-GROWING = (
-    (8,), (16,), (32,), (32, 16), (50, 30), (100, 50), (200, 100), (400, 200), (800, 400),
-)  # fmt: skip
-EXAMPLES = 4  # rows at which a module of the user's own is tried
+    r"""The rows as a matrix; without an encoder, the tensor that they are."""
+    if encoder is None:
+        assert isinstance(x, Tensor)
+        return x
+    with torch.no_grad():
+        return torch.cat([encoder(part_of(x, at, 10_000)) for at in range(0, rows(x), 10_000)])
 
 
 def build_student(
-    spec: object,
-    x: X,
-    outputs: int,
-    task: str,
-    *,
-    encoder: nn.Module | None = None,
-    targets: ArrayLike | Tensor | None = None,
-    seed: int = 0,
+    spec: object, x: X, outputs: int, task: str, *, encoder: nn.Module | None = None, seed: int = 0
 ) -> nn.Module | Fitted:
-    r"""A student of a spec (`compress`'s argument), ready to be trained or fitted.
-
-    Networks take raw inputs, which they scale as x; in regression, outputs are scaled as targets.
-    """
-    if task not in TASKS:
-        raise ArgumentError.unknown("task", task, TASKS)
-    outputs = whole_number("outputs", outputs, "a whole number from 1", least=1)
-    outputs = max(outputs, 2) if task == "classification" else outputs
-    x = x if isinstance(x, Tensor | dict) else encoded(x, None)
+    r"""A student of a spec (`compress`'s argument), ready to be trained or fitted."""
     if isinstance(spec, nn.Module):
         return _user_module(spec, x, outputs, encoder)
-    if isinstance(spec, Fitted):
-        return replace(spec, options={"seed": seed} | spec.options, task=task, encoder=encoder)
     if isinstance(spec, str) and spec in FITTED:
-        return Fitted(spec, {"seed": seed}, task, encoder=encoder)
+        return Fitted(spec, task, encoder, seed)
     if is_tree_estimator(spec):
-        return Fitted("estimator", {"seed": seed}, task, spec, encoder)
+        return Fitted("estimator", task, encoder, seed, spec)
     hidden = _hidden(spec)
     table = encoded(part_of(x, 0, EXAMPLES) if encoder is not None else x, encoder)
     # an encoder scales by itself, and its outputs change as it is trained
@@ -147,44 +120,33 @@ def build_student(
         output_form="logits" if task == "classification" else "values",
         generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
-    if task != "regression" or targets is None:
-        return Preprocessed(network, shift, scale, encoder=encoder)
-    return Preprocessed(network, shift, scale, *_units(targets, outputs), encoder)
-
-
-class Size(NamedTuple):
-    r"""Hidden sizes, and the bytes that the student's numbers will take."""
-
-    hidden: tuple[int, ...]
-    bytes: int
+    return Preprocessed(network, shift, scale, encoder=encoder)
 
 
 def sizes(
-    x: X, outputs: int, task: str, *, encoder: nn.Module | None = None, max_bytes: int | None = None
-) -> list[Size]:
-    r"""Students of growing size, as student="auto" tries them, up to a number of bytes.
+    x: X, outputs: int, task: str, encoder: nn.Module | None = None, max_bytes: int | None = None
+) -> dict[tuple[int, ...], int]:
+    r"""Hidden sizes that student="auto" tries, the smallest first, with the bytes of the student.
 
     >>> sizes(torch.zeros(1, 10), 3, "classification", max_bytes=1000)
-    [Size(hidden=(8,), bytes=540), Size(hidden=(16,), bytes=988)]
+    {(8,): 540, (16,): 988}
     """
     inputs = encoded(part_of(x, 0, 1), encoder)[0].numel()
-    outputs = max(outputs, 2) if task == "classification" else outputs
     fixed = 8 * outputs if task == "regression" else 0  # shifts and scales, of outputs and inputs
     if encoder is None:
         fixed += 8 * inputs
     else:
         fixed += sum(t.numel() * t.element_size() for t in encoder.state_dict().values())
-    students = []
+    students = {}
     for hidden in GROWING:
         weights = sum((a + 1) * b for a, b in pairwise((inputs, *hidden, outputs)))
-        students.append(Size(hidden, fixed + 4 * weights))
-    students.sort(key=lambda size: size.bytes)
-    if max_bytes is None:
-        return students
-    if max_bytes < students[0].bytes:
-        expected = f"{students[0].bytes:,} or more, which the smallest student takes"
+        students[hidden] = fixed + 4 * weights
+    smallest = min(students.values())
+    if max_bytes is not None and max_bytes < smallest:
+        expected = f"{smallest:,} or more, which the smallest student takes"
         raise ArgumentError("max_bytes", f"{max_bytes:,}", expected)
-    return [size for size in students if size.bytes <= max_bytes]
+    growing = sorted(students.items(), key=lambda student: student[1])
+    return {hidden: size for hidden, size in growing if max_bytes is None or size <= max_bytes}
 
 
 def _hidden(spec: object) -> tuple[int, ...]:
@@ -202,23 +164,22 @@ def _hidden(spec: object) -> tuple[int, ...]:
     return tuple(map(int, hidden))
 
 
-def _units(targets: ArrayLike | Tensor, outputs: int) -> tuple[Tensor, Tensor]:
-    r"""What a network's outputs are shifted and multiplied by to be like the targets."""
-    y = values(torch.as_tensor(np.asarray(targets)))
-    if y.shape[1] != outputs:
-        raise ArgumentError("targets", f"shape {tuple(y.shape)}", f"(n, {outputs})")
-    shift, scale = standardising(y)
-    return shift, torch.where(scale == 0, 0.0, 1 / torch.where(scale == 0, 1.0, scale))
-
-
+@torch.no_grad()
 def _user_module(module: nn.Module, x: X, outputs: int, encoder: nn.Module | None) -> nn.Module:
     r"""A module of the user's own, tried at a few rows; behind the encoder if it needs it."""
     wrapped = [] if encoder is None else [Preprocessed(module, encoder=encoder)]
     examples, failure = part_of(x, 0, EXAMPLES), None
     count = rows(examples)
+    like = next((p for p in module.parameters() if p.is_floating_point()), None)
+    if like is not None:
+        device, dtype = like.device, like.dtype
+        examples = map_tensors(
+            lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype), examples
+        )
     for student in [module, *wrapped]:
         try:
-            y = _evaluate(student, examples)
+            with evaluating(student):
+                y: Any = student(examples)
         except Exception as error:  # whatever a module of the user's own may raise
             failure = failure or error
             continue
@@ -233,12 +194,177 @@ def _user_module(module: nn.Module, x: X, outputs: int, encoder: nn.Module | Non
     raise ArgumentError("student", received, "a module that takes rows as they are") from failure
 
 
+def narrowed(x: X, origin: Tensor | None, dtype: torch.dtype = torch.float32) -> X:
+    r"""Rows in a student's own precision, less what is subtracted in theirs."""
+    if origin is not None:
+        assert isinstance(x, Tensor)
+        x = x - origin
+    narrow: X = map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, x)
+    return narrow
+
+
+def student_inputs(student: nn.Module, x: X) -> X:
+    r"""Rows as a student takes them: raw, in its own precision or, if it says so, in float64."""
+    return narrowed(x, None, input_dtype(student) or torch.float32)
+
+
+def output_form(student: nn.Module, form: str | None) -> str:
+    r"""The form of a student's outputs: as recorded, or its own."""
+    return form or getattr(student, "output_form", None) or "logits"
+
+
+def answers(outputs: Tensor, task: str, form: str) -> Tensor:
+    r"""Raw outputs as probabilities, or values, (n, K)."""
+    y = forms.values(outputs)
+    if task == "classification":
+        return forms.log_probabilities(y, form).exp()
+    return y.sigmoid() if task == "multilabel" and form != "probabilities" else y
+
+
 @torch.no_grad()
-def _evaluate(module: nn.Module, x: X) -> Any:
-    r"""A module's outputs in evaluation mode, on its device and in its precision."""
-    like = next((p for p in module.parameters() if p.is_floating_point()), None)
-    if like is not None:
-        device, dtype = like.device, like.dtype
-        x = map_tensors(lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype), x)
-    with evaluating(module):
-        return module(x)
+def predictions(student: nn.Module, x: X, task: str, form: str | None = None) -> np.ndarray:
+    r"""A student's predictions (n, K): probabilities, or values."""
+    parameter = next(student.parameters(), None)
+    device = torch.device("cpu") if parameter is None else parameter.device
+    form = output_form(student, form)
+    blocks = []
+    with evaluating(student):
+        for start in range(0, rows(x), 10_000):
+            part = student_inputs(student, part_of(x, start, 10_000))
+            part = map_tensors(lambda t: t.to(device), part)
+            blocks.append(answers(student(part), task, form).double().cpu().numpy())
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+
+class NumpyFastPath:
+    r"""A student on a few rows, (n, K) in float64: probabilities, or values.
+
+    It computes on the memory of limbeck's own students of float32 on the CPU, nets and trees
+    without hooks; `current` tells whether their parts were replaced or moved.
+    """
+
+    def __init__(
+        self, student: nn.Module, shape: tuple[int, ...], task: str, form: str | None
+    ) -> None:
+        self.student, self.shape, self.task = student, shape, task
+        self.form = output_form(student, form)
+        known = _trees(student) if type(student) is Trees else _net(student)
+        if task == "classification" and self.form not in ("logits", "probabilities"):
+            known = None
+        self.raw: Function
+        self.max_rows, self.raw = known or (0, np.copy)
+        origin = getattr(student, "origin", None)
+        self.origin = None if origin is None else origin.cpu().numpy()
+        modules = [] if known is None else list(student.modules())
+        self.parts = [part for module in modules for part in _parts(module)]
+        self.hooks = [h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)]
+
+    def current(self, student: nn.Module) -> bool:
+        r"""Whether this is the student, and all its parts are where they were."""
+        return student is self.student and all(
+            (address is None or value.data_ptr() == address) and owner.get(name) is value
+            for owner, name, value, address in self.parts
+        )
+
+    def __call__(self, X: object) -> np.ndarray | None:
+        r"""The student's outputs at rows; None where torch has to compute them."""
+        if type(X) is Tensor and X.dtype is torch.float32 and X.device.type == "cpu":
+            X = X.detach().numpy()
+        if (
+            type(X) is not np.ndarray
+            or X.dtype not in TYPES
+            or X.shape[1:] != self.shape
+            or not 0 < len(X) <= self.max_rows
+            or any(self.hooks)
+            or not np.abs(X).max() <= LARGEST
+        ):
+            return None
+        with np.errstate(all="ignore"):  # as torch does
+            x: np.ndarray = X if self.origin is None else X - self.origin  # in float64
+            y = self.raw(x.astype(np.float32).reshape(len(x), -1)).astype(np.float64)
+            if self.task == "classification":
+                if self.form != "logits":
+                    return np.maximum(y, TINY)
+                e = np.exp(y - y.max(1, keepdims=True))
+                return e / e.sum(1, keepdims=True)
+            if self.task == "multilabel" and self.form != "probabilities":
+                return 1 / (1 + np.exp(-y))
+        return y
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NumpyFastPath, (self.student, self.shape, self.task, self.form)
+
+
+def _parts(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any, Any]]:
+    r"""What must be where it was: tensors with their addresses, and modules, with their owners."""
+    for owner in (module._parameters, module._buffers, module._modules):
+        for name, part in owner.items():
+            yield owner, name, part, part.data_ptr() if isinstance(part, Tensor) else None
+
+
+def _net(student: nn.Module) -> tuple[int, Function] | None:
+    r"""Rows that a net with its scaling takes at most, and its function from (n, D) to (n, K)."""
+    net: Any = student
+    ends: list[Any] = [None] * 4
+    if type(student) is Preprocessed:
+        net = student.network
+        ends = [student.shift, student.scale, student.out_shift, student.out_scale]
+    if type(net) is not MLP or getattr(student, "encoder", None) is not None:
+        return None
+    names = (*net.hidden, net.output)
+    if not LAYERS.keys() >= set(names) or any(type(layer) is not nn.Linear for layer in net.layers):
+        return None
+    tensors = [*ends, *(t for layer in net.layers for t in (layer.weight, layer.bias))]
+    if not all(t is None or _plain(t) for t in tensors):
+        return None
+    arrays: list[Any] = [None if t is None else t.detach().numpy() for t in tensors]
+    shift, scale, out_shift, out_scale, *rest = arrays
+    if shift is not None:
+        shift, scale = shift.reshape(-1), scale.reshape(-1)
+    weights, activations = [weight.T for weight in rest[::2]], [LAYERS[name] for name in names]
+    layers = list(zip(weights, rest[1::2], activations, strict=True))
+
+    def raw(x: np.ndarray) -> np.ndarray:
+        if shift is not None:
+            x = (x - shift) * scale
+        for weight, bias, activation in layers:
+            x = x @ weight
+            if bias is not None:
+                x += bias
+            x = activation(x)
+        return x if out_shift is None else x * out_scale + out_shift
+
+    return ROWS, raw
+
+
+def _trees(student: Trees) -> tuple[int, Function] | None:
+    r"""Rows that trees take at most, and their function from (n, D) to (n, K)."""
+    names = ("roots", "feature", "threshold", "left", "value", "base")
+    parts = [getattr(student, name).detach() for name in names]
+    if not all(t.device.type == "cpu" for t in parts) or not all(map(_plain, parts[4:])):
+        return None
+    roots, feature, threshold, left, value, base = (t.numpy() for t in parts)
+    labels = student.kind == "labels"
+
+    def leaf(row: list[float], node: int) -> int:
+        while True:
+            # columns come twice, since numbers that are missing may go either way
+            below = left.item(node) + (row[feature.item(node)] > threshold.item(node))
+            if below == node:
+                return node
+            node = below
+
+    def raw(x: np.ndarray) -> np.ndarray:
+        first = roots.tolist()
+        leaves = [[leaf(row, root) for root in first] for row in np.hstack([x, x]).tolist()]
+        y = base + value[leaves].sum(1)
+        if not labels:
+            return y
+        p = y.clip(SURE, 1 - SURE)
+        return np.log(p) - np.log(1 - p)
+
+    return STEPS // max(1, student.depth * len(roots)), raw
+
+
+def _plain(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.dtype == torch.float32

@@ -1,39 +1,191 @@
-r"""Students of a problem: trained by the loop, or fitted as trees; and their predictions."""
+r"""What is compressed, a teacher and rows to query it about; and students trained on it."""
 
 from __future__ import annotations
 
 import copy
 import time
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from limbeck import losses
 from limbeck import outputs as forms
-from limbeck.arrays import X, floats, input_dtype, map_tensors, part_of, rows
-from limbeck.compression.generators import float_type, generator
-from limbeck.compression.problem import Problem
-from limbeck.compression.students import Fitted, build_student
+from limbeck.arrays import X, floats, join, map_tensors, part_of, rows
+from limbeck.compression import students
+from limbeck.compression.generators import float_type, fresh, generator
+from limbeck.compression.rows import RowFormat
+from limbeck.compression.students import Fitted, narrowed, output_form, student_inputs
 from limbeck.errors import ArgumentError
-from limbeck.evaluation import evaluating
 from limbeck.inputs import Dataset, Mix, as_inputs
 from limbeck.inputs.base import Inputs
+from limbeck.losses.base import Loss
 from limbeck.models import Preprocessed
 from limbeck.models.mlp import is_count
 from limbeck.models.preprocessed import origin_of
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.teachers.base import Opaque, Teacher
-from limbeck.teachers.query import ScaledTeacher, safe_scale
+from limbeck.teachers.folds import mix_labels, out_of_fold
+from limbeck.teachers.keys import count
+from limbeck.teachers.networks import NetworkTeacher
+from limbeck.teachers.query import Derivatives, Query, ScaledTeacher, safe_scale
+from limbeck.teachers.row_teacher import RowTeacher
+from limbeck.teachers.stored import Stored
 from limbeck.training import distill as loop
 from limbeck.training.config import PRESETS, Training
 from limbeck.training.result import History, Result
 
-__all__ = ["Answering", "Recipe", "only_finite", "predictions", "train"]
+__all__ = ["Answering", "Problem", "Recipe", "default_loss", "only_finite", "train"]
 
+MIN_HELD_OUT, MAX_HELD_OUT = 20, 10_000  # rows to compare students on; fewer are not held out
 RATE = 1e-2  # Adam's, for nets of limbeck's own, whose inputs and outputs are scaled
+
+
+@dataclass
+class Pool:
+    r"""Inputs, the user's rows first, with the teacher's targets (n, K) and derivatives there."""
+
+    x: X
+    targets: np.ndarray
+    derivatives: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Problem:
+    r"""A teacher and the rows that it is queried about.
+
+    Students are compared at rows held out and at these mixed with their neighbours, since a teacher
+    may know the rows themselves by heart.
+    """
+
+    teacher: RowTeacher
+    format: RowFormat
+    x: X  # the rows to learn from
+    index: Tensor  # their numbers among the user's rows
+    loss: Loss  # of students
+    query: Query
+    given: Any = None  # the rows to learn from as the user has them; None makes them of x
+    held_out: X | None = None  # None where there are too few
+    held_out_given: Any = None  # the rows held out as the user has them
+    labels: np.ndarray | None = None  # of the rows to learn from, where they are used
+    label_weight: float = 0.0
+    folds: int | None = None  # for targets out of fold
+    fixed_targets: np.ndarray | None = None  # in place of the teacher's
+    seed: int = 0  # decides which rows are together in a fold
+    caches: bool = False  # answers on disk, so that even a torch teacher is queried beforehand
+    pools: dict[tuple[str | Inputs, int, int], Pool] = field(default_factory=dict, init=False)
+
+    @property
+    def predictor(self) -> RowTeacher:
+        r"""The teacher, by its former name."""
+        return self.teacher
+
+    @property
+    def live(self) -> bool:
+        r"""Whether the loop can query the teacher itself, at fresh inputs each step."""
+        return self.differentiable and not self.caches
+
+    @property
+    def differentiable(self) -> bool:
+        r"""Whether the targets are a torch module's alone, which looks up no whole numbers."""
+        codes = self.format.whole and getattr(self.teacher, "looks_up", False)
+        alone = self.labels is None and self.fixed_targets is None
+        module = self.teacher.module is not None
+        return module and alone and isinstance(self.x, Tensor) and not codes
+
+    @property
+    def form(self) -> str:
+        r"""The form of the targets, as losses see them."""
+        return "probabilities" if self.teacher.task == "classification" else "values"
+
+    def ask(self, X: object) -> np.ndarray:
+        r"""The teacher's targets (n, K) at rows."""
+        return self.query.label(self.teacher, X)
+
+    @cached_property
+    def targets(self) -> np.ndarray:
+        r"""The targets (n, K) at the rows to learn from."""
+        if self.fixed_targets is not None:
+            return self.fixed_targets
+        given = self.format.decode(self.x) if self.given is None else self.given
+        if self.folds is None:
+            targets = self.ask(given)
+        else:
+            options = (self.labels, self.folds, self.seed, self.query.progress)
+            targets = out_of_fold(self.teacher, given, *options)
+        if self.labels is not None and self.label_weight > 0:
+            targets = mix_labels(targets, self.labels, self.label_weight, self.teacher.classes)
+        return targets
+
+    @cached_property
+    def held_out_targets(self) -> np.ndarray:
+        r"""The teacher's targets at the inputs held out."""
+        assert self.held_out is not None
+        n = count(self.held_out_given)
+        mixed = part_of(self.held_out, n, rows(self.held_out) - n)
+        return np.concatenate([self.ask(self.held_out_given), self.ask(self.format.decode(mixed))])
+
+    def pool(self, source: str | Inputs, size: int, seed: int) -> Pool:
+        r"""The user's rows, and generated ones to make up the size, with their targets."""
+        missing = max(0, size - rows(self.x)) if source != "data" else 0
+        key = (source, missing, seed)
+        if key not in self.pools:
+            x, targets = self.x, self.targets
+            if missing:
+                more = fresh(source, self.format, self.x, missing, seed, self.query.progress)
+                x = join([x, more])
+                targets = np.concatenate([targets, self.ask(self.format.decode(more))])
+            self.pools[key] = Pool(x, targets)
+        return self.pools[key]
+
+    def stored(self, pool: Pool, shift: Tensor, scale: Tensor) -> Stored:
+        r"""The pool's targets t as a teacher that looks up (t − shift) / scale."""
+        derivatives = {
+            domain: self._derivatives(pool, domain) / safe_scale(scale)[:, None]
+            for domain in {term.domain for _, term in self.loss if "derivatives" in term.asks}
+        }
+        return Stored(scaled(pool.targets, shift, scale), self.form, derivatives=derivatives)
+
+    def _derivatives(self, pool: Pool, domain: str) -> Tensor:
+        r"""Derivatives (n, K, D) of the teacher's outputs at a pool's inputs."""
+        assert isinstance(self.teacher, NetworkTeacher)
+        assert isinstance(pool.x, Tensor)
+        teacher = Derivatives(self.teacher, domain, pool.x[0].numel())
+        teacher.check_size(len(pool.x))
+        if domain not in pool.derivatives:
+            slopes = self.query.label(teacher, self.format.decode(pool.x))
+            shape = (len(pool.x), self.teacher.outputs, teacher.inputs)
+            pool.derivatives[domain] = torch.as_tensor(slopes, dtype=torch.float32).reshape(shape)
+        return pool.derivatives[domain]
+
+    def unit(self, student: nn.Module) -> tuple[Tensor, Tensor]:
+        r"""Mean and deviation (K,) of a regression's targets, for limbeck's own students."""
+        targets = torch.as_tensor(self.targets, dtype=torch.float32)
+        if self.teacher.task != "regression" or not isinstance(student, Preprocessed):
+            return torch.zeros(targets.shape[1]), torch.ones(targets.shape[1])
+        return targets.mean(0), targets.std(0, unbiased=False)
+
+
+def scaled(targets: np.ndarray, shift: Tensor, scale: Tensor) -> Tensor:
+    r"""Targets (n, K) in the units that a student is trained in."""
+    return (torch.as_tensor(targets, dtype=torch.float32) - shift) / safe_scale(scale)
+
+
+def default_loss(task: str) -> Loss:
+    r"""The loss of students by default."""
+    if task == "classification":
+        return losses.cross_entropy()
+    return losses.multilabel_cross_entropy() if task == "multilabel" else losses.square_error()
+
+
+def take(x: X, index: Tensor | np.ndarray) -> X:
+    r"""Some rows."""
+    part: X = map_tensors(lambda t: t[index], x)
+    return part
 
 
 @dataclass(frozen=True)
@@ -52,31 +204,27 @@ def train(problem: Problem, recipe: Recipe) -> Result:
     student, origin = make_student(problem, recipe)
     if isinstance(student, Fitted):
         return fit_trees(problem, student, recipe, origin)
-    scaled = isinstance(student, Preprocessed)
-    shift, scale = problem.unit()
-    if not scaled:  # a module of the user's own gives outputs in the teacher's units
-        shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
+    shift, scale = problem.unit(student)
     training = with_defaults(recipe.training, problem.teacher.task, student, problem.x)
     teacher: Teacher | nn.Module
-    if (problem.live and (scaled or not _wide(problem))) or not isinstance(recipe.inputs, str):
+    exact = not isinstance(student, Preprocessed) and _wide(problem)
+    if (problem.live and not exact) or not isinstance(recipe.inputs, str):
         source = _live_inputs(problem, recipe, student)
         if problem.live:
             teacher = ScaledTeacher(problem.teacher, shift, scale)
             training = replace(training, teacher_output=teacher.output_form)
         else:
-            function = partial(_scaled_targets, problem, shift.numpy(), safe_scale(scale).numpy())
-            teacher = Opaque(function, problem.form)
-        count = max(rows(problem.x), recipe.size)
+            teacher = Opaque(partial(_targets_at, problem, shift, scale), problem.form)
+        size = max(rows(problem.x), recipe.size)
     else:
         pool = problem.pool(recipe.inputs, recipe.size, recipe.training.seed)
         source = Dataset(student_inputs(student, pool.x))
         teacher = problem.stored(pool, shift, scale)
-        count = rows(pool.x)
-    steps = recipe.steps or default_steps(count, training.batch_size)
+        size = rows(pool.x)
+    steps = recipe.steps or default_steps(size, training.batch_size)
     if isinstance(recipe.inputs, str) and isinstance(source, Mix):
         training = replace(training, batch_size=_batch_size(training, rows(problem.x)))
-    training = replace(training, steps=steps)
-    result = loop.train(teacher, student, source, problem.loss, training)
+    result = loop.train(teacher, student, source, problem.loss, replace(training, steps=steps))
     finish_student(student, shift, scale)
     return result
 
@@ -86,7 +234,7 @@ def make_student(problem: Problem, recipe: Recipe) -> tuple[nn.Module | Fitted, 
     origin = None
     if isinstance(problem.x, Tensor) and not isinstance(recipe.student, nn.Module):
         origin = origin_of(problem.x)
-    student = build_student(
+    student = students.build_student(
         copy.deepcopy(recipe.student), narrowed(problem.x, origin), problem.teacher.outputs,
         problem.teacher.task, encoder=problem.format.encoder(), seed=recipe.training.seed,
     )  # fmt: skip
@@ -110,20 +258,6 @@ def _wide(problem: Problem) -> bool:
     return any(t.dtype == torch.float64 for t in chain(module.parameters(), module.buffers()))
 
 
-def narrowed(x: X, origin: Tensor | None, dtype: torch.dtype = torch.float32) -> X:
-    r"""Rows in a student's own precision, less what is subtracted in theirs."""
-    if origin is not None:
-        assert isinstance(x, Tensor)
-        x = x - origin
-    narrow: X = map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, x)
-    return narrow
-
-
-def student_inputs(student: nn.Module, x: X) -> X:
-    r"""Rows as a student takes them: raw, in its own precision or, if it says so, in float64."""
-    return narrowed(x, None, input_dtype(student) or torch.float32)
-
-
 def with_defaults(training: Training, task: str, student: nn.Module, x: X) -> Training:
     r"""The user's settings, and those that follow from the student."""
     form, rate = training.student_output, training.lr
@@ -133,32 +267,37 @@ def with_defaults(training: Training, task: str, student: nn.Module, x: X) -> Tr
         with torch.no_grad():
             outputs = student(student_inputs(student, part_of(x, 0, 8)))
             form = forms.recognise(outputs) or "logits"
-    if isinstance(student, Preprocessed) and rate is None and has_default_update(training):
+    if isinstance(student, Preprocessed) and has_default_update(training):
         rate = RATE
     return replace(training, student_output=form, lr=rate)
 
 
+def is_auto(choice: object) -> bool:
+    r"""Whether a choice is left to limbeck."""
+    return isinstance(choice, str) and choice == "auto"
+
+
 def has_default_update(training: Training) -> bool:
-    r"""Whether the user leaves the optimizer to limbeck."""
-    names = [training.optimizer, training.preset]
-    return training.update is None and all(isinstance(n, str) and n == "auto" for n in names)
+    r"""Whether the user leaves the optimizer and its rate to limbeck."""
+    automatic = is_auto(training.optimizer) and is_auto(training.preset)
+    return automatic and training.update is None and training.lr is None
 
 
-def _batch_size(training: Training, count: int) -> int | str | None:
+def _batch_size(training: Training, n: int) -> int | str | None:
     r"""The size of batches of which one half are the user's rows, none of them twice."""
     size = training.batch_size
     if size == "auto" and training.preset in PRESETS:
-        return min(int(PRESETS[training.preset]["batch_size"]), 2 * count)
-    if isinstance(size, int) and is_count(size) and size > 2 * count:
-        expected = f"at most {2 * count}, since one half of each batch are rows of X, of {count}"
+        return min(int(PRESETS[training.preset]["batch_size"]), 2 * n)
+    if isinstance(size, int) and is_count(size) and size > 2 * n:
+        expected = f"at most {2 * n}, since one half of each batch are rows of X, of {n}"
         raise ArgumentError("batch_size", size, expected)
     return size
 
 
-def default_steps(count: int, batch_size: int | str | None) -> int:
+def default_steps(size: int, batch_size: int | str | None) -> int:
     r"""Steps by default: 40 passes over the inputs, from 1,000 to 20,000."""
-    batch = min(count, batch_size if isinstance(batch_size, int) else 200)
-    return min(20_000, max(1000, 40 * count // batch))
+    batch = min(size, batch_size if isinstance(batch_size, int) else 200)
+    return min(20_000, max(1000, 40 * size // batch))
 
 
 def _live_inputs(problem: Problem, recipe: Recipe, student: nn.Module) -> Inputs:
@@ -177,19 +316,15 @@ def _live_inputs(problem: Problem, recipe: Recipe, student: nn.Module) -> Inputs
     return new if recipe.inputs == "data" else Mix([Dataset(x), new])
 
 
-def _scaled_targets(
-    problem: Problem, shift: np.ndarray, scale: np.ndarray, x: np.ndarray | dict[str, np.ndarray]
-) -> np.ndarray:
+def _targets_at(problem: Problem, shift: Tensor, scale: Tensor, x: Any) -> np.ndarray:
     r"""The teacher's targets at arrays of the loop, in the student's units."""
     parts = x if isinstance(x, dict) else {"": x}
     tensors = {name: torch.as_tensor(part) for name, part in parts.items()}
-    targets: np.ndarray = problem.ask(problem.format.decode(tensors.get("", tensors)))
-    return (targets - shift) / scale
+    targets = problem.ask(problem.format.decode(tensors.get("", tensors)))
+    return (targets - shift.numpy()) / safe_scale(scale).numpy()
 
 
-def fit_trees(
-    problem: Problem, student: Fitted, recipe: Recipe, origin: Tensor | None = None
-) -> Result:
+def fit_trees(problem: Problem, student: Fitted, recipe: Recipe, origin: Tensor | None) -> Result:
     r"""Trees, fitted directly."""
     began = time.perf_counter()
     pool = problem.pool(recipe.inputs, recipe.size, recipe.training.seed)
@@ -211,14 +346,14 @@ class Answering(nn.Module):
     def __init__(self, student: nn.Module, task: str, form: str | None = None) -> None:
         super().__init__()
         self.student, self.task = student, task
-        self.form = form or getattr(student, "output_form", None) or "logits"
+        self.form = output_form(student, form)
 
     def forward(self, x: X) -> Tensor:
-        return only_finite(self.student, x, _answers(self.student(x), self.task, self.form))
+        return only_finite(self.student, x, students.answers(self.student(x), self.task, self.form))
 
 
-def only_finite(student: nn.Module, x: X, answers: Tensor) -> Tensor:
-    r"""Answers (n, K), but NaN for rows with NaN or infinity that are not marked as missing."""
+def only_finite(student: nn.Module, x: X, y: Tensor) -> Tensor:
+    r"""Predictions (n, K), but NaN for rows with NaN or infinity that are not marked as missing."""
     encoder = next((m for m in student.modules() if isinstance(m, TableEncoder)), None)
     marked = {} if encoder is None else {n.key: n.mask for n in encoder.numbers if n.mask}
     good = []
@@ -229,29 +364,5 @@ def only_finite(student: nn.Module, x: X, answers: Tensor) -> Tensor:
         if not coded.missing:
             good.append(x[coded.key] != coded.size + 1)  # type: ignore[index]
     if not good:
-        return answers
-    return torch.where(torch.stack(good, 1).all(1).unsqueeze(1), answers, torch.nan)
-
-
-def _answers(outputs: Tensor, task: str, form: str) -> Tensor:
-    y = forms.values(outputs)
-    if task == "classification":
-        return forms.log_probabilities(y, form).exp()
-    if task == "multilabel" and form != "probabilities":
-        return y.sigmoid()
-    return y
-
-
-@torch.no_grad()
-def predictions(student: nn.Module, x: X, task: str, form: str | None = None) -> np.ndarray:
-    r"""A student's predictions (n, K): probabilities, or values."""
-    parameter = next(student.parameters(), None)
-    device = torch.device("cpu") if parameter is None else parameter.device
-    form = form or getattr(student, "output_form", None) or "logits"
-    blocks = []
-    with evaluating(student):
-        for start in range(0, rows(x), 10_000):
-            part = student_inputs(student, part_of(x, start, 10_000))
-            part = map_tensors(lambda t: t.to(device), part)
-            blocks.append(_answers(student(part), task, form).double().cpu().numpy())
-    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        return y
+    return torch.where(torch.stack(good, 1).all(1).unsqueeze(1), y, torch.nan)

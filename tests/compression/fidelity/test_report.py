@@ -90,7 +90,7 @@ def test_what_is_kept_is_a_ratio_with_an_error_that_covers():
 
 def _kept(teacher, student, baseline, y):
     from limbeck.compression.fidelity.comparison import align
-    from limbeck.compression.fidelity.rare_classes import RareClasses, retention
+    from limbeck.compression.fidelity.report import RareClasses, retention
 
     data = align("classification", {"teacher": teacher, "student": student}, y)
     return retention(data, RareClasses())[1]["accuracy"]

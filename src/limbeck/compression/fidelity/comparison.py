@@ -12,32 +12,14 @@ import numpy as np
 import torch
 
 from limbeck import outputs as forms
-from limbeck.compression.fidelity.measures import (
-    MEASURES,
-    Figure,
-    calibration_errors,
-    mean,
-    measure_rows,
-    outcomes,
-)
+from limbeck.compression.fidelity import measures as m
+from limbeck.compression.fidelity.measures import MEASURES, Figure, mean
 from limbeck.errors import ArgumentError
 
-__all__ = [
-    "ERRORS",
-    "SMALL",
-    "TASKS",
-    "Comparison",
-    "Predictions",
-    "align",
-    "by_column",
-    "by_group",
-    "compare",
-    "decisive",
-    "subgroups",
-    "worse",
-]
+__all__ = ["ERRORS", "SMALL", "TASKS", "Comparison", "Predictions", "align", "compare", "decisive"]
 
 TASKS = ("classification", "multilabel", "regression")
+MIN_CLASS_ROWS = 30  # test rows that a class must have: a recall of fewer rows says little
 SMALL = 10  # groups of fewer rows are pooled, since their errors would be too large
 ERRORS = 3.0  # paired standard errors from which a student is called worse in a subgroup
 
@@ -58,7 +40,7 @@ class Predictions(NamedTuple):
     def rows(self, model: str) -> dict[str, np.ndarray]:
         r"""Arrays (n,) of a model's measures; the teacher is not compared with itself."""
         teacher = None if model == "teacher" else self.by_model["teacher"]
-        return measure_rows(self.task, self.by_model[model], self.y, teacher)
+        return m.measure_rows(self.task, self.by_model[model], self.y, teacher)
 
     def decisions(self, p: np.ndarray) -> np.ndarray:
         r"""The most probable class, or the labels above one half, as booleans (n, K)."""
@@ -81,8 +63,7 @@ def align(
 ) -> Predictions:
     r"""Check predictions and labels against each other, and bring them into one form.
 
-    One column of a classifier of two classes is the probability of the second. Probabilities that
-    are off by rounding are clipped, and a classifier's rescaled to sum to one.
+    One column of a classifier of two classes is the probability of the second.
     """
     if task not in TASKS:
         raise ArgumentError.unknown("task", task, TASKS)
@@ -114,7 +95,7 @@ def _predictions(model: str, values: object, task: str, names: list[Any] | None)
         return p
     independent = task == "multilabel"
     forms.check_probabilities(torch.from_numpy(p.reshape(-1, 1) if independent else p), model)
-    p = p.clip(0, 1)
+    p = p.clip(0, 1)  # off by rounding
     if independent:
         return p
     if p.shape[1] == 1 and (names is None or len(names) == 2):
@@ -159,22 +140,16 @@ def _finite(argument: str, values: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Comparison:
-    r"""Measures of several models on the same examples, by model and name.
-
-    Differences are the student's from another model, or from itself "elsewhere", on other examples.
-    """
+    r"""Measures of several models on the same examples, by model and name."""
 
     rows: int
     measures: dict[str, dict[str, Figure]]
+    # the student's from another model, or from itself "elsewhere", on other examples
     differences: dict[str, dict[str, Figure]] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        r"""Everything in plain numbers, words and lists."""
-        return {"rows": self.rows, "measures": self.measures, "differences": self.differences}
-
     @staticmethod
-    def from_dict(saved: Mapping[str, Any]) -> Comparison:
-        r"""What `to_dict` gave, also after JSON, where None stands for NaN."""
+    def from_saved(saved: Mapping[str, Any]) -> Comparison:
+        r"""A comparison of its fields after JSON, where None stands for NaN."""
         measures, differences = (
             {model: figures(known) for model, known in saved[name].items()}
             for name in ("measures", "differences")
@@ -196,26 +171,32 @@ def compare(
     class_rows: Mapping[str, Mapping[str, np.ndarray]] | None = None,
 ) -> Comparison:
     r"""Every measure that predictions and labels allow, and arrays (n,) of those of classes."""
-    rows = {m: data.rows(m) | dict((class_rows or {}).get(m, {})) for m in data.by_model}
-    measures = {model: {m: mean(a) for m, a in arrays.items()} for model, arrays in rows.items()}
+    rows = {model: data.rows(model) for model in data.by_model}
+    for model, arrays in (class_rows or {}).items():
+        rows[model] |= arrays
+    measures = {model: _means(arrays) for model, arrays in rows.items()}
+    student = rows.pop("student")
     differences = {
-        other: {m: mean(rows["student"][m] - a) for m, a in arrays.items() if m in rows["student"]}
+        other: _means({name: student[name] - arrays[name] for name in arrays if name in student})
         for other, arrays in rows.items()
-        if other != "student"
     }
     if data.y is not None and data.task != "regression":
-        models = {model: outcomes(data.task, p, data.y) for model, p in data.by_model.items()}
+        results = {model: m.outcomes(data.task, p, data.y) for model, p in data.by_model.items()}
         pairs = {f"student - {other}": ("student", other) for other in differences}
-        errors = calibration_errors(models, pairs, seed=seed)
-        for model in models:
-            measures[model]["ece"] = errors[model]
-        for other in differences:
-            differences[other]["ece"] = errors[f"student - {other}"]
-    ordered = [
-        {model: {m: values[m] for m in MEASURES if m in values} for model, values in part.items()}
-        for part in (measures, differences)
-    ]
-    return Comparison(len(data.truth), *ordered)
+        errors = m.calibration_errors(results, pairs, seed=seed)
+        for model, known in measures.items():
+            measures[model] = _in_order(known | {"ece": errors[model]})
+        for other, known in differences.items():
+            differences[other] = _in_order(known | {"ece": errors[f"student - {other}"]})
+    return Comparison(len(data.truth), measures, differences)
+
+
+def _means(arrays: Mapping[str, np.ndarray]) -> dict[str, Figure]:
+    return _in_order({name: mean(array) for name, array in arrays.items()})
+
+
+def _in_order(figures: dict[str, Figure]) -> dict[str, Figure]:
+    return {name: figures[name] for name in MEASURES if name in figures}
 
 
 def by_group(
@@ -226,13 +207,13 @@ def by_group(
     every = data.rows("student")[name]
     parts: dict[str, dict[str, Comparison]] = {}
     for column, groups in subgroups(columns, len(every)).items():
-        parts[column] = {}
+        parts[column] = {group: compare(data.select(rows), seed) for group, rows in groups.items()}
         for group, rows in groups.items():
-            part = parts[column][group] = compare(data.select(rows), seed)
             if len(rows) < len(every):
                 here, there = mean(every[rows]), mean(np.delete(every, rows))
                 error = float(np.hypot(here.std_error, there.std_error))
-                part.differences["elsewhere"] = {name: Figure(here.value - there.value, error)}
+                gap = {name: Figure(here.value - there.value, error)}
+                parts[column][group].differences["elsewhere"] = gap
     return parts
 
 
@@ -268,14 +249,9 @@ def worse(
 
 
 def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.ndarray]]:
-    r"""The rows of every subgroup, by column and by group.
+    r"""The rows of every subgroup, by column and by group; small groups are one.
 
-    Numbers with more than 10 values, and dates, are cut into quartiles; missing values are a group
-    of their own. Several groups of fewer than `SMALL` rows become one, however small.
-
-    >>> columns = {"size": ["S"] * 12 + ["L"] * 15 + ["XL"] * 2}
-    >>> {name: len(rows) for name, rows in subgroups(columns, 29)["size"].items()}
-    {'L': 15, 'S': 12, 'XL': 2}
+    Numbers with more than 10 values, and dates, are cut into quartiles; missing values are a group.
     """
     if not callable(getattr(columns, "items", None)):
         received = f"a {type(columns).__name__}"
@@ -285,11 +261,9 @@ def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.n
         values = np.asarray(column)
         if values.shape != (n,):
             raise ArgumentError(f"groups[{name!r}]", f"shape {values.shape}", f"{n} values, ({n},)")
-        rows: dict[str, list[int]] = {}
         names, order = _group_names(values)
-        for row, group in enumerate(names):
-            rows.setdefault(group, []).append(row)
-        parts = {group: np.array(rows[group]) for group in dict.fromkeys(order) if group in rows}
+        rows = {group: np.flatnonzero(names == group) for group in order}
+        parts = {group: part for group, part in rows.items() if len(part)}
         small = [group for group, part in parts.items() if len(part) < SMALL]
         if len(small) > 1:
             pooled = np.sort(np.concatenate([parts.pop(group) for group in small]))
@@ -300,47 +274,40 @@ def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.n
 
 def _group_names(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     r"""The name (n,) of each row's group, and all names in order."""
-    missing = _missing(values)
+    kind = values.dtype
+    if kind.kind == "O":  # comparing pandas' NA with itself gives no truth value
+        words = {"None", "nan", "NaT", "<NA>"}
+        missing = np.array([not isinstance(v, str) and str(v) in words for v in values], dtype=bool)
+    else:
+        missing = values != values
     present = values[~missing]
     names = np.full(len(values), "missing", dtype=object)
     numeric = _as_numbers(present)
     if numeric is None:
-        names[~missing] = np.array([str(value) for value in present.tolist()], dtype=object)
+        names[~missing] = [str(value) for value in present.tolist()]
         order = sorted(set(names[~missing]))
     else:
         edges = np.unique(numeric)
-        if len(edges) <= 10:
-            order = [_group_number(value, values.dtype) for value in edges]
-        else:
+        order = [_group_number(value, kind) for value in edges[:11]]
+        if len(edges) > 10:
             ranks = np.array([0.25, 0.5, 0.75]) * len(numeric)
             edges = np.unique(np.sort(numeric)[np.ceil(ranks).astype(int) - 1])
-            shown = [_group_number(edge, values.dtype) for edge in edges]
+            shown = [_group_number(edge, kind) for edge in edges]
             between = [f"{low} to {high}" for low, high in pairwise(shown)]
             order = [f"up to {shown[0]}", *between, f"above {shown[-1]}"]
         names[~missing] = np.array(order, dtype=object)[np.searchsorted(edges, numeric)]
     return names, order + ["missing"] * bool(missing.any())
 
 
-def _missing(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind == "f":
-        return np.isnan(values)
-    if values.dtype.kind in "mM":
-        return np.isnat(values)
-    if values.dtype.kind != "O":
-        return np.zeros(len(values), dtype=bool)
-    words = {"None", "nan", "NaT", "<NA>"}  # comparing pandas' NA with itself gives no truth value
-    return np.array([not isinstance(v, str) and str(v) in words for v in values], dtype=bool)
-
-
 def _as_numbers(present: np.ndarray) -> np.ndarray | None:
     r"""Values as numbers, dates as seconds; None if they are neither."""
     kind = present.dtype.kind
-    if kind == "O" and len(present):
-        plain = all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in present)
-        return present.astype(float) if plain else None
     if kind in "mM":
         return present.astype(f"{kind}8[s]").astype(float)
-    return present.astype(float) if kind in "iuf" else None
+    plain = kind in "iuf"
+    if kind == "O" and len(present):
+        plain = all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in present)
+    return present.astype(float) if plain else None
 
 
 def _group_number(value: float, dtype: np.dtype[Any]) -> str:

@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +37,19 @@ def latencies(
     seconds: float = 0.5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, dict[int, float]]:
-    r"""Seconds, by model and batch size, timed in turns so that ratios are fair.
-
-    The median over turns of the median in a turn. A first call of ten seconds is not repeated.
-    """
+    r"""Seconds, by model and batch size: medians, timed in turns so that ratios are fair."""
     seconds = number("seconds", seconds, "a number above 0", lambda s: s > 0)
     if not (n := count(X)):
         raise ArgumentError("X", "no rows", "one or more, to time with")
-    times = {}
+    times: dict[str, dict[int, float]] = {name: {} for name in calls}
     for size in sizes:
         size = whole_number("sizes", size, "rows, from 1", 1)
         batch = select(as_rows(X), np.arange(size) % n)
         if hasattr(batch, "reset_index"):
             batch = batch.reset_index(drop=True)  # repeated rows get names of their own
-        times[size] = _turns(calls, batch, seconds, clock)
-    return {name: {size: by_name[name] for size, by_name in times.items()} for name in calls}
+        for name, seconds_taken in _turns(calls, batch, seconds, clock).items():
+            times[name][size] = seconds_taken
+    return times
 
 
 @torch.no_grad()
@@ -63,6 +61,7 @@ def _turns(
     try:
         first = {name: _time(call, batch, clock) for name, call in calls.items()}
         medians: dict[str, list[float]] = {name: [] for name in calls}
+        # a first call of ten seconds is not repeated
         left = {name: seconds for name in calls if first[name] < 10}
         for _ in range(TURNS):
             for name in [name for name, time_left in left.items() if time_left > 0]:
@@ -97,7 +96,7 @@ class Cost:
 
 def as_cost(value: Cost | Mapping[str, Any] | None, argument: str) -> Cost:
     r"""A cost, from one or from a mapping with its fields."""
-    known = asdict(value) if isinstance(value, Cost) else dict({} if value is None else value)
+    known = vars(value) if isinstance(value, Cost) else dict(value or {})
     for name in known.keys() - Cost.__dataclass_fields__.keys():
         raise ArgumentError.unknown(argument, name, Cost.__dataclass_fields__)
     expected = "whole numbers of parameters and bytes, or None"
@@ -123,13 +122,7 @@ def cost(model: object, latency: Mapping[int, float] | None = None) -> Cost:
 
 
 def parameters(model: object) -> int | None:
-    r"""How many numbers a model was fitted with, or None where that cannot be told.
-
-    Of trees two numbers for each split, and the values of each leaf; of several models the sum.
-
-    >>> parameters(nn.Linear(3, 2))
-    8
-    """
+    r"""How many numbers a model was fitted with, or None where that cannot be told."""
     if isinstance(model, nn.Module):
         if fingerprints.holds_other_model(model):
             return None
@@ -179,10 +172,7 @@ def _sum(counts: list[int | None]) -> int | None:
 
 
 def bytes_on_disk(model: object) -> int | None:
-    r"""The size of a model when it is saved, or None where that cannot be told.
-
-    Of a module as a safetensors file, of models of known libraries when pickled.
-    """
+    r"""The size of a model when it is saved, or None where that cannot be told."""
     if isinstance(model, nn.Module):
         return fingerprints.module_bytes(model)
     if isinstance(model, str | Path):

@@ -1,9 +1,8 @@
-r"""How good and how faithful predictions are: one number for each example, so that errors pair.
+r"""How good and how faithful predictions are: arrays (n,), so that errors of differences pair.
 
-A measure is an array (n,) whose mean is its value and whose spread gives its standard error. The
-difference of two models on the same examples is the mean of their differences. For R², the root
-mean square error, recall and average precision, which are no means, the arrays are the value plus
-the influence of each example (the delta method). The calibration error is bootstrapped.
+Their mean is the measure, and their spread its standard error. For measures that are no means (R²,
+root mean square error, recall, average precision) they are the value plus the influence of each
+example (the delta method). The calibration error is bootstrapped.
 """
 
 from __future__ import annotations
@@ -14,38 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "FLOOR",
-    "MEASURES",
-    "Figure",
-    "Measure",
-    "Outcomes",
-    "absolute_error",
-    "agreement",
-    "average_precision",
-    "brier",
-    "calibration_errors",
-    "curve",
-    "kl",
-    "label_agreement",
-    "label_kl",
-    "label_log_probability",
-    "log_probability",
-    "mean",
-    "measure_rows",
-    "outcomes",
-    "r2",
-    "ratio",
-    "recall",
-    "rmse",
-    "square_error",
-    "subset_agreement",
-]
+__all__ = ["MEASURES", "Figure", "Measure", "Outcomes", "measure_rows"]
 
 FLOOR = 1e-12  # smallest probability whose logarithm is taken: −27.6 nats
 BINS, RESAMPLES = 15, 200  # of calibration curves, and of the bootstrap of their error
 MAX_BLOCKS = 5000  # more examples are resampled in blocks: faster, with the same error
 
+Rows = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Outcomes = tuple[np.ndarray, np.ndarray]  # confidences, and whether predictions were right, (n, m)
 
 
@@ -57,11 +31,7 @@ class Figure(NamedTuple):
 
 
 def mean(rows: np.ndarray) -> Figure:
-    r"""The mean of (n,) numbers and its standard error, which is NaN for one number.
-
-    >>> mean(np.array([0.0, 1.0, 1.0, 1.0]))
-    Figure(value=0.75, std_error=0.25)
-    """
+    r"""The mean of (n,) numbers and its standard error, which is NaN for one number."""
     n = len(rows)
     error = float(rows.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
     return Figure(float(rows.mean()), error)
@@ -102,9 +72,18 @@ def kl(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
     return np.maximum(_kl_terms(teacher, student).sum(1), 0)  # below 0 by rounding alone
 
 
-def label_agreement(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
-    r"""The share of labels for which both are on the same side of one half."""
-    return ((p > 0.5) == (truth > 0.5)).mean(1)
+def each_label(measure: Rows) -> Rows:
+    r"""The mean over labels of a measure of two classes, no and yes."""
+
+    def rows(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
+        classes = (np.stack([1 - part, part], 2).reshape(-1, 2) for part in (truth, p))
+        return measure(*classes).reshape(p.shape).mean(1)
+
+    return rows
+
+
+label_agreement, label_log_probability = each_label(agreement), each_label(log_probability)
+label_kl = each_label(kl)
 
 
 def subset_agreement(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -112,20 +91,9 @@ def subset_agreement(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
     return ((p > 0.5) == (truth > 0.5)).all(1).astype(float)
 
 
-def label_log_probability(y: np.ndarray, p: np.ndarray) -> np.ndarray:
-    r"""The mean over labels of the log probability of what each one is."""
-    return _log(np.where(y > 0.5, p, 1 - p)).mean(1)
-
-
 def square_error(y: np.ndarray, f: np.ndarray) -> np.ndarray:
     r"""The mean over targets, or labels, of the square error."""
     return ((f - y) ** 2).mean(1)
-
-
-def label_kl(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
-    r"""The mean over labels of the KL divergence of yes and no."""
-    terms = _kl_terms(teacher, student) + _kl_terms(1 - teacher, 1 - student)
-    return np.maximum(terms, 0).mean(1)
 
 
 def absolute_error(truth: np.ndarray, f: np.ndarray) -> np.ndarray:
@@ -163,11 +131,7 @@ def _kl_terms(t: np.ndarray, s: np.ndarray) -> np.ndarray:
 
 
 def recall(hits: np.ndarray, positive: np.ndarray) -> np.ndarray:
-    r"""The share of a class that is detected, plus the influence of each example, (n,).
-
-    >>> float(recall(np.array([1.0, 0, 1, 1]), np.array([True, True, False, False])).mean())
-    0.5
-    """
+    r"""The share of a class that is detected, plus the influence of each example, (n,)."""
     value = hits[positive].mean()
     return value + positive * (hits - value) / positive.mean()
 
@@ -175,14 +139,9 @@ def recall(hits: np.ndarray, positive: np.ndarray) -> np.ndarray:
 def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
     r"""The mean over a class of the precision at each row's score, with influences, (n,).
 
-    P(s) = A(s)/B(s) is the precision among rows that score s or more: the share of all rows that
-    do so in the class, over the share that does so. Equal scores are one threshold, as in
-    scikit-learn. A row's influence is ([positive] (P + G − value) − H)/π: π is the share of the
-    class, G and H the means over all rows of [in the class, scores no more] of 1/B and P/B.
-
-    >>> rows = average_precision(np.array([0.9, 0.8, 0.7]), np.array([True, False, True]))
-    >>> round(float(rows.mean()), 4)
-    0.8333
+    P is the precision among the share B of rows that score as much or more. The influence of a row
+    is ([positive] (P + G − value) − H)/π: π is the share of the class, G and H the means over all
+    rows of [in the class, scores no more] of 1/B and P/B.
     """
     n = len(scores)
     _, place = np.unique(-scores, return_inverse=True)  # 0 is the highest score
@@ -194,9 +153,6 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
     value = (hits * precision).sum() / hits.sum()
     influence = positive * (precision + inverse - value)[place] - part[place]
     return value + influence / positive.mean()
-
-
-Rows = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Measure(NamedTuple):
@@ -212,17 +168,19 @@ class Measure(NamedTuple):
 
 
 _SAME: dict[str, Rows] = {"classification": agreement, "multilabel": label_agreement}
-_R2, _ABSOLUTE = {"regression": r2}, {"regression": absolute_error}
+_SUBSET: dict[str, Rows] = {"multilabel": subset_agreement}
 _LOG: dict[str, Rows] = {"classification": log_probability, "multilabel": label_log_probability}
 _BRIER: dict[str, Rows] = {"classification": brier, "multilabel": square_error}
-_SUBSET = {"multilabel": subset_agreement}
 _KL: dict[str, Rows] = {"classification": kl, "multilabel": label_kl}
+_R2: dict[str, Rows] = {"regression": r2}
+_ABSOLUTE: dict[str, Rows] = {"regression": absolute_error}
+_PRECISION = "average precision"
 
 MEASURES = {  # in the order of tables
     "accuracy": Measure("accuracy", True, True, "labels", _SAME),
     "subset_accuracy": Measure("all labels right", True, True, "labels", _SUBSET),
     "average_precision": Measure(
-        "average precision of the rarest class", True, False, "", {}, ".3f", "average precision"
+        f"{_PRECISION} of the rarest class", True, format=".3f", class_title=_PRECISION
     ),
     "rare_recall": Measure("recall of the rarest class", True, True, class_title="recall"),
     "worst_recall": Measure(
@@ -262,21 +220,13 @@ def outcomes(task: str, p: np.ndarray, y: np.ndarray) -> Outcomes:
 
 
 def curve(results: Outcomes, bins: int = BINS) -> dict[str, list[float]]:
-    r"""For each bin: mean confidence, frequency of being right, its standard error, and count.
-
-    >>> always = np.array([[0.9]] * 4), np.array([[1.0], [0.0], [1.0], [1.0]])
-    >>> {name: [round(x, 2) for x in column] for name, column in curve(always).items()}
-    {'confidence': [0.9], 'frequency': [0.75], 'std_error': [0.25], 'count': [4.0]}
-    """
+    r"""For each bin: mean confidence, frequency of being right, its standard error, and count."""
     confidence, right = (part.ravel() for part in results)
-    codes = _bins(confidence, bins)
-    count = np.bincount(codes, minlength=bins)
-    full, count = count > 0, count[count > 0]
-    sums = [np.bincount(codes, part, bins)[full] for part in (confidence, right)]
-    f = sums[1] / count
+    _, codes, count = np.unique(_bins(confidence, bins), return_inverse=True, return_counts=True)
+    mean_confidence, f = (np.bincount(codes, part) / count for part in (confidence, right))
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.where(count > 1, np.sqrt(f * (1 - f) / (count - 1)), math.nan)
-    columns = {"confidence": sums[0] / count, "frequency": f, "std_error": error, "count": count}
+    columns = {"confidence": mean_confidence, "frequency": f, "std_error": error, "count": count}
     return {name: column.astype(float).tolist() for name, column in columns.items()}
 
 

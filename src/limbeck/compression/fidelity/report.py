@@ -5,36 +5,20 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from limbeck.arguments import whole_number
-from limbeck.compression.fidelity.comparison import (
-    Comparison,
-    Predictions,
-    align,
-    by_column,
-    by_group,
-    compare,
-    figures,
-    worse,
-)
+from limbeck.compression.fidelity import comparison, measures, tables
+from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, Predictions
 from limbeck.compression.fidelity.cost import Cost, as_cost
-from limbeck.compression.fidelity.measures import Figure, curve, outcomes
-from limbeck.compression.fidelity.rare_classes import ClassCount, rare_classes, retention
-from limbeck.compression.fidelity.tables import (
-    group_table,
-    remarks,
-    sentence,
-    size_remarks,
-    table,
-)
+from limbeck.compression.fidelity.measures import Figure, mean, ratio, recall
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import files
 from limbeck.storage.files import plain
@@ -43,6 +27,15 @@ __all__ = ["NAMES", "Fidelity", "fidelity", "plain"]
 
 FORMAT = "limbeck-fidelity-1"
 NAMES = {"teacher": "teacher", "student": "student", "baseline": "labels alone"}
+
+
+@dataclass(frozen=True)
+class ClassCount:
+    r"""A class or label, and its number of test rows."""
+
+    name: Any
+    title: str  # in tables and sentences, such as "class fraud"
+    rows: int
 
 
 @dataclass(repr=False)
@@ -60,14 +53,11 @@ class Fidelity(Comparison):
         kept: The fraction of the teacher's main measure that the student keeps; NaN where a ratio
             has no meaning, such as of an R² below zero.
         kept_error: Its standard error.
-        kept_by: The fraction that the student keeps, by measure: "accuracy" or "r2" (without labels
-            "agreement" or "teacher_r2"); "average_precision" and "rare_recall" of the rarest class
-            with 30 test rows or more; "worst_recall" where another class is clearly lost.
-        rarest: The class of "average_precision" and "rare_recall", with its number of test rows;
-            None where no class but the most common one has enough rows.
+        kept_by: The fraction that the student keeps, by measure: one of all rows, "accuracy", "r2",
+            "agreement" or "teacher_r2"; and those of rare classes that have 30 test rows or more.
+        rarest: The class of "average_precision" and "rare_recall", with its number of test rows.
         worst: The class of "worst_recall".
-        unchecked: Classes with too few test rows to be checked; None in a report that was saved
-            before rare classes were checked.
+        unchecked: Classes with too few test rows; None in older reports, without this check.
         costs: Parameters, bytes, latency, by model.
         by_group: The same measures by column and group.
         worse: Columns and groups where the student is worse by more than three standard errors.
@@ -102,35 +92,25 @@ class Fidelity(Comparison):
 
     def table(self) -> Table:
         r"""Models side by side."""
-        return table(self)
+        return tables.table(self)
 
     def sentence(self) -> str:
         r"""The result in one sentence."""
-        return sentence(self)
+        return tables.sentence(self)
 
     def __str__(self) -> str:
         console = Console(width=100, record=True, file=io.StringIO())
         console.print(self.table())
         if self.by_group:
-            console.print(group_table(self))
-        lines = [*size_remarks(self), *remarks(self), *self.notes, self.sentence()]
-        return "\n".join([console.export_text().rstrip(), *lines])
+            console.print(tables.group_table(self))
+        notes = [*tables.size_remarks(self), *tables.remarks(self), *self.notes]
+        return "\n".join([console.export_text().rstrip(), *notes, self.sentence()])
 
     __repr__ = __str__
 
     def to_dict(self) -> dict[str, Any]:
         r"""Everything in plain numbers, words and lists, as JSON takes it; None for no number."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        for name in ("rarest", "worst"):
-            values[name] = None if values[name] is None else values[name]._asdict()
-        if self.unchecked is not None:
-            values["unchecked"] = [count._asdict() for count in self.unchecked]
-        values["costs"] = {model: asdict(cost) for model, cost in self.costs.items()}
-        values["by_group"] = {
-            column: {group: part.to_dict() for group, part in parts.items()}
-            for column, parts in self.by_group.items()
-        }
-        return plain({"format": FORMAT, "sentence": self.sentence(), **values})
+        return plain({"format": FORMAT, "sentence": self.sentence(), **asdict(self)})
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Fidelity:
@@ -141,17 +121,18 @@ class Fidelity(Comparison):
         lacking = dict.fromkeys(("rarest", "worst", "unchecked"))  # in older files
         saved = {"kept_by": {}, "notes": [], **lacking, **saved}
         values = {entry.name: saved[entry.name] for entry in fields(cls)}
-        values |= vars(Comparison.from_dict(saved)) | {"kept_by": figures(saved["kept_by"])}
+        values |= vars(Comparison.from_saved(saved))
         for name in ("rarest", "worst"):
             values[name] = ClassCount(**saved[name]) if saved[name] else None
         if saved["unchecked"] is not None:
             values["unchecked"] = [ClassCount(**count) for count in saved["unchecked"]]
         for name in ("kept", "kept_error"):
             values[name] = math.nan if saved[name] is None else saved[name]
+        values["kept_by"] = comparison.figures(saved["kept_by"])
         values["worse"] = [(column, group) for column, group in saved["worse"]]
         values["costs"] = {model: as_cost(cost, model) for model, cost in saved["costs"].items()}
         values["by_group"] = {
-            column: {group: Comparison.from_dict(part) for group, part in parts.items()}
+            column: {group: Comparison.from_saved(part) for group, part in parts.items()}
             for column, parts in saved["by_group"].items()
         }
         return cls(**values)
@@ -210,37 +191,30 @@ def fidelity(
         raise ArgumentError.unknown("names", name, NAMES)
     seed = whole_number("seed", seed, "a whole number from 0", 0)
     by_model = {"teacher": teacher, "student": student, "baseline": baseline}
-    data = align(task, by_model, y, classes)
+    data = comparison.align(task, by_model, y, classes)
     rare = rare_classes(data)
-    whole = compare(data, seed, rare.rows)
-    parts = by_column(data, seed) | by_group(data, {} if groups is None else groups, seed)
+    parts = comparison.by_column(data, seed)
+    parts |= comparison.by_group(data, {} if groups is None else groups, seed)
     main, shares = retention(data, rare)
     if not math.isnan(shares[main].value):  # others do not stand in for one without a meaning
         main = min(shares, key=lambda name: (math.isnan(shares[name].value), shares[name].value))
     costs = {"teacher": teacher_cost, "student": student_cost, "baseline": baseline_cost}
     curves = {}
     if data.y is not None and task != "regression":
-        curves = {m: curve(outcomes(task, p, data.y)) for m, p in data.by_model.items()}
+        curves = {
+            model: measures.curve(measures.outcomes(task, p, data.y))
+            for model, p in data.by_model.items()
+        }
     return Fidelity(
-        **vars(whole),
-        task=task,
-        classes=data.classes,
-        names=NAMES | dict(names or {}),
-        main=main,
-        kept=shares[main].value,
-        kept_error=shares[main].std_error,
-        kept_by=shares,
-        rarest=rare.rarest,
-        worst=rare.worst,
-        unchecked=rare.unchecked,
+        **vars(comparison.compare(data, seed, rare.rows)),
+        task=task, classes=data.classes, names=NAMES | dict(names or {}),
+        main=main, kept=shares[main].value, kept_error=shares[main].std_error, kept_by=shares,
+        rarest=rare.rarest, worst=rare.worst, unchecked=rare.unchecked,
         costs={model: as_cost(cost, f"{model}_cost") for model, cost in costs.items()},
-        by_group=parts,
-        worse=worse(task, data.y is not None, parts),
-        calibration=curves,
-        disagreements=_disagreements(data),
-        pairs=_pairs(data, seed),
+        by_group=parts, worse=comparison.worse(task, data.y is not None, parts),
+        calibration=curves, disagreements=_disagreements(data), pairs=_pairs(data, seed),
         notes=list(notes),
-    )
+    )  # fmt: skip
 
 
 def _disagreements(data: Predictions) -> list[dict[str, Any]]:
@@ -250,8 +224,7 @@ def _disagreements(data: Predictions) -> list[dict[str, Any]]:
     size = gap.sum(1) / 2 if data.task == "classification" else gap.mean(1)  # ½Σ: 0 to 1
     records = []
     for row in np.argsort(-size, kind="stable")[: min(20, np.count_nonzero(size > 0))].tolist():
-        both = {"teacher": teacher[row], "student": student[row]}
-        record = {"row": row, "size": size[row], **both}
+        record = {"row": row, "size": size[row], "teacher": teacher[row], "student": student[row]}
         if data.y is not None:
             single = data.task == "classification"
             record["label"] = data.classes[data.y[row].argmax()] if single else data.y[row]
@@ -260,11 +233,7 @@ def _disagreements(data: Predictions) -> list[dict[str, Any]]:
 
 
 def _pairs(data: Predictions, seed: int) -> dict[str, Any]:
-    r"""What both predict together, for pictures.
-
-    Counts (classes of the teacher, of the student) and the number of rows that differ; or by label
-    the share of rows where only one of both says yes; or the values of at most 1000 rows.
-    """
+    r"""What both predict together, for pictures: counts of classes, shares of labels, or values."""
     teacher, student = (data.by_model[model] for model in ("teacher", "student"))
     if data.task == "regression":
         size = min(len(teacher), max(1000 // teacher.shape[1], 100))
@@ -274,16 +243,120 @@ def _pairs(data: Predictions, seed: int) -> dict[str, Any]:
         one, two = teacher > 0.5, student > 0.5
         return plain({"teacher": (one & ~two).mean(0), "student": (two & ~one).mean(0)})
     k, shown = len(data.classes), 20
-    counts = np.zeros((k, k), dtype=int)
-    np.add.at(counts, (teacher.argmax(1), student.argmax(1)), 1)
-    names = list(map(str, data.classes))
-    differ = len(teacher) - counts.trace()
+    names, place = list(map(str, data.classes)), np.arange(k)
+    one, two = teacher.argmax(1), student.argmax(1)
     if k > shown:  # the classes with most disagreements, and one for all others
-        apart = counts.sum(0) + counts.sum(1) - 2 * counts.diagonal()
+        apart = sum(np.bincount(part[one != two], minlength=k) for part in (one, two))
         first = np.sort(np.argsort(-apart, kind="stable")[: shown - 1])
         place = np.full(k, shown - 1)
         place[first] = np.arange(shown - 1)
-        pooled = np.zeros((shown, shown), dtype=int)
-        np.add.at(pooled, (place[:, None], place[None]), counts)
-        counts, names = pooled, [*(names[c] for c in first), f"other ({k - shown + 1})"]
-    return plain({"classes": names, "counts": counts, "differ": differ})
+        names = [*(names[c] for c in first), f"other ({k - shown + 1})"]
+    counts = np.zeros((len(names), len(names)), dtype=int)
+    np.add.at(counts, (place[one], place[two]), 1)
+    return plain({"classes": names, "counts": counts, "differ": np.count_nonzero(one != two)})
+
+
+@dataclass(frozen=True)
+class RareClasses:
+    r"""Results of the check of rare classes; without labels the teacher's classes are the truth."""
+
+    rarest: ClassCount | None = None  # of those with enough rows
+    worst: ClassCount | None = None  # it loses the largest part of its recall
+    unchecked: list[ClassCount] = field(default_factory=list)  # too few rows
+    rows: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)  # (n,), by model and name
+    lost: bool = False  # the worst is clearly below all rows: chance alone makes one the worst
+
+
+class _Class(NamedTuple):
+    r"""A class; or the rows with a label, or those without it."""
+
+    tally: ClassCount
+    column: int
+    present: bool  # False for the rows without a label
+    common: bool  # the most common class, or the larger side of a label, is not a rare one
+
+    def members(self, decisions: np.ndarray) -> np.ndarray:
+        r"""Which rows belong to it, by decisions (n, K), as 0 and 1."""
+        return (decisions[:, self.column] == self.present).astype(float)
+
+
+def rare_classes(data: Predictions) -> RareClasses:
+    r"""Check the rarest class that has enough rows, and list those that have too few.
+
+    Of several labels, each one counts by its smaller side: the rows with it, or those without.
+    """
+    if data.task == "regression":
+        return RareClasses()
+    truth = data.decisions(data.truth)
+    classes = list(_classes(data, truth))
+    enough = [c for c in classes if c.tally.rows >= MIN_CLASS_ROWS]
+    too_few = [c for c in classes if c.tally.rows < MIN_CLASS_ROWS]
+    unchecked = [c.tally for c in too_few if data.task == "classification" or not c.common]
+    rare = [c for c in enough if not c.common]
+    if not rare:
+        return RareClasses(unchecked=unchecked)
+    rarest = min(rare, key=lambda c: c.tally.rows)
+    worst, lost = _worst(data, enough, truth)
+    in_rarest, in_worst = rarest.members(truth) > 0, worst.members(truth) > 0
+    rows = {}
+    for model, p in data.by_model.items():
+        if data.y is None and model == "teacher":  # which is the truth
+            continue
+        scores = p[:, rarest.column] if rarest.present else 1 - p[:, rarest.column]
+        detected = data.decisions(p)
+        rows[model] = {
+            "average_precision": measures.average_precision(scores, in_rarest),
+            "rare_recall": recall(rarest.members(detected), in_rarest),
+            "worst_recall": recall(worst.members(detected), in_worst),
+        }
+    return RareClasses(rarest.tally, worst.tally, unchecked, rows, lost)
+
+
+def _classes(data: Predictions, truth: np.ndarray) -> Iterator[_Class]:
+    whose = "" if data.y is not None else "the teacher's "
+    single, n, counts = data.task == "classification", len(truth), truth.sum(0)
+    for k, name in enumerate(data.classes):
+        short = str(name) if len(str(name)) <= 16 else f"{str(name)[:15]}…"
+        title, rows = f"{whose}{'class' if single else 'label'} {short}", int(counts[k])
+        common = bool(k == counts.argmax() if single else 2 * rows > n)
+        yield _Class(ClassCount(name, title, rows), k, True, common)
+        if not single:
+            without = ClassCount(name, f"rows without {title}", n - rows)
+            yield _Class(without, k, False, not common)
+
+
+def _worst(data: Predictions, classes: list[_Class], truth: np.ndarray) -> tuple[_Class, bool]:
+    r"""The class with the least retention of recall, clear cases first, and whether it is clear."""
+    if data.y is None:
+        overall = data.rows("student")["agreement"].mean()
+    else:  # the retention of right answers over all rows; 1 at most
+        right, teacher_right = (data.rows(m)["accuracy"] for m in ("student", "teacher"))
+        overall = min(1.0, right.mean() / teacher_right.mean()) if teacher_right.any() else math.nan
+    student, teacher = (data.decisions(data.by_model[m]) for m in ("student", "teacher"))
+
+    def rank(c: _Class) -> tuple[bool, float, int, int, bool]:
+        members = c.members(truth) > 0
+        # without labels the teacher is the truth, and so detects every member
+        hits, teacher_hits = (c.members(decisions)[members] for decisions in (student, teacher))
+        gap = mean(hits - overall * teacher_hits)
+        clear = gap.value < 0 and -gap.value > 3 * gap.std_error
+        share = hits.mean() / teacher_hits.mean() if teacher_hits.any() else math.inf
+        return not clear, share, c.tally.rows, c.column, c.present
+
+    worst = min(classes, key=rank)
+    return worst, not rank(worst)[0]
+
+
+def retention(data: Predictions, rare: RareClasses) -> tuple[str, dict[str, Figure]]:
+    r"""The measure over all rows, and the fraction of the teacher's that is left, by measure."""
+    regression = data.task == "regression"
+    overall = "r2" if regression else "accuracy"
+    teacher, student = (
+        data.rows(model) | rare.rows.get(model, {}) for model in ("teacher", "student")
+    )
+    if overall not in teacher or np.isnan(teacher[overall]).any():  # no labels, or no variation
+        overall = "teacher_r2" if regression else "agreement"
+    names = [overall, *rare.rows.get("student", {})]
+    if "worst_recall" in names and (not rare.lost or rare.worst == rare.rarest):
+        names.remove("worst_recall")
+    return overall, {name: ratio(student[name], teacher.get(name)) for name in names}

@@ -9,31 +9,17 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from limbeck.compression.fidelity.comparison import Comparison, decisive
+from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, decisive
 from limbeck.compression.fidelity.measures import MEASURES, Figure
-from limbeck.compression.fidelity.rare_classes import MIN_CLASS_ROWS, ClassCount
 from limbeck.text import compared
 
 if TYPE_CHECKING:
-    from limbeck.compression.fidelity.report import Fidelity
+    from limbeck.compression.fidelity.report import ClassCount, Fidelity
 
 __all__ = [
-    "LITTLE",
-    "figure_in_words",
-    "group_table",
-    "heading",
-    "kept_noun",
-    "measure_title",
-    "percent",
-    "rare_class_notes",
-    "remarks",
-    "sentence",
-    "short",
-    "size_in_words",
-    "size_remarks",
-    "span",
-    "table",
-]
+    "LITTLE", "group_table", "heading", "kept_noun", "measure_title", "percent", "rare_class_notes",
+    "remarks", "sentence", "short", "size_in_words", "size_remarks", "table",
+]  # fmt: skip
 
 LITTLE = 0.9  # a retention below this is "only" so much
 MAX_GROUPS, MAX_NAMED = 16, 5  # groups in a table, and groups or classes in a sentence
@@ -48,21 +34,16 @@ def figure_in_words(
 
     >>> figure_in_words("accuracy", Figure(0.98671, 0.00114))
     '98.67 ± 0.11%'
-    >>> figure_in_words("r2", Figure(-0.5, 0.012), signed=True)
-    '-0.500 ± 0.012'
     """
     if figure is None or math.isnan(figure.value):
         return "" if signed or figure is None else "–"
-    share = MEASURES[name].share
+    share, sign = MEASURES[name].share, "+" if signed else ""
     value, error = (100 * part if share else part for part in figure)
-    sign = "+" if signed else ""
     # errors below 1e-12 of the value, or of 100%, are rounding
     known = max(1e-12 * abs(value), 1e-12 * share) < error < math.inf
-    digits = 1 if known else 3
     leading = abs(error if known else value)
-    places = max(digits - (math.floor(math.log10(leading)) if leading else 0), 0)
-    if share and not known:
-        places = min(places, 2)
+    places = (1 if known else 3) - (math.floor(math.log10(leading)) if leading else 0)
+    places = min(max(places, 0), 2) if share and not known else max(places, 0)
     if places > 6:  # of small units, or tiny errors
         return f"{value:{sign}.4g}" + f" ± {error:.2g}" * known
     text = f"{value:{sign},.{places}f}" + (f" ± {error:,.{places}f}" if known else "")
@@ -75,11 +56,7 @@ def short(name: str, value: float) -> str:
 
 
 def percent(value: float) -> str:
-    r"""A share, with as many places as keep what is below 100% below it.
-
-    >>> percent(0.9871), percent(0.99996), percent(1.0)
-    ('98.7%', '99.996%', '100.0%')
-    """
+    r"""A share, with as many places as keep what is below 100% below it: 98.7%, 99.996%."""
     places = 1
     while value < 1 and round(100 * value, places) >= 100 and places < 6:
         places += 1
@@ -87,22 +64,14 @@ def percent(value: float) -> str:
 
 
 def size_in_words(count: float) -> str:
-    r"""Bytes.
-
-    >>> size_in_words(210_000), size_in_words(512)
-    ('210 kB', '512 bytes')
-    """
+    r"""Bytes."""
     if count < 1000:
         return f"{count:,.0f} bytes"
     return _scaled(count, {"GB": 1e9, "MB": 1e6, "kB": 1e3})
 
 
 def span(seconds: float) -> str:
-    r"""Seconds.
-
-    >>> span(0.0123), span(4e-5)
-    ('12.3 ms', '40 µs')
-    """
+    r"""Seconds."""
     return _scaled(seconds, {"s": 1.0, "ms": 1e-3, "µs": 1e-6})
 
 
@@ -133,11 +102,12 @@ def table(report: Fidelity) -> Table:
             "logs are natural"
         )
     result.add_column("", no_wrap=True)
-    full = [place for place in range(1, len(heads)) if any(row[place] for row in rows)]
-    for place in full:
+    filled = [place for place in range(1, len(heads)) if any(row[place] for row in rows)]
+    for place in filled:
         result.add_column(heads[place], justify="right", overflow="fold")
     for number, row in enumerate(rows, 1):
-        result.add_row(row[0], *(row[place] for place in full), end_section=number == len(measures))
+        cells = [row[place] for place in (0, *filled)]
+        result.add_row(*cells, end_section=number == len(measures))
     return result
 
 
@@ -156,22 +126,24 @@ def _measure_rows(report: Fidelity, models: list[str]) -> list[list[str]]:
 
 def _cost_rows(report: Fidelity, models: list[str]) -> list[list[str]]:
     costs = [report.costs[model] for model in models]
-    counts, sizes = [cost.parameters for cost in costs], [cost.bytes for cost in costs]
-    lines: list[tuple[str, Sequence[float | None], Callable[[float], str], Words]] = [
-        ("parameters", counts, "{:,.0f}".format, ("fewer", "more", "as many")),
-        ("bytes on disk", sizes, size_in_words, SMALLER),
-    ]
-    for size in sorted({size for cost in costs for size in cost.latency}):
-        times = [cost.latency.get(size) for cost in costs]
-        lines.append((f"latency at batch {size:,}", times, span, FASTER))
     rows = []
-    for title, values, show, words in lines:
+
+    def add(
+        title: str, values: Sequence[float | None], show: Callable[[float], str], words: Words
+    ) -> None:
         if any(value is not None for value in values):
             cells = ["–" if value is None else show(value) for value in values]
-            if values is sizes:  # the baseline has the size of the student
+            if show is size_in_words:  # the baseline has the size of the student
                 cells[:2] = [cell.replace("–", "unknown") for cell in cells[:2]]
             cells.insert(2, compared(values[0], values[1], *words))
             rows.append([title, *cells])
+
+    counts, sizes = [cost.parameters for cost in costs], [cost.bytes for cost in costs]
+    add("parameters", counts, "{:,.0f}".format, ("fewer", "more", "as many"))
+    add("bytes on disk", sizes, size_in_words, SMALLER)
+    for size in sorted({size for cost in costs for size in cost.latency}):
+        times = [cost.latency.get(size) for cost in costs]
+        add(f"latency at batch {size:,}", times, span, FASTER)
     return rows
 
 
@@ -184,21 +156,19 @@ def group_table(report: Fidelity) -> Table:
         title += f" (the {MAX_GROUPS} worst of {len(parts)})"
         parts = _groups(report, worst=True)[:MAX_GROUPS]
     models = ["teacher", "student"] if report.labelled else ["student"]
+    heads = ["column", "group", "rows", *models, f"student − {other}"]
+    heads += ["worse"] if report.worse else []
     result = Table(title=title, title_justify="left")
-    for head in ("column", "group"):
-        result.add_column(head, overflow="fold")
-    for head in ("rows", *models, f"student − {other}"):
-        result.add_column(head, justify="right", overflow="fold")
-    if report.worse:
-        result.add_column("worse", overflow="fold")
+    for head in heads:
+        words = head in ("column", "group", "worse")
+        result.add_column(head, justify="left" if words else "right", overflow="fold")
     before = None
     for column, group, part in parts:
         cells = ["" if column == before else column, group, f"{part.rows:,}"]
         cells += [figure_in_words(name, part.measures[model].get(name)) for model in models]
         gap = part.differences.get(other, {}).get(name)
         cells.append(figure_in_words(name, gap, signed=True))
-        if report.worse:
-            cells.append("worse" if (column, group) in report.worse else "")
+        cells += ["worse"] if (column, group) in report.worse else []
         result.add_row(*cells)
         before = column
     return result
@@ -228,12 +198,11 @@ def remarks(report: Fidelity) -> list[str]:
     parts = [part for part in _groups(report, worst=True) if part[:2] in report.worse]
     texts = []
     for column, group, part in parts[:MAX_NAMED]:
-        value = short(name, part.measures["student"][name].value)
-        if report.labelled:
-            value += f" against {short(name, part.measures['teacher'][name].value)}"
+        models = ["student", "teacher"] if report.labelled else ["student"]
+        value = " against ".join(short(name, part.measures[m][name].value) for m in models)
         gap = figure_in_words(name, part.differences[other][name], signed=True, points=" points")
-        title = MEASURES[name].title
-        texts.append(f"{column} = {group} ({title} {value}: {gap}, {part.rows:,} rows)")
+        about = f"{MEASURES[name].title} {value}: {gap}, {part.rows:,} rows"
+        texts.append(f"{column} = {group} ({about})")
     more = f"; and {len(parts) - MAX_NAMED} more" if len(parts) > MAX_NAMED else ""
     what = "worse than the teacher" if report.labelled else "less faithful than elsewhere"
     return [f"The student is {what} by more than 3 standard errors for {'; '.join(texts)}{more}."]
@@ -249,7 +218,7 @@ def sentence(report: Fidelity) -> str:
     r"""What the student keeps, agrees on, and saves: of these what is known."""
     quality = _quality(report)
     verbs = [*quality, _faithfulness(report, bool(quality))]
-    if savings := [*_speed(report), *_size(report)]:
+    if savings := _savings(report):
         verbs.append(f"is {' and '.join(savings)}")
     *first, last = verbs
     text = f"{', '.join(first)} and {last}" if first else last
@@ -289,20 +258,19 @@ def _quality(report: Fidelity) -> list[str]:
 
 
 def _faithfulness(report: Fidelity, after_quality: bool) -> str:
-    known = report.measures["student"]
+    known = {name: figure.value for name, figure in report.measures["student"].items()}
     whom = "it" if after_quality else "the teacher"
     where = "" if report.labelled and after_quality else _rows(report)
     if "agreement" in known:
         if report.task == "multilabel":
             where = f"labels in {where}" if where else "labels"
-        share = percent(known["agreement"].value)
+        share = percent(known["agreement"]) + (f" of {where}" if where else "")
         beside = _all_values(report) if report.main == "agreement" else ""
-        return f"agrees with {whom} on {share}{f' of {where}' if where else ''}{beside}"
+        return f"agrees with {whom} on {share}{beside}"
     where = f" on {where}" if where else ""
-    r2 = known["teacher_r2"].value
-    if math.isnan(r2):
-        return f"differs from {whom} by {known['difference'].value:.3g} on average{where}"
-    return f"follows {whom} with R² {short('r2', r2)}{where}"
+    if math.isnan(known["teacher_r2"]):
+        return f"differs from {whom} by {known['difference']:.3g} on average{where}"
+    return f"follows {whom} with R² {short('r2', known['teacher_r2'])}{where}"
 
 
 def _rows(report: Fidelity) -> str:
@@ -311,23 +279,21 @@ def _rows(report: Fidelity) -> str:
 
 def _all_values(report: Fidelity) -> str:
     r"""The values of the main measure, and of those with a larger retention."""
-    main = "" if report.main == "agreement" else _values(report, report.main)
     others = [name for name in report.kept_by if name not in ("agreement", report.main)]
     rest = ", ".join(f"{measure_title(report, name)} {_values(report, name)}" for name in others)
-    texts = [text for text in (main, rest) if text]
+    main = "" if report.main == "agreement" else _values(report, report.main)
+    values = "; ".join(filter(None, (main, rest)))
     count = len(report.kept_by)
     worst = f", the worst of {count} measures" if count > 1 else ""
-    return f"{worst} ({'; '.join(texts)})" if texts else worst
+    return f"{worst} ({values})" if values else worst
 
 
 def _values(report: Fidelity, name: str) -> str:
     r"""The student's value against the teacher's, where it has one, and the rows of a class."""
     models = [model for model in ("student", "teacher") if name in report.measures[model]]
     text = " against ".join(_value(report, model, name) for model in models)
-    count = _class_count(report, name)
-    if count is None or name == "average_precision":
-        return text
-    return f"{text} on {count.rows:,} rows"
+    count = None if name == "average_precision" else _class_count(report, name)
+    return text if count is None else f"{text} on {count.rows:,} rows"
 
 
 def _value(report: Fidelity, model: str, name: str) -> str:
@@ -337,27 +303,24 @@ def _value(report: Fidelity, model: str, name: str) -> str:
     return figure_in_words(name, figure) if of_class else short(name, figure.value)
 
 
-def _speed(report: Fidelity) -> list[str]:
-    teacher, student = (report.costs[model].latency for model in ("teacher", "student"))
-    sizes = sorted(teacher.keys() & student.keys())
-    texts = {size: compared(teacher[size], student[size], *FASTER) for size in sizes}
-    if not texts:
-        return []
-    (first, text), *others = texts.items()
-    times, way = text.split()
-    alike = [f"{t.split()[0]} at {s:,}" for s, t in others if t.split()[1] == way]
-    apart = [f"{t} at batch {s:,}" for s, t in others if t.split()[1] != way]
-    aside = f" ({', '.join(alike)})" if alike and times != "as" else ""
-    return [f"{text} at batch {first:,}{aside}", *apart]
-
-
-def _size(report: Fidelity) -> list[str]:
+def _savings(report: Fidelity) -> list[str]:
+    r"""How much faster, by batch size, and how much smaller."""
     teacher, student = (report.costs[model] for model in ("teacher", "student"))
+    sizes = sorted(teacher.latency.keys() & student.latency.keys())
+    texts = [compared(teacher.latency[size], student.latency[size], *FASTER) for size in sizes]
+    savings = []
+    if texts:
+        (times, way), others = texts[0].split(), list(zip(texts, sizes, strict=True))[1:]
+        alike = [f"{t.split()[0]} at {s:,}" for t, s in others if t.split()[1] == way]
+        aside = f" ({', '.join(alike)})" if alike and times != "as" else ""
+        savings = [f"{texts[0]} at batch {sizes[0]:,}{aside}"]
+        savings += [f"{t} at batch {s:,}" for t, s in others if t.split()[1] != way]
     if teacher.bytes and student.bytes:
-        return [compared(teacher.bytes, student.bytes, *SMALLER)]
-    if teacher.parameters and student.parameters:
-        return [f"{compared(teacher.parameters, student.parameters, *SMALLER)} in parameters"]
-    return []
+        savings.append(compared(teacher.bytes, student.bytes, *SMALLER))
+    elif teacher.parameters and student.parameters:
+        fewer = compared(teacher.parameters, student.parameters, *SMALLER)
+        savings.append(f"{fewer} in parameters")
+    return savings
 
 
 def _baseline(report: Fidelity) -> str:
