@@ -371,7 +371,5 @@ def _doubts(fit: BridgeFit, target: Logs, proposal: Logs, densities: Densities) 
     inside = fit.overlap * min(n * fit.share, size * (1 - fit.share))
     if inside < 50:
         reasons.append(f"target and proposal hardly overlap (in about {inside:.2g} draws)")
-    largest = float(torch.cat([target.target.flatten(), proposal.target]).max())
-    if densities.support.discrete and largest > fit.log_z + SIGNIFICANT * fit.std_error:
-        reasons.append(f"log Z is above {largest:.6g}, log p̃ of one of the events seen")
-    return reasons
+    seen = torch.cat([target.target.flatten(), proposal.target])
+    return reasons + densities.excess_doubts(seen, fit.log_z, fit.std_error)

@@ -20,6 +20,7 @@ from limbeck.evaluation import evaluating
 from limbeck.inputs.generated import SeededCall, parameters_of
 from limbeck.models.nade import NADE
 from limbeck.samplers.chains import ChainTarget, Logs, float_tensor, start_events
+from limbeck.samplers.diagnostics import SIGNIFICANT
 from limbeck.supports import Discrete, Support
 
 __all__ = [
@@ -281,6 +282,13 @@ class Densities:
             return True
         x = start_events(self, "target", 50, self.generator("look at the starts"))
         return bool((self.log_target(x) > -math.inf).any())
+
+    def excess_doubts(self, log_p: Tensor, log_z: float, std_error: float) -> list[str]:
+        r"""Whether an event of a discrete target has more mass than log Z says there is in all."""
+        largest = float(log_p.max())
+        if self.support.discrete and largest > log_z + SIGNIFICANT * std_error:
+            return [f"log Z is above {largest:.6g}, log p̃ of one of the events seen"]
+        return []
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

@@ -6,9 +6,9 @@ import io
 import math
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from rich.console import Console
@@ -21,11 +21,9 @@ from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.mode_search import check_modes
 from limbeck.samplers.chains import ChainTarget
+from limbeck.storage.files import plain
 
-__all__ = [
-    "Bound", "LogPartition", "Method", "Start", "Verdict", "mean_bound",
-    "recorded_warnings",
-]  # fmt: skip
+__all__ = ["Bound", "LogPartition", "Method", "Start", "Verdict", "mean_bound", "with_error"]
 
 NAMES = {
     "ais": "annealed importance sampling",
@@ -55,7 +53,7 @@ class Bound(float):
         return float(self), self.std_error
 
     def __repr__(self) -> str:
-        return _with_error(float(self), self.std_error)
+        return with_error(float(self), self.std_error)
 
     __str__ = __repr__
 
@@ -135,7 +133,7 @@ class LogPartition:
     verdict: Verdict
     lower_bound: Bound | None = None
     upper_bound: Bound | None = None
-    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    diagnostics: dict[str, Any] = field(default_factory=dict)
     samples: int = 0
     sweeps: int = 0
     seed: int = 0
@@ -165,55 +163,55 @@ class LogPartition:
             name: None if bound is None else [float(bound), bound.std_error]
             for name, bound in (("lower", self.lower_bound), ("upper", self.upper_bound))
         }
-        record = {
+        record: dict[str, Any] = plain({
             "value": self.value,
             "std_error": self.std_error,
-            "interval_95": list(self.interval()),
+            "interval_95": self.interval(),
             "method": self.method,
             "trustworthy": self.verdict.trustworthy,
             "state": self.verdict.state,
-            "reasons": list(self.verdict.reasons),
+            "reasons": self.verdict.reasons,
             "bounds": bounds,
-            "diagnostics": dict(self.diagnostics),
+            "diagnostics": self.diagnostics,
             "samples": self.samples,
             "sweeps": self.sweeps,
             "seed": self.seed,
             "seconds": self.seconds,
-        }
-        return {name: _plain(value) for name, value in record.items()}
+        })  # fmt: skip
+        return record
 
     def table(self) -> Table:
         r"""The estimate as a table."""
-        low, high = (f"{end:.{_decimals(self.std_error)}f}" for end in self.interval())
         rows = {
-            "log Z": _with_error(self.value, self.std_error),
-            "95% interval": f"{low} … {high}",
-            "lower bound": "–" if self.lower_bound is None else str(self.lower_bound),
-            "upper bound": "–" if self.upper_bound is None else str(self.upper_bound),
-        }
-        for name, value in self.diagnostics.items():
-            rows[name.replace("_", " ")] = _shown(value)
-        rows |= {
-            "samples": f"{self.samples:,}",
-            "sweeps": f"{self.sweeps:,}",
+            "log Z": with_error(self.value, self.std_error),
+            "95% interval": self._interval_text(" … "),
+            "lower bound": self.lower_bound,
+            "upper bound": self.upper_bound,
+            **self.diagnostics,
+            "samples": self.samples,
+            "sweeps": self.sweeps,
             "seconds": f"{self.seconds:.2f}",
             "verdict": self.verdict.state,
         }
         title = f"log Z by {NAMES.get(self.method, self.method)}"
         table = Table(title=title, title_justify="left", show_header=False)
         for name, value in rows.items():
-            table.add_row(name, value)
+            table.add_row(name.replace("_", " "), _shown(value))
         return table
+
+    def _interval_text(self, separator: str) -> str:
+        places = _decimals(self.std_error)
+        return separator.join(f"{end:.{places}f}" for end in self.interval())
 
     def sentence(self) -> str:
         r"""What a user would tell a colleague."""
         how = NAMES.get(self.method, self.method)
         if self.method == "exact":
             return f"log Z is {self.value:.6f}, exactly: by {how}."
-        value = _with_error(self.value, self.std_error)
+        value = with_error(self.value, self.std_error)
         if self.verdict:
-            low, high = (f"{end:.{_decimals(self.std_error)}f}" for end in self.interval())
-            return f"By {how}, log Z is {value} (95%: {low} to {high}); all checks passed."
+            interval = self._interval_text(" to ")
+            return f"By {how}, log Z is {value} (95%: {interval}); all checks passed."
         *others, last = self.verdict.reasons
         reasons = f"{'; '.join(others)}; and {last}" if others else last
         if self.verdict.state == "unchecked":
@@ -228,19 +226,10 @@ class LogPartition:
     __repr__ = __str__
 
 
-def _plain(value: Any) -> Any:
-    r"""None for NaN and infinite numbers, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value is None:
         return "–"
-    if isinstance(value, float):
+    if isinstance(value, float) and not isinstance(value, Bound):
         return f"{value:,.0f}" if 1000 <= abs(value) < math.inf else f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
@@ -252,7 +241,12 @@ def _decimals(error: float) -> int:
     return min(max(1 - math.floor(math.log10(error)), 0), 12)
 
 
-def _with_error(value: float, error: float) -> str:
+def with_error(value: float, error: float) -> str:
+    r"""A number with its standard error, to two figures of the error.
+
+    >>> with_error(459.0123, 0.067)
+    '459.012 ± 0.067'
+    """
     places = _decimals(error)
     return f"{value:.{places}f} ± {error:.{places}f}" if error else f"{value:.{places}f}"
 
@@ -291,8 +285,8 @@ class Method:
             sampling_error = z.diagnostics["sampling_error"]
             modes = check_modes(densities, x, z.value, sampling_error, log_weights)
         z.std_error = math.hypot(z.std_error, modes.lacking)
-        z.verdict = replace(z.verdict, doubts=(*z.verdict.doubts, *modes.reasons, *texts))
-        z.diagnostics = {**z.diagnostics, **modes.diagnostics}
+        z.verdict = Verdict((*z.verdict.doubts, *modes.reasons, *texts), z.verdict.unchecked)
+        z.diagnostics |= modes.diagnostics
         z.seed, z.seconds = seed, time.perf_counter() - began
         return z
 
