@@ -15,9 +15,8 @@ import typer
 
 import limbeck as lb
 from limbeck.cli import compress, condense, normalize, results
-from limbeck.cli.command import FAULT, INTERRUPTED, USER, run_command, say
+from limbeck.cli.command import FAULT, INTERRUPTED, USER, as_command, say
 from limbeck.cli.files import IMPORTED_FILES
-from limbeck.cli.options import with_common
 from limbeck.errors import LimbeckError
 
 __all__ = ["app", "main", "print_warnings"]
@@ -48,8 +47,8 @@ def _root(
 
 app.command()(results.demo)
 for verb in (compress.compress, condense.condense, normalize.normalize):
-    app.command()(with_common(verb, run_command))
-app.command()(with_common(normalize.logz, run_command, without=("export",)))
+    app.command()(as_command(verb))
+app.command()(as_command(normalize.logz, without=("export",)))
 for command in (results.report, results.export, results.info):
     app.command()(command)
 

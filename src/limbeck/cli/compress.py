@@ -26,7 +26,7 @@ def _load_teacher(text: str, trust_pickle: bool) -> object:
     r"""The user's own object, the path of a model's file, or the content of a trusted pickle."""
     if files.is_reference(text):
         return files.load_object(text, "teacher")
-    path, models = Path(text), (".onnx", ".json", ".ubj", ".txt", ".cbm")
+    path, models = Path(text), files.MODEL_SUFFIXES
     expected = (
         f"module:name of your own code, a model's file ({', '.join(models)}), or a pickle "
         "with --trust-pickle"

@@ -38,10 +38,8 @@ def folder_lock(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
-        raise LimbeckError(
-            f"--out: another run is at work in {folder}; wait for it, stop it, or name another "
-            "folder with --out"
-        ) from None
+        message = f"--out: another run is at work in {folder}; wait for it, stop it, or name"
+        raise LimbeckError(f"{message} another folder with --out") from None
     except OSError as error:
         raise _not_writable(folder, error) from error
     try:
@@ -73,10 +71,9 @@ class Folder:
         self.work = path.with_name(f"{path.name}.unfinished") if self.replaces else path
         if self.replaces and not overwrite:
             self._refuse_other(path, "a result")
-        self.resumes = is_unfinished(self.work)
-        if self.resumes and overwrite:
+        if overwrite and is_unfinished(self.work):
             _clear(self.work)
-            self.resumes = False
+        self.resumes = is_unfinished(self.work)
         if self.resumes:
             self._refuse_other(self.work, "an unfinished run")
             self._refuse_changed_files()
