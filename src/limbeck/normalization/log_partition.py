@@ -32,7 +32,7 @@ from limbeck.progress import tracked
 from limbeck.samplers.chains import ChainTarget
 from limbeck.supports import Discrete, Support
 
-__all__ = ["ENUMERABLE", "METHODS", "Exact", "exact_log_z", "log_partition"]
+__all__ = ["METHODS", "Exact", "choose_method", "exact_log_z", "log_partition"]
 
 ENUMERABLE = 2**20  # events that method="auto" sums exactly
 TOGETHER = 4  # units of the other side that share a matrix product
@@ -141,7 +141,7 @@ def log_partition(
             raise ArgumentError.unknown("method", method, METHODS)
         if method == "auto":
             check_target(target, chains=False)
-            method = "exact" if _events(target) <= ENUMERABLE else "bridge"
+            method = choose_method(target)
         method = _method(method, settings)
     elif not isinstance(method, Method | Exact):
         expected = "a name, or lb.Bridge(), lb.Importance(), lb.AIS() or lb.Exact()"
@@ -172,12 +172,13 @@ def _method(name: str, settings: dict[str, object]) -> Method | Exact:
     return KINDS[name](**values)
 
 
-def _events(target: ChainTarget) -> float:
-    r"""How many events an exact sum would need."""
+def choose_method(target: ChainTarget) -> str:
+    r"""The method that "auto" stands for: "exact" where few events are to be summed."""
     if isinstance(target, RBM):
-        return 2.0 ** min(target.visible, target.hidden)
+        return "exact" if 2 ** min(target.visible, target.hidden) <= ENUMERABLE else "bridge"
     support = target.support
-    return math.exp(min(support.log_count, 700)) if isinstance(support, Discrete) else math.inf
+    count = math.exp(min(support.log_count, 700)) if isinstance(support, Discrete) else math.inf
+    return "exact" if count <= ENUMERABLE else "bridge"
 
 
 def exact_log_z(
