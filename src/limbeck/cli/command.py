@@ -258,11 +258,7 @@ def _known_figures(verb: str) -> dict[str, bool]:
 
 
 def parse_requirements(texts: Iterable[str] | None, verb: str) -> list[Requirement]:
-    r"""Requirements of a verb's figures; `=` means "at least as good as".
-
-    >>> parse_requirements(["std_error=0.1", "value>=450"], "logz")
-    [Requirement(name='std_error', bound=0.1, maximum=True), ...]
-    """
+    r"""Requirements of a verb's figures; `=` means "at least as good as"."""
     known, requirements = _known_figures(verb), []
     form = "a figure and a number, such as agreement=0.98, rare_recall=0.9 or bytes<=100000"
     for text in texts or ():

@@ -51,11 +51,7 @@ def _load_teacher(text: str, trust_pickle: bool) -> object:
 
 
 def student_of(text: str) -> Any:
-    r"""A student: hidden sizes, a name, or the user's own module.
-
-    >>> student_of("50,30"), student_of("8"), student_of("tree")
-    ((50, 30), (8,), 'tree')
-    """
+    r"""A student: hidden sizes, a name, or the user's own module."""
     if files.is_reference(text):
         return files.load_object(text, "student")
     parts = [part.strip() for part in text.replace("-", ",").split(",")]

@@ -51,11 +51,7 @@ def require_path(path: Path, argument: str, expected: str, kind: str = "any") ->
 
 
 def is_reference(text: str) -> bool:
-    r"""Whether a string names something in a module.
-
-    >>> is_reference("models:teacher"), is_reference("rbm.npz"), is_reference("a/b.py:net.head")
-    (True, False, True)
-    """
+    r"""Whether a string names something in a module, as models:teacher or a/b.py:net.head do."""
     return REFERENCE.fullmatch(text) is not None
 
 

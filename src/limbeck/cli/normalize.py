@@ -26,13 +26,13 @@ def _load_target(text: str) -> Any:
     if files.is_reference(text):
         return files.load_object(text, "target")
     path, suffixes = Path(text), (".npz", ".mat", ".safetensors")
-    expected = f"an RBM's file: {', '.join(suffixes)}"
-    if path.suffix.lower() not in suffixes:
+    suffix, expected = path.suffix.lower(), f"an RBM's file: {', '.join(suffixes)}"
+    if suffix not in suffixes:
         raise ArgumentError("target", repr(text), f"module:name of your own code, or {expected}")
     files.require_path(path, "target", expected)
-    if path.suffix.lower() == ".npz" and path.is_file() and not files.is_numpy_file(path):
-        expected = "an RBM's file, with W, a and b"
-        raise ArgumentError("target", f"{path}, which is no npz file", expected)
+    if suffix == ".npz" and path.is_file() and not files.is_numpy_file(path):
+        received = f"{path}, which is no npz file"
+        raise ArgumentError("target", received, "an RBM's file, with W, a and b")
     with rename_argument("path", "target"):
         return lb.RBM.load(text)
 
@@ -53,18 +53,18 @@ def _load_proposal(text: str, target: Any) -> Any:
 
 def _make_student(target: Any, kind: str | None, hidden: int | None, seed: int) -> Any:
     r"""A student of a target: by name, of the user's own, or None for limbeck's choice."""
-    if kind is not None and files.is_reference(kind):
+    if kind is None and hidden is None:
+        return None
+    kind = kind or "nade"
+    if files.is_reference(kind):
         if hidden is not None:
             raise ArgumentError("--hidden", hidden, "nothing, for a student of your own")
         return files.load_object(kind, "student")
-    if kind is None and hidden is None:
-        return None
     import torch
 
     from limbeck.normalization.densities import default_student
 
     students: dict[str, Any] = {"nade": lb.NADE, "deep-nade": lb.DeepNADE, "made": lb.MADE}
-    kind = kind or "nade"
     if kind not in students:
         raise ArgumentError.unknown("--student", kind, (*students, "module:name"))
     default = default_student(target, seed)
@@ -175,10 +175,9 @@ def logz(
     for density_model in (model, density):
         if callable(move := getattr(density_model, "to", None)):
             move(device)
-    schedule: dict[str, Any] = {} if temperatures is None else {"schedule": temperatures}
     z = lb.log_partition(
         model, density, method=method, samples=samples, seed=job.seed, progress=job.progress,
         burn_in=burn_in, start=events, reverse=reverse, chains=chains, thin=thin, kernel=kernel,
-        **schedule,
+        schedule=temperatures,
     )  # fmt: skip
     return Outcome(z, {"target": model, "proposal": density}, str(z), saved)

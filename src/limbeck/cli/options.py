@@ -119,14 +119,7 @@ def option_values(ctx: typer.Context) -> dict[str, Any]:
 
 
 def to_toml(command: str, options: Mapping[str, object]) -> str:
-    r"""Options as TOML; those without a value are named in comments.
-
-    >>> print(to_toml("logz", {"target": "rbm.npz", "chains": None}))
-    # `limbeck logz --config` with this file repeats the run, from the same folder.
-    command = "logz"
-    target = "rbm.npz"
-    # chains: left to limbeck
-    """
+    r"""Options as TOML; those without a value are named in comments."""
 
     def literal(value: object) -> str:
         if isinstance(value, list):

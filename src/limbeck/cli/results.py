@@ -32,12 +32,10 @@ def export(
     path: Path = Argument(help="A name that ends in .onnx, .pt2 or .npz, or a folder."),
     kind: str = Option("auto", "--format", help="auto (by the name), onnx, pt2 or numpy."),
     predict: str | None = Option(
-        None,
-        help="Of a condensed bag: module:name of the function of (draw, x), if it is not found "
-        "where it was.",
-    ),
+        None, help="Of a condensed bag: module:name of the function of (draw, x), if it is not "
+        "found where it was."),
     debug: Debug = False,
-) -> None:
+) -> None:  # fmt: skip
     r"""Write a result's student as ONNX, as a torch program, or as plain NumPy."""
     from limbeck import storage
     from limbeck.compression.fidelity.report import Fidelity
@@ -92,10 +90,9 @@ def report(
     debug: Debug = False,
 ) -> None:
     r"""Make one page of a result: report.html, with report.md and report.json beside it."""
-    folder = folders.result_folder(result)
     from limbeck.report.page import write
 
-    page = write(folder)
+    page = write(folders.result_folder(result))
     typer.echo(str(page))
     if show:
         typer.launch(page.resolve().as_uri())
@@ -125,12 +122,9 @@ def info(
 ) -> None:
     r"""Show versions, devices and extras; or say what a file or result is."""
     lines = _installation() if path is None else describe_path(path)
-    if as_json:
-        typer.echo(json.dumps(lines, indent=1, ensure_ascii=False))
-        return
     width = max(map(len, lines))
-    for name, value in lines.items():
-        typer.echo(f"{name:{width}} {value}")
+    text = "\n".join(f"{name:{width}} {value}" for name, value in lines.items())
+    typer.echo(json.dumps(lines, indent=1, ensure_ascii=False) if as_json else text)
 
 
 def describe_path(path: Path) -> dict[str, str]:

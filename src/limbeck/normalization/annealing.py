@@ -44,15 +44,13 @@ class AIS(Method):
     r"""log Z by annealing along the target's path, all samples at once; no proposal is needed.
 
     The mean of the weights is Z without bias, and the mean of their logarithms a lower bound. The
-    reverse way, from the target down to the start of the path, gives an upper one; then both ways
+    reverse way, from the target down to the start of the path, gives an upper one; both ways
     together give a bridge, with which the forward estimate must agree.
 
     Arguments:
         samples: The number of runs. Default: 10,000.
-        schedule: "2008" for 14,500 temperatures, their number, or the numbers themselves; see
-            `temperatures`. Default: "2008".
-        spacing: How a number of temperatures is spread: "linear", "sigmoid" or "geometric".
-            Default: "linear".
+        schedule: "2008" for 14,500 temperatures, their number, or the numbers. Default: "2008".
+        spacing: How so many are spread: "linear", "sigmoid" or "geometric". Default: "linear".
         path: A `limbeck.models.energy.Path` of your own. Default: the target's; an RBM's begins at
             independent bits with about its own means, which short chains give.
         reverse: Whether to anneal back from the target too, for an upper bound. Default: False.
@@ -197,10 +195,7 @@ def _anneal(
     path: Path | RBMPath, x: Tensor, betas: list[float], generator: torch.Generator,
     progress: bool, back: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    r"""The log weights (n,) of runs from β = 0 to 1, and where they end.
-
-    Those of runs back from β = 1 to 0 are by the reversed kernels.
-    """
+    r"""The log weights (n,) of runs from β = 0 to 1, or back by reversed kernels, and their ends."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     pairs = list(itertools.pairwise(betas))
     label = "annealing back" if back else "annealing"
@@ -223,9 +218,7 @@ def _anneal(
 def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> None:
     r"""Refuse a path that does not end at the target, or whose kernels lead elsewhere.
 
-    An `advance` of the user's with an argument `beta` must do at beta=1.0 what it does without, and
-    its sweeps may change no mean of the path's exact draws at β = 0, nor of weighted ones at a
-    small β.
+    Sweeps may change no mean of the path's exact draws at β = 0, nor of weighted ones at a small β.
     """
     if callable(path.log_unnormalized):
         _check_end(path, densities)
@@ -244,10 +237,9 @@ def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> Non
                     moved = path.advance(moved, beta, generator, reverse=back)
                 densities.support.check(moved, "advance")
                 before, after = _features(densities, start, x, moved)
-            except LimbeckError as error:
-                raise ArgumentError("advance", f"{error} (at beta={beta:g})", MULTIPLIER) from error
-            except ArithmeticError as error:
-                received = f"{type(error).__name__}: {error} at beta={beta:g}"
+            except (LimbeckError, ArithmeticError) as error:
+                kind = "" if isinstance(error, LimbeckError) else f"{type(error).__name__}: "
+                received = f"{kind}{error} (at beta={beta:g})"
                 raise ArgumentError("advance", received, MULTIPLIER) from error
             mean = weight @ before
             spread = (weight @ (before - mean).square()).sqrt()
@@ -265,7 +257,6 @@ def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> Non
 
 
 def _check_end(path: Path | RBMPath, densities: Densities) -> None:
-    r"""Refuse a path to something else than the target."""
     x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
     end = path.log_unnormalized(x, 1.0).double()
     log_p = densities.log_target(x)

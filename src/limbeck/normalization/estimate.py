@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import number, whole
 from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, check_target
@@ -78,9 +78,6 @@ class Verdict:
     Attributes:
         doubts: The checks that failed, in words.
         unchecked: The checks that did not run, in words: such a check is not one that passed.
-
-    >>> Verdict().state, Verdict(("chains drift",)).state, Verdict((), ("no second start",)).state
-    ('trustworthy', 'doubtful', 'unchecked')
     """
 
     doubts: tuple[str, ...] = ()
@@ -213,7 +210,7 @@ class LogPartition:
             interval = self._interval_text(" to ")
             return f"By {how}, log Z is {value} (95%: {interval}); all checks passed."
         *others, last = self.verdict.reasons
-        reasons = f"{'; '.join(others)}; and {last}" if others else last
+        reasons = "; ".join([*others, f"and {last}" if others else last])
         if self.verdict.state == "unchecked":
             return f"log Z = {value}, by {how}, is unchecked: {reasons}."
         return f"Do not rely on log Z = {value}, by {how}: {reasons}."
@@ -242,11 +239,7 @@ def _decimals(error: float) -> int:
 
 
 def with_error(value: float, error: float) -> str:
-    r"""A number with its standard error, to two figures of the error.
-
-    >>> with_error(459.0123, 0.067)
-    '459.012 ± 0.067'
-    """
+    r"""A number with its standard error, to two figures of the error."""
     places = _decimals(error)
     return f"{value:.{places}f} ± {error:.{places}f}" if error else f"{value:.{places}f}"
 
@@ -262,8 +255,7 @@ class Method:
     samples: int = 10_000
 
     def __post_init__(self) -> None:
-        samples = whole_number("samples", self.samples, "a whole number from 1", least=1)
-        self._set("samples", samples)
+        self._set("samples", whole("samples", self.samples))
 
     def estimate(
         self, target: ChainTarget, proposal: object = None, *, seed: int = 0, progress: bool = True
@@ -317,12 +309,8 @@ ABOUT_CODE = (  # kinds of warnings that say nothing about numbers
 
 @contextmanager
 def recorded_warnings() -> Iterator[list[str]]:
-    r"""A list that afterwards holds a text for each place in the code that warned.
-
-    The warnings are raised again at the end, once for each place, and meet the filters outside.
-    """
-    texts: list[str] = []
-    places: dict[tuple[type[Warning], str, int], warnings.WarningMessage] = {}
+    r"""A list that afterwards holds a text for each place that warned; it warns again at the end."""
+    texts, places = list[str](), dict[tuple[type[Warning], str, int], warnings.WarningMessage]()
     try:
         with warnings.catch_warnings(record=True) as messages:
             warnings.simplefilter("always")

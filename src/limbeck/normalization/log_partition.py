@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
 from limbeck.models.rbm import RBM, softplus
@@ -41,12 +41,7 @@ LARGEST = 690.0  # the largest exponent in float64, nearly
 
 @dataclass(frozen=True, kw_only=True)
 class Exact:
-    r"""log Z as the sum over all events of a discrete target.
-
-    Arguments:
-        limit: The largest number of events that is tried. Default: 2²⁵.
-        block: Events at a time. Default: what suits the processor's cache, or the GPU.
-    """
+    r"""log Z as the sum over all events of a discrete target; settings as `lb.exact_log_z`."""
 
     name: ClassVar[str] = "exact"
 
@@ -54,29 +49,19 @@ class Exact:
     block: int | None = None
 
     def __post_init__(self) -> None:
-        expected = "a whole number from 1"
-        whole_number("limit", self.limit, expected, least=1)
-        if self.block is not None:
-            whole_number("block", self.block, expected, least=1)
+        for name in ("limit", "block"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(name, value))
 
     def estimate(
         self, target: ChainTarget, proposal: object = None, *, seed: int = 0, progress: bool = True
     ) -> LogPartition:
-        r"""Sum over all events of a target; proposal and seed are of no use.
-
-        Arguments:
-            target: An RBM, or any target with a discrete support.
-            proposal: Not used. Default: none.
-            seed: Not used. Default: 0.
-            progress: Whether to show a bar, if a terminal is there. Default: True.
-        """
+        r"""As `lb.Bridge.estimate`; the proposal and the seed are not used."""
         began = time.perf_counter()
         check_target(target, chains=False)
         value = exact_log_z(target, limit=self.limit, block=self.block, progress=progress)
         bound, seconds = Bound(value, 0.0), time.perf_counter() - began
-        return LogPartition(
-            value, 0.0, "exact", Verdict(), bound, bound, seed=seed, seconds=seconds
-        )
+        return LogPartition(value, 0.0, "exact", Verdict(), bound, bound, {}, 0, 0, seed, seconds)
 
 
 KINDS: dict[str, type[Method] | type[Exact]] = {
@@ -104,11 +89,10 @@ def log_partition(
     * "exact": the sum over all events, where they can be counted.
     * "auto": exact up to 2²⁰ events, or else bridge.
 
-    The result says whether it can be trusted (`z.verdict`): its state is "trustworthy", "doubtful"
-    where a check failed, or "unchecked" where one could not run. Over a discrete support, draws
-    must also visit likely events as often as the estimate implies. No method can tell of mass that
-    neither the proposal, nor any chain, nor any climb has come near: give `start` or
-    `second_start` events from wherever the target might have some, such as data.
+    `z.verdict` says whether it can be trusted: "trustworthy", "doubtful" where a check failed, or
+    "unchecked" where one could not run. No method can tell of mass that neither the proposal, nor
+    any chain, nor any climb has come near: give `start` or `second_start` events from wherever the
+    target might have some, such as data.
 
     Arguments:
         target: An RBM, an Energy, or anything that follows `limbeck.models.energy.Target`.
@@ -116,15 +100,12 @@ def log_partition(
             and "importance", one is distilled first, by `limbeck.normalize`.
         method: "auto", "bridge", "importance", "ais" or "exact", or an object such as
             `lb.Bridge(samples=2000, kernel="mixed")`. Default: "auto".
-        samples: Samples of the target, and as many of the proposal; runs, for "ais". Default:
-            10,000.
-        burn_in: Bridge, and "ais" with `reverse`: sweeps of the chains before the first draw.
-            Default: 2,000; see `lb.Bridge`.
+        samples: Samples of the target and of the proposal; runs, for "ais". Default: 10,000.
+        burn_in: Sweeps of the chains before the first draw. Default: 2,000; see `lb.Bridge`.
         seed: Seeds everything; equal seeds give equal results. Default: 0.
         progress: Whether to show bars, if a terminal is there. Default: True.
-        settings: Further settings of a method that is given by name, as the arguments of its
-            object: `start`, `second_start`, `kernel`, `chains`, `thin`; `schedule`, `spacing`,
-            `path`, `reverse`. Those of another method are ignored.
+        settings: Further arguments of the objects `lb.Bridge`, `lb.Importance`, `lb.AIS` or
+            `lb.Exact`, for a method by name. Those of another method are ignored.
 
     >>> import torch
     >>> from limbeck.models.rbm import RBM
@@ -134,7 +115,7 @@ def log_partition(
     """
     began = time.perf_counter()
     if samples is not None:
-        samples = whole_number("samples", samples, "a whole number from 1", least=1)
+        samples = whole("samples", samples)
     settings |= {"samples": samples, "burn_in": burn_in}
     if isinstance(method, str):
         if method not in METHODS:
@@ -197,13 +178,11 @@ def exact_log_z(
     >>> round(exact_log_z(RBM([[0.0], [0.0]], [0.0, 0.0], [0.0])) / math.log(2), 9)
     3.0
     """
-    limit = whole_number("limit", limit, "a whole number from 1", least=1)
-    if block is not None:
-        block = whole_number("block", block, "a whole number from 1", least=1)
+    settings = Exact(limit=limit, block=block)
     if isinstance(target, RBM):
-        parts = _rbm_parts(target, limit, block, progress)
+        parts = _rbm_parts(target, settings, progress)
     else:
-        parts = _event_parts(target, limit, block, progress)
+        parts = _event_parts(target, settings, progress)
     with torch.no_grad(), evaluating(target):
         log_z = torch.stack(list(parts)).logsumexp(0).item()
     if not math.isfinite(log_z):
@@ -212,19 +191,17 @@ def exact_log_z(
     return log_z
 
 
-def _event_parts(
-    target: ChainTarget, limit: int, block: int | None, progress: bool
-) -> Iterator[Tensor]:
+def _event_parts(target: ChainTarget, settings: Exact, progress: bool) -> Iterator[Tensor]:
     r"""The logarithm of the sum of p̃ over each block of events."""
     support = getattr(target, "support", None)
     if not isinstance(support, Discrete):
         what = repr(support) if isinstance(support, Support) else f"a {type(target).__name__}"
         raise ArgumentError("target", what, "a target with a discrete support, to enumerate")
-    if (count := support.count**support.size) > limit:
-        received = f"{support.count}^{support.size} events"
-        raise ArgumentError("target", received, f"at most {limit:,}, or an estimate of log Z")
+    if (count := support.count**support.size) > settings.limit:
+        expected = f"at most {settings.limit:,}, or an estimate of log Z"
+        raise ArgumentError("target", f"{support.count}^{support.size} events", expected)
     device, dtype = place_of(target)
-    block = block or max(1, 2**22 // support.size)  # numbers that fit anywhere
+    block = settings.block or max(1, 2**22 // support.size)  # numbers that fit anywhere
     repeated = support.start(EVENTS, torch.Generator().manual_seed(0)).to(device, dtype)
     before = check_repeatable(target.log_unnormalized, repeated, "target")
     for start in tracked(range(0, count, block), "enumerating", progress):
@@ -233,7 +210,7 @@ def _event_parts(
     compare(before, target.log_unnormalized(repeated), "target")
 
 
-def _rbm_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Iterator[Tensor]:
+def _rbm_parts(rbm: RBM, settings: Exact, progress: bool) -> Iterator[Tensor]:
     r"""The same of an RBM: Σ_h exp(b·h) Π_i (1 + exp(z_i)) over the smaller side, z = a + Wh.
 
     The factors of four units i are Σ_s exp(s·z) over the subsets s of them. The bits h are split
@@ -241,15 +218,16 @@ def _rbm_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Itera
     exponentials. A logarithm is taken only when the product nears the end of float64's range.
     """
     size = min(rbm.visible, rbm.hidden)
-    if 2**size > limit:
+    if 2**size > settings.limit:
         received = f"{rbm.visible:,} visible and {rbm.hidden:,} hidden units"
-        expected = f"at most {int(math.log2(limit))} on one side, or an estimate of log Z"
+        expected = f"at most {int(math.log2(settings.limit))} on one side, or an estimate of log Z"
         raise ArgumentError("target", received, expected)
     W, a, b = (p.detach().double() for p in (rbm.W, rbm.a, rbm.b))
     weights, own, other = (W, a, b) if rbm.visible == size else (W.T, b, a)  # sides by size
     padded = -len(other) % TOGETHER  # units without weights: each is a factor of two
     weights, other = F.pad(weights, (0, padded)), F.pad(other, (0, padded))
-    at_once = min(size, int(math.log2(block or (2**20 if W.is_cuda else 2**16))))
+    block = settings.block or (2**20 if W.is_cuda else 2**16)
+    at_once = min(size, int(math.log2(block)))
     low = min(at_once, 10)
     here, there = slice(size - low, size), slice(0, size - low)
     bits = _bits(0, 2**low, low, W)

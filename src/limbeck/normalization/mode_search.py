@@ -41,10 +41,6 @@ def climb(
 
     Climbs start from the event of all first values, from those of `start` (n, *shape), and from
     `tries` of the target's own chains after a few sweeps.
-
-    >>> value, x = climb(RBM([[1.0], [-3.0]], [0.5, 0.0], [0.0]))
-    >>> x
-    tensor([1., 0.])
     """
     support = getattr(target, "support", None)
     if not isinstance(support, Discrete):
@@ -70,10 +66,7 @@ def climb(
 
 @torch.no_grad()
 def tops(target: ChainTarget | ModeSearch, x: Tensor, rounds: int = 1000) -> tuple[Tensor, Tensor]:
-    r"""log p̃ (n,) where climbs from events (n, *shape) end, and the events there.
-
-    One variable after the other takes its best value, until a whole round changes nothing.
-    """
+    r"""log p̃ (n,) and the events where climbs from events (n, *shape), site by site, end."""
     if isinstance(target, RBM):
         return _climb_rbm(target, x, rounds)
     support = target.support
@@ -168,12 +161,8 @@ def check_modes(
     r"""Compare the probability that log Ẑ implies for likely events with visits of the draws.
 
     If Ẑ is right, a set A of events has the probability Σ_A p̃(x) / Ẑ, and draws x (chains, draws,
-    *shape) are in it that often, by `log_weights` (chains · draws,) if they have any. The sets are
-    likely events and what lies around them. Not for densities, which may exceed Z.
-
-    An estimate is doubtful if a set should have been visited, by the lower end of its mass, and was
-    not, in a binomial test with effective numbers of draws, and if that matters: the difference is
-    above 0.001 and above two standard errors of log Ẑ.
+    *shape) are in it that often, by `log_weights` (chains · draws,) if they have any: a binomial
+    test with effective numbers of draws. Not for densities, which may exceed Z.
     """
     support = densities.support
     if not isinstance(support, Discrete) or not math.isfinite(log_z + std_error):
@@ -254,9 +243,7 @@ class ModeSearch:
     def neighbourhoods(self, names: list[str], events: Tensor, log_p: list[float]) -> list[Region]:
         r"""What lies around events, and around short chains from random events; and all of it.
 
-        A product of independent sites is fitted to short chains from each event: the region is
-        where it is as large as at the chains, and importance sampling from it measures the mass
-        without bias.
+        A product of independent sites is fitted to short chains; samples of it measure the mass.
         """
         support = self.support
         elsewhere = start_events(self.densities, "target", LOCAL_CHAINS, self.generator)
@@ -374,10 +361,7 @@ def _mass(log_weights: Tensor, exact: float) -> tuple[float, float]:
 def _visits(
     inside: Tensor, series: Tensor | None, log_weights: Tensor | None
 ) -> tuple[float, float]:
-    r"""The share of draws in a set, and the number of independent draws that they are worth.
-
-    They have weights, or are equal, with log p̃ as a series (chains, draws).
-    """
+    r"""The share of draws in a set, and how many independent draws they are worth."""
     if series is None:
         assert log_weights is not None
         share = torch.softmax(log_weights.double().cpu(), 0)
