@@ -112,8 +112,7 @@ def _test_rows(test: files.Rows, train: files.Rows, path: Path) -> files.Rows:
     r"""Test rows with the columns of the training rows, in their order."""
     if not hasattr(train.x, "columns") or not hasattr(test.x, "columns"):
         return test
-    missing = [str(name) for name in train.x.columns if name not in test.x.columns]
-    if missing:
+    if missing := [str(name) for name in train.x.columns if name not in test.x.columns]:
         received = f"{path}, without {', '.join(missing[:5])}"
         expected = f"the columns of the data: {', '.join(map(str, train.x.columns))}"
         raise ArgumentError("--test", received, expected)

@@ -17,8 +17,7 @@ from limbeck.models.energy import Energy, EnergyPath, Path
 from limbeck.models.rbm import RBM, RBMPath, base_biases
 from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
-from limbeck.normalization.estimate import LogPartition, Method, Start, Verdict, mean_bound
-from limbeck.normalization.importance import estimate_from_weights
+from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, mean_bound
 from limbeck.progress import tracked
 from limbeck.samplers.chains import Chains, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, drift
@@ -76,16 +75,14 @@ class AIS(Method):
             self._set("burn_in", whole_number("burn_in", self.burn_in, expected, least=0))
             self._set_start("start")
 
-    def _estimate(
-        self, densities: Densities, progress: bool
-    ) -> tuple[LogPartition, Tensor, Tensor | None]:
+    def _estimate(self, densities: Densities, progress: bool) -> Estimate:
         betas = temperatures(self.schedule, self.spacing)
         path = _path(densities.target if self.path is None else self.path, densities)
         check_path(path, densities, self.reverse)
         x = path.sample(self.samples, densities.generator("path"))
         total, x = _anneal(path, x, betas, densities.generator("annealing"), progress)
         forward = path.log_z + total
-        z = estimate_from_weights(self, forward, "weights of the runs")
+        z = self._mean_of_weights(forward, "weights of the runs")
         z.diagnostics["temperatures"] = len(betas)
         z.sweeps = self.samples * (len(betas) - 1)
         doubts, unchecked = [*z.verdict.doubts, *tail_doubts(densities, x)], []
@@ -131,9 +128,7 @@ class AIS(Method):
                 f"the target's chains still drift at the end of their burn-in (z = {score:.1f}): "
                 "the upper bound may be none"
             )
-        if not densities.exact:
-            doubts.append("the target's sampler says that it is not exact")
-        return path.log_z + total, chains.sweeps_done, doubts
+        return path.log_z + total, chains.sweeps_done, doubts + densities.exactness_doubts()
 
 
 def temperatures(schedule: Schedule, spacing: str = "linear") -> list[float]:
@@ -195,7 +190,7 @@ def _anneal(
     path: Path | RBMPath, x: Tensor, betas: list[float], generator: torch.Generator,
     progress: bool, back: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    r"""The log weights (n,) of runs from β = 0 to 1, or back by reversed kernels, and their ends."""
+    r"""The log weights (n,) of runs from β = 0 to 1, or back by reversed kernels; their ends."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     pairs = list(itertools.pairwise(betas))
     label = "annealing back" if back else "annealing"
@@ -287,7 +282,7 @@ def _check_default(energy: Energy, x: Tensor, densities: Densities) -> None:
 def _small_beta(path: Path | RBMPath, x: Tensor) -> float:
     r"""The largest of 1, ½, ¼, … at which weights of the base's events are still good."""
     base, beta = path.log_unnormalized(x, 0.0), 1.0
-    for _ in range(40):
+    while beta > 2.0**-40:
         share = (path.log_unnormalized(x, beta) - base).double().softmax(0)
         if float(1 / share.square().sum()) > len(x) / 4:
             break

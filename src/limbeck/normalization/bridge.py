@@ -13,7 +13,7 @@ from torch import Tensor
 from limbeck.arguments import whole, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, tail_doubts
-from limbeck.normalization.estimate import LogPartition, Method, Start, Verdict, mean_bound
+from limbeck.normalization.estimate import Estimate, LogPartition, Method, Verdict, mean_bound
 from limbeck.samplers import diagnostics
 from limbeck.samplers.chains import KERNELS, Chains, Draws, Logs, start_events
 from limbeck.samplers.diagnostics import MIN_CHAINS, SIGNIFICANT, difference, effective_size
@@ -23,6 +23,7 @@ __all__ = ["NO_OWN_STARTS", "Bridge", "BridgeFit", "fit_bridge"]
 NO_OWN_STARTS = "chains from the target's own starts were not compared: it has no mass there"
 MIN_EFFECTIVE_DRAWS = 100  # below, an error is not to be relied on
 MIN_DRAWS_FOR_R_HAT = 10  # of a chain
+Starts = tuple[str | Tensor, ...]
 DEPENDENCES = {"drift_z": "drift at the end of their burn-in", "memory_z": "depend on their start"}
 SECOND_CHAINS = 500  # from the second start, on top of few chains with many draws
 
@@ -57,8 +58,8 @@ class Bridge(Method):
 
     burn_in: int | str | None = None
     kernel: str = "target"
-    start: Start = "proposal"
-    second_start: Start | None = "auto"
+    start: str | Tensor = "proposal"
+    second_start: str | Tensor | None = "auto"
     chains: int | None = None
     thin: int = 1
 
@@ -94,16 +95,14 @@ class Bridge(Method):
         return math.ceil(self.samples / self.count)
 
     @property
-    def others(self) -> tuple[Start, ...]:
+    def others(self) -> Starts:
         r"""The starts that `start` is compared with."""
         if self.second_start is None:
             return ()
         others = tuple(name for name in ("proposal", "target") if not _is(self.start, name))
         return others if isinstance(self.second_start, str) else (*others, self.second_start)
 
-    def _estimate(
-        self, densities: Densities, progress: bool
-    ) -> tuple[LogPartition, Tensor, Tensor | None]:
+    def _estimate(self, densities: Densities, progress: bool) -> Estimate:
         unchecked, others = [], self.others
         several = len(others) > 1 and any(_is(start, "target") for start in others)
         if several and not densities.target_starts_have_mass():  # the others can do without
@@ -159,7 +158,7 @@ class Bridge(Method):
         return z, x, None
 
     def _draws(
-        self, densities: Densities, others: tuple[Start, ...], log_ratio: Tensor, progress: bool
+        self, densities: Densities, others: Starts, log_ratio: Tensor, progress: bool
     ) -> tuple[Draws, Draws | None]:
         r"""Draws from the first start, and from the others, a quarter of the chains, if any.
 
@@ -201,10 +200,8 @@ class Bridge(Method):
         r"""The checks of the chains that did not run."""
         reasons = []
         if first.steps < 2:
-            reasons.append(
-                f"whether chains still drift was not checked (burn_in={first.steps}); use burn_in=2"
-                " or more, or 'auto'"
-            )
+            advice = f"(burn_in={first.steps}); use burn_in=2 or more, or 'auto'"
+            reasons.append(f"whether chains still drift was not checked {advice}")
         elif not first.moved:
             reasons.append("all chains stayed where they started: nothing says that they are draws")
         elif self.count < MIN_CHAINS and self.per_chain < MIN_DRAWS_FOR_R_HAT:
@@ -345,8 +342,7 @@ def _doubts(fit: BridgeFit, target: Logs, proposal: Logs, densities: Densities) 
     reasons = []
     if not fit.converged:
         reasons.append("the bridge equation was not solved")
-    if not densities.exact:
-        reasons.append("the target's sampler says that it is not exact")
+    reasons += densities.exactness_doubts()
     if outside := float((target.ratio == math.inf).double().mean()):
         reasons.append(f"the proposal has no mass at {outside:.1%} of the target's draws")
     n, size = len(proposal.ratio), fit.ess

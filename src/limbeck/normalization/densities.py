@@ -25,7 +25,7 @@ from limbeck.supports import Discrete, Support
 
 __all__ = [
     "BLOCK", "EVENTS", "Densities", "Proposal", "check_repeatable", "check_student",
-    "check_target", "compare", "default_student", "place_of", "tail_doubts",
+    "check_target", "compare", "default_student", "discrete_support", "place_of", "tail_doubts",
 ]  # fmt: skip
 
 BLOCK = 2**23  # numbers of events that are evaluated together
@@ -69,6 +69,15 @@ def check_target(target: Any, chains: bool = True) -> None:
         if log.isnan().any():
             raise ArgumentError("target", "log densities that are NaN", "numbers, or −∞")
         check_repeatable(target.log_unnormalized, x, "target")
+
+
+def discrete_support(target: object, expected: str) -> Discrete:
+    r"""The support of a target, which must be discrete."""
+    support = getattr(target, "support", None)
+    if not isinstance(support, Discrete):
+        received = repr(support) if isinstance(support, Support) else f"a {type(target).__name__}"
+        raise ArgumentError("target", received, expected)
+    return support
 
 
 def check_student(student: object, target: ChainTarget, samples: bool = False) -> None:
@@ -272,6 +281,9 @@ class Densities:
             return True
         x = start_events(self, "target", 50, self.generator("look at the starts"))
         return bool((self.log_target(x) > -math.inf).any())
+
+    def exactness_doubts(self) -> list[str]:
+        return [] if self.exact else ["the target's sampler says that it is not exact"]
 
     def excess_doubts(self, log_p: Tensor, log_z: float, std_error: float) -> list[str]:
         r"""Whether an event of a discrete target has more mass than log Z says there is in all."""

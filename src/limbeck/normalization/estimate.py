@@ -21,9 +21,13 @@ from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.mode_search import check_modes
 from limbeck.samplers.chains import ChainTarget
+from limbeck.samplers.diagnostics import pareto_k, weights_effective_size
 from limbeck.storage.files import plain
 
-__all__ = ["Bound", "LogPartition", "Method", "Start", "Verdict", "mean_bound", "with_error"]
+__all__ = [
+    "Bound", "Estimate", "LogPartition", "Method", "Start", "Verdict", "log_mean", "mean_bound",
+    "weight_doubts", "with_error",
+]  # fmt: skip
 
 NAMES = {
     "ais": "annealed importance sampling",
@@ -69,6 +73,31 @@ def mean_bound(log_ratio: Tensor, size: float | None = None) -> Bound:
     if not math.isfinite(mean) or len(r) < 2:
         return Bound(mean, math.inf)
     return Bound(mean, float(r.std()) / math.sqrt(len(r) if size is None else size))
+
+
+def log_mean(log_weights: Tensor) -> tuple[float, float]:
+    r"""The logarithm of the mean of weights, and its standard error."""
+    log_w = log_weights.double().flatten()
+    n = len(log_w)
+    value = float(log_w.logsumexp(0)) - math.log(n)
+    if n < 2:
+        return value, math.inf
+    return value, float((log_w - value).exp().std()) / math.sqrt(n)
+
+
+def weight_doubts(log_weights: Tensor, name: str) -> list[str]:
+    r"""Reasons to distrust the mean of weights: a heavy tail, or few that count."""
+    n, reasons = len(log_weights), list[str]()
+    size, k = weights_effective_size(log_weights), pareto_k(log_weights)
+    if size < 100:
+        reasons.append(f"the {name} are worth {size:.3g} equal ones, too few to know the error")
+    limit = min(1 - 1 / math.log10(n), 0.7) if n > 10 else 0.0
+    if k > limit:
+        reasons.append(
+            f"the {name} have a heavy tail (Pareto k̂ = {k:.2f} > {limit:.2g}): such means are "
+            "mostly too low, and their errors too"
+        )
+    return reasons
 
 
 @dataclass(frozen=True)
@@ -245,6 +274,8 @@ def with_error(value: float, error: float) -> str:
 
 
 Start = str | Tensor  # where chains begin: "proposal", "target", or events (m, *shape)
+# log Z, and draws (chains, draws, *shape) with log weights, if any, to check modes by
+Estimate = tuple[LogPartition, Tensor, Tensor | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,18 +313,28 @@ class Method:
         z.seed, z.seconds = seed, time.perf_counter() - began
         return z
 
-    def _estimate(
-        self, densities: Densities, progress: bool
-    ) -> tuple[LogPartition, Tensor, Tensor | None]:
-        r"""log Z, and draws (chains, draws, *shape) with log weights, if any, to check modes by."""
+    def _estimate(self, densities: Densities, progress: bool) -> Estimate:
         raise NotImplementedError
+
+    def _mean_of_weights(self, log_weights: Tensor, name: str) -> LogPartition:
+        r"""log Z as the logarithm of the mean of weights (n,), which doubts call by `name`."""
+        value, error = log_mean(log_weights)
+        diagnostics = {
+            "ess": weights_effective_size(log_weights),
+            "sampling_error": error,
+            "pareto_k": pareto_k(log_weights),
+        }
+        return LogPartition(
+            value, error, self.name, Verdict(tuple(weight_doubts(log_weights, name))),
+            mean_bound(log_weights), diagnostics=diagnostics, samples=self.samples,
+            degrees=max(self.samples - 1, 1),
+        )  # fmt: skip
 
     def _set_start(self, name: str) -> None:
         r"""Store a start after a check: by name, or events as a tensor."""
         start, names = getattr(self, name), ("proposal", "target")
         if start is None or (isinstance(start, str) and start not in names):
-            received = None if start is None else repr(start)
-            raise ArgumentError(name, received, f"{names} or events (m, *shape)")
+            raise ArgumentError(name, start and repr(start), f"{names} or events (m, *shape)")
         self._set(name, start if isinstance(start, str) else as_part(start, name).values)
 
     def _set(self, name: str, value: object) -> None:
@@ -309,7 +350,7 @@ ABOUT_CODE = (  # kinds of warnings that say nothing about numbers
 
 @contextmanager
 def recorded_warnings() -> Iterator[list[str]]:
-    r"""A list that afterwards holds a text for each place that warned; it warns again at the end."""
+    r"""A list that afterwards holds a text for each place that warned, and then warns again."""
     texts, places = list[str](), dict[tuple[type[Warning], str, int], warnings.WarningMessage]()
     try:
         with warnings.catch_warnings(record=True) as messages:

@@ -14,20 +14,12 @@ from limbeck.errors import ArgumentError
 from limbeck.models.rbm import RBM, Statistics
 from limbeck.normalization.bridge import NO_OWN_STARTS, fit_bridge
 from limbeck.normalization.densities import Densities, tail_doubts
-from limbeck.normalization.estimate import Bound, LogPartition, Method, Start, Verdict, mean_bound
+from limbeck.normalization.estimate import Bound, Estimate, Method, Verdict, mean_bound
+from limbeck.samplers import diagnostics
 from limbeck.samplers.chains import Chains, ChainTarget, Logs, start_events
-from limbeck.samplers.diagnostics import (
-    SIGNIFICANT,
-    effective_size,
-    pareto_k,
-    r_hat,
-    weights_effective_size,
-)
+from limbeck.samplers.diagnostics import SIGNIFICANT, pareto_k, weights_effective_size
 
-__all__ = [
-    "ExpectedStatistics", "Importance", "estimate_from_weights", "expected_statistics",
-    "free_energy", "log_mean", "weight_doubts",
-]  # fmt: skip
+__all__ = ["ExpectedStatistics", "Importance", "expected_statistics", "free_energy"]
 
 EXPECTATION_BLOCK = 2**22  # numbers of x at a time
 
@@ -48,21 +40,19 @@ class Importance(Method):
 
     name: ClassVar[str] = "importance"
 
-    start: Start = "target"
+    start: str | Tensor = "target"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set_start("start")
 
-    def _estimate(
-        self, densities: Densities, progress: bool
-    ) -> tuple[LogPartition, Tensor, Tensor | None]:
+    def _estimate(self, densities: Densities, progress: bool) -> Estimate:
         x, logs = densities.drawn(self.samples, "proposal")
-        z = estimate_from_weights(self, logs.ratio, "weights")
+        z = self._mean_of_weights(logs.ratio, "weights")
         doubts, unchecked = [*z.verdict.doubts, *tail_doubts(densities, x)], []
         seen = logs.target
         if callable(getattr(densities.target, "advance", None)) and densities.exact:
-            origins: dict[str, Start] = {"far": "target"}
+            origins: dict[str, str | Tensor] = {"far": "target"}
             if not isinstance(self.start, str) or self.start != "target":
                 origins["start"] = self.start  # on top of the target's own
                 if not densities.target_starts_have_mass():
@@ -79,57 +69,19 @@ class Importance(Method):
             seen = torch.cat([seen, *(s.target for s in swept.values())])
         else:
             why = "it has no advance" if densities.exact else "its advance is not exact"
-            unchecked.append(
-                "whether the proposal covers the target was not checked by sweeps of the target: "
-                + why
-            )
+            check = "whether the proposal covers the target was not checked by sweeps of the target"
+            unchecked.append(f"{check}: {why}")
         doubts += densities.excess_doubts(seen, z.value, z.std_error)
         z.verdict = Verdict(tuple(doubts), tuple(unchecked))
         return z, x[:, None], logs.ratio
 
 
-def estimate_from_weights(method: Method, log_weights: Tensor, name: str) -> LogPartition:
-    r"""log Z as the logarithm of the mean of weights (n,), which doubts call by `name`."""
-    value, error = log_mean(log_weights)
-    diagnostics = {
-        "ess": weights_effective_size(log_weights),
-        "sampling_error": error,
-        "pareto_k": pareto_k(log_weights),
-    }
-    return LogPartition(
-        value, error, method.name, Verdict(tuple(weight_doubts(log_weights, name))),
-        mean_bound(log_weights), diagnostics=diagnostics, samples=method.samples,
-        degrees=max(method.samples - 1, 1),
-    )  # fmt: skip
-
-
-def log_mean(log_weights: Tensor) -> tuple[float, float]:
-    r"""The logarithm of the mean of weights, and its standard error."""
-    log_w = log_weights.double().flatten()
-    n = len(log_w)
-    value = float(log_w.logsumexp(0)) - math.log(n)
-    if n < 2:
-        return value, math.inf
-    return value, float((log_w - value).exp().std()) / math.sqrt(n)
-
-
-def weight_doubts(log_weights: Tensor, name: str) -> list[str]:
-    r"""Reasons to distrust the mean of weights: a heavy tail, or few that count."""
-    n, reasons = len(log_weights), list[str]()
-    size, k = weights_effective_size(log_weights), pareto_k(log_weights)
-    if size < 100:
-        reasons.append(f"the {name} are worth {size:.3g} equal ones, too few to know the error")
-    limit = min(1 - 1 / math.log10(n), 0.7) if n > 10 else 0.0
-    if k > limit:
-        reasons.append(
-            f"the {name} have a heavy tail (Pareto k̂ = {k:.2f} > {limit:.2g}): such means are "
-            "mostly too low, and their errors too"
-        )
-    return reasons
-
-
 def _swept(
-    densities: Densities, x: Tensor, log_ratio: Tensor, origins: dict[str, Start], progress: bool
+    densities: Densities,
+    x: Tensor,
+    log_ratio: Tensor,
+    origins: dict[str, str | Tensor],
+    progress: bool,
 ) -> tuple[dict[str, Logs], int]:
     r"""Log densities where sweeps lead: from samples chosen by weight, and from elsewhere."""
     generator = densities.generator("probes")
@@ -275,7 +227,7 @@ def expected_statistics(
             for square, part, total in zip(squares, chain_mean, mean, strict=True):
                 square += (part - total).square()
     error = Statistics(*((square / (n * (n - 1))).sqrt() for square in squares))
-    ess, shrinkage = effective_size(log_p), r_hat(log_p)
+    ess, shrinkage = diagnostics.effective_size(log_p), diagnostics.r_hat(log_p)
     reasons = [f"only {n} chains, too few to tell the errors by"] * (n < 20)
     reasons += [f"only {ess:.0f} effective samples"] * (ess < 100)
     reasons += [f"chains disagree, R-hat = {shrinkage:.2f}"] * (shrinkage > 1.05)

@@ -16,21 +16,15 @@ from limbeck.arguments import whole
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
 from limbeck.models.rbm import RBM, softplus
+from limbeck.normalization import densities
 from limbeck.normalization.annealing import AIS
 from limbeck.normalization.bridge import Bridge
-from limbeck.normalization.densities import (
-    EVENTS,
-    check_repeatable,
-    check_target,
-    compare,
-    place_of,
-)
 from limbeck.normalization.estimate import Bound, LogPartition, Method, Verdict
 from limbeck.normalization.importance import Importance
 from limbeck.normalization.normalize import normalize
 from limbeck.progress import tracked
 from limbeck.samplers.chains import ChainTarget
-from limbeck.supports import Discrete, Support
+from limbeck.supports import Discrete
 
 __all__ = ["METHODS", "Exact", "choose_method", "exact_log_z", "log_partition"]
 
@@ -41,7 +35,12 @@ LARGEST = 690.0  # the largest exponent in float64, nearly
 
 @dataclass(frozen=True, kw_only=True)
 class Exact:
-    r"""log Z as the sum over all events of a discrete target; settings as `lb.exact_log_z`."""
+    r"""log Z as the sum over all events of a discrete target.
+
+    Arguments:
+        limit: The largest number of events that is tried. Default: 2²⁵.
+        block: Events at a time. Default: what suits the processor's cache, or the GPU.
+    """
 
     name: ClassVar[str] = "exact"
 
@@ -58,7 +57,7 @@ class Exact:
     ) -> LogPartition:
         r"""As `lb.Bridge.estimate`; the proposal and the seed are not used."""
         began = time.perf_counter()
-        check_target(target, chains=False)
+        densities.check_target(target, chains=False)
         value = exact_log_z(target, limit=self.limit, block=self.block, progress=progress)
         bound, seconds = Bound(value, 0.0), time.perf_counter() - began
         return LogPartition(value, 0.0, "exact", Verdict(), bound, bound, {}, 0, 0, seed, seconds)
@@ -121,7 +120,7 @@ def log_partition(
         if method not in METHODS:
             raise ArgumentError.unknown("method", method, METHODS)
         if method == "auto":
-            check_target(target, chains=False)
+            densities.check_target(target, chains=False)
             method = choose_method(target)
         method = _method(method, settings)
     elif not isinstance(method, Method | Exact):
@@ -132,8 +131,8 @@ def log_partition(
         expected = f"no such keyword beside a method object: set it in lb.{type(method).__name__}()"
         raise ArgumentError(name, repr(value), expected)
     if proposal is None and isinstance(method, Bridge | Importance):
-        check_target(target, chains=method.name == "bridge")
-        device, _ = place_of(target)
+        densities.check_target(target, chains=method.name == "bridge")
+        device, _ = densities.place_of(target)
         proposal = normalize(target, seed=seed, device=device, progress=progress).student
     z = method.estimate(target, proposal, seed=seed, progress=progress)
     z.seconds = time.perf_counter() - began
@@ -193,21 +192,18 @@ def exact_log_z(
 
 def _event_parts(target: ChainTarget, settings: Exact, progress: bool) -> Iterator[Tensor]:
     r"""The logarithm of the sum of p̃ over each block of events."""
-    support = getattr(target, "support", None)
-    if not isinstance(support, Discrete):
-        what = repr(support) if isinstance(support, Support) else f"a {type(target).__name__}"
-        raise ArgumentError("target", what, "a target with a discrete support, to enumerate")
+    support = densities.discrete_support(target, "a target with a discrete support, to enumerate")
     if (count := support.count**support.size) > settings.limit:
         expected = f"at most {settings.limit:,}, or an estimate of log Z"
         raise ArgumentError("target", f"{support.count}^{support.size} events", expected)
-    device, dtype = place_of(target)
+    device, dtype = densities.place_of(target)
     block = settings.block or max(1, 2**22 // support.size)  # numbers that fit anywhere
-    repeated = support.start(EVENTS, torch.Generator().manual_seed(0)).to(device, dtype)
-    before = check_repeatable(target.log_unnormalized, repeated, "target")
+    repeated = support.start(densities.EVENTS, torch.Generator().manual_seed(0)).to(device, dtype)
+    before = densities.check_repeatable(target.log_unnormalized, repeated, "target")
     for start in tracked(range(0, count, block), "enumerating", progress):
         x = support.enumerate(start, min(start + block, count), device, dtype)
         yield target.log_unnormalized(x).double().logsumexp(0)
-    compare(before, target.log_unnormalized(repeated), "target")
+    densities.compare(before, target.log_unnormalized(repeated), "target")
 
 
 def _rbm_parts(rbm: RBM, settings: Exact, progress: bool) -> Iterator[Tensor]:

@@ -13,11 +13,11 @@ from torch import Tensor
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.rbm import RBM, softplus
-from limbeck.normalization.densities import BLOCK, Densities, place_of
+from limbeck.normalization.densities import BLOCK, Densities, discrete_support, place_of
 from limbeck.samplers.chains import ChainTarget, own_starts, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size, weights_effective_size
 from limbeck.samplers.gibbs import sweep
-from limbeck.supports import Discrete, Support
+from limbeck.supports import Discrete
 
 __all__ = ["ModeCheck", "Peak", "check_modes", "climb", "tops"]
 
@@ -42,10 +42,7 @@ def climb(
     Climbs start from the event of all first values, from those of `start` (n, *shape), and from
     `tries` of the target's own chains after a few sweeps.
     """
-    support = getattr(target, "support", None)
-    if not isinstance(support, Discrete):
-        what = repr(support) if isinstance(support, Support) else f"a {type(target).__name__}"
-        raise ArgumentError("target", what, "a target with a discrete support")
+    support = discrete_support(target, "a target with a discrete support")
     tries = whole_number("tries", tries, "a whole number from 0", least=0)
     sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
     device, dtype = place_of(target)

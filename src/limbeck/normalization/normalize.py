@@ -93,12 +93,12 @@ def warm_start(
 ) -> None:
     r"""Set a NADE's or DeepNADE's parameters, in place, to those of an RBM, by `NADE.from_rbm`."""
     if not can_warm_start(student, target):
-        models = " of ".join(
+        kinds = [
             f"{type(m).__name__} over {getattr(m, 'support', 'nothing')}" for m in (student, target)
-        )
+        ]
         pairs = "a DeepNADE or NADE and an RBM over the same support"
         expected = f'init="teacher" for {pairs}; "none" for others'
-        raise ArgumentError("init", f"'teacher' for {models}", expected)
+        raise ArgumentError("init", f"'teacher' for {' of '.join(kinds)}", expected)
     started: Any = NADE.from_rbm(target, student.hidden, student.order, generator, centre)
     if isinstance(student, NADE):
         student.mean = None if started.mean is None else started.mean.to(student.b)
@@ -256,7 +256,7 @@ def square_error_then_kl(
     first = min(max(1, round(switch * steps)), steps - 1)
     if not first:
         raise ArgumentError("steps", steps, "2 or more, at least one for each stage")
-    folders = _subfolders(training.checkpoint, ("1-square-error", "2-kl"))
+    folders = _subfolders(training.checkpoint)
     schedule = training.schedule
     both = as_schedule(PRESETS[training.preset]["schedule"] if schedule == "auto" else schedule)
     training = replace(training, every=training.every or max(1, steps // 50))
@@ -300,18 +300,18 @@ class SchedulePart:
         return f"Part({name}, before={self.before}, total={self.total})"
 
 
-def _subfolders(checkpoint: str | Path | None, names: Sequence[str]) -> list[Path | None]:
+def _subfolders(checkpoint: str | Path | None) -> list[Path | None]:
     r"""A folder for the checkpoints of each stage, in one that holds nothing else."""
     if checkpoint is None:
-        return [None] * len(names)
+        return [None, None]
     folder = Path(checkpoint)
-    entries = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-    if folder.is_file() or entries - set(names):
+    stages = [folder / "1-square-error", folder / "2-kl"]
+    if folder.is_file() or (folder.is_dir() and set(folder.iterdir()) - set(stages)):
         raise CheckpointError(
             f"checkpoint: {folder} holds something else than checkpoints of these stages; "
-            f"expected a new or empty folder, or one with {' and '.join(names)}"
+            "expected a new or empty folder, or one with 1-square-error and 2-kl"
         )
-    return [folder / name for name in names]
+    return [*stages]
 
 
 def _joined(results: Sequence[Result], final: str) -> Result:
