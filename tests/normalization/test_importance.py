@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributions import Bernoulli
 
-from limbeck.normalization.importance import log_mean, weight_doubts
+from limbeck.normalization.estimate import log_mean, weight_doubts
 from limbeck.normalization.log_partition import log_partition
 from limbeck.samplers.diagnostics import pareto_k
 from tests.normalization.small import (

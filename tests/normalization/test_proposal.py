@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributions import Bernoulli, Categorical, Independent, MixtureSameFamily, Normal
 
 from limbeck.models.nade import NADE
-from limbeck.normalization.densities import Proposal, as_proposal
+from limbeck.normalization.densities import Proposal
 from limbeck.supports import Binary
 from tests.normalization.small import generator
 from tests.refusals import refused
@@ -16,11 +16,11 @@ from tests.refusals import refused
 
 def test_a_batch_of_distributions_is_one_of_independent_variables():
     logits = torch.tensor([0.3, -1.0, 2.0])
-    loose, tied = as_proposal(Bernoulli(logits=logits)), Independent(Bernoulli(logits=logits), 1)
+    loose, tied = Proposal(Bernoulli(logits=logits)), Independent(Bernoulli(logits=logits), 1)
     x = loose.sample(5, generator())
     assert x.shape == (5, 3)
     torch.testing.assert_close(loose.log_prob(x), tied.log_prob(x))
-    torch.testing.assert_close(as_proposal(tied).log_prob(x), tied.log_prob(x))
+    torch.testing.assert_close(Proposal(tied).log_prob(x), tied.log_prob(x))
 
 
 def test_equal_generators_give_equal_samples_and_leave_torch_s_own_alone():
@@ -28,7 +28,7 @@ def test_equal_generators_give_equal_samples_and_leave_torch_s_own_alone():
         Categorical(torch.ones(2)), Independent(Normal(torch.zeros(2, 3), 1.0), 1)
     )
     for model in (NADE(4, 3, generator=generator()), Bernoulli(torch.full((4,), 0.5)), mixture):
-        proposal, before = as_proposal(model), torch.get_rng_state()
+        proposal, before = Proposal(model), torch.get_rng_state()
         one, two = (proposal.sample(20, generator(7)) for _ in range(2))
         assert torch.equal(one, two)
         assert not torch.equal(one, proposal.sample(20, generator(8)))
@@ -40,14 +40,12 @@ def test_equal_generators_give_equal_samples_and_leave_torch_s_own_alone():
 def test_events_are_cast_to_the_model_s_own_type():
     nade = NADE(4, 3, dtype=torch.float64, generator=generator())
     x = torch.ones(2, 4)
-    assert as_proposal(nade).log_prob(x).dtype == torch.float64
+    assert Proposal(nade).log_prob(x).dtype == torch.float64
 
 
 def test_it_knows_a_support_of_limbeck_s_only():
-    assert as_proposal(NADE(4, 3, generator=generator())).support == Binary(4)
-    assert as_proposal(Bernoulli(torch.full((4,), 0.5))).support is None
-    proposal = as_proposal(NADE(4, 3, generator=generator()))
-    assert as_proposal(proposal) is proposal
+    assert Proposal(NADE(4, 3, generator=generator())).support == Binary(4)
+    assert Proposal(Bernoulli(torch.full((4,), 0.5))).support is None
 
 
 class Own(nn.Module):
@@ -77,4 +75,4 @@ def test_log_densities_of_another_shape_are_refused(logs):
 @pytest.mark.parametrize("model", [None, 3, nn.Linear(2, 2), "nade"])
 def test_what_is_no_density_is_refused(model):
     with refused("proposal", "a .* without log_prob"):
-        as_proposal(model)
+        Proposal(model)

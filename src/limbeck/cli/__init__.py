@@ -15,9 +15,8 @@ import typer
 
 import limbeck as lb
 from limbeck.cli import compress, condense, normalize, results
-from limbeck.cli.command import FAULT, INTERRUPTED, USER, run_command, say
+from limbeck.cli.command import FAULT, INTERRUPTED, USER, as_command, say
 from limbeck.cli.files import IMPORTED_FILES
-from limbeck.cli.options import with_common
 from limbeck.errors import LimbeckError
 
 __all__ = ["app", "main", "print_warnings"]
@@ -48,37 +47,35 @@ def _root(
 
 app.command()(results.demo)
 for verb in (compress.compress, condense.condense, normalize.normalize):
-    app.command()(with_common(verb, run_command))
-app.command()(with_common(normalize.logz, run_command, without=("export",)))
+    app.command()(as_command(verb))
+app.command()(as_command(normalize.logz, without=("export",)))
 for command in (results.report, results.export, results.info):
     app.command()(command)
 
 
 def main() -> None:
-    r"""Run a command and exit: 0 if all is well, else a code of `limbeck.cli.command`."""
-    sys.exit(_exit_code())
+    r"""Run a command and exit: 0 if all is well, else a code of `limbeck.cli.command`.
 
-
-def _exit_code() -> int:
-    r"""Run a command; whatever it raises is printed in one line."""
+    Whatever the command raises is printed in one line.
+    """
     try:
         with print_warnings():
-            code = app(standalone_mode=False, prog_name="limbeck")
+            result = app(standalone_mode=False, prog_name="limbeck")
         sys.stdout.flush()
+        code = result if isinstance(result, int) else 0
     except BrokenPipeError:  # as of `limbeck … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAULT
+        code = FAULT
     except (typer.Abort, KeyboardInterrupt):
         say("stopped")
-        return INTERRUPTED
+        code = INTERRUPTED
     except Exception as error:
         if "--debug" in sys.argv:
             traceback.print_exc()
         message, code = _message_and_code(error)
         if message:
             say(message)
-        return code
-    return code if isinstance(code, int) else 0
+    sys.exit(code)
 
 
 def _message_and_code(error: Exception) -> tuple[str, int]:
@@ -104,9 +101,9 @@ def _usage_message(error: Exception, message: str) -> str:
         known = [name for param in ctx.command.params for name in param.opts]
         near = difflib.get_close_matches(unknown, known, n=1)
         message = f"no such option: {unknown}" + (f" (did you mean {near[0]}?)" if near else "")
-    # without arguments, help has been shown, and the message is empty
-    path = getattr(ctx, "command_path", "limbeck")
-    return f"{message.rstrip('.')} (see {path} --help)" if message else ""
+    if not message:  # without arguments, help has been shown
+        return ""
+    return f"{message.rstrip('.')} (see {getattr(ctx, 'command_path', 'limbeck')} --help)"
 
 
 def _one_line(error: object) -> str:

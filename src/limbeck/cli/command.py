@@ -3,6 +3,7 @@ r"""How a command makes a result: folder, checkpoint, requirements, output, exit
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import math
 import re
@@ -10,9 +11,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import typer
 
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from limbeck.training.loop import Run
 
 __all__ = [
-    "FAULT", "INTERRUPTED", "UNMET", "USER", "Job", "Outcome", "Requirement", "check_requirements",
-    "figures", "interrupt_after_step", "parse_requirements", "run_command", "say",
+    "FAULT", "INTERRUPTED", "UNMET", "USER", "Job", "Outcome", "Requirement", "as_command",
+    "check_requirements", "figures", "interrupt_after_step", "parse_requirements", "say",
 ]  # fmt: skip
 
 # exit codes: limbeck's own fault, the user's error, a requirement that is not met, Ctrl-C
@@ -56,12 +58,41 @@ class Outcome(NamedTuple):
     saved: Any = None  # what is saved and exported: a result with a student
 
 
-def run_command(ctx: typer.Context, common: Common, verb: Callable[[Job], Outcome]) -> None:
+def as_command(verb: Callable[..., Outcome], without: tuple[str, ...] = ()) -> Callable[..., None]:
+    r"""A command for typer: a verb's own options after its job, then the common ones but some."""
+    hints = get_type_hints(Common, include_extras=True)
+    verb_options = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("ctx", keyword, annotation=typer.Context),
+        *(parameter.replace(kind=keyword) for parameter in verb_options),
+        *(inspect.Parameter(option.name, keyword, default=option.default,
+                            annotation=hints[option.name])
+          for option in fields(Common) if option.name not in without),
+    ]  # fmt: skip
+
+    def command(ctx: typer.Context, **values: Any) -> None:
+        common = Common(**{field.name: values.pop(field.name, None) for field in fields(Common)})
+        _run(ctx, common, lambda job: verb(job, **values))
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__name__, command.__doc__ = verb.__name__, verb.__doc__
+    return command
+
+
+def _run(ctx: typer.Context, common: Common, verb: Callable[[Job], Outcome]) -> None:
     r"""Run a verb, write its result folder, print the result, and exit."""
-    name, options = str(ctx.info_name), option_values(ctx)
+    name, options, export = str(ctx.info_name), option_values(ctx), common.export
     requirements = parse_requirements(common.require, name)
-    if common.export is not None:
-        _check_export(common.export)
+    if export is not None:  # say before the run that its student could not be exported
+        from limbeck.export import kind_of
+
+        kind_of(export, argument="--export")
+        if export.suffix == ".onnx" and importlib.util.find_spec("onnxscript") is None:
+            raise LimbeckError("--export: ONNX needs the extra: pip install 'limbeck[onnx]'")
+        if export.parent.exists() and not export.parent.is_dir():
+            raise LimbeckError(f"--export: {export.parent} is a file; {export} cannot be under it")
     out = folders.default_folder(name, options) if common.out is None else common.out
     folders.refuse_other_content(out)
     with folders.folder_lock(out):
@@ -71,7 +102,7 @@ def run_command(ctx: typer.Context, common: Common, verb: Callable[[Job], Outcom
         typer.echo(json.dumps({"folder": str(out), **content}, indent=1, ensure_ascii=False))
     elif not common.quiet:
         typer.echo(text)
-        also = "" if common.export is None else f" The student is in {common.export}."
+        also = "" if export is None else f" The student is in {export}."
         typer.echo(f"The result is in {out}; `limbeck report {out}` makes a page of it.{also}")
     failed = [verdict for verdict in content["verdicts"] if not verdict["held"]]
     if not common.verdicts:
@@ -83,12 +114,9 @@ def run_command(ctx: typer.Context, common: Common, verb: Callable[[Job], Outcom
 
 
 def _make_result(
-    folder: Folder,
-    ctx: typer.Context,
-    common: Common,
-    verb: Callable[[Job], Outcome],
+    folder: Folder, ctx: typer.Context, common: Common, verb: Callable[[Job], Outcome],
     requirements: Sequence[Requirement],
-) -> tuple[str, dict[str, Any]]:
+) -> tuple[str, dict[str, Any]]:  # fmt: skip
     r"""The tables for the terminal, and the content of the folder, which is finished."""
     failure = None
     try:
@@ -113,8 +141,7 @@ def _make_result(
                 outcome.result, verb=folder.command, command=command_line(ctx), seed=common.seed,
                 **outcome.evidence,
             )  # fmt: skip
-            checks = check_requirements(requirements, content)
-            content["verdicts"] = [*content["verdicts"], *checks]
+            content["verdicts"] += check_requirements(requirements, content)
             if outcome.saved is not None:
                 outcome.saved.save(folder.work / folders.STUDENT)
             storage.write(folder.work, content, arrays)
@@ -136,17 +163,6 @@ def _make_result(
     if failure is not None:
         raise failure
     return outcome.text, content
-
-
-def _check_export(path: Path) -> None:
-    r"""Say before the run that its student could not be exported."""
-    from limbeck.export import kind_of
-
-    kind_of(path, argument="--export")
-    if path.suffix == ".onnx" and importlib.util.find_spec("onnxscript") is None:
-        raise LimbeckError("--export: ONNX needs the extra: pip install 'limbeck[onnx]'")
-    if path.parent.exists() and not path.parent.is_dir():
-        raise LimbeckError(f"--export: {path.parent} is a file, and {path} cannot be under it")
 
 
 def _export(outcome: Outcome, path: Path | None) -> Outcome:
@@ -242,11 +258,7 @@ def _known_figures(verb: str) -> dict[str, bool]:
 
 
 def parse_requirements(texts: Iterable[str] | None, verb: str) -> list[Requirement]:
-    r"""Requirements of a verb's figures; `=` means "at least as good as".
-
-    >>> parse_requirements(["std_error=0.1", "value>=450"], "logz")
-    [Requirement(name='std_error', bound=0.1, maximum=True), ...]
-    """
+    r"""Requirements of a verb's figures; `=` means "at least as good as"."""
     known, requirements = _known_figures(verb), []
     form = "a figure and a number, such as agreement=0.98, rare_recall=0.9 or bytes<=100000"
     for text in texts or ():
@@ -273,37 +285,34 @@ def check_requirements(
     r"""The verdict on each requirement."""
     from limbeck.report.summary import required
 
-    values = figures(content)
-    return [
-        required(f"required {name}", values.get(name), bound, most=maximum,
-                 title=_title(name, content), reason=_missing_reason(name, content))
-        for name, bound, maximum in requirements
-    ]  # fmt: skip
+    values, verdicts = figures(content), []
+    for name, bound, maximum in requirements:
+        title, reason = _title_and_reason(name, content)
+        verdicts.append(
+            required(f"required {name}", values.get(name), bound, most=maximum, title=title,
+                     reason=reason)
+        )  # fmt: skip
+    return verdicts
 
 
-def _small_classes(fidelity: Mapping[str, Any]) -> list[str]:
-    r"""Classes with too few rows to check, with their numbers of rows."""
-    return [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
-
-
-def _title(name: str, content: Mapping[str, Any]) -> str:
-    r"""A figure's title; that of one class, with the class and those not checked."""
+def _title_and_reason(name: str, content: Mapping[str, Any]) -> tuple[str, str]:
+    r"""A figure's title, with the class if it is of one, and why it may be missing."""
     title, fidelity = name.replace("_", " "), content.get("fidelity") or {}
+    # classes with too few rows to check
+    small = [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
     counts = fidelity.get("worst" if name == "worst_recall" else "rarest")
-    if name not in CLASS_FIGURES or counts is None:
-        return title
-    small = _small_classes(fidelity)
-    names = f"{', '.join(small[:5])}{' …' * (len(small) > 5)}"
-    unchecked = f"; too few rows to check {names}" if small else ""
-    return f"{title} ({counts['title']}, {counts['rows']} rows{unchecked})"
-
-
-def _missing_reason(name: str, content: Mapping[str, Any]) -> str:
-    r"""Why a figure could not be computed."""
-    fidelity = content.get("fidelity")
+    if name in CLASS_FIGURES and counts is not None:
+        names = f"{', '.join(small[:5])}{' …' * (len(small) > 5)}"
+        unchecked = f"; too few rows to check {names}" if small else ""
+        title = f"{title} ({counts['title']}, {counts['rows']} rows{unchecked})"
     if content["verb"] != "compress":
-        return "it could not be computed"
-    if fidelity is None:
+        return title, "it could not be computed"
+    return title, _missing_reason(name, fidelity, ", ".join(small))
+
+
+def _missing_reason(name: str, fidelity: Mapping[str, Any], small_classes: str) -> str:
+    r"""Why a figure of a compressed model could not be computed."""
+    if not fidelity:
         return "there were no rows to compare teacher and student on"
     if name in ("parameters", "bytes"):
         return "the size of the student is unknown"
@@ -311,8 +320,8 @@ def _missing_reason(name: str, content: Mapping[str, Any]) -> str:
         return "it is not defined for these rows and this teacher"
     task = "regression" if fidelity.get("task") == "regression" else "classification"
     if name in CLASS_FIGURES and task == "classification":
-        names = ", ".join(_small_classes(fidelity))
-        return f"no class but the most common has 30 test rows or more{f': {names}' * bool(names)}"
+        names = f": {small_classes}" if small_classes else ""
+        return f"no class but the most common has 30 test rows or more{names}"
     if not fidelity.get("differences", {}).get("teacher") and name in LABEL_FIGURES[task]:
         return "there were no labels to compare with"
     return f"it is not measured for {fidelity.get('task') or 'this task'}"

@@ -26,7 +26,7 @@ def _load_teacher(text: str, trust_pickle: bool) -> object:
     r"""The user's own object, the path of a model's file, or the content of a trusted pickle."""
     if files.is_reference(text):
         return files.load_object(text, "teacher")
-    path, models = Path(text), (".onnx", ".json", ".ubj", ".txt", ".cbm")
+    path, models = Path(text), files.MODEL_SUFFIXES
     expected = (
         f"module:name of your own code, a model's file ({', '.join(models)}), or a pickle "
         "with --trust-pickle"
@@ -51,11 +51,7 @@ def _load_teacher(text: str, trust_pickle: bool) -> object:
 
 
 def student_of(text: str) -> Any:
-    r"""A student: hidden sizes, a name, or the user's own module.
-
-    >>> student_of("50,30"), student_of("8"), student_of("tree")
-    ((50, 30), (8,), 'tree')
-    """
+    r"""A student: hidden sizes, a name, or the user's own module."""
     if files.is_reference(text):
         return files.load_object(text, "student")
     parts = [part.strip() for part in text.replace("-", ",").split(",")]
@@ -89,11 +85,10 @@ def _teacher_rows(
     r"""Rows as the teacher takes them: a frame, unless `rows` or the teacher asks for an array."""
     if rows not in ("auto", "frame", "array"):
         raise ArgumentError.unknown("--rows", rows, ("auto", "frame", "array"))
-    if not hasattr(x, "columns"):
-        if rows == "frame":
-            raise ArgumentError("--rows", "'frame' for an array", "a CSV or Parquet file")
-        return x
-    if rows == "array" or (rows == "auto" and _takes_arrays(teacher)):
+    is_frame = hasattr(x, "columns")
+    if rows == "frame" and not is_frame:
+        raise ArgumentError("--rows", "'frame' for an array", "a CSV or Parquet file")
+    if is_frame and (rows == "array" or (rows == "auto" and _takes_arrays(teacher))):
         return files.as_numbers(x, "data", None)
     return x
 
@@ -117,22 +112,11 @@ def _test_rows(test: files.Rows, train: files.Rows, path: Path) -> files.Rows:
     r"""Test rows with the columns of the training rows, in their order."""
     if not hasattr(train.x, "columns") or not hasattr(test.x, "columns"):
         return test
-    missing = [str(name) for name in train.x.columns if name not in test.x.columns]
-    if missing:
+    if missing := [str(name) for name in train.x.columns if name not in test.x.columns]:
         received = f"{path}, without {', '.join(missing[:5])}"
         expected = f"the columns of the data: {', '.join(map(str, train.x.columns))}"
         raise ArgumentError("--test", received, expected)
     return test._replace(x=test.x[list(train.x.columns)])
-
-
-def _groups(names: list[str] | None, test: files.Rows) -> dict[str, np.ndarray] | None:
-    import numpy as np
-
-    known = list(map(str, getattr(test.x, "columns", ())))
-    for name in names or ():
-        if name not in known:
-            raise ArgumentError.unknown("--group", name, known)
-    return {name: np.asarray(test.x[name]) for name in names} if names else None
 
 
 def compress(
@@ -140,42 +124,33 @@ def compress(
     teacher: str = Argument(help="module:name of your own code, or a model's file, such as .onnx."),
     data: Path = Argument(help="Rows: a CSV, Parquet, npy or npz file."),
     test: Path | None = Option(None, help="Rows to compare both on; else some are set aside."),
-    test_share: float = Option(
-        0.2, help="The share that is set aside without --test.", min=0, max=1
-    ),
+    test_share: float = Option(0.2, help="The share set aside without --test.", min=0, max=1),
     label: str | None = Option(None, help="The column with true labels, if there is one."),
     label_weight: float = Option(0.5, help="Their share in what the student learns.", min=0, max=1),
     drop: Drop = None,
     rows: str = Option("auto", help="What the teacher takes: frame, array, or auto."),
     student: str = Option(
-        "50,30", help="Hidden sizes such as 50,30; auto, linear, tree or boosted; module:name."
-    ),
+        "50,30", help="Hidden sizes such as 50,30; auto, linear, tree or boosted; module:name."),
     keep: float = Option(0.99, help="For --student auto: the share of agreement that is enough."),
     max_bytes: int | None = Option(None, help="For --student auto: the largest student.", min=1),
     inputs: str = Option(
-        "auto",
-        help="Inputs that the teacher labels: auto, data, munge, noise, columns, nade, "
-        "mixture; or module:name.",
-    ),
+        "auto", help="Inputs that the teacher labels: auto, data, munge, noise, columns, nade, "
+        "mixture; or module:name."),
     size: int | None = Option(None, help="The number of these inputs.", min=1),
     loss: str = Option("auto", help="auto, a name, or module:name."),
     derivatives: float | None = Option(
-        None, help="Match derivatives too, with this weight (torch only)."
-    ),
+        None, help="Match derivatives too, with this weight (torch only)."),
     task: str = Option("auto", help="auto, classification, multilabel or regression."),
     output: str = Option(
-        "auto", help="What the teacher gives: auto, logits, probabilities, values."
-    ),
+        "auto", help="What the teacher gives: auto, logits, probabilities, values."),
     folds: int | None = Option(None, help="Fit copies of the teacher in so many folds.", min=2),
     cache: Path | None = Option(None, help="A folder to keep the teacher's answers in."),
     group: list[str] | None = Option(
-        None, help="A column whose groups are compared; again for more."
-    ),
+        None, help="A column whose groups are compared; again for more."),
     timing: bool = Option(True, help="Whether to time predictions."),
     trust_pickle: bool = Option(
-        False, "--trust-pickle", help="Read a pickle: it may run any code."
-    ),
-) -> Outcome:
+        False, "--trust-pickle", help="Read a pickle: it may run any code."),
+) -> Outcome:  # fmt: skip
     r"""Compress a model into a small one that predicts the same.
 
     limbeck compress models:teacher train.parquet --test test.parquet --label y --export small.onnx
@@ -186,7 +161,12 @@ def compress(
         train_rows, test_rows = files.split_rows(train_rows, test_share, job.seed, "data")
     else:
         test_rows = _test_rows(files.read_rows(test, "--test", label, drop), train_rows, test)
-    groups = _groups(group, test_rows)
+    known = list(map(str, getattr(test_rows.x, "columns", ())))
+    for name in group or ():
+        if name not in known:
+            raise ArgumentError.unknown("--group", name, known)
+    columns: Any = test_rows.x
+    groups = {name: columns[name].to_numpy() for name in group} if group else None
     source = files.object_or_text(inputs, "inputs")
     result = lb.compress(
         model, _teacher_rows(train_rows.x, model, rows), student_of(student), inputs=source,
@@ -194,18 +174,14 @@ def compress(
         loss=_loss(loss, derivatives, task), output=output, cache=cache, teacher_folds=folds,
         keep=keep, max_bytes=max_bytes, **job.options,
     )  # fmt: skip
-    if not files.is_reference(teacher) and Path(teacher).suffix.lower() in files.PICKLE_SUFFIXES:
-        _set_teacher_file(result.problem, Path(teacher))
+    path, problem = Path(teacher), result.problem
+    is_pickle = not files.is_reference(teacher) and path.suffix.lower() in files.PICKLE_SUFFIXES
+    # a pickle that only refers to a model is not its size
+    if is_pickle and problem is not None and problem.predictor.bytes() is not None:
+        from limbeck.teachers.fingerprints import of_files
+        from limbeck.teachers.row_teacher import ModelFile
+
+        problem.predictor.file = ModelFile(path, of_files([path]), path.stat().st_size)
     x = _teacher_rows(test_rows.x, model, rows)
     report = result.report(x, test_rows.y, groups=groups, time=timing)
     return Outcome(result, {"report": report, "X": x}, str(report), result)
-
-
-def _set_teacher_file(problem: Any, path: Path) -> None:
-    r"""Record which pickle the teacher came from, whose size is then the teacher's."""
-    from limbeck.teachers.fingerprints import of_files
-    from limbeck.teachers.row_teacher import ModelFile
-
-    # a pickle that only refers to a model is not its size
-    if problem is not None and problem.predictor.bytes() is not None:
-        problem.predictor.file = ModelFile(path, of_files([path]), path.stat().st_size)

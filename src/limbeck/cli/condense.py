@@ -12,7 +12,7 @@ from typer import Argument, Option
 import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli.command import Job, Outcome
-from limbeck.cli.options import Preset
+from limbeck.cli.options import Drop, Preset
 from limbeck.errors import ArgumentError, rename_argument
 
 __all__ = ["condense", "predict_function"]
@@ -67,13 +67,9 @@ def predict_function(text: str) -> Callable[..., Any]:
 
 
 def _load_inputs(
-    text: str | None,
-    test: Path | None,
-    share: float,
-    label: str | None,
-    drop: Sequence[str] | None,
-    seed: int,
-) -> InputSplit:
+    text: str | None, test: Path | None, share: float, label: str | None,
+    drop: Sequence[str] | None, seed: int,
+) -> InputSplit:  # fmt: skip
     r"""Inputs of a file or of the user's own, with a share of rows held out; none for a density."""
     if text is None:
         if test is not None or label is not None:
@@ -109,41 +105,32 @@ def condense(
     job: Job,
     posterior: list[str] = Argument(
         help="The draws: a netCDF, Zarr, npy, npz or CSV file (several: a chain each), or "
-        "module:name."
-    ),
+        "module:name."),
     predict: str = Option(
         help="module:name of a function of (draw, x), or of a draw for a density; or "
-        "logistic, probit, linear, poisson, softmax."
-    ),
+        "logistic, probit, linear, poisson, softmax."),
     inputs: str | None = Option(
-        None, help="Inputs x: a CSV, Parquet, npy or npz file, or module:name; else none."
-    ),
+        None, help="Inputs x: a CSV, Parquet, npy or npz file, or module:name; else none."),
     test: Path | None = Option(
-        None, help="Held-out inputs to compare at; else some are set aside."
-    ),
+        None, help="Held-out inputs to compare at; else some are set aside."),
     test_share: float = Option(
-        0.2,
-        help="The share of the rows that is held out without --test; 0 leaves the student "
-        "unchecked at new inputs.",
-        min=0,
-        max=1,
-    ),
+        0.2, help="The share of the rows that is held out without --test; 0 leaves the student "
+        "unchecked at new inputs.", min=0, max=1),
     label: str | None = Option(None, help="The column with outcomes y, to compare at."),
-    drop: list[str] | None = Option(None, help="A column of the inputs to leave out."),
+    drop: Drop = None,
     components: int = Option(10, help="Pseudo-draws, or components of a density.", min=1),
     student: str | None = Option(None, help="A module of your own, as module:name."),
     weighted: bool = Option(False, "--weighted", help="Give pseudo-draws trained weights."),
     loss: str = Option("auto", help="auto, cross_entropy, derivative_error, or module:name."),
     online: str = Option("auto", help="One draw an input: auto, yes or no."),
     variables: list[str] | None = Option(
-        None, "--var", help="A variable to take, or ~name to leave out; again for more."
-    ),
+        None, "--var", help="A variable to take, or ~name to leave out; again for more."),
     burn_in: int = Option(0, help="Draws of each chain to leave out first.", min=0),
     thin: int = Option(1, help="Take every thin-th draw.", min=1),
     layout: str = Option("auto", help="The arrays' first axes: auto, chains, draws, emcee."),
     covariance: str = Option("full", help="Without inputs: full, diagonal or spherical."),
     preset: Preset = "auto",
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     r"""Condense posterior draws into a compact predictive distribution.
 
     limbeck condense posterior.nc --predict logistic --inputs x.csv --components 10

@@ -20,13 +20,14 @@ if TYPE_CHECKING:  # --help must not wait for these
     import pandas as pd
 
 __all__ = [
-    "IMPORTED_FILES", "PICKLE_SUFFIXES", "Rows", "as_numbers", "is_numpy_file", "is_reference",
-    "load_object", "object_or_text", "path_problem", "read_data", "read_rows", "require_path",
-    "split_rows", "unreadable",
+    "IMPORTED_FILES", "MODEL_SUFFIXES", "PICKLE_SUFFIXES", "Rows", "as_numbers", "is_numpy_file",
+    "is_reference", "load_object", "object_or_text", "path_problem", "read_data", "read_rows",
+    "require_path", "split_rows", "unreadable",
 ]  # fmt: skip
 
 IMPORTED_FILES: set[str] = set()  # the user's own; what they raise is not limbeck's fault
 PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib")
+MODEL_SUFFIXES = (".onnx", ".json", ".ubj", ".txt", ".cbm")
 REFERENCE = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
 
@@ -50,11 +51,7 @@ def require_path(path: Path, argument: str, expected: str, kind: str = "any") ->
 
 
 def is_reference(text: str) -> bool:
-    r"""Whether a string names something in a module.
-
-    >>> is_reference("models:teacher"), is_reference("rbm.npz"), is_reference("a/b.py:net.head")
-    (True, False, True)
-    """
+    r"""Whether a string names something in a module, as models:teacher or a/b.py:net.head do."""
     return REFERENCE.fullmatch(text) is not None
 
 
@@ -80,22 +77,21 @@ def load_object(text: str, argument: str) -> Any:
 
 
 def _import_module(name: str, text: str, argument: str) -> ModuleType:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    here, path = Path.cwd(), Path(name)
+    is_file = path.suffix == ".py"
+    if is_file and not path.is_file():
+        raise ArgumentError(argument, f"{path}, which is no file", "a Python file that is there")
+    for folder in (str(here), str(path.parent.resolve())):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    importlib.invalidate_caches()
     try:
-        if name.endswith(".py"):
-            module = _import_file(Path(name), argument)
-        else:
-            importlib.invalidate_caches()
-            module = importlib.import_module(name)
-    except ArgumentError:
-        raise
+        module = _import_file(path) if is_file else importlib.import_module(name)
     except (Exception, SystemExit) as error:  # whatever the user's module may raise
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{name}.".startswith(f"{missing}."):
             raise _import_error(text, argument, error) from error
-        near = difflib.get_close_matches(missing, [p.stem for p in Path.cwd().glob("*.py")], n=1)
+        near = difflib.get_close_matches(missing, [p.stem for p in here.glob("*.py")], n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         expected = f"a module in {here} or installed{hint}"
         raise ArgumentError(argument, f"{text!r}, and there is no {name!r}", expected) from None
@@ -104,15 +100,9 @@ def _import_module(name: str, text: str, argument: str) -> ModuleType:
     return module
 
 
-def _import_file(path: Path, argument: str) -> ModuleType:
-    if not path.is_file():
-        raise ArgumentError(argument, f"{path}, which is no file", "a Python file that is there")
-    folder = str(path.parent.resolve())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+def _import_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec is not None and spec.loader is not None  # noqa: PT018
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # so that its classes can be looked up by name
     try:
@@ -144,20 +134,16 @@ class Rows(NamedTuple):
     x: np.ndarray | pd.DataFrame
     y: np.ndarray | None = None
 
-    def at(self, index: np.ndarray) -> Rows:
-        r"""Some of the rows."""
-        x = self.x.iloc[index] if hasattr(self.x, "iloc") else self.x[index]
-        return Rows(x, None if self.y is None else self.y[index])
-
 
 def read_rows(
     path: Path, argument: str, label: str | None = None, drop: Sequence[str] | None = None
 ) -> Rows:
     r"""The rows of a file; `label` is the column, or the array of an npz file, with labels."""
     data = read_data(path, argument)
-    if isinstance(data, dict) and drop:
-        raise ArgumentError("--drop", drop, "nothing, for an npz file, whose columns have no names")
     if isinstance(data, dict):
+        if drop:
+            expected = "nothing, for an npz file, whose columns have no names"
+            raise ArgumentError("--drop", drop, expected)
         return _rows_of_arrays(data, path, argument, label)
     if not len(data):
         raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
@@ -166,7 +152,7 @@ def read_rows(
             expected = "a CSV, Parquet or npz file, for a label or columns by name"
             raise ArgumentError(argument, f"{path}, an array without names", expected)
         return Rows(data)
-    left_out = [*([] if label is None else [label]), *(drop or [])]
+    left_out = [name for name in (label, *(drop or [])) if name is not None]
     for name in left_out:
         if name not in data.columns:
             option = "--label" if name == label else "--drop"
@@ -189,9 +175,8 @@ def _rows_of_arrays(
         raise ArgumentError(argument, received, "rows under the name X, or one array")
     x, y = arrays[name], None if label is None else arrays[label]
     if y is not None and len(y) != len(x):
-        raise ArgumentError(
-            "--label", f"{len(y)} labels in {path}", f"one for each of {len(x)} rows"
-        )
+        received = f"{len(y)} labels in {path}"
+        raise ArgumentError("--label", received, f"one for each of {len(x)} rows")
     return Rows(x, y)
 
 
@@ -219,15 +204,13 @@ def unreadable(argument: str, path: Path, error: Exception, expected: str) -> Ar
 
 
 def _read_table(path: Path) -> pd.DataFrame:
-    needed = "pandas"
     try:
         import pandas as pd
 
-        if path.suffix.lower() in (".csv", ".tsv"):
-            return pd.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
-        needed = "pyarrow"
-        return pd.read_parquet(path)
-    except ImportError as error:
+        separator = {".csv": ",", ".tsv": "\t"}.get(path.suffix.lower())
+        return pd.read_parquet(path) if separator is None else pd.read_csv(path, sep=separator)
+    except ImportError as error:  # of pandas, or of pyarrow, which reads Parquet
+        needed = "pandas" if error.name == "pandas" else "pyarrow"
         raise LimbeckError(f"{path.name} needs {needed}: pip install 'limbeck[tables]'") from error
 
 
@@ -279,5 +262,11 @@ def split_rows(rows: Rows, share: float, seed: int, argument: str) -> tuple[Rows
     if aside >= count:
         received = f"{count} rows, of which {aside} would be set aside"
         raise ArgumentError(argument, received, "more rows, or --test with others")
+
+    def take(index: np.ndarray) -> Rows:
+        index = np.sort(index)
+        x = rows.x.iloc[index] if hasattr(rows.x, "iloc") else rows.x[index]
+        return Rows(x, None if rows.y is None else rows.y[index])
+
     order = np.random.default_rng(seed).permutation(count)
-    return rows.at(np.sort(order[aside:])), rows.at(np.sort(order[:aside]))
+    return take(order[aside:]), take(order[:aside])

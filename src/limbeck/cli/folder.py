@@ -38,10 +38,8 @@ def folder_lock(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
-        raise LimbeckError(
-            f"--out: another run is at work in {folder}; wait for it, stop it, or name another "
-            "folder with --out"
-        ) from None
+        message = f"--out: another run is at work in {folder}; wait for it, stop it, or name"
+        raise LimbeckError(f"{message} another folder with --out") from None
     except OSError as error:
         raise _not_writable(folder, error) from error
     try:
@@ -73,15 +71,27 @@ class Folder:
         self.work = path.with_name(f"{path.name}.unfinished") if self.replaces else path
         if self.replaces and not overwrite:
             self._refuse_other(path, "a result")
-        self.resumes = is_unfinished(self.work)
-        if self.resumes and overwrite:
+        if overwrite and is_unfinished(self.work):
             _clear(self.work)
-            self.resumes = False
+        self.resumes = is_unfinished(self.work)
+        digests = self._digests()
         if self.resumes:
             self._refuse_other(self.work, "an unfinished run")
-            self._refuse_changed_files()
-        else:
-            self._begin()
+            saved = json.loads((self.work / UNFINISHED).read_text(encoding="utf-8"))
+            if changed := [name for name in digests if saved.get(name) != digests[name]]:
+                received = f"{self.work}, an unfinished run, since which {changed[0]} has changed"
+                expected = "another folder, or --overwrite to start again"
+                raise ArgumentError("--out", received, expected)
+            return
+        from limbeck.storage.files import write_text
+
+        refuse_other_content(self.work)
+        try:
+            self.work.mkdir(parents=True, exist_ok=True)
+            write_text(self.work / UNFINISHED, json.dumps(digests, indent=1) + "\n")
+            write_text(self.work / CONFIG, to_toml(command, options))
+        except (OSError, LimbeckError) as error:
+            raise _not_writable(self.work, error) from error
 
     @property
     def checkpoint(self) -> Path:
@@ -124,17 +134,6 @@ class Folder:
                 _clear(self.work)
                 self.work.rmdir()  # a lock in it is removed by its owner
 
-    def _begin(self) -> None:
-        from limbeck.storage.files import write_text
-
-        refuse_other_content(self.work)
-        try:
-            self.work.mkdir(parents=True, exist_ok=True)
-            write_text(self.work / UNFINISHED, json.dumps(self._digests(), indent=1) + "\n")
-            write_text(self.work / CONFIG, to_toml(self.command, self.options))
-        except (OSError, LimbeckError) as error:
-            raise _not_writable(self.work, error) from error
-
     def _refuse_other(self, place: Path, what: str) -> None:
         r"""Refuse a folder whose settings are others."""
         if different := _differences(place, self.command, self.options):
@@ -150,13 +149,6 @@ class Folder:
                     with open(path, "rb") as file:
                         digests[path] = hashlib.file_digest(file, "sha256").hexdigest()
         return digests
-
-    def _refuse_changed_files(self) -> None:
-        saved = json.loads((self.work / UNFINISHED).read_text(encoding="utf-8"))
-        changed = [name for name, digest in self._digests().items() if saved.get(name) != digest]
-        if changed:
-            received = f"{self.work}, an unfinished run, since which {changed[0]} has changed"
-            raise ArgumentError("--out", received, "another folder, or --overwrite to start again")
 
 
 def refuse_other_content(path: Path) -> None:

@@ -26,13 +26,13 @@ def _load_target(text: str) -> Any:
     if files.is_reference(text):
         return files.load_object(text, "target")
     path, suffixes = Path(text), (".npz", ".mat", ".safetensors")
-    expected = f"an RBM's file: {', '.join(suffixes)}"
-    if path.suffix.lower() not in suffixes:
+    suffix, expected = path.suffix.lower(), f"an RBM's file: {', '.join(suffixes)}"
+    if suffix not in suffixes:
         raise ArgumentError("target", repr(text), f"module:name of your own code, or {expected}")
     files.require_path(path, "target", expected)
-    if path.suffix.lower() == ".npz" and path.is_file() and not files.is_numpy_file(path):
-        expected = "an RBM's file, with W, a and b"
-        raise ArgumentError("target", f"{path}, which is no npz file", expected)
+    if suffix == ".npz" and path.is_file() and not files.is_numpy_file(path):
+        received = f"{path}, which is no npz file"
+        raise ArgumentError("target", received, "an RBM's file, with W, a and b")
     with rename_argument("path", "target"):
         return lb.RBM.load(text)
 
@@ -53,18 +53,18 @@ def _load_proposal(text: str, target: Any) -> Any:
 
 def _make_student(target: Any, kind: str | None, hidden: int | None, seed: int) -> Any:
     r"""A student of a target: by name, of the user's own, or None for limbeck's choice."""
-    if kind is not None and files.is_reference(kind):
+    if kind is None and hidden is None:
+        return None
+    kind = kind or "nade"
+    if files.is_reference(kind):
         if hidden is not None:
             raise ArgumentError("--hidden", hidden, "nothing, for a student of your own")
         return files.load_object(kind, "student")
-    if kind is None and hidden is None:
-        return None
     import torch
 
     from limbeck.normalization.densities import default_student
 
     students: dict[str, Any] = {"nade": lb.NADE, "deep-nade": lb.DeepNADE, "made": lb.MADE}
-    kind = kind or "nade"
     if kind not in students:
         raise ArgumentError.unknown("--student", kind, (*students, "module:name"))
     default = default_student(target, seed)
@@ -102,9 +102,7 @@ def normalize(
     burn_in: int = Option(2000, help="Sweeps before the first step.", min=0),
     sweeps: int | None = Option(None, help="Sweeps between uses.", min=1),
     scheme: str = Option("auto", help="Which chains advance at a step: auto, all, block."),
-    start: Path | None = Option(
-        None, help="Events that chains start from: an npy, npz or CSV file."
-    ),
+    start: Path | None = Option(None, help="Events that chains start from: npy, npz or CSV."),
     init: str = Option("auto", help="Where the student starts: auto, teacher, none."),
     preset: Preset = "auto",
     test: Path | None = Option(None, help="Events to compare both at; else samples of the target."),
@@ -139,8 +137,7 @@ def logz(
     job: Job,
     target: Target,
     proposal: str | None = Option(
-        None, help="A result of limbeck normalize, or module:name; else one is distilled first."
-    ),
+        None, help="A result of limbeck normalize, or module:name; else one is distilled first."),
     method: str = Option("auto", help="auto, bridge, importance, ais, exact."),
     samples: int = Option(10_000, help="Samples of each kind.", min=2),
     burn_in: int | None = Option(None, help="Sweeps of the chains before use.", min=0),
@@ -148,18 +145,16 @@ def logz(
     thin: int = Option(1, help="Bridge: sweeps between draws.", min=1),
     kernel: str = Option("target", help="Bridge: how chains move: target, metropolis, mixed."),
     start: Path | None = Option(None, help="Events that chains start from, such as data."),
-    temperatures: int | None = Option(
-        None, help="AIS: the number of temperatures; else 14,500.", min=2
-    ),
+    temperatures: int | None = Option(None, help="AIS: temperatures; else 14,500.", min=2),
     reverse: bool = Option(False, "--reverse", help="AIS: anneal back too, for an upper bound."),
     hidden: int | None = Option(None, help="Hidden units of a student that is distilled.", min=1),
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     r"""Estimate the log of a normaliser, and say whether to trust the number.
 
     limbeck logz rbm.npz --proposal limbeck-normalize
     """
     from limbeck.normalization.densities import check_target
-    from limbeck.normalization.log_partition import ENUMERABLE, METHODS, _events
+    from limbeck.normalization.log_partition import METHODS, choose_method
     from limbeck.training.config import choose_device
 
     if method not in METHODS:
@@ -169,8 +164,7 @@ def logz(
     check_target(model, chains=False)
     density = None if proposal is None else _load_proposal(proposal, model)
     events = _read_events(start, model, "--start")
-    if method == "auto":
-        method = "exact" if _events(model) <= ENUMERABLE else "bridge"
+    method = choose_method(model) if method == "auto" else method
     if density is not None and method == "exact" and job.progress:
         say("note: all events can be summed, and --proposal is not used (--method bridge does)")
     saved = None
@@ -181,10 +175,9 @@ def logz(
     for density_model in (model, density):
         if callable(move := getattr(density_model, "to", None)):
             move(device)
-    schedule: dict[str, Any] = {} if temperatures is None else {"schedule": temperatures}
     z = lb.log_partition(
         model, density, method=method, samples=samples, seed=job.seed, progress=job.progress,
         burn_in=burn_in, start=events, reverse=reverse, chains=chains, thin=thin, kernel=kernel,
-        **schedule,
+        schedule=temperatures,
     )  # fmt: skip
     return Outcome(z, {"target": model, "proposal": density}, str(z), saved)

@@ -1,16 +1,15 @@
-r"""Options that commands share, how a command takes them, and options in TOML files."""
+r"""Options that commands share; options in TOML files and on the command line."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import shlex
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -20,7 +19,7 @@ from limbeck.errors import ArgumentError
 
 __all__ = [
     "Common", "Debug", "Drop", "Preset", "Target", "command_line", "option_values", "read_config",
-    "to_toml", "with_common",
+    "to_toml",
 ]  # fmt: skip
 
 ONE_CALL = ("config", "overwrite", "debug", "help")  # options that are not part of its settings
@@ -56,7 +55,7 @@ def _use_config(ctx: typer.Context, path: Path | None) -> Path | None:
 
 ResultOption = partial(Option, rich_help_panel="Result")
 PrintOption = partial(Option, rich_help_panel="What is printed")
-TrainingOption = partial(Option, rich_help_panel="Training")
+TrainingOption = partial(Option, None, rich_help_panel="Training")
 
 Debug = Annotated[bool, PrintOption("--debug", help="Show a traceback if something fails.")]
 Drop = Annotated[list[str] | None, Option(help="A column to leave out; again for more.")]
@@ -94,14 +93,16 @@ class Common:
     json: bool = PrintOption(False, "--json", help="Print the result as JSON.")
     quiet: bool = PrintOption(False, "--quiet", "-q", help="Print errors only, or JSON.")
     debug: Debug = False
-    steps: int | None = TrainingOption(None, help="Steps.", min=1)
-    batch_size: int | None = TrainingOption(None, help="Inputs a step.", min=1)
-    lr: float | None = TrainingOption(None, help="The learning rate.")
-    optimizer: str | None = TrainingOption(None, help="A name in torch.optim, such as adam.")
-    schedule: str | None = TrainingOption(None, help="cosine, constant, linear, logarithmic.")
-    seconds: float | None = TrainingOption(None, help="Stop after so many seconds.")
-    engine: str | None = TrainingOption(None, help="auto, eager or compiled.")
-    checkpoint_seconds: float = TrainingOption(30.0, help="Seconds between checkpoints.")
+    steps: int | None = TrainingOption(help="Steps.", min=1)
+    batch_size: int | None = TrainingOption(help="Inputs a step.", min=1)
+    lr: float | None = TrainingOption(help="The learning rate.")
+    optimizer: str | None = TrainingOption(help="A name in torch.optim, such as adam.")
+    schedule: str | None = TrainingOption(help="cosine, constant, linear, logarithmic.")
+    seconds: float | None = TrainingOption(help="Stop after so many seconds.")
+    engine: str | None = TrainingOption(help="auto, eager or compiled.")
+    checkpoint_seconds: float = Option(
+        30.0, help="Seconds between checkpoints.", rich_help_panel="Training"
+    )
 
     def training(self) -> dict[str, object]:
         r"""The training options that have a value, as arguments of the verbs."""
@@ -110,63 +111,15 @@ class Common:
         return {name: value for name, value in values.items() if value is not None}
 
 
-def with_common(
-    verb: Callable[..., Any],
-    run: Callable[[typer.Context, Common, Callable[..., Any]], None],
-    without: tuple[str, ...] = (),
-) -> Callable[..., None]:
-    r"""A command for typer: a verb's own options after its job, then the common ones but some.
-
-    `run` takes the context, the common options, and the verb as a function of a job alone.
-    """
-    shared = {
-        option.name: option.default for option in fields(Common) if option.name not in without
-    }
-    hints = get_type_hints(Common, include_extras=True)
-    verb_options = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter("ctx", keyword, annotation=typer.Context),
-        *(parameter.replace(kind=keyword) for parameter in verb_options),
-        *(inspect.Parameter(name, keyword, default=default, annotation=hints[name])
-          for name, default in shared.items()),
-    ]  # fmt: skip
-
-    def command(ctx: typer.Context, **values: Any) -> None:
-        common = Common(**{field.name: values.pop(field.name, None) for field in fields(Common)})
-        run(ctx, common, lambda job: verb(job, **values))
-
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    command.__name__, command.__doc__ = verb.__name__, verb.__doc__
-    return command
-
-
 def option_values(ctx: typer.Context) -> dict[str, Any]:
     r"""Every option of a call with its value, by name, as TOML can hold it."""
-
-    def plain(value: object) -> object:
-        if isinstance(value, list | tuple):
-            return [plain(item) for item in value]
-        return str(value) if isinstance(value, Path) else value
-
-    return {
-        str(param.name): plain(ctx.params[param.name])
-        for param in ctx.command.params
-        if param.name in ctx.params and param.name not in ONE_CALL
-    }
+    params = [param for param in ctx.command.params if param.name not in ONE_CALL]
+    values = {param.name: ctx.params[param.name] for param in params if param.name in ctx.params}
+    return dict(json.loads(json.dumps(values, default=str)))  # paths as strings
 
 
 def to_toml(command: str, options: Mapping[str, object]) -> str:
-    r"""Options as TOML; those without a value are named in comments.
-
-    >>> print(to_toml("logz", {"target": "rbm.npz", "seed": 0, "chains": None}))
-    # `limbeck logz --config` with this file repeats the run, from the same folder.
-    command = "logz"
-    target = "rbm.npz"
-    seed = 0
-    # chains: left to limbeck
-    """
+    r"""Options as TOML; those without a value are named in comments."""
 
     def literal(value: object) -> str:
         if isinstance(value, list):
@@ -175,12 +128,11 @@ def to_toml(command: str, options: Mapping[str, object]) -> str:
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         return str(value).lower() if isinstance(value, bool) else repr(value)
 
-    lines = [
-        f"# {name}: left to limbeck" if value is None else f"{name} = {literal(value)}"
-        for name, value in {"command": command, **options}.items()
-    ]
-    first = f"# `limbeck {command} --config` with this file repeats the run, from the same folder."
-    return "\n".join([first, *lines]) + "\n"
+    text = f"# `limbeck {command} --config` with this file repeats the run, from the same folder.\n"
+    for name, value in {"command": command, **options}.items():
+        left_out = f"# {name}: left to limbeck"
+        text += (left_out if value is None else f"{name} = {literal(value)}") + "\n"
+    return text
 
 
 def command_line(ctx: typer.Context) -> str:
@@ -190,7 +142,7 @@ def command_line(ctx: typer.Context) -> str:
         value = ctx.params.get(str(param.name))
         if param.name in ONE_CALL or value is None or value == param.default:
             continue
-        values = [str(item) for item in (value if isinstance(value, list | tuple) else [value])]
+        values = list(map(str, value if isinstance(value, list | tuple) else [value]))
         name = next((opt for opt in param.opts if opt.startswith("--")), "")
         if param.param_type_name == "argument":
             arguments += values

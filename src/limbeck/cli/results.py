@@ -6,9 +6,10 @@ import copy
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import metadata, util
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -20,12 +21,9 @@ from limbeck.cli.condense import predict_function
 from limbeck.cli.options import Debug, read_config
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 
-if TYPE_CHECKING:
-    from limbeck.compression.fidelity.report import Fidelity
-    from limbeck.condensation.agreement import Agreement
-
 __all__ = ["demo", "describe_path", "export", "info", "load_result", "report"]
 
+DEVELOPERS = ("dev", "test", "docs", "browser")  # extras that users do not need
 ResultFolder = Annotated[Path, Argument(help="A folder that one of limbeck's commands wrote.")]
 
 
@@ -34,30 +32,21 @@ def export(
     path: Path = Argument(help="A name that ends in .onnx, .pt2 or .npz, or a folder."),
     kind: str = Option("auto", "--format", help="auto (by the name), onnx, pt2 or numpy."),
     predict: str | None = Option(
-        None,
-        help="Of a condensed bag: module:name of the function of (draw, x), if it is not found "
-        "where it was.",
-    ),
+        None, help="Of a condensed bag: module:name of the function of (draw, x), if it is not "
+        "found where it was."),
     debug: Debug = False,
-) -> None:
+) -> None:  # fmt: skip
     r"""Write a result's student as ONNX, as a torch program, or as plain NumPy."""
-    from limbeck.export import export as write
-
-    folder = folders.result_folder(result)
-    student = load_result(folder, predict)
-    typer.echo(str(write(student, path, format=kind, report=_saved_report(folder))))
-
-
-def _saved_report(folder: Path) -> Fidelity | Agreement | None:
-    r"""The saved report on a student, for its model card."""
     from limbeck import storage
     from limbeck.compression.fidelity.report import Fidelity
+    from limbeck.export import export as write
     from limbeck.report.condensation import saved_agreement
 
-    content = storage.read(folder).content
-    if (fidelity := content.get("fidelity")) is not None:
-        return Fidelity.from_dict(fidelity)
-    return saved_agreement(content)
+    folder = folders.result_folder(result)
+    student, content = load_result(folder, predict), storage.read(folder).content
+    fidelity = content.get("fidelity")
+    about = saved_agreement(content) if fidelity is None else Fidelity.from_dict(fidelity)
+    typer.echo(str(write(student, path, format=kind, report=about)))
 
 
 def load_result(folder: Path, predict: str | None = None) -> Any:
@@ -66,8 +55,8 @@ def load_result(folder: Path, predict: str | None = None) -> Any:
         expected = "a result of compress, condense or normalize"
         raise ArgumentError("result", f"{folder}, which holds no student", expected)
     options = read_config(folder / folders.CONFIG) if (folder / folders.CONFIG).exists() else {}
-    module, name = None, options.get("student")
-    if isinstance(name, str) and files.is_reference(name):
+    module, name = None, str(options.get("student"))
+    if files.is_reference(name):
         module = copy.deepcopy(files.load_object(name, "student"))
     with rename_argument("predict", "--predict"):
         if predict is not None:
@@ -77,14 +66,14 @@ def load_result(folder: Path, predict: str | None = None) -> Any:
         except ArgumentError as error:
             if error.argument != "predict":
                 raise
-            function = _original_predict(options.get("predict"), folder)
+            function = _original_predict(str(options.get("predict")), folder)
             return lb.load(folder / folders.STUDENT, predict=function)
 
 
-def _original_predict(name: object, folder: Path) -> Callable[..., Any]:
+def _original_predict(name: str, folder: Path) -> Callable[..., Any]:
     r"""The function that a bag was condensed with, by the name that it had then."""
     reason = "and nothing says what it was"
-    if isinstance(name, str) and files.is_reference(name):
+    if files.is_reference(name):
         try:
             return files.load_object(name, "--predict")
         except ArgumentError as error:
@@ -101,10 +90,9 @@ def report(
     debug: Debug = False,
 ) -> None:
     r"""Make one page of a result: report.html, with report.md and report.json beside it."""
-    folder = folders.result_folder(result)
     from limbeck.report.page import write
 
-    page = write(folder)
+    page = write(folders.result_folder(result))
     typer.echo(str(page))
     if show:
         typer.launch(page.resolve().as_uri())
@@ -134,29 +122,19 @@ def info(
 ) -> None:
     r"""Show versions, devices and extras; or say what a file or result is."""
     lines = _installation() if path is None else describe_path(path)
-    if as_json:
-        typer.echo(json.dumps(lines, indent=1, ensure_ascii=False))
-        return
     width = max(map(len, lines))
-    for name, value in lines.items():
-        typer.echo(f"{name:{width}} {value}")
+    text = "\n".join(f"{name:{width}} {value}" for name, value in lines.items())
+    typer.echo(json.dumps(lines, indent=1, ensure_ascii=False) if as_json else text)
 
 
 def describe_path(path: Path) -> dict[str, str]:
     r"""What a path is, by name: "path", "is", and further properties."""
     files.require_path(path, "path", "a file, or a result's folder")
     suffix = path.suffix.lower()
-    if path.is_dir() and suffix != ".zarr":
-        return {"path": str(path), **_describe_folder(path)}
-    if suffix not in DESCRIPTIONS:
+    describe = _describe_folder if path.is_dir() and suffix != ".zarr" else DESCRIPTIONS.get(suffix)
+    if describe is None:
         raise ArgumentError("path", str(path), f"a file that ends in {', '.join(DESCRIPTIONS)}")
-    *attempts, last = DESCRIPTIONS[suffix]
-    for describe in attempts:
-        try:
-            return {"path": str(path), **describe(path)}
-        except LimbeckError:
-            continue
-    return {"path": str(path), **last(path)}
+    return {"path": str(path), **describe(path)}
 
 
 def _describe_folder(path: Path) -> dict[str, str]:
@@ -177,20 +155,19 @@ def _describe_folder(path: Path) -> dict[str, str]:
     return {
         "is": f"a result of limbeck {content['verb']}: {content['title']}",
         "student": ", ".join(students) or "none",
-        **_new_inputs(content.get("new_inputs")),
+        **_describe_new_inputs(content),
         "verdicts": "; ".join(verdicts) or "none",
         "summary": content["summary"],
         "command": content["command"],
     }
 
 
-def _new_inputs(record: Mapping[str, Any] | None) -> dict[str, str]:
+def _describe_new_inputs(content: Mapping[str, Any]) -> dict[str, str]:
     r"""What is known of a condensed posterior at inputs that it was not trained on."""
-    if record is None:
-        return {}
     from limbeck.condensation.held_out import NewInputs
 
-    return dict(NewInputs.from_record(dict(record)).lines())
+    record = content.get("new_inputs")
+    return {} if record is None else dict(NewInputs.from_record(dict(record)).lines())
 
 
 def _describe_student(path: Path) -> dict[str, str]:
@@ -202,19 +179,32 @@ def _describe_student(path: Path) -> dict[str, str]:
     tensors, about = read(path / result.STUDENT, result.FORMAT)
     summary = json.loads((path / result.ABOUT).read_text(encoding="utf-8"))
     kind = "a module of your own" if about["spec"] is None else about["spec"]["type"]
-    condensed, lines = {}, {}
+    lines = {}
     if (path / ABOUT).exists():
         condensed = json.loads((path / ABOUT).read_text(encoding="utf-8"))
-    if about["spec"] is None and condensed and (bag := condensed["bag"]):
-        kind = f"SampleBag of {len(tensors['free'])} pseudo-draws"
-        lines["predicts by"] = (bag["predict"] or {}).get("model", "a function of your own")
-    lines |= _new_inputs(condensed.get("new_inputs"))
+        if about["spec"] is None and (bag := condensed["bag"]):
+            kind = f"SampleBag of {len(tensors['free'])} pseudo-draws"
+            lines["predicts by"] = (bag["predict"] or {}).get("model", "a function of your own")
+        lines |= _describe_new_inputs(condensed)
     return {"is": f"a student: {kind}", **lines, "stopped": summary["stop_reason"]}
 
 
-def _describe_rbm(path: Path) -> dict[str, str]:
-    rbm = lb.RBM.load(path)
-    return {"is": f"an RBM of {rbm.visible} × {rbm.hidden} units"}
+def _describe_tensors(path: Path) -> dict[str, str]:
+    r"""An RBM; or else the arrays of an npz file, or the tensors of a safetensors file."""
+    try:
+        rbm = lb.RBM.load(path)
+        return {"is": f"an RBM of {rbm.visible} × {rbm.hidden} units"}
+    except LimbeckError:
+        if path.suffix.lower() == ".mat":
+            raise
+    if path.suffix.lower() == ".npz":
+        arrays = files.read_data(path, "path")
+        return {"is": "arrays", "arrays": ", ".join(f"{n} {a.shape}" for n, a in arrays.items())}
+    from limbeck.storage.files import read_tensors
+
+    tensors, about = read_tensors(path)
+    names = ", ".join(f"{n} {tuple(t.shape)}" for n, t in list(tensors.items())[:12])
+    return {"is": f"tensors ({about.get('format', 'no format of limbeck')})", "tensors": names}
 
 
 def _describe_model(path: Path) -> dict[str, str]:
@@ -223,15 +213,10 @@ def _describe_model(path: Path) -> dict[str, str]:
     model, file = open_model(path)
     if path.suffix.lower() != ".onnx":
         return {"is": f"a {type(model).__module__.split('.')[0]} model of {file.size:,} bytes"}
-    ports = {"inputs": model.get_inputs(), "outputs": model.get_outputs()}
-    return {"is": f"an ONNX model of {file.size:,} bytes"} | {
-        side: ", ".join(f"{port.name} {port.type} {port.shape}" for port in ports[side])
-        for side in ports
-    }
-
-
-def _describe_posterior(path: Path) -> dict[str, str]:
-    return {"is": f"a posterior: {lb.as_draws(path)!r}"}
+    lines = {"is": f"an ONNX model of {file.size:,} bytes"}
+    for side, ports in {"inputs": model.get_inputs(), "outputs": model.get_outputs()}.items():
+        lines[side] = ", ".join(f"{port.name} {port.type} {port.shape}" for port in ports)
+    return lines
 
 
 def _describe_rows(path: Path) -> dict[str, str]:
@@ -246,19 +231,6 @@ def _describe_rows(path: Path) -> dict[str, str]:
     }
 
 
-def _describe_npz(path: Path) -> dict[str, str]:
-    arrays = files.read_data(path, "path")
-    return {"is": "arrays", "arrays": ", ".join(f"{n} {a.shape}" for n, a in arrays.items())}
-
-
-def _describe_safetensors(path: Path) -> dict[str, str]:
-    from limbeck.storage.files import read_tensors
-
-    tensors, about = read_tensors(path)
-    names = ", ".join(f"{n} {tuple(t.shape)}" for n, t in list(tensors.items())[:12])
-    return {"is": f"tensors ({about.get('format', 'no format of limbeck')})", "tensors": names}
-
-
 def _describe_pickle(path: Path) -> dict[str, str]:
     return {
         "is": "a pickle; reading it may run any code, so it is not opened",
@@ -266,17 +238,13 @@ def _describe_pickle(path: Path) -> dict[str, str]:
     }
 
 
-# what a file of each ending may be, in the order of trying
-DESCRIPTIONS: dict[str, tuple[Callable[[Path], dict[str, str]], ...]] = {
-    ".npz": (_describe_rbm, _describe_npz),
-    ".mat": (_describe_rbm,),
-    ".safetensors": (_describe_rbm, _describe_safetensors),
-    **dict.fromkeys((".onnx", ".json", ".ubj", ".txt", ".cbm"), (_describe_model,)),
-    **dict.fromkeys((".csv", ".tsv", ".parquet", ".pq", ".npy"), (_describe_rows,)),
-    **dict.fromkeys(
-        (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".zarr"), (_describe_posterior,)
-    ),
-    **dict.fromkeys(files.PICKLE_SUFFIXES, (_describe_pickle,)),
+POSTERIORS = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".zarr")
+DESCRIPTIONS: dict[str, Callable[[Path], dict[str, str]]] = {
+    **dict.fromkeys((".npz", ".mat", ".safetensors"), _describe_tensors),
+    **dict.fromkeys(files.MODEL_SUFFIXES, _describe_model),
+    **dict.fromkeys((".csv", ".tsv", ".parquet", ".pq", ".npy"), _describe_rows),
+    **dict.fromkeys(POSTERIORS, lambda path: {"is": f"a posterior: {lb.as_draws(path)!r}"}),
+    **dict.fromkeys(files.PICKLE_SUFFIXES, _describe_pickle),
 }
 
 
@@ -296,31 +264,26 @@ def _installation() -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "gpu": ", ".join(gpus) if torch.cuda.is_available() else "none",
         "compiler": cpp_compiler() or "none (kernels run as plain torch)",
-        **{f"limbeck[{extra}]": _versions(names) for extra, names in _extras().items()},
+        **_extras(),
     }
 
 
-def _extras() -> dict[str, list[str]]:
-    r"""The packages of each extra, but for those of limbeck's developers."""
-    extras: dict[str, list[str]] = {}
-    try:
-        lines = metadata.requires("limbeck") or []
-    except metadata.PackageNotFoundError:  # run from its source, without being installed
-        return extras
-    for line in lines:
-        match = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line)
-        if match and match[2] not in ("dev", "test", "docs", "browser") and match[1] != "limbeck":
-            extras.setdefault(match[2], []).append(match[1])
-    return extras
-
-
-def _versions(names: list[str]) -> str:
-    r"""Versions of an extra's packages, or the packages that are missing."""
-    versions, missing = list[str](), list[str]()
-    for name in names:
-        try:
-            versions.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            # it may be there under another name, as xgboost-cpu is
-            (versions if util.find_spec(name.replace("-", "_")) else missing).append(name)
-    return f"without {', '.join(missing)}" if missing else ", ".join(versions)
+def _extras() -> dict[str, str]:
+    r"""Versions of the packages of each extra for users, or the packages that are missing."""
+    versions: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
+    with suppress(metadata.PackageNotFoundError):  # run from its source, without being installed
+        for line in metadata.requires("limbeck") or []:
+            match = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line)
+            if not match or match[2] in DEVELOPERS or match[1] == "limbeck":
+                continue
+            name, extra = match[1], f"limbeck[{match[2]}]"
+            texts = versions.setdefault(extra, [])
+            try:
+                texts.append(f"{name} {metadata.version(name)}")
+            except metadata.PackageNotFoundError:
+                # it may be there under another name, as xgboost-cpu is
+                known = util.find_spec(name.replace("-", "_")) is not None
+                (texts if known else missing.setdefault(extra, [])).append(name)
+    present = {extra: ", ".join(texts) for extra, texts in versions.items()}
+    return present | {extra: f"without {', '.join(names)}" for extra, names in missing.items()}

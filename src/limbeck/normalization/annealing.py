@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,11 +17,10 @@ from limbeck.models.energy import Energy, EnergyPath, Path
 from limbeck.models.rbm import RBM, RBMPath, base_biases
 from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
-from limbeck.normalization.estimate import LogPartition, Method, Start, Verdict, mean_bound
-from limbeck.normalization.importance import log_mean, weight_doubts
+from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, mean_bound
 from limbeck.progress import tracked
 from limbeck.samplers.chains import Chains, start_events
-from limbeck.samplers.diagnostics import SIGNIFICANT, drift, pareto_k, weights_effective_size
+from limbeck.samplers.diagnostics import SIGNIFICANT, drift
 
 __all__ = ["AIS", "SPACINGS", "Schedule", "temperatures"]
 
@@ -44,15 +43,13 @@ class AIS(Method):
     r"""log Z by annealing along the target's path, all samples at once; no proposal is needed.
 
     The mean of the weights is Z without bias, and the mean of their logarithms a lower bound. The
-    reverse way, from the target down to the start of the path, gives an upper one; then both ways
+    reverse way, from the target down to the start of the path, gives an upper one; both ways
     together give a bridge, with which the forward estimate must agree.
 
     Arguments:
         samples: The number of runs. Default: 10,000.
-        schedule: "2008" for 14,500 temperatures, their number, or the numbers themselves; see
-            `temperatures`. Default: "2008".
-        spacing: How a number of temperatures is spread: "linear", "sigmoid" or "geometric".
-            Default: "linear".
+        schedule: "2008" for 14,500 temperatures, their number, or the numbers. Default: "2008".
+        spacing: How so many are spread: "linear", "sigmoid" or "geometric". Default: "linear".
         path: A `limbeck.models.energy.Path` of your own. Default: the target's; an RBM's begins at
             independent bits with about its own means, which short chains give.
         reverse: Whether to anneal back from the target too, for an upper bound. Default: False.
@@ -78,52 +75,41 @@ class AIS(Method):
             self._set("burn_in", whole_number("burn_in", self.burn_in, expected, least=0))
             self._set_start("start")
 
-    def _estimate(
-        self, densities: Densities, progress: bool
-    ) -> tuple[LogPartition, Tensor, Tensor | None]:
+    def _estimate(self, densities: Densities, progress: bool) -> Estimate:
         betas = temperatures(self.schedule, self.spacing)
         path = _path(densities.target if self.path is None else self.path, densities)
         check_path(path, densities, self.reverse)
         x = path.sample(self.samples, densities.generator("path"))
         total, x = _anneal(path, x, betas, densities.generator("annealing"), progress)
         forward = path.log_z + total
-        value, error = log_mean(forward)
-        lower, upper = mean_bound(forward), None
-        doubts = weight_doubts(forward, "weights of the runs") + tail_doubts(densities, x)
-        diagnostics: dict[str, float | None] = {
-            "ess": weights_effective_size(forward),
-            "sampling_error": error,
-            "pareto_k": pareto_k(forward),
-            "temperatures": len(betas),
-        }
-        sweeps, unchecked = self.samples * (len(betas) - 1), []
+        z = self._mean_of_weights(forward, "weights of the runs")
+        z.diagnostics["temperatures"] = len(betas)
+        z.sweeps = self.samples * (len(betas) - 1)
+        doubts, unchecked = [*z.verdict.doubts, *tail_doubts(densities, x)], []
         if self.reverse:
-            backward, more, reasons = self._backward(densities, path, betas, progress)
-            upper, sweeps = mean_bound(backward), sweeps + more
-            both = fit_bridge(backward[:, None], forward)
-            diagnostics |= {"both_ways": both.log_z, "both_ways_error": both.std_error}
+            backward, chain_sweeps, reasons = self._backward(densities, path, betas, progress)
+            z.sweeps = 2 * z.sweeps + chain_sweeps
+            z.upper_bound, both = mean_bound(backward), fit_bridge(backward[:, None], forward)
+            z.diagnostics |= {"both_ways": both.log_z, "both_ways_error": both.std_error}
             doubts += reasons
             if self.burn_in == 0:
                 unchecked.append(
                     "the upper bound is of chains that were never moved (burn_in=0): whether they "
                     "are draws of the target was not checked"
                 )
-            gap = abs(both.log_z - value)
-            if gap > SIGNIFICANT * math.hypot(error, both.std_error):
+            gap = abs(both.log_z - z.value)
+            if gap > SIGNIFICANT * math.hypot(z.std_error, both.std_error):
                 doubts.append(f"the two ways disagree by {gap:.3g} nats")
-                error = math.hypot(error, gap)
-            if float(upper) < float(lower):
+                z.std_error = math.hypot(z.std_error, gap)
+            if z.lower_bound is not None and z.upper_bound < z.lower_bound:
                 doubts.append("the upper bound is below the lower one")
-        z = LogPartition(
-            value, error, self.name, Verdict(tuple(doubts), tuple(unchecked)), lower, upper,
-            diagnostics, self.samples, sweeps, degrees=max(self.samples - 1, 1),
-        )  # fmt: skip
+        z.verdict = Verdict(tuple(doubts), tuple(unchecked))
         return z, x[:, None], forward
 
     def _backward(
         self, densities: Densities, path: Path | RBMPath, betas: list[float], progress: bool
     ) -> tuple[Tensor, int, list[str]]:
-        r"""Log weights (n,) of runs from the target down, their sweeps, and doubts about them."""
+        r"""Log weights (n,) of runs from the target down; sweeps and doubts of their chains."""
         origin: tuple[Start, ...] = (self.start,)
         if not isinstance(self.start, str) and densities.target_starts_have_mass():
             origin = (self.start, "target")  # events add to the starts of this check
@@ -142,10 +128,7 @@ class AIS(Method):
                 f"the target's chains still drift at the end of their burn-in (z = {score:.1f}): "
                 "the upper bound may be none"
             )
-        if not densities.exact:
-            doubts.append("the target's sampler says that it is not exact")
-        sweeps = chains.sweeps_done + self.samples * (len(betas) - 1)
-        return path.log_z + total, sweeps, doubts
+        return path.log_z + total, chains.sweeps_done, doubts + densities.exactness_doubts()
 
 
 def temperatures(schedule: Schedule, spacing: str = "linear") -> list[float]:
@@ -207,10 +190,7 @@ def _anneal(
     path: Path | RBMPath, x: Tensor, betas: list[float], generator: torch.Generator,
     progress: bool, back: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    r"""The log weights (n,) of runs from β = 0 to 1, and where they end.
-
-    Those of runs back from β = 1 to 0 are by the reversed kernels.
-    """
+    r"""The log weights (n,) of runs from β = 0 to 1, or back by reversed kernels; their ends."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     pairs = list(itertools.pairwise(betas))
     label = "annealing back" if back else "annealing"
@@ -233,9 +213,7 @@ def _anneal(
 def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> None:
     r"""Refuse a path that does not end at the target, or whose kernels lead elsewhere.
 
-    An `advance` of the user's with an argument `beta` must do at beta=1.0 what it does without, and
-    its sweeps may change no mean of the path's exact draws at β = 0, nor of weighted ones at a
-    small β.
+    Sweeps may change no mean of the path's exact draws at β = 0, nor of weighted ones at a small β.
     """
     if callable(path.log_unnormalized):
         _check_end(path, densities)
@@ -248,19 +226,16 @@ def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> Non
         for back in (False, True) if reverse else (False,):
             generator = densities.generator(f"kernels at {beta}, {back}")
             weight = log_w.softmax(0)
-            chosen = torch.multinomial(weight, CHAINS, True, generator=generator)
-            moved = x[chosen]
-            features = _Features(moved, densities)
+            moved = start = x[torch.multinomial(weight, CHAINS, True, generator=generator)]
             try:
                 for _ in range(SWEEPS):
                     moved = path.advance(moved, beta, generator, reverse=back)
-                after = features(densities.support.check(moved, "advance"))
-            except LimbeckError as error:
-                raise ArgumentError("advance", f"{error} (at beta={beta:g})", MULTIPLIER) from error
-            except ArithmeticError as error:
-                received = f"{type(error).__name__}: {error} at beta={beta:g}"
+                densities.support.check(moved, "advance")
+                before, after = _features(densities, start, x, moved)
+            except (LimbeckError, ArithmeticError) as error:
+                kind = "" if isinstance(error, LimbeckError) else f"{type(error).__name__}: "
+                received = f"{kind}{error} (at beta={beta:g})"
                 raise ArgumentError("advance", received, MULTIPLIER) from error
-            before = features(x)
             mean = weight @ before
             spread = (weight @ (before - mean).square()).sqrt()
             # The two errors are not independent where chains mix slowly: they add, at most.
@@ -277,7 +252,6 @@ def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> Non
 
 
 def _check_end(path: Path | RBMPath, densities: Densities) -> None:
-    r"""Refuse a path to something else than the target."""
     x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
     end = path.log_unnormalized(x, 1.0).double()
     log_p = densities.log_target(x)
@@ -298,8 +272,7 @@ def _check_default(energy: Energy, x: Tensor, densities: Densities) -> None:
         return
     # It may use random numbers in another way: other starts and numbers, and the same means.
     at_one = energy.advance_at(other.clone(), SWEEPS, densities.generator("other"), beta=1.0)
-    features = _Features(torch.cat([plain, at_one]), densities)
-    a, b = features(plain), features(at_one)
+    a, b = _features(densities, torch.cat([plain, at_one]), plain, at_one)
     error = ((a.var(0) + b.var(0)) / CHAINS).sqrt()
     if (z := _largest((a.mean(0) - b.mean(0)).abs(), error)) > LIMIT:
         received = f"chains that go elsewhere with beta=1.0 than without it (z = {z:.1f})"
@@ -309,7 +282,7 @@ def _check_default(energy: Energy, x: Tensor, densities: Densities) -> None:
 def _small_beta(path: Path | RBMPath, x: Tensor) -> float:
     r"""The largest of 1, ½, ¼, … at which weights of the base's events are still good."""
     base, beta = path.log_unnormalized(x, 0.0), 1.0
-    for _ in range(40):
+    while beta > 2.0**-40:
         share = (path.log_unnormalized(x, beta) - base).double().softmax(0)
         if float(1 / share.square().sum()) > len(x) / 4:
             break
@@ -323,21 +296,15 @@ def _largest(gap: Tensor, error: Tensor) -> float:
     return float(z.nan_to_num(0.0, math.inf).max())
 
 
-class _Features:
-    r"""Statistics (n, k) of events: log p̃, its square and some variables, within their ranges."""
+def _features(densities: Densities, reference: Tensor, *events: Tensor) -> Iterator[Tensor]:
+    r"""Statistics (n, k) of events: log p̃, variables and its square, in a reference's ranges."""
 
-    def __init__(self, x: Tensor, densities: Densities) -> None:
-        self.densities = densities
-        raw = self._raw(x)
-        finite = torch.where(raw.isfinite(), raw, raw[raw.isfinite()].mean())
-        ends = torch.tensor([0.005, 0.995], dtype=raw.dtype, device=raw.device)
-        self.low, self.high = finite.quantile(ends, dim=0)
-        self.middle = finite[:, 0].median()
+    def raw(x: Tensor) -> Tensor:
+        return torch.cat([densities.log_target(x)[:, None], x.flatten(1)[:, :64].double()], 1)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        raw = self._raw(x).nan_to_num(0.0, math.inf, -math.inf).clamp(self.low, self.high)
-        return torch.cat([raw, (raw[:, :1] - self.middle).square()], 1)
-
-    def _raw(self, x: Tensor) -> Tensor:
-        log = self.densities.log_target(x)
-        return torch.cat([log[:, None], x.flatten(1)[:, :64].double()], 1)
+    known = raw(reference)
+    known = torch.where(known.isfinite(), known, known[known.isfinite()].mean())
+    low, high = known.quantile(known.new_tensor([0.005, 0.995]), dim=0)
+    for x in events:
+        values = raw(x).nan_to_num(0.0, math.inf, -math.inf).clamp(low, high)
+        yield torch.cat([values, (values[:, :1] - known[:, 0].median()).square()], 1)

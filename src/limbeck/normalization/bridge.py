@@ -10,26 +10,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, tail_doubts
-from limbeck.normalization.estimate import LogPartition, Method, Start, Verdict, mean_bound
+from limbeck.normalization.estimate import Estimate, LogPartition, Method, Verdict, mean_bound
+from limbeck.samplers import diagnostics
 from limbeck.samplers.chains import KERNELS, Chains, Draws, Logs, start_events
-from limbeck.samplers.diagnostics import (
-    MIN_CHAINS,
-    SIGNIFICANT,
-    difference,
-    drift,
-    effective_size,
-    memory,
-    r_hat,
-)
+from limbeck.samplers.diagnostics import MIN_CHAINS, SIGNIFICANT, difference, effective_size
 
 __all__ = ["NO_OWN_STARTS", "Bridge", "BridgeFit", "fit_bridge"]
 
 NO_OWN_STARTS = "chains from the target's own starts were not compared: it has no mass there"
 MIN_EFFECTIVE_DRAWS = 100  # below, an error is not to be relied on
 MIN_DRAWS_FOR_R_HAT = 10  # of a chain
+Starts = tuple[str | Tensor, ...]
+DEPENDENCES = {"drift_z": "drift at the end of their burn-in", "memory_z": "depend on their start"}
 SECOND_CHAINS = 500  # from the second start, on top of few chains with many draws
 
 
@@ -57,18 +52,14 @@ class Bridge(Method):
             estimate is "unchecked". Default: "auto".
         chains: The number of chains. Default: one for each sample.
         thin: Steps between two draws of a chain, where there are fewer chains. Default: 1.
-
-    >>> Bridge(samples=2000).burn_in
-    2000
     """
 
     name: ClassVar[str] = "bridge"
 
-    samples: int = 10_000
     burn_in: int | str | None = None
     kernel: str = "target"
-    start: Start = "proposal"
-    second_start: Start | None = "auto"
+    start: str | Tensor = "proposal"
+    second_start: str | Tensor | None = "auto"
     chains: int | None = None
     thin: int = 1
 
@@ -81,7 +72,7 @@ class Bridge(Method):
             self._set("chains", whole_number("chains", self.chains, expected, least=1))
             if self.chains > self.samples:
                 raise ArgumentError("chains", self.chains, expected)
-        self._set("thin", whole_number("thin", self.thin, "a whole number from 1", least=1))
+        self._set("thin", whole("thin", self.thin))
         burn_in = self.burn_in
         if burn_in is None:
             burn_in = 2000 if self.kernel == "target" else "auto"
@@ -104,16 +95,14 @@ class Bridge(Method):
         return math.ceil(self.samples / self.count)
 
     @property
-    def others(self) -> tuple[Start, ...]:
+    def others(self) -> Starts:
         r"""The starts that `start` is compared with."""
         if self.second_start is None:
             return ()
         others = tuple(name for name in ("proposal", "target") if not _is(self.start, name))
         return others if isinstance(self.second_start, str) else (*others, self.second_start)
 
-    def _estimate(
-        self, densities: Densities, progress: bool
-    ) -> tuple[LogPartition, Tensor, Tensor | None]:
+    def _estimate(self, densities: Densities, progress: bool) -> Estimate:
         unchecked, others = [], self.others
         several = len(others) > 1 and any(_is(start, "target") for start in others)
         if several and not densities.target_starts_have_mass():  # the others can do without
@@ -124,12 +113,9 @@ class Bridge(Method):
         fit, target, x = fit_bridge(first.logs.ratio, logs.ratio), first.logs, first.x
         scores = self._scores(fit, first.start, first.early, first.logs.ratio[:, 0])
         doubts = [
-            f"{sentence} (z = {scores[name]:.1f}); increase burn_in"
-            for name, sentence in {
-                "drift_z": "chains still drift at the end of their burn-in",
-                "memory_z": "chains still depend on their start",
-            }.items()
-            if abs(scores.get(name, 0.0)) > SIGNIFICANT
+            f"chains still {DEPENDENCES[name]} (z = {score:.1f}); increase burn_in"
+            for name, score in scores.items()
+            if abs(score) > SIGNIFICANT
         ]
         if second is not None:
             reasons, scores["starts_z"] = _disagreement(fit, first.logs, second.logs)
@@ -144,7 +130,7 @@ class Bridge(Method):
             error = math.hypot(error, max(gaps))
         doubts += _doubts(fit, target, logs, densities) + tail_doubts(densities, proposed)
         unchecked += self._unchecked(first, second, bool(others))
-        spread = r_hat(fit.f_target)
+        spread = diagnostics.r_hat(fit.f_target)
         long_chains = self.count < MIN_EFFECTIVE_DRAWS and self.per_chain >= MIN_DRAWS_FOR_R_HAT
         if long_chains and spread > 1.05:
             doubts.append(f"chains differ from one another (R-hat {spread:.2f})")
@@ -172,7 +158,7 @@ class Bridge(Method):
         return z, x, None
 
     def _draws(
-        self, densities: Densities, others: tuple[Start, ...], log_ratio: Tensor, progress: bool
+        self, densities: Densities, others: Starts, log_ratio: Tensor, progress: bool
     ) -> tuple[Draws, Draws | None]:
         r"""Draws from the first start, and from the others, a quarter of the chains, if any.
 
@@ -205,19 +191,17 @@ class Bridge(Method):
 
     def _scores(self, fit: BridgeFit, start: Logs, early: Logs, now: Tensor) -> dict[str, float]:
         r"""z-scores of how much chains still depend on their start; now are log ratios."""
-        scores = {"drift_z": drift(fit.tilt(early.ratio), fit.tilt(now))}
+        scores = {"drift_z": diagnostics.drift(fit.tilt(early.ratio), fit.tilt(now))}
         if _is(self.start, "proposal"):
-            scores["memory_z"] = memory(start.ratio, fit.tilt(now))
+            scores["memory_z"] = diagnostics.memory(start.ratio, fit.tilt(now))
         return scores
 
     def _unchecked(self, first: Draws, second: Draws | None, compared: bool) -> list[str]:
         r"""The checks of the chains that did not run."""
         reasons = []
         if first.steps < 2:
-            reasons.append(
-                f"whether chains still drift was not checked (burn_in={first.steps}); use burn_in=2"
-                " or more, or 'auto'"
-            )
+            advice = f"(burn_in={first.steps}); use burn_in=2 or more, or 'auto'"
+            reasons.append(f"whether chains still drift was not checked {advice}")
         elif not first.moved:
             reasons.append("all chains stayed where they started: nothing says that they are draws")
         elif self.count < MIN_CHAINS and self.per_chain < MIN_DRAWS_FOR_R_HAT:
@@ -264,9 +248,6 @@ def fit_bridge(target: Tensor, proposal: Tensor) -> BridgeFit:
     r"""The bridge of log ratios at samples of the target (chains, draws) and the proposal (n,).
 
     The equation for r = Z is mean f₁ = mean f₂, whose left side falls and right side rises with r.
-
-    >>> round(fit_bridge(torch.full((4, 1), 3.0), torch.full((4,), 3.0)).log_z, 9)
-    3.0
     """
     target, proposal = target.double().cpu(), proposal.double().cpu()
     n, total, size = len(proposal), 0, float(target.numel())
@@ -361,8 +342,7 @@ def _doubts(fit: BridgeFit, target: Logs, proposal: Logs, densities: Densities) 
     reasons = []
     if not fit.converged:
         reasons.append("the bridge equation was not solved")
-    if not densities.exact:
-        reasons.append("the target's sampler says that it is not exact")
+    reasons += densities.exactness_doubts()
     if outside := float((target.ratio == math.inf).double().mean()):
         reasons.append(f"the proposal has no mass at {outside:.1%} of the target's draws")
     n, size = len(proposal.ratio), fit.ess
@@ -371,7 +351,5 @@ def _doubts(fit: BridgeFit, target: Logs, proposal: Logs, densities: Densities) 
     inside = fit.overlap * min(n * fit.share, size * (1 - fit.share))
     if inside < 50:
         reasons.append(f"target and proposal hardly overlap (in about {inside:.2g} draws)")
-    largest = float(torch.cat([target.target.flatten(), proposal.target]).max())
-    if densities.support.discrete and largest > fit.log_z + SIGNIFICANT * fit.std_error:
-        reasons.append(f"log Z is above {largest:.6g}, log p̃ of one of the events seen")
-    return reasons
+    seen = torch.cat([target.target.flatten(), proposal.target])
+    return reasons + densities.excess_doubts(seen, fit.log_z, fit.std_error)

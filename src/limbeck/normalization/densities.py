@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,11 +20,12 @@ from limbeck.evaluation import evaluating
 from limbeck.inputs.generated import SeededCall, parameters_of
 from limbeck.models.nade import NADE
 from limbeck.samplers.chains import ChainTarget, Logs, float_tensor, start_events
+from limbeck.samplers.diagnostics import SIGNIFICANT
 from limbeck.supports import Discrete, Support
 
 __all__ = [
-    "BLOCK", "EVENTS", "Densities", "Proposal", "as_proposal", "check_repeatable", "check_student",
-    "check_target", "compare", "default_student", "place_of", "tail_doubts",
+    "BLOCK", "EVENTS", "Densities", "Proposal", "check_repeatable", "check_student",
+    "check_target", "compare", "default_student", "discrete_support", "place_of", "tail_doubts",
 ]  # fmt: skip
 
 BLOCK = 2**23  # numbers of events that are evaluated together
@@ -44,13 +45,13 @@ def place_of(target: object) -> tuple[torch.device, torch.dtype]:
     return like.device, like.dtype
 
 
-def check_target(target: Any, chains: bool = True) -> None:
-    r"""Refuse a target that lacks something, or whose log density is NaN or not repeatable.
+def _missing(model: object, names: Iterable[str]) -> list[str]:
+    return [name for name in names if not callable(getattr(model, name, None))]
 
-    `chains` says whether it needs `advance`.
-    """
-    names = ("log_unnormalized", "advance") if chains else ("log_unnormalized",)
-    missing = [name for name in names if not callable(getattr(target, name, None))]
+
+def check_target(target: Any, chains: bool = True) -> None:
+    r"""Refuse a target that lacks a method (`advance` is for chains) or is not repeatable."""
+    missing = _missing(target, ("log_unnormalized", "advance")[: 1 + chains])
     if not isinstance(getattr(target, "support", None), Support):
         missing.append("support")
     if missing:
@@ -70,10 +71,19 @@ def check_target(target: Any, chains: bool = True) -> None:
         check_repeatable(target.log_unnormalized, x, "target")
 
 
+def discrete_support(target: object, expected: str) -> Discrete:
+    r"""The support of a target, which must be discrete."""
+    support = getattr(target, "support", None)
+    if not isinstance(support, Discrete):
+        received = repr(support) if isinstance(support, Support) else f"a {type(target).__name__}"
+        raise ArgumentError("target", received, expected)
+    return support
+
+
 def check_student(student: object, target: ChainTarget, samples: bool = False) -> None:
     r"""Refuse a student that is no density over the target's support, or has no `sample`."""
-    names = ("log_prob", "sample") if samples else ("log_prob",)
-    missing = [name for name in names if not callable(getattr(student, name, None))]
+    names = ("log_prob", "sample")[: 1 + samples]
+    missing = _missing(student, names)
     if not isinstance(student, nn.Module) or missing:
         received = f"an object of type {type(student).__name__}"
         received += f" without {' and '.join(missing)}" if missing else ""
@@ -94,8 +104,8 @@ def default_student(target: ChainTarget, seed: int) -> NADE:
     hidden = getattr(target, "hidden", None)
     if not isinstance(hidden, int):
         hidden = min(max(2 * support.size, 16), 500)
-    parameters = target.parameters() if isinstance(target, nn.Module) else []
-    dtype = next((p.dtype for p in parameters if p.is_floating_point()), None)
+    like = float_tensor(target)
+    dtype = like.dtype if isinstance(like, nn.Parameter) else None
     generator = torch.Generator().manual_seed(seed)
     return NADE(support.size, hidden, support=support, dtype=dtype, generator=generator)
 
@@ -152,20 +162,15 @@ class Proposal:
     r"""A normalised density q: a student, or another object with `log_prob` and `sample`.
 
     A batch of torch.distributions is taken as one distribution of independent variables.
-
-    >>> coins = Proposal(torch.distributions.Bernoulli(torch.full((3,), 0.5)))
-    >>> coins.log_prob(coins.sample(2, torch.Generator())).exp()
-    tensor([0.1250, 0.1250])
     """
 
     def __init__(self, model: Any) -> None:
         self.model = model
         if isinstance(model, Distribution) and model.batch_shape:
             model = Independent(model, len(model.batch_shape))
-        for name in ("log_prob", "sample"):
-            if not callable(getattr(model, name, None)):
-                received = f"a {type(model).__name__} without {name}"
-                raise ArgumentError("proposal", received, PROPOSAL)
+        for name in _missing(model, ("log_prob", "sample")):
+            received = f"a {type(model).__name__} without {name}"
+            raise ArgumentError("proposal", received, PROPOSAL)
         self._log_prob = model.log_prob
         self._sample = SeededCall(model.sample, "proposal")
         self.takes_shape = isinstance(model, Distribution) or (
@@ -188,11 +193,6 @@ class Proposal:
             kind = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
             raise ArgumentError("proposal", f"{kind} for {n} samples", f"a tensor ({n}, …)")
         return x.to(generator.device)
-
-
-def as_proposal(model: object) -> Proposal:
-    r"""A proposal of a student or a distribution; one that is a proposal already stays as it is."""
-    return model if isinstance(model, Proposal) else Proposal(model)
 
 
 def _tensors(model: object) -> Iterator[Tensor]:
@@ -218,7 +218,7 @@ class Densities:
         self.target, self.support = target, target.support
         self.seed = whole_number("seed", seed, "a whole number from 0", least=0)
         self.device, self.dtype = place_of(target)
-        self._proposal = None if proposal is None else as_proposal(proposal)
+        self._proposal = None if proposal is None else Proposal(proposal)
         if self._proposal is None:
             return
         support = self._proposal.support
@@ -282,6 +282,16 @@ class Densities:
         x = start_events(self, "target", 50, self.generator("look at the starts"))
         return bool((self.log_target(x) > -math.inf).any())
 
+    def exactness_doubts(self) -> list[str]:
+        return [] if self.exact else ["the target's sampler says that it is not exact"]
+
+    def excess_doubts(self, log_p: Tensor, log_z: float, std_error: float) -> list[str]:
+        r"""Whether an event of a discrete target has more mass than log Z says there is in all."""
+        largest = float(log_p.max())
+        if self.support.discrete and largest > log_z + SIGNIFICANT * std_error:
+            return [f"log Z is above {largest:.6g}, log p̃ of one of the events seen"]
+        return []
+
     @contextmanager
     def at_work(self) -> Iterator[None]:
         r"""No gradients, no dropout, full precision; the target's values may not change."""
@@ -293,13 +303,9 @@ class Densities:
 
     @contextmanager
     def _modes(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(torch.autocast(self.device.type, enabled=False))
-            stack.enter_context(full_precision())
-            stack.enter_context(evaluating(self.target))
-            if self._proposal is not None:
-                stack.enter_context(evaluating(self._proposal.model))
+        q = None if self._proposal is None else self._proposal.model
+        plain = torch.autocast(self.device.type, enabled=False)
+        with torch.no_grad(), plain, full_precision(), evaluating(self.target), evaluating(q):
             yield
 
     @torch.no_grad()
@@ -319,26 +325,24 @@ class Densities:
 def tail_doubts(densities: Densities, x: Tensor) -> list[str]:
     r"""Whether a density over real numbers falls off far outside; if not, why that matters.
 
-    Where an integral is finite, so is that along almost every line parallel to an axis, and that of
-    r^(d−1) p̃ along almost every ray. So t p̃ at distance t on a line, and r^d p̃ on a ray, must
-    fall from near the samples x (n, *shape) to a million times further out: of a Student t with ν
-    degrees of freedom by 13.8 ν nats, of 1/√(1 + x²), whose integral is infinite, not at all.
+    If its integral is finite, t p̃ at distance t on a line, and r^d p̃ on a ray, fall from near the
+    samples x (n, *shape) to a million times further out: for a Student t by 13.8 ν nats.
     """
     if densities.support.discrete:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # overflow is no surprise so far out
-        direction = _heavy_direction(densities, x)
-    if direction is None:
-        return []
-    return [
-        f"log p̃ hardly falls off {direction}, a million times further out than the proposal's "
-        "samples: its integral seems to be infinite, and there is no log Z"
-    ]
+        for direction, far, near, dimension in _far_points(densities, x):
+            if _is_heavy(densities, far.reshape(-1, *x.shape[1:]), near, dimension):
+                return [
+                    f"log p̃ hardly falls off {direction}, a million times further out than the "
+                    "proposal's samples: its integral seems to be infinite, and there is no log Z"
+                ]
+    return []
 
 
-def _heavy_direction(densities: Densities, x: Tensor) -> str | None:
-    r"""Where the density does not fall off, if it does not."""
+def _far_points(densities: Densities, x: Tensor) -> Iterator[tuple[str, Tensor, Tensor, int]]:
+    r"""By direction: points far out, log p̃ near the samples, and the dimension of the shells."""
     rows, size = x.flatten(1), densities.support.size
     centre = rows.median(0).values
     spread = (rows - centre).abs().median(0).values
@@ -350,18 +354,16 @@ def _heavy_direction(densities: Densities, x: Tensor) -> str | None:
         for sign in (-1, 1):
             far = rows.clone()
             far[:, coordinate] += sign * FAR * spread[coordinate]
-            if _heavy(densities, far.reshape(-1, *x.shape[1:]), near, 1):
-                return f"along coordinate {coordinate}"
+            yield f"along coordinate {coordinate}", far, near, 1
     # Rays pass through the samples' directions at the distance that is usual for them.
     rays = (rows - centre) / spread
     apart = rays.norm(dim=1) > 0
     rays = torch.nn.functional.normalize(rays[apart])
     far = centre + FAR * math.sqrt(size) * rays * spread
-    heavy = _heavy(densities, far.reshape(-1, *x.shape[1:]), near[apart], size)
-    return "in all directions" if heavy else None
+    yield "in all directions", far, near[apart], size
 
 
-def _heavy(densities: Densities, far: Tensor, near: Tensor, dimension: int) -> bool:
+def _is_heavy(densities: Densities, far: Tensor, near: Tensor, dimension: int) -> bool:
     r"""Whether some of the far points lie in shells with as much mass as those near."""
     try:
         log = densities.target.log_unnormalized(far)

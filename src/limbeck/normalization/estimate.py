@@ -6,25 +6,27 @@ import io
 import math
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import number, whole
 from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.mode_search import check_modes
 from limbeck.samplers.chains import ChainTarget
+from limbeck.samplers.diagnostics import pareto_k, weights_effective_size
+from limbeck.storage.files import plain
 
 __all__ = [
-    "Bound", "LogPartition", "Method", "Start", "Verdict", "mean_bound",
-    "recorded_warnings",
+    "Bound", "Estimate", "LogPartition", "Method", "Start", "Verdict", "log_mean", "mean_bound",
+    "weight_doubts", "with_error",
 ]  # fmt: skip
 
 NAMES = {
@@ -55,7 +57,7 @@ class Bound(float):
         return float(self), self.std_error
 
     def __repr__(self) -> str:
-        return _with_error(float(self), self.std_error)
+        return with_error(float(self), self.std_error)
 
     __str__ = __repr__
 
@@ -73,6 +75,31 @@ def mean_bound(log_ratio: Tensor, size: float | None = None) -> Bound:
     return Bound(mean, float(r.std()) / math.sqrt(len(r) if size is None else size))
 
 
+def log_mean(log_weights: Tensor) -> tuple[float, float]:
+    r"""The logarithm of the mean of weights, and its standard error."""
+    log_w = log_weights.double().flatten()
+    n = len(log_w)
+    value = float(log_w.logsumexp(0)) - math.log(n)
+    if n < 2:
+        return value, math.inf
+    return value, float((log_w - value).exp().std()) / math.sqrt(n)
+
+
+def weight_doubts(log_weights: Tensor, name: str) -> list[str]:
+    r"""Reasons to distrust the mean of weights: a heavy tail, or few that count."""
+    n, reasons = len(log_weights), list[str]()
+    size, k = weights_effective_size(log_weights), pareto_k(log_weights)
+    if size < 100:
+        reasons.append(f"the {name} are worth {size:.3g} equal ones, too few to know the error")
+    limit = min(1 - 1 / math.log10(n), 0.7) if n > 10 else 0.0
+    if k > limit:
+        reasons.append(
+            f"the {name} have a heavy tail (Pareto k̂ = {k:.2f} > {limit:.2g}): such means are "
+            "mostly too low, and their errors too"
+        )
+    return reasons
+
+
 @dataclass(frozen=True)
 class Verdict:
     r"""Whether an estimate can be trusted.
@@ -80,9 +107,6 @@ class Verdict:
     Attributes:
         doubts: The checks that failed, in words.
         unchecked: The checks that did not run, in words: such a check is not one that passed.
-
-    >>> Verdict().state, Verdict(("chains drift",)).state, Verdict((), ("no second start",)).state
-    ('trustworthy', 'doubtful', 'unchecked')
     """
 
     doubts: tuple[str, ...] = ()
@@ -135,7 +159,7 @@ class LogPartition:
     verdict: Verdict
     lower_bound: Bound | None = None
     upper_bound: Bound | None = None
-    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    diagnostics: dict[str, Any] = field(default_factory=dict)
     samples: int = 0
     sweeps: int = 0
     seed: int = 0
@@ -165,57 +189,57 @@ class LogPartition:
             name: None if bound is None else [float(bound), bound.std_error]
             for name, bound in (("lower", self.lower_bound), ("upper", self.upper_bound))
         }
-        record = {
+        record: dict[str, Any] = plain({
             "value": self.value,
             "std_error": self.std_error,
-            "interval_95": list(self.interval()),
+            "interval_95": self.interval(),
             "method": self.method,
             "trustworthy": self.verdict.trustworthy,
             "state": self.verdict.state,
-            "reasons": list(self.verdict.reasons),
+            "reasons": self.verdict.reasons,
             "bounds": bounds,
-            "diagnostics": dict(self.diagnostics),
+            "diagnostics": self.diagnostics,
             "samples": self.samples,
             "sweeps": self.sweeps,
             "seed": self.seed,
             "seconds": self.seconds,
-        }
-        return {name: _plain(value) for name, value in record.items()}
+        })  # fmt: skip
+        return record
 
     def table(self) -> Table:
         r"""The estimate as a table."""
-        low, high = (f"{end:.{_decimals(self.std_error)}f}" for end in self.interval())
         rows = {
-            "log Z": _with_error(self.value, self.std_error),
-            "95% interval": f"{low} … {high}",
-            "lower bound": "–" if self.lower_bound is None else str(self.lower_bound),
-            "upper bound": "–" if self.upper_bound is None else str(self.upper_bound),
-        }
-        for name, value in self.diagnostics.items():
-            rows[name.replace("_", " ")] = _shown(value)
-        rows |= {
-            "samples": f"{self.samples:,}",
-            "sweeps": f"{self.sweeps:,}",
+            "log Z": with_error(self.value, self.std_error),
+            "95% interval": self._interval_text(" … "),
+            "lower bound": self.lower_bound,
+            "upper bound": self.upper_bound,
+            **self.diagnostics,
+            "samples": self.samples,
+            "sweeps": self.sweeps,
             "seconds": f"{self.seconds:.2f}",
             "verdict": self.verdict.state,
         }
         title = f"log Z by {NAMES.get(self.method, self.method)}"
         table = Table(title=title, title_justify="left", show_header=False)
         for name, value in rows.items():
-            table.add_row(name, value)
+            table.add_row(name.replace("_", " "), _shown(value))
         return table
+
+    def _interval_text(self, separator: str) -> str:
+        places = _decimals(self.std_error)
+        return separator.join(f"{end:.{places}f}" for end in self.interval())
 
     def sentence(self) -> str:
         r"""What a user would tell a colleague."""
         how = NAMES.get(self.method, self.method)
         if self.method == "exact":
             return f"log Z is {self.value:.6f}, exactly: by {how}."
-        value = _with_error(self.value, self.std_error)
+        value = with_error(self.value, self.std_error)
         if self.verdict:
-            low, high = (f"{end:.{_decimals(self.std_error)}f}" for end in self.interval())
-            return f"By {how}, log Z is {value} (95%: {low} to {high}); all checks passed."
+            interval = self._interval_text(" to ")
+            return f"By {how}, log Z is {value} (95%: {interval}); all checks passed."
         *others, last = self.verdict.reasons
-        reasons = f"{'; '.join(others)}; and {last}" if others else last
+        reasons = "; ".join([*others, f"and {last}" if others else last])
         if self.verdict.state == "unchecked":
             return f"log Z = {value}, by {how}, is unchecked: {reasons}."
         return f"Do not rely on log Z = {value}, by {how}: {reasons}."
@@ -228,19 +252,10 @@ class LogPartition:
     __repr__ = __str__
 
 
-def _plain(value: Any) -> Any:
-    r"""None for NaN and infinite numbers, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value is None:
         return "–"
-    if isinstance(value, float):
+    if isinstance(value, float) and not isinstance(value, Bound):
         return f"{value:,.0f}" if 1000 <= abs(value) < math.inf else f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
@@ -252,12 +267,15 @@ def _decimals(error: float) -> int:
     return min(max(1 - math.floor(math.log10(error)), 0), 12)
 
 
-def _with_error(value: float, error: float) -> str:
+def with_error(value: float, error: float) -> str:
+    r"""A number with its standard error, to two figures of the error."""
     places = _decimals(error)
     return f"{value:.{places}f} ± {error:.{places}f}" if error else f"{value:.{places}f}"
 
 
 Start = str | Tensor  # where chains begin: "proposal", "target", or events (m, *shape)
+# log Z, and draws (chains, draws, *shape) with log weights, if any, to check modes by
+Estimate = tuple[LogPartition, Tensor, Tensor | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,8 +286,7 @@ class Method:
     samples: int = 10_000
 
     def __post_init__(self) -> None:
-        samples = whole_number("samples", self.samples, "a whole number from 1", least=1)
-        self._set("samples", samples)
+        self._set("samples", whole("samples", self.samples))
 
     def estimate(
         self, target: ChainTarget, proposal: object = None, *, seed: int = 0, progress: bool = True
@@ -291,23 +308,33 @@ class Method:
             sampling_error = z.diagnostics["sampling_error"]
             modes = check_modes(densities, x, z.value, sampling_error, log_weights)
         z.std_error = math.hypot(z.std_error, modes.lacking)
-        z.verdict = replace(z.verdict, doubts=(*z.verdict.doubts, *modes.reasons, *texts))
-        z.diagnostics = {**z.diagnostics, **modes.diagnostics}
+        z.verdict = Verdict((*z.verdict.doubts, *modes.reasons, *texts), z.verdict.unchecked)
+        z.diagnostics |= modes.diagnostics
         z.seed, z.seconds = seed, time.perf_counter() - began
         return z
 
-    def _estimate(
-        self, densities: Densities, progress: bool
-    ) -> tuple[LogPartition, Tensor, Tensor | None]:
-        r"""log Z, and draws (chains, draws, *shape) with log weights, if any, to check modes by."""
+    def _estimate(self, densities: Densities, progress: bool) -> Estimate:
         raise NotImplementedError
+
+    def _mean_of_weights(self, log_weights: Tensor, name: str) -> LogPartition:
+        r"""log Z as the logarithm of the mean of weights (n,), which doubts call by `name`."""
+        value, error = log_mean(log_weights)
+        diagnostics = {
+            "ess": weights_effective_size(log_weights),
+            "sampling_error": error,
+            "pareto_k": pareto_k(log_weights),
+        }
+        return LogPartition(
+            value, error, self.name, Verdict(tuple(weight_doubts(log_weights, name))),
+            mean_bound(log_weights), diagnostics=diagnostics, samples=self.samples,
+            degrees=max(self.samples - 1, 1),
+        )  # fmt: skip
 
     def _set_start(self, name: str) -> None:
         r"""Store a start after a check: by name, or events as a tensor."""
         start, names = getattr(self, name), ("proposal", "target")
         if start is None or (isinstance(start, str) and start not in names):
-            received = None if start is None else repr(start)
-            raise ArgumentError(name, received, f"{names} or events (m, *shape)")
+            raise ArgumentError(name, start and repr(start), f"{names} or events (m, *shape)")
         self._set(name, start if isinstance(start, str) else as_part(start, name).values)
 
     def _set(self, name: str, value: object) -> None:
@@ -323,12 +350,8 @@ ABOUT_CODE = (  # kinds of warnings that say nothing about numbers
 
 @contextmanager
 def recorded_warnings() -> Iterator[list[str]]:
-    r"""A list that afterwards holds a text for each place in the code that warned.
-
-    The warnings are raised again at the end, once for each place, and meet the filters outside.
-    """
-    texts: list[str] = []
-    places: dict[tuple[type[Warning], str, int], warnings.WarningMessage] = {}
+    r"""A list that afterwards holds a text for each place that warned, and then warns again."""
+    texts, places = list[str](), dict[tuple[type[Warning], str, int], warnings.WarningMessage]()
     try:
         with warnings.catch_warnings(record=True) as messages:
             warnings.simplefilter("always")

@@ -14,27 +14,12 @@ from limbeck.errors import ArgumentError
 from limbeck.models.rbm import RBM, Statistics
 from limbeck.normalization.bridge import NO_OWN_STARTS, fit_bridge
 from limbeck.normalization.densities import Densities, tail_doubts
-from limbeck.normalization.estimate import (
-    Bound,
-    LogPartition,
-    Method,
-    Start,
-    Verdict,
-    mean_bound,
-)
+from limbeck.normalization.estimate import Bound, Estimate, Method, Verdict, mean_bound
+from limbeck.samplers import diagnostics
 from limbeck.samplers.chains import Chains, ChainTarget, Logs, start_events
-from limbeck.samplers.diagnostics import (
-    SIGNIFICANT,
-    effective_size,
-    pareto_k,
-    r_hat,
-    weights_effective_size,
-)
+from limbeck.samplers.diagnostics import SIGNIFICANT, pareto_k, weights_effective_size
 
-__all__ = [
-    "ExpectedStatistics", "Importance", "expected_statistics", "free_energy", "log_mean",
-    "weight_doubts",
-]  # fmt: skip
+__all__ = ["ExpectedStatistics", "Importance", "expected_statistics", "free_energy"]
 
 EXPECTATION_BLOCK = 2**22  # numbers of x at a time
 
@@ -55,88 +40,48 @@ class Importance(Method):
 
     name: ClassVar[str] = "importance"
 
-    start: Start = "target"
+    start: str | Tensor = "target"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set_start("start")
 
-    def _estimate(
-        self, densities: Densities, progress: bool
-    ) -> tuple[LogPartition, Tensor, Tensor | None]:
+    def _estimate(self, densities: Densities, progress: bool) -> Estimate:
         x, logs = densities.drawn(self.samples, "proposal")
-        value, sampling_error = log_mean(logs.ratio)
-        doubts = weight_doubts(logs.ratio, "weights") + tail_doubts(densities, x)
-        error, seen, scores = sampling_error, logs.target, dict[str, float]()
-        sweeps, unchecked = 0, []
+        z = self._mean_of_weights(logs.ratio, "weights")
+        doubts, unchecked = [*z.verdict.doubts, *tail_doubts(densities, x)], []
+        seen = logs.target
         if callable(getattr(densities.target, "advance", None)) and densities.exact:
-            origins: dict[str, Start] = {"far": "target"}
+            origins: dict[str, str | Tensor] = {"far": "target"}
             if not isinstance(self.start, str) or self.start != "target":
                 origins["start"] = self.start  # on top of the target's own
                 if not densities.target_starts_have_mass():
                     del origins["far"]
                     unchecked.append(NO_OWN_STARTS)
-            swept, sweeps = _swept(densities, x, logs.ratio, origins, progress)
-            reasons, scores = _probe(swept, logs, value, error)
+            swept, z.sweeps = _swept(densities, x, logs.ratio, origins, progress)
+            reasons, scores = _probe(swept, logs, z.value, z.std_error)
             if reasons:  # the difference to bridges between the swept ones counts in with the error
                 bridges = [fit_bridge(s.ratio[:, None], logs.ratio) for s in swept.values()]
-                error = math.hypot(error, max(abs(fit.log_z - value) for fit in bridges))
+                gap = max(abs(fit.log_z - z.value) for fit in bridges)
+                z.std_error = math.hypot(z.std_error, gap)
             doubts += reasons
+            z.diagnostics |= scores
             seen = torch.cat([seen, *(s.target for s in swept.values())])
         else:
-            why = "its advance is not exact" if not densities.exact else "it has no advance"
-            unchecked.append(
-                "whether the proposal covers the target was not checked by sweeps of the target: "
-                + why
-            )
-        largest = float(seen.max())
-        if densities.support.discrete and largest > value + SIGNIFICANT * error:
-            doubts.append(f"log Z is above {largest:.6g}, log p̃ of one of the events seen")
-        diagnostics = {
-            "ess": weights_effective_size(logs.ratio),
-            "sampling_error": sampling_error,
-            "pareto_k": pareto_k(logs.ratio),
-            **scores,
-        }
-        z = LogPartition(
-            value, error, self.name, Verdict(tuple(doubts), tuple(unchecked)),
-            mean_bound(logs.ratio), None, diagnostics, self.samples, sweeps,
-            degrees=max(self.samples - 1, 1),
-        )  # fmt: skip
+            why = "it has no advance" if densities.exact else "its advance is not exact"
+            check = "whether the proposal covers the target was not checked by sweeps of the target"
+            unchecked.append(f"{check}: {why}")
+        doubts += densities.excess_doubts(seen, z.value, z.std_error)
+        z.verdict = Verdict(tuple(doubts), tuple(unchecked))
         return z, x[:, None], logs.ratio
 
 
-def log_mean(log_weights: Tensor) -> tuple[float, float]:
-    r"""The logarithm of the mean of weights, and its standard error.
-
-    >>> [round(each, 9) for each in log_mean(torch.tensor([2.0, 2.0]))]
-    [2.0, 0.0]
-    """
-    log_w = log_weights.double().flatten()
-    n = len(log_w)
-    value = float(log_w.logsumexp(0)) - math.log(n)
-    if n < 2:
-        return value, math.inf
-    return value, float((log_w - value).exp().std()) / math.sqrt(n)
-
-
-def weight_doubts(log_weights: Tensor, what: str) -> list[str]:
-    r"""Reasons to distrust the mean of weights: a heavy tail, or few that count."""
-    n, reasons = len(log_weights), list[str]()
-    size, k = weights_effective_size(log_weights), pareto_k(log_weights)
-    if size < 100:
-        reasons.append(f"the {what} are worth {size:.3g} equal ones, too few to know the error")
-    limit = min(1 - 1 / math.log10(n), 0.7) if n > 10 else 0.0
-    if k > limit:
-        reasons.append(
-            f"the {what} have a heavy tail (Pareto k̂ = {k:.2f} > {limit:.2g}): such means are "
-            "mostly too low, and their errors too"
-        )
-    return reasons
-
-
 def _swept(
-    densities: Densities, x: Tensor, log_ratio: Tensor, origins: dict[str, Start], progress: bool
+    densities: Densities,
+    x: Tensor,
+    log_ratio: Tensor,
+    origins: dict[str, str | Tensor],
+    progress: bool,
 ) -> tuple[dict[str, Logs], int]:
     r"""Log densities where sweeps lead: from samples chosen by weight, and from elsewhere."""
     generator = densities.generator("probes")
@@ -196,12 +141,8 @@ def free_energy(
         samples: The number of samples, from 2. Default: 10,000.
         seed: Seeds the samples. Default: 0.
 
-    >>> import torch
-    >>> from limbeck.models.energy import Energy
-    >>> from limbeck.supports import Binary
-    >>> coins = torch.distributions.Bernoulli(torch.full((3,), 0.5))
-    >>> bound = free_energy(Energy(lambda x: 0 * x.sum(1), Binary(3)), coins)
-    >>> print(f"{bound:.4f}")  # 3 log 2
+    >>> coins = torch.distributions.Bernoulli(torch.full((2,), 0.5))
+    >>> print(f"{free_energy(RBM([[0.0], [0.0]], [0.0, 0.0], [0.0]), coins):.4f}")  # 3 log 2
     2.0794
     """
     samples = whole_number("samples", samples, "a whole number from 2", least=2)
@@ -253,7 +194,15 @@ def expected_statistics(
         received = "neither" if x is None else "both"
         raise ArgumentError("x, proposal", received, "either samples x of the RBM, or a proposal")
     if proposal is not None:
-        return _weighted(rbm, proposal, whole_number("samples", samples, "2 or more", 2), seed)
+        samples = whole_number("samples", samples, "2 or more", 2)
+        densities = Densities(rbm, proposal, seed)
+        with densities.at_work():
+            x, logs = densities.drawn(samples, "expectations")
+            mean, error = _moments(rbm, x, logs.ratio.softmax(0).to(x.device))
+        ess, k = weights_effective_size(logs.ratio), pareto_k(logs.ratio)
+        reasons = [f"only {ess:.0f} effective samples of {samples:,}"] * (ess < 100)
+        reasons += [f"the largest weights have a heavy tail, k̂ = {k:.2f}"] * (k > 0.7)
+        return ExpectedStatistics(mean, error, ess, Verdict(tuple(reasons)))
     if not isinstance(x, Tensor) or x.dim() not in (2, 3) or x.shape[-1] != rbm.visible:
         received = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
         expected = f"a tensor (n, {rbm.visible}) or (chains, draws, {rbm.visible})"
@@ -262,40 +211,23 @@ def expected_statistics(
         expected = "two samples or chains at least, for a standard error"
         raise ArgumentError("x", f"shape {tuple(x.shape)}", expected)
     rbm.support.check(x.flatten(0, -2), "x")
-    return (_independent if x.dim() == 2 else _chains)(rbm, x.to(rbm.W))
-
-
-def _weighted(rbm: RBM, proposal: object, samples: int, seed: int) -> ExpectedStatistics:
-    densities = Densities(rbm, proposal, seed)
+    x, n, densities = x.to(rbm.W), len(x), Densities(rbm)
+    if x.dim() == 2:
+        with densities.at_work():
+            mean, error = _moments(rbm, x, _equal(x))
+        verdict = Verdict((f"only {n} samples",) * (n < 100))
+        return ExpectedStatistics(mean, error, float(n), verdict)
+    draws = x.flatten(0, 1)
     with densities.at_work():
-        x, logs = densities.drawn(samples, "expectations")
-        weight = logs.ratio.softmax(0).to(x.device)
-        mean, error = _moments(rbm, x, weight)
-    ess, k = weights_effective_size(logs.ratio), pareto_k(logs.ratio)
-    reasons = [f"only {ess:.0f} effective samples of {samples:,}"] * (ess < 100)
-    reasons += [f"the largest weights have a heavy tail, k̂ = {k:.2f}"] * (k > 0.7)
-    return ExpectedStatistics(mean, error, ess, Verdict(tuple(reasons)))
-
-
-def _independent(rbm: RBM, x: Tensor) -> ExpectedStatistics:
-    with Densities(rbm).at_work():
-        mean, error = _moments(rbm, x, _equal(x))
-    reasons = (f"only {len(x)} samples",) * (len(x) < 100)
-    return ExpectedStatistics(mean, error, float(len(x)), Verdict(reasons))
-
-
-def _chains(rbm: RBM, x: Tensor) -> ExpectedStatistics:
-    n, densities = len(x), Densities(rbm)
-    with densities.at_work():
-        log_p = densities.log_target(x.flatten(0, 1)).reshape(x.shape[:2])
-        mean = _sums(rbm, x.flatten(0, 1), _equal(x.flatten(0, 1)))
+        log_p = densities.log_target(draws).reshape(x.shape[:2])
+        mean = _sums(rbm, draws, _equal(draws))
         squares = [torch.zeros_like(part) for part in mean]
         for chain in x:  # the means of all chains side by side would be too large to hold
             chain_mean = _sums(rbm, chain, _equal(chain))
             for square, part, total in zip(squares, chain_mean, mean, strict=True):
                 square += (part - total).square()
     error = Statistics(*((square / (n * (n - 1))).sqrt() for square in squares))
-    ess, shrinkage = effective_size(log_p), r_hat(log_p)
+    ess, shrinkage = diagnostics.effective_size(log_p), diagnostics.r_hat(log_p)
     reasons = [f"only {n} chains, too few to tell the errors by"] * (n < 20)
     reasons += [f"only {ess:.0f} effective samples"] * (ess < 100)
     reasons += [f"chains disagree, R-hat = {shrinkage:.2f}"] * (shrinkage > 1.05)

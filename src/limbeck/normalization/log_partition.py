@@ -12,27 +12,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import whole
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
 from limbeck.models.rbm import RBM, softplus
+from limbeck.normalization import densities
 from limbeck.normalization.annealing import AIS
 from limbeck.normalization.bridge import Bridge
-from limbeck.normalization.densities import (
-    EVENTS,
-    check_repeatable,
-    check_target,
-    compare,
-    place_of,
-)
 from limbeck.normalization.estimate import Bound, LogPartition, Method, Verdict
 from limbeck.normalization.importance import Importance
 from limbeck.normalization.normalize import normalize
 from limbeck.progress import tracked
 from limbeck.samplers.chains import ChainTarget
-from limbeck.supports import Discrete, Support
+from limbeck.supports import Discrete
 
-__all__ = ["ENUMERABLE", "METHODS", "Exact", "exact_log_z", "log_partition"]
+__all__ = ["METHODS", "Exact", "choose_method", "exact_log_z", "log_partition"]
 
 ENUMERABLE = 2**20  # events that method="auto" sums exactly
 TOGETHER = 4  # units of the other side that share a matrix product
@@ -54,29 +48,19 @@ class Exact:
     block: int | None = None
 
     def __post_init__(self) -> None:
-        expected = "a whole number from 1"
-        whole_number("limit", self.limit, expected, least=1)
-        if self.block is not None:
-            whole_number("block", self.block, expected, least=1)
+        for name in ("limit", "block"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(name, value))
 
     def estimate(
         self, target: ChainTarget, proposal: object = None, *, seed: int = 0, progress: bool = True
     ) -> LogPartition:
-        r"""Sum over all events of a target; proposal and seed are of no use.
-
-        Arguments:
-            target: An RBM, or any target with a discrete support.
-            proposal: Not used. Default: none.
-            seed: Not used. Default: 0.
-            progress: Whether to show a bar, if a terminal is there. Default: True.
-        """
+        r"""As `lb.Bridge.estimate`; the proposal and the seed are not used."""
         began = time.perf_counter()
-        check_target(target, chains=False)
+        densities.check_target(target, chains=False)
         value = exact_log_z(target, limit=self.limit, block=self.block, progress=progress)
         bound, seconds = Bound(value, 0.0), time.perf_counter() - began
-        return LogPartition(
-            value, 0.0, "exact", Verdict(), bound, bound, seed=seed, seconds=seconds
-        )
+        return LogPartition(value, 0.0, "exact", Verdict(), bound, bound, {}, 0, 0, seed, seconds)
 
 
 KINDS: dict[str, type[Method] | type[Exact]] = {
@@ -104,11 +88,10 @@ def log_partition(
     * "exact": the sum over all events, where they can be counted.
     * "auto": exact up to 2²⁰ events, or else bridge.
 
-    The result says whether it can be trusted (`z.verdict`): its state is "trustworthy", "doubtful"
-    where a check failed, or "unchecked" where one could not run. Over a discrete support, draws
-    must also visit likely events as often as the estimate implies. No method can tell of mass that
-    neither the proposal, nor any chain, nor any climb has come near: give `start` or
-    `second_start` events from wherever the target might have some, such as data.
+    `z.verdict` says whether it can be trusted: "trustworthy", "doubtful" where a check failed, or
+    "unchecked" where one could not run. No method can tell of mass that neither the proposal, nor
+    any chain, nor any climb has come near: give `start` or `second_start` events from wherever the
+    target might have some, such as data.
 
     Arguments:
         target: An RBM, an Energy, or anything that follows `limbeck.models.energy.Target`.
@@ -116,15 +99,12 @@ def log_partition(
             and "importance", one is distilled first, by `limbeck.normalize`.
         method: "auto", "bridge", "importance", "ais" or "exact", or an object such as
             `lb.Bridge(samples=2000, kernel="mixed")`. Default: "auto".
-        samples: Samples of the target, and as many of the proposal; runs, for "ais". Default:
-            10,000.
-        burn_in: Bridge, and "ais" with `reverse`: sweeps of the chains before the first draw.
-            Default: 2,000; see `lb.Bridge`.
+        samples: Samples of the target and of the proposal; runs, for "ais". Default: 10,000.
+        burn_in: Sweeps of the chains before the first draw. Default: 2,000; see `lb.Bridge`.
         seed: Seeds everything; equal seeds give equal results. Default: 0.
         progress: Whether to show bars, if a terminal is there. Default: True.
-        settings: Further settings of a method that is given by name, as the arguments of its
-            object: `start`, `second_start`, `kernel`, `chains`, `thin`; `schedule`, `spacing`,
-            `path`, `reverse`. Those of another method are ignored.
+        settings: Further arguments of the objects `lb.Bridge`, `lb.Importance`, `lb.AIS` or
+            `lb.Exact`, for a method by name. Those of another method are ignored.
 
     >>> import torch
     >>> from limbeck.models.rbm import RBM
@@ -134,14 +114,14 @@ def log_partition(
     """
     began = time.perf_counter()
     if samples is not None:
-        samples = whole_number("samples", samples, "a whole number from 1", least=1)
+        samples = whole("samples", samples)
     settings |= {"samples": samples, "burn_in": burn_in}
     if isinstance(method, str):
         if method not in METHODS:
             raise ArgumentError.unknown("method", method, METHODS)
         if method == "auto":
-            check_target(target, chains=False)
-            method = "exact" if _events(target) <= ENUMERABLE else "bridge"
+            densities.check_target(target, chains=False)
+            method = choose_method(target)
         method = _method(method, settings)
     elif not isinstance(method, Method | Exact):
         expected = "a name, or lb.Bridge(), lb.Importance(), lb.AIS() or lb.Exact()"
@@ -151,8 +131,8 @@ def log_partition(
         expected = f"no such keyword beside a method object: set it in lb.{type(method).__name__}()"
         raise ArgumentError(name, repr(value), expected)
     if proposal is None and isinstance(method, Bridge | Importance):
-        check_target(target, chains=method.name == "bridge")
-        device, _ = place_of(target)
+        densities.check_target(target, chains=method.name == "bridge")
+        device, _ = densities.place_of(target)
         proposal = normalize(target, seed=seed, device=device, progress=progress).student
     z = method.estimate(target, proposal, seed=seed, progress=progress)
     z.seconds = time.perf_counter() - began
@@ -172,12 +152,13 @@ def _method(name: str, settings: dict[str, object]) -> Method | Exact:
     return KINDS[name](**values)
 
 
-def _events(target: ChainTarget) -> float:
-    r"""How many events an exact sum would need."""
+def choose_method(target: ChainTarget) -> str:
+    r"""The method that "auto" stands for: "exact" where few events are to be summed."""
     if isinstance(target, RBM):
-        return 2.0 ** min(target.visible, target.hidden)
+        return "exact" if 2 ** min(target.visible, target.hidden) <= ENUMERABLE else "bridge"
     support = target.support
-    return math.exp(min(support.log_count, 700)) if isinstance(support, Discrete) else math.inf
+    count = math.exp(min(support.log_count, 700)) if isinstance(support, Discrete) else math.inf
+    return "exact" if count <= ENUMERABLE else "bridge"
 
 
 def exact_log_z(
@@ -196,13 +177,11 @@ def exact_log_z(
     >>> round(exact_log_z(RBM([[0.0], [0.0]], [0.0, 0.0], [0.0])) / math.log(2), 9)
     3.0
     """
-    limit = whole_number("limit", limit, "a whole number from 1", least=1)
-    if block is not None:
-        block = whole_number("block", block, "a whole number from 1", least=1)
+    settings = Exact(limit=limit, block=block)
     if isinstance(target, RBM):
-        parts = _rbm_parts(target, limit, block, progress)
+        parts = _rbm_parts(target, settings, progress)
     else:
-        parts = _event_parts(target, limit, block, progress)
+        parts = _event_parts(target, settings, progress)
     with torch.no_grad(), evaluating(target):
         log_z = torch.stack(list(parts)).logsumexp(0).item()
     if not math.isfinite(log_z):
@@ -211,28 +190,23 @@ def exact_log_z(
     return log_z
 
 
-def _event_parts(
-    target: ChainTarget, limit: int, block: int | None, progress: bool
-) -> Iterator[Tensor]:
+def _event_parts(target: ChainTarget, settings: Exact, progress: bool) -> Iterator[Tensor]:
     r"""The logarithm of the sum of p̃ over each block of events."""
-    support = getattr(target, "support", None)
-    if not isinstance(support, Discrete):
-        what = repr(support) if isinstance(support, Support) else f"a {type(target).__name__}"
-        raise ArgumentError("target", what, "a target with a discrete support, to enumerate")
-    if (count := support.count**support.size) > limit:
-        received = f"{support.count}^{support.size} events"
-        raise ArgumentError("target", received, f"at most {limit:,}, or an estimate of log Z")
-    device, dtype = place_of(target)
-    block = block or max(1, 2**22 // support.size)  # numbers that fit anywhere
-    repeated = support.start(EVENTS, torch.Generator().manual_seed(0)).to(device, dtype)
-    before = check_repeatable(target.log_unnormalized, repeated, "target")
+    support = densities.discrete_support(target, "a target with a discrete support, to enumerate")
+    if (count := support.count**support.size) > settings.limit:
+        expected = f"at most {settings.limit:,}, or an estimate of log Z"
+        raise ArgumentError("target", f"{support.count}^{support.size} events", expected)
+    device, dtype = densities.place_of(target)
+    block = settings.block or max(1, 2**22 // support.size)  # numbers that fit anywhere
+    repeated = support.start(densities.EVENTS, torch.Generator().manual_seed(0)).to(device, dtype)
+    before = densities.check_repeatable(target.log_unnormalized, repeated, "target")
     for start in tracked(range(0, count, block), "enumerating", progress):
         x = support.enumerate(start, min(start + block, count), device, dtype)
         yield target.log_unnormalized(x).double().logsumexp(0)
-    compare(before, target.log_unnormalized(repeated), "target")
+    densities.compare(before, target.log_unnormalized(repeated), "target")
 
 
-def _rbm_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Iterator[Tensor]:
+def _rbm_parts(rbm: RBM, settings: Exact, progress: bool) -> Iterator[Tensor]:
     r"""The same of an RBM: Σ_h exp(b·h) Π_i (1 + exp(z_i)) over the smaller side, z = a + Wh.
 
     The factors of four units i are Σ_s exp(s·z) over the subsets s of them. The bits h are split
@@ -240,15 +214,16 @@ def _rbm_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Itera
     exponentials. A logarithm is taken only when the product nears the end of float64's range.
     """
     size = min(rbm.visible, rbm.hidden)
-    if 2**size > limit:
+    if 2**size > settings.limit:
         received = f"{rbm.visible:,} visible and {rbm.hidden:,} hidden units"
-        expected = f"at most {int(math.log2(limit))} on one side, or an estimate of log Z"
+        expected = f"at most {int(math.log2(settings.limit))} on one side, or an estimate of log Z"
         raise ArgumentError("target", received, expected)
     W, a, b = (p.detach().double() for p in (rbm.W, rbm.a, rbm.b))
     weights, own, other = (W, a, b) if rbm.visible == size else (W.T, b, a)  # sides by size
     padded = -len(other) % TOGETHER  # units without weights: each is a factor of two
     weights, other = F.pad(weights, (0, padded)), F.pad(other, (0, padded))
-    at_once = min(size, int(math.log2(block or (2**20 if W.is_cuda else 2**16))))
+    block = settings.block or (2**20 if W.is_cuda else 2**16)
+    at_once = min(size, int(math.log2(block)))
     low = min(at_once, 10)
     here, there = slice(size - low, size), slice(0, size - low)
     bits = _bits(0, 2**low, low, W)

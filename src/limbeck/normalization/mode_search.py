@@ -13,11 +13,11 @@ from torch import Tensor
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.rbm import RBM, softplus
-from limbeck.normalization.densities import BLOCK, Densities, place_of
+from limbeck.normalization.densities import BLOCK, Densities, discrete_support, place_of
 from limbeck.samplers.chains import ChainTarget, own_starts, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size, weights_effective_size
 from limbeck.samplers.gibbs import sweep
-from limbeck.supports import Discrete, Support
+from limbeck.supports import Discrete
 
 __all__ = ["ModeCheck", "Peak", "check_modes", "climb", "tops"]
 
@@ -41,15 +41,8 @@ def climb(
 
     Climbs start from the event of all first values, from those of `start` (n, *shape), and from
     `tries` of the target's own chains after a few sweeps.
-
-    >>> value, x = climb(RBM([[1.0], [-3.0]], [0.5, 0.0], [0.0]))
-    >>> x
-    tensor([1., 0.])
     """
-    support = getattr(target, "support", None)
-    if not isinstance(support, Discrete):
-        what = repr(support) if isinstance(support, Support) else f"a {type(target).__name__}"
-        raise ArgumentError("target", what, "a target with a discrete support")
+    support = discrete_support(target, "a target with a discrete support")
     tries = whole_number("tries", tries, "a whole number from 0", least=0)
     sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
     device, dtype = place_of(target)
@@ -69,13 +62,8 @@ def climb(
 
 
 @torch.no_grad()
-def tops(
-    target: ChainTarget | CountedTarget, x: Tensor, rounds: int = 1000
-) -> tuple[Tensor, Tensor]:
-    r"""log p̃ (n,) where climbs from events (n, *shape) end, and the events there.
-
-    One variable after the other takes its best value, until a whole round changes nothing.
-    """
+def tops(target: ChainTarget | ModeSearch, x: Tensor, rounds: int = 1000) -> tuple[Tensor, Tensor]:
+    r"""log p̃ (n,) and the events where climbs from events (n, *shape), site by site, end."""
     if isinstance(target, RBM):
         return _climb_rbm(target, x, rounds)
     support = target.support
@@ -170,26 +158,21 @@ def check_modes(
     r"""Compare the probability that log Ẑ implies for likely events with visits of the draws.
 
     If Ẑ is right, a set A of events has the probability Σ_A p̃(x) / Ẑ, and draws x (chains, draws,
-    *shape) are in it that often, by `log_weights` (chains · draws,) if they have any. The sets are
-    likely events and what lies around them. Not for densities, which may exceed Z.
-
-    An estimate is doubtful if a set should have been visited, by the lower end of its mass, and was
-    not, in a binomial test with effective numbers of draws, and if that matters: the difference is
-    above 0.001 and above two standard errors of log Ẑ.
+    *shape) are in it that often, by `log_weights` (chains · draws,) if they have any: a binomial
+    test with effective numbers of draws. Not for densities, which may exceed Z.
     """
     support = densities.support
     if not isinstance(support, Discrete) or not math.isfinite(log_z + std_error):
         return ModeCheck([], 0.0, {})
-    generator = densities.generator("modes")
     draws = x.flatten(0, 1).to(densities.device, densities.dtype)
-    target = CountedTarget(densities.target, support)
-    names, events, log_p = _likely_events(densities, target, draws, generator)
-    single = [
+    search = ModeSearch(densities, support, draws)
+    names, events, log_p = search.likely_events()
+    regions = [
         Region(name, log_mass, 0.0, (draws == event).flatten(1).all(1).cpu())
-        for name, event, log_mass in zip(names, events, log_p.tolist(), strict=True)
+        for name, event, log_mass in zip(names, events, log_p, strict=True)
     ]
-    regions = single + _union(single, [(region.log_mass, 0.0) for region in single], "events")
-    regions += _neighbourhoods(densities, target, names, events, log_p, draws, generator)
+    regions += _union(regions, [(region.log_mass, 0.0) for region in regions], "events")
+    regions += search.neighbourhoods(names, events, log_p)
     series = densities.log_target(draws).cpu().reshape(x.shape[:2]) if log_weights is None else None
     missed, lacking = [], 0.0
     for region in regions:
@@ -206,67 +189,110 @@ def check_modes(
             continue
         lacking = max(lacking, math.log1p(gap))
     counts: dict[str, float] = {"modes_checked": len(events)}
-    counts["modes_evaluations"] = target.evaluations
-    if not missed:
-        return ModeCheck([], lacking, counts)
-    worst = max(missed, key=lambda region: (not region[0].several, region[0].log_mass))
-    return ModeCheck([_reason(*worst)], lacking, counts)
+    counts["modes_evaluations"] = search.evaluations
+    missed.sort(key=lambda region: (region[0].several, -region[0].log_mass))
+    return ModeCheck([_reason(*region) for region in missed[:1]], lacking, counts)
 
 
-class CountedTarget:
-    r"""A target whose evaluations are counted, with no mass where its log density is NaN."""
+class ModeSearch:
+    r"""Regions where a target has mass. It counts evaluations; NaN as a log density is no mass."""
 
-    def __init__(self, target: ChainTarget, support: Discrete) -> None:
-        self.target, self.support = target, support
-        self.evaluations = 0
+    def __init__(self, densities: Densities, support: Discrete, draws: Tensor) -> None:
+        self.densities, self.support, self.draws = densities, support, draws
+        self.generator, self.evaluations = densities.generator("modes"), 0
+        self.rbm = densities.target if isinstance(densities.target, RBM) else None
+        self.sites_are_few = support.size * (support.count - 1) <= MAX_CALLS
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
         self.evaluations += len(x)
-        log: Tensor = self.target.log_unnormalized(x).double()
+        log: Tensor = self.densities.target.log_unnormalized(x).double()
         if (log == math.inf).any():
             expected = "numbers, or −∞ where there is no mass"
             raise ArgumentError("target", "a log density of +∞ at some events", expected)
         return log.nan_to_num(-math.inf, neginf=-math.inf)
 
+    def likely_events(self) -> tuple[list[str], Tensor, list[float]]:
+        r"""Constant events and those that climbs lead to: names, events (m, *shape) and log p̃."""
+        support, draws = self.support, self.draws
+        values = draws.new_tensor(support.values)
+        constant = values.view(-1, *(1 for _ in support.shape)).expand(-1, *support.shape)
+        log_p = self.log_unnormalized(constant)
+        if len(values) > 16:
+            log_p, chosen = log_p.topk(16)
+            values, constant = values[chosen], constant[chosen]
+        names = [f"the event of all {value:g}" for value in values.tolist()]
+        climbed = constant[:0]
+        if self.rbm is not None or self.sites_are_few:
+            rows = torch.randint(len(draws), (16,), generator=self.generator, device=draws.device)
+            random = support.start(16, self.generator, draws.device, draws.dtype)
+            peaks = tops(self.rbm or self, torch.cat([constant, random, draws[rows]]), 20)
+            climbed = _distinct(*peaks, constant)
+        for event in climbed:
+            shown = ", ".join(f"{value:g}" for value in event.flatten()[:8].tolist())
+            more = ", …" if event.numel() > 8 else ""
+            names.append(f"the event ({shown}{more}) that climbing leads to")
+        if len(climbed):
+            log_p = torch.cat([log_p, self.log_unnormalized(climbed)])
+        possible = log_p > -math.inf
+        names = list(itertools.compress(names, possible.tolist()))
+        return names, torch.cat([constant, climbed])[possible], log_p[possible].tolist()
 
-def _likely_events(
-    densities: Densities, target: CountedTarget, draws: Tensor, generator: torch.Generator
-) -> tuple[list[str], Tensor, Tensor]:
-    r"""Constant events and those that climbs lead to: names, events (m, *shape) and log p̃ (m,)."""
-    support, device, dtype = target.support, densities.device, densities.dtype
-    values = torch.tensor(support.values, device=device, dtype=dtype)
-    constant = values.view(-1, *(1 for _ in support.shape)).expand(-1, *support.shape)
-    log_p = target.log_unnormalized(constant)
-    if len(values) > 16:
-        log_p, chosen = log_p.topk(16)
-        values, constant = values[chosen], constant[chosen]
-    names = [f"the event of all {value:g}" for value in values.tolist()]
-    climbed = constant[:0]
-    if isinstance(densities.target, RBM) or support.size * (support.count - 1) <= MAX_CALLS:
-        rows = torch.randint(len(draws), (16,), generator=generator, device=device)
-        random = support.start(16, generator, device, dtype)
-        climber = densities.target if isinstance(densities.target, RBM) else target
-        peaks = tops(climber, torch.cat([constant, random, draws[rows]]), 20)
-        climbed = _distinct(*peaks, constant)
-    for event in climbed:
-        shown = ", ".join(f"{value:g}" for value in event.flatten()[:8].tolist())
-        more = ", …" if event.numel() > 8 else ""
-        names.append(f"the event ({shown}{more}) that climbing leads to")
-    events = torch.cat([constant, climbed])
-    log_p = torch.cat([log_p, target.log_unnormalized(climbed)]) if len(climbed) else log_p
-    possible = log_p > -math.inf
-    names = list(itertools.compress(names, possible.tolist()))
-    return names, events[possible], log_p[possible].cpu()
+    def neighbourhoods(self, names: list[str], events: Tensor, log_p: list[float]) -> list[Region]:
+        r"""What lies around events, and around short chains from random events; and all of it.
+
+        A product of independent sites is fitted to short chains; samples of it measure the mass.
+        """
+        support = self.support
+        elsewhere = start_events(self.densities, "target", LOCAL_CHAINS, self.generator)
+        x = torch.cat([events.repeat_interleave(LOCAL_CHAINS, 0), elsewhere])
+        chains = self._codes(self._moved(x)).split(LOCAL_CHAINS)
+        names = [f"{name} and the events around it" for name in names]
+        names.append("the events that short chains from random starts reach")
+        centres, exact_masses = self._codes(events), [*log_p, -math.inf]
+        drawn, regions, before = self._codes(self.draws), list[Region](), list[Neighbourhood]()
+        fresh: list[tuple[float, float]] = []  # masses of what is in none before, and errors
+        for k, (name, local, exact) in enumerate(zip(names, chains, exact_masses, strict=True)):
+            around = Neighbourhood.of(local, support.count, centres[k : k + 1])
+            q = around.log_q.exp()
+            sampled = torch.multinomial(q, 500, True, generator=self.generator).T
+            log = around.log_prob(sampled)
+            inside = (log >= around.floor) & ~around.at_centre(sampled)
+            other = support.decode(sampled.to(x.dtype)).reshape(-1, *support.shape)
+            weights = (self.log_unnormalized(other) - log).masked_fill(~inside, -math.inf)
+            mass = _mass(weights.cpu(), exact)
+            regions.append(Region(name, *mass, around.contains(drawn).cpu()))
+            for known in before:
+                weights = weights.masked_fill(known.contains(sampled), -math.inf)
+                if known.contains(around.centre).any():
+                    exact = -math.inf
+            fresh.append(_mass(weights.cpu(), exact))
+            before.append(around)
+        return regions + _union(regions, fresh, "sets of events")
+
+    def _codes(self, x: Tensor) -> Tensor:
+        dtype = torch.uint8 if self.support.count <= 256 else torch.int64
+        return self.support.encode(x).flatten(1).round().to(dtype)
+
+    def _moved(self, x: Tensor) -> Tensor:
+        r"""Chains (n, *shape) after a few sweeps."""
+        target = self.densities.target
+        if self.rbm is not None or not self.sites_are_few:
+            advance = getattr(target, "advance", None)
+            return x if advance is None else advance(x, LOCAL_SWEEPS, self.generator)
+        # site by site, so that a sampler of the user's that jumps between modes leads to no other
+        known = None
+        for _ in range(LOCAL_SWEEPS):
+            x, known = sweep(self.log_unnormalized, x, self.support, self.generator, known=known)
+        return x
 
 
 def _distinct(log_p: Tensor, x: Tensor, known: Tensor) -> Tensor:
     r"""The 8 highest of events (n, *shape), without those close to one another or to known."""
     chosen = list(known.flatten(1))
     count, close = len(chosen), known[0].numel() // 20
-    for row in log_p.argsort(descending=True).tolist():
+    for event in x[log_p.argsort(descending=True)].flatten(1).to(known):
         if len(chosen) == count + 8:
             break
-        event = x[row].flatten().to(known)
         if all(int((event != other).sum()) > close for other in chosen):
             chosen.append(event)
     return torch.stack(chosen)[count:].reshape(-1, *known.shape[1:])
@@ -277,10 +303,10 @@ class Neighbourhood(NamedTuple):
 
     log_q: Tensor  # log probabilities (size, count) of the sites' values
     floor: float  # the smallest log probability of an event inside
-    centre: Tensor | None  # the codes (size,) of the event
+    centre: Tensor  # the codes (1, size) of the event, or (0, size)
 
     @classmethod
-    def of(cls, codes: Tensor, count: int, centre: Tensor | None) -> Neighbourhood:
+    def of(cls, codes: Tensor, count: int, centre: Tensor) -> Neighbourhood:
         r"""The neighbourhood where chains are, from their codes (n, size)."""
         n, size = codes.shape
         seen = torch.stack([(codes == value).sum(0) for value in range(count)], 1).double()
@@ -303,51 +329,7 @@ class Neighbourhood(NamedTuple):
         return (self.log_prob(codes) >= self.floor) | self.at_centre(codes)
 
     def at_centre(self, codes: Tensor) -> Tensor:
-        if self.centre is None:
-            return torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
-        return (codes == self.centre).all(1)
-
-
-def _neighbourhoods(
-    densities: Densities, target: CountedTarget, names: list[str], events: Tensor, log_p: Tensor,
-    draws: Tensor, generator: torch.Generator,
-) -> list[Region]:  # fmt: skip
-    r"""What lies around events, and around short chains from random events; and all of it.
-
-    A product of independent sites is fitted to short chains from each event: the region is where it
-    is as large as at the chains, and importance sampling from it measures the mass without bias.
-    """
-    support = target.support
-
-    def codes_of(x: Tensor) -> Tensor:
-        dtype = torch.uint8 if support.count <= 256 else torch.int64
-        return support.encode(x).flatten(1).round().to(dtype)
-
-    elsewhere = start_events(densities, "target", LOCAL_CHAINS, generator)
-    x = torch.cat([events.repeat_interleave(LOCAL_CHAINS, 0), elsewhere])
-    codes = codes_of(_moved(densities, target, x, generator)).split(LOCAL_CHAINS)
-    names = [f"{name} and the events around it" for name in names]
-    names.append("the events that short chains from random starts reach")
-    seen, regions = codes_of(draws), list[Region]()
-    fresh: list[tuple[float, float]] = []  # masses of what no neighbourhood before has, and errors
-    before: list[Neighbourhood] = []
-    for centre, local in zip([*codes_of(events), None], codes, strict=True):
-        around = Neighbourhood.of(local, support.count, centre)
-        sampled = torch.multinomial(around.log_q.exp(), 500, True, generator=generator).T
-        log = around.log_prob(sampled)
-        inside = (log >= around.floor) & ~around.at_centre(sampled)
-        other = support.decode(sampled.to(densities.dtype)).reshape(-1, *support.shape)
-        weights = (target.log_unnormalized(other) - log).masked_fill(~inside, -math.inf)
-        exact = -math.inf if centre is None else float(log_p[len(regions)])
-        mass = _mass(weights.cpu(), exact)
-        regions.append(Region(names[len(regions)], *mass, around.contains(seen).cpu()))
-        for other_region in before:
-            weights = weights.masked_fill(other_region.contains(sampled), -math.inf)
-            if centre is not None and bool(other_region.contains(centre[None])):
-                exact = -math.inf
-        fresh.append(_mass(weights.cpu(), exact))
-        before.append(around)
-    return regions + _union(regions, fresh, "sets of events")
+        return (codes[:, None] == self.centre).all(2).any(1)
 
 
 def _union(regions: list[Region], masses: list[tuple[float, float]], kind: str) -> list[Region]:
@@ -373,27 +355,10 @@ def _mass(log_weights: Tensor, exact: float) -> tuple[float, float]:
     return scale + math.log(mean), float(w.std()) / math.sqrt(len(w)) / mean
 
 
-def _moved(
-    densities: Densities, target: CountedTarget, x: Tensor, generator: torch.Generator
-) -> Tensor:
-    r"""Chains (n, *shape) after a few sweeps."""
-    model, support = densities.target, target.support
-    # site by site, so that a sampler of the user's that jumps between modes leads to no other one
-    if not isinstance(model, RBM) and support.size * (support.count - 1) <= MAX_CALLS:
-        known = None
-        for _ in range(LOCAL_SWEEPS):
-            x, known = sweep(target.log_unnormalized, x, support, generator, known=known)
-        return x
-    return model.advance(x, LOCAL_SWEEPS, generator) if hasattr(model, "advance") else x
-
-
 def _visits(
     inside: Tensor, series: Tensor | None, log_weights: Tensor | None
 ) -> tuple[float, float]:
-    r"""The share of draws in a set, and the number of independent draws that they are worth.
-
-    They have weights, or are equal, with log p̃ as a series (chains, draws).
-    """
+    r"""The share of draws in a set, and how many independent draws they are worth."""
     if series is None:
         assert log_weights is not None
         share = torch.softmax(log_weights.double().cpu(), 0)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,24 +30,14 @@ from limbeck.training.distill import train
 from limbeck.training.result import History, Result
 from limbeck.training.schedules import Schedule, as_schedule
 
-__all__ = [
-    "NAMES", "SQUARE_ERRORS", "Constant", "can_warm_start", "find_constant", "normalize",
-    "refuse_misfits", "warm_start",
-]  # fmt: skip
+__all__ = ["NAMES", "SQUARE_ERRORS", "can_warm_start", "find_constant", "normalize", "warm_start"]
 
 SQUARE_ERRORS = ("square_error", "log_density_error", "square_error_then_kl")
 NAMES = ("kl", "reverse_kl", "score_matching", *SQUARE_ERRORS)
 STEPS = {"auto": 20_000, "thesis": 30_000}
 
 
-class Constant(NamedTuple):
-    r"""The constant c of the square error, and where it came from."""
-
-    value: float
-    origin: str
-
-
-def refuse_misfits(loss: str | Loss, target: Any, force: bool) -> bool:
+def _check_loss(loss: str | Loss, target: Any, force: bool) -> bool:
     r"""Refuse losses that do not go together or with the target; whether q gives the inputs."""
     if not isinstance(loss, Loss) and loss not in NAMES:
         raise ArgumentError.unknown("loss", loss, NAMES)
@@ -57,30 +47,29 @@ def refuse_misfits(loss: str | Loss, target: Any, force: bool) -> bool:
         raise ArgumentError("loss", repr(loss), expected)
     discrete = getattr(getattr(target, "support", None), "discrete", False)
     if "score_matching" in names and discrete and not force:
-        raise ArgumentError(
-            "loss",
-            f"score_matching over {target.support!r}",
+        expected = (
             "kl or square_error: on a discrete support, log densities can have equal derivatives "
             "at every event and still be of different distributions; force=True runs it all the "
-            "same",
+            "same"
         )
+        raise ArgumentError("loss", f"score_matching over {target.support!r}", expected)
     return "reverse_kl" in names
 
 
 def find_constant(
     c: float | None, loss: str | Loss, target: Any, student: Any, seed: int
-) -> Constant | None:
-    r"""A constant that is at most log Z, for the losses that need one."""
+) -> dict[str, Any]:
+    r"""A constant "c" that is at most log Z, and its "c_origin", for the losses that need one."""
     if not isinstance(loss, str) or loss not in SQUARE_ERRORS:
         if c is not None:
             expected = f"None, since c belongs to the loss {' or '.join(SQUARE_ERRORS)}"
             raise ArgumentError("c", c, expected)
-        return None
+        return {}
     if c is not None:
         value = number("c", c, "a finite number, at most log Z", lambda _: True)
-        return Constant(value, "given")
+        return {"c": value, "c_origin": "given"}
     if target.support.discrete:  # no log p̃(x) is above log Z
-        return Constant(float(climb(target, seed=seed)[0]), "hill climbing")
+        return {"c": climb(target, seed=seed).value, "c_origin": "hill climbing"}
     if not callable(getattr(student, "sample", None)):
         received = f"None over {target.support!r}, with a student that has no sample"
         raise ArgumentError("c", received, "a number that is at most log Z")
@@ -89,31 +78,27 @@ def find_constant(
     if not math.isfinite(value):
         received = f"None, and the free energy of the student is {bound}"
         raise ArgumentError("c", received, "a finite number, at most log Z")
-    return Constant(value, "the free energy of the student")
+    return {"c": value, "c_origin": "the free energy of the student"}
 
 
 def can_warm_start(student: Any, target: Any) -> bool:
     r"""Whether there is a warm start for this pair: a NADE or DeepNADE of an RBM of its support."""
-    models = isinstance(student, NADE | DeepNADE) and isinstance(target, RBM)
-    return bool(models and student.support == target.support)
+    of_kind = isinstance(student, NADE | DeepNADE) and isinstance(target, RBM)
+    return bool(of_kind and student.support == target.support)
 
 
 @torch.no_grad()
 def warm_start(
     student: Any, target: Any, generator: torch.Generator | None = None, centre: Any = "auto"
 ) -> None:
-    r"""Set a NADE's or DeepNADE's parameters, in place, to those of an RBM.
-
-    Generator and centre are those of `NADE.from_rbm`: the student becomes one that is centred at
-    the RBM's means, whatever it was.
-    """
+    r"""Set a NADE's or DeepNADE's parameters, in place, to those of an RBM, by `NADE.from_rbm`."""
     if not can_warm_start(student, target):
-        models = " of ".join(
+        kinds = [
             f"{type(m).__name__} over {getattr(m, 'support', 'nothing')}" for m in (student, target)
-        )
+        ]
         pairs = "a DeepNADE or NADE and an RBM over the same support"
         expected = f'init="teacher" for {pairs}; "none" for others'
-        raise ArgumentError("init", f"'teacher' for {models}", expected)
+        raise ArgumentError("init", f"'teacher' for {' of '.join(kinds)}", expected)
     started: Any = NADE.from_rbm(target, student.hidden, student.order, generator, centre)
     if isinstance(student, NADE):
         student.mean = None if started.mean is None else started.mean.to(student.b)
@@ -166,17 +151,16 @@ def normalize(
         student: A module with `log_prob` over the same support; it is trained in place. Default: a
             NADE, for discrete supports.
         loss: A name, or from `limbeck.losses`. Default: "kl".
-        steps: The number of steps. Default: 20,000; 30,000 in the preset "thesis".
+        steps: Training steps. Default: 20,000; 30,000 in the preset "thesis".
         batch_size: Samples a step. Default: 200; 20 in the preset "thesis".
         chains: The number of chains; see `Chains`. Default: 2,000.
         scheme: Which chains advance at a step: "all", or the "block" that is used. Default: all on
-            a GPU, a block on a CPU, whose time it saves.
-        sweeps: By how many sweeps. Default: 1 for all; for a block, as many as a chain would get by
-            that between two uses, at most 20.
+            a GPU, a block on a CPU.
+        sweeps: By how many sweeps. Default: 1 for all; up to 20 for a block, which waits longer.
         burn_in: Sweeps before the first step. Default: 2,000.
         start: Events (m, *shape) that chains start from, such as data. Default: the target's own.
         init: "teacher" sets the student to the target's weights first (a NADE of an RBM), "none"
-            trains it from where it is. Default: "teacher" where limbeck makes the student itself.
+            trains it as it is. Default: "teacher" where limbeck makes the student itself.
         c: The constant of the square error, at most log Z. Default: one by climbing the target, or,
             for continuous supports, from the free energy of the student as it starts.
         switch: The fraction of the steps before "square_error_then_kl" changes over. Default: 0.1.
@@ -185,11 +169,9 @@ def normalize(
         force: Whether to use score matching on a discrete support all the same. Default: False.
         seed: Seeds everything. Default: 0.
         device: Where to run. Default: a GPU if there is one.
-        checkpoint: A folder to write checkpoints to, and to resume from if it holds one. Default:
-            none.
+        checkpoint: A folder for checkpoints, to resume from if it holds one. Default: none.
         progress: Whether to show bars, if a terminal is there. Default: True.
-        options: Further arguments of `limbeck.distill`: optimizer, schedule, lr, clip, update,
-            engine, metrics, held_out, patience, every, seconds, checkpoint_every, ….
+        options: Further arguments of `limbeck.distill`: optimizer, lr, held_out, seconds, ….
     """
     for name, value, known in (
         ("scheme", scheme, ("auto", *SCHEMES)),
@@ -201,7 +183,7 @@ def normalize(
     training = Training.from_options(options, ("teacher_output", "student_output", "precompute"))
     steps = whole("steps", STEPS[preset] if steps is None else steps)
     chains, seed = whole("chains", chains), whole_number("seed", seed, "a whole number")
-    on_policy = refuse_misfits(loss, target, force)
+    on_policy = _check_loss(loss, target, force)
     check_target(target, chains=not on_policy)
     by_default = student is None
     student = default_student(target, seed) if student is None else student
@@ -244,18 +226,14 @@ def normalize(
             training, steps=steps, batch_size=size, preset=preset, seed=seed, device=device,
             progress=progress, checkpoint=checkpoint,
         )  # fmt: skip
-        if loss == "square_error_then_kl" and constant is not None and isinstance(source, Chains):
-            result = square_error_then_kl(target, student, source, constant.value, switch, training)
+        if loss == "square_error_then_kl" and isinstance(source, Chains):
+            result = square_error_then_kl(target, student, source, constant["c"], switch, training)
         else:
-            objective: Loss
-            if constant is not None:
-                objective = losses.log_density_error(constant.value)
-            else:
-                objective = loss if isinstance(loss, Loss) else getattr(losses, loss)()
+            objective = losses.log_density_error(constant["c"]) if constant else loss
+            if isinstance(objective, str):
+                objective = getattr(losses, objective)()
             result = train(target, student, source, objective, training)
-    settings: dict[str, Any] = {"init": "teacher" if warm else "none"}
-    if constant is not None:
-        settings |= {"c": constant.value, "c_origin": constant.origin}
+    settings: dict[str, Any] = {"init": "teacher" if warm else "none", **constant}
     if isinstance(source, Chains):
         names = ("scheme", "sweeps", "burn_in", "sweeps_done")
         settings |= {"chains": source.count, **{name: getattr(source, name) for name in names}}
@@ -271,15 +249,14 @@ def square_error_then_kl(
 ) -> Result:  # fmt: skip
     r"""Distil by the square error for a fraction of the steps, and go on by the KL divergence.
 
-    Both stages share the schedule and the chains; an optimizer by name starts afresh in the second,
-    whose gradients are of another size. Running out of time in the first ends it all.
+    Both stages share the schedule, the chains and the time; each has an optimizer of its own.
     """
     number("switch", switch, "a fraction above 0 and below 1", lambda f: 0 < f < 1)
     steps, limit = training.steps, training.seconds
     first = min(max(1, round(switch * steps)), steps - 1)
     if not first:
         raise ArgumentError("steps", steps, "2 or more, at least one for each stage")
-    folders = subfolders(training.checkpoint, ("1-square-error", "2-kl"))
+    folders = _subfolders(training.checkpoint)
     schedule = training.schedule
     both = as_schedule(PRESETS[training.preset]["schedule"] if schedule == "auto" else schedule)
     training = replace(training, every=training.every or max(1, steps // 50))
@@ -297,12 +274,12 @@ def square_error_then_kl(
         )  # fmt: skip
         chains.restarts = False
         results.append(train(target, student, chains, kl, stage))
-    result = joined(results, kl.name)
-    result.settings |= {"loss": f"{error!r}, then {kl!r}", "steps": steps}
-    result.settings["stages"] = [
+    result = _joined(results, kl.name)
+    stages = [
         {"loss": repr(loss), "steps": part.steps, "stop_reason": part.stop_reason}
         for loss, part in zip((error, kl), results, strict=False)
     ]
+    result.settings |= {"loss": f"{error!r}, then {kl!r}", "steps": steps, "stages": stages}
     return result
 
 
@@ -323,25 +300,24 @@ class SchedulePart:
         return f"Part({name}, before={self.before}, total={self.total})"
 
 
-def subfolders(checkpoint: str | Path | None, names: Sequence[str]) -> list[Path | None]:
+def _subfolders(checkpoint: str | Path | None) -> list[Path | None]:
     r"""A folder for the checkpoints of each stage, in one that holds nothing else."""
     if checkpoint is None:
-        return [None] * len(names)
+        return [None, None]
     folder = Path(checkpoint)
-    entries = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-    if folder.is_file() or entries - set(names):
+    stages = [folder / "1-square-error", folder / "2-kl"]
+    if folder.is_file() or (folder.is_dir() and set(folder.iterdir()) - set(stages)):
         raise CheckpointError(
             f"checkpoint: {folder} holds something else than checkpoints of these stages; "
-            f"expected a new or empty folder, or one with {' and '.join(names)}"
+            "expected a new or empty folder, or one with 1-square-error and 2-kl"
         )
-    return [folder / name for name in names]
+    return [*stages]
 
 
-def joined(results: Sequence[Result], final: str) -> Result:
-    r"""One result of several stages; its steps go on counting through them.
+def _joined(results: Sequence[Result], final: str) -> Result:
+    r"""One result of several stages, with the loss `final` of the last one throughout.
 
-    Its "loss" is `final`, that of the last stage, throughout, so that the numbers compare. Held-out
-    losses before the last stage are of other objectives, and NaN here.
+    Held-out losses before the last stage are of other objectives, and NaN here.
     """
     last, before = results[-1], 0
     histories = [result.history for result in results if result.history]
@@ -361,9 +337,8 @@ def joined(results: Sequence[Result], final: str) -> Result:
     failure = last.failure
     if failure is not None:
         failure = replace(failure, step=failure.step + before - last.steps)
-    seconds = sum(result.seconds for result in results)
-    compile_seconds = sum(result.compile_seconds for result in results)
-    return Result(
-        last.student, History(columns), before, last.stop_reason, seconds, last.engine,
-        dict(last.settings), failure, last.processes, compile_seconds,
+    return replace(
+        last, history=History(columns), steps=before, settings=dict(last.settings), failure=failure,
+        seconds=sum(result.seconds for result in results),
+        compile_seconds=sum(result.compile_seconds for result in results),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from torch import Tensor
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Target
-from limbeck.normalization.estimate import NAMES, LogPartition, _with_error
+from limbeck.normalization.estimate import NAMES, LogPartition, with_error
 from limbeck.report import pictures, summary
 from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, value
 from limbeck.supports import Discrete
@@ -312,4 +312,4 @@ def _state(estimate: Mapping[str, Any]) -> str:
 def _with_error_or_dash(mean: float | None, error: float | None) -> str:
     if mean is None:
         return "–"
-    return f"{mean:.4f}" if error is None else _with_error(mean, error)
+    return f"{mean:.4f}" if error is None else with_error(mean, error)
