@@ -12,8 +12,6 @@ from torch import Tensor
 
 from limbeck.errors import ArgumentError
 
-__all__ = ["choice", "number", "whole", "whole_number"]
-
 
 def number(argument: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:
     r"""A finite number for which a condition holds."""

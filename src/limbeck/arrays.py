@@ -13,13 +13,6 @@ from torch import Tensor, nn
 
 from limbeck.errors import ArgumentError
 
-__all__ = [
-    "Batch", "Part", "X", "as_batch", "as_dict", "as_part", "as_parts", "cast", "cast_parts",
-    "check_alike", "check_rows", "dtype_name", "floating", "floats", "full_precision",
-    "input_dtype", "join", "label", "leaves", "map_tensors", "part_of", "random", "rows",
-    "tensor_float",
-]  # fmt: skip
-
 Tree = TypeVar("Tree")
 X: TypeAlias = Tensor | dict[str, Tensor]  # inputs (n, ...), or a dict of such (a table)
 

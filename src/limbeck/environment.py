@@ -11,8 +11,6 @@ import torch
 
 import limbeck
 
-__all__ = ["environment"]
-
 
 def environment(device: torch.device | str) -> dict[str, Any]:
     r"""Hardware, versions and date of a run on a device."""

@@ -6,11 +6,6 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-__all__ = [
-    "ArgumentError", "CheckpointError", "HeldOutWarning", "InexactTeacherError", "LimbeckError",
-    "LimbeckWarning", "NotDifferentiableError", "PseudoDrawWarning", "rename_argument",
-]  # fmt: skip
-
 
 class LimbeckError(Exception):
     r"""Base class of limbeck's errors; each says what to do about it."""

@@ -16,11 +16,6 @@ from limbeck.arguments import choice
 from limbeck.arrays import X, as_dict, floats, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 
-__all__ = [
-    "Evaluated", "Evaluation", "View", "close_taps", "depends_on_inputs", "evaluate", "evaluating",
-    "hidden",
-]  # fmt: skip
-
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:

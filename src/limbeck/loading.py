@@ -11,8 +11,6 @@ from torch import nn
 from limbeck.errors import ArgumentError
 from limbeck.training import result
 
-__all__ = ["load"]
-
 
 def load(
     folder: str | Path,

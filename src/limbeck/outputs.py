@@ -10,11 +10,6 @@ from torch.nn import functional as F
 
 from limbeck.errors import ArgumentError
 
-__all__ = [
-    "FORMS", "check_class_axis", "check_probabilities", "columns", "log_probabilities",
-    "probabilities", "recognise", "same_layout", "values",
-]  # fmt: skip
-
 # what a model may give: class scores in one of three forms, plain values, or log densities
 FORMS = ("logits", "probabilities", "log_probabilities", "values", "log_density")
 

@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 from rich import progress as bars
 from rich.console import Console
 
-__all__ = ["tracked", "watched"]
-
 T = TypeVar("T")
 REFRESH = 0.2  # seconds; reading the loss more often would make GPUs wait
 

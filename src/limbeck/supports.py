@@ -12,8 +12,6 @@ from torch import Tensor
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 
-__all__ = ["Binary", "Discrete", "Real", "Spins", "States", "Support"]
-
 
 class Support:
     r"""A set of events x of one shape; a batch of n of them has the shape (n, *shape).

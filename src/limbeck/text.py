@@ -2,8 +2,6 @@ r"""How much more or less, in words."""
 
 from __future__ import annotations
 
-__all__ = ["compared"]
-
 
 def compared(
     teacher: float | None, student: float | None, less: str, more: str, same: str, times: str = "×"

@@ -26,11 +26,6 @@ from limbeck.errors import ArgumentError, LimbeckError
 if TYPE_CHECKING:
     from limbeck.training.loop import Run
 
-__all__ = [
-    "FAULT", "INTERRUPTED", "UNMET", "USER", "Job", "Outcome", "Requirement", "as_command",
-    "check_requirements", "figures", "interrupt_after_step", "parse_requirements", "say",
-]  # fmt: skip
-
 # exit codes: limbeck's own fault, the user's error, a requirement that is not met, Ctrl-C
 FAULT, USER, UNMET, INTERRUPTED = 1, 2, 3, 130
 

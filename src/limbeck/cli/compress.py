@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from limbeck.losses.base import Loss
 
-__all__ = ["compress", "student_of"]
-
 
 def _load_teacher(text: str, trust_pickle: bool) -> object:
     r"""The user's own object, the path of a model's file, or the content of a trusted pickle."""

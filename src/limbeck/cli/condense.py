@@ -15,8 +15,6 @@ from limbeck.cli.command import Job, Outcome
 from limbeck.cli.options import Drop, Preset
 from limbeck.errors import ArgumentError, rename_argument
 
-__all__ = ["condense", "predict_function"]
-
 
 class InputSplit(NamedTuple):
     r"""Inputs to condense at, held-out inputs to compare at, and outcomes there."""

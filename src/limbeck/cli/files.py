@@ -19,12 +19,6 @@ if TYPE_CHECKING:  # --help must not wait for these
     import numpy as np
     import pandas as pd
 
-__all__ = [
-    "IMPORTED_FILES", "MODEL_SUFFIXES", "PICKLE_SUFFIXES", "Rows", "as_numbers", "is_numpy_file",
-    "is_reference", "load_object", "object_or_text", "path_problem", "read_data", "read_rows",
-    "require_path", "split_rows", "unreadable",
-]  # fmt: skip
-
 IMPORTED_FILES: set[str] = set()  # the user's own; what they raise is not limbeck's fault
 PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib")
 MODEL_SUFFIXES = (".onnx", ".json", ".ubj", ".txt", ".cbm")

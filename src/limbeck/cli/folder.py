@@ -15,11 +15,6 @@ from limbeck.cli.files import require_path
 from limbeck.cli.options import read_config, to_toml
 from limbeck.errors import ArgumentError, LimbeckError
 
-__all__ = [
-    "CONFIG", "LOCK", "STUDENT", "UNFINISHED", "Folder", "default_folder", "folder_lock",
-    "is_unfinished", "refuse_other_content", "result_folder", "resume_command",
-]  # fmt: skip
-
 LOCK = ".lock"  # the system holds it for the process, so that a killed one leaves none behind
 CONFIG, STUDENT, RESULT, UNFINISHED = "config.toml", "student", "result.json", "UNFINISHED"
 # options that change nothing about a result

@@ -18,8 +18,6 @@ from limbeck.errors import ArgumentError, rename_argument
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["logz", "normalize"]
-
 
 def _load_target(text: str) -> Any:
     r"""The user's own energy, or the RBM of a file."""

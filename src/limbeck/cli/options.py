@@ -17,11 +17,6 @@ from typer import Option
 from limbeck.cli.files import require_path
 from limbeck.errors import ArgumentError
 
-__all__ = [
-    "Common", "Debug", "Drop", "Preset", "Target", "command_line", "option_values", "read_config",
-    "to_toml",
-]  # fmt: skip
-
 ONE_CALL = ("config", "overwrite", "debug", "help")  # options that are not part of its settings
 
 

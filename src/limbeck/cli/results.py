@@ -21,8 +21,6 @@ from limbeck.cli.condense import predict_function
 from limbeck.cli.options import Debug, read_config
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 
-__all__ = ["demo", "describe_path", "export", "info", "load_result", "report"]
-
 DEVELOPERS = ("dev", "test", "docs", "browser")  # extras that users do not need
 ResultFolder = Annotated[Path, Argument(help="A folder that one of limbeck's commands wrote.")]
 

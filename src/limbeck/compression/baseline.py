@@ -23,8 +23,6 @@ from limbeck.teachers.stored import Stored
 from limbeck.training.distill import train
 from limbeck.training.result import Result
 
-__all__ = ["train_on_labels"]
-
 HELD_OUT = 0.1  # the share of rows that is held out, of many
 RATES = (RATE, RATE / 10)  # learning rates, of which the one with the lower held-out loss is taken
 # rows up to which several folds are held out, one after the other, and how many those are

@@ -38,8 +38,6 @@ from limbeck.training.config import Training
 from limbeck.training.distill import as_loss
 from limbeck.training.result import Result
 
-__all__ = ["compress"]
-
 MIN_SIZE, MAX_SIZE = 10_000, 50_000  # inputs that a teacher labels by default
 PILOT_STEPS = 2000  # of the short runs that inputs are compared by
 

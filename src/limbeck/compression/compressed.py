@@ -36,8 +36,6 @@ from limbeck.teachers.row_teacher import predicted_labels
 from limbeck.text import compared
 from limbeck.training.result import STUDENT, Result, load
 
-__all__ = ["Compressed", "rules_of"]
-
 
 def rules_of(
     student: nn.Module,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import nn
 
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, rename_argument
 from limbeck.models.ensemble import Ensemble
 from limbeck.tables.columns import measured
 from limbeck.teachers import estimators
@@ -19,9 +19,7 @@ from limbeck.teachers.estimators import BoosterTeacher, EstimatorTeacher, is_boo
 from limbeck.teachers.fingerprints import digest
 from limbeck.teachers.networks import NetworkTeacher, OnnxTeacher, open_model
 from limbeck.teachers.output_spec import OutputSpec
-from limbeck.teachers.row_teacher import FunctionTeacher, RowTeacher, first_rows, rename_argument
-
-__all__ = ["as_predictor", "clone_teacher", "fit_teacher", "is_fitted"]
+from limbeck.teachers.row_teacher import FunctionTeacher, RowTeacher, first_rows
 
 
 class CombinedTeacher(RowTeacher):

@@ -34,8 +34,6 @@ from limbeck.teachers.keys import count
 from limbeck.teachers.row_teacher import RowTeacher, first_rows
 from limbeck.training.result import spec_of
 
-__all__ = ["DistilledClassifier", "DistilledRegressor"]
-
 ABOUT = "estimator.json"
 
 

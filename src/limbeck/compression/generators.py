@@ -21,8 +21,6 @@ from limbeck.inputs.base import Inputs, Nested
 from limbeck.models.nade import NADE
 from limbeck.supports import Binary, States
 
-__all__ = ["GENERATORS", "Rounded", "candidates", "float_type", "fresh", "generator"]
-
 MUNGED = 20_000  # rows at most that "munge" looks for neighbours among, in time quadratic in them
 FEWEST = 500  # steps that a NADE is fitted in, at least
 FLOW_STEPS = 2000  # steps that a flow is fitted in, at most

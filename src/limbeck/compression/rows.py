@@ -11,14 +11,11 @@ from torch import Tensor, nn
 from torch.utils import data as torch_data
 
 from limbeck.arrays import X, as_part
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, rename_argument
 from limbeck.inputs.dataset import materialise
-from limbeck.teachers.row_teacher import rename_argument
 
 if TYPE_CHECKING:
     from limbeck.tables.table import Table
-
-__all__ = ["ArrayFormat", "RowFormat", "Rows", "TableFormat", "format_from_spec", "read_rows"]
 
 DENSE_AT_MOST = 2**28  # numbers up to which sparse rows are made dense, as students need them
 

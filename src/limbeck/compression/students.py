@@ -20,8 +20,6 @@ from limbeck.models.preprocessed import Preprocessed, standardising
 from limbeck.models.tree import SURE, Trees, is_tree_estimator, read
 from limbeck.models.tree_fit import fit_boosted, fit_tree
 
-__all__ = ["FITTED", "Fitted", "NumpyFastPath", "build_student", "predictions", "sizes"]
-
 # what is fitted to labelled rows directly, by name
 FITTED: dict[str, Any] = {"tree": fit_tree, "boosted": fit_boosted}
 LIKELY = 1e-5  # the probability from which a class of a row counts, for classifiers

@@ -39,8 +39,6 @@ from limbeck.training import distill as loop
 from limbeck.training.config import PRESETS, Training
 from limbeck.training.result import History, Result
 
-__all__ = ["Answering", "Problem", "Recipe", "default_loss", "only_finite", "train"]
-
 MIN_HELD_OUT, MAX_HELD_OUT = 20, 10_000  # rows to compare students on; fewer are not held out
 RATE = 1e-2  # Adam's, for nets of limbeck's own, whose inputs and outputs are scaled
 

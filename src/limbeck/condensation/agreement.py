@@ -29,8 +29,6 @@ from limbeck.distributions import Distribution, average
 from limbeck.posteriors.draws import Draws
 from limbeck.text import compared
 
-__all__ = ["Agreement", "agreement", "predictive"]
-
 SAMPLES = 10_000  # at which densities without inputs are compared
 OUTCOMES = 16  # outcomes of each input that a divergence of densities is estimated with
 

@@ -44,8 +44,6 @@ from limbeck.teachers.stored import Stored
 from limbeck.training.config import PRESETS, Training, choose_device
 from limbeck.training.distill import batch_size_of
 
-__all__ = ["condense"]
-
 PROBE = 8  # inputs that `predict` is tried at
 
 

@@ -43,8 +43,6 @@ from limbeck.training.distill import prepare
 from limbeck.training.loop import Run
 from limbeck.training.result import FORMAT, STUDENT, Result, load
 
-__all__ = ["ABOUT", "Condensed", "run_steps"]
-
 ABOUT = "condensed.json"
 SAVED = ("notes", "used", "draw_bytes")  # attributes that are saved as they are
 

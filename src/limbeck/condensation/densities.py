@@ -41,8 +41,6 @@ from limbeck.training.callbacks import replayed
 from limbeck.training.config import Training, choose_device
 from limbeck.training.result import History
 
-__all__ = ["Events", "Pairs", "condense_density", "outcomes_of_draws", "pair_losses", "rows_of"]
-
 Outcomes = Callable[[Batch, torch.Generator], Pair]  # an outcome for each input of a batch
 
 

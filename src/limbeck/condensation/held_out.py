@@ -21,8 +21,6 @@ from limbeck.inputs import Dataset, Loader, Mix, Seek, as_inputs
 from limbeck.inputs.base import Inputs, Nested
 from limbeck.training.config import Training
 
-__all__ = ["MEASURED", "Divergence", "NewInputs", "check_new_inputs", "hold_out", "judge"]
-
 MIN_ROWS, MIN_HELD_OUT = 20, 5  # different rows from which some are held out, and the fewest then
 MEASURED = 1000  # rows at which a student is measured at most, and the most held out by default
 LEVEL, PERMUTATIONS = 0.01, 999  # of the permutation test

@@ -17,8 +17,6 @@ from torch.special import log_ndtr
 from limbeck.arguments import number, whole, whole_number
 from limbeck.errors import ArgumentError
 
-__all__ = ["Gaussian", "ep_logistic", "log_moments", "mackay_mean", "predict", "sigmoid_mean"]
-
 METHODS = ("quadrature", "mackay")
 NARROW = 2.0  # the variance up to which Gauss–Hermite quadrature is the better of two rules
 

@@ -20,10 +20,6 @@ from limbeck.models.mlp import MLP
 from limbeck.models.mlp import _log_ndtr as log_ndtr
 from limbeck.posteriors.draws import Structure
 
-__all__ = [
-    "MLPRegression", "Regression", "linear", "logistic", "mlp", "poisson", "probit", "softmax",
-]  # fmt: skip
-
 FAMILIES: dict[str, Callable[[Tensor, Any], Any]] = {  # of z, and the scale of y
     "linear": lambda z, scale: _normal(z, scale),
     "logistic": lambda z, scale: Bernoulli(logits=z),

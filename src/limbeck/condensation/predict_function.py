@@ -21,8 +21,6 @@ from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson, log_
 from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError
 
-__all__ = ["ClassLogs", "Head", "Means", "Pair", "PairDensity", "PredictFunction"]
-
 
 def user_stacklevel() -> int:
     r"""The `stacklevel` of the user's own line, for `warnings.warn` in the calling function."""

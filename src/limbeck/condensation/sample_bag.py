@@ -13,16 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import whole
-from limbeck.arrays import X, map_tensors, rows
+from limbeck.arrays import X, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import averaged, broadcast
-from limbeck.distributions.base import D, Distribution, mapped, random
+from limbeck.distributions.base import D, Distribution, mapped
 from limbeck.errors import ArgumentError
 from limbeck.posteriors.draws import Draws, Structure, as_parts
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
-
-__all__ = ["Interval", "SampleBag", "Simplex", "Supports", "as_support"]
 
 PARAMETERS = (
     "draws: pseudo-draws are trained to predict well together and are no draws of the posterior. "

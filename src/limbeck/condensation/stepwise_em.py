@@ -29,8 +29,6 @@ from limbeck.training.objective import Objective, Plan
 from limbeck.training.schedules import Schedule, as_schedule, same_until
 from limbeck.training.update import Progress
 
-__all__ = ["StepSize", "StepwiseEM"]
-
 
 @dataclass(frozen=True)
 class StepSize:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from limbeck.arrays import Batch, X, leaves, map_tensors, rows
+from limbeck.arrays import Batch, X, leaves, map_tensors, random, rows
 from limbeck.condensation.predict_function import (
     PredictFunction,
     class_logs,
@@ -19,15 +19,13 @@ from limbeck.condensation.predict_function import (
     unpaired,
     user_stacklevel,
 )
-from limbeck.distributions.base import Distribution, Shape, random
+from limbeck.distributions.base import Distribution, Shape
 from limbeck.errors import ArgumentError, NotDifferentiableError, PseudoDrawWarning
 from limbeck.evaluation import Evaluated
 from limbeck.inputs import Dataset
 from limbeck.posteriors.draws import Diagnostics, Draws, Structure
 from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Opaque, Teacher
-
-__all__ = ["Average", "RecordedStream", "ResampledDraws", "average_teacher", "one_draw_teacher"]
 
 AT_ONCE = 2**26  # bytes that predictions of a block of draws may take
 IN_MEMORY = 2**30  # bytes of stored draws above which they are used one by one, not averaged over

@@ -30,11 +30,6 @@ from limbeck.text import compared
 if TYPE_CHECKING:
     from limbeck.demo import Tour
 
-__all__ = [
-    "GRID", "PRIOR_VARIANCE", "SIDE", "MonteCarlo", "log_posterior", "points", "run", "sampler",
-    "show",
-]  # fmt: skip
-
 PRIOR_VARIANCE = 100.0
 COMPONENTS = 10
 POOL = 3000  # inputs at which the average over all draws is taken

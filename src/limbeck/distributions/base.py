@@ -12,13 +12,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import number
-from limbeck.arrays import random
 from limbeck.errors import ArgumentError, LimbeckError
-
-__all__ = [
-    "Distribution", "Mixture", "Shape", "average", "averaged", "broadcast", "draw_classes",
-    "end_of", "given", "mapped", "random", "readable", "tail_of", "tensors",
-]  # fmt: skip
 
 ABSENT: Any = ()  # a parameter that was not given
 Shape = int | tuple[int, ...]  # the number of samples of each distribution

@@ -12,8 +12,6 @@ from limbeck.distributions.discrete import Bernoulli
 from limbeck.errors import ArgumentError
 from limbeck.outputs import TOLERANCE
 
-__all__ = ["as_distribution", "check"]
-
 ACCEPTED = "a Bernoulli, Categorical, Normal, MultivariateNormal, Poisson or Mixture of limbeck's"
 
 

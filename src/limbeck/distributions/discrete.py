@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from limbeck import outputs as forms
+from limbeck.arrays import random
 from limbeck.distributions import base
 from limbeck.distributions.base import ABSENT, Distribution, Events, Generator, Shape, given
-
-__all__ = ["Bernoulli", "Categorical", "Poisson", "log_means"]
 
 
 class _Classes(Distribution, namedtuple("Classes", "probs logits", defaults=(ABSENT, ABSENT))):
@@ -83,7 +82,7 @@ class Bernoulli(_Classes):
     def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         r"""Independent outcomes (*shape, ...), as floating-point numbers."""
         p = self.mean
-        uniform = base.random(torch.rand, (*base.as_shape(shape), *p.shape), p, generator)
+        uniform = random(torch.rand, (*base.as_shape(shape), *p.shape), p, generator)
         return (uniform < p).to(p.dtype)
 
     def mixed(self, log_weights: Tensor) -> Bernoulli:

@@ -17,12 +17,6 @@ from limbeck.arrays import random
 from limbeck.distributions import base
 from limbeck.distributions.base import ABSENT, Distribution, Events, Generator, Shape, as_shape
 
-__all__ = [
-    "KINDS", "Moments", "MultivariateNormal", "Normal", "Statistics", "expectations",
-    "expected_statistics", "factor", "has_matrices", "least_variances", "log_joint", "log_normal",
-    "maximised", "smallest_variances",
-]  # fmt: skip
-
 KINDS = ("full", "diagonal", "spherical")  # of covariances
 TINY = 1e-30  # the weight up to which a component has no statistics
 

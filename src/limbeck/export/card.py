@@ -14,8 +14,6 @@ from limbeck.export.portable import MARK, Portable, portable
 from limbeck.export.table_onnx import port
 from limbeck.models.preprocessed import Preprocessed
 
-__all__ = ["card", "card_path"]
-
 ANSWERS = {
     "probabilities": "probabilities, from 0 to 1",
     "log_probabilities": "natural logarithms of probabilities",

@@ -22,8 +22,6 @@ from limbeck.models.nade import NADE
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import SURE, Trees
 
-__all__ = ["FUNCTIONS", "Script", "write"]
-
 FUNCTIONS = {  # of z, that scripts define where they use them
     "relu": "np.maximum(z, 0)",
     "sigmoid": "np.exp(-np.logaddexp(0, -z))",

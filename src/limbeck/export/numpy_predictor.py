@@ -36,8 +36,6 @@ from limbeck.models.tree import Trees
 from limbeck.tables.columns import Category, Number
 from limbeck.tables.table import Table
 
-__all__ = ["NUMPY_TOLERANCE", "READER", "column_records", "numpy_files", "places", "to_numpy"]
-
 NUMPY_TOLERANCE = 1e-6  # as `TOLERANCE`, against torch in double precision
 
 HEAD = '''"""{about}"""

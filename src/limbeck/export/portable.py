@@ -24,12 +24,6 @@ from limbeck.storage.files import replacing
 from limbeck.tables.columns import Category, Number
 from limbeck.tables.table import Table
 
-__all__ = [
-    "CHECK_ROWS", "MARK", "TOLERANCE", "Portable", "check_agreement", "check_suffix",
-    "export_error", "in_place", "largest_difference", "not_foreign", "of_result", "portable",
-    "quietly", "random_rows", "relative_difference", "write_file",
-]  # fmt: skip
-
 TOLERANCE = 1e-5  # largest difference from torch, relative to the largest answer and one
 CHECK_ROWS = 64  # random rows at which a file is compared with torch
 FREE = "the number of rows must stay free: x.shape[0] does, len(x) does not"

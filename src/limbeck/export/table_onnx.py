@@ -30,8 +30,6 @@ from limbeck.export.portable import (
 from limbeck.tables.columns import Category, Column, Number
 from limbeck.tables.table import Table
 
-__all__ = ["feeds", "port", "run_onnx", "to_onnx", "trace_onnx"]
-
 
 class Port(NamedTuple):
     r"""What an ONNX input takes."""

@@ -40,8 +40,6 @@ from limbeck.models.kernels import nade_reference, segments
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.nade import NADE
 
-__all__ = ["onnx_file", "plain", "program_file", "to_onnx", "to_pt2", "whitened"]
-
 
 def plain(module: nn.Module) -> nn.Module:
     r"""The same function without operations of limbeck's own; any other module as it is."""

@@ -15,8 +15,6 @@ from limbeck.arrays import Batch, Part, as_part, as_parts, check_alike, check_ro
 from limbeck.errors import ArgumentError
 from limbeck.storage.files import under
 
-__all__ = ["Eager", "Inputs", "Nested", "join_batches", "spread"]
-
 
 class Inputs(ABC):
     r"""A source of inputs: `inputs(n)` gives a Batch of n.

@@ -19,8 +19,6 @@ from limbeck.inputs.dataset import Dataset, Loader
 from limbeck.inputs.generated import Function, Samples, SeededCall
 from limbeck.inputs.munge import widest_float
 
-__all__ = ["Augment", "Mix", "Seek", "as_inputs"]
-
 ACCEPTED = (
     "an input source of limbeck.inputs, a tensor, an array, a dict of these, a numeric data frame, "
     "a torch Dataset or DataLoader, a model with a method sample, or a function of n"

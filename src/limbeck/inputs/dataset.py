@@ -18,8 +18,6 @@ from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Eager, Inputs, join_batches
 from limbeck.inputs.generated import seeded
 
-__all__ = ["Dataset", "Epochs", "Loader", "materialise"]
-
 
 def materialise(dataset: data.Dataset[Any], argument: str) -> tuple[Any, Any]:
     r"""X and y (None if there are no labels) of a data set whose items are x or (x, y)."""

@@ -20,8 +20,6 @@ from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Eager, Inputs
 
-__all__ = ["Function", "Noise", "Samples", "SeededCall", "fresh_seed", "parameters_of", "seeded"]
-
 SPARE = np.random.MT19937(0)  # in place of NumPy's global generator, whose state is slow to copy
 
 

@@ -14,8 +14,6 @@ from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Nested
 from limbeck.inputs.dataset import Dataset
 
-__all__ = ["Munge", "nearest", "widest_float"]
-
 
 def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int = 2**24) -> Tensor:
     r"""The number (N,) of the row nearest to each row, other than itself.

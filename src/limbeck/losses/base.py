@@ -14,8 +14,6 @@ from limbeck.arrays import Batch, X
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
 
-__all__ = ["Drawn", "Draws", "Loss", "Probe", "Sum", "output_shape"]
-
 Drawn: TypeAlias = Tensor | dict[str, Tensor] | None  # what is random of a loss at a batch
 
 

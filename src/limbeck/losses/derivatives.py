@@ -13,8 +13,6 @@ from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
 from limbeck.losses.base import Drawn, Draws, Loss, Probe
 
-__all__ = ["derivative_error", "directional_error"]
-
 
 def _described(value: object) -> str:
     if isinstance(value, str):

@@ -14,12 +14,6 @@ from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
 from limbeck.losses.base import Drawn, Loss, Probe, output_shape
 
-__all__ = [
-    "cross_entropy", "hints", "kl", "label_cross_entropy", "label_square_error",
-    "log_density_error", "logit_error", "multilabel_cross_entropy", "reverse_kl", "score_matching",
-    "square_error",
-]  # fmt: skip
-
 
 class square_error(Loss):  # noqa: N801 - losses are written as functions of their settings
     r"""½‖f − t‖², on probabilities where the models give any form of them, else on values."""

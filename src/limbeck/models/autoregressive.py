@@ -14,8 +14,7 @@ from torch.nn import functional as F
 
 from limbeck import losses
 from limbeck.arguments import whole
-from limbeck.arrays import dtype_name, floating
-from limbeck.distributions.base import random
+from limbeck.arrays import dtype_name, floating, random
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Inputs
 from limbeck.models.checks import Device, Generator
@@ -24,8 +23,6 @@ from limbeck.supports import Binary, Discrete, Spins, States
 from limbeck.training.config import Training
 from limbeck.training.distill import train
 from limbeck.training.result import FORMAT, Result
-
-__all__ = ["Autoregressive", "Order", "choose", "floating"]
 
 Order = Sequence[int] | Tensor | str | None  # a permutation of the variables, "random" or None
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from limbeck.errors import ArgumentError
 
-__all__ = ["Device", "Generator", "flat", "is_count", "matrix", "spec_fields"]
-
 Device = torch.device | str | None  # None is torch's default
 Generator = torch.Generator | None  # None is torch's global one
 

@@ -17,8 +17,6 @@ from limbeck.models.kernels import segments
 from limbeck.models.nade import NADE, Weights
 from limbeck.supports import Discrete
 
-__all__ = ["DeepNADE"]
-
 ROOM = {"cpu": 2**24, "cuda": 2**30}  # numbers between the layers at a time, without gradients
 
 

@@ -17,8 +17,6 @@ from limbeck.samplers.gibbs import sweep
 from limbeck.samplers.slice import Slice
 from limbeck.supports import Discrete, Support
 
-__all__ = ["Energy", "EnergyPath", "Path", "Target"]
-
 
 @runtime_checkable
 class Target(Protocol):

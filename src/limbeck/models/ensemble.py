@@ -24,8 +24,6 @@ from limbeck.outputs import check_class_axis, log_probabilities, probabilities
 from limbeck.training.config import PRESETS, Training
 from limbeck.training.distill import train
 
-__all__ = ["Ensemble", "Resamples", "members_cross_entropy"]
-
 Member: TypeAlias = nn.Module | Callable[[X], Tensor]
 
 

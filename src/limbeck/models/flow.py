@@ -10,13 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import whole, whole_number
-from limbeck.arrays import dtype_name
-from limbeck.distributions.base import random
+from limbeck.arrays import dtype_name, random
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import Generator, is_count, matrix, spec_fields
 from limbeck.supports import Real
-
-__all__ = ["Flow", "zuko"]
 
 
 def zuko() -> Any:

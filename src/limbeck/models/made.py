@@ -15,8 +15,6 @@ from limbeck.models.autoregressive import Autoregressive, Order, choose
 from limbeck.models.checks import Device, Generator
 from limbeck.supports import Discrete
 
-__all__ = ["MADE"]
-
 
 class MADE(Autoregressive):
     r"""A feedforward net whose weights are masked so that output i depends on x_<i alone.

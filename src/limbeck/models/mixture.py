@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import whole, whole_number
-from limbeck.arrays import dtype_name, floating
+from limbeck.arrays import dtype_name, floating, random
 from limbeck.distributions import gaussians
-from limbeck.distributions.base import draw_classes, end_of, random, tail_of
+from limbeck.distributions.base import draw_classes, end_of, tail_of
 from limbeck.distributions.gaussians import KINDS, Moments
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import Device, Generator, matrix
@@ -25,8 +25,6 @@ from limbeck.models.mixture_em import (
     started,
 )  # fmt: skip
 from limbeck.supports import Real
-
-__all__ = ["GaussianMixture"]
 
 
 class GaussianMixture(nn.Module):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import number, whole, whole_number
-from limbeck.distributions.base import random
+from limbeck.arrays import random
 from limbeck.distributions.gaussians import (
     TINY,
     Moments,
@@ -30,11 +30,6 @@ from limbeck.progress import tracked
 
 if TYPE_CHECKING:
     from limbeck.models.mixture import GaussianMixture
-
-__all__ = [
-    "Ascent", "EMResult", "Samples", "fit_em", "numbers", "parameters_of", "scale_of", "started",
-    "troubles",
-]  # fmt: skip
 
 
 def scale_of(log_scale: Tensor, below: Tensor | None, dim: int) -> Tensor:

@@ -17,8 +17,6 @@ from limbeck.errors import ArgumentError
 from limbeck.models.checks import Device, Generator, flat, is_count, spec_fields
 from limbeck.outputs import FORMS, columns, log_probabilities
 
-__all__ = ["INITS", "LAYER_KINDS", "MLP", "OUTPUT_FORMS", "BatchedMLP", "Feedforward", "is_count"]
-
 LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda z: z,
     "relu": torch.relu,

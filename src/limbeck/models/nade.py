@@ -17,8 +17,6 @@ from limbeck.models.kernels.nade_blocks import Direction, Products, r_products
 from limbeck.storage.files import under
 from limbeck.supports import Binary, Discrete
 
-__all__ = ["NADE", "Weights"]
-
 Centre = np.ndarray | Tensor | list[float] | None
 SMALL = 0.01  # the deviation of the weights of hidden units that are added to an RBM's
 

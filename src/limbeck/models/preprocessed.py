@@ -17,8 +17,6 @@ from limbeck.models.checks import spec_fields
 from limbeck.models.mlp import OUTPUT_FORMS
 from limbeck.training.result import from_spec, spec_of
 
-__all__ = ["Preprocessed", "origin_of", "standardising"]
-
 FARTHEST = 20.0  # the most deviations that a scaled row is away from the mean
 
 Numbers = Tensor | np.ndarray | Sequence[float] | float | None

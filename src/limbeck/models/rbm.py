@@ -22,8 +22,6 @@ from limbeck.progress import tracked
 from limbeck.supports import Binary
 from limbeck.training.config import choose_device
 
-__all__ = ["RBM", "RBMPath", "Statistics", "base_biases", "contrast", "softplus", "train_rbm"]
-
 Numbers = Tensor | np.ndarray | Sequence[float] | Sequence[Sequence[float]]
 
 

@@ -14,8 +14,6 @@ from torch import Tensor
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.storage import files
 
-__all__ = ["read", "write"]
-
 NAMES = (("W", "a", "b"), ("vishid", "visbiases", "hidbiases"))
 ACCEPTED = "a file with W, a and b, or vishid, visbiases and hidbiases"
 

@@ -12,8 +12,6 @@ from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import Generator, spec_fields
 
-__all__ = ["Coded", "Numeric", "TableEncoder"]
-
 ONE_HOT = 16  # categories up to which each has an indicator
 WIDEST = 32  # the largest embedding that "auto" chooses
 

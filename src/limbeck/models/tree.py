@@ -15,8 +15,6 @@ from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import spec_fields
 
-__all__ = ["Grown", "Trees", "is_tree_estimator", "of_tree", "read"]
-
 # the forms of the sum: classes in two forms, values, or independent labels in two forms
 KINDS = ("probabilities", "logits", "values", "labels", "label_logits")
 SURE = 1e-6  # label probabilities stay this far from 0 and 1, so that logits are finite

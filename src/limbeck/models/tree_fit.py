@@ -13,8 +13,6 @@ from limbeck.models.tree import SURE, Trees, of_tree
 from limbeck.outputs import check_probabilities, columns
 from limbeck.progress import tracked
 
-__all__ = ["TASKS", "fit_boosted", "fit_tree"]
-
 TASKS = ("classification", "multilabel", "regression")
 ROWS = 20_000  # the most rows that a boosted tree is grown from
 Numbers = np.ndarray | torch.Tensor

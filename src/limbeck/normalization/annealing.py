@@ -22,8 +22,6 @@ from limbeck.progress import tracked
 from limbeck.samplers.chains import Chains, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, drift
 
-__all__ = ["AIS", "SPACINGS", "Schedule", "temperatures"]
-
 SPACINGS = ("geometric", "linear", "sigmoid")
 ACCEPTED = "'2008', a number of temperatures, or increasing numbers from 0 to 1"
 CHAINS, SWEEPS = 2000, 10  # of the check of a path

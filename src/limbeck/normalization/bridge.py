@@ -18,8 +18,6 @@ from limbeck.samplers import diagnostics
 from limbeck.samplers.chains import KERNELS, Chains, Draws, Logs, start_events
 from limbeck.samplers.diagnostics import MIN_CHAINS, SIGNIFICANT, difference, effective_size
 
-__all__ = ["NO_OWN_STARTS", "Bridge", "BridgeFit", "fit_bridge"]
-
 NO_OWN_STARTS = "chains from the target's own starts were not compared: it has no mass there"
 MIN_EFFECTIVE_DRAWS = 100  # below, an error is not to be relied on
 MIN_DRAWS_FOR_R_HAT = 10  # of a chain

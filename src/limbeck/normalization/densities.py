@@ -23,11 +23,6 @@ from limbeck.samplers.chains import ChainTarget, Logs, float_tensor, start_event
 from limbeck.samplers.diagnostics import SIGNIFICANT
 from limbeck.supports import Discrete, Support
 
-__all__ = [
-    "BLOCK", "EVENTS", "Densities", "Proposal", "check_repeatable", "check_student",
-    "check_target", "compare", "default_student", "discrete_support", "place_of", "tail_doubts",
-]  # fmt: skip
-
 BLOCK = 2**23  # numbers of events that are evaluated together
 EVENTS = 128  # at which log densities are evaluated again
 REPEATABLE = (

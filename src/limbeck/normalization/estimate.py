@@ -24,11 +24,6 @@ from limbeck.samplers.chains import ChainTarget
 from limbeck.samplers.diagnostics import pareto_k, weights_effective_size
 from limbeck.storage.files import plain
 
-__all__ = [
-    "Bound", "Estimate", "LogPartition", "Method", "Start", "Verdict", "log_mean", "mean_bound",
-    "weight_doubts", "with_error",
-]  # fmt: skip
-
 NAMES = {
     "ais": "annealed importance sampling",
     "bridge": "bridge sampling",

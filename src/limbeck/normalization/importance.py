@@ -19,8 +19,6 @@ from limbeck.samplers import diagnostics
 from limbeck.samplers.chains import Chains, ChainTarget, Logs, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, pareto_k, weights_effective_size
 
-__all__ = ["ExpectedStatistics", "Importance", "expected_statistics", "free_energy"]
-
 EXPECTATION_BLOCK = 2**22  # numbers of x at a time
 
 

@@ -26,8 +26,6 @@ from limbeck.progress import tracked
 from limbeck.samplers.chains import ChainTarget
 from limbeck.supports import Discrete
 
-__all__ = ["METHODS", "Exact", "choose_method", "exact_log_z", "log_partition"]
-
 ENUMERABLE = 2**20  # events that method="auto" sums exactly
 TOGETHER = 4  # units of the other side that share a matrix product
 LARGEST = 690.0  # the largest exponent in float64, nearly

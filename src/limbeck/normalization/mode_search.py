@@ -19,8 +19,6 @@ from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size, weights_ef
 from limbeck.samplers.gibbs import sweep
 from limbeck.supports import Discrete
 
-__all__ = ["ModeCheck", "Peak", "check_modes", "climb", "tops"]
-
 LOCAL_CHAINS, LOCAL_SWEEPS = 64, 10  # around each event
 MAX_CALLS = 2000  # of log p̃ in a round over all sites; with more, nothing moves site by site
 

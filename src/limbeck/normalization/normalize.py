@@ -30,8 +30,6 @@ from limbeck.training.distill import train
 from limbeck.training.result import History, Result
 from limbeck.training.schedules import Schedule, as_schedule
 
-__all__ = ["NAMES", "SQUARE_ERRORS", "can_warm_start", "find_constant", "normalize", "warm_start"]
-
 SQUARE_ERRORS = ("square_error", "log_density_error", "square_error_then_kl")
 NAMES = ("kl", "reverse_kl", "score_matching", *SQUARE_ERRORS)
 STEPS = {"auto": 20_000, "thesis": 30_000}

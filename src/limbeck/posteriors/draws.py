@@ -16,8 +16,6 @@ from limbeck.arrays import X, label
 from limbeck.errors import ArgumentError
 from limbeck.samplers.diagnostics import effective_size, r_hat
 
-__all__ = ["Diagnostics", "Draws", "Structure", "bad_rows", "check", "spread", "whole_notes"]
-
 LARGE_R_HAT = 1.05
 DIAGNOSED_NUMBERS = 10**8  # of more numbers, some coordinates stand for all
 Array: TypeAlias = np.ndarray[Any, Any] | Tensor

@@ -19,8 +19,6 @@ import numpy as np
 
 from limbeck.errors import ArgumentError, LimbeckError
 
-__all__ = ["Choose", "Variables", "choose", "from_columns", "group", "open_files", "places"]
-
 INDEXED = (
     re.compile(r"(?P<name>.+?)\[(?P<index>\d+(?:,\s*\d+)*)\]"),  # alpha[1,2]
     re.compile(r"(?P<name>.+?)\.(?P<index>\d+(?:\.\d+)*)"),  # alpha.1.2

@@ -20,8 +20,6 @@ from limbeck.posteriors.draws import Array, Draws, as_array, check, whole_notes
 from limbeck.posteriors.files import Choose, Variables, choose, from_columns, group, open_files
 from limbeck.posteriors.stream import Stream
 
-__all__ = ["as_draws"]
-
 LAYOUTS = {"chains": "(chain, draw, ...)", "draws": "(draw, ...)", "emcee": "(step, walker, ...)"}
 VECTORS = "(draw, dim) or (chain, draw, dim); draws of another shape by name: {'name': array}"
 ACCEPTED = (

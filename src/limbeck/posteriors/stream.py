@@ -28,8 +28,6 @@ from limbeck.posteriors.files import Choose, choose
 from limbeck.samplers.diagnostics import Running
 from limbeck.storage.files import under
 
-__all__ = ["Stream", "StreamBroken", "StreamEnded"]
-
 ACCEPTED = "a tensor (m, dim), or a dict of tensors (m, ...)"
 DIAGNOSED_CHAINS = 256  # of more parallel chains, so many are diagnosed
 

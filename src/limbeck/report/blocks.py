@@ -21,11 +21,6 @@ from limbeck.storage import Saved
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "Block", "Code", "Document", "Drawing", "Gallery", "Page", "Stat", "TableBlock", "Verdict",
-    "Verdicts", "from_rich", "markdown", "ratio", "render", "sort_value", "value",
-]  # fmt: skip
-
 Verdict = dict[str, Any]  # the outcome of a check: name, held (whether it holds), words
 
 

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-__all__ = [
-    "COLOURS", "INK", "LINES", "MUTED", "axes_for", "canvas", "inline", "load_matplotlib",
-    "pixels", "save",
-]  # fmt: skip
-
 # Okabe and Ito's palette, which colour-blind readers can tell apart
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 # of text, of things to compare with, of separators, and of the grid

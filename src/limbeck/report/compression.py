@@ -18,8 +18,6 @@ from limbeck.report.blocks import Block, Drawing, Gallery, Stat, TableBlock, fro
 from limbeck.storage import Saved
 from limbeck.text import compared
 
-__all__ = ["compressed", "sections", "stats"]
-
 
 def compressed(
     result: Compressed,

@@ -23,8 +23,6 @@ from limbeck.posteriors.stream import Stream, StreamEnded
 from limbeck.report import pictures, summary
 from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, from_rich, ratio, value
 
-__all__ = ["condensed", "saved_agreement", "sections", "stats"]
-
 SIDE, LINE = 41, 201  # points along each direction of a surface, and along a curve
 STREAM_DRAWS = 4000  # that the student is compared with
 

@@ -23,8 +23,6 @@ from limbeck.storage import Saved, as_saved
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["calibration", "disagreement", "learning", "learning_curves", "measures", "subgroups"]
-
 GROUPS = 24  # subgroups in a picture, at most
 NOT_MEASURES = ("step", "gradient_norm", "seconds")  # columns of a history
 Report = Saved | str | Path | Fidelity | Mapping[str, Any]

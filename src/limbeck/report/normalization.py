@@ -20,8 +20,6 @@ from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, value
 from limbeck.supports import Discrete
 from limbeck.training.result import Result
 
-__all__ = ["by_name", "estimated", "estimates", "normalized", "sections", "stats"]
-
 Estimates = LogPartition | Mapping[str, LogPartition] | Iterable[LogPartition]
 SHEET, EVENTS = 100, 2000  # samples and events with log probabilities that are stored
 MODELS = pictures.MODELS

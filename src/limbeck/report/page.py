@@ -26,8 +26,6 @@ from limbeck.report.blocks import (
 from limbeck.report.fidelity_plots import NOT_MEASURES
 from limbeck.storage import Saved, files, read
 
-__all__ = ["document", "write", "write_tour"]
-
 REPORTS: dict[str, Any] = {
     "compress": compression, "condense": condensation, "normalize": normalization,
     "logz": normalization,

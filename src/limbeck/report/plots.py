@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
-__all__ = [
-    "Kept", "classes", "density", "diagonal", "ellipses", "falls", "images", "intervals",
-    "legend_above", "mosaic", "numbers", "picture", "probability_lines", "progress", "rows_below",
-    "sorted_log_probabilities", "surface", "weights",
-]  # fmt: skip
-
 Numbers = str | Sequence[Any] | np.ndarray | Tensor  # a string has spaces between its numbers
 Curve = tuple[Sequence[float], Sequence[float]]  # along the horizontal and the vertical axis
 

@@ -29,8 +29,6 @@ from limbeck.report.normalization import estimated, normalized
 from limbeck.report.summary import Arrays
 from limbeck.storage import EMPTY, FORMAT, VERBS
 
-__all__ = ["described"]
-
 RECORDS: dict[str, Callable[..., tuple[dict[str, Any], Arrays]]] = {
     "compress": compressed, "condense": condensed, "normalize": normalized, "logz": estimated,
 }  # fmt: skip

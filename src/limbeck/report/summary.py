@@ -14,9 +14,6 @@ from limbeck.models.mlp import MLP
 from limbeck.report.blocks import Verdict
 from limbeck.training.result import Result
 
-__all__ = ["as_array", "device_of", "image_shape", "model", "named_network", "required", "some",
-           "story", "verdict"]  # fmt: skip
-
 Arrays = dict[str, np.ndarray]
 ImageShape = tuple[int, int] | list[int] | str | None  # height and width, None, or "auto"
 

@@ -12,8 +12,6 @@ from limbeck.arrays import tensor_float
 if TYPE_CHECKING:
     from limbeck.samplers.chains import ChainTarget
 
-__all__ = ["CapturedAdvance"]
-
 
 class CapturedAdvance:
     r"""Advances chains in place, beside the GPU's other work, which `advance` must not wait for."""

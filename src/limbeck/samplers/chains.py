@@ -19,11 +19,6 @@ from limbeck.samplers.diagnostics import acceptance_rate
 from limbeck.storage.files import differences
 from limbeck.supports import Support
 
-__all__ = [
-    "KERNELS", "SCHEMES", "ChainTarget", "Chains", "Draws", "Logs",
-    "float_tensor", "own_starts", "start_events",
-]  # fmt: skip
-
 SCHEMES = ("all", "block")
 KERNELS = ("target", "metropolis", "mixed")
 LONGEST_BURN_IN = 4096  # steps at the last test of whether chains still depend on their start

@@ -12,11 +12,6 @@ from torch import Tensor
 from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError, CheckpointError
 
-__all__ = [
-    "MIN_CHAINS", "SIGNIFICANT", "Running", "acceptance_rate", "difference", "drift",
-    "effective_size", "memory", "pareto_k", "r_hat", "weights_effective_size",
-]  # fmt: skip
-
 SIGNIFICANT = 3.7  # a z-score that chance gives in 1 of 5,000 tests
 MIN_CHAINS = 20  # below, only their own series can be tested
 

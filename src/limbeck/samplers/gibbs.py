@@ -14,8 +14,6 @@ from limbeck.errors import ArgumentError
 if TYPE_CHECKING:
     from limbeck.supports import Discrete
 
-__all__ = ["ORDERS", "choose", "sweep"]
-
 ORDERS = ("fixed", "random")
 
 

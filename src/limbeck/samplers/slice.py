@@ -14,8 +14,6 @@ from limbeck.arguments import whole, whole_number
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.progress import tracked
 
-__all__ = ["Slice"]
-
 Numbers = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tensor
 
 

@@ -19,11 +19,6 @@ from torch import Tensor, nn
 
 from limbeck.errors import CheckpointError
 
-__all__ = [
-    "FILE", "check_folder", "copy_into", "differences", "load_weights", "plain", "read",
-    "read_tensors", "replacing", "under", "write", "write_text",
-]  # fmt: skip
-
 FILE, FORMAT = "checkpoint.safetensors", "limbeck-checkpoint-1"
 
 

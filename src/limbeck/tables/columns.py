@@ -14,11 +14,6 @@ from limbeck.errors import ArgumentError, LimbeckError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "LIMIT", "TICKS", "Category", "Column", "Number", "column_of", "factorized", "is_date",
-    "measured", "pandas",
-]  # fmt: skip
-
 Array: TypeAlias = np.ndarray[Any, Any]
 TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # a second, by NumPy's unit of time
 FEW_ROWS = 32  # up to which values are read one by one

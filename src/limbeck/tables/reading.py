@@ -14,8 +14,6 @@ from limbeck.tables.columns import LIMIT, TICKS, Category, Column, Number, is_da
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["code_like", "read"]
-
 OBJECTS = {  # kinds of columns of Python objects, by the type that pandas infers
     "string": "category", "boolean": "flag", "integer": "whole number", "floating": "number",
     "mixed-integer-float": "number", "empty": "nothing",

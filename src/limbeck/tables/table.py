@@ -21,8 +21,6 @@ from limbeck.tables.columns import Category, Column, Number, column_of, pandas
 from limbeck.tables.reading import code_like, read
 from limbeck.teachers.output_spec import to_numpy
 
-__all__ = ["Table", "TableMunge", "as_frame", "code_note"]
-
 
 class TableMunge(Munge):
     r"""`Munge` on rows of a table, which rounds them as the teacher gets them."""

@@ -16,8 +16,6 @@ from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.evaluation import Evaluated, close_taps, depends_on_inputs
 from limbeck.teachers.output_spec import to_numpy
 
-__all__ = ["Opaque", "Teacher", "as_teacher", "misfit", "output_form", "settle_form"]
-
 
 class Teacher:
     r"""A frozen source of targets: the base of all teachers, made of a callable on tensors.

@@ -21,8 +21,6 @@ from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage.files import differences, replacing, write_text
 from limbeck.teachers.keys import Array, distinct, row_keys
 
-__all__ = ["Answers", "Segments", "TeacherCache", "as_cache"]
-
 FORMAT = "limbeck-teacher-cache-1"
 META = "meta.json"
 TOTAL = 1e-3  # how far from 1 the total of probabilities may be

@@ -13,8 +13,6 @@ from limbeck.teachers.keys import count
 from limbeck.teachers.output_spec import OutputKind, OutputSpec, as_outputs, infer_output
 from limbeck.teachers.row_teacher import RawTeacher, RowTeacher, as_given, first_rows
 
-__all__ = ["BoosterTeacher", "EstimatorTeacher", "is_booster", "is_estimator", "is_fitted"]
-
 
 class EstimatorTeacher(RowTeacher):
     r"""A fitted classifier with `predict_proba`, or a regressor; also in a Pipeline or a search."""

@@ -17,11 +17,6 @@ from torch import Tensor, nn
 
 from limbeck.arrays import map_tensors
 
-__all__ = [
-    "digest", "holds_other_model", "is_wrapper", "module_bytes", "object_bytes", "of_files",
-    "of_module", "of_object",
-]  # fmt: skip
-
 # packages whose models are in their pickles
 LIBRARIES = {"catboost", "imblearn", "lightgbm", "limbeck", "sklearn", "torch", "xgboost"}
 PREDICTS = ("predict", "predict_proba")  # methods by which a model is known

@@ -15,8 +15,6 @@ from limbeck.teachers.output_spec import to_numpy
 from limbeck.teachers.query import label_rows
 from limbeck.teachers.row_teacher import RowTeacher
 
-__all__ = ["as_labels", "mix_labels", "out_of_fold", "unlabelled"]
-
 
 def out_of_fold(
     teacher: RowTeacher,

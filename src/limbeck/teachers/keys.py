@@ -19,8 +19,6 @@ from limbeck.errors import ArgumentError
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-__all__ = ["Array", "as_rows", "count", "distinct", "row_keys", "select"]
-
 Array: TypeAlias = np.ndarray[Any, Any]
 
 ACCEPTED = "rows of numbers, strings, dates and missing values: an array, frame, sparse matrix"

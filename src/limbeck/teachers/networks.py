@@ -22,8 +22,6 @@ from limbeck.teachers.keys import count
 from limbeck.teachers.output_spec import OutputKind, OutputSpec, as_outputs, infer_output
 from limbeck.teachers.row_teacher import ModelFile, RawTeacher, dense, first_rows
 
-__all__ = ["NetworkTeacher", "OnnxTeacher", "first_float", "open_model"]
-
 BLOCK = 1024  # rows that go through the module together
 
 

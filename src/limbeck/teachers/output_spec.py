@@ -11,11 +11,6 @@ import torch
 from limbeck import outputs as forms
 from limbeck.errors import ArgumentError
 
-__all__ = [
-    "TASKS", "OutputKind", "OutputSpec", "as_outputs", "check_outputs", "infer_output", "to_numpy",
-    "to_targets",
-]  # fmt: skip
-
 TASKS = ("classification", "multilabel", "regression")
 
 

@@ -24,8 +24,6 @@ from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, sel
 from limbeck.teachers.networks import NetworkTeacher, first_float
 from limbeck.teachers.row_teacher import RowTeacher
 
-__all__ = ["Derivatives", "Query", "ScaledTeacher", "TeacherError", "label_rows", "safe_scale"]
-
 PATIENCE = 2.0  # seconds that a batch should take, and between two writes
 MOST = 2**31  # bytes that all derivatives may take in memory
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 from torch import nn
 
-from limbeck.errors import ArgumentError, rename_argument
+from limbeck.errors import ArgumentError
 from limbeck.teachers.base import Opaque
 from limbeck.teachers.fingerprints import digest, object_bytes, of_object
 from limbeck.teachers.keys import as_rows, count, select
@@ -25,11 +25,6 @@ from limbeck.teachers.output_spec import (
     to_numpy,
     to_targets,
 )  # fmt: skip
-
-__all__ = [
-    "FunctionTeacher", "ModelFile", "RawTeacher", "RowTeacher", "as_given", "dense", "first_rows",
-    "predicted_labels", "rename_argument",
-]  # fmt: skip
 
 Names: TypeAlias = Sequence[Any] | np.ndarray
 

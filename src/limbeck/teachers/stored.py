@@ -15,8 +15,6 @@ from limbeck.evaluation import Evaluated
 from limbeck.losses.base import Loss
 from limbeck.teachers.base import Teacher
 
-__all__ = ["Stored", "precompute", "stored_bytes"]
-
 POOL = 4  # stored random projections a row, for each that a step uses; steps pick among them
 
 

@@ -17,8 +17,6 @@ from limbeck.training.callbacks import Callbacks, as_callbacks
 from limbeck.training.schedules import Schedule
 from limbeck.training.update import Update
 
-__all__ = ["PRESETS", "Training", "choose_device", "launched_processes"]
-
 PRESETS: dict[str, dict[str, Any]] = {
     "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
     "thesis": {"optimizer": "adadelta", "schedule": "constant", "batch_size": 20,

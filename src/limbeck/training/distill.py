@@ -33,8 +33,6 @@ from limbeck.training.result import Result
 from limbeck.training.schedules import Schedule
 from limbeck.training.update import GradientUpdate, Update
 
-__all__ = ["as_loss", "batch_size_of", "distill", "prepare", "steps", "train"]
-
 
 def distill(
     teacher: object,

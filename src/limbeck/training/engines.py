@@ -22,8 +22,6 @@ from limbeck.errors import ArgumentError
 from limbeck.training.objective import Objective, Plan
 from limbeck.training.update import Update
 
-__all__ = ["CPU", "CUDA", "Automatic", "Compiled", "Eager", "Graph", "make_engine", "shapes_of"]
-
 
 class Eager:
     r"""Runs each step as it is written, and is the base class of the other engines."""

@@ -29,8 +29,6 @@ from limbeck.training.objective import Objective, Plan
 from limbeck.training.result import Failure, History
 from limbeck.training.update import Update
 
-__all__ = ["Plateau", "Run", "Step", "diagnose"]
-
 
 def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
     r"""Which terms and which inputs of a plan are not finite, by repeating the step."""

@@ -19,8 +19,6 @@ from limbeck.losses.base import Drawn, Draws, Loss, Probe
 from limbeck.storage.files import under
 from limbeck.teachers.base import Teacher, misfit, output_form, settle_form
 
-__all__ = ["Objective", "Plan"]
-
 
 class IsolatedRandomness:
     r"""A seeded state that torch's global generator has within a `with` block, and only there."""

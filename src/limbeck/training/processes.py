@@ -18,8 +18,6 @@ from limbeck.training.engines import Eager
 from limbeck.training.objective import Objective
 from limbeck.training.update import GradientUpdate, Update
 
-__all__ = ["Distributed", "share"]
-
 APART = 1_000_003  # between the seeds of two processes, so that each gets other inputs
 
 # Two processes that draw from few different rows may agree on some of them by chance.

@@ -18,8 +18,6 @@ from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import files
 
-__all__ = ["Failure", "History", "Result", "from_spec", "load", "spec_of"]
-
 STUDENT, ABOUT = "student.safetensors", "result.json"
 FORMAT = "limbeck-student-1"
 

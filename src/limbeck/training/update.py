@@ -20,8 +20,6 @@ from limbeck.storage.files import copy_into
 from limbeck.training.objective import Objective, Plan
 from limbeck.training.schedules import Schedule, as_schedule, same_until
 
-__all__ = ["GradientUpdate", "Progress", "Update", "has_functional_form"]
-
 Tensors: TypeAlias = dict[str, Tensor]  # by name
 
 

@@ -16,8 +16,6 @@ from limbeck.compression.fidelity import measures as m
 from limbeck.compression.fidelity.measures import MEASURES, Figure, mean
 from limbeck.errors import ArgumentError
 
-__all__ = ["ERRORS", "SMALL", "TASKS", "Comparison", "Predictions", "align", "compare", "decisive"]
-
 TASKS = ("classification", "multilabel", "regression")
 MIN_CLASS_ROWS = 30  # test rows that a class must have: a recall of fewer rows says little
 SMALL = 10  # groups of fewer rows are pooled, since their errors would be too large

@@ -21,8 +21,6 @@ from limbeck.teachers import fingerprints
 from limbeck.teachers.estimators import EstimatorTeacher
 from limbeck.teachers.keys import as_rows, count, select
 
-__all__ = ["SIZES", "Cost", "as_cost", "bytes_on_disk", "cost", "latencies", "parameters"]
-
 SIZES = (1, 1000)  # rows in the batches that are timed
 TURNS, MAX_CALLS = 10, 1000  # turns of a model, and its calls in a turn at most
 

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["MEASURES", "Figure", "Measure", "Outcomes", "measure_rows"]
-
 FLOOR = 1e-12  # smallest probability whose logarithm is taken: −27.6 nats
 BINS, RESAMPLES = 15, 200  # of calibration curves, and of the bootstrap of their error
 MAX_BLOCKS = 5000  # more examples are resampled in blocks: faster, with the same error

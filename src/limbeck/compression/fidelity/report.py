@@ -23,8 +23,6 @@ from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import files
 from limbeck.storage.files import plain
 
-__all__ = ["NAMES", "Fidelity", "fidelity", "plain"]
-
 FORMAT = "limbeck-fidelity-1"
 NAMES = {"teacher": "teacher", "student": "student", "baseline": "labels alone"}
 

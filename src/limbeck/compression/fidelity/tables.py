@@ -16,11 +16,6 @@ from limbeck.text import compared
 if TYPE_CHECKING:
     from limbeck.compression.fidelity.report import ClassCount, Fidelity
 
-__all__ = [
-    "LITTLE", "group_table", "heading", "kept_noun", "measure_title", "percent", "rare_class_notes",
-    "remarks", "sentence", "short", "size_in_words", "size_remarks", "table",
-]  # fmt: skip
-
 LITTLE = 0.9  # a retention below this is "only" so much
 MAX_GROUPS, MAX_NAMED = 16, 5  # groups in a table, and groups or classes in a sentence
 Words = tuple[str, str, str]  # for less, more and as much

@@ -8,8 +8,6 @@ from torch import Tensor
 from limbeck.arrays import tensor_float
 from limbeck.models.kernels import triton_kernels
 
-__all__ = ["BitProducts", "Bits", "halves"]
-
 
 class BitProducts:
     r"""x W + bias and h Wᵀ + bias, for x and h of zeros and ones.

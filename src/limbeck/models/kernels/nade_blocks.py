@@ -19,8 +19,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Direction", "Products", "logits", "pull", "r_logits", "r_products", "r_pull", "sample"]
-
 BLOCK = 28  # inputs in a block: larger products with more, more calls with fewer
 NUMBERS = {"cpu": 2**20, "cuda": 2**26}  # activations at a time: to stay in cache, to fill a GPU
 R_NUMBERS = 2**23  # activations at a time in R products

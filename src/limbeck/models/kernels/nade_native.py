@@ -21,8 +21,6 @@ from torch import Tensor
 
 from limbeck.models.kernels import nade_blocks
 
-__all__ = ["available", "library", "log", "logits", "pull", "sample"]
-
 FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 # further flags to try in turn: not all compilers and processors know all of these
 TUNED = ("-march=native -fopenmp", "-mcpu=native -fopenmp", "-march=native", "")

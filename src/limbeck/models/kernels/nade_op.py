@@ -18,8 +18,6 @@ from torch import Tensor
 from limbeck.models.kernels import nade_blocks, nade_native, triton_kernels
 from limbeck.models.kernels.nade_blocks import Direction, r_logits, r_pull
 
-__all__ = ["define_operator", "empty_like", "gpu_kernels", "logits", "prepare_tracing", "sample"]
-
 _LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
 Outputs = tuple[Tensor, ...] | Tensor
 WORTH_NATIVE = 2**16  # activations from which C++ kernels are worth a second of compilation

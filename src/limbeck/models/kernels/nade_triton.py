@@ -18,11 +18,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = [
-    "bits_", "carries", "carry_shape", "gradients", "logits", "run_gradients", "run_logits",
-    "sample",
-]  # fmt: skip
-
 FEW, SHORT, LONG = 64, 32, 64  # up to so many examples blocks are short: more programs at once
 STAGES = tl.constexpr(3)  # inputs whose weights are loaded ahead
 ROWS, GRADIENT_ROWS = 2048, 512  # examples at once, which bounds the memory of carries and parts

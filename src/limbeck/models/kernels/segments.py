@@ -20,8 +20,6 @@ from torch import Tensor
 from limbeck.errors import NotDifferentiableError
 from limbeck.models.kernels.nade_op import define_operator, empty_like, gpu_kernels
 
-__all__ = ["formula", "logits", "prepare_tracing"]
-
 Outputs = tuple[Tensor, ...] | Tensor
 NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # activations at a time, to fit into caches
 
