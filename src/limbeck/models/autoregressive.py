@@ -202,8 +202,9 @@ class Autoregressive(nn.Module):
     def _codes(self, x: Tensor, check: bool) -> Tensor:
         r"""Events as codes (n, I) in order; `check` reads their values, where possible."""
         codes = self.support.encode(self._flat(x))
-        capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
-        if check and not torch.compiler.is_compiling() and not capturing:
+        if not check or torch.compiler.is_compiling():
+            return codes
+        if not (x.is_cuda and torch.cuda.is_current_stream_capturing()):
             with contextlib.suppress(RuntimeError):  # under vmap there are no values
                 if self.support.count > 2 or not torch.equal(codes * codes, codes):
                     self.support.check(x)
