@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+import limbeck as lb
 from limbeck.condensation.condense import condense
-from limbeck.condensation.densities import Events, events_of
+from limbeck.condensation.densities import Events, events_of, pair_derivative_error
 from limbeck.condensation.predict_function import PredictFunction
 from limbeck.condensation.stepwise_em import StepwiseEM
 from limbeck.condensation.teachers import ResampledDraws
@@ -168,3 +169,19 @@ def test_equal_seeds_give_equal_mixtures():
 def test_what_is_no_density_is_refused(density, message):
     with pytest.raises(ArgumentError, match=message):
         condense(VARIANCE, density, components=2, **FAST)
+
+
+def test_derivatives_of_pairs_are_compared_with_respect_to_x_and_not_to_y():
+    class Derivatives:
+        def __init__(self, values):
+            self.values = values
+
+        def derivatives(self, domain):
+            assert domain == "density"
+            return self.values
+
+    x, y = torch.randn(5, 3), torch.randn(5)
+    one, two = torch.randn(5, 1, 4), torch.randn(5, 1, 4)  # three of x, one of y
+    batch = lb.Batch({"x": x, "y": y})
+    loss = pair_derivative_error()(Derivatives(one), Derivatives(two), batch)
+    torch.testing.assert_close(loss, (one - two)[:, 0, :3].square().sum(1) / 2)

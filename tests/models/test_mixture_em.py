@@ -9,7 +9,7 @@ import torch
 from sklearn import mixture as sklearn_mixture
 
 import limbeck as lb
-from limbeck.distributions.gaussians import KINDS
+from limbeck.distributions.gaussians import KINDS, Moments, Statistics, maximised
 from limbeck.models import mixture_em
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mixture_em import fit_em
@@ -275,3 +275,19 @@ def test_arrays_and_lists_are_taken():
     assert sorted(mixture.means.flatten().tolist()) == pytest.approx([0.1, 5.1], abs=1e-3)
     fit_em(mixture, np.array(x), generator=generator(), progress=False)
     assert sorted(mixture.means.flatten().tolist()) == pytest.approx([0.1, 5.1], abs=1e-3)
+
+
+def test_a_full_covariance_is_raised_only_in_directions_below_the_floor():
+    angle, least = 0.7, torch.tensor([0.04, 0.09], dtype=torch.float64)
+    turn = torch.tensor(
+        [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]],
+        dtype=torch.float64,
+    )
+    units = least.sqrt()  # variances are compared in these units
+    variances = torch.tensor([9.0, 0.01], dtype=torch.float64)
+    covariance = (turn * variances) @ turn.mT * units.unsqueeze(1) * units
+    before = Moments(torch.ones(1), torch.zeros(1, 2), torch.eye(2).unsqueeze(0))
+    statistics = Statistics(torch.ones(1), torch.zeros(1, 2), covariance.unsqueeze(0))
+    result = maximised(statistics, Moments(*(t.double() for t in before)), "full", least)
+    raised = (turn * variances.clamp_min(1)) @ turn.mT * units.unsqueeze(1) * units
+    torch.testing.assert_close(result.covariances[0], raised)
