@@ -19,7 +19,7 @@ from limbeck.inputs.munge import Munge
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.tables.columns import Category, Column, Number, column_of, pandas
 from limbeck.tables.reading import code_like, read
-from limbeck.teachers.output_spec import to_numpy
+from limbeck.teachers.keys import to_numpy
 
 
 class TableMunge(Munge):

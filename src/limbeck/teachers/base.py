@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
-from limbeck.arrays import Batch, X, rows
+from limbeck.arrays import Batch, X, as_dict, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.evaluation import Evaluated, close_taps, depends_on_inputs
-from limbeck.teachers.output_spec import to_numpy
+from limbeck.teachers.keys import to_numpy
 
 
 class Teacher:
@@ -186,11 +186,6 @@ def as_teacher(value: object, output: str = "auto") -> Teacher:
         "a torch module, a callable on tensors, an estimator with predict_proba or predict, a "
         "density with log_prob or log_unnormalized, None; several of them as lb.Ensemble([...])",
     )
-
-
-def as_dict(x: X) -> dict[str, Tensor]:
-    r"""The parts of x by name; a bare tensor has the name ''."""
-    return {"": x} if isinstance(x, Tensor) else x
 
 
 def misfit(who: str, x: X, error: Exception) -> ArgumentError:

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from limbeck.errors import ArgumentError
-from limbeck.teachers.keys import count
-from limbeck.teachers.output_spec import OutputKind, OutputSpec, as_outputs, infer_output
-from limbeck.teachers.row_teacher import RawTeacher, RowTeacher, as_given, first_rows
+from limbeck.teachers.keys import as_given, count, first_rows
+from limbeck.teachers.row_teacher import OutputKind, OutputSpec, RawTeacher, RowTeacher, as_outputs
 
 
 class EstimatorTeacher(RowTeacher):
@@ -196,7 +195,7 @@ class BoosterTeacher(RawTeacher):
         form = "logits" if self.library == "xgboost" else "probabilities"
         self.kind = OutputKind(str(task), form if self.probable else "values")
         if not known:
-            self.kind = infer_output(raw, spec, network=True)
+            self.kind = spec.infer(raw, network=True)
         classes = getattr(model, "classes_", None) if self.kind.task == "classification" else None
         if classes is not None and len(classes) != self.targets(raw).shape[1]:
             classes = None

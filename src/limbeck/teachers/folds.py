@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
-from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
-from limbeck.teachers.output_spec import to_numpy
+from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select, to_numpy
 from limbeck.teachers.query import label_rows
 from limbeck.teachers.row_teacher import RowTeacher
 

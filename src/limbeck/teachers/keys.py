@@ -1,4 +1,4 @@
-r"""Keys of rows: equal rows have equal keys, whatever holds them; other rows have others."""
+r"""Rows of any kind, and their keys: equal rows have equal keys, whatever holds them."""
 
 from __future__ import annotations
 
@@ -58,6 +58,38 @@ def select(X: object, rows: Array) -> Any:
     if isinstance(X, dict):
         return {name: select(part, rows) for name, part in X.items()}
     return X.iloc[rows] if hasattr(X, "iloc") else X[rows]  # type: ignore[index]
+
+
+def to_numpy(value: object) -> Any:
+    r"""A tensor as an array, bfloat16 as float32, since NumPy lacks it; other values unchanged."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+
+
+def as_given(X: object) -> Any:
+    r"""Tensors and lists as arrays; frames, sparse matrices and arrays as they came."""
+    if isinstance(X, dict):
+        return {name: as_given(part) for name, part in X.items()}
+    return as_rows(to_numpy(X))
+
+
+def dense(X: object) -> np.ndarray:
+    r"""One array: a frame's columns side by side, a sparse matrix with its zeros."""
+    if isinstance(X, dict):
+        raise ArgumentError("X", f"a dict of {', '.join(map(repr, X))}", "one array")
+    rows = as_given(X)
+    return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
+
+
+def first_rows(X: object, reason: str, most: int = 16) -> Any:
+    r"""A few rows at which a teacher is queried first; an error if there are none."""
+    rows = None if X is None else as_rows(X)
+    if rows is None or count(rows) == 0:
+        received = "None" if X is None else "no rows"
+        raise ArgumentError("X", received, f"a few rows, to see {reason}")
+    return select(rows, np.arange(min(most, count(rows))))
 
 
 def row_keys(X: object) -> Array:

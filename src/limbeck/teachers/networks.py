@@ -18,9 +18,8 @@ from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
 from limbeck.teachers import fingerprints
 from limbeck.teachers.base import output_form
-from limbeck.teachers.keys import count
-from limbeck.teachers.output_spec import OutputKind, OutputSpec, as_outputs, infer_output
-from limbeck.teachers.row_teacher import ModelFile, RawTeacher, dense, first_rows
+from limbeck.teachers.keys import count, dense, first_rows
+from limbeck.teachers.row_teacher import ModelFile, OutputKind, OutputSpec, RawTeacher, as_outputs
 
 BLOCK = 1024  # rows that go through the module together
 
@@ -37,7 +36,7 @@ class NetworkTeacher(RawTeacher):
             spec = spec._replace(output=output_form("output", module, spec.output))
         spec.checked()
         raw = self.raw(first_rows(X, "what the module gives"))
-        self.kind = infer_output(raw, spec, network=True)
+        self.kind = spec.infer(raw, network=True)
         if self.kind.form == "labels":
             raise ArgumentError("teacher", "a module of labels", "a module of floating outputs")
         self.module_form = self.kind.form
@@ -101,7 +100,7 @@ class OnnxTeacher(RawTeacher):
         self.keys: list[Any] | None = None
         raw, *labels = self._run(first_rows(X, "what the file gives"))
         if not labels:
-            self.kind = infer_output(raw, spec, network=True)
+            self.kind = spec.infer(raw, network=True)
         else:
             several = labels[0].ndim == 2 and labels[0].shape[1] > 1
             task = "multilabel" if several else "classification"
