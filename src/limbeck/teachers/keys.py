@@ -160,9 +160,10 @@ def _values(part: Any) -> Array:
     array = np.asarray(part)
     if array.ndim == 0:
         raise ArgumentError("X", "a single value", ACCEPTED)
-    if array.dtype.kind not in "biufOUS" or np.ma.is_masked(part):
-        what = "masked values" if np.ma.is_masked(part) else f"values of dtype {array.dtype}"
-        raise ArgumentError("X", what, ACCEPTED)
+    masked = np.ma.is_masked(part)
+    if masked or array.dtype.kind not in "biufOUS":
+        received = "masked values" if masked else f"values of dtype {array.dtype}"
+        raise ArgumentError("X", received, ACCEPTED)
     wide = array.dtype.kind in "iu" and array.itemsize == 8 and array.size
     inexact = wide and (array.max() > EXACT or array.min() < -EXACT)
     return array.astype(object) if inexact or array.dtype.kind in "US" else array
@@ -229,12 +230,9 @@ def _objects(values: Array, function: Array) -> Array:
         raise ArgumentError("X", f"a cell that holds {reason}", ACCEPTED) from None
     words = [_word(value) for value in codes]
     keys = np.zeros((len(words), 2), np.uint64)
-    numeric = np.array([isinstance(word, float) for word in words], bool)
-    sums = np.zeros((int(numeric.sum()), 2), np.uint64)
-    floats = np.array([word for word in words if isinstance(word, float)], np.float64)
-    _add_numbers(sums, floats[:, None], function)
-    keys[numeric] = sums
-    for k, word in enumerate(words):
+    floats = np.array([word if isinstance(word, float) else 0.0 for word in words])
+    _add_numbers(keys, floats[:, None], function)
+    for k, word in enumerate(words):  # these replace the keys of numbers
         if isinstance(word, bytes):
             digest = hashlib.blake2b(word, digest_size=16, key=function.astype("<u8").tobytes())
             keys[k] = np.frombuffer(digest.digest(), "<u8")

@@ -61,11 +61,9 @@ class OutputSpec(NamedTuple):
                 return OutputKind("classification", "labels")
             received = f"labels without probabilities, as {raw.reshape(-1)[0]!r}"
             expected = "probabilities (a model itself rather than its predict, or its predict_proba"
-            expected += (
-                '); with task="classification" and classes=[...] labels are taken as certainties'
-            )
-            expected += ', with task="regression" as values' if dtype in "biu" else ""
-            raise ArgumentError("teacher", received, expected)
+            expected += '); with task="classification" and classes=[...] labels are taken as '
+            values = ', with task="regression" as values' if dtype in "biu" else ""
+            raise ArgumentError("teacher", received, f"{expected}certainties{values}")
         if output != "auto":
             plain = "regression" if output == "values" else "classification"
             return OutputKind(plain if task == "auto" else task, output)
