@@ -207,12 +207,10 @@ class Category(Column):
             raise ArgumentError(self.argument, "values that are no scalars", "categories") from None
         text = any(isinstance(value, str) for value in self.categories)
         known = {value: code for code, value in enumerate(self.categories)}
-        codes = []
-        for value in distinct:
-            if isinstance(value, str) != text:
-                kind = "strings" if text else f"values such as {self.categories[0]!r}"
-                raise ArgumentError(self.argument, f"the value {value!r}", f"{kind}, as before")
-            codes.append(known.get(value, self.unknown))
+        if others := [value for value in distinct if isinstance(value, str) != text]:
+            kind = "strings" if text else f"values such as {self.categories[0]!r}"
+            raise ArgumentError(self.argument, f"the value {others[0]!r}", f"{kind}, as before")
+        codes = [known.get(value, self.unknown) for value in distinct]
         if not self.missing:
             self._refuse_gaps(indices < 0)
         return {self.key: np.asarray([*codes, self.gone], np.int64)[indices]}

@@ -75,8 +75,7 @@ def mix_labels(
         if not np.isfinite(values).all():
             expected = "finite numbers; NaN says that there is none"
             raise ArgumentError("labels", "infinite values", expected)
-    mixed: Array = np.where(missing, targets, (1 - weight) * targets + weight * values)
-    return mixed
+    return np.where(missing, targets, (1 - weight) * targets + weight * values)
 
 
 def as_labels(labels: object, n: int) -> Array:
@@ -124,10 +123,8 @@ def _folds(classes: Array | None, n: int, folds: int, seed: int) -> Array:
         rare = int((sizes < folds).sum())
         splitter = KFold if rare == len(sizes) else StratifiedKFold
         if rare:
-            message = (
-                f"folds: {rare} classes have fewer distinct rows than there are folds, {folds};"
-                " clones that have not seen a class give it probability 0"
-            )
+            message = f"folds: {rare} classes have fewer distinct rows than there are folds, "
+            message += f"{folds}; clones that have not seen a class give it probability 0"
             warnings.warn(message, stacklevel=3)
     result = np.empty(n, np.intp)
     with warnings.catch_warnings():

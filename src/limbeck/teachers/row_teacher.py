@@ -206,8 +206,7 @@ def predicted_labels(y: np.ndarray, task: str, classes: Names | None) -> np.ndar
     if task == "multilabel":
         return (y > 0.5).astype(np.int64)
     names = np.arange(y.shape[1]) if classes is None else np.asarray(classes)
-    labels: np.ndarray = names[y.argmax(1)]
-    return labels
+    return np.asarray(names[y.argmax(1)])
 
 
 def _names(classes: Names) -> np.ndarray:
