@@ -26,14 +26,12 @@ class TableMunge(Munge):
     r"""`Munge` on rows of a table, which rounds them as the teacher gets them."""
 
     def __init__(self, table: Table, parts: dict[str, Tensor], **options: Any) -> None:
-        self.table, binary = table, list[str]()
-        self.masked: dict[str, str] = {}  # keys of masks by the keys of their numbers
-        for column in table.numbers:
-            values = parts[column.key]
-            if column.mask is not None:
-                self.masked[column.key], values = column.mask, values[~parts[column.mask]]
-            if len(values.unique()) <= 2:
-                binary.append(column.key)
+        self.table = table
+        # keys of masks by the keys of their numbers
+        self.masked = {c.key: c.mask for c in table.numbers if c.mask is not None}
+        numbers = {c.key: parts[c.key] for c in table.numbers}
+        numbers |= {key: numbers[key][~parts[mask]] for key, mask in self.masked.items()}
+        binary = [key for key, values in numbers.items() if len(values.unique()) <= 2]
         super().__init__(parts, categorical=binary, **options)
 
     def draw(self, n: int) -> dict[str, Any]:

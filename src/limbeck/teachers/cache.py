@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import choice, whole_number
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage.files import differences, replacing, write_text
 from limbeck.teachers.keys import Array, distinct, row_keys
@@ -50,8 +50,7 @@ class TeacherCache:
             raise ArgumentError("cache", f"{self.folder}, which is a file", "a folder")
         expected = "None, or how many probabilities to keep: 1 or more"
         self.top_k = None if top_k is None else whole_number("top_k", top_k, expected, 1)
-        if dtype not in ("float32", "float64"):
-            raise ArgumentError.unknown("dtype", dtype, ("float32", "float64"))
+        choice("dtype", dtype, ("float32", "float64"))
         self._open: dict[str, Answers] = {}
 
     def answers(

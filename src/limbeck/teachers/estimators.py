@@ -2,6 +2,7 @@ r"""Teachers fitted by scikit-learn, XGBoost, LightGBM or CatBoost: estimators a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import Any
@@ -33,7 +34,13 @@ class EstimatorTeacher(RowTeacher):
         super().__init__(name, self.task, columns, classes, spec.classes)
 
     def answers(self, X: object) -> np.ndarray:
-        n, rows = count(X), _with_names(as_given(X), self.model)
+        n, rows, names = count(X), as_given(X), getattr(self.model, "feature_names_in_", ())
+        # one that was fitted to a frame takes columns by name
+        if isinstance(rows, np.ndarray) and len(names) and rows.shape[1:] == (len(names),):
+            with contextlib.suppress(ImportError):  # it was a frame of another kind
+                import pandas
+
+                rows = pandas.DataFrame(rows, columns=np.asarray(names))
         predict = "predict" if self.task == "regression" else "predict_proba"
         raw = getattr(self.model, predict)(rows)
         listed = isinstance(raw, list) and self.task == "multilabel"
@@ -133,18 +140,6 @@ def _positive(parts: list[np.ndarray], classes: list[np.ndarray]) -> np.ndarray:
         constant = np.full(len(part), float(bool(known[0])))
         columns.append(part[:, 1] if len(known) == 2 else constant)
     return np.stack(columns, axis=1)
-
-
-def _with_names(X: object, estimator: object) -> object:
-    r"""An array as a frame, for an estimator that was fitted to one: it takes columns by name."""
-    names = getattr(estimator, "feature_names_in_", None)
-    if names is None or not isinstance(X, np.ndarray) or X.shape[1:] != (len(names),):
-        return X
-    try:
-        import pandas
-    except ImportError:  # it was a frame of another kind
-        return X
-    return pandas.DataFrame(X, columns=np.asarray(names))
 
 
 # objectives, or families of them, of which it is known what they predict

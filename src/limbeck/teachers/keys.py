@@ -93,12 +93,9 @@ def first_rows(X: object, reason: str, most: int = 16) -> Any:
 
 
 def row_keys(X: object) -> Array:
-    r"""A key of 128 bits for each row, as (n, 2) unsigned integers.
-
-    It is the sum over columns of a random function of the value: 1, 1.0 and True are equal, and so
-    are 0.0 and −0.0, a sparse row and the dense one; NaN, None, NA and NaT are not. The shape of a
-    row and the names and order of columns count. It is no cryptographic hash.
-    """
+    r"""A key of 128 bits for each row, as (n, 2) unsigned integers; no cryptographic hash."""
+    # the sum over columns of a random function of the value: 1, 1.0 and True are equal, and so are
+    # 0.0 and −0.0, a sparse row and the dense one; NaN, None, NA and NaT are not
     X = as_rows(X)
     if hasattr(X, "tocsr"):
         return _sparse(X)

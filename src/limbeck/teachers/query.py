@@ -225,10 +225,7 @@ class Derivatives:
     def __init__(self, teacher: NetworkTeacher, domain: str, inputs: int) -> None:
         self.teacher, self.domain, self.inputs = teacher, domain, inputs
         self.classes, self.outputs = teacher.classes, teacher.outputs * inputs
-        self.cache_kind = f"derivatives, {domain}"
-
-    def fingerprint(self) -> str | None:
-        return self.teacher.fingerprint()
+        self.cache_kind, self.fingerprint = f"derivatives, {domain}", teacher.fingerprint
 
     def check_size(self, n: int) -> None:
         r"""Refuse numbers of rows whose derivatives would not fit into memory."""
