@@ -121,13 +121,10 @@ def _fitted(estimator: object, task: str) -> tuple[str, int | None, np.ndarray |
 
 def _core(estimator: object) -> object:
     r"""What is inside pipelines and searches."""
-    while True:
-        if hasattr(estimator, "best_estimator_"):
-            estimator = estimator.best_estimator_
-        elif hasattr(estimator, "steps") and estimator.steps:
-            estimator = estimator.steps[-1][1]
-        else:
-            return estimator
+    if hasattr(estimator, "best_estimator_"):
+        return _core(estimator.best_estimator_)
+    steps = getattr(estimator, "steps", None)
+    return _core(steps[-1][1]) if steps else estimator
 
 
 def _positive(parts: list[np.ndarray], classes: list[np.ndarray]) -> np.ndarray:

@@ -118,8 +118,7 @@ def _folds(classes: Array | None, n: int, folds: int, seed: int) -> Array:
 
     splitter = KFold
     if classes is not None:
-        sizes = np.bincount(classes)
-        sizes = sizes[sizes > 0]
+        _, sizes = np.unique(classes, return_counts=True)
         rare = int((sizes < folds).sum())
         splitter = KFold if rare == len(sizes) else StratifiedKFold
         if rare:

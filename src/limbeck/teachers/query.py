@@ -69,20 +69,6 @@ class Query:
         equal = len(session.rows) < len(session.inverse)
         return session.targets[session.inverse] if equal else session.targets
 
-    def answers(self, teacher: RowTeacher | Derivatives) -> Answers | None:
-        r"""The teacher's answers on disk; None without a cache."""
-        folder = as_cache(self.cache)
-        if folder is None:
-            return None
-        key = teacher.fingerprint() if self.cache_key is None else self.cache_key
-        if key is None:
-            message = "cache: a callable has no content to know it by, so nothing is stored on disk"
-            warnings.warn(f"{message}; give a cache_key that stands for this teacher", stacklevel=5)
-            return None
-        names = () if teacher.classes is None else [str(name) for name in teacher.classes]
-        kind = getattr(teacher, "cache_kind", "values")
-        return folder.answers(key, (teacher.outputs,), names, kind)
-
 
 def label_rows(teacher: RowTeacher | Derivatives, X: object, **settings: Any) -> Array:
     r"""A teacher's targets (n, K) at rows, with the settings of `Query`."""
@@ -109,7 +95,17 @@ class _Session:
         self.keys = keys[self.rows]
         self.targets = np.empty((len(self.rows), teacher.outputs))
         self.known = np.zeros(len(self.rows), bool)
-        self.answers = query.answers(teacher)
+        self.answers: Answers | None = None
+        if (folder := as_cache(query.cache)) is not None:
+            key = teacher.fingerprint() if query.cache_key is None else query.cache_key
+            if key is None:
+                message = "cache: a callable has no content to know it by, so nothing is stored on "
+                message += "disk; give a cache_key that stands for this teacher"
+                warnings.warn(message, stacklevel=4)
+            else:
+                names = () if teacher.classes is None else [str(name) for name in teacher.classes]
+                content = getattr(teacher, "cache_kind", "values")
+                self.answers = folder.answers(key, (teacher.outputs,), names, content)
         if self.answers is not None:
             self.known, cached = self.answers.get(self.keys)
             self.targets[self.known] = cached
