@@ -240,6 +240,32 @@ def test_teachers_that_answer_nonsense_in_the_middle(forest, change, message):
         compress(Changing(forest, change), X, (8,), **QUICK)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: p[:-1],
+        lambda p: p[:, :-1],
+        lambda p: p[:1],
+        lambda p: None,
+        lambda p: np.full(p.shape, "yes"),
+    ],
+    ids=["a row short", "a column short", "one row", "None", "words"],
+)
+def test_later_answers_of_another_shape_or_type(change):
+    rows, calls = np.random.default_rng(0).normal(size=(300, 2)), []
+
+    def teacher(X):
+        calls.append(len(X))
+        p = np.exp(np.stack([X[:, 0], X[:, 1], X.sum(1)], 1))
+        p /= p.sum(1, keepdims=True)
+        return p if len(calls) <= 2 else change(p)
+
+    options = QUICK | {"inputs": "data", "size": 300, "steps": 5}
+    with refused("teacher"):
+        compress(teacher, rows, (8,), teacher_batch=50, **options)
+    assert len(calls) == 3
+
+
 def fail(answer):
     raise RuntimeError("the server said 500")
 

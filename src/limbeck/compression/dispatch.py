@@ -17,9 +17,9 @@ from limbeck.tables.columns import measured
 from limbeck.teachers import estimators
 from limbeck.teachers.estimators import BoosterTeacher, EstimatorTeacher, is_booster, is_estimator
 from limbeck.teachers.fingerprints import digest
+from limbeck.teachers.keys import first_rows
 from limbeck.teachers.networks import NetworkTeacher, OnnxTeacher, open_model
-from limbeck.teachers.output_spec import OutputSpec
-from limbeck.teachers.row_teacher import FunctionTeacher, RowTeacher, first_rows
+from limbeck.teachers.row_teacher import FunctionTeacher, OutputSpec, RowTeacher
 
 
 class CombinedTeacher(RowTeacher):

@@ -30,8 +30,8 @@ from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.storage import files
-from limbeck.teachers.keys import count
-from limbeck.teachers.row_teacher import RowTeacher, first_rows
+from limbeck.teachers.keys import count, first_rows
+from limbeck.teachers.row_teacher import RowTeacher
 from limbeck.training.result import spec_of
 
 ABOUT = "estimator.json"

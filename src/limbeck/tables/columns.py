@@ -79,7 +79,7 @@ def measured(series: pd.Series, date: bool, argument: str) -> Array:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Column:
+class _Column:
     r"""One column of a table."""
 
     name: str | int  # in frames
@@ -101,14 +101,6 @@ class Column:
         mask = getattr(self, "mask", None)
         values = () if self.constant else (self.key,)
         return values if mask is None else (*values, mask)
-
-    def encode(self, series: pd.Series) -> dict[str, Array]:
-        r"""Arrays (n,) by key of a pandas series of such values."""
-        raise NotImplementedError
-
-    def decode(self, parts: Mapping[str, Array], n: int) -> Any:
-        r"""The pandas series of n values, of arrays (n,) by key."""
-        raise NotImplementedError
 
     def spec(self) -> dict[str, Any]:
         r"""All of it, as JSON can hold it."""
@@ -133,7 +125,7 @@ class Column:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Number(Column):
+class Number(_Column):
     r"""Numbers, or seconds of dates, less an origin: float64 (n,), missing ones filled."""
 
     origin: float = 0.0  # zero where float32 has digits enough
@@ -151,6 +143,7 @@ class Number(Column):
         return self.step > 0 and self.kind != "date"
 
     def encode(self, series: pd.Series) -> dict[str, Array]:
+        r"""Arrays (n,) by key of a pandas series of such values."""
         raw = measured(series, self.kind == "date", self.argument)
         if self.kind == "date" and (", " in str(series.dtype)) != (", " in self.dtype):
             raise ArgumentError(self.argument, f"dates of {series.dtype}", f"{self.dtype}")
@@ -162,6 +155,7 @@ class Number(Column):
         return {self.key: value}
 
     def decode(self, parts: Mapping[str, Array], n: int) -> Any:
+        r"""The pandas series of n values, of arrays (n,) by key."""
         value = np.full(n, self.fill) if self.constant else parts[self.key].astype(np.float64)
         if not np.isfinite(value).all():
             raise ArgumentError(f"batch[{self.key!r}]", "NaN or infinity", "finite numbers")
@@ -182,7 +176,7 @@ class Number(Column):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Category(Column):
+class Category(_Column):
     r"""One of K categories: int64 codes (n,) from 0 to K − 1; K is unknown, K + 1 is missing."""
 
     categories: tuple[Any, ...] = ()  # all strings, whole numbers, floats or booleans
@@ -207,12 +201,10 @@ class Category(Column):
             raise ArgumentError(self.argument, "values that are no scalars", "categories") from None
         text = any(isinstance(value, str) for value in self.categories)
         known = {value: code for code, value in enumerate(self.categories)}
-        codes = []
-        for value in distinct:
-            if isinstance(value, str) != text:
-                kind = "strings" if text else f"values such as {self.categories[0]!r}"
-                raise ArgumentError(self.argument, f"the value {value!r}", f"{kind}, as before")
-            codes.append(known.get(value, self.unknown))
+        if others := [value for value in distinct if isinstance(value, str) != text]:
+            kind = "strings" if text else f"values such as {self.categories[0]!r}"
+            raise ArgumentError(self.argument, f"the value {others[0]!r}", f"{kind}, as before")
+        codes = [known.get(value, self.unknown) for value in distinct]
         if not self.missing:
             self._refuse_gaps(indices < 0)
         return {self.key: np.asarray([*codes, self.gone], np.int64)[indices]}
@@ -237,13 +229,13 @@ class Category(Column):
         return self._series(values, gone) if objects else pd.Series(values, dtype=self.dtype)
 
 
+Column: TypeAlias = Number | Category
+
+
 def column_of(spec: Mapping[str, Any]) -> Column:
     r"""The column that a spec describes."""
-    fields = dict(spec)
-    kinds: dict[str, type[Column]] = {"Number": Number, "Category": Category}
-    kind = kinds.get(fields.pop("type", ""))
-    if kind is None or set(fields) != {field.name for field in dataclasses.fields(kind)}:
+    kind = {"Number": Number, "Category": Category}.get(spec.get("type", ""))
+    if kind is None or set(spec) != {"type", *(field.name for field in dataclasses.fields(kind))}:
         raise ArgumentError("spec", dict(spec), "what Table.spec() gives")
-    if kind is Category:
-        fields["categories"] = tuple(fields["categories"])
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items() if k != "type"}
     return kind(**fields)

@@ -25,39 +25,34 @@ def read(series: pd.Series, mask: str, category: bool) -> Column:
     name, gone = _plain(series.name), series.isna().to_numpy()
     about = {"name": name, "key": str(name), "dtype": _name(series.dtype)}
     about["missing"] = int(gone.sum())
-    argument = f"df[{name!r}]"
-    kind = _kind(series, argument)
+    kind = _kind(series, f"df[{name!r}]")
     if about["dtype"] == "object" and gone.any():
         first = series.to_numpy()[gone][0]
         about["marker"] = "None" if first is None else "NA" if first is pandas().NA else "nan"
     if kind == "categorical":
-        return _categorical(series, argument, about)
+        return _categorical(series, about)
     if gone.all():
         return Category(**about, kind="nothing", constant=True, frequent=1)
     if kind in ("category", "flag") or category:
-        return _category(series, argument, about, kind, category)
-    return _number(series, argument, about, kind, mask)
+        return _category(series, about, kind, category)
+    return _number(series, about, kind, mask)
 
 
 def _kind(series: pd.Series, argument: str) -> str:
     module = pandas()
     dtype, types = series.dtype, module.api.types
-    kinds = {
-        "categorical": isinstance(dtype, module.CategoricalDtype),
-        "flag": types.is_bool_dtype(dtype),
-        "whole number": types.is_integer_dtype(dtype),
-        "number": types.is_float_dtype(dtype),
-        "date": is_date(dtype),
-    }
-    if True in kinds.values():
-        return next(kind for kind, matches in kinds.items() if matches)
+    for kind, matches in (
+        ("categorical", isinstance(dtype, module.CategoricalDtype)),
+        ("flag", types.is_bool_dtype(dtype)), ("whole number", types.is_integer_dtype(dtype)),
+        ("number", types.is_float_dtype(dtype)), ("date", is_date(dtype)),
+    ):  # fmt: skip
+        if matches:
+            return kind
     kind = types.infer_dtype(series, skipna=True) if types.is_string_dtype(dtype) else str(dtype)
     if kind not in OBJECTS:
-        expected = (
-            "numbers, booleans, strings, dates or categories of these: convert the column with "
-            ".astype(str), pandas.to_numeric or pandas.to_datetime, or leave it out with "
-            "limbeck.Table(df, drop=…)"
-        )
+        expected = "numbers, booleans, strings, dates or categories of these: convert the column "
+        expected += "with .astype(str), pandas.to_numeric or pandas.to_datetime, or leave it out "
+        expected += "with limbeck.Table(df, drop=…)"
         raise ArgumentError(argument, f"values of kind {kind}", expected)
     return OBJECTS[kind]
 
@@ -71,11 +66,11 @@ def _plain(value: object) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _categorical(series: pd.Series, argument: str, about: dict[str, Any]) -> Category:
+def _categorical(series: pd.Series, about: dict[str, Any]) -> Category:
     r"""The column of a categorical dtype, whose categories are all kept, used or not."""
     dtype = series.dtype
     categories = tuple(map(_plain, dtype.categories))
-    _check(categories, argument)
+    _check(categories, about)
     codes = series.cat.codes.to_numpy()
     used = np.bincount(codes[codes >= 0], minlength=len(categories))
     return Category(
@@ -86,28 +81,21 @@ def _categorical(series: pd.Series, argument: str, about: dict[str, Any]) -> Cat
     )  # fmt: skip
 
 
-def _category(
-    series: pd.Series, argument: str, about: dict[str, Any], kind: str, chosen: bool
-) -> Category:
+def _category(series: pd.Series, about: dict[str, Any], kind: str, chosen: bool) -> Category:
     counts = series.value_counts()  # without missing ones, the most frequent first
     values = [_plain(value) for value in counts.index]
-    _check(values, argument)
-    present = int(counts.sum())
+    _check(values, about)
+    present, argument, names = int(counts.sum()), f"df[{about['name']!r}]", [about["name"]]
     # 20 different strings are categories, however few the rows; half of all look like ids
     if kind == "category" and not chosen and len(values) > max(20, 0.5 * present):
-        like, way = "ids or free text", ""
-        parsed = pandas().to_datetime(
-            pandas().Series(values[:20]), format="ISO8601", errors="coerce"
-        )
-        if parsed.notna().all() and all("-" in value for value in values[:20]):
+        like, way, pd = "ids or free text", "", pandas()
+        dates = pd.to_datetime(pd.Series(values[:20]), format="ISO8601", errors="coerce")
+        if dates.notna().all() and all("-" in value for value in values[:20]):
             like = "dates"
             way = f"dates of pandas.to_datetime({argument}), with a teacher that takes them, or "
         received = f"{len(values):,} different strings in {present:,} rows, like {like}"
-        expected = (
-            f"{way}limbeck.Table(df, drop=[{about['name']!r}]), which leaves the column out, for "
-            f"the teacher too, or one with categories=[{about['name']!r}], which takes them as "
-            "categories"
-        )
+        expected = f"{way}limbeck.Table(df, drop={names!r}), which leaves the column out, for the "
+        expected += f"teacher too, or one with categories={names!r}, which takes them as categories"
         raise ArgumentError(argument, received, expected)
     categories = (False, True) if kind == "flag" else tuple(sorted(values))
     return Category(
@@ -116,17 +104,16 @@ def _category(
     )  # fmt: skip
 
 
-def _check(values: Iterable[object], argument: str) -> None:
+def _check(values: Iterable[object], about: dict[str, Any]) -> None:
     kinds = {type(value) for value in values}
     if not kinds <= {str, int, float, bool} or len(kinds) > 1:
         received = "categories of type " + ", ".join(sorted(kind.__name__ for kind in kinds))
         expected = "strings, whole numbers, floats or booleans, of one type: .astype(str)"
-        raise ArgumentError(argument, received, expected)
+        raise ArgumentError(f"df[{about['name']!r}]", received, expected)
 
 
-def _number(
-    series: pd.Series, argument: str, about: dict[str, Any], kind: str, mask: str
-) -> Number:
+def _number(series: pd.Series, about: dict[str, Any], kind: str, mask: str) -> Number:
+    argument = f"df[{about['name']!r}]"
     values = measured(series, kind == "date", argument)
     values = values[~np.isnan(values)]
     constant = bool((values == values[0]).all()) and not about["missing"]
@@ -140,12 +127,9 @@ def _number(
         origin = low + step * np.rint(spread / 2 / step) if step >= 1 else np.floor(low)
     elif kind == "whole number" or whole:  # pandas keeps whole numbers with gaps as floats
         if top > 2**53:
-            name = f"[{about['name']!r}]"
-            received = f"whole numbers of up to {top:.3g}, like ids"
-            expected = (
-                f"numbers up to 2**53, or limbeck.Table(df, drop={name} or categories={name})"
-            )
-            raise ArgumentError(argument, received, expected)
+            received, names = f"whole numbers of up to {top:.3g}, like ids", [about["name"]]
+            way = f"limbeck.Table(df, drop={names} or categories={names})"
+            raise ArgumentError(argument, received, f"numbers up to 2**53, or {way}")
         step, bounds = 1.0, (-(2.0**53), 2.0**53)
         if kind == "whole number":
             limits = np.iinfo(_numpy(series.dtype, kind))
@@ -186,14 +170,8 @@ def _step(series: pd.Series, ticks: int) -> float:
     return 1 / next(part for part in parts if not (whole % (ticks // part)).any())
 
 
-def code_like(columns: list[Column], x: dict[str, Tensor], targets: np.ndarray) -> list[str | int]:
-    r"""Names of the columns of few whole numbers along which predictions (n, K) go up and down."""
-    counts = [c for c in columns if isinstance(c, Number) and c.counts]
-    # tables of more than 100 hold pixels or counts
-    return [c.name for c in counts if _is_code(c, x, targets)] if len(counts) <= 100 else []
-
-
-def _is_code(column: Number, x: dict[str, Tensor], targets: np.ndarray) -> bool:
+def is_code(column: Number, x: dict[str, Tensor], targets: np.ndarray) -> bool:
+    r"""Whether predictions (n, K) go up and down along a column of few whole numbers."""
     present = slice(None) if column.mask is None else ~x[column.mask].numpy()
     values, y = x[column.key].numpy()[present], targets[present]
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)

@@ -18,22 +18,20 @@ from limbeck.errors import ArgumentError
 from limbeck.inputs.munge import Munge
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.tables.columns import Category, Column, Number, column_of, pandas
-from limbeck.tables.reading import code_like, read
-from limbeck.teachers.output_spec import to_numpy
+from limbeck.tables.reading import is_code, read
+from limbeck.teachers.keys import to_numpy
 
 
 class TableMunge(Munge):
     r"""`Munge` on rows of a table, which rounds them as the teacher gets them."""
 
     def __init__(self, table: Table, parts: dict[str, Tensor], **options: Any) -> None:
-        self.table, binary = table, list[str]()
-        self.masked: dict[str, str] = {}  # keys of masks by the keys of their numbers
-        for column in table.numbers:
-            values = parts[column.key]
-            if column.mask is not None:
-                self.masked[column.key], values = column.mask, values[~parts[column.mask]]
-            if len(values.unique()) <= 2:
-                binary.append(column.key)
+        self.table = table
+        # keys of masks by the keys of their numbers
+        self.masked = {c.key: c.mask for c in table.numbers if c.mask is not None}
+        numbers = {c.key: parts[c.key] for c in table.numbers}
+        numbers |= {key: numbers[key][~parts[mask]] for key, mask in self.masked.items()}
+        binary = [key for key, values in numbers.items() if len(values.unique()) <= 2]
         super().__init__(parts, categorical=binary, **options)
 
     def draw(self, n: int) -> dict[str, Any]:
@@ -75,13 +73,12 @@ class Table:
     ) -> None:
         frame = as_frame(df)
         _check_names(frame)
-        chosen, dropped = (
-            [names] if isinstance(names, str) else list(names) for names in (categories, drop)
-        )
-        for argument, listed in (("categories", chosen), ("drop", dropped)):
+        options = {"categories": categories, "drop": drop}
+        chosen = {a: [v] if isinstance(v, str) else list(v) for a, v in options.items()}
+        for argument, listed in chosen.items():
             if unknown := [name for name in listed if name not in frame.columns]:
                 raise ArgumentError.unknown(argument, unknown[0], map(str, frame.columns))
-        names = [name for name in frame.columns if name not in dropped]
+        names = [name for name in frame.columns if name not in chosen["drop"]]
         if not names or not len(frame):
             received = f"a frame of {len(frame)} rows and {len(names)} columns"
             raise ArgumentError("df", received, "one row and one column or more")
@@ -92,7 +89,7 @@ class Table:
             while mask in keys:
                 mask += "_"
             keys.add(mask)
-            self.columns.append(read(frame[name], mask, name in chosen))
+            self.columns.append(read(frame[name], mask, name in chosen["categories"]))
         if not self.varying:
             raise ArgumentError("df", "columns that are all constant", "one that varies, or more")
 
@@ -139,9 +136,8 @@ class Table:
         Whole numbers and dates are rounded to what the column holds (days, if all dates were
         days). An unknown category becomes the most frequent one, which any teacher takes.
         """
-        for key in self.groups():
-            if key not in batch:
-                raise ArgumentError("batch", f"no part {key!r}", "all that `encode` gives")
+        if absent := [key for key in self.groups() if key not in batch]:
+            raise ArgumentError("batch", f"no part {absent[0]!r}", "all that `encode` gives")
         parts = {key: np.asarray(to_numpy(batch[key])) for key in self.groups()}
         n = len(next(iter(parts.values())))
         for key, part in parts.items():
@@ -175,11 +171,8 @@ class Table:
             generator: Of the embeddings. Default: None, the same ones each time.
         """
         numbers = [(c.key, c.mask, c.mean, c.scale, c.fill) for c in self.numbers]
-        categories = [
-            (c.key, len(c.categories), bool(c.missing))
-            for c in self.varying
-            if isinstance(c, Category)
-        ]
+        coded = [column for column in self.varying if isinstance(column, Category)]
+        categories = [(c.key, len(c.categories), bool(c.missing)) for c in coded]
         return TableEncoder(numbers, categories, embed, generator=generator)
 
     def munge(
@@ -209,37 +202,34 @@ class Table:
 
     def __repr__(self) -> str:
         title = f"{len(self.columns)} columns of {self.rows:,} rows"
-        right = [rich.table.Column(name, justify="right") for name in ("missing", "categories")]
-        table = rich.table.Table(
-            "column", "kind", "dtype", *right, title=title, title_justify="left"
-        )
-        shown = 30
-        for column in self.columns[:shown]:
+        table = rich.table.Table("column", "kind", "dtype", title=title, title_justify="left")
+        table.add_column("missing", justify="right")
+        table.add_column("categories", justify="right")
+        for column in self.columns[: (shown := 30)]:
             codes = f"{len(column.categories):,}" if isinstance(column, Category) else ""
             kind = "whole number" if getattr(column, "counts", False) else column.kind
             kind = f"{kind}, constant" if column.constant else kind
             table.add_row(str(column.name), kind, column.dtype, f"{column.missing:,}", codes)
         if len(self.columns) > shown:
             table.add_row(f"and {len(self.columns) - shown:,} more")
-        text = io.StringIO()
-        Console(width=100, file=text, markup=False, emoji=False).print(table)
-        return text.getvalue().rstrip()
+        console = Console(width=100, file=io.StringIO(), record=True, markup=False, emoji=False)
+        console.print(table)
+        return console.export_text().rstrip()
 
 
 def code_note(table: Table, x: dict[str, Tensor], targets: np.ndarray) -> str | None:
     r"""A note on the columns that look like codes; None if no column does."""
-    names = code_like(table.varying, x, targets)
-    if not names:
+    counts = [column for column in table.numbers if column.counts]
+    # tables of more than 100 hold pixels or counts
+    if len(counts) > 100 or not (codes := [c for c in counts if is_code(c, x, targets)]):
         return None
+    names = [column.name for column in codes]
     text = f"column {names[0]!r}: it looks like a code, but is"
     if len(names) > 1:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        listed = ", ".join(map(repr, names[:3])) + more
-        text = f"columns {listed}: they look like codes, but are"
-    return (
-        f"Note: {text} taken as continuous numbers; "
-        f"table=limbeck.Table(X, categories={names[:3]}) takes them as categories."
-    )
+        text = f"columns {', '.join(map(repr, names[:3]))}{more}: they look like codes, but are"
+    way = f"table=limbeck.Table(X, categories={names[:3]}) takes them as categories."
+    return f"Note: {text} taken as continuous numbers; {way}"
 
 
 def as_frame(df: object) -> Any:

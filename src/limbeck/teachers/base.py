@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
-from limbeck.arrays import Batch, X, rows
+from limbeck.arrays import Batch, X, as_dict, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.evaluation import Evaluated, close_taps, depends_on_inputs
-from limbeck.teachers.output_spec import to_numpy
+from limbeck.teachers.keys import to_numpy
 
 
 class Teacher:
@@ -139,9 +139,9 @@ class Opaque(Teacher):
     def __init__(
         self, function: Callable[..., Any], output: str = "auto", *, exact: bool = True
     ) -> None:
-        super().__init__(self._call, "auto", exact=exact, differentiable=False)
+        form = output_form("teacher_output", function, output)
+        super().__init__(self._call, form, exact=exact, differentiable=False)
         self.function = function
-        self.form = output_form("teacher_output", function, output)
 
     def _call(self, x: X) -> Tensor:
         arrays = {name: to_numpy(part) for name, part in as_dict(x).items()}
@@ -180,17 +180,9 @@ def as_teacher(value: object, output: str = "auto") -> Teacher:
         return Teacher(model, "log_density")
     if callable(model):
         return Teacher(model, output)
-    raise ArgumentError(
-        "teacher",
-        f"an object of type {type(value).__name__}",
-        "a torch module, a callable on tensors, an estimator with predict_proba or predict, a "
-        "density with log_prob or log_unnormalized, None; several of them as lb.Ensemble([...])",
-    )
-
-
-def as_dict(x: X) -> dict[str, Tensor]:
-    r"""The parts of x by name; a bare tensor has the name ''."""
-    return {"": x} if isinstance(x, Tensor) else x
+    expected = "a torch module, a callable on tensors, an estimator with predict_proba or predict, "
+    expected += "a density with log_prob or log_unnormalized, None; several as lb.Ensemble([...])"
+    raise ArgumentError("teacher", f"an object of type {type(value).__name__}", expected)
 
 
 def misfit(who: str, x: X, error: Exception) -> ArgumentError:
@@ -224,16 +216,14 @@ def settle_form(argument: str, who: str, raw: object, form: str, needs: str, n: 
         form = forms.recognise(raw) or "auto"
     finite = raw.isfinite() | (raw == -math.inf if form == "log_probabilities" else False)
     if not finite.all():
-        expected = "finite outputs at the inputs given"
-        raise ArgumentError(who, "outputs with NaN or infinity", expected)
+        raise ArgumentError(who, "outputs with NaN or infinity", "finite outputs at these inputs")
     of_classes = form in forms.FORMS[:3]
     if needs == "probabilities" and not of_classes:
-        expected = "logits, probabilities or log probabilities, which this loss needs"
-        if form != "auto":
-            raise ArgumentError(argument, repr(form), expected)
-        expected = f'{argument}="logits", "probabilities" or "log_probabilities", since this loss '
-        received = "outputs that could be logits or plain values"
-        raise ArgumentError(argument, received, expected + "needs class probabilities")
+        received, expected = repr(form), "logits, probabilities or log probabilities"
+        if form == "auto":
+            received = "outputs that could be logits or plain values"
+            expected = f'{argument}="logits", "probabilities" or "log_probabilities"'
+        raise ArgumentError(argument, received, f"{expected}, which this loss needs")
     if needs == "density" and of_classes:
         raise ArgumentError(argument, repr(form), "log densities, which this loss needs")
     if form == "auto":

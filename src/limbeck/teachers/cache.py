@@ -16,18 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import choice, whole_number
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage.files import differences, replacing, write_text
 from limbeck.teachers.keys import Array, distinct, row_keys
 
 FORMAT = "limbeck-teacher-cache-1"
 META = "meta.json"
-TOTAL = 1e-3  # how far from 1 the total of probabilities may be
 KEYS, VALUES = ".keys.npy", ".values.npy"
 MOST = 64  # segments, before the smaller half becomes one
 CHUNK = 2**24  # bytes that are copied at once
-LOOKS = 100  # at a folder that changes meanwhile
 ABANDONED = 24 * 3600.0  # seconds after which an unfinished file has no writer any more
 
 
@@ -52,8 +50,7 @@ class TeacherCache:
             raise ArgumentError("cache", f"{self.folder}, which is a file", "a folder")
         expected = "None, or how many probabilities to keep: 1 or more"
         self.top_k = None if top_k is None else whole_number("top_k", top_k, expected, 1)
-        if dtype not in ("float32", "float64"):
-            raise ArgumentError.unknown("dtype", dtype, ("float32", "float64"))
+        choice("dtype", dtype, ("float32", "float64"))
         self._open: dict[str, Answers] = {}
 
     def answers(
@@ -142,7 +139,7 @@ class Answers:
         if self.top_k is None:
             return numbers
         total = numbers.sum(1, dtype=np.float64)
-        if (numbers < 0).any() or (abs(total - 1) > TOTAL).any():
+        if (numbers < 0).any() or (abs(total - 1) > 1e-3).any():
             expected = "probabilities of classes, which total 1; anything else is kept with "
             raise ArgumentError("top_k", "answers that do not total 1", expected + "top_k=None")
         # of equal probabilities the lower class, whatever else is in the row
@@ -265,7 +262,7 @@ class Segments:
                 os.close(handle)
 
     def _refresh(self) -> None:
-        for _ in range(LOOKS):
+        for _ in range(100):  # the folder may change meanwhile
             before, names = set(self._listing()), sorted(self._listing())
             if not before.issubset(names):  # others compact; the list may lack old and new ones
                 continue

@@ -2,16 +2,16 @@ r"""Teachers fitted by scikit-learn, XGBoost, LightGBM or CatBoost: estimators a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from limbeck.errors import ArgumentError
-from limbeck.teachers.keys import count
-from limbeck.teachers.output_spec import OutputKind, OutputSpec, as_outputs, infer_output
-from limbeck.teachers.row_teacher import RawTeacher, RowTeacher, as_given, first_rows
+from limbeck.teachers.keys import as_given, count, first_rows
+from limbeck.teachers.row_teacher import OutputKind, OutputSpec, RawTeacher, RowTeacher, as_outputs
 
 
 class EstimatorTeacher(RowTeacher):
@@ -34,7 +34,13 @@ class EstimatorTeacher(RowTeacher):
         super().__init__(name, self.task, columns, classes, spec.classes)
 
     def answers(self, X: object) -> np.ndarray:
-        n, rows = count(X), _with_names(as_given(X), self.model)
+        n, rows, names = count(X), as_given(X), getattr(self.model, "feature_names_in_", ())
+        # one that was fitted to a frame takes columns by name
+        if isinstance(rows, np.ndarray) and len(names) and rows.shape[1:] == (len(names),):
+            with contextlib.suppress(ImportError):  # it was a frame of another kind
+                import pandas
+
+                rows = pandas.DataFrame(rows, columns=np.asarray(names))
         predict = "predict" if self.task == "regression" else "predict_proba"
         raw = getattr(self.model, predict)(rows)
         listed = isinstance(raw, list) and self.task == "multilabel"
@@ -93,11 +99,11 @@ def _fitted(estimator: object, task: str) -> tuple[str, int | None, np.ndarray |
     if hasattr(estimator, "predict_proba"):
         core, names = _core(estimator), getattr(estimator, "classes_", None)
         columns = None if names is None else len(names)
-        boosted = objective(core)
+        _, boosted, labels = objective(core)
         kind = getattr(getattr(core, "_label_binarizer", None), "y_type_", "")
         indicators = getattr(core, "multilabel_", False) or kind == "multilabel-indicator"
-        if boosted is not None and boosted.task == "multilabel":
-            fitted, columns = "multilabel", boosted.labels
+        if boosted == "multilabel":
+            fitted, columns = "multilabel", labels
         elif isinstance(names, list) or indicators:  # one list of classes for each label
             fitted = "multilabel"
         elif task == "multilabel":  # it does not say so of itself
@@ -115,13 +121,10 @@ def _fitted(estimator: object, task: str) -> tuple[str, int | None, np.ndarray |
 
 def _core(estimator: object) -> object:
     r"""What is inside pipelines and searches."""
-    while True:
-        if hasattr(estimator, "best_estimator_"):
-            estimator = estimator.best_estimator_
-        elif hasattr(estimator, "steps") and estimator.steps:
-            estimator = estimator.steps[-1][1]
-        else:
-            return estimator
+    if hasattr(estimator, "best_estimator_"):
+        return _core(estimator.best_estimator_)
+    steps = getattr(estimator, "steps", None)
+    return _core(steps[-1][1]) if steps else estimator
 
 
 def _positive(parts: list[np.ndarray], classes: list[np.ndarray]) -> np.ndarray:
@@ -134,18 +137,6 @@ def _positive(parts: list[np.ndarray], classes: list[np.ndarray]) -> np.ndarray:
         constant = np.full(len(part), float(bool(known[0])))
         columns.append(part[:, 1] if len(known) == 2 else constant)
     return np.stack(columns, axis=1)
-
-
-def _with_names(X: object, estimator: object) -> object:
-    r"""An array as a frame, for an estimator that was fitted to one: it takes columns by name."""
-    names = getattr(estimator, "feature_names_in_", None)
-    if names is None or not isinstance(X, np.ndarray) or X.shape[1:] != (len(names),):
-        return X
-    try:
-        import pandas
-    except ImportError:  # it was a frame of another kind
-        return X
-    return pandas.DataFrame(X, columns=np.asarray(names))
 
 
 # objectives, or families of them, of which it is known what they predict
@@ -167,14 +158,6 @@ BOOSTER_TASKS = {
 }
 
 
-class Objective(NamedTuple):
-    r"""What a boosted model was fitted for."""
-
-    name: str
-    task: str | None
-    labels: int | None = None
-
-
 class BoosterTeacher(RawTeacher):
     r"""A `xgboost.Booster`, a `lightgbm.Booster` or a `catboost.CatBoost`."""
 
@@ -184,9 +167,7 @@ class BoosterTeacher(RawTeacher):
         self.model, self.library = model, _library(model)
         if self.library == "catboost" and not self.model.is_fitted():
             raise ArgumentError("teacher", "a CatBoost that is not fitted", "a fitted model")
-        fitted = objective(model)
-        assert fitted is not None
-        self.objective, task = fitted.name, fitted.task
+        self.objective, task, _ = objective(model)
         known = task is not None and spec.task in ("auto", task)
         if not known and spec.task == "auto":
             received = f"'auto', for a model of the objective {self.objective!r}"
@@ -196,29 +177,25 @@ class BoosterTeacher(RawTeacher):
         form = "logits" if self.library == "xgboost" else "probabilities"
         self.kind = OutputKind(str(task), form if self.probable else "values")
         if not known:
-            self.kind = infer_output(raw, spec, network=True)
+            self.kind = spec.infer(raw, network=True)
         classes = getattr(model, "classes_", None) if self.kind.task == "classification" else None
         if classes is not None and len(classes) != self.targets(raw).shape[1]:
             classes = None
         library = "" if self.library == "catboost" else f"{self.library}."
-        name = library + type(model).__name__
-        super().__init__(name, raw, spec, classes)
+        super().__init__(library + type(model).__name__, raw, spec, classes)
 
     def raw(self, X: object) -> np.ndarray:
-        rows = as_given(X)
+        rows, options = as_given(X), dict[str, Any]()
         if self.library == "xgboost":
             import xgboost
 
             names = {} if hasattr(rows, "columns") else {"feature_names": self.model.feature_names}
-            matrix = xgboost.DMatrix(rows, enable_categorical=True, **names)
-            raw = self.model.predict(matrix, output_margin=self.probable)
-        elif self.library == "lightgbm":
-            raw = self.model.predict(rows)
-        else:
+            rows = xgboost.DMatrix(rows, enable_categorical=True, **names)
+            options = {"output_margin": self.probable}
+        elif self.library == "catboost":
             kind = "Exponent" if self.objective in ("Poisson", "Tweedie") else "RawFormulaVal"
-            kind = "Probability" if self.probable else kind
-            raw = self.model.predict(rows, prediction_type=kind)
-        return as_outputs(raw, count(X))
+            options = {"prediction_type": "Probability" if self.probable else kind}
+        return as_outputs(self.model.predict(rows, **options), count(X))
 
 
 def is_booster(model: object) -> bool:
@@ -227,36 +204,31 @@ def is_booster(model: object) -> bool:
     return type(model).__name__ == names.get(_library(model))
 
 
-def objective(model: object) -> Objective | None:
-    r"""What a boosted model, or the scikit-learn estimator of one, was fitted for."""
-    fitted: Any = model
+def objective(model: Any) -> tuple[str, str | None, int | None]:
+    r"""What a boosted model was fitted for: the objective's name, the task, how many labels."""
     library = _library(model)
+    labels = None
     if library == "xgboost":
-        booster = fitted.get_booster() if hasattr(model, "get_booster") else fitted
+        booster = model.get_booster() if hasattr(model, "get_booster") else model
         learner = json.loads(booster.save_config())["learner"]
         name = learner["objective"]["name"]
-        task = _task(library, name) or _task(library, name.split(":")[0])
-        targets = int(learner["learner_model_param"].get("num_target", 1))
-        several = targets > 1 and task == "classification"
-        return Objective(name, "multilabel", targets) if several else Objective(name, task)
-    if library == "lightgbm":
-        booster = getattr(model, "booster_", model)
-        header = booster.model_to_string(num_iteration=1)
+        labels = int(learner["learner_model_param"].get("num_target", 1))
+    elif library == "lightgbm":
+        header = getattr(model, "booster_", model).model_to_string(num_iteration=1)
         match = re.search(r"^objective=([^ \n]*)", header, re.MULTILINE)
         name = match[1] if match else "custom"
-        return Objective(name, _task(library, name))
-    if library == "catboost":
-        name = str(fitted.get_all_params().get("loss_function", "custom")).split(":")[0]
-        task = _task(library, name)
-        return Objective(name, task, len(fitted.classes_) if task == "multilabel" else None)
-    return None
+    elif library == "catboost":
+        name = str(model.get_all_params().get("loss_function", "custom")).split(":")[0]
+    else:
+        return "", None, None
+    families, tasks = (name, name.split(":")[0]), BOOSTER_TASKS[library].items()
+    task = next((t for family in families for t, known in tasks if family in known.split()), None)
+    if task == "multilabel":
+        labels = len(model.classes_)
+    several = task == "classification" and labels is not None and labels > 1
+    return name, "multilabel" if several else task, labels
 
 
 def _library(model: object) -> str:
     roots = (base.__module__.split(".")[0] for base in type(model).__mro__)
     return next((root for root in roots if root in BOOSTER_TASKS), "")
-
-
-def _task(library: str, name: str) -> str | None:
-    tasks = BOOSTER_TASKS[library].items()
-    return next((task for task, known in tasks if name in known.split()), None)

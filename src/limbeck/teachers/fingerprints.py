@@ -72,8 +72,7 @@ class _Sizing(pickle.Pickler):
         super().__init__(self, protocol=pickle.HIGHEST_PROTOCOL)
 
     def write(self, part: bytes | pickle.PickleBuffer) -> int:
-        size = memoryview(part).nbytes
-        self.written += size
+        self.written += (size := memoryview(part).nbytes)
         return size
 
     def reducer_override(self, value: object) -> Any:

@@ -10,24 +10,18 @@ from numpy.typing import ArrayLike
 from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
-from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
-from limbeck.teachers.output_spec import to_numpy
+from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select, to_numpy
 from limbeck.teachers.query import label_rows
 from limbeck.teachers.row_teacher import RowTeacher
 
 
 def out_of_fold(
-    teacher: RowTeacher,
-    X: object,
-    labels: object,
-    folds: int = 5,
-    seed: int = 0,
-    progress: bool = True,
+    teacher: RowTeacher, X: object, y: object, folds: int = 5, seed: int = 0, progress: bool = True
 ) -> Array:
     r"""The targets (n, K) of clones of a teacher, each at the rows that it has not seen."""
     X = as_rows(X)
     n = count(X)
-    y = as_labels(labels, n)
+    y = as_labels(y, n)
     folds = whole_number("teacher_folds", folds, "a whole number, 2 or more", 2)
     known = np.flatnonzero(~unlabelled(y, teacher.classes).reshape(n, -1).any(1))
     first, inverse = distinct(row_keys(select(X, known)))  # equal rows are in the same fold
@@ -46,10 +40,10 @@ def out_of_fold(
         clone = teacher.refit(select(X, known[fold != k]), y[fold != k])
         inside = known[fold == k]
         answers = label_rows(clone, select(X, inside), progress=False)
-        if strata is None:
-            result[inside] = answers
-        else:  # classes that the clone has not seen stay at 0
-            result[np.ix_(inside, _columns(np.asarray(clone.classes), teacher.classes))] = answers
+        columns = np.arange(teacher.outputs)
+        if strata is not None:  # classes that the clone has not seen stay at 0
+            columns = _columns(np.asarray(clone.classes), teacher.classes)
+        result[np.ix_(inside, columns)] = answers
     others = np.setdiff1d(np.arange(n), known)
     if len(others):
         result[others] = label_rows(teacher, select(X, others), progress=False)
@@ -63,9 +57,8 @@ def mix_labels(
     targets = np.asarray(targets, np.float64)
     weight = number("weight", weight, "a number from 0 to 1", lambda w: 0 <= w <= 1)
     y = as_labels(labels, len(targets))
-    missing = unlabelled(y, classes)
+    missing, values = unlabelled(y, classes), np.zeros_like(targets)
     if y.ndim == 1 and classes is not None and np.size(classes) > 1:
-        values = np.zeros_like(targets)
         rows = np.flatnonzero(~missing)
         values[rows, _columns(y[rows], classes)] = 1.0
         missing = missing[:, None]
@@ -75,7 +68,6 @@ def mix_labels(
         if y.shape != targets.shape:
             expected = f"labels (n,) or values {targets.shape}"
             raise ArgumentError("labels", f"shape {y.shape}", expected)
-        values = np.zeros_like(targets)
         try:
             values[~missing] = y[~missing].astype(np.float64)
         except (TypeError, ValueError) as reason:
@@ -83,8 +75,7 @@ def mix_labels(
         if not np.isfinite(values).all():
             expected = "finite numbers; NaN says that there is none"
             raise ArgumentError("labels", "infinite values", expected)
-    mixed: Array = np.where(missing, targets, (1 - weight) * targets + weight * values)
-    return mixed
+    return np.where(missing, targets, (1 - weight) * targets + weight * values)
 
 
 def as_labels(labels: object, n: int) -> Array:
@@ -98,27 +89,21 @@ def as_labels(labels: object, n: int) -> Array:
 
 def unlabelled(labels: Array, classes: ArrayLike | None) -> Array:
     r"""Where labels are missing, in their shape: NaN, None, or −1 if that is no class."""
-    flat = labels.reshape(-1)
     minus = classes is not None and -1 not in np.asarray(classes).tolist()
     if labels.dtype.kind in "biuf":
-        missing: Array = np.isnan(flat) | (minus & (flat == -1))
-    else:
-        missing = np.array([_is_missing(value, minus) for value in flat], bool)
-    return missing.reshape(labels.shape)
+        return np.asarray(np.isnan(labels) | (minus & (labels == -1)))
 
+    def is_missing(value: object) -> bool:
+        if not isinstance(value, int | float | np.number):
+            return value is None or type(value).__name__ in ("NAType", "NaTType")
+        return bool(value != value or (minus and value == -1))
 
-def _is_missing(value: object, minus: bool) -> bool:
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    if not isinstance(value, int | float | np.number):
-        return False
-    return bool(value != value or (minus and value == -1))
+    return np.array([is_missing(value) for value in labels.flat], bool).reshape(labels.shape)
 
 
 def _columns(labels: Array, classes: ArrayLike | None) -> Array:
     r"""The column (n,) of each label."""
     known = {name: column for column, name in enumerate(np.asarray(classes).tolist())}
-    labels = np.asarray(labels)
     columns = np.array([known.get(value, -1) for value in labels.tolist()], np.intp)
     if (columns < 0).any():
         unknown = sorted({repr(value) for value in labels[columns < 0].tolist()})[:5]
@@ -133,15 +118,12 @@ def _folds(classes: Array | None, n: int, folds: int, seed: int) -> Array:
 
     splitter = KFold
     if classes is not None:
-        sizes = np.bincount(classes)
-        sizes = sizes[sizes > 0]
+        _, sizes = np.unique(classes, return_counts=True)
         rare = int((sizes < folds).sum())
         splitter = KFold if rare == len(sizes) else StratifiedKFold
         if rare:
-            message = (
-                f"folds: {rare} classes have fewer distinct rows than there are folds, {folds};"
-                " clones that have not seen a class give it probability 0"
-            )
+            message = f"folds: {rare} classes have fewer distinct rows than there are folds, "
+            message += f"{folds}; clones that have not seen a class give it probability 0"
             warnings.warn(message, stacklevel=3)
     result = np.empty(n, np.intp)
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-r"""Keys of rows: equal rows have equal keys, whatever holds them; other rows have others."""
+r"""Rows of any kind, and their keys: equal rows have equal keys, whatever holds them."""
 
 from __future__ import annotations
 
@@ -60,13 +60,42 @@ def select(X: object, rows: Array) -> Any:
     return X.iloc[rows] if hasattr(X, "iloc") else X[rows]  # type: ignore[index]
 
 
-def row_keys(X: object) -> Array:
-    r"""A key of 128 bits for each row, as (n, 2) unsigned integers.
+def to_numpy(value: object) -> Any:
+    r"""A tensor as an array, bfloat16 as float32, since NumPy lacks it; other values unchanged."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
-    It is the sum over columns of a random function of the value: 1, 1.0 and True are equal, and so
-    are 0.0 and −0.0, a sparse row and the dense one; NaN, None, NA and NaT are not. The shape of a
-    row and the names and order of columns count. It is no cryptographic hash.
-    """
+
+def as_given(X: object) -> Any:
+    r"""Tensors and lists as arrays; frames, sparse matrices and arrays as they came."""
+    if isinstance(X, dict):
+        return {name: as_given(part) for name, part in X.items()}
+    return as_rows(to_numpy(X))
+
+
+def dense(X: object) -> np.ndarray:
+    r"""One array: a frame's columns side by side, a sparse matrix with its zeros."""
+    if isinstance(X, dict):
+        raise ArgumentError("X", f"a dict of {', '.join(map(repr, X))}", "one array")
+    rows = as_given(X)
+    return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
+
+
+def first_rows(X: object, reason: str, most: int = 16) -> Any:
+    r"""A few rows at which a teacher is queried first; an error if there are none."""
+    rows = None if X is None else as_rows(X)
+    if rows is None or count(rows) == 0:
+        received = "None" if X is None else "no rows"
+        raise ArgumentError("X", received, f"a few rows, to see {reason}")
+    return select(rows, np.arange(min(most, count(rows))))
+
+
+def row_keys(X: object) -> Array:
+    r"""A key of 128 bits for each row, as (n, 2) unsigned integers; no cryptographic hash."""
+    # the sum over columns of a random function of the value: 1, 1.0 and True are equal, and so are
+    # 0.0 and −0.0, a sparse row and the dense one; NaN, None, NA and NaT are not
     X = as_rows(X)
     if hasattr(X, "tocsr"):
         return _sparse(X)
@@ -128,9 +157,10 @@ def _values(part: Any) -> Array:
     array = np.asarray(part)
     if array.ndim == 0:
         raise ArgumentError("X", "a single value", ACCEPTED)
-    if array.dtype.kind not in "biufOUS" or np.ma.is_masked(part):
-        what = "masked values" if np.ma.is_masked(part) else f"values of dtype {array.dtype}"
-        raise ArgumentError("X", what, ACCEPTED)
+    masked = np.ma.is_masked(part)
+    if masked or array.dtype.kind not in "biufOUS":
+        received = "masked values" if masked else f"values of dtype {array.dtype}"
+        raise ArgumentError("X", received, ACCEPTED)
     wide = array.dtype.kind in "iu" and array.itemsize == 8 and array.size
     inexact = wide and (array.max() > EXACT or array.min() < -EXACT)
     return array.astype(object) if inexact or array.dtype.kind in "US" else array
@@ -197,12 +227,9 @@ def _objects(values: Array, function: Array) -> Array:
         raise ArgumentError("X", f"a cell that holds {reason}", ACCEPTED) from None
     words = [_word(value) for value in codes]
     keys = np.zeros((len(words), 2), np.uint64)
-    numeric = np.array([isinstance(word, float) for word in words], bool)
-    sums = np.zeros((int(numeric.sum()), 2), np.uint64)
-    floats = np.array([word for word in words if isinstance(word, float)], np.float64)
-    _add_numbers(sums, floats[:, None], function)
-    keys[numeric] = sums
-    for k, word in enumerate(words):
+    floats = np.array([word if isinstance(word, float) else 0.0 for word in words])
+    _add_numbers(keys, floats[:, None], function)
+    for k, word in enumerate(words):  # these replace the keys of numbers
         if isinstance(word, bytes):
             digest = hashlib.blake2b(word, digest_size=16, key=function.astype("<u8").tobytes())
             keys[k] = np.frombuffer(digest.digest(), "<u8")

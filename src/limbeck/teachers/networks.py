@@ -3,7 +3,6 @@ r"""Teachers that are torch modules or ONNX files; files of models, by their end
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
 from limbeck.teachers import fingerprints
 from limbeck.teachers.base import output_form
-from limbeck.teachers.keys import count
-from limbeck.teachers.output_spec import OutputKind, OutputSpec, as_outputs, infer_output
-from limbeck.teachers.row_teacher import ModelFile, RawTeacher, dense, first_rows
+from limbeck.teachers.keys import count, dense, first_rows
+from limbeck.teachers.row_teacher import ModelFile, OutputKind, OutputSpec, RawTeacher, as_outputs
 
 BLOCK = 1024  # rows that go through the module together
 
@@ -37,7 +35,7 @@ class NetworkTeacher(RawTeacher):
             spec = spec._replace(output=output_form("output", module, spec.output))
         spec.checked()
         raw = self.raw(first_rows(X, "what the module gives"))
-        self.kind = infer_output(raw, spec, network=True)
+        self.kind = spec.infer(raw, network=True)
         if self.kind.form == "labels":
             raise ArgumentError("teacher", "a module of labels", "a module of floating outputs")
         self.module_form = self.kind.form
@@ -97,11 +95,20 @@ class OnnxTeacher(RawTeacher):
     def __init__(self, session: Any, file: ModelFile, X: object, spec: OutputSpec) -> None:
         self.session, self.file = session, file
         self.inputs = {port.name: port for port in session.get_inputs()}
-        self.names = _output_names(session.get_outputs())
+        outputs = session.get_outputs()
+        floats = [port.name for port in outputs if port.type in list(TYPES)[:3]]
+        maps = [port.name for port in outputs if port.type.startswith("seq(map")]
+        rest = [port.name for port in outputs if port.name not in floats + maps]
+        probable = [name for name in floats if "prob" in name.lower()]
+        scores = maps or (floats if len(floats) == 1 else probable) or (rest if not floats else [])
+        if len(scores) != 1:
+            received = f"a file with the outputs {', '.join(repr(port.name) for port in outputs)}"
+            raise ArgumentError("teacher", received, "one output, or labels and probabilities")
+        self.names = [*scores, *[name for name in rest if name != scores[0]][:1]]  # labels last
         self.keys: list[Any] | None = None
         raw, *labels = self._run(first_rows(X, "what the file gives"))
         if not labels:
-            self.kind = infer_output(raw, spec, network=True)
+            self.kind = spec.infer(raw, network=True)
         else:
             several = labels[0].ndim == 2 and labels[0].shape[1] > 1
             task = "multilabel" if several else "classification"
@@ -110,8 +117,7 @@ class OnnxTeacher(RawTeacher):
                 expected = f"{task!r} with probabilities, which is what the file gives"
                 raise ArgumentError("task", received, expected)
             self.kind = OutputKind(task, "probabilities")
-        names = self.keys
-        unnamed = names is None and spec.classes is None
+        names, unnamed = self.keys, self.keys is None and spec.classes is None
         if unnamed and labels and self.kind.task == "classification":
             names = self._class_names(first_rows(X, "names of classes", 1000))
         super().__init__(file.path.name, raw, spec, names)
@@ -166,19 +172,6 @@ class OnnxTeacher(RawTeacher):
         received = f"None, and the file tells {len(names)} of {columns} names by its labels at X"
         expected = "names of the classes, in the order of the file's probabilities"
         raise ArgumentError("classes", received, expected)
-
-
-def _output_names(outputs: Sequence[Any]) -> list[str]:
-    r"""The names of the outputs for scores and, if there are any, for labels."""
-    floats = [port.name for port in outputs if port.type in list(TYPES)[:3]]
-    maps = [port.name for port in outputs if port.type.startswith("seq(map")]
-    rest = [port.name for port in outputs if port.name not in floats + maps]
-    probable = [name for name in floats if "prob" in name.lower()]
-    scores = maps or (floats if len(floats) == 1 else probable) or (rest if not floats else [])
-    if len(scores) != 1:
-        received = f"a file with the outputs {', '.join(repr(port.name) for port in outputs)}"
-        raise ArgumentError("teacher", received, "one output, or labels and probabilities")
-    return [*scores, *[name for name in rest if name != scores[0]][:1]]
 
 
 def _cast(array: np.ndarray, port: Any) -> np.ndarray:

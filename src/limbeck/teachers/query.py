@@ -63,29 +63,16 @@ class Query:
     wait: float = 1.0  # seconds before the first retry; twice as long before each further one
 
     def label(self, teacher: RowTeacher | Derivatives, X: object) -> Array:
-        r"""The teacher's targets (n, K) at rows."""
-        return label_rows(teacher, X, **vars(self))
+        r"""The teacher's targets (n, K) at rows; equal rows are queried once."""
+        session = _Session(self, teacher, as_rows(X))
+        session.run()
+        equal = len(session.rows) < len(session.inverse)
+        return session.targets[session.inverse] if equal else session.targets
 
 
 def label_rows(teacher: RowTeacher | Derivatives, X: object, **settings: Any) -> Array:
-    r"""A teacher's targets (n, K) at rows, with the settings of `Query`; equal ones once."""
-    session = _Session(Query(**settings), teacher, as_rows(X))
-    session.run()
-    equal = len(session.rows) < len(session.inverse)
-    return session.targets[session.inverse] if equal else session.targets
-
-
-def _answers(teacher: RowTeacher | Derivatives, query: Query) -> Answers | None:
-    folder = as_cache(query.cache)
-    if folder is None:
-        return None
-    key = teacher.fingerprint() if query.cache_key is None else query.cache_key
-    if key is None:
-        message = "cache: a callable has no content to know it by, so nothing is stored on disk; "
-        warnings.warn(message + "give a cache_key that stands for this teacher", stacklevel=4)
-        return None
-    names = () if teacher.classes is None else [str(name) for name in teacher.classes]
-    return folder.answers(key, (teacher.outputs,), names, getattr(teacher, "cache_kind", "values"))
+    r"""A teacher's targets (n, K) at rows, with the settings of `Query`."""
+    return Query(**settings).label(teacher, X)
 
 
 class _Session:
@@ -93,25 +80,36 @@ class _Session:
 
     def __init__(self, query: Query, teacher: RowTeacher | Derivatives, X: object) -> None:
         self.query, self.teacher, self.X = query, teacher, X
-        self.batch_size = query.batch_size
-        if query.batch_size is not None:
+        self.batch_size, kinds = query.batch_size, query.retry_on
+        if self.batch_size is not None:
             expected = "None, or a number of rows: 1 or more"
-            self.batch_size = whole_number("batch_size", query.batch_size, expected, 1)
+            self.batch_size = whole_number("batch_size", self.batch_size, expected, 1)
         self.retries = whole_number("retries", query.retries, "a whole number, 0 or more", 0)
         self.wait = number("wait", query.wait, "seconds, 0 or more", lambda s: s >= 0)
-        kinds = query.retry_on if isinstance(query.retry_on, tuple) else (query.retry_on,)
-        if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
-            expected = "an exception class, or a tuple of such"
-            raise ArgumentError("retry_on", repr(query.retry_on), expected)
+        for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+            if not (isinstance(kind, type) and issubclass(kind, Exception)):
+                expected = "an exception class, or a tuple of such"
+                raise ArgumentError("retry_on", repr(kinds), expected)
         keys = row_keys(X)
         self.rows, self.inverse = distinct(keys)
         self.keys = keys[self.rows]
         self.targets = np.empty((len(self.rows), teacher.outputs))
         self.known = np.zeros(len(self.rows), bool)
-        if (answers := _answers(teacher, query)) is not None:
-            self.known, cached = answers.get(self.keys)
+        self.answers: Answers | None = None
+        if (folder := as_cache(query.cache)) is not None:
+            key = teacher.fingerprint() if query.cache_key is None else query.cache_key
+            if key is None:
+                message = "cache: a callable has no content to know it by, so nothing is stored on "
+                message += "disk; give a cache_key that stands for this teacher"
+                warnings.warn(message, stacklevel=4)
+            else:
+                names = () if teacher.classes is None else [str(name) for name in teacher.classes]
+                content = getattr(teacher, "cache_kind", "values")
+                self.answers = folder.answers(key, (teacher.outputs,), names, content)
+        if self.answers is not None:
+            self.known, cached = self.answers.get(self.keys)
             self.targets[self.known] = cached
-        self.answers, self.writable = answers, answers is not None
+        self.writable = self.answers is not None
         self.saved = int(self.known.sum())  # the number of answers on disk
         self.unsaved: list[tuple[Array, Array]] = []  # numbers and answers to be written
 
@@ -131,7 +129,12 @@ class _Session:
                     if self.writable:
                         self.unsaved.append((numbers, y))
                     now = time.monotonic()
-                    size = self.batch_size or _next_size(size, now - start)
+                    seconds = now - start
+                    # large steps, so that a quick teacher always gets the same ones
+                    if self.batch_size is None and seconds > 2 * PATIENCE:
+                        size = max(1, int(size * PATIENCE / seconds))
+                    elif self.batch_size is None and seconds <= PATIENCE:
+                        size = min(16_384, size * (8 if seconds < PATIENCE / 16 else 2))
                     if now - written > PATIENCE:
                         self._write()
                         written = now
@@ -151,7 +154,7 @@ class _Session:
                 if not isinstance(error, self.query.retry_on) or attempt > self.retries:
                     self._write()
                     raise self._failure(error, rows, attempt) from error
-            time.sleep(self.wait * 2 ** (attempt - 1))
+                time.sleep(self.wait * 2 ** (attempt - 1))
         if (bad := ~np.isfinite(y).all(1)).any():
             received = f"NaN or infinity for {int(bad.sum())} rows, as row {rows[bad][0]} of X"
             raise ArgumentError("teacher", received, "finite answers")
@@ -180,16 +183,7 @@ class _Session:
         except CheckpointError as error:
             self.writable = False
             message = f"{error}. Predictions are returned, but no longer stored on disk."
-            warnings.warn(message, stacklevel=4)
-
-
-def _next_size(size: int, seconds: float) -> int:
-    r"""Rows of the next query, in large steps so that a quick teacher always gets the same ones."""
-    if seconds > 2 * PATIENCE:
-        return max(1, int(size * PATIENCE / seconds))
-    if seconds > PATIENCE:
-        return size
-    return min(16_384, size * (8 if seconds < PATIENCE / 16 else 2))
+            warnings.warn(message, stacklevel=5)
 
 
 class ScaledTeacher(nn.Module):
@@ -227,10 +221,7 @@ class Derivatives:
     def __init__(self, teacher: NetworkTeacher, domain: str, inputs: int) -> None:
         self.teacher, self.domain, self.inputs = teacher, domain, inputs
         self.classes, self.outputs = teacher.classes, teacher.outputs * inputs
-        self.cache_kind = f"derivatives, {domain}"
-
-    def fingerprint(self) -> str | None:
-        return self.teacher.fingerprint()
+        self.cache_kind, self.fingerprint = f"derivatives, {domain}", teacher.fingerprint
 
     def check_size(self, n: int) -> None:
         r"""Refuse numbers of rows whose derivatives would not fit into memory."""

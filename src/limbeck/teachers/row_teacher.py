@@ -10,47 +10,84 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
+import torch
 from torch import nn
 
+from limbeck import outputs as forms
+from limbeck.arguments import choice
 from limbeck.errors import ArgumentError
 from limbeck.teachers.base import Opaque
 from limbeck.teachers.fingerprints import digest, object_bytes, of_object
-from limbeck.teachers.keys import as_rows, count, select
-from limbeck.teachers.output_spec import (
-    OutputKind,
-    OutputSpec,
-    as_outputs,
-    check_outputs,
-    infer_output,
-    to_numpy,
-    to_targets,
-)  # fmt: skip
+from limbeck.teachers.keys import as_given, as_rows, count, first_rows, to_numpy
 
 Names: TypeAlias = Sequence[Any] | np.ndarray
+TASKS = ("classification", "multilabel", "regression")
 
 
-def as_given(X: object) -> Any:
-    r"""Tensors and lists as arrays; frames, sparse matrices and arrays as they came."""
-    if isinstance(X, dict):
-        return {name: as_given(part) for name, part in X.items()}
-    return as_rows(to_numpy(X))
+class OutputKind(NamedTuple):
+    r"""What outputs mean."""
+
+    task: str  # one of `TASKS`
+    form: str  # one of `forms.FORMS[:4]`, or "labels": class names, read as certainties
 
 
-def dense(X: object) -> np.ndarray:
-    r"""One array: a frame's columns side by side, a sparse matrix with its zeros."""
-    if isinstance(X, dict):
-        raise ArgumentError("X", f"a dict of {', '.join(map(repr, X))}", "one array")
-    rows = as_given(X)
-    return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
+class OutputSpec(NamedTuple):
+    r"""What the user says about a teacher's outputs."""
 
+    task: str = "auto"  # or one of `TASKS`
+    output: str = "auto"  # or one of `forms.FORMS[:4]`
+    classes: Names | None = None  # names of the classes or labels
 
-def first_rows(X: object, reason: str, most: int = 16) -> Any:
-    r"""A few rows at which a teacher is queried first; an error if there are none."""
-    rows = None if X is None else as_rows(X)
-    if rows is None or count(rows) == 0:
-        received = "None" if X is None else "no rows"
-        raise ArgumentError("X", received, f"a few rows, to see {reason}")
-    return select(rows, np.arange(min(most, count(rows))))
+    def checked(self) -> OutputSpec:
+        r"""The same, unless a name is unknown or the names contradict each other."""
+        task, output = self.task, self.output
+        choice("task", task, (*TASKS, "auto"))
+        choice("output", output, (*forms.FORMS[:4], "auto"))
+        if "auto" not in (task, output) and (output == "values") != (task == "regression"):
+            expected = '"values" with task="regression", any other with the others'
+            raise ArgumentError("output", f"{output!r} with task={task!r}", expected)
+        return self
+
+    def infer(self, raw: np.ndarray, *, network: bool = False) -> OutputKind:
+        r"""The meaning of outputs (n,) or (n, K) at a few rows; ambiguous ones are refused."""
+        task, output, classes = self.checked()
+        columns, dtype = 1 if raw.ndim == 1 else raw.shape[1], raw.dtype.kind
+        if dtype == "f" and np.isnan(raw).any():
+            raise ArgumentError("teacher", "answers with NaN", "finite answers")
+        if task == "regression" and dtype in "biuf":
+            return OutputKind(task, "values")
+        if dtype not in "biuf" or (dtype != "f" and columns == 1):
+            if columns == 1 and classes is not None and self[:2] == ("classification", "auto"):
+                return OutputKind("classification", "labels")
+            received = f"labels without probabilities, as {raw.reshape(-1)[0]!r}"
+            expected = "probabilities (a model itself rather than its predict, or its predict_proba"
+            expected += '); with task="classification" and classes=[...] labels are taken as '
+            values = ', with task="regression" as values' if dtype in "biu" else ""
+            raise ArgumentError("teacher", received, f"{expected}certainties{values}")
+        if output != "auto":
+            plain = "regression" if output == "values" else "classification"
+            return OutputKind(plain if task == "auto" else task, output)
+        inside = bool(((raw >= 0) & (raw <= 1)).all())
+        if columns > 1 and task != "multilabel":
+            if form := forms.recognise(torch.as_tensor(raw, dtype=torch.float64)):
+                return OutputKind("classification", form)
+        elif inside and (task == "multilabel" or (task == "classification" and not network)):
+            return OutputKind(task, "probabilities")
+        elif task == "auto" and not network and not inside:
+            return OutputKind("regression", "values")
+        if network and task != "auto" and not inside:
+            return OutputKind(task, "logits")
+        if task != "auto":
+            received = f"outputs whose form is not clear with task={task!r}"
+            expected = 'output="logits", "probabilities" or "log_probabilities"'
+            raise ArgumentError("output", received, expected)
+        received = f"{columns} outputs a row, between {raw.min():.4g} and {raw.max():.4g}"
+        received = f"'auto', which cannot tell what these are: {received}"
+        several = ' task="multilabel",' if inside and columns > 1 else ""
+        expected = f'task="regression",{several} or output="logits" for a classifier'
+        if inside and columns == 1:
+            expected = 'task="regression", or task="classification" (of class 1)'
+        raise ArgumentError("task", received, expected)
 
 
 class ModelFile(NamedTuple):
@@ -110,13 +147,11 @@ class RowTeacher(Opaque, ABC):
             received = f"answers of shape {y.shape} for {n} rows of X"
             raise ArgumentError("teacher", received, f"shape ({n}, {self.columns})")
         check_outputs(y, self.task)
-        if self.task != "regression":
-            y = np.clip(y, 0, 1)  # rounded ones may be just outside
-        if self._positions is None:
+        if self.task == "regression":
             return y
-        spread = np.zeros((n, self.outputs))
-        spread[:, self._positions] = y
-        return spread
+        targets = np.zeros((n, self.outputs))
+        targets[:, self._positions] = np.clip(y, 0, 1)  # rounded ones may be just outside
+        return targets
 
     def predict(self, X: object) -> np.ndarray:
         r"""Labels (n,), indicators (n, K) of several labels, or values (n,) or (n, K)."""
@@ -139,7 +174,7 @@ class RowTeacher(Opaque, ABC):
         return copied
 
     def _set_classes(self, classes: Names | None) -> None:
-        self._positions: np.ndarray | None = None  # of the model's columns among all classes
+        self._positions: np.ndarray | slice = slice(None)  # of its columns among all classes
         self.named = self._model_classes is not None or classes is not None
         self.classes, self.outputs = None, self.columns
         if self.task == "regression":
@@ -150,13 +185,10 @@ class RowTeacher(Opaque, ABC):
         of_model = numbers if self._model_classes is None else self._model_classes
         self.classes = of_model if classes is None else _names(classes)
         self.outputs = len(self.classes)
-        if classes is None:
-            return
         old, new, unnamed = of_model.tolist(), self.classes.tolist(), numbers.tolist()
         if self._model_classes is not None and set(old) <= set(new):
-            if old != new:
-                position = {label: k for k, label in enumerate(new)}
-                self._positions = np.array([position[label] for label in old])
+            position = {label: k for k, label in enumerate(new)}
+            self._positions = np.array([position[label] for label in old])
         elif old != unnamed or len(new) != self.columns:  # else numbers are given names
             without = f"which has {self.columns} classes without names"
             known = without if old == unnamed else f"whose classes are {old}"
@@ -174,8 +206,7 @@ def predicted_labels(y: np.ndarray, task: str, classes: Names | None) -> np.ndar
     if task == "multilabel":
         return (y > 0.5).astype(np.int64)
     names = np.arange(y.shape[1]) if classes is None else np.asarray(classes)
-    labels: np.ndarray = names[y.argmax(1)]
-    return labels
+    return np.asarray(names[y.argmax(1)])
 
 
 def _names(classes: Names) -> np.ndarray:
@@ -188,6 +219,56 @@ def _names(classes: Names) -> np.ndarray:
     if len(set(names.tolist())) < len(names):
         raise ArgumentError("classes", names.tolist(), "names that differ")
     return names
+
+
+def as_outputs(raw: object, n: int) -> np.ndarray:
+    r"""A teacher's answer as an array (n,) or (n, K)."""
+    raw = to_numpy(raw)
+    if hasattr(raw, "toarray"):
+        raw = raw.toarray()
+    try:
+        outputs = np.asarray(raw)
+    except ValueError:  # rows of different lengths
+        raise ArgumentError("teacher", "answers of no one shape", f"({n},) or ({n}, K)") from None
+    if outputs.ndim not in (1, 2) or len(outputs) != n or outputs.shape[-1] == 0:
+        received = f"answers of shape {outputs.shape} for {n} rows of X"
+        if outputs.dtype == object and outputs.ndim == 0:
+            received = f"an answer of type {type(raw).__name__}"
+        raise ArgumentError("teacher", received, f"an array ({n},) or ({n}, K)")
+    return outputs if outputs.flags.writeable else outputs.copy()  # torch takes no read-only ones
+
+
+def to_targets(raw: np.ndarray, kind: OutputKind, classes: Names | None = None) -> np.ndarray:
+    r"""Probabilities or values (n, K) in float64; one output of a classifier becomes two."""
+    if kind.form == "labels":
+        labels, names = raw.reshape(len(raw)), np.asarray(classes)
+        one_hot = labels[:, None] == names[None, :]
+        if not (known := one_hot.any(1)).all():
+            received = f"the label {labels[~known][0]!r}"
+            raise ArgumentError("teacher", received, f"one of the classes {names.tolist()}")
+        return np.asarray(one_hot, np.float64)
+    try:
+        y = forms.values(torch.as_tensor(np.ascontiguousarray(raw, dtype=np.float64)))
+    except (TypeError, ValueError):
+        raise ArgumentError("teacher", f"answers of type {raw.dtype}", "numbers") from None
+    if kind == ("multilabel", "logits"):
+        y = torch.sigmoid(y)
+    elif kind.task != "regression":
+        y = forms.probabilities(y, kind.form)
+    if kind.task == "classification" and y.shape[1] == 1:
+        y = forms.columns(1 - y, y)
+    return np.asarray(y.numpy())
+
+
+def check_outputs(y: np.ndarray, task: str) -> None:
+    r"""Refuse answers (n, K) that are not finite, or no probabilities where these are expected."""
+    if not (finite := np.isfinite(y)).all():
+        row = int(np.flatnonzero(~finite.all(1))[0])
+        received = f"{int((~finite).sum())} NaN or infinite answers, the first in row {row}"
+        raise ArgumentError("teacher", received, "finite answers")
+    if task != "regression":
+        p = torch.as_tensor(y)
+        forms.check_probabilities(p.reshape(-1, 1) if task == "multilabel" else p, "teacher")
 
 
 class RawTeacher(RowTeacher):
@@ -223,7 +304,7 @@ class FunctionTeacher(RawTeacher):
     ) -> None:
         self._predict = predict
         raw = self.raw(first_rows(X, "what the teacher gives"))
-        self.kind = infer_output(raw, spec)
+        self.kind = spec.infer(raw)
         name = name or getattr(predict, "__name__", type(predict).__name__)
         super().__init__(str(name), raw, spec)
 

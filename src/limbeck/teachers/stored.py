@@ -3,7 +3,7 @@ r"""Stored targets: what a teacher says of each row of a data set, computed once
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -83,9 +83,8 @@ class StoredView(Evaluated):
 
     def derivatives(self, domain: str) -> Tensor:
         if domain not in self.stored.derivatives:
-            raise NotDifferentiableError(
-                f"teacher: no derivatives in the {domain} domain are stored"
-            )
+            message = f"teacher: no derivatives in the {domain} domain are stored"
+            raise NotDifferentiableError(message)
         return self.stored.derivatives[domain][self.index]
 
     def projected(self, domain: str, cotangents: Tensor) -> Tensor:
@@ -144,31 +143,24 @@ def precompute(
         values = view.log_probabilities() if logs else view.raw()
         targets: dict[Any, Any] = {("values", None): values}
         for term in ordered:  # what two terms need is stored once
-            targets.update(_targets(view, term, teacher, generator))
+            if "hidden" in term.asks:
+                layer = term.teacher_layer  # type: ignore[attr-defined]
+                targets["hidden", layer] = view.hidden(layer)
+            if "derivatives" in term.asks and term.projections is None:
+                targets["derivatives", term.domain] = view.derivatives(term.domain)
+            elif "derivatives" in term.asks:
+                (n, outputs), pool = view.outputs(term.domain).shape, POOL * (term.projections or 0)
+                signs = Teacher.signs(teacher, pool, n, outputs, generator)
+                weight = term.weight  # type: ignore[attr-defined]
+                cotangents, projected = view.projection(term.domain, weight, signs)
+                pair = (cotangents.transpose(0, 1).contiguous(), projected)
+                targets["pools", (term.domain, weight)] = pair
         for key, value in targets.items():
             blocks.setdefault(key, []).append(value)
     joined: dict[str, dict[Any, Any]] = {"values": {}, "derivatives": {}, "pools": {}, "hidden": {}}
     for (kind, key), parts in blocks.items():
-        pairs = isinstance(parts[0], tuple)
-        joined[kind][key] = (
-            tuple(map(torch.cat, zip(*parts, strict=True))) if pairs else torch.cat(parts)
-        )
+        tensors = kind != "pools"  # those are pairs
+        pairs = zip(*parts, strict=True)
+        joined[kind][key] = torch.cat(parts) if tensors else tuple(map(torch.cat, pairs))
     form = "log_probabilities" if logs else teacher.form
     return Stored(joined.pop("values")[None], form, of=teacher, **joined)
-
-
-def _targets(
-    view: Evaluated, term: Loss, teacher: Teacher, generator: torch.Generator
-) -> Iterator[tuple[Any, Any]]:
-    if "hidden" in term.asks:
-        yield ("hidden", term.teacher_layer), view.hidden(term.teacher_layer)  # type: ignore[attr-defined]
-    if "derivatives" not in term.asks:
-        return
-    if term.projections is None:
-        yield ("derivatives", term.domain), view.derivatives(term.domain)
-        return
-    n, outputs = view.outputs(term.domain).shape
-    signs = Teacher.signs(teacher, POOL * term.projections, n, outputs, generator)
-    cotangents, projected = view.projection(term.domain, term.weight, signs)  # type: ignore[attr-defined]
-    pool = (cotangents.transpose(0, 1).contiguous(), projected)
-    yield ("pools", (term.domain, term.weight)), pool  # type: ignore[attr-defined]

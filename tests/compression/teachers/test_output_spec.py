@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limbeck.errors import ArgumentError
-from limbeck.teachers.output_spec import (
+from limbeck.teachers.row_teacher import (
     OutputKind,
     OutputSpec,
     as_outputs,
     check_outputs,
-    infer_output,
     to_targets,
 )
 from tests.refusals import refused
@@ -47,7 +46,7 @@ SCORES = np.array([[-1.0, 2.0], [0.5, 0.0]])
     ],
 )
 def test_what_outputs_are_taken_for(raw, spec, network, reading) -> None:
-    found = infer_output(raw, OutputSpec(**spec), network=network)
+    found = OutputSpec(**spec).infer(raw, network=network)
     assert found == OutputKind(*reading)
 
 
@@ -69,15 +68,15 @@ def test_what_cannot_be_told_is_asked_by_the_argument_that_settles_it(
     raw, task, network, asks
 ) -> None:
     with pytest.raises(ArgumentError, match=asks):
-        infer_output(raw, OutputSpec(task), network=network)
+        OutputSpec(task).infer(raw, network=network)
 
 
 @pytest.mark.parametrize("labels", [np.array([0, 1]), np.array(["a", "b"]), np.array([True])])
 def test_labels_are_refused_unless_their_classes_are_known(labels) -> None:
     for task in ("auto", "classification", "multilabel"):
         with refused("teacher", "labels"):
-            infer_output(labels, OutputSpec(task))
-    assert infer_output(labels, OutputSpec("classification", classes=[0, 1])).form == "labels"
+            OutputSpec(task).infer(labels)
+    assert OutputSpec("classification", classes=[0, 1]).infer(labels).form == "labels"
 
 
 def test_labels_are_certainties() -> None:
@@ -134,7 +133,7 @@ def test_answers_must_be_finite_and_probabilities_must_be_such() -> None:
         check_outputs(np.array([[0.0, 2.0]]), "multilabel")
     check_outputs(np.array([[0.9, 0.9]]), "multilabel")
     with refused("teacher", "NaN"):
-        infer_output(np.array([np.nan, 0.5]), OutputSpec())
+        OutputSpec().infer(np.array([np.nan, 0.5]))
 
 
 def test_what_is_said_must_exist_and_not_contradict_itself() -> None:
