@@ -181,8 +181,6 @@ def fixed_pairs(data: Dataset, outcomes: Outcomes) -> Dataset:
 class Events(_FromDraws):
     r"""Samples of the posterior predictive density: one fresh draw each, then an event of it."""
 
-    dtype: torch.dtype | None = None
-
     def __init__(self, function: PredictFunction, posterior: DrawSource) -> None:
         super().__init__()
         self.function, self.posterior = function, posterior
@@ -194,10 +192,6 @@ class Events(_FromDraws):
 
     def build(self, drawn: Tensor) -> Batch:
         return Batch(drawn)
-
-    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        super().to(device, dtype, seed)
-        self.dtype = dtype
 
 
 @torch.no_grad()

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import whole
-from limbeck.arrays import X, map_tensors, random, rows
+from limbeck.arrays import X, as_dict, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import averaged, broadcast
 from limbeck.distributions.base import D, Distribution, mapped
 from limbeck.errors import ArgumentError
-from limbeck.posteriors.draws import Draws, Structure, as_parts
+from limbeck.posteriors.draws import Draws, Structure
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
 
@@ -324,10 +324,6 @@ class SampleBag(nn.Module):
     def _draws(self) -> X:
         return self.structure.unflatten(self._flat)
 
-    def mark_trained(self) -> None:
-        r"""Note that the pseudo-draws have left the posterior's draws that they started at."""
-        self._trained = True
-
     @property
     def weights(self) -> Tensor:
         r"""The weights of the components, (components,), with the sum 1."""
@@ -392,7 +388,7 @@ def positive_variables(draws: Draws) -> dict[str, str] | None:
         return None
     positive = dict.fromkeys(draws.structure.names, "positive")
     for block in draws.blocks(max(1, 2**20 // max(1, draws.structure.dim))):
-        for name, part in as_parts(block).items():
+        for name, part in as_dict(block).items():
             if not part.numel() or part.min() <= 0:
                 positive.pop(name, None)
     return positive

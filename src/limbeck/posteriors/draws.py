@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import number, whole
-from limbeck.arrays import X, label
+from limbeck.arrays import X, as_dict, label
 from limbeck.errors import ArgumentError
 from limbeck.samplers.diagnostics import effective_size, r_hat
 
@@ -72,11 +72,6 @@ def as_tensor(array: Array, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.from_numpy(usable).to(device, dtype)
 
 
-def as_parts(draws: X) -> dict[str, Tensor]:
-    r"""Draws as tensors by name; vectors have the name ''."""
-    return {"": draws} if isinstance(draws, Tensor) else draws
-
-
 @dataclass(frozen=True)
 class Structure:
     r"""Names and shapes, and the way between draws that have them and rows of numbers.
@@ -124,7 +119,7 @@ class Structure:
 
     def flatten(self, draws: X) -> Tensor:
         r"""Draws, a tensor (..., dim) or by name tensors (..., *shape), as rows (..., dim)."""
-        parts = as_parts(draws)
+        parts = as_dict(draws)
         if parts.keys() != set(self.names):
             received = "a bare tensor" if "" in parts else f"draws of {', '.join(parts)}"
             raise ArgumentError("draws", received, f"draws of {self}")
@@ -221,7 +216,7 @@ class Draws:
     @classmethod
     def one_chain(cls, draws: X) -> Draws:
         r"""Draws (n, ...) as they were taken, as one chain."""
-        return cls({name: part[None] for name, part in as_parts(draws).items()})
+        return cls({name: part[None] for name, part in as_dict(draws).items()})
 
     def __len__(self) -> int:
         return self.count
@@ -338,7 +333,7 @@ def check(draws: Draws, burn_in: int = 0) -> Draws:
         expected = "two or more: a posterior of one draw has nothing to condense"
         raise ArgumentError("posterior", "a single draw", expected)
     blocks = draws.blocks(max(1, 2**20 // draws.structure.dim))  # of about a million numbers
-    masks = [bad_rows(as_parts(block)) for block in blocks]
+    masks = [bad_rows(as_dict(block)) for block in blocks]
     for name in draws.parts:
         bad = torch.cat([mask[name] for mask in masks])
         if not bad.any():
@@ -346,7 +341,7 @@ def check(draws: Draws, burn_in: int = 0) -> Draws:
         first = int(bad.nonzero()[0])
         kind, expected = "NaN or infinite numbers", "finite draws"
         original = Draws({name: draws.parts[name]}, torch.float64).take([first])
-        if as_parts(original)[name].isfinite().all():
+        if as_dict(original)[name].isfinite().all():
             kind, expected = f"numbers beyond {draws.dtype}", "another dtype"
         expected += f"; var_names=['~{name}'] leaves the variable out" if name else ""
         chain, draw = divmod(first, draws.per_chain)

@@ -85,24 +85,15 @@ class OnlineDiagnostics(Running):
     r"""R̂ and effective sizes of some of the chains and coordinates of parallel chains."""
 
     def __init__(self, structure: Structure, chains: int) -> None:
-        self.chains, self.diagnosed = chains, min(chains, DIAGNOSED_CHAINS)
-        coordinates = spread(structure.dim, 2**14 // self.diagnosed)  # a kilobyte for each number
-        super().__init__([structure.label(coordinate) for coordinate in coordinates])
-        index, start = torch.tensor(coordinates), 0
-        self.places: dict[str, Tensor] = {}  # of each variable, the numbers that are diagnosed
-        for name, size in zip(structure.names, structure.sizes, strict=True):
-            self.places[name] = index[(index >= start) & (index < start + size)] - start
-            start += size
+        self.structure, self.chains = structure, chains
+        self.diagnosed = min(chains, DIAGNOSED_CHAINS)
+        self.index = spread(structure.dim, 2**14 // self.diagnosed)  # a kilobyte for each number
+        super().__init__([structure.label(coordinate) for coordinate in self.index])
 
     def add(self, parts: Mapping[str, Tensor]) -> None:
         r"""One more draw of each chain, (chains, ...) by name."""
-        n = self.diagnosed
-        rows = [
-            parts[name][:n].reshape(n, -1)[:, place.to(parts[name].device)].cpu()
-            for name, place in self.places.items()
-            if len(place)
-        ]
-        self.update(torch.cat(rows, 1))
+        first = {name: part[: self.diagnosed] for name, part in parts.items()}
+        self.update(self.structure.flatten(first)[:, self.index].cpu())
 
 
 class Stream:
