@@ -88,19 +88,23 @@ def condense(
     Arguments:
         posterior: The draws: an array (draw, dim), a dict of arrays (chain, draw, ...), an ArviZ
             object, a file, or an iterator of batches; see `limbeck.posteriors.read.as_draws`.
+            Default: None, beside predictions.
         predict: A function of one draw (a vector, or a dict of tensors) and all of x that gives one
             of limbeck's distributions for each input, as those in `limbeck.condensation.models`;
-            without inputs, a function of a draw that gives one density.
-        inputs: Where predictions are to be alike: anything that `limbeck.inputs` takes; None for
-            a density without inputs.
+            without inputs, a function of a draw that gives one density. Default: None, likewise.
+        inputs: Where predictions are to be alike: anything that `limbeck.inputs` takes. Default:
+            None, for a density without inputs.
         components: Pseudo-draws of the student, or components of a density. Default: 10.
         student: A module: of logits (n, K) for classes, of (mean, log scale) for real numbers, of
             log rates for counts, or of limbeck's distributions. It is trained in place. Default: a
             `SampleBag`, or a `GaussianMixture` without inputs.
-        loss: "cross_entropy" (default), "derivative_error", or from `limbeck.losses`.
-        online: Whether to use one draw an input. Default: with streams and more than a gigabyte.
+        loss: "cross_entropy", "derivative_error", or from `limbeck.losses`. Default: "auto", the
+            first.
+        online: Whether to use one draw an input. Default: "auto", with streams and more than a
+            gigabyte.
         predictions: Predictions of the draws at the inputs, computed elsewhere: probabilities
             (S, n) or (S, n, K), averages of them (n,) or (n, K), or a distribution of such a shape.
+            Default: None.
         support: Bounds of the variables of a bag; see `SampleBag`. Default: "auto".
         weighted: Whether the components of a bag have trained weights. Default: False.
         var_names: Variables to take, or, as "~name", to leave out. Default: all.
@@ -122,13 +126,15 @@ def condense(
             fewer than 20; a number is the fraction. A source that does not end is measured at a
             fresh draw. The loss on inputs of your own is recorded, unless a stream cannot go back.
             0 or None trains on all rows. With `patience`, held-out rows decide when to stop.
+            Default: "auto".
         preset: "thesis" for the source text's settings: plain gradient descent with a rate from 1
-            to 0, batches of 10 fresh inputs, a bag that starts at standard normal numbers.
+            to 0, batches of 10 fresh inputs, a bag that starts at standard normal numbers. Default:
+            "auto".
         seed: Seeds everything. Default: 0.
         device: Where to run. Default: a GPU if there is one.
         progress: Whether to show bars, if a terminal is there. Default: True.
-        options: Further arguments of `limbeck.distill`: optimizer, schedule, lr, engine, metrics,
-            checkpoint, patience, ….
+        options: Further arguments of `limbeck.distill`, with its defaults: optimizer, schedule,
+            lr, engine, metrics, checkpoint, patience, ….
     """
     choice("preset", preset, ("auto", "thesis"))
     bag = {"components": components, "support": support, "weighted": weighted}
@@ -256,11 +262,9 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
     if (request.predict is None) != (request.draws is None):
         name = "predict" if request.predict is None else "posterior"
         raise ArgumentError(name, None, "both posterior and predict, for a bag, or none of them")
-    if request.inputs is None:
-        raise ArgumentError("inputs", None, "the inputs that the predictions are of")
-    data = as_inputs(request.inputs)
+    data = None if request.inputs is None else as_inputs(request.inputs)
     if not isinstance(data, Dataset):
-        received = f"{type(data).__name__} inputs"
+        received = None if data is None else f"{type(data).__name__} inputs"
         raise ArgumentError("inputs", received, "the inputs that the predictions are of, as data")
     device, dtype, seed = request.device, request.dtype, training.seed
     if not (held_out is None or isinstance(held_out, int | float | str)):

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,13 +19,7 @@ from limbeck.arrays import X, as_parts, floats
 from limbeck.condensation.agreement import Agreement, agreement
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.models import model_spec, named_model
-from limbeck.condensation.predict_function import (
-    Head,
-    Means,
-    PairDensity,
-    PredictFunction,
-    unpaired,
-)
+from limbeck.condensation.predict_function import Head, Means, PairDensity, PredictFunction, unpair
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal, user_stacklevel
 from limbeck.errors import ArgumentError, CheckpointError
@@ -42,6 +36,7 @@ from limbeck.training.distill import prepare
 from limbeck.training.loop import Run
 from limbeck.training.result import FORMAT, STUDENT, Result, load
 
+Predict: TypeAlias = Callable[..., Any]  # of a draw and inputs
 ABOUT = "condensed.json"
 SAVED = ("notes", "used", "draw_bytes")  # attributes that are saved as they are
 
@@ -157,11 +152,7 @@ class Condensed(Result):
 
     @classmethod
     def load(
-        cls,
-        folder: str | Path,
-        student: nn.Module | None = None,
-        *,
-        predict: Callable[..., Any] | None = None,
+        cls, folder: str | Path, student: nn.Module | None = None, *, predict: Predict | None = None
     ) -> Condensed:
         r"""Read a result back; it predicts and is exported as before, but has no draws.
 
@@ -275,7 +266,7 @@ def run_steps(
     finally:
         run.objective.release()
     objective, engine = run.objective, run.engine
-    x = unpaired(objective._like).x if isinstance(student, PairDensity) else objective._like
+    x = unpair(objective._like).x if isinstance(student, PairDensity) else objective._like
     shapes = {name: list(part.shape[1:]) for name, part in floats(x).items()}
     about = {"steps": run.total, "device": str(objective.device), "input_shape": shapes}
     settings = {**(run.identity or {}), **about}

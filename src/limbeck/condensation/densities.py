@@ -18,7 +18,7 @@ from limbeck.arguments import whole
 from limbeck.arrays import Batch, X, floats, rows
 from limbeck.condensation import teachers
 from limbeck.condensation.condensed import Condensed, run_steps
-from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpaired
+from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpair
 from limbeck.condensation.stepwise_em import StepwiseEM
 from limbeck.condensation.teachers import DrawSource, Request
 from limbeck.distributions import as_distribution, average, broadcast, check
@@ -111,7 +111,7 @@ class pair_derivative_error(Loss):  # noqa: N801 - losses are written as functio
     storable = False
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
-        size = sum(part[0].numel() for part in floats(unpaired(batch.x).x).values())
+        size = sum(part[0].numel() for part in floats(unpair(batch.x).x).values())
         residual = student.derivatives("density") - teacher.derivatives("density")  # (n, 1, D)
         return residual[:, 0, :size].square().sum(1) / 2
 
@@ -147,7 +147,7 @@ def outcomes_of_draws(
         teachers.refuse_derivatives(function, repr(loss))
 
         def density(pairs: X) -> Tensor:
-            x, y, draw = unpaired(pairs)
+            x, y, draw = unpair(pairs)
             assert draw is not None
             logs: Tensor = function.paired(fresh.structure.unflatten(draw), x).log_prob(y)
             return logs

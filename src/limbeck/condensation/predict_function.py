@@ -53,9 +53,7 @@ class WatchedDict(dict[str, Any]):
     keys, values, items = Mapping.keys, Mapping.values, Mapping.items  # type: ignore[assignment]
 
 
-def unused_variables(
-    function: Callable[..., Any], draw: X | dict[str, Any], *rest: object
-) -> tuple[str, ...]:
+def unused_variables(function: Callable[..., Any], draw: Any, *rest: object) -> tuple[str, ...]:
     r"""The names of variables that a function of a draw does not read."""
     if not isinstance(draw, dict):
         return ()
@@ -231,13 +229,6 @@ def class_logs(distribution: Any) -> Tensor:
     return logs
 
 
-def class_distribution(logs: Tensor, kind: str) -> Bernoulli | Categorical:
-    r"""The distribution of log probabilities (n, K)."""
-    if kind == "Bernoulli":
-        return Bernoulli(logits=logs[:, 1] - logs[:, 0])
-    return Categorical(logits=logs)
-
-
 def mean_logs(stacked: Any) -> Tensor:
     r"""The logarithm (n, K) of the mean over draws of class probabilities with parameters (S, n).
 
@@ -288,7 +279,7 @@ def paired(pair: Pair) -> dict[str, Tensor]:
     return x | {"y": pair.y} | ({} if pair.draw is None else {"draw": pair.draw})
 
 
-def unpaired(x: Any) -> Pair:
+def unpair(x: Any) -> Pair:
     r"""The inverse of `paired`."""
     inputs = {k.removeprefix("x."): v for k, v in x.items() if k.startswith("x.")}
     return Pair(x.get("x", inputs), x["y"], x.get("draw"))
@@ -318,13 +309,19 @@ class Head:
         r"""Whether predictions are probabilities of classes."""
         return self.kind in ("Bernoulli", "Categorical")
 
+    def distribution(self, logs: Tensor) -> Bernoulli | Categorical:
+        r"""The distribution of log probabilities (n, K)."""
+        if self.kind == "Bernoulli":
+            return Bernoulli(logits=logs[:, 1] - logs[:, 0])
+        return Categorical(logits=logs)
+
     def read(self, raw: Any) -> Any:
         r"""The distribution that outputs stand for."""
         if isinstance(raw, Distribution):
             return raw
         if self.classes:
             logs = forms.log_probabilities(forms.values(raw), self.form)
-            return class_distribution(logs, self.kind)
+            return self.distribution(logs)
         columns = forms.values(raw) if isinstance(raw, Tensor) and raw.ndim else torch.empty(0, 0)
         size = columns.shape[1]
         if self.kind == "Poisson" and size == 1:
@@ -375,6 +372,6 @@ class PairDensity(_Wrapped):
     output_form = "log_density"
 
     def forward(self, pairs: X) -> Tensor:
-        pair = unpaired(pairs)
+        pair = unpair(pairs)
         logs: Tensor = self.head.read(self.student(pair.x)).log_prob(pair.y)
         return logs if logs.ndim == 1 else logs.flatten(1).sum(1)  # independent outcomes

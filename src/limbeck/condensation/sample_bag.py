@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole
+from limbeck.arguments import choice, whole
 from limbeck.arrays import X, as_dict, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import averaged, broadcast
@@ -126,8 +126,7 @@ def as_support(value: Any, shape: tuple[int, ...], argument: str) -> Interval | 
             raise ArgumentError(argument, received, "a variable whose last axis is a simplex")
         return Simplex(size)
     if isinstance(value, str):
-        if value not in NAMES:
-            raise ArgumentError.unknown(argument, value, (*NAMES, "simplex"))
+        choice(argument, value, (*NAMES, "simplex"))
         return NAMES[value]
     try:
         low, high = (value.low, value.high) if isinstance(value, Interval) else value
@@ -260,8 +259,7 @@ class SampleBag(nn.Module):
         super().__init__()
         if not callable(predict):
             raise ArgumentError("predict", f"a {type(predict).__name__}", "a function of (draw, x)")
-        if start not in ("draws", "normal"):
-            raise ArgumentError.unknown("start", start, ("draws", "normal"))
+        choice("start", start, ("draws", "normal"))
         count = whole("components", components)
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         self._predict = (predict,)  # so that a module's own parameters are not the bag's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeAlias
@@ -17,7 +17,7 @@ from limbeck.condensation.predict_function import (
     PredictFunction,
     class_logs,
     mean_logs,
-    unpaired,
+    unpair,
     user_stacklevel,
 )
 from limbeck.distributions.base import Distribution, Shape
@@ -156,12 +156,9 @@ class Request:
         return next(dtypes, torch.get_default_dtype())
 
     def bind(self, x: X | None) -> tuple[PredictFunction, Draws | Stream]:
-        r"""A function checked at a few draws, and draws that are converted when they are taken.
-
-        The few draws of a stream do not come again.
-        """
+        r"""A function checked at a few draws, and draws that are converted when they are taken."""
         draws, device, dtype = self.draws, self.device, self.dtype
-        if isinstance(draws, Stream):
+        if isinstance(draws, Stream):  # whose first draws do not come again
             return PredictFunction(self.predict, draws.to(device, dtype).next(8), x), draws
         draws = Draws(draws.parts, dtype, device, draws.notes)
         index = torch.linspace(0, draws.count - 1, min(8, draws.count)).long()
@@ -205,7 +202,7 @@ class Average(nn.Module):
         draws = self.structure.unflatten(block)
         if not self.pairs:
             return mean_logs(self.predict.stacked(draws, x))
-        pair = unpaired(x)
+        pair = unpair(x)
         logs = self.predict.stacked(draws, pair.x).log_prob(pair.y)
         return logs.logsumexp(0) - math.log(len(block))
 
@@ -300,11 +297,7 @@ class UnmappedTeacher(Opaque):
     r"""A teacher whose function torch cannot map: it is called outside the step."""
 
     def __init__(
-        self,
-        predict: PredictFunction,
-        function: Callable[[X], Tensor],
-        form: str,
-        draws: DrawSource | None = None,
+        self, predict: PredictFunction, function: Any, form: str, draws: DrawSource | None = None
     ) -> None:
         super().__init__(function, form, exact=draws is None)
         self.predict, self.draws = predict, draws
