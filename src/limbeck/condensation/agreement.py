@@ -105,10 +105,7 @@ def agreement(
     bytes_: tuple[int, int],
     seed: int = 0,
 ) -> Agreement:
-    r"""Compare a student with the average over draws.
-
-    With inputs, the student is a function of x; without, a density, compared at samples.
-    """
+    r"""Compare a student, a function of x, or a density at samples, with the average over draws."""
     generator = torch.Generator().manual_seed(seed)
     errors, divergences, logs = [], [], []
     if x is None:

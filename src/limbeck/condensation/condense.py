@@ -138,9 +138,10 @@ def condense(
     """
     choice("preset", preset, ("auto", "thesis"))
     bag = {"components": components, "support": support, "weighted": weighted}
-    defaults: dict[str, Any] = {}
+    settings: dict[str, Any] = {"steps": whole("steps", steps), "progress": progress}
+    settings |= {"seed": whole_number("seed", seed, "a whole number"), "device": device}
     if preset == "thesis":
-        defaults = {"optimizer": "sgd", "lr": 1.0, "schedule": "linear"}
+        settings |= {"optimizer": "sgd", "lr": 1.0, "schedule": "linear"}
         bag |= {"start": "normal", "scaled": False}
         pool, share = (None if pool == "auto" else pool), (1 if share == "auto" else share)
         loader = isinstance(inputs, DataLoader) or getattr(inputs, "own_batches", False)
@@ -149,12 +150,8 @@ def condense(
         {k: v for k, v in options.items() if k not in ("optimizer", "schedule") or v != "auto"},
         decided=("teacher_output", "preset"),
         arguments=("student", "loss"),
-        **defaults,
         batch_size=batch_size,
-        steps=whole("steps", steps),
-        seed=whole_number("seed", seed, "a whole number"),
-        device=device,
-        progress=progress,
+        **settings,
     )
     if not (student is None or isinstance(student, nn.Module)):
         raise ArgumentError("student", f"a {type(student).__name__}", "a torch module, or None")

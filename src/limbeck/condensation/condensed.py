@@ -195,10 +195,7 @@ class Condensed(Result):
         return cls(**values)
 
     def portable(self) -> Any:
-        r"""What leaves when it is exported: means of y, of classes their probabilities.
-
-        Of a density without inputs it is its logarithm.
-        """
+        r"""What is exported: means of y, probabilities of classes, or the log of a density."""
         import limbeck  # exporting stands above the verbs, and is called by the front door
 
         doubts = () if self.diagnostics is None else tuple(self.diagnostics.reasons)

@@ -141,8 +141,8 @@ def outcomes_of_draws(
     derivatives, teacher = any("derivatives" in term.asks for _, term in loss), None
     keep = derivatives and stored is None  # the draws, which the teacher needs again
     if derivatives:
-        if function.batch:
-            received = f"{loss!r} of outcomes of shape {function.batch}"
+        if shape := tuple(function.example.batch_shape[1:]):
+            received = f"{loss!r} of outcomes of shape {shape}"
             raise ArgumentError("loss", received, "cross_entropy() for several outcomes an input")
         teachers.refuse_derivatives(function, repr(loss))
 

@@ -343,22 +343,19 @@ def _verdict(training: Tensor, new: Tensor, noise: float, seed: int) -> tuple[st
         return "trustworthy", "every step was trained at a fresh draw, as these are"
     one, other = training.mean().item(), new.mean().item()
     excess, enough = other - one, math.comb(len(training) + len(new), len(new)) >= 1 / LEVEL
+    chance = 1.0
     # 1e-4 nats never count: by Pinsker's inequality all probabilities are within 0.7%
-    worse = enough and other > 2 * one and excess > max(noise, 1e-4)
-    if worse and _chance(training, new, excess, seed) <= LEVEL:
+    if enough and other > 2 * one and excess > max(noise, 1e-4):
+        # the p-value of a permutation test: right for any distribution of divergences
+        pooled = torch.cat([training, new]).cpu().numpy()
+        generator, n, total, more = np.random.default_rng(seed), len(new), pooled.sum(), 0
+        for _ in range(PERMUTATIONS):
+            part = generator.choice(pooled, n, replace=False, shuffle=False).sum()
+            more += part / n - (total - part) / (len(pooled) - n) >= excess
+        chance = (1 + more) / (1 + PERMUTATIONS)
+    if chance <= LEVEL:
         words = "the student is clearly farther from the average at new inputs"
         return "doubtful", f"{words}: KL {other:.2g}, and {one:.2g} where it was trained"
     if not enough or len(new) < MIN_HELD_OUT:
         return "unchecked", f"unchecked at new inputs: {len(new)} are too few to tell"
     return "trustworthy", "not clearly farther from the average than at training inputs"
-
-
-def _chance(training: Tensor, new: Tensor, excess: float, seed: int) -> float:
-    r"""The p-value of a permutation test: right for any distribution of divergences."""
-    values = torch.cat([training, new]).cpu().numpy()
-    generator, n, total = np.random.default_rng(seed), len(new), values.sum()
-    more = 0
-    for _ in range(PERMUTATIONS):
-        part = generator.choice(values, n, replace=False, shuffle=False).sum()
-        more += part / n - (total - part) / (len(values) - n) >= excess
-    return (1 + more) / (1 + PERMUTATIONS)

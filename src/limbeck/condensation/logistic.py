@@ -225,9 +225,8 @@ def ep_logistic(
 
     def posterior() -> tuple[Tensor, Tensor, Tensor, Tensor]:
         r"""Mean and covariance of the prior times all sites; means and variances (n,) of each a."""
-        covariance = torch.cholesky_inverse(
-            torch.linalg.cholesky(precision + (x * tau[:, None]).T @ x)
-        )
+        root = torch.linalg.cholesky(precision + (x * tau[:, None]).T @ x)
+        covariance = torch.cholesky_inverse(root)
         mean = covariance @ (shift + x.T @ nu)
         return mean, covariance, x @ mean, ((x @ covariance) * x).sum(1)
 

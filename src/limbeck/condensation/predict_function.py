@@ -114,11 +114,6 @@ class PredictFunction:
             notes.append(f"predict does not use {listed}: {leave_out}")
         return notes
 
-    @property
-    def batch(self) -> tuple[int, ...]:
-        r"""The shape of the distributions of one input."""
-        return tuple(self.example.batch_shape[1:])
-
     def stacked(self, draws: X, x: X | None = None) -> Any:
         r"""What each of S draws predicts at all inputs: parameters (S, n, ...)."""
         if self.mapped:
@@ -230,10 +225,7 @@ def class_logs(distribution: Any) -> Tensor:
 
 
 def mean_logs(stacked: Any) -> Tensor:
-    r"""The logarithm (n, K) of the mean over draws of class probabilities with parameters (S, n).
-
-    In the log domain neither a class nor its derivatives can underflow.
-    """
+    r"""The logarithm (n, K) of the mean over draws of class probabilities (S, n), by logarithms."""
     if isinstance(stacked, Bernoulli) and given(stacked.logits):
         one, zero = log_means(stacked.logits, dim=0)
         return torch.stack([zero, one], -1)

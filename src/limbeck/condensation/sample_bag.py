@@ -29,14 +29,9 @@ PARAMETERS = (
 )
 SCALE_DRAWS = 1000  # draws that give the scale of each number, at most
 
-try:  # what torch.vmap is made of has no promise to stay
-    from torch._C._functorch import _add_batch_dim, _remove_batch_dim
-    from torch._C._functorch import _vmap_decrement_nesting as leave
-    from torch._C._functorch import _vmap_increment_nesting as enter
-except ImportError:
-    BARE = False
-else:
-    BARE = True
+VMAP = ("_vmap_increment_nesting", "_add_batch_dim", "_remove_batch_dim", "_vmap_decrement_nesting")
+native: Any = getattr(torch._C, "_functorch", None)  # has no promise to stay
+BARE = all(hasattr(native, name) for name in VMAP)
 
 
 def over_draws(function: Callable[[X], D], draws: X) -> D:
@@ -49,12 +44,12 @@ def over_draws(function: Callable[[X], D], draws: X) -> D:
         return torch.vmap(function)(draws)
     _load()
     count = rows(draws)
-    level = enter(count, "error")
+    level = native._vmap_increment_nesting(count, "error")
     try:
-        stacked = function(map_tensors(lambda part: _add_batch_dim(part, 0, level), draws))
-        return mapped(stacked, lambda value, dims: _remove_batch_dim(value, level, count, 0))
+        stacked = function(map_tensors(lambda part: native._add_batch_dim(part, 0, level), draws))
+        return mapped(stacked, lambda value, dims: native._remove_batch_dim(value, level, count, 0))
     finally:
-        leave()
+        native._vmap_decrement_nesting()
 
 
 @cache
@@ -68,7 +63,6 @@ class Interval:
 
     low: float = -math.inf
     high: float = math.inf
-    size = 1
 
     def constrain(self, free: Tensor) -> Tensor:
         if self.low == -math.inf:

@@ -174,10 +174,7 @@ def diagnose(draws: Draws | Stream) -> Diagnostics | None:
 
 
 class Average(nn.Module):
-    r"""log ⟨p(y|x, w)⟩ over stored draws w: of all classes y, (n, K), or at given y, (n,).
-
-    Draws are taken in blocks, so that memory stays bounded.
-    """
+    r"""log ⟨p(y|x, w)⟩ over blocks of stored draws w: of classes y, (n, K), or at y, (n,)."""
 
     flat: Tensor
 

@@ -78,9 +78,7 @@ class OnlineDiagnostics(Running):
     def __init__(self, structure: Structure, chains: int) -> None:
         self.structure, self.chains = structure, chains
         self.diagnosed = min(chains, DIAGNOSED_CHAINS)
-        self.index = stored.spread(
-            structure.dim, 2**14 // self.diagnosed
-        )  # a kilobyte each
+        self.index = stored.spread(structure.dim, 2**14 // self.diagnosed)  # a kilobyte each
         super().__init__([structure.label(coordinate) for coordinate in self.index])
 
     def add(self, parts: Mapping[str, Tensor]) -> None:
