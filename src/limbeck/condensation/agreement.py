@@ -171,11 +171,9 @@ def posterior_divergence(
         draws = Draws.one_chain(draws.take(strata(draws.count, most, generator)))
     halves = [draws] if draws.count < 2 else [*draws.split()]
     size = 250 if classes else min(250, _block_size(predict, draws, outcomes))
-    blocks = []
-    for start in range(0, rows(x), size):
-        block = part_of(x, start, size)
-        blocks.append(_compare(predict, halves, student(block), block, generator))
-    kl, noise = (torch.cat(parts).double() for parts in zip(*blocks, strict=True))
+    blocks = (part_of(x, start, size) for start in range(0, rows(x), size))
+    both = [_compare(predict, halves, student(block), block, generator) for block in blocks]
+    kl, noise = (torch.cat(parts).double() for parts in zip(*both, strict=True))
     return kl, noise
 
 

@@ -72,8 +72,7 @@ class Condensed(Result):
     @property
     def bytes(self) -> int:
         r"""The bytes of the student."""
-        state = self.student.state_dict().values()
-        return sum(tensor.numel() * tensor.element_size() for tensor in state)
+        return sum(tensor.nbytes for tensor in self.student.state_dict().values())
 
     @torch.no_grad()
     def predict(self, x: object = None) -> Any:

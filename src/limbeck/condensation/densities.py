@@ -119,14 +119,13 @@ class pair_derivative_error(Loss):  # noqa: N801 - losses are written as functio
 def pair_losses(loss: Loss) -> Loss:
     r"""The losses on pairs that stand for losses on classes."""
     total: Any = 0
-    weighted = ("log", "teacher")
     for coefficient, term in loss:
         if isinstance(term, kl) or (isinstance(term, cross_entropy) and term.temperature == 1):
             pair_term: Loss = kl()
-        elif isinstance(term, derivative_error) and (term.domain, term.weight) == weighted:
+        elif isinstance(term, pair_derivative_error) or (
+            isinstance(term, derivative_error) and (term.domain, term.weight) == ("log", "teacher")
+        ):
             pair_term = pair_derivative_error()
-        elif isinstance(term, pair_derivative_error):
-            pair_term = term
         else:
             expected = 'cross_entropy(), or derivative_error(weight="teacher")'
             raise ArgumentError("loss", repr(term), f"{expected}, where y is not a class")
@@ -149,8 +148,7 @@ def outcomes_of_draws(
         def density(pairs: X) -> Tensor:
             x, y, draw = unpair(pairs)
             assert draw is not None
-            logs: Tensor = function.paired(fresh.structure.unflatten(draw), x).log_prob(y)
-            return logs
+            return function.paired(fresh.structure.unflatten(draw), x).log_prob(y)
 
         teacher = Teacher(density, "log_density", exact=False)
         if stored is not None:

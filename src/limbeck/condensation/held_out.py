@@ -271,8 +271,7 @@ class NewInputs:
 
     def record(self) -> dict[str, Any]:
         r"""The same as JSON can hold it; what is not finite is None."""
-        record: dict[str, Any] = files.plain(asdict(self))
-        return record
+        return files.plain(asdict(self))
 
     @classmethod
     def from_record(cls, record: dict[str, Any] | None) -> NewInputs:

@@ -197,8 +197,8 @@ def model_spec(predict: object) -> dict[str, Any] | None:
         spec = {"model": predict.family, **{name: getattr(predict, name) for name in names}}
     elif type(predict) is MLPRegression:
         net = predict._net.spec()
-        sizes = list(net["sizes"])
-        spec = {"model": "mlp", "sizes": sizes, "hidden": net["hidden"], "scale": predict.scale}
+        spec = {"model": "mlp", "sizes": list(net["sizes"]), "hidden": net["hidden"]}
+        spec["scale"] = predict.scale
     else:
         return None
     if (scale := spec.get("scale")) is not None and not isinstance(scale, str):
@@ -217,6 +217,5 @@ def named_model(spec: dict[str, Any] | None) -> Callable[..., Distribution] | No
     if name == "mlp":
         return mlp(*options.pop("sizes", ()), **options)
     choice("model", name, (*SETTINGS, "mlp"))
-    factories = (linear, logistic, poisson, probit, softmax)
-    model: Regression = {f.__name__: f for f in factories}[name](**options)
-    return model
+    factories = {f.__name__: f for f in (linear, logistic, poisson, probit, softmax)}
+    return factories[name](**options)

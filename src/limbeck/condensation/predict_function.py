@@ -220,8 +220,7 @@ def class_logs(distribution: Any) -> Tensor:
     r"""Log probabilities (..., K) of a distribution over classes, or of a mixture of such."""
     while isinstance(distribution, Mixture):
         distribution = distribution.components.mixed(distribution.log_weights)
-    logs: Tensor = distribution.log_probabilities
-    return logs
+    return distribution.log_probabilities
 
 
 def mean_logs(stacked: Any) -> Tensor:
@@ -354,8 +353,7 @@ class Means(_Wrapped):
     r"""A student of distributions as a module of their means; of classes, probabilities."""
 
     def forward(self, x: X) -> Tensor:
-        mean: Tensor = self.head.read(self.student(x)).mean
-        return mean
+        return self.head.read(self.student(x)).mean
 
 
 class PairDensity(_Wrapped):

@@ -42,7 +42,7 @@ def over_draws(function: Callable[[X], D], draws: X) -> D:
     """
     if not BARE or torch.compiler.is_compiling():
         return torch.vmap(function)(draws)
-    _load()
+    _load_rules()
     count = rows(draws)
     level = native._vmap_increment_nesting(count, "error")
     try:
@@ -52,9 +52,8 @@ def over_draws(function: Callable[[X], D], draws: X) -> D:
         native._vmap_decrement_nesting()
 
 
-@cache
-def _load() -> None:  # the rules that torch maps some operations by, as its own `vmap` does
-    torch.vmap(torch.clone)(torch.zeros(1))
+# the rules that torch maps some operations by, as its own `vmap` does
+_load_rules = cache(lambda: torch.vmap(torch.clone)(torch.zeros(1)))
 
 
 @dataclass(frozen=True)

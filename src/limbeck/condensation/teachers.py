@@ -70,8 +70,7 @@ class RecordedStream:
         self.used = self.stream.used
         flat = self.structure.flatten(draws)
         if self.rows is None:
-            draw_bytes = max(1, flat[0].numel() * flat.element_size())
-            count = max(2, min(1000, 2**26 // draw_bytes))  # at most 64 MiB of draws
+            count = max(2, min(1000, 2**26 // max(1, flat[0].nbytes)))  # at most 64 MiB of draws
             self.rows = flat.new_empty(count, flat.shape[1])
         # reservoir sampling: the i-th draw takes a random one of i places, if there is such
         number = torch.arange(self.seen, self.seen + n)
@@ -301,8 +300,7 @@ class UnmappedTeacher(Opaque):
 
     @torch.no_grad()
     def _call(self, x: X) -> Tensor:
-        outputs: Tensor = self.function(x)
-        return outputs
+        return self.function(x)
 
     def refuse_derivatives(self, loss: str) -> None:
         refuse_derivatives(self.predict, loss)
@@ -342,8 +340,7 @@ class _Marginal:
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         if self.once is not None and self.batch_shape.numel() > 1:
             self.once(JOINT)
-        y: Tensor = super().sample(shape, generator)  # type: ignore[misc]
-        return y
+        return super().sample(shape, generator)  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields: Any = self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from limbeck.samplers.diagnostics import effective_size, r_hat
 
 LARGE_R_HAT = 1.05
 DIAGNOSED_NUMBERS = 10**8  # of more numbers, some coordinates stand for all
+Device: TypeAlias = torch.device | str | None
 Array: TypeAlias = np.ndarray[Any, Any] | Tensor
 ACCEPTED = "an array of real numbers"
 
@@ -49,13 +51,12 @@ def is_whole(array: Array) -> bool:
 
 def common_dtype(arrays: Iterable[Array]) -> torch.dtype:
     r"""The floating type that holds them all; torch's default one if all are whole numbers."""
-    common = None
-    for array in arrays:
-        if not is_whole(array):
-            size = {2: torch.float16, 4: torch.float32}.get(array.itemsize, torch.float64)
-            dtype = array.dtype if isinstance(array, Tensor) else size
-            common = dtype if common is None else torch.promote_types(common, dtype)
-    return common or torch.get_default_dtype()
+    sizes = {2: torch.float16, 4: torch.float32}
+    floats = [array for array in arrays if not is_whole(array)]
+    dtypes = [
+        a.dtype if isinstance(a, Tensor) else sizes.get(a.itemsize, torch.float64) for a in floats
+    ]
+    return reduce(torch.promote_types, dtypes) if dtypes else torch.get_default_dtype()
 
 
 def as_tensor(array: Array, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -274,9 +275,7 @@ class Draws:
 
         return between(None, cut), between(cut, None)
 
-    def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Draws:
+    def to(self, device: Device = None, dtype: torch.dtype | None = None) -> Draws:
         r"""The same draws in memory, on a device and of a floating type."""
         device, dtype = torch.device(device or self.device), dtype or self.dtype
         parts = {name: as_tensor(part, dtype, device) for name, part in self.parts.items()}
@@ -318,8 +317,7 @@ class Draws:
 def spread(dim: int, most: int) -> list[int]:
     r"""At most so many of `dim` coordinates, evenly spread."""
     count = max(1, min(dim, most))
-    step = (dim - 1) / max(1, count - 1)
-    return [round(place * step) for place in range(count)]
+    return np.linspace(0, dim - 1, count).round().astype(int).tolist()
 
 
 def check(draws: Draws, burn_in: int = 0) -> Draws:

@@ -19,10 +19,7 @@ import numpy as np
 
 from limbeck.errors import ArgumentError, LimbeckError
 
-INDEXED = (
-    re.compile(r"(?P<name>.+?)\[(?P<index>\d+(?:,\s*\d+)*)\]"),  # alpha[1,2]
-    re.compile(r"(?P<name>.+?)\.(?P<index>\d+(?:\.\d+)*)"),  # alpha.1.2
-)
+INDEXED = re.compile(r"(.+?)(?:\[(\d+(?:,\s*\d+)*)\]|\.(\d+(?:\.\d+)*))")  # a[1,2] or a.1.2
 CHAIN = ("chain__", ".chain")
 OTHER = (".iteration", ".draw", "")  # a nameless column is a table's index
 
@@ -97,10 +94,9 @@ def places(header: Sequence[object]) -> dict[str, Array]:
     for column, text in enumerate(names):
         if text.endswith("__") or text in (*CHAIN, *OTHER):
             continue
-        matches = (pattern.fullmatch(text) for pattern in INDEXED)
-        match = next((match for match in matches if match), None)
-        name, index = (match["name"], re.split(r"[.,]", match["index"])) if match else (text, [])
-        place = tuple(map(int, index))
+        match = INDEXED.fullmatch(text)
+        name = match[1] if match else text
+        place = tuple(map(int, re.split("[.,]", match[2] or match[3]))) if match else ()
         if place in columns.setdefault(name, {}):
             raise ArgumentError("posterior", f"two columns {text!r}", "a name for each column")
         columns[name][place] = column

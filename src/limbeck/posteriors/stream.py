@@ -14,7 +14,7 @@ from limbeck.arguments import whole, whole_number
 from limbeck.arrays import X, label, rows
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.posteriors import draws as stored
-from limbeck.posteriors.draws import Array, Diagnostics, Structure, as_array, as_tensor
+from limbeck.posteriors.draws import Array, Device, Diagnostics, Structure, as_array, as_tensor
 from limbeck.posteriors.files import Choose, choose
 from limbeck.samplers.diagnostics import Running
 from limbeck.storage.files import under
@@ -158,9 +158,7 @@ class Stream:
             parts = {name: torch.cat([piece[name] for piece in pieces]) for name in parts}
         return self.structure.pack(parts)
 
-    def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Stream:
+    def to(self, device: Device = None, dtype: torch.dtype | None = None) -> Stream:
         r"""Give draws on a device and of a floating type from now on."""
         self.device = self.device if device is None else torch.device(device)
         self.dtype = dtype or self.dtype
