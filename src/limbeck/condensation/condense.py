@@ -302,8 +302,7 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
         return result
     generator, divergences = torch.Generator().manual_seed(seed), []
     for index in split.rows:  # trained on, and held out
-        order = torch.randperm(len(index), generator=generator)[:MEASURED]
-        here = index[order].to(data.device)
+        here = index[torch.randperm(len(index), generator=generator)[:MEASURED]].to(data.device)
         t, f = densities.rows_of(averages, here), result.predict(data.build(here).x)
         divergences.append(divergence(t, f, head.classes, generator))
     result.new_inputs = judge(divergences[0], divergences[1], 0.0, split.kind, seed)

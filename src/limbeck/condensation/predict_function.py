@@ -311,8 +311,7 @@ class Head:
         if isinstance(raw, Distribution):
             return raw
         if self.classes:
-            logs = forms.log_probabilities(forms.values(raw), self.form)
-            return self.distribution(logs)
+            return self.distribution(forms.log_probabilities(forms.values(raw), self.form))
         columns = forms.values(raw) if isinstance(raw, Tensor) and raw.ndim else torch.empty(0, 0)
         size = columns.shape[1]
         if self.kind == "Poisson" and size == 1:

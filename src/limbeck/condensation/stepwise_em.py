@@ -216,11 +216,8 @@ class StepwiseEM:
 
     def tensors(self) -> dict[str, Tensor]:
         mixtures = {"moments": self._moments, "state": self._state, "average": self._average}
-        groups: dict[str, dict[str, Tensor]] = {
-            "progress": self.progress.tensors(),
-            "fixed": self._fixed,
-            **{k: v._asdict() for k, v in (mixtures | {"found": self._best}).items()},
-        }
+        groups = {k: v._asdict() for k, v in (mixtures | {"found": self._best}).items()}
+        groups |= {"progress": self.progress.tensors(), "fixed": self._fixed}
         named = {f"{g}.{name}": t for g, group in groups.items() for name, t in group.items()}
         return named | {"score": self._score}
 

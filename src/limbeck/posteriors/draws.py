@@ -51,11 +51,9 @@ def is_whole(array: Array) -> bool:
 
 def common_dtype(arrays: Iterable[Array]) -> torch.dtype:
     r"""The floating type that holds them all; torch's default one if all are whole numbers."""
-    sizes = {2: torch.float16, 4: torch.float32}
-    floats = [array for array in arrays if not is_whole(array)]
-    dtypes = [
-        a.dtype if isinstance(a, Tensor) else sizes.get(a.itemsize, torch.float64) for a in floats
-    ]
+    types = {2: torch.float16, 4: torch.float32, 8: torch.float64}
+    floats: list[Any] = [array for array in arrays if not is_whole(array)]
+    dtypes = [a.dtype if isinstance(a, Tensor) else types[min(a.itemsize, 8)] for a in floats]
     return reduce(torch.promote_types, dtypes) if dtypes else torch.get_default_dtype()
 
 

@@ -256,5 +256,4 @@ def _member(path: Path, info: zipfile.ZipInfo) -> Any:
         shape, fortran, dtype = read(file)
         if dtype.hasobject:
             raise ArgumentError("posterior", f"{path}, with Python objects", "arrays of numbers")
-        order: Any = "F" if fortran else "C"
-        return np.memmap(path, dtype, "c", file.tell(), shape, order)
+        return np.memmap(path, dtype, "c", file.tell(), shape, "F" if fortran else "C")
