@@ -13,7 +13,7 @@ from limbeck.condensation.predict_function import (
     Pair,
     PairDensity,
     paired,
-    unpaired,
+    unpair,
 )
 from limbeck.distributions import Bernoulli, Categorical, Mixture, Normal, Poisson
 from limbeck.errors import ArgumentError
@@ -99,11 +99,11 @@ def test_students_of_distributions_become_students_of_tensors():
 def test_pairs_are_taken_apart_as_they_were_put_together():
     y, draw = torch.arange(5), torch.randn(5, 7)
     for x in (X, {"a": X, "y": Z}):
-        found = unpaired(paired(Pair(x, y, draw)))
+        found = unpair(paired(Pair(x, y, draw)))
         assert torch.equal(found.y, y)
         assert torch.equal(found.draw, draw)
         assert found.x is X if isinstance(x, torch.Tensor) else found.x["y"] is Z
-    assert unpaired(paired(Pair(X, y))).draw is None
+    assert unpair(paired(Pair(X, y))).draw is None
 
 
 def test_inputs_get_outcomes_and_keep_their_weights():

@@ -18,12 +18,7 @@ from torch import Tensor
 
 from limbeck.arrays import X, leaves, part_of, rows
 from limbeck.condensation.held_out import NewInputs
-from limbeck.condensation.predict_function import (
-    Head,
-    PredictFunction,
-    class_distribution,
-    class_logs,
-)
+from limbeck.condensation.predict_function import Head, PredictFunction, class_logs
 from limbeck.condensation.teachers import AT_ONCE, Average, bytes_of, strata
 from limbeck.distributions import Distribution, average
 from limbeck.posteriors.draws import Draws
@@ -92,7 +87,7 @@ def predictive(predict: PredictFunction, draws: Draws, x: X | None = None) -> An
     r"""The distribution of y at each x, averaged over all draws: of classes, or a mixture."""
     if predict.classes is None:
         return average(predict.stacked(draws.structure.unflatten(draws.flat), x))
-    return class_distribution(Average(predict, draws)(x), Head.of(predict.example).kind)
+    return Head.of(predict.example).distribution(Average(predict, draws)(x))
 
 
 def _block_size(predict: PredictFunction, draws: Draws, outcomes: int = 1) -> int:
@@ -110,10 +105,7 @@ def agreement(
     bytes_: tuple[int, int],
     seed: int = 0,
 ) -> Agreement:
-    r"""Compare a student with the average over draws.
-
-    With inputs, the student is a function of x; without, a density, compared at samples.
-    """
+    r"""Compare a student, a function of x, or a density at samples, with the average over draws."""
     generator = torch.Generator().manual_seed(seed)
     errors, divergences, logs = [], [], []
     if x is None:
@@ -179,11 +171,9 @@ def posterior_divergence(
         draws = Draws.one_chain(draws.take(strata(draws.count, most, generator)))
     halves = [draws] if draws.count < 2 else [*draws.split()]
     size = 250 if classes else min(250, _block_size(predict, draws, outcomes))
-    blocks = []
-    for start in range(0, rows(x), size):
-        block = part_of(x, start, size)
-        blocks.append(_compare(predict, halves, student(block), block, generator))
-    kl, noise = (torch.cat(parts).double() for parts in zip(*blocks, strict=True))
+    blocks = (part_of(x, start, size) for start in range(0, rows(x), size))
+    both = [_compare(predict, halves, student(block), block, generator) for block in blocks]
+    kl, noise = (torch.cat(parts).double() for parts in zip(*both, strict=True))
     return kl, noise
 
 

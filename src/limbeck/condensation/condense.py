@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from limbeck import losses
-from limbeck.arguments import whole, whole_number
+from limbeck.arguments import choice, whole, whole_number
 from limbeck.arrays import Batch, X, rows
 from limbeck.condensation import densities, teachers
 from limbeck.condensation.agreement import divergence, posterior_divergence
@@ -28,6 +28,7 @@ from limbeck.condensation.predict_function import (
     class_student,
 )
 from limbeck.condensation.sample_bag import SampleBag
+from limbeck.condensation.teachers import RecordedStream, Request, ResampledDraws
 from limbeck.distributions.base import Distribution, broadcast, mapped
 from limbeck.distributions.checking import check
 from limbeck.errors import ArgumentError
@@ -41,7 +42,7 @@ from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Teacher
 from limbeck.teachers.stored import Stored
-from limbeck.training.config import PRESETS, Training, choose_device
+from limbeck.training.config import PRESETS, Training
 from limbeck.training.distill import batch_size_of
 
 PROBE = 8  # inputs that `predict` is tried at
@@ -87,19 +88,23 @@ def condense(
     Arguments:
         posterior: The draws: an array (draw, dim), a dict of arrays (chain, draw, ...), an ArviZ
             object, a file, or an iterator of batches; see `limbeck.posteriors.read.as_draws`.
+            Default: None, beside predictions.
         predict: A function of one draw (a vector, or a dict of tensors) and all of x that gives one
             of limbeck's distributions for each input, as those in `limbeck.condensation.models`;
-            without inputs, a function of a draw that gives one density.
-        inputs: Where predictions are to be alike: anything that `limbeck.inputs` takes; None for
-            a density without inputs.
+            without inputs, a function of a draw that gives one density. Default: None, likewise.
+        inputs: Where predictions are to be alike: anything that `limbeck.inputs` takes. Default:
+            None, for a density without inputs.
         components: Pseudo-draws of the student, or components of a density. Default: 10.
         student: A module: of logits (n, K) for classes, of (mean, log scale) for real numbers, of
             log rates for counts, or of limbeck's distributions. It is trained in place. Default: a
             `SampleBag`, or a `GaussianMixture` without inputs.
-        loss: "cross_entropy" (default), "derivative_error", or from `limbeck.losses`.
-        online: Whether to use one draw an input. Default: with streams and more than a gigabyte.
+        loss: "cross_entropy", "derivative_error", or from `limbeck.losses`. Default: "auto", the
+            first.
+        online: Whether to use one draw an input. Default: "auto", with streams and more than a
+            gigabyte.
         predictions: Predictions of the draws at the inputs, computed elsewhere: probabilities
             (S, n) or (S, n, K), averages of them (n,) or (n, K), or a distribution of such a shape.
+            Default: None.
         support: Bounds of the variables of a bag; see `SampleBag`. Default: "auto".
         weighted: Whether the components of a bag have trained weights. Default: False.
         var_names: Variables to take, or, as "~name", to leave out. Default: all.
@@ -121,20 +126,22 @@ def condense(
             fewer than 20; a number is the fraction. A source that does not end is measured at a
             fresh draw. The loss on inputs of your own is recorded, unless a stream cannot go back.
             0 or None trains on all rows. With `patience`, held-out rows decide when to stop.
+            Default: "auto".
         preset: "thesis" for the source text's settings: plain gradient descent with a rate from 1
-            to 0, batches of 10 fresh inputs, a bag that starts at standard normal numbers.
+            to 0, batches of 10 fresh inputs, a bag that starts at standard normal numbers. Default:
+            "auto".
         seed: Seeds everything. Default: 0.
         device: Where to run. Default: a GPU if there is one.
         progress: Whether to show bars, if a terminal is there. Default: True.
-        options: Further arguments of `limbeck.distill`: optimizer, schedule, lr, engine, metrics,
-            checkpoint, patience, ….
+        options: Further arguments of `limbeck.distill`, with its defaults: optimizer, schedule,
+            lr, engine, metrics, checkpoint, patience, ….
     """
-    if preset not in ("auto", "thesis"):
-        raise ArgumentError.unknown("preset", preset, ("auto", "thesis"))
+    choice("preset", preset, ("auto", "thesis"))
     bag = {"components": components, "support": support, "weighted": weighted}
-    defaults: dict[str, Any] = {}
+    settings: dict[str, Any] = {"steps": whole("steps", steps), "progress": progress}
+    settings |= {"seed": whole_number("seed", seed, "a whole number"), "device": device}
     if preset == "thesis":
-        defaults = {"optimizer": "sgd", "lr": 1.0, "schedule": "linear"}
+        settings |= {"optimizer": "sgd", "lr": 1.0, "schedule": "linear"}
         bag |= {"start": "normal", "scaled": False}
         pool, share = (None if pool == "auto" else pool), (1 if share == "auto" else share)
         loader = isinstance(inputs, DataLoader) or getattr(inputs, "own_batches", False)
@@ -143,36 +150,24 @@ def condense(
         {k: v for k, v in options.items() if k not in ("optimizer", "schedule") or v != "auto"},
         decided=("teacher_output", "preset"),
         arguments=("student", "loss"),
-        **defaults,
         batch_size=batch_size,
-        steps=whole("steps", steps),
-        seed=whole_number("seed", seed, "a whole number"),
-        device=device,
-        progress=progress,
+        **settings,
     )
     if not (student is None or isinstance(student, nn.Module)):
         raise ArgumentError("student", f"a {type(student).__name__}", "a torch module, or None")
     draws = None
     if posterior is not None:
         draws = as_draws(posterior, var_names=var_names, burn_in=burn_in, thin=thin, layout=layout)
+    request = Request(draws, predict, inputs, student, bag, held_out, training)
     if predictions is not None:
-        return _condense_predictions(
-            predictions, inputs, predict, draws, student, _as_loss(loss), bag, held_out, training
-        )
+        return _condense_predictions(request, predictions, _as_loss(loss))
     if draws is None or predict is None:
         name, kind = ("predict", "a function of a draw") if draws else ("posterior", "draws")
         raise ArgumentError(name, None, f"{kind}; or predictions= of the draws at the inputs")
     online = teachers.is_online(online, draws)
     if inputs is None:
-        if not (held_out is None or isinstance(held_out, str | int | float)):
-            training = replace(training, held_out=held_out)
-        return densities.condense_density(
-            draws, predict, student, components, covariance, samples, restarts, online, training
-        )
-    return _condense_draws(
-        draws, predict, inputs, student, _as_loss(loss), online, bag, pool, share, held_out,
-        training,
-    )  # fmt: skip
+        return densities.condense_density(request, covariance, samples, restarts, online)
+    return _condense_draws(request, _as_loss(loss), online, pool, share)
 
 
 def _as_loss(loss: Loss | str) -> Loss:
@@ -181,42 +176,32 @@ def _as_loss(loss: Loss | str) -> Loss:
         return loss
     if loss == "derivative_error":
         return losses.derivative_error(weight="teacher")
-    if loss not in ("auto", "cross_entropy"):
-        raise ArgumentError.unknown("loss", loss, ("auto", "cross_entropy", "derivative_error"))
+    choice("loss", loss, ("auto", "cross_entropy", "derivative_error"))
     return losses.cross_entropy()
 
 
 def _condense_draws(
-    draws: Draws | Stream,
-    predict: Callable[..., Distribution],
-    inputs: object,
-    student: nn.Module | None,
-    loss: Loss,
-    online: bool,
-    bag: dict[str, Any],
-    pool: int | str | None,
-    share: int | str,
-    held_out: object,
-    training: Training,
+    request: Request, loss: Loss, online: bool, pool: int | str | None, share: int | str
 ) -> Condensed:
-    device, seed = choose_device(training.device), training.seed
-    all_inputs, dtype = as_inputs(inputs), teachers.floating_type(inputs, draws, student)
-    split = hold_out(all_inputs, held_out, seed)
+    all_inputs, student, seed = as_inputs(request.inputs), request.student, request.training.seed
+    device, dtype = request.device, request.dtype
+    split = hold_out(all_inputs, request.held_out, seed)
     source = split.training
     for part, part_seed in ((source, seed), (split.source, seed + 1)):
         if isinstance(part, Eager):
             part.convert()  # what a function returns need not be of the floating type of the draws
         if part is not None:
             part.to(device, dtype, part_seed)
-    training = split.fit_batches(training, all_inputs)
+    training = split.fit_batches(request.training, all_inputs)
     x = source.probe(PROBE).x
-    function, draws = teachers.bind(predict, draws, x, device, dtype)
+    function, draws = request.bind(x)
     diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
     if student is None:
-        student, training = _make_bag(function, draws, training, bag | {"dtype": dtype})
+        student, training = _make_bag(function, draws, training, request)
     head = Head.of(function.example)
     stored = draws.to(device, dtype) if isinstance(draws, Draws) and not online else None
-    fresh = teachers.fresh_draws(draws, seed + 3)
+    fresh_type: Any = RecordedStream if isinstance(draws, Stream) else ResampledDraws
+    fresh = fresh_type(draws, seed + 3)
     student = student.to(device)
     if training.metrics:  # of the student itself, not of what wraps it
         metrics = {k: lambda _, f=metric: f(student) for k, metric in training.metrics.items()}
@@ -268,29 +253,17 @@ def _condense_draws(
     return result
 
 
-def _condense_predictions(
-    predictions: object,
-    inputs: object,
-    predict: Callable[..., Distribution] | None,
-    draws: Draws | Stream | None,
-    student: nn.Module | None,
-    loss: Loss,
-    bag: dict[str, Any],
-    held_out: object,
-    training: Training,
-) -> Condensed:
+def _condense_predictions(request: Request, predictions: object, loss: Loss) -> Condensed:
     r"""Condense predictions at inputs; without draws the default student is a small net."""
-    if (predict is None) != (draws is None):
-        name = "predict" if predict is None else "posterior"
+    student, held_out, training = request.student, request.held_out, request.training
+    if (request.predict is None) != (request.draws is None):
+        name = "predict" if request.predict is None else "posterior"
         raise ArgumentError(name, None, "both posterior and predict, for a bag, or none of them")
-    if inputs is None:
-        raise ArgumentError("inputs", None, "the inputs that the predictions are of")
-    data = as_inputs(inputs)
+    data = None if request.inputs is None else as_inputs(request.inputs)
     if not isinstance(data, Dataset):
-        received = f"{type(data).__name__} inputs"
+        received = None if data is None else f"{type(data).__name__} inputs"
         raise ArgumentError("inputs", received, "the inputs that the predictions are of, as data")
-    device, seed = choose_device(training.device), training.seed
-    dtype = teachers.floating_type(inputs, draws, student)
+    device, dtype, seed = request.device, request.dtype, training.seed
     if not (held_out is None or isinstance(held_out, int | float | str)):
         received = "held-out inputs, of which no predictions are known"
         raise ArgumentError("held_out", received, "a fraction of the rows, 'auto' or None")
@@ -307,9 +280,8 @@ def _condense_predictions(
     averages = mapped(averages, lambda value, dims: value.to(device, dtype))
     targets = averages if split.rows is None else densities.rows_of(averages, split.rows[0])
     head, x = Head.of(targets), source.probe(PROBE).x
-    if student is None and predict is not None and draws is not None:
-        function, draws = teachers.bind(predict, draws, x, device, dtype)
-        student, training = _make_bag(function, draws, training, bag | {"dtype": dtype})
+    if student is None and request.draws is not None:
+        student, training = _make_bag(*request.bind(x), training, request)
     elif student is None:
         student = _make_net(source.x, targets, head, seed, dtype)
     student = student.to(device)
@@ -330,8 +302,7 @@ def _condense_predictions(
         return result
     generator, divergences = torch.Generator().manual_seed(seed), []
     for index in split.rows:  # trained on, and held out
-        order = torch.randperm(len(index), generator=generator)[:MEASURED]
-        here = index[order].to(data.device)
+        here = index[torch.randperm(len(index), generator=generator)[:MEASURED]].to(data.device)
         t, f = densities.rows_of(averages, here), result.predict(data.build(here).x)
         divergences.append(divergence(t, f, head.classes, generator))
     result.new_inputs = judge(divergences[0], divergences[1], 0.0, split.kind, seed)
@@ -339,7 +310,7 @@ def _condense_predictions(
 
 
 def _make_bag(
-    function: PredictFunction, draws: Draws | Stream, training: Training, options: dict[str, Any]
+    function: PredictFunction, draws: Draws | Stream, training: Training, request: Request
 ) -> tuple[SampleBag, Training]:
     r"""A bag of the posterior's structure, with a learning rate where the user gave none."""
     if not function.mapped:
@@ -347,8 +318,9 @@ def _make_bag(
         raise ArgumentError("student", received, "a module; or a predict in torch, for a bag")
     if training.update is None and training.optimizer == "auto" and training.lr is None:
         training = replace(training, lr=0.05)  # numbers are in units of the posterior's deviations
-    generator = torch.Generator().manual_seed(training.seed)
-    return SampleBag(function.function, draws, generator=generator, **options), training
+    generator, dtype = torch.Generator().manual_seed(training.seed), request.dtype
+    bag = SampleBag(function.function, draws, dtype=dtype, generator=generator, **request.bag)
+    return bag, training
 
 
 def _make_net(x: X, targets: Distribution, head: Head, seed: int, dtype: torch.dtype) -> nn.Module:

@@ -3,12 +3,11 @@ r"""The result of `condense`: a small student, diagnostics of the draws, its rep
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,13 +19,7 @@ from limbeck.arrays import X, as_parts, floats
 from limbeck.condensation.agreement import Agreement, agreement
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.models import model_spec, named_model
-from limbeck.condensation.predict_function import (
-    Head,
-    Means,
-    PairDensity,
-    PredictFunction,
-    unpaired,
-)
+from limbeck.condensation.predict_function import Head, Means, PairDensity, PredictFunction, unpair
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal, user_stacklevel
 from limbeck.errors import ArgumentError, CheckpointError
@@ -43,32 +36,43 @@ from limbeck.training.distill import prepare
 from limbeck.training.loop import Run
 from limbeck.training.result import FORMAT, STUDENT, Result, load
 
+Predict: TypeAlias = Callable[..., Any]  # of a draw and inputs
 ABOUT = "condensed.json"
 SAVED = ("notes", "used", "draw_bytes")  # attributes that are saved as they are
 
 
 @dataclass(repr=False)
 class Condensed(Result):
-    r"""A condensed posterior."""
+    r"""A condensed posterior: a `limbeck.Result`, with what is known of the draws.
 
-    diagnostics: Diagnostics | None = None  # R̂ and effective sizes of the draws, if known
+    Attributes:
+        diagnostics: R̂ and effective sizes of the draws, with reasons to distrust them; or None.
+        notes: Remarks on the draws and on `predict`, a sentence each.
+        used: The number of draws used; those of a stored posterior count once.
+        draw_bytes: The bytes of the draws that were in memory at once.
+        head: How the student's outputs are read; None of a density without inputs.
+        calling: The user's `predict`; None of predictions and of a loaded result.
+        posterior: The draws; None likewise.
+        new_inputs: How good the student is at inputs that it was not trained on.
+    """
+
+    diagnostics: Diagnostics | None = None
     notes: list[str] = field(default_factory=list)
-    used: int = 0  # draws; those of a stored posterior count once
-    draw_bytes: int = 0  # of the draws that were in memory at once
-    head: Head | None = None  # how outputs are read; None of a density without inputs
-    calling: PredictFunction | None = None  # the user's function; None where predictions were given
-    posterior: Draws | Stream | None = None  # the draws; None likewise
-    new_inputs: NewInputs | None = None  # at inputs that the student was not trained on
+    used: int = 0
+    draw_bytes: int = 0
+    head: Head | None = None
+    calling: PredictFunction | None = None
+    posterior: Draws | Stream | None = None
+    new_inputs: NewInputs | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.student, SampleBag):
-            self.student.mark_trained()
+            self.student._trained = True  # pseudo-draws are no draws of the posterior any more
 
     @property
     def bytes(self) -> int:
         r"""The bytes of the student."""
-        state = self.student.state_dict().values()
-        return sum(tensor.numel() * tensor.element_size() for tensor in state)
+        return sum(tensor.nbytes for tensor in self.student.state_dict().values())
 
     @torch.no_grad()
     def predict(self, x: object = None) -> Any:
@@ -131,10 +135,14 @@ class Condensed(Result):
         folder, bag = super().save(folder), None
         if isinstance(self.student, SampleBag):
             bag = self.student.structure.spec() | {"predict": model_spec(self.student.predict)}
+        diagnostics = None
+        if self.diagnostics is not None:
+            lists = {name: getattr(self.diagnostics, name).tolist() for name in ("r_hat", "ess")}
+            diagnostics = files.plain(self.diagnostics._asdict() | lists)
         about = {
             "head": None if self.head is None else asdict(self.head),
             "bag": bag,
-            "diagnostics": _diagnostics_spec(self.diagnostics),
+            "diagnostics": diagnostics,
             "new_inputs": None if self.new_inputs is None else self.new_inputs.record(),
             **{name: getattr(self, name) for name in SAVED},
         }
@@ -143,11 +151,7 @@ class Condensed(Result):
 
     @classmethod
     def load(
-        cls,
-        folder: str | Path,
-        student: nn.Module | None = None,
-        *,
-        predict: Callable[..., Any] | None = None,
+        cls, folder: str | Path, student: nn.Module | None = None, *, predict: Predict | None = None
     ) -> Condensed:
         r"""Read a result back; it predicts and is exported as before, but has no draws.
 
@@ -161,7 +165,10 @@ class Condensed(Result):
             about = json.loads(path.read_text(encoding="utf-8"))
             bag, head = about["bag"], about["head"]
             values: dict[str, Any] = {name: about[name] for name in SAVED}
-            values["diagnostics"] = _diagnostics_from(about["diagnostics"])
+            if (spec := about["diagnostics"]) is not None:
+                for name in ("r_hat", "ess"):  # of lists with None for NaN
+                    spec[name] = torch.tensor(np.array(spec[name], dtype=np.float64))
+                values["diagnostics"] = Diagnostics(**spec)
             if head is not None:
                 new_inputs = NewInputs.from_record(about.get("new_inputs"))
                 values |= {"head": Head(**head), "new_inputs": new_inputs}
@@ -187,10 +194,7 @@ class Condensed(Result):
         return cls(**values)
 
     def portable(self) -> Any:
-        r"""What leaves when it is exported: means of y, of classes their probabilities.
-
-        Of a density without inputs it is its logarithm.
-        """
+        r"""What is exported: means of y, probabilities of classes, or the log of a density."""
         import limbeck  # exporting stands above the verbs, and is called by the front door
 
         doubts = () if self.diagnostics is None else tuple(self.diagnostics.reasons)
@@ -258,7 +262,7 @@ def run_steps(
     finally:
         run.objective.release()
     objective, engine = run.objective, run.engine
-    x = unpaired(objective._like).x if isinstance(student, PairDensity) else objective._like
+    x = unpair(objective._like).x if isinstance(student, PairDensity) else objective._like
     shapes = {name: list(part.shape[1:]) for name, part in floats(x).items()}
     about = {"steps": run.total, "device": str(objective.device), "input_shape": shapes}
     settings = {**(run.identity or {}), **about}
@@ -282,20 +286,3 @@ def _check_bag(bag: SampleBag, head: Head | None, shapes: dict[str, Any]) -> Non
         raise ArgumentError("predict", received, expected) from error
     if kind != head.kind:
         raise ArgumentError("predict", f"a function that gives {kind}", expected)
-
-
-def _diagnostics_spec(diagnostics: Diagnostics | None) -> dict[str, Any] | None:
-    r"""Diagnostics as lists; what is not finite is None."""
-    if diagnostics is None:
-        return None
-    lists = {name: getattr(diagnostics, name).tolist() for name in ("r_hat", "ess")}
-    finite = {k: [v if math.isfinite(v) else None for v in values] for k, values in lists.items()}
-    return diagnostics._asdict() | finite
-
-
-def _diagnostics_from(spec: dict[str, Any] | None) -> Diagnostics | None:
-    if spec is None:
-        return None
-    values = (spec["r_hat"], spec["ess"])
-    r_hat, ess = (torch.tensor(np.array(value, dtype=np.float64)) for value in values)
-    return Diagnostics(list(spec["names"]), r_hat, ess, list(spec["reasons"]))

@@ -5,21 +5,22 @@ With inputs, the student is trained on pairs of x and y; without, on events y al
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from limbeck.arguments import whole
 from limbeck.arrays import Batch, X, floats, rows
 from limbeck.condensation import teachers
 from limbeck.condensation.condensed import Condensed, run_steps
-from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpaired
+from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpair
 from limbeck.condensation.stepwise_em import StepwiseEM
-from limbeck.condensation.teachers import DrawSource
+from limbeck.condensation.teachers import DrawSource, Request
 from limbeck.distributions import as_distribution, average, broadcast, check
 from limbeck.distributions.base import Distribution, mapped
 from limbeck.distributions.discrete import Bernoulli, Categorical
@@ -38,7 +39,6 @@ from limbeck.posteriors.stream import Stream
 from limbeck.storage.files import under
 from limbeck.teachers.base import Teacher
 from limbeck.training.callbacks import replayed
-from limbeck.training.config import Training, choose_device
 from limbeck.training.result import History
 
 Outcomes = Callable[[Batch, torch.Generator], Pair]  # an outcome for each input of a batch
@@ -111,7 +111,7 @@ class pair_derivative_error(Loss):  # noqa: N801 - losses are written as functio
     storable = False
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Any = None) -> Tensor:
-        size = sum(part[0].numel() for part in floats(unpaired(batch.x).x).values())
+        size = sum(part[0].numel() for part in floats(unpair(batch.x).x).values())
         residual = student.derivatives("density") - teacher.derivatives("density")  # (n, 1, D)
         return residual[:, 0, :size].square().sum(1) / 2
 
@@ -119,14 +119,13 @@ class pair_derivative_error(Loss):  # noqa: N801 - losses are written as functio
 def pair_losses(loss: Loss) -> Loss:
     r"""The losses on pairs that stand for losses on classes."""
     total: Any = 0
-    weighted = ("log", "teacher")
     for coefficient, term in loss:
         if isinstance(term, kl) or (isinstance(term, cross_entropy) and term.temperature == 1):
             pair_term: Loss = kl()
-        elif isinstance(term, derivative_error) and (term.domain, term.weight) == weighted:
+        elif isinstance(term, pair_derivative_error) or (
+            isinstance(term, derivative_error) and (term.domain, term.weight) == ("log", "teacher")
+        ):
             pair_term = pair_derivative_error()
-        elif isinstance(term, pair_derivative_error):
-            pair_term = term
         else:
             expected = 'cross_entropy(), or derivative_error(weight="teacher")'
             raise ArgumentError("loss", repr(term), f"{expected}, where y is not a class")
@@ -141,16 +140,15 @@ def outcomes_of_draws(
     derivatives, teacher = any("derivatives" in term.asks for _, term in loss), None
     keep = derivatives and stored is None  # the draws, which the teacher needs again
     if derivatives:
-        if function.batch:
-            received = f"{loss!r} of outcomes of shape {function.batch}"
+        if shape := tuple(function.example.batch_shape[1:]):
+            received = f"{loss!r} of outcomes of shape {shape}"
             raise ArgumentError("loss", received, "cross_entropy() for several outcomes an input")
         teachers.refuse_derivatives(function, repr(loss))
 
         def density(pairs: X) -> Tensor:
-            x, y, draw = unpaired(pairs)
+            x, y, draw = unpair(pairs)
             assert draw is not None
-            logs: Tensor = function.paired(fresh.structure.unflatten(draw), x).log_prob(y)
-            return logs
+            return function.paired(fresh.structure.unflatten(draw), x).log_prob(y)
 
         teacher = Teacher(density, "log_density", exact=False)
         if stored is not None:
@@ -181,8 +179,6 @@ def fixed_pairs(data: Dataset, outcomes: Outcomes) -> Dataset:
 class Events(_FromDraws):
     r"""Samples of the posterior predictive density: one fresh draw each, then an event of it."""
 
-    dtype: torch.dtype | None = None
-
     def __init__(self, function: PredictFunction, posterior: DrawSource) -> None:
         super().__init__()
         self.function, self.posterior = function, posterior
@@ -195,10 +191,6 @@ class Events(_FromDraws):
     def build(self, drawn: Tensor) -> Batch:
         return Batch(drawn)
 
-    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        super().to(device, dtype, seed)
-        self.dtype = dtype
-
 
 @torch.no_grad()
 def events_of(function: PredictFunction, draws: X, generator: torch.Generator) -> Tensor:
@@ -208,21 +200,21 @@ def events_of(function: PredictFunction, draws: X, generator: torch.Generator) -
 
 
 def condense_density(
-    draws: Draws | Stream,
-    density: Callable[..., Distribution],
-    student: nn.Module | None,
-    components: int,
-    covariance: str,
-    samples: int,
-    restarts: int | None,
-    online: bool,
-    training: Training,
+    request: Request, covariance: str, samples: int, restarts: int | None, online: bool
 ) -> Condensed:
     r"""Condense densities without inputs: mixtures by batch or stepwise EM, others by gradients."""
-    _refuse_inputs(density)
-    device, seed = choose_device(training.device), training.seed
-    dtype = teachers.floating_type(None, draws, student)
-    function, draws = teachers.bind(density, draws, None, device, dtype)
+    student, held_out, training = request.student, request.held_out, request.training
+    if not (held_out is None or isinstance(held_out, str | int | float)):
+        training = replace(training, held_out=held_out)
+    parameters: Iterable[inspect.Parameter] = ()
+    with contextlib.suppress(TypeError, ValueError):  # a function without a signature
+        parameters = inspect.signature(request.predict).parameters.values()
+    required = [p for p in parameters if p.default is p.empty]
+    if sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in required) > 1:
+        expected = "the inputs that predict(draw, x) is of; a density without inputs is of a draw"
+        raise ArgumentError("inputs", None, expected)
+    device, dtype, seed = request.device, request.dtype, training.seed
+    function, draws = request.bind(None)
     if function.example.discrete:
         received = f"a {type(function.example).__name__}, of whole numbers, without inputs"
         expected = "a density of real numbers; predict(draw, x) with inputs= for classes and counts"
@@ -232,9 +224,8 @@ def condense_density(
     generator = torch.Generator().manual_seed(seed)
     if student is None:
         dim = function.example.mean.shape[-1] if function.example.event else 1
-        student = GaussianMixture(
-            components, dim, covariance, dtype=dtype, device=device, generator=generator
-        )
+        options: dict[str, Any] = {"dtype": dtype, "device": device, "generator": generator}
+        student = GaussianMixture(request.bag["components"], dim, covariance, **options)
     notes = [*draws.notes, *function.notes[bool(function.reason) :]]  # derivatives do not matter
     gradient = training.optimizer != "auto" or (training.lr, training.clip) != (None, None)
     mixture = student if isinstance(student, GaussianMixture) and not gradient else None
@@ -272,18 +263,6 @@ def condense_density(
         calling=function,
         posterior=draws,
     )
-
-
-def _refuse_inputs(density: Callable[..., Distribution]) -> None:
-    r"""Refuse a function of inputs where there are none."""
-    try:
-        parameters = inspect.signature(density).parameters.values()
-    except (TypeError, ValueError):
-        return
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if sum(p.kind in positional and p.default is p.empty for p in parameters) > 1:
-        expected = "the inputs that predict(draw, x) is of; a density without inputs is of a draw"
-        raise ArgumentError("inputs", None, expected)
 
 
 def as_predictions(predictions: object, n: int) -> Any:

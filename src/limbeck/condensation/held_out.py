@@ -19,6 +19,7 @@ from limbeck.condensation.teachers import user_stacklevel
 from limbeck.errors import ArgumentError, HeldOutWarning
 from limbeck.inputs import Dataset, Loader, Mix, Seek, as_inputs
 from limbeck.inputs.base import Inputs, Nested
+from limbeck.storage import files
 from limbeck.training.config import Training
 
 MIN_ROWS, MIN_HELD_OUT = 20, 5  # different rows from which some are held out, and the fewest then
@@ -162,28 +163,20 @@ def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
     seen, keys = _known_keys(trained, split.training), _keys(drawn)
     new = ~np.isin(keys, seen)
     if not isinstance(source, Dataset):
-        if not isinstance(trained, Dataset):
-            new &= ~_repeated(source, keys, seen)
+        if not isinstance(trained, Dataset):  # nobody knows what the source gave in training
+            if any(isinstance(part, Loader) for part in _inside(source)):
+                raise NoNewInputs("a loader gives the same rows again in every pass")
+            known = np.concatenate([_known_keys(source), seen])
+            repeated = np.isin(keys, _keys(source(MEASURED).x)) & ~np.isin(keys, known)
+            if repeated.mean() > 0.01:  # as one of a table of up to 100,000 rows gives
+                raise NoNewInputs("the source of inputs repeats itself, so that its rows were seen")
+            new &= ~repeated
         first = np.unique(keys, return_index=True)[1]
         new &= np.isin(np.arange(len(keys)), first)  # each row counts once
     if not new.any():
         raise NoNewInputs("all of these are rows that the student was trained on")
     index = torch.from_numpy(np.flatnonzero(new))
     return map_tensors(lambda part: part[index.to(part.device)], drawn), int((~new).sum())
-
-
-def _repeated(source: Inputs, keys: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    r"""Which inputs a source has given twice, where nobody knows what it gave in training.
-
-    One of a table of up to 100,000 rows gives more than 1% of 1,000 rows again in the next 1,000.
-    """
-    if any(isinstance(part, Loader) for part in _inside(source)):
-        raise NoNewInputs("a loader gives the same rows again in every pass")
-    known = np.concatenate([_known_keys(source), seen])
-    repeated = np.isin(keys, _keys(source(MEASURED).x)) & ~np.isin(keys, known)
-    if repeated.mean() > 0.01:
-        raise NoNewInputs("the source of inputs repeats itself, so that its rows were seen")
-    return repeated
 
 
 def _inside(source: Inputs) -> list[Inputs]:
@@ -225,11 +218,18 @@ def _keys(x: X) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Divergence:
-    r"""KL(average over draws ‖ student) at some inputs, in nats."""
+    r"""KL(average over draws ‖ student) at some inputs, in nats.
 
-    inputs: int  # how many
-    mean: float  # over inputs
-    std_error: float  # of the mean, over inputs
+    Attributes:
+        inputs: The number of inputs.
+        mean: The mean over inputs.
+        std_error: The standard error of the mean; NaN of a single input.
+        max: The largest value.
+    """
+
+    inputs: int
+    mean: float
+    std_error: float
     max: float
 
     @classmethod
@@ -271,25 +271,19 @@ class NewInputs:
 
     def record(self) -> dict[str, Any]:
         r"""The same as JSON can hold it; what is not finite is None."""
-        record = asdict(self)
-        for values in filter(None, (record["training"], record["held_out"])):
-            values |= {k: None for k, v in values.items() if not math.isfinite(v)}
-        return record
+        return files.plain(asdict(self))
 
     @classmethod
     def from_record(cls, record: dict[str, Any] | None) -> NewInputs:
         r"""The inverse of `record`; None of results that were saved without it."""
         if record is None:
             return cls()
-
-        def divergence(values: dict[str, Any] | None) -> Divergence | None:
-            if values is None:
-                return None
-            numbers: Any = {k: math.nan if v is None else v for k, v in values.items()}
-            return Divergence(**numbers)
-
-        both = {name: divergence(record[name]) for name in ("training", "held_out")}
-        return cls(**record | both)
+        record = dict(record)
+        for name in ("training", "held_out"):
+            if (values := record[name]) is not None:
+                numbers: Any = {k: math.nan if v is None else v for k, v in values.items()}
+                record[name] = Divergence(**numbers)
+        return cls(**record)
 
 
 Measure = Callable[[X], tuple[Tensor, Tensor]]  # divergences (n,), and errors (n,) of the average
@@ -348,22 +342,19 @@ def _verdict(training: Tensor, new: Tensor, noise: float, seed: int) -> tuple[st
         return "trustworthy", "every step was trained at a fresh draw, as these are"
     one, other = training.mean().item(), new.mean().item()
     excess, enough = other - one, math.comb(len(training) + len(new), len(new)) >= 1 / LEVEL
+    chance = 1.0
     # 1e-4 nats never count: by Pinsker's inequality all probabilities are within 0.7%
-    worse = enough and other > 2 * one and excess > max(noise, 1e-4)
-    if worse and _chance(training, new, excess, seed) <= LEVEL:
+    if enough and other > 2 * one and excess > max(noise, 1e-4):
+        # the p-value of a permutation test: right for any distribution of divergences
+        pooled = torch.cat([training, new]).cpu().numpy()
+        generator, n, total, more = np.random.default_rng(seed), len(new), pooled.sum(), 0
+        for _ in range(PERMUTATIONS):
+            part = generator.choice(pooled, n, replace=False, shuffle=False).sum()
+            more += part / n - (total - part) / (len(pooled) - n) >= excess
+        chance = (1 + more) / (1 + PERMUTATIONS)
+    if chance <= LEVEL:
         words = "the student is clearly farther from the average at new inputs"
         return "doubtful", f"{words}: KL {other:.2g}, and {one:.2g} where it was trained"
     if not enough or len(new) < MIN_HELD_OUT:
         return "unchecked", f"unchecked at new inputs: {len(new)} are too few to tell"
     return "trustworthy", "not clearly farther from the average than at training inputs"
-
-
-def _chance(training: Tensor, new: Tensor, excess: float, seed: int) -> float:
-    r"""The p-value of a permutation test: right for any distribution of divergences."""
-    values = torch.cat([training, new]).cpu().numpy()
-    generator, n, total = np.random.default_rng(seed), len(new), values.sum()
-    more = 0
-    for _ in range(PERMUTATIONS):
-        part = generator.choice(values, n, replace=False, shuffle=False).sum()
-        more += part / n - (total - part) / (len(values) - n) >= excess
-    return (1 + more) / (1 + PERMUTATIONS)

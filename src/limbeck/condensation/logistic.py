@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.special import log_ndtr
 
-from limbeck.arguments import number, whole, whole_number
+from limbeck.arguments import choice, number, whole, whole_number
 from limbeck.errors import ArgumentError
 
 METHODS = ("quadrature", "mackay")
@@ -39,8 +39,7 @@ def predict(
     >>> predict([1.0, 0.0], [[4.0, 0.0], [0.0, 4.0]], [[0.0, 0.0], [2.0, 0.0]]).numpy().round(4)
     array([0.5   , 0.6762])
     """
-    if method not in METHODS:
-        raise ArgumentError.unknown("method", method, METHODS)
+    choice("method", method, METHODS)
     nodes = whole_number("nodes", nodes, "a whole number from 2 to 200", least=2)
     if nodes > 200:
         raise ArgumentError("nodes", nodes, "a whole number from 2 to 200")
@@ -157,53 +156,21 @@ def _logistic(nodes: int) -> Tensor:
 
 
 class Gaussian(NamedTuple):
-    r"""A Gaussian approximation of a posterior."""
+    r"""A Gaussian approximation of a posterior.
 
-    mean: Tensor  # (dim,)
-    covariance: Tensor  # (dim, dim)
-    log_evidence: float  # the logarithm of the approximate probability of the labels
-    iterations: int  # rounds over all sites
-    converged: bool  # whether the last round changed nothing beyond the tolerance
+    Attributes:
+        mean: The mean (dim,).
+        covariance: The covariance (dim, dim).
+        log_evidence: The logarithm of the approximate probability of the labels.
+        iterations: The number of rounds over all sites.
+        converged: Whether the last round changed nothing beyond the tolerance.
+    """
 
-
-class Sites(NamedTuple):
-    r"""The prior, the inputs, and Gaussian sites exp(νa − τa²/2) in a = xᵀw, one an input."""
-
-    precision: Tensor  # of the prior, (dim, dim)
-    shift: Tensor  # the same times its mean, (dim,)
-    x: Tensor  # (n, dim)
-    tau: Tensor  # (n,)
-    nu: Tensor  # (n,)
-
-    def posterior(self) -> tuple[Tensor, Tensor]:
-        r"""Mean (dim,) and covariance (dim, dim) of the prior times all sites."""
-        root = torch.linalg.cholesky(self.precision + (self.x * self.tau[:, None]).T @ self.x)
-        covariance = torch.cholesky_inverse(root)
-        return covariance @ (self.shift + self.x.T @ self.nu), covariance
-
-    def marginals(self) -> tuple[Tensor, Tensor]:
-        r"""Means and variances (n,) of each a."""
-        mean, covariance = self.posterior()
-        return self.x @ mean, ((self.x @ covariance) * self.x).sum(1)
-
-    def cavities(self, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Means and variances (n,) of each a without its own site, from those with it."""
-        factor = 1 - self.tau * v  # above zero, since all τ are not below it
-        return (m - v * self.nu) / factor, v / factor
-
-    def log_evidence(self, m: Tensor, v: Tensor, log_z: Tensor, prior_mean: Tensor) -> float:
-        r"""The integral of the prior times all sites, each scaled to the integral of its tilted.
-
-        With Φ = ½ log |S| + ½ mᵀS⁻¹m, a site's scale is log_z + Φ(cavity) − Φ(marginal), written
-        so that a variance of zero is no harm.
-        """
-        factor = 1 - self.tau * v
-        squares = self.tau * m.square() - 2 * m * self.nu + v * self.nu.square()
-        scales = log_z - factor.log() / 2 + squares / factor / 2
-        mean, covariance = self.posterior()
-        volume = torch.linalg.slogdet(self.precision @ covariance).logabsdet
-        shifts = mean @ (self.shift + self.x.T @ self.nu) - prior_mean @ self.shift
-        return float(scales.sum() + (volume + shifts) / 2)
+    mean: Tensor
+    covariance: Tensor
+    log_evidence: float
+    iterations: int
+    converged: bool
 
 
 def ep_logistic(
@@ -239,8 +206,7 @@ def ep_logistic(
     >>> posterior.converged, round(float(posterior.mean), 3)
     (True, 1.979)
     """
-    if moments not in METHODS:
-        raise ArgumentError.unknown("moments", moments, METHODS)
+    choice("moments", moments, METHODS)
     iterations = whole("iterations", iterations)
     tolerance = number("tolerance", tolerance, "a number above zero", lambda t: t > 0)
     damping = number("damping", damping, "a number above 0 and up to 1", lambda d: 0 < d <= 1)
@@ -251,24 +217,33 @@ def ep_logistic(
         received = f"shape {tuple(labels.shape)} with values such as {labels.unique()[:3].tolist()}"
         raise ArgumentError("y", received, f"labels 0 or 1 of shape ({len(x)},)")
     sign = 2 * labels - 1
-    mean, covariance = _prior(prior_mean, prior_covariance, x.shape[1])
+    centre, covariance = _prior(prior_mean, prior_covariance, x.shape[1])
     precision = torch.cholesky_inverse(torch.linalg.cholesky(covariance))
+    shift = precision @ centre
     tilted = _mackay if moments == "mackay" else log_moments
-    sites = Sites(precision, precision @ mean, x, *torch.zeros(2, len(x), dtype=x.dtype))
-    now = sites.marginals()
+    tau, nu = torch.zeros(2, len(x), dtype=x.dtype)  # of sites exp(νa − τa²/2), one an input
+
+    def posterior() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        r"""Mean and covariance of the prior times all sites; means and variances (n,) of each a."""
+        root = torch.linalg.cholesky(precision + (x * tau[:, None]).T @ x)
+        covariance = torch.cholesky_inverse(root)
+        mean = covariance @ (shift + x.T @ nu)
+        return mean, covariance, x @ mean, ((x @ covariance) * x).sum(1)
+
+    mean, covariance, m, v = posterior()
     done, change = 0, math.inf
     while done < iterations and change > tolerance:
         done += 1
-        m, v = sites.cavities(*now)
-        _, slope, bend = tilted(sign * m, v)
-        rest = 1 - bend * v  # of the variance, once the likelihood is in
-        sites = sites._replace(
-            tau=torch.lerp(sites.tau, bend / rest, damping),
-            nu=torch.lerp(sites.nu, (sign * slope + bend * m) / rest, damping),
-        )
-        before, now = now, sites.marginals()
-        moved = torch.maximum((now[0] - before[0]).abs(), (now[1].sqrt() - before[1].sqrt()).abs())
-        step = float((moved / before[1].sqrt().clamp_min(1e-300)).max())  # standard deviations
+        factor = 1 - tau * v  # above zero, since all τ are not below it
+        cavity_m, cavity_v = (m - v * nu) / factor, v / factor  # without the site of the input
+        _, slope, bend = tilted(sign * cavity_m, cavity_v)
+        rest = 1 - bend * cavity_v  # of the variance, once the likelihood is in
+        tau = torch.lerp(tau, bend / rest, damping)
+        nu = torch.lerp(nu, (sign * slope + bend * cavity_m) / rest, damping)
+        last_m, last_scale = m, v.sqrt()
+        mean, covariance, m, v = posterior()
+        moved = torch.maximum((m - last_m).abs(), (v.sqrt() - last_scale).abs())
+        step = float((moved / last_scale.clamp_min(1e-300)).max())  # standard deviations
         last, change = change, step / damping
         damping *= 0.8 if change > last else 1  # where rounds begin to diverge
     if change > tolerance:
@@ -277,9 +252,17 @@ def ep_logistic(
             f"after {done} iterations; more of them or a smaller damping may help",
             stacklevel=2,
         )
-    m, v = sites.cavities(*now)
-    log_evidence = sites.log_evidence(*now, tilted(sign * m, v)[0], mean)
-    return Gaussian(*sites.posterior(), log_evidence, done, change <= tolerance)
+    # The evidence is the integral of the prior times all sites, each scaled to the integral of its
+    # tilted. With Φ = ½ log |S| + ½ mᵀS⁻¹m, a site's scale is log_z + Φ(cavity) − Φ(marginal),
+    # written so that a variance of zero is no harm.
+    factor = 1 - tau * v
+    log_z = tilted(sign * (m - v * nu) / factor, v / factor)[0]
+    squares = tau * m.square() - 2 * m * nu + v * nu.square()
+    scales = log_z - factor.log() / 2 + squares / factor / 2
+    volume = torch.linalg.slogdet(precision @ covariance).logabsdet
+    shifts = mean @ (shift + x.T @ nu) - centre @ shift
+    log_evidence = float(scales.sum() + (volume + shifts) / 2)
+    return Gaussian(mean, covariance, log_evidence, done, change <= tolerance)
 
 
 def _mackay(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

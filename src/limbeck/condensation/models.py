@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import choice, whole_number
 from limbeck.arrays import X
 from limbeck.distributions.base import Distribution
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
@@ -51,8 +51,7 @@ class Regression:
     classes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise ArgumentError.unknown("family", self.family, FAMILIES)
+        choice("family", self.family, FAMILIES)
 
     def __call__(self, draw: X, x: Tensor) -> Any:
         r"""The distribution of y at each of the inputs x (n, D); of one variable, (n,) will do."""
@@ -62,18 +61,15 @@ class Regression:
         if isinstance(draw, Tensor):
             weights, bias, scale = self._cut(draw, x.shape[1])
         else:
-            weights, bias, scale = self._named(draw)
+            named = [self.scale] if isinstance(self.scale, str) else []
+            _check_names(draw, self.weights, *(named if self.family == "linear" else []))
+            weights, bias = draw[self.weights], draw.get(self.bias, 0.0)
+            scale = draw.get(named[0]) if named else self.scale
         shape, ndim = ("(D, classes)", 2) if self.family == "softmax" else ("(D,)", 1)
         if weights.ndim != ndim or len(weights) != x.shape[1]:
             received = f"weights of shape {tuple(weights.shape)} for inputs of {x.shape[1]} numbers"
             raise ArgumentError("posterior", received, f"weights {shape}, for {self.family}")
         return FAMILIES[self.family](x @ weights + bias, scale)
-
-    def _named(self, draw: dict[str, Tensor]) -> tuple[Tensor, Any, Any]:
-        named = isinstance(self.scale, str)
-        _check_names(draw, self.weights, *[str(self.scale)] * (named and self.family == "linear"))
-        scale = draw.get(str(self.scale)) if named else self.scale
-        return draw[self.weights], draw.get(self.bias, 0.0), scale
 
     def _cut(self, draw: Tensor, size: int) -> tuple[Tensor, Any, Any]:
         r"""The parts of a vector, by their number."""
@@ -201,8 +197,8 @@ def model_spec(predict: object) -> dict[str, Any] | None:
         spec = {"model": predict.family, **{name: getattr(predict, name) for name in names}}
     elif type(predict) is MLPRegression:
         net = predict._net.spec()
-        sizes = list(net["sizes"])
-        spec = {"model": "mlp", "sizes": sizes, "hidden": net["hidden"], "scale": predict.scale}
+        spec = {"model": "mlp", "sizes": list(net["sizes"]), "hidden": net["hidden"]}
+        spec["scale"] = predict.scale
     else:
         return None
     if (scale := spec.get("scale")) is not None and not isinstance(scale, str):
@@ -220,8 +216,6 @@ def named_model(spec: dict[str, Any] | None) -> Callable[..., Distribution] | No
     name = options.pop("model", None)
     if name == "mlp":
         return mlp(*options.pop("sizes", ()), **options)
-    if name not in SETTINGS:
-        raise ArgumentError.unknown("model", name, (*SETTINGS, "mlp"))
-    factories = (linear, logistic, poisson, probit, softmax)
-    model: Regression = {f.__name__: f for f in factories}[name](**options)
-    return model
+    choice("model", name, (*SETTINGS, "mlp"))
+    factories = {f.__name__: f for f in (linear, logistic, poisson, probit, softmax)}
+    return factories[name](**options)

@@ -53,9 +53,7 @@ class WatchedDict(dict[str, Any]):
     keys, values, items = Mapping.keys, Mapping.values, Mapping.items  # type: ignore[assignment]
 
 
-def unused_variables(
-    function: Callable[..., Any], draw: X | dict[str, Any], *rest: object
-) -> tuple[str, ...]:
+def unused_variables(function: Callable[..., Any], draw: Any, *rest: object) -> tuple[str, ...]:
     r"""The names of variables that a function of a draw does not read."""
     if not isinstance(draw, dict):
         return ()
@@ -115,11 +113,6 @@ class PredictFunction:
             leave_out = f"var_names=[{names}] leaves out what is not needed"
             notes.append(f"predict does not use {listed}: {leave_out}")
         return notes
-
-    @property
-    def batch(self) -> tuple[int, ...]:
-        r"""The shape of the distributions of one input."""
-        return tuple(self.example.batch_shape[1:])
 
     def stacked(self, draws: X, x: X | None = None) -> Any:
         r"""What each of S draws predicts at all inputs: parameters (S, n, ...)."""
@@ -227,22 +220,11 @@ def class_logs(distribution: Any) -> Tensor:
     r"""Log probabilities (..., K) of a distribution over classes, or of a mixture of such."""
     while isinstance(distribution, Mixture):
         distribution = distribution.components.mixed(distribution.log_weights)
-    logs: Tensor = distribution.log_probabilities
-    return logs
-
-
-def class_distribution(logs: Tensor, kind: str) -> Bernoulli | Categorical:
-    r"""The distribution of log probabilities (n, K)."""
-    if kind == "Bernoulli":
-        return Bernoulli(logits=logs[:, 1] - logs[:, 0])
-    return Categorical(logits=logs)
+    return distribution.log_probabilities
 
 
 def mean_logs(stacked: Any) -> Tensor:
-    r"""The logarithm (n, K) of the mean over draws of class probabilities with parameters (S, n).
-
-    In the log domain neither a class nor its derivatives can underflow.
-    """
+    r"""The logarithm (n, K) of the mean over draws of class probabilities (S, n), by logarithms."""
     if isinstance(stacked, Bernoulli) and given(stacked.logits):
         one, zero = log_means(stacked.logits, dim=0)
         return torch.stack([zero, one], -1)
@@ -288,7 +270,7 @@ def paired(pair: Pair) -> dict[str, Tensor]:
     return x | {"y": pair.y} | ({} if pair.draw is None else {"draw": pair.draw})
 
 
-def unpaired(x: Any) -> Pair:
+def unpair(x: Any) -> Pair:
     r"""The inverse of `paired`."""
     inputs = {k.removeprefix("x."): v for k, v in x.items() if k.startswith("x.")}
     return Pair(x.get("x", inputs), x["y"], x.get("draw"))
@@ -318,13 +300,18 @@ class Head:
         r"""Whether predictions are probabilities of classes."""
         return self.kind in ("Bernoulli", "Categorical")
 
+    def distribution(self, logs: Tensor) -> Bernoulli | Categorical:
+        r"""The distribution of log probabilities (n, K)."""
+        if self.kind == "Bernoulli":
+            return Bernoulli(logits=logs[:, 1] - logs[:, 0])
+        return Categorical(logits=logs)
+
     def read(self, raw: Any) -> Any:
         r"""The distribution that outputs stand for."""
         if isinstance(raw, Distribution):
             return raw
         if self.classes:
-            logs = forms.log_probabilities(forms.values(raw), self.form)
-            return class_distribution(logs, self.kind)
+            return self.distribution(forms.log_probabilities(forms.values(raw), self.form))
         columns = forms.values(raw) if isinstance(raw, Tensor) and raw.ndim else torch.empty(0, 0)
         size = columns.shape[1]
         if self.kind == "Poisson" and size == 1:
@@ -365,8 +352,7 @@ class Means(_Wrapped):
     r"""A student of distributions as a module of their means; of classes, probabilities."""
 
     def forward(self, x: X) -> Tensor:
-        mean: Tensor = self.head.read(self.student(x)).mean
-        return mean
+        return self.head.read(self.student(x)).mean
 
 
 class PairDensity(_Wrapped):
@@ -375,6 +361,6 @@ class PairDensity(_Wrapped):
     output_form = "log_density"
 
     def forward(self, pairs: X) -> Tensor:
-        pair = unpaired(pairs)
+        pair = unpair(pairs)
         logs: Tensor = self.head.read(self.student(pair.x)).log_prob(pair.y)
         return logs if logs.ndim == 1 else logs.flatten(1).sum(1)  # independent outcomes

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole
-from limbeck.arrays import X, map_tensors, random, rows
+from limbeck.arguments import choice, whole
+from limbeck.arrays import X, as_dict, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import averaged, broadcast
 from limbeck.distributions.base import D, Distribution, mapped
 from limbeck.errors import ArgumentError
-from limbeck.posteriors.draws import Draws, Structure, as_parts
+from limbeck.posteriors.draws import Draws, Structure
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
 
@@ -29,14 +29,9 @@ PARAMETERS = (
 )
 SCALE_DRAWS = 1000  # draws that give the scale of each number, at most
 
-try:  # what torch.vmap is made of has no promise to stay
-    from torch._C._functorch import _add_batch_dim, _remove_batch_dim
-    from torch._C._functorch import _vmap_decrement_nesting as leave
-    from torch._C._functorch import _vmap_increment_nesting as enter
-except ImportError:
-    BARE = False
-else:
-    BARE = True
+VMAP = ("_vmap_increment_nesting", "_add_batch_dim", "_remove_batch_dim", "_vmap_decrement_nesting")
+native: Any = getattr(torch._C, "_functorch", None)  # has no promise to stay
+BARE = all(hasattr(native, name) for name in VMAP)
 
 
 def over_draws(function: Callable[[X], D], draws: X) -> D:
@@ -47,19 +42,18 @@ def over_draws(function: Callable[[X], D], draws: X) -> D:
     """
     if not BARE or torch.compiler.is_compiling():
         return torch.vmap(function)(draws)
-    _load()
+    _load_rules()
     count = rows(draws)
-    level = enter(count, "error")
+    level = native._vmap_increment_nesting(count, "error")
     try:
-        stacked = function(map_tensors(lambda part: _add_batch_dim(part, 0, level), draws))
-        return mapped(stacked, lambda value, dims: _remove_batch_dim(value, level, count, 0))
+        stacked = function(map_tensors(lambda part: native._add_batch_dim(part, 0, level), draws))
+        return mapped(stacked, lambda value, dims: native._remove_batch_dim(value, level, count, 0))
     finally:
-        leave()
+        native._vmap_decrement_nesting()
 
 
-@cache
-def _load() -> None:  # the rules that torch maps some operations by, as its own `vmap` does
-    torch.vmap(torch.clone)(torch.zeros(1))
+# the rules that torch maps some operations by, as its own `vmap` does
+_load_rules = cache(lambda: torch.vmap(torch.clone)(torch.zeros(1)))
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,6 @@ class Interval:
 
     low: float = -math.inf
     high: float = math.inf
-    size = 1
 
     def constrain(self, free: Tensor) -> Tensor:
         if self.low == -math.inf:
@@ -126,8 +119,7 @@ def as_support(value: Any, shape: tuple[int, ...], argument: str) -> Interval | 
             raise ArgumentError(argument, received, "a variable whose last axis is a simplex")
         return Simplex(size)
     if isinstance(value, str):
-        if value not in NAMES:
-            raise ArgumentError.unknown(argument, value, (*NAMES, "simplex"))
+        choice(argument, value, (*NAMES, "simplex"))
         return NAMES[value]
     try:
         low, high = (value.low, value.high) if isinstance(value, Interval) else value
@@ -260,8 +252,7 @@ class SampleBag(nn.Module):
         super().__init__()
         if not callable(predict):
             raise ArgumentError("predict", f"a {type(predict).__name__}", "a function of (draw, x)")
-        if start not in ("draws", "normal"):
-            raise ArgumentError.unknown("start", start, ("draws", "normal"))
+        choice("start", start, ("draws", "normal"))
         count = whole("components", components)
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         self._predict = (predict,)  # so that a module's own parameters are not the bag's
@@ -323,10 +314,6 @@ class SampleBag(nn.Module):
     @property
     def _draws(self) -> X:
         return self.structure.unflatten(self._flat)
-
-    def mark_trained(self) -> None:
-        r"""Note that the pseudo-draws have left the posterior's draws that they started at."""
-        self._trained = True
 
     @property
     def weights(self) -> Tensor:
@@ -392,7 +379,7 @@ def positive_variables(draws: Draws) -> dict[str, str] | None:
         return None
     positive = dict.fromkeys(draws.structure.names, "positive")
     for block in draws.blocks(max(1, 2**20 // max(1, draws.structure.dim))):
-        for name, part in as_parts(block).items():
+        for name, part in as_dict(block).items():
             if not part.numel() or part.min() <= 0:
                 positive.pop(name, None)
     return positive

@@ -11,16 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.arguments import number, whole, whole_number
+from limbeck.arguments import choice, number, whole, whole_number
 from limbeck.arrays import as_batch
-from limbeck.distributions.gaussians import (
-    Moments,
-    Statistics,
-    expectations,
-    expected_statistics,
-    least_variances,
-    maximised,
-)
+from limbeck.distributions import gaussians
+from limbeck.distributions.gaussians import Moments, Statistics, expectations, maximised
 from limbeck.errors import ArgumentError
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mixture_em import Ascent, Samples, parameters_of, started, troubles
@@ -97,8 +91,7 @@ class StepwiseEM:
         self.window: Any = window
         if window != "auto":
             self.window = number("window", window, "'auto' or a number from 0", lambda v: v >= 0)
-        if interpolate not in (known := ("statistics", "parameters")):
-            raise ArgumentError.unknown("interpolate", interpolate, known)
+        choice("interpolate", interpolate, ("statistics", "parameters"))
         self.interpolate = interpolate
         self.iterations = whole("iterations", iterations)
         names = ("floor", "restarts", "start", "average", "window", "interpolate", "iterations")
@@ -127,7 +120,7 @@ class StepwiseEM:
         r"""All that the steps change, from some inputs that are looked at without moving on."""
         batch = as_batch(self.objective.inputs.probe(n))
         samples = Samples.of(self.student, batch.x, batch.weight, "inputs")
-        least = least_variances(samples.variance, self.floor, self.kind)
+        least = gaussians.least_variances(samples.variance, self.floor, self.kind)
         generator = torch.Generator().manual_seed(self.objective.generator.initial_seed())
         starts = [samples.centred(self.student.moments())] if not self.restarts else []
         for _ in range(self.restarts):
@@ -138,7 +131,7 @@ class StepwiseEM:
         self._moments = Moments(*map(torch.stack, zip(*starts, strict=True)))
         start: Statistics | Moments = self._moments
         if self.interpolate == "statistics":
-            start = expected_statistics(self._moments, self.matrices)
+            start = gaussians.expected_statistics(self._moments, self.matrices)
         self._state, self._average = _each(torch.clone, start), _each(torch.clone, start)
         self._score = torch.zeros_like(self._moments.weights[:, 0])
         self._best = _each(lambda tensor: tensor[:1].clone(), self._moments)
@@ -223,11 +216,8 @@ class StepwiseEM:
 
     def tensors(self) -> dict[str, Tensor]:
         mixtures = {"moments": self._moments, "state": self._state, "average": self._average}
-        groups: dict[str, dict[str, Tensor]] = {
-            "progress": self.progress.tensors(),
-            "fixed": self._fixed,
-            **{k: v._asdict() for k, v in (mixtures | {"found": self._best}).items()},
-        }
+        groups = {k: v._asdict() for k, v in (mixtures | {"found": self._best}).items()}
+        groups |= {"progress": self.progress.tensors(), "fixed": self._fixed}
         named = {f"{g}.{name}": t for g, group in groups.items() for name, t in group.items()}
         return named | {"score": self._score}
 

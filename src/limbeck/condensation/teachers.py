@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -16,7 +17,7 @@ from limbeck.condensation.predict_function import (
     PredictFunction,
     class_logs,
     mean_logs,
-    unpaired,
+    unpair,
     user_stacklevel,
 )
 from limbeck.distributions.base import Distribution, Shape
@@ -26,6 +27,7 @@ from limbeck.inputs import Dataset
 from limbeck.posteriors.draws import Diagnostics, Draws, Structure
 from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Opaque, Teacher
+from limbeck.training.config import Training, choose_device
 
 AT_ONCE = 2**26  # bytes that predictions of a block of draws may take
 IN_MEMORY = 2**30  # bytes of stored draws above which they are used one by one, not averaged over
@@ -68,8 +70,7 @@ class RecordedStream:
         self.used = self.stream.used
         flat = self.structure.flatten(draws)
         if self.rows is None:
-            draw_bytes = max(1, flat[0].numel() * flat.element_size())
-            count = max(2, min(1000, 2**26 // draw_bytes))  # at most 64 MiB of draws
+            count = max(2, min(1000, 2**26 // max(1, flat[0].nbytes)))  # at most 64 MiB of draws
             self.rows = flat.new_empty(count, flat.shape[1])
         # reservoir sampling: the i-th draw takes a random one of i places, if there is such
         number = torch.arange(self.seen, self.seen + n)
@@ -104,13 +105,6 @@ class RecordedStream:
 DrawSource: TypeAlias = Stream | ResampledDraws | RecordedStream
 
 
-def fresh_draws(draws: Draws | Stream, seed: int) -> ResampledDraws | RecordedStream:
-    r"""Draws one after another, to be taken once each."""
-    if isinstance(draws, Stream):
-        return RecordedStream(draws, seed)
-    return ResampledDraws(draws, seed)
-
-
 def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:
     r"""One number of each of `parts` even pieces of 0 … count − 1, at random."""
     places = torch.arange(parts, dtype=torch.float64)
@@ -134,34 +128,40 @@ def bytes_of(count: int, structure: Structure, dtype: torch.dtype) -> int:
     return count * structure.dim * dtype.itemsize
 
 
-def floating_type(
-    inputs: object, draws: Draws | Stream | None, student: nn.Module | None
-) -> torch.dtype:
-    r"""The student's floating type, or that of the user's tensors, or torch's default."""
-    values: list[object] = list(student.parameters()) if isinstance(student, nn.Module) else []
-    x = inputs.x if isinstance(inputs, Dataset) else inputs
-    values += list(x.values()) if isinstance(x, dict) else [x]
-    values += list(draws.parts.values()) if isinstance(draws, Draws) else []
-    dtypes = (v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point())
-    return next(dtypes, torch.get_default_dtype())
+@dataclass(frozen=True)
+class Request:
+    r"""The arguments of `condense` after they were read."""
 
+    draws: Any  # Draws or a Stream; None beside predictions
+    predict: Any  # a function of a draw; None likewise
+    inputs: object
+    student: nn.Module | None
+    bag: dict[str, Any]  # options of a `SampleBag`
+    held_out: object
+    training: Training
 
-def bind(
-    predict: Callable[..., Any],
-    draws: Draws | Stream,
-    x: X | None,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> tuple[PredictFunction, Draws | Stream]:
-    r"""A function checked at a few draws, and draws that are converted when they are taken.
+    @property
+    def device(self) -> torch.device:
+        return choose_device(self.training.device)
 
-    The few draws of a stream do not come again.
-    """
-    if isinstance(draws, Stream):
-        return PredictFunction(predict, draws.to(device, dtype).next(8), x), draws
-    draws = Draws(draws.parts, dtype, device, draws.notes)
-    index = torch.linspace(0, draws.count - 1, min(8, draws.count)).long()
-    return PredictFunction(predict, draws.take(index), x), draws
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        r"""The student's floating type, or that of the user's tensors, or torch's default."""
+        values: list[object] = [] if self.student is None else list(self.student.parameters())
+        x = self.inputs.x if isinstance(self.inputs, Dataset) else self.inputs
+        values += list(x.values()) if isinstance(x, dict) else [x]
+        values += list(self.draws.parts.values()) if isinstance(self.draws, Draws) else []
+        dtypes = (v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point())
+        return next(dtypes, torch.get_default_dtype())
+
+    def bind(self, x: X | None) -> tuple[PredictFunction, Draws | Stream]:
+        r"""A function checked at a few draws, and draws that are converted when they are taken."""
+        draws, device, dtype = self.draws, self.device, self.dtype
+        if isinstance(draws, Stream):  # whose first draws do not come again
+            return PredictFunction(self.predict, draws.to(device, dtype).next(8), x), draws
+        draws = Draws(draws.parts, dtype, device, draws.notes)
+        index = torch.linspace(0, draws.count - 1, min(8, draws.count)).long()
+        return PredictFunction(self.predict, draws.take(index), x), draws
 
 
 def diagnose(draws: Draws | Stream) -> Diagnostics | None:
@@ -173,10 +173,7 @@ def diagnose(draws: Draws | Stream) -> Diagnostics | None:
 
 
 class Average(nn.Module):
-    r"""log ⟨p(y|x, w)⟩ over stored draws w: of all classes y, (n, K), or at given y, (n,).
-
-    Draws are taken in blocks, so that memory stays bounded.
-    """
+    r"""log ⟨p(y|x, w)⟩ over blocks of stored draws w: of classes y, (n, K), or at y, (n,)."""
 
     flat: Tensor
 
@@ -201,7 +198,7 @@ class Average(nn.Module):
         draws = self.structure.unflatten(block)
         if not self.pairs:
             return mean_logs(self.predict.stacked(draws, x))
-        pair = unpaired(x)
+        pair = unpair(x)
         logs = self.predict.stacked(draws, pair.x).log_prob(pair.y)
         return logs.logsumexp(0) - math.log(len(block))
 
@@ -296,19 +293,14 @@ class UnmappedTeacher(Opaque):
     r"""A teacher whose function torch cannot map: it is called outside the step."""
 
     def __init__(
-        self,
-        predict: PredictFunction,
-        function: Callable[[X], Tensor],
-        form: str,
-        draws: DrawSource | None = None,
+        self, predict: PredictFunction, function: Any, form: str, draws: DrawSource | None = None
     ) -> None:
         super().__init__(function, form, exact=draws is None)
         self.predict, self.draws = predict, draws
 
     @torch.no_grad()
     def _call(self, x: X) -> Tensor:
-        outputs: Tensor = self.function(x)
-        return outputs
+        return self.function(x)
 
     def refuse_derivatives(self, loss: str) -> None:
         refuse_derivatives(self.predict, loss)
@@ -348,8 +340,7 @@ class _Marginal:
     def sample(self, shape: Shape = (), generator: torch.Generator | None = None) -> Tensor:
         if self.once is not None and self.batch_shape.numel() > 1:
             self.once(JOINT)
-        y: Tensor = super().sample(shape, generator)  # type: ignore[misc]
-        return y
+        return super().sample(shape, generator)  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields: Any = self

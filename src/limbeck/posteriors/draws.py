@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,12 +13,13 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import number, whole
-from limbeck.arrays import X, label
+from limbeck.arrays import X, as_dict, label
 from limbeck.errors import ArgumentError
 from limbeck.samplers.diagnostics import effective_size, r_hat
 
 LARGE_R_HAT = 1.05
 DIAGNOSED_NUMBERS = 10**8  # of more numbers, some coordinates stand for all
+Device: TypeAlias = torch.device | str | None
 Array: TypeAlias = np.ndarray[Any, Any] | Tensor
 ACCEPTED = "an array of real numbers"
 
@@ -49,13 +51,10 @@ def is_whole(array: Array) -> bool:
 
 def common_dtype(arrays: Iterable[Array]) -> torch.dtype:
     r"""The floating type that holds them all; torch's default one if all are whole numbers."""
-    common = None
-    for array in arrays:
-        if not is_whole(array):
-            size = {2: torch.float16, 4: torch.float32}.get(array.itemsize, torch.float64)
-            dtype = array.dtype if isinstance(array, Tensor) else size
-            common = dtype if common is None else torch.promote_types(common, dtype)
-    return common or torch.get_default_dtype()
+    types = {2: torch.float16, 4: torch.float32, 8: torch.float64}
+    floats: list[Any] = [array for array in arrays if not is_whole(array)]
+    dtypes = [a.dtype if isinstance(a, Tensor) else types[min(a.itemsize, 8)] for a in floats]
+    return reduce(torch.promote_types, dtypes) if dtypes else torch.get_default_dtype()
 
 
 def as_tensor(array: Array, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -70,11 +69,6 @@ def as_tensor(array: Array, dtype: torch.dtype, device: torch.device) -> Tensor:
     if any(stride < 0 or stride % usable.itemsize for stride in usable.strides):
         usable = usable.copy()
     return torch.from_numpy(usable).to(device, dtype)
-
-
-def as_parts(draws: X) -> dict[str, Tensor]:
-    r"""Draws as tensors by name; vectors have the name ''."""
-    return {"": draws} if isinstance(draws, Tensor) else draws
 
 
 @dataclass(frozen=True)
@@ -124,7 +118,7 @@ class Structure:
 
     def flatten(self, draws: X) -> Tensor:
         r"""Draws, a tensor (..., dim) or by name tensors (..., *shape), as rows (..., dim)."""
-        parts = as_parts(draws)
+        parts = as_dict(draws)
         if parts.keys() != set(self.names):
             received = "a bare tensor" if "" in parts else f"draws of {', '.join(parts)}"
             raise ArgumentError("draws", received, f"draws of {self}")
@@ -221,7 +215,7 @@ class Draws:
     @classmethod
     def one_chain(cls, draws: X) -> Draws:
         r"""Draws (n, ...) as they were taken, as one chain."""
-        return cls({name: part[None] for name, part in as_parts(draws).items()})
+        return cls({name: part[None] for name, part in as_dict(draws).items()})
 
     def __len__(self) -> int:
         return self.count
@@ -279,9 +273,7 @@ class Draws:
 
         return between(None, cut), between(cut, None)
 
-    def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Draws:
+    def to(self, device: Device = None, dtype: torch.dtype | None = None) -> Draws:
         r"""The same draws in memory, on a device and of a floating type."""
         device, dtype = torch.device(device or self.device), dtype or self.dtype
         parts = {name: as_tensor(part, dtype, device) for name, part in self.parts.items()}
@@ -323,8 +315,7 @@ class Draws:
 def spread(dim: int, most: int) -> list[int]:
     r"""At most so many of `dim` coordinates, evenly spread."""
     count = max(1, min(dim, most))
-    step = (dim - 1) / max(1, count - 1)
-    return [round(place * step) for place in range(count)]
+    return np.linspace(0, dim - 1, count).round().astype(int).tolist()
 
 
 def check(draws: Draws, burn_in: int = 0) -> Draws:
@@ -338,7 +329,7 @@ def check(draws: Draws, burn_in: int = 0) -> Draws:
         expected = "two or more: a posterior of one draw has nothing to condense"
         raise ArgumentError("posterior", "a single draw", expected)
     blocks = draws.blocks(max(1, 2**20 // draws.structure.dim))  # of about a million numbers
-    masks = [bad_rows(as_parts(block)) for block in blocks]
+    masks = [bad_rows(as_dict(block)) for block in blocks]
     for name in draws.parts:
         bad = torch.cat([mask[name] for mask in masks])
         if not bad.any():
@@ -346,7 +337,7 @@ def check(draws: Draws, burn_in: int = 0) -> Draws:
         first = int(bad.nonzero()[0])
         kind, expected = "NaN or infinite numbers", "finite draws"
         original = Draws({name: draws.parts[name]}, torch.float64).take([first])
-        if as_parts(original)[name].isfinite().all():
+        if as_dict(original)[name].isfinite().all():
             kind, expected = f"numbers beyond {draws.dtype}", "another dtype"
         expected += f"; var_names=['~{name}'] leaves the variable out" if name else ""
         chain, draw = divmod(first, draws.per_chain)

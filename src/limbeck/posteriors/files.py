@@ -11,7 +11,7 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,10 +19,7 @@ import numpy as np
 
 from limbeck.errors import ArgumentError, LimbeckError
 
-INDEXED = (
-    re.compile(r"(?P<name>.+?)\[(?P<index>\d+(?:,\s*\d+)*)\]"),  # alpha[1,2]
-    re.compile(r"(?P<name>.+?)\.(?P<index>\d+(?:\.\d+)*)"),  # alpha.1.2
-)
+INDEXED = re.compile(r"(.+?)(?:\[(\d+(?:,\s*\d+)*)\]|\.(\d+(?:\.\d+)*))")  # a[1,2] or a.1.2
 CHAIN = ("chain__", ".chain")
 OTHER = (".iteration", ".draw", "")  # a nameless column is a table's index
 
@@ -97,10 +94,9 @@ def places(header: Sequence[object]) -> dict[str, Array]:
     for column, text in enumerate(names):
         if text.endswith("__") or text in (*CHAIN, *OTHER):
             continue
-        matches = (pattern.fullmatch(text) for pattern in INDEXED)
-        match = next((match for match in matches if match), None)
-        name, index = (match["name"], re.split(r"[.,]", match["index"])) if match else (text, [])
-        place = tuple(map(int, index))
+        match = INDEXED.fullmatch(text)
+        name = match[1] if match else text
+        place = tuple(map(int, re.split("[.,]", match[2] or match[3]))) if match else ()
         if place in columns.setdefault(name, {}):
             raise ArgumentError("posterior", f"two columns {text!r}", "a name for each column")
         columns[name][place] = column
@@ -122,10 +118,7 @@ def places(header: Sequence[object]) -> dict[str, Array]:
 def from_columns(
     header: Sequence[object], tables: Sequence[Array], choose: Choose, notes: Sequence[str] = ()
 ) -> Variables:
-    r"""Variables (chain, draw, ...) of tables (draw, column) of one length.
-
-    A table is a chain, or several if it has a column with the chain of each row.
-    """
+    r"""Variables (chain, draw, ...) of tables (draw, column) a chain or more each."""
     column = next((place for place, name in enumerate(header) if name in CHAIN), None)
     if column is not None:
         tables = [t[t[:, column] == chain] for t in tables for chain in np.unique(t[:, column])]
@@ -185,8 +178,7 @@ def _table(path: Path, skipped: int, warmup: int, used: Sequence[int]) -> Array:
     with open(path, encoding="utf-8-sig") as file:
         rows = (line for line in itertools.islice(file, skipped, None) if line.strip("\n\r, "))
         lines = (line for line in rows if not line.startswith("#"))
-        first = next(lines, None)
-        if first is None:
+        if (first := next(lines, None)) is None:
             return np.empty((0, len(used)))
         text = itertools.chain([first], lines)
         return np.loadtxt(text, delimiter=",", quotechar='"', usecols=used, ndmin=2)[warmup:]
@@ -195,11 +187,8 @@ def _table(path: Path, skipped: int, warmup: int, used: Sequence[int]) -> Array:
 KINDS = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".zarr", ".npy", ".npz", ".csv")
 
 
-@contextlib.contextmanager
-def open_files(
-    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], choose: Choose, layout: str
-) -> Iterator[Variables]:
-    r"""The variables of a file, as long as it is open; large arrays stay in there if possible."""
+def open_files(files: Any, choose: Choose, layout: str, stack: contextlib.ExitStack) -> Variables:
+    r"""The variables of a path or a list, where large arrays stay as long as the stack is open."""
     paths = [Path(path) for path in ([files] if isinstance(files, str | os.PathLike) else files)]
     kinds = {path.suffix.lower() for path in paths}
     kind = kinds.pop()
@@ -210,21 +199,18 @@ def open_files(
     for path in paths:
         if not path.exists():
             raise ArgumentError("posterior", f"{path}, which does not exist", "an existing file")
-    with contextlib.ExitStack() as stack:
-        try:
-            if kind == ".csv":
-                variables = _read_csv(paths, choose)
-            elif kind in (".npy", ".npz"):
-                variables = Variables(_numpy(paths[0], choose), layout)
-            else:
-                variables = Variables(_xarray(paths[0], choose, stack), layout)
-        except LimbeckError:
-            raise
-        except Exception as error:  # of the readers' many kinds
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            received = f"{paths[0]}, which cannot be read ({reason})"
-            raise ArgumentError("posterior", received, f"draws in a {kind} file") from error
-        yield variables
+    try:
+        if kind == ".csv":
+            return _read_csv(paths, choose)
+        if kind in (".npy", ".npz"):
+            return Variables(_numpy(paths[0], choose), layout)
+        return Variables(_xarray(paths[0], choose, stack), layout)
+    except LimbeckError:
+        raise
+    except Exception as error:  # of the readers' many kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        received = f"{paths[0]}, which cannot be read ({reason})"
+        raise ArgumentError("posterior", received, f"draws in a {kind} file") from error
 
 
 def _xarray(path: Path, choose: Choose, stack: contextlib.ExitStack) -> dict[str, Any]:
@@ -270,5 +256,4 @@ def _member(path: Path, info: zipfile.ZipInfo) -> Any:
         shape, fortran, dtype = read(file)
         if dtype.hasobject:
             raise ArgumentError("posterior", f"{path}, with Python objects", "arrays of numbers")
-        order: Any = "F" if fortran else "C"
-        return np.memmap(path, dtype, "c", file.tell(), shape, order)
+        return np.memmap(path, dtype, "c", file.tell(), shape, "F" if fortran else "C")

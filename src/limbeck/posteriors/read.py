@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole, whole_number
+from limbeck.arguments import choice, whole, whole_number
 from limbeck.arrays import label
 from limbeck.errors import ArgumentError
 from limbeck.posteriors.draws import Array, Draws, as_array, check, whole_notes
@@ -68,8 +68,7 @@ def as_draws(
     """
     burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
     thin = whole("thin", thin)
-    if layout not in (*LAYOUTS, "auto"):
-        raise ArgumentError.unknown("layout", layout, (*LAYOUTS, "auto"))
+    choice("layout", layout, (*LAYOUTS, "auto"))
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ArgumentError("dtype", repr(dtype), "a floating type of torch, or None")
     if isinstance(posterior, type):
@@ -86,8 +85,7 @@ def as_draws(
                 name: _arrange(variable, name, variables.layout, time)
                 for name, variable in variables.by_name.items()
             }
-            _check_equal_lengths(parts, variables.layout)
-            _warn_of_layout(variables.by_name, variables.layout)
+            _check_layout(parts, variables)
             draws = Draws(parts, dtype)
             draws.notes = (*variables.notes, *whole_notes(parts, draws.dtype))
             return check(draws, burn_in)
@@ -104,7 +102,7 @@ def _stored(
     if _is_path(posterior) or (
         isinstance(posterior, list | tuple) and posterior and all(map(_is_path, posterior))
     ):
-        return stack.enter_context(open_files(posterior, choose, layout))
+        return open_files(posterior, choose, layout, stack)
     if hasattr(posterior, "columns") and hasattr(posterior, "to_numpy"):
         table: Any = as_array(posterior.to_numpy(), "posterior")
         return from_columns(list(posterior.columns), [table], choose)
@@ -137,29 +135,28 @@ def _is_path(value: object) -> bool:
 def _stacked(items: Sequence[Any], layout: str) -> dict[str, Array]:
     r"""Chains or draws of a list, under a new first axis."""
     if not all(isinstance(item, Mapping) for item in items):
-        return {"": _stack(items, "")}
-    if not items or layout == "auto":
+        items = [{"": item} for item in items]
+    elif not items or layout == "auto":
         received = "an empty list" if not items else 'a list of dicts with layout="auto"'
         expected = 'layout="chains" if each dict is a chain, layout="draws" if each is a draw'
         raise ArgumentError("posterior", received, expected)
+    arrays: dict[str, list[Any]] = {name: [] for name in items[0]}
     for number, item in enumerate(items):
-        if item.keys() != items[0].keys():
+        if item.keys() != arrays.keys():
             received = f"the variables {', '.join(item)}"
-            raise ArgumentError(f"posterior[{number}]", received, ", ".join(items[0]))
-    return {name: _stack([item[name] for item in items], name) for name in items[0]}
-
-
-def _stack(items: Sequence[Any], name: str) -> Array:
-    arrays: list[Any] = []
-    for number, item in enumerate(items):
-        argument = label(f"posterior[{number}]", name)
-        arrays.append(as_array(item, argument))
-        if arrays[-1].shape != arrays[0].shape:
-            expected = f"shape {tuple(arrays[0].shape)}, as {label('posterior[0]', name)} has"
-            raise ArgumentError(argument, f"shape {tuple(arrays[-1].shape)}", expected)
-    if all(isinstance(array, Tensor) for array in arrays):
-        return torch.stack(arrays)
-    return np.stack([np.asarray(array) for array in arrays])
+            raise ArgumentError(f"posterior[{number}]", received, ", ".join(arrays))
+        for name, values in arrays.items():
+            argument = label(f"posterior[{number}]", name)
+            values.append(as_array(item[name], argument))
+            if values[-1].shape != values[0].shape:
+                expected = f"shape {tuple(values[0].shape)}, as {label('posterior[0]', name)} has"
+                raise ArgumentError(argument, f"shape {tuple(values[-1].shape)}", expected)
+    return {
+        name: torch.stack(values)
+        if all(isinstance(v, Tensor) for v in values)
+        else np.stack(values)
+        for name, values in arrays.items()
+    }
 
 
 def _arrange(variable: Any, name: str, layout: str, time: slice) -> Array:
@@ -187,25 +184,21 @@ def _arrange(variable: Any, name: str, layout: str, time: slice) -> Array:
     return array
 
 
-def _check_equal_lengths(arrays: dict[str, Array], layout: str) -> None:
-    r"""Refuse variables (chain, draw, ...) that differ in chains or draws."""
+def _check_layout(arrays: dict[str, Array], variables: Variables) -> None:
+    r"""Refuse variables that differ in chains or draws; warn of axes that seem to be others."""
     first, *others = arrays
+    automatic = variables.layout == "auto"
     chains, draws = arrays[first].shape[:2]
     for name in others:
         if tuple(arrays[name].shape[:2]) != (chains, draws):
             received = "{} chains of {} draws".format(*arrays[name].shape[:2])
             expected = f"{chains} chains of {draws} draws, as {label('posterior', first)} has"
-            hint = '; layout="draws" reads (draw, ...)' if layout == "auto" else ""
+            hint = '; layout="draws" reads (draw, ...)' if automatic else ""
             raise ArgumentError(label("posterior", name), received, expected + hint)
-
-
-def _warn_of_layout(variables: Mapping[str, Any], layout: str) -> None:
-    r"""Warn where axes that were read as (chain, draw, ...) seem to be something else."""
-    name, variable = next(iter(variables.items()))
+    variable = variables.by_name[first]
     shape = tuple(getattr(variable, "shape", None) or np.shape(variable))
-    if layout != "auto" or hasattr(variable, "dims") or len(shape) < (2 if name else 3):
-        return
-    if shape[0] > shape[1] > 0:
+    unclear = automatic and not hasattr(variable, "dims") and len(shape) >= (2 if first else 3)
+    if unclear and shape[0] > shape[1] > 0:
         warnings.warn(
             f"posterior: {shape[0]:,} chains of {shape[1]:,} draws, with axes read as (chain, "
             'draw, ...). layout="draws" reads (draw, ...), layout="emcee" (step, walker, ...); '

@@ -11,19 +11,10 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import whole, whole_number
-from limbeck.arrays import X, label
+from limbeck.arrays import X, label, rows
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
-from limbeck.posteriors.draws import (
-    Array,
-    Diagnostics,
-    Structure,
-    as_array,
-    as_tensor,
-    bad_rows,
-    common_dtype,
-    spread,
-    whole_notes,
-)
+from limbeck.posteriors import draws as stored
+from limbeck.posteriors.draws import Array, Device, Diagnostics, Structure, as_array, as_tensor
 from limbeck.posteriors.files import Choose, choose
 from limbeck.samplers.diagnostics import Running
 from limbeck.storage.files import under
@@ -85,24 +76,15 @@ class OnlineDiagnostics(Running):
     r"""R̂ and effective sizes of some of the chains and coordinates of parallel chains."""
 
     def __init__(self, structure: Structure, chains: int) -> None:
-        self.chains, self.diagnosed = chains, min(chains, DIAGNOSED_CHAINS)
-        coordinates = spread(structure.dim, 2**14 // self.diagnosed)  # a kilobyte for each number
-        super().__init__([structure.label(coordinate) for coordinate in coordinates])
-        index, start = torch.tensor(coordinates), 0
-        self.places: dict[str, Tensor] = {}  # of each variable, the numbers that are diagnosed
-        for name, size in zip(structure.names, structure.sizes, strict=True):
-            self.places[name] = index[(index >= start) & (index < start + size)] - start
-            start += size
+        self.structure, self.chains = structure, chains
+        self.diagnosed = min(chains, DIAGNOSED_CHAINS)
+        self.index = stored.spread(structure.dim, 2**14 // self.diagnosed)  # a kilobyte each
+        super().__init__([structure.label(coordinate) for coordinate in self.index])
 
     def add(self, parts: Mapping[str, Tensor]) -> None:
         r"""One more draw of each chain, (chains, ...) by name."""
-        n = self.diagnosed
-        rows = [
-            parts[name][:n].reshape(n, -1)[:, place.to(parts[name].device)].cpu()
-            for name, place in self.places.items()
-            if len(place)
-        ]
-        self.update(torch.cat(rows, 1))
+        first = {name: part[: self.diagnosed] for name, part in parts.items()}
+        self.update(self.structure.flatten(first)[:, self.index].cpu())
 
 
 class Stream:
@@ -168,17 +150,15 @@ class Stream:
             # Copies: a sampler may work in the memory of the batch that it gave.
             pieces.append({name: part[:missing].clone() for name, part in self._held.items()})
             rest = {name: part[missing:] for name, part in self._held.items()}
-            self._held = rest if _length(rest) else {}
-            missing -= _length(pieces[-1])
+            self._held = rest if rows(rest) else {}
+            missing -= rows(pieces[-1])
         self.used += n
         parts = pieces[0]
         if len(pieces) > 1:
             parts = {name: torch.cat([piece[name] for piece in pieces]) for name in parts}
         return self.structure.pack(parts)
 
-    def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Stream:
+    def to(self, device: Device = None, dtype: torch.dtype | None = None) -> Stream:
         r"""Give draws on a device and of a floating type from now on."""
         self.device = self.device if device is None else torch.device(device)
         self.dtype = dtype or self.dtype
@@ -232,20 +212,20 @@ class Stream:
         r"""The next draws that burn-in and thinning do not leave out, of one batch."""
         self._held = {}  # the last batch may go before the next one comes
         while True:
-            batch = self._pull()
-            m = _length(batch)
+            batch: Any = self._pull()
+            m = rows(batch)
             wait = self.burn_in - (self.seen - m if self.in_time else self.batches - 1)
             wait = wait if wait > 0 else wait % self.thin
             if self.in_time:
                 batch = {name: array[wait :: self.thin] for name, array in batch.items()}
-            if _length(batch) and (self.in_time or not wait):
+            if rows(batch) and (self.in_time or not wait):
                 break
         parts = self._converted(batch)
-        for name, bad in bad_rows(parts).items():
+        for name, bad in stored.bad_rows(parts).items():
             if bad.any():
                 received = f"NaN or infinite numbers in {int(bad.sum()):,} of {len(bad):,} draws"
                 self._break(ArgumentError(_where(name, self.batches), received, "finite draws"))
-        chains = _length(parts)
+        chains = rows(parts)
         if self._diagnostics is None and self._equal_batches:
             self._diagnostics = OnlineDiagnostics(self.structure, chains)
         if self._diagnostics is not None and self._diagnostics.chains == chains:
@@ -271,14 +251,14 @@ class Stream:
             raise self.end from error
         self.batches += 1
         try:
-            batch = _read_batch(raw, self.batches, self._structure, self._choose)
+            batch: Any = _read_batch(raw, self.batches, self._structure, self._choose)
         except ArgumentError as error:
             self._break(error)
-        self.seen += _length(batch)
+        self.seen += rows(batch)
         if self._structure is None:
             self._structure = Structure.of(batch)
-            self.dtype = self.dtype or common_dtype(list(batch.values()))
-            self.notes = tuple(whole_notes(batch, self.dtype))
+            self.dtype = self.dtype or stored.common_dtype(batch.values())
+            self.notes = tuple(stored.whole_notes(batch, self.dtype))
         return batch
 
     def _break(self, error: ArgumentError) -> NoReturn:
@@ -292,7 +272,3 @@ class Stream:
         dtype: Any = self.dtype
         places = {k: getattr(array, "device", torch.device("cpu")) for k, array in batch.items()}
         return {k: as_tensor(v, dtype, self.device or places[k]) for k, v in batch.items()}
-
-
-def _length(parts: Mapping[str, Array]) -> int:
-    return next((int(part.shape[0]) for part in parts.values()), 0)

@@ -17,7 +17,7 @@ from limbeck.condensation.condensed import Condensed
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.distributions import average
-from limbeck.posteriors.draws import Draws, as_parts
+from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream, StreamEnded
 from limbeck.report import pictures, summary
@@ -174,7 +174,7 @@ def _thin(draws: Draws, points: int) -> Draws:
 
 
 def _as_chain(draws: Any) -> Draws:
-    return Draws({name: part[None] for name, part in as_parts(draws).items()})
+    return Draws.one_chain(draws)
 
 
 def stats(content: Mapping[str, Any]) -> list[Stat]:
