@@ -13,7 +13,7 @@ from torch.utils import data
 
 from limbeck.arguments import number, whole_number
 from limbeck.arrays import Batch, map_tensors
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, rename_argument
 from limbeck.inputs.base import Inputs, Nested, join_batches
 from limbeck.inputs.dataset import Dataset, Loader
 from limbeck.inputs.generated import Function, Samples, SeededCall
@@ -44,11 +44,8 @@ def as_inputs(value: object, argument: str = "inputs") -> Inputs:
     arrays = (Tensor, np.ndarray, dict, list, tuple, data.Dataset)
     methods = ("__array__", "to_numpy", "toarray")
     if isinstance(value, arrays) or any(hasattr(value, name) for name in methods):
-        try:
+        with rename_argument("X", argument):
             return Dataset(value)
-        except ArgumentError as error:
-            name = argument + error.argument.removeprefix("X")
-            raise ArgumentError(name, error.received, error.expected) from None
     if callable(getattr(value, "sample", None)):
         return Samples(value)
     if isinstance(value, nn.Module):
@@ -108,7 +105,15 @@ class Mix(Nested):
         if not isinstance(sources, list | tuple) or not sources:
             raise ArgumentError("sources", repr(sources), "a list of one source or more")
         super().__init__([as_inputs(s, f"sources[{i}]") for i, s in enumerate(sources)], seed)
-        self.shares = _shares(weights, len(sources))
+        count = len(sources)
+        expected = f"{count} nonnegative numbers, one for each source, not all zero"
+        values = [1.0] * count if weights is None else list(weights)
+        numbers = [number("weights", value, expected, lambda w: w >= 0) for value in values]
+        if len(numbers) != count or not sum(numbers):
+            raise ArgumentError("weights", repr(weights), expected)
+        left = [math.fsum(numbers[k:]) for k in range(count)]  # over by the sources before
+        pairs = zip(numbers, left, strict=True)
+        self.shares = [value / rest if rest else 0.0 for value, rest in pairs]
         self._restart()
 
     def _restart(self) -> None:
@@ -180,17 +185,6 @@ class Mix(Nested):
             return joined
         dtype = self.dtype or torch.get_default_dtype()
         return joined._replace(weight=torch.cat([self._weight(b).to(dtype) for b in parts]))
-
-
-def _shares(weights: Sequence[float] | None, count: int) -> list[float]:
-    r"""The share of each source in what the sources before it leave over."""
-    expected = f"{count} nonnegative numbers, one for each source, not all zero"
-    values = [1.0] * count if weights is None else list(weights)
-    numbers = [number("weights", value, expected, lambda w: w >= 0) for value in values]
-    if len(numbers) != count or not sum(numbers):
-        raise ArgumentError("weights", repr(weights), expected)
-    left = [math.fsum(numbers[k:]) for k in range(count)]
-    return [value / rest if rest else 0.0 for value, rest in zip(numbers, left, strict=True)]
 
 
 class Seek(Nested):

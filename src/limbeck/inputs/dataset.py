@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import data
 
 from limbeck import arrays
-from limbeck.arrays import Batch, as_part, map_tensors, part_of, rows
+from limbeck.arrays import Batch, as_part, label, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Eager, Inputs, join_batches
 from limbeck.inputs.generated import seeded
@@ -56,37 +56,6 @@ def _stack(values: list[Any], argument: str) -> Any:
         raise ArgumentError(argument, received, "items of one shape") from None
 
 
-class Epochs:
-    r"""Passes over N rows, each in a new random order."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-        self.order = torch.empty(0, dtype=torch.int64)
-        self.position = 0
-
-    def draw(self, n: int, generator: torch.Generator) -> Tensor:
-        r"""The next n row numbers (n,), over as many passes as that takes."""
-        pieces = []
-        while n > 0:
-            if self.position == len(self.order):
-                self.order = torch.randperm(self.rows, generator=generator, device=generator.device)
-                self.position = 0
-            piece = self.order[self.position : self.position + n]
-            self.position += len(piece)
-            n -= len(piece)
-            pieces.append(piece)
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"order": self.order.clone(), "position": torch.tensor(self.position)}
-
-    def load_state_dict(self, state: dict[str, Tensor], device: torch.device) -> None:
-        if (n := len(state["order"])) not in (0, self.rows):
-            raise CheckpointError(f"The checkpoint is of a data set of {n} rows, not {self.rows}.")
-        self.order = state["order"].to(device, copy=True)
-        self.position = int(state["position"])
-
-
 class Dataset(Inputs):
     r"""Rows of the user's data; their numbers are the batch's index.
 
@@ -105,6 +74,9 @@ class Dataset(Inputs):
     >>> sorted(dataset(3).index.tolist())
     [0, 1, 2]
     """
+
+    order: Tensor  # of the rows in the present pass
+    position: int  # in this order
 
     def __init__(
         self,
@@ -137,7 +109,7 @@ class Dataset(Inputs):
                 raise ArgumentError("weight", received, "nonnegative numbers")
 
     def __len__(self) -> int:
-        return self.epochs.rows
+        return rows(self.x)
 
     def draw(self, n: int) -> Tensor:
         r"""Row numbers (n,)."""
@@ -147,11 +119,20 @@ class Dataset(Inputs):
         return self.next_rows(n)
 
     def next_rows(self, n: int) -> Tensor:
-        r"""Row numbers (n,), where n may be more than the data set has."""
-        generator = self.generator
+        r"""Row numbers (n,), over as many passes as that takes."""
+        generator, count = self.generator, len(self)
         if self.replace:
-            return torch.randint(len(self), (n,), generator=generator, device=generator.device)
-        return self.epochs.draw(n, generator)
+            return torch.randint(count, (n,), generator=generator, device=generator.device)
+        pieces = []
+        while n > 0:
+            if self.position == len(self.order):
+                self.order = torch.randperm(count, generator=generator, device=generator.device)
+                self.position = 0
+            piece = self.order[self.position : self.position + n]
+            self.position += len(piece)
+            n -= len(piece)
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def build(self, drawn: Tensor) -> Batch:
         data = (self.x, self.y, self.weight)
@@ -171,17 +152,22 @@ class Dataset(Inputs):
         self._move(self.device, dtype)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return super().state_dict() | self.epochs.state_dict()
+        passes = {"order": self.order.clone(), "position": torch.tensor(self.position)}
+        return super().state_dict() | passes
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
-        self.epochs.load_state_dict(state, self.device)
+        if (n := len(state["order"])) not in (0, len(self)):
+            raise CheckpointError(f"The checkpoint is of a data set of {n} rows, not {len(self)}.")
+        self.order = state["order"].to(self.device, copy=True)
+        self.position = int(state["position"])
 
     def _move(self, device: torch.device, dtype: torch.dtype | None) -> None:
-        self.x = arrays.cast_parts(self._x, device, dtype, "X")
-        self.epochs = Epochs(rows(self.x))
+        x = {n: arrays.cast(p, device, dtype, label("X", n)) for n, p in self._x.items()}
+        self.x: arrays.X = x.get("", x)
         self.y = None if self._y is None else arrays.cast(self._y, device, dtype, "y")
-        self.weight = None
+        self.order, self.position = torch.empty(0, dtype=torch.int64), 0
+        self.weight: Tensor | None = None
         if self._weight is not None:
             self.weight = self._weight.values.to(device, dtype or torch.get_default_dtype())
 

@@ -22,9 +22,19 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
     fraction of the attribute's range, plus the number of categorical attributes that differ.
     Parts are arrays (N, ...); `block` distances are in memory at once.
     """
-    points, codes = _coordinates(parts, categorical)  # (N, d), and columns (N,)
-    rows = len(points)
-    squares = points.square().sum(1)
+    coordinates = []  # columns whose squared differences add up
+    codes = []  # categorical columns (N,) that must be compared
+    for name, part in parts.items():
+        wide = widest_float(part.device)
+        columns = part.reshape(len(part), -1).to(wide if part.is_floating_point() else torch.int64)
+        low, high = columns.amin(0), columns.amax(0)
+        # Two categories are 0 and 1: their squared difference is one if they differ.
+        simple = ~categorical[name].reshape(-1) | ((columns == low) | (columns == high)).all(0)
+        extent = torch.where(high > low, high - low, 1)
+        coordinates.append(((columns - low)[:, simple] / extent[simple]).to(wide) - 0.5)
+        codes += [column.contiguous() for column in columns[:, ~simple].unbind(1)]
+    points = torch.cat(coordinates, 1)
+    rows, squares = len(points), points.square().sum(1)
     step = max(1, block // rows)
     neighbours = []
     for start in range(0, rows, step):
@@ -36,25 +46,6 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
         distance.diagonal(start).fill_(torch.inf)
         neighbours.append(distance.argmin(1))
     return torch.cat(neighbours)
-
-
-def _coordinates(
-    parts: dict[str, Tensor], categorical: dict[str, Tensor]
-) -> tuple[Tensor, list[Tensor]]:
-    r"""Columns whose squared differences add up, and categorical columns that must be compared."""
-    points, codes = [], []
-    for name, part in parts.items():
-        columns = part.reshape(len(part), -1)
-        columns = columns.to(widest_float(part.device) if part.is_floating_point() else torch.int64)
-        low, high = columns.amin(0), columns.amax(0)
-        kinds = categorical[name].reshape(-1)
-        # Two categories are 0 and 1: their squared difference is one if they differ.
-        simple = ~kinds | ((columns == low) | (columns == high)).all(0)
-        extent = torch.where(high > low, high - low, 1)
-        scaled = (columns - low)[:, simple] / extent[simple]
-        points.append(scaled.to(widest_float(part.device)) - 0.5)
-        codes += [column.contiguous() for column in columns[:, ~simple].unbind(1)]
-    return torch.cat(points, 1), codes
 
 
 def widest_float(device: torch.device) -> torch.dtype:

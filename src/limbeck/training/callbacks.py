@@ -45,6 +45,9 @@ Callbacks: TypeAlias = Callback | EntryFunction | Iterable[Callback | EntryFunct
 
 class _Function(Callback):
     def __init__(self, function: EntryFunction) -> None:
+        if not callable(function) or isinstance(function, type):
+            expected = "limbeck.training.callbacks, or functions of a dict of numbers"
+            raise ArgumentError("callbacks", repr(function), expected)
         self.function = function
 
     def look(self, entry: Mapping[str, float]) -> None:
@@ -53,18 +56,9 @@ class _Function(Callback):
 
 def as_callbacks(value: Callbacks) -> tuple[Callback, ...]:
     r"""One or several callbacks as a tuple of `Callback`."""
-    if value is None:
-        return ()
-    callbacks: list[Callback] = []
-    for callback in value if isinstance(value, Iterable) else [value]:
-        if isinstance(callback, Callback):
-            callbacks.append(callback)
-        elif callable(callback) and not isinstance(callback, type):
-            callbacks.append(_Function(callback))
-        else:
-            expected = "limbeck.training.callbacks, or functions of a dict of numbers"
-            raise ArgumentError("callbacks", repr(callback), expected)
-    return tuple(callbacks)
+    single = () if value is None else (value,)
+    values = value if isinstance(value, Iterable) else single
+    return tuple(v if isinstance(v, Callback) else _Function(v) for v in values)
 
 
 def name_of(settings: Mapping[str, Any]) -> str:

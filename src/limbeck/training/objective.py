@@ -96,11 +96,22 @@ class Objective(nn.Module):
             before = randomness.current()
             raw = self._student_raw(batch.x, need)
             draws = not torch.equal(before, randomness.current())
-            self.form = settle_form("student_output", "student", raw, *self._student_form(need), n)
+            form, form_need, target = self.form, need, self.teacher.form if self.asks else ""
+            if "values" in (need, target) and form == "logits" and not self._declared:
+                form = "values"  # a net that ends in a linear layer does for regression too
+            elif not need and target in forms.FORMS[:3] and form == "auto":
+                form_need = "probabilities"
+            self.form = settle_form("student_output", "student", raw, form, form_need, n)
             if "derivatives" in self.asks:
                 self.teacher.refuse_derivatives(repr(self.loss))
             student = Evaluated(self.student, batch.x, self.form)
-            self.outputs = self._outputs(student, need)
+            if need == "density":
+                self.outputs = 1
+            elif student.raw().ndim > 2:
+                self.outputs = forms.values(student.raw()).shape[1]
+            else:
+                logs = need == "probabilities"
+                self.outputs = (student.log_probabilities() if logs else student.values()).shape[1]
             teacher = self.teacher.view(batch, self.teacher.draw(n)) if self.asks else student
             teacher.who, student.who = "teacher", "student"
             with torch.random.fork_rng(devices=[]):  # modules of the losses start from this seed
@@ -122,24 +133,6 @@ class Objective(nn.Module):
             return raw
         except (RuntimeError, ArgumentError) as error:
             raise misfit("student", x, error) from error
-
-    def _student_form(self, need: str) -> tuple[str, str]:
-        r"""The student's form so far and what is needed of it, by the teacher's form."""
-        target = self.teacher.form if self.asks else ""
-        if "values" in (need, target) and self.form == "logits" and not self._declared:
-            return "values", need  # a net that ends in a linear layer does for regression too
-        if not need and target in forms.FORMS[:3] and self.form == "auto":
-            return self.form, "probabilities"
-        return self.form, need
-
-    @staticmethod
-    def _outputs(student: Evaluated, need: str) -> int:
-        if need == "density":
-            return 1
-        if student.raw().ndim > 2:
-            return forms.values(student.raw()).shape[1]
-        classes = need == "probabilities"
-        return (student.log_probabilities() if classes else student.values()).shape[1]
 
     def _refuse_biased_and_dependent(self) -> None:
         r"""Refuse losses that the teacher biases, and students whose examples depend on others."""
