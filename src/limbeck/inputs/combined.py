@@ -155,14 +155,11 @@ class Mix(Nested):
         self.labelled, self.weighted = state["fields"].tolist() or (None, False)
 
     def _counts(self, n: int) -> list[int]:
-        r"""How many of the next n rows come from each source.
-
-        A source takes floor(p m + u) of the m rows in total that those before it leave over, with u
-        uniform in [0, 1) drawn once.
-        """
+        r"""How many of the next n rows come from each source."""
         if not self.start:
             generator, count = self.generator, len(self.sources)
             self.start = torch.rand(count, generator=generator, device=generator.device).tolist()
+        # floor(p m + u) of the m rows that the sources before leave over, with u drawn once
         left, totals = sum(self.totals) + n, []
         for share, start in zip(self.shares, self.start, strict=True):
             totals.append(min(left, math.floor(share * left + start)))

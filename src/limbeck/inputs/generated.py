@@ -24,10 +24,7 @@ SPARE = np.random.MT19937(0)  # in place of NumPy's global generator, whose stat
 
 
 class SeededCall:
-    r"""A user's function without gradients whose randomness comes from a generator.
-
-    It gets `generator` if it has such a parameter; else the global generators are seeded for it.
-    """
+    r"""A user's function: it gets `generator`, or the global generators are seeded for it."""
 
     def __init__(self, function: Callable[..., Any], argument: str) -> None:
         if not callable(function):

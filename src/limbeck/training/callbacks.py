@@ -80,11 +80,7 @@ def replayed(
 
 
 class Logger(Callback):
-    r"""A callback that writes numbers somewhere; subclasses have `_open`, `_write`, `_close`.
-
-    What cannot work is refused before the first step. A later failure, or a full disk, is warned
-    of once, and the training continues without the log.
-    """
+    r"""Writes numbers to a `place`; after a failure it warns once and the training goes on."""
 
     place: object = ""  # where it writes
     _failed = False

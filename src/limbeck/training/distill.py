@@ -191,10 +191,8 @@ def prepare(
     if training.engine == "accelerate":
         training, device, seed = share(training)
     elif (count := launched_processes()) > 1:
-        text = (
-            f"engine: this is one of {count} processes, and with engine={training.engine!r} each "
-        )
-        text += "trains its own student and writes its own files; 'accelerate' trains one in all"
+        text = f"engine: this is one of {count} processes, and with engine={training.engine!r} each"
+        text += " trains its own student and writes its own files; 'accelerate' trains one in all"
         warnings.warn(text, stacklevel=3)
     student.to(device)
     source = as_inputs(inputs)

@@ -45,11 +45,7 @@ Plan: TypeAlias = dict[str, Any]  # all random tensors of a step: of inputs, tea
 
 
 class Objective(nn.Module):
-    r"""⟨E(x, θ)⟩ over inputs x, as a function of the trained parameters.
-
-    What is random or stateful happens in `draw`; `forward` is a pure function of the plan and of
-    this module's parameters: the student's, and those of modules that some losses train as well.
-    """
+    r"""⟨E(x, θ)⟩ over inputs x: `draw` does what is random, `forward` is a function of tensors."""
 
     def __init__(
         self,
@@ -117,6 +113,7 @@ class Objective(nn.Module):
             with torch.random.fork_rng(devices=[]):  # modules of the losses start from this seed
                 torch.default_generator.manual_seed(self.generator.initial_seed())
                 extras = [term.bind(Probe(student, teacher, batch)) for term in self.terms]
+        # modules that some losses train as well
         self.extras = nn.ModuleList([extra for extra in extras if extra is not None])
         self._like = batch.x
         self.randomness = randomness if draws else None

@@ -24,10 +24,9 @@ Tensors: TypeAlias = dict[str, Tensor]  # by name
 
 
 class Progress:
-    r"""What an update records at each step, as tensors that never move.
+    r"""What an update records at each step, as tensors that never move."""
 
-    None is 0-d float64: torch's compiler takes those for Python numbers and drops writes to them.
-    """
+    # None is 0-d float64: torch's compiler takes those for numbers and drops writes to them.
 
     def __init__(self, terms: int, device: torch.device, dtype: torch.dtype) -> None:
         # steps that changed the student, which also drive schedules
@@ -269,11 +268,10 @@ def has_functional_form(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class FunctionalOptimizer:
-    r"""One step of a torch optimizer as a function of tensors; everything changes in place.
+    r"""One step of a torch optimizer as a function of tensors; everything changes in place."""
 
-    `leaves` are the trained `parameters` detached, by name. Gradients must be taken at the same
-    objects: compilers fail at two tensors in one memory.
-    """
+    # Gradients must be taken at `leaves`, the detached parameters: compilers fail at two tensors in
+    # one memory.
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, parameters: Tensors, leaves: Tensors
@@ -287,7 +285,18 @@ class FunctionalOptimizer:
         state_names = [STATE[argument] for argument in self.arguments if argument in STATE]
         for group in optimizer.param_groups:
             keys = [key for key in state_names if key not in ONLY_IF or group.get(ONLY_IF[key])]
-            self._make_state(optimizer, group, keys)
+            for p, key in itertools.product(group["params"], keys):  # before the first step
+                if key in ("step", "mu_product"):
+                    # Powers of decays are taken of it, in the precision of the parameters. If it is
+                    # only counted up, it must not be float64: torch's compiler drops such writes.
+                    counter = name in ("adadelta", "rmsprop")
+                    wide = torch.promote_types(p.dtype, torch.float32)
+                    dtype = torch.float32 if counter else wide
+                    first = torch.tensor(float(key == "mu_product"), dtype=dtype, device=p.device)
+                else:
+                    value = group.get("initial_accumulator_value", 0.0)
+                    first = torch.full_like(p, value, requires_grad=False)
+                optimizer.state[p][key] = optimizer.state[p].get(key, first).to(first)
             trained = [p for p in group["params"] if id(p) in names]
             lists: list[list[Any]]
             lists = [[optimizer.state[p][k] for p in trained if k in keys] for k in state_names]
@@ -298,23 +307,6 @@ class FunctionalOptimizer:
                 settings["beta1"], settings["beta2"] = group["betas"]
             own_leaves = {names[id(p)]: leaves[names[id(p)]] for p in trained}
             self.groups.append((own_leaves, lists, settings, group))
-
-    @staticmethod
-    def _make_state(
-        optimizer: torch.optim.Optimizer, group: dict[str, Any], keys: list[str]
-    ) -> None:
-        r"""Make the state of a group before the first step, where the parameters are."""
-        for p, key in itertools.product(group["params"], keys):
-            if key in ("step", "mu_product"):
-                # Powers of decays are taken of it, in the precision of the parameters. Where it is
-                # only counted up, it must not be float64: torch's compiler drops writes to such.
-                counter = type(optimizer).__name__ in ("Adadelta", "RMSprop")
-                dtype = torch.float32 if counter else torch.promote_types(p.dtype, torch.float32)
-                first = torch.tensor(float(key == "mu_product"), dtype=dtype, device=p.device)
-            else:
-                value = group.get("initial_accumulator_value", 0.0)
-                first = torch.full_like(p, value, requires_grad=False)
-            optimizer.state[p][key] = optimizer.state[p].get(key, first).to(first)
 
     def __call__(self, gradients: Tensors, factor: Tensor | float) -> None:
         r"""Step with each group's learning rate times the factor, a tensor in compiled steps."""
