@@ -57,18 +57,17 @@ class Evaluated:
         self.model, self.x, self.form = model, x, form
         self._known: dict[Any, Any] = {}
 
-    def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
-        if key not in self._known:
-            self._known[key] = compute()
-        return self._known[key]
-
     def raw(self) -> Tensor:
         r"""What the model gives, as it gives it; a density, its log density."""
-        return self._once("raw", lambda: self._call(self.x))
+        if "raw" not in self._known:
+            self._known["raw"] = self._call(self.x)
+        return self._known["raw"]
 
     def outputs(self, domain: str) -> Tensor:
         r"""Outputs (n, I) in the domain of a derivative."""
-        return self._once(domain, lambda: self._in_domain(domain, self.x, self.raw))
+        if domain not in self._known:
+            self._known[domain] = self._in_domain(domain, self.x, self.raw)
+        return self._known[domain]
 
     def values(self) -> Tensor:
         r"""Outputs (n, I): probabilities where the model gives any form of them, or values."""
@@ -93,14 +92,13 @@ class Evaluated:
 
     def derivatives(self, domain: str) -> Tensor:
         r"""Derivatives of every output with respect to every input, (n, I, D)."""
-
-        def jacobian() -> Tensor:
+        if ("derivatives", domain) not in self._known:
             outputs, _ = self._linear(domain)
             count, size = outputs.shape
-            basis = torch.eye(size, dtype=outputs.dtype, device=outputs.device)
-            return self.projected(domain, basis[:, None, :].expand(size, count, size))
-
-        return self._once(("derivatives", domain), jacobian)
+            basis = torch.eye(size, dtype=outputs.dtype, device=outputs.device)[:, None, :]
+            jacobian = self.projected(domain, basis.expand(size, count, size))
+            self._known["derivatives", domain] = jacobian
+        return self._known["derivatives", domain]
 
     def projected(self, domain: str, cotangents: Tensor) -> Tensor:
         r"""Derivatives of k combinations of the outputs, cotangents (k, n, I), as (n, k, D)."""
@@ -152,13 +150,12 @@ class Evaluated:
         return self._known.setdefault(("hidden", name), outputs.pop())
 
     def _linear(self, domain: str) -> tuple[Tensor, Callable[[Tensor], Any]]:
-        def linearise() -> tuple[Tensor, Callable[[Tensor], Any]]:
+        if ("linear", domain) not in self._known:
             parts, function = self._function(domain)
             outputs, pull = vjp(function, parts)[:2]
             self._known.setdefault(domain, outputs)  # so that values need no second pass
-            return outputs, pull
-
-        return self._once(("linear", domain), linearise)
+            self._known["linear", domain] = outputs, pull
+        return self._known["linear", domain]
 
     def _function(self, domain: str) -> tuple[Parts, Callable[[Parts], Tensor]]:
         parts = floats(self.x)

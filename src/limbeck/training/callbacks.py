@@ -226,7 +226,13 @@ class MLflow(Logger):
             self._client = client = MlflowClient(tracking_uri=self.uri)
             known = client.get_experiment_by_name(self.experiment)
             experiment = known.experiment_id if known else client.create_experiment(self.experiment)
-            self._id = self._resume(experiment, name) if last_step >= 0 else None
+            self._id = None
+            query, order = f"tags.`{TAG}` = '{name}'", ["attributes.start_time DESC"]
+            options = {"max_results": 1, "order_by": order}
+            for run in client.search_runs([experiment], query, **options) if last_step >= 0 else ():
+                self._id = run.info.run_id
+                client.update_run(self._id, status="RUNNING")
+                self._logged = {int(m.step) for m in client.get_metric_history(self._id, "loss")}
             if self._id is None:
                 tags = {TAG: name, "mlflow.runName": name, **self.tags}
                 self._id = client.create_run(experiment, tags=tags).info.run_id
@@ -235,15 +241,6 @@ class MLflow(Logger):
         except MlflowException as error:
             expected = "a store that MLflow can use"
             raise ArgumentError("callbacks", f"{self!r} ({error})", expected) from error
-
-    def _resume(self, experiment: str, name: str) -> str | None:
-        query, order = f"tags.`{TAG}` = '{name}'", ["attributes.start_time DESC"]
-        for run in self._client.search_runs([experiment], query, max_results=1, order_by=order):
-            run_id: str = run.info.run_id
-            self._client.update_run(run_id, status="RUNNING")
-            self._logged = {int(m.step) for m in self._client.get_metric_history(run_id, "loss")}
-            return run_id
-        return None
 
     def _write(self, entry: Mapping[str, float]) -> None:
         from mlflow.entities import Metric

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from limbeck import losses
+from limbeck.arguments import choice
 from limbeck.arrays import Batch, as_batch, floats, input_dtype, rows
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import close_taps
@@ -279,24 +280,23 @@ def as_loss(
             return losses.cross_entropy()
         return losses.kl() if "log_density" in forms else losses.square_error()
     names = [name for name in losses.__all__ if name not in ("hints", "directional_error")]
-    if not isinstance(loss, str) or loss not in names:
-        raise ArgumentError.unknown("loss", loss, ["auto", *names])
+    choice("loss", loss, ["auto", *names])
     named: Loss = getattr(losses, loss)()
     return named
 
 
 def _precompute(objective: Objective, training: Training, max_bytes: int = 2**30) -> None:
     r"""Store the teacher's targets, if that is possible and pays."""
-    choice, source = training.precompute, objective.inputs
-    if choice not in (True, False, "auto"):
-        raise ArgumentError.unknown("precompute", choice, ("auto", "True", "False"))
-    if not choice:
+    required, source = training.precompute, objective.inputs
+    if required not in (True, False, "auto"):
+        raise ArgumentError.unknown("precompute", required, ("auto", "True", "False"))
+    if not required:
         return
     if not isinstance(source, Dataset) or not _storable(objective):
-        if choice is True:
+        if required is True:
             raise ArgumentError("precompute", True, "a Dataset as inputs and an exact teacher")
         return
-    if choice == "auto":
+    if required == "auto":
         first = source.build(torch.zeros(1, dtype=torch.long, device=objective.device))
         size = stored_bytes(objective.teacher, objective.terms, source.x, objective.outputs, first)
         if training.steps * int(training.batch_size or 0) < len(source) or size > max_bytes:
