@@ -204,11 +204,9 @@ class Loader(Eager):
         self._restart()
 
     def draw(self, n: int) -> Batch:
-        batch = _joined([self._next() for _ in range(self._read(n))])
-        if rows(batch.x) > n:
-            self.ahead.appendleft(part_of(batch, n, rows(batch.x)))
+        batch = _joined(list(self._take(n)))
         self.used += n
-        return part_of(batch, 0, n)
+        return batch
 
     def own_batch(self) -> Batch:
         batch = self._next()
@@ -217,14 +215,14 @@ class Loader(Eager):
 
     def probe(self, n: int) -> Batch:
         r"""The next n inputs, which stay the next ones."""
-        count = self._read(n)
-        batches = list(self.ahead)[:count]
+        while sum(rows(batch.x) for batch in self.ahead) < n:
+            self.ahead.append(self._fetch())
         try:
-            return part_of(_joined(batches), 0, n)
+            return part_of(_joined(list(self.ahead)), 0, n)
         except ArgumentError:
             if not self.own_batches:
                 raise
-            return part_of(batches[0], 0, n)  # each batch may have another shape
+            return part_of(self.ahead[0], 0, n)  # each batch may have another shape
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
@@ -237,12 +235,9 @@ class Loader(Eager):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
         self._restart()
-        self.used = left = int(state["used"])
-        while left > 0:
-            batch = self._next()
-            if left < rows(batch.x):
-                self.ahead.appendleft(part_of(batch, left, rows(batch.x)))
-            left -= rows(batch.x)
+        self.used = int(state["used"])
+        for _ in self._take(self.used):
+            pass
 
     def _restart(self) -> None:
         self.start: Tensor | None = None  # the generator's state before the first item
@@ -250,14 +245,14 @@ class Loader(Eager):
         self.ahead.clear()
         self.iterator: Iterator[Any] | None = None
 
-    def _read(self, n: int) -> int:
-        r"""Read ahead until there are n rows; the number of batches that they are in."""
-        total = count = 0
-        while total < n:
-            if count == len(self.ahead):
-                self.ahead.append(self._fetch())
-            total, count = total + rows(self.ahead[count].x), count + 1
-        return count
+    def _take(self, n: int) -> Iterator[Batch]:
+        r"""The next n rows, in the batches that they come in."""
+        while n > 0:
+            batch = self._next()
+            if (size := rows(batch.x)) > n:
+                self.ahead.appendleft(part_of(batch, n, size))
+            yield part_of(batch, 0, n)
+            n -= size
 
     def _next(self) -> Batch:
         return self.ahead.popleft() if self.ahead else self._fetch()

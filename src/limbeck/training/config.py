@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from limbeck.training.callbacks import Callbacks, as_callbacks
 from limbeck.training.schedules import Schedule
 from limbeck.training.update import Update
 
+Names: TypeAlias = Iterable[str]
 PRESETS: dict[str, dict[str, Any]] = {
     "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
     "thesis": {"optimizer": "adadelta", "schedule": "constant", "batch_size": 20,
@@ -60,11 +61,7 @@ class Training:
 
     @classmethod
     def from_options(
-        cls,
-        options: Mapping[str, Any],
-        decided: Iterable[str] = (),
-        arguments: Iterable[str] = (),
-        **defaults: Any,
+        cls, options: Mapping[str, Any], decided: Names = (), arguments: Names = (), **defaults: Any
     ) -> Training:
         r"""The settings among a verb's options, without those `decided`, with its defaults."""
         known = cls.names() - set(decided)

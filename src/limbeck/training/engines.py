@@ -262,6 +262,7 @@ class Graph(Compiled):
         self._captured = captured
 
 
+Factory = Callable[[str | None], Compiled]  # makes the compiled engine for a layout
 WATCHED_STEPS = 8  # eager steps before the choice: enough to see that shapes change
 
 
@@ -290,12 +291,7 @@ class Automatic(Eager):
     saved = ("compile_seconds", "layouts", "operations")  # until an engine is chosen
 
     def __init__(
-        self,
-        update: Update,
-        compiled: Callable[[str | None], Compiled],  # makes the compiled engine for a layout
-        costs: Costs,
-        steps: int,
-        seconds: float | None = None,
+        self, update: Update, compiled: Factory, costs: Costs, steps: int, seconds: float | None
     ) -> None:
         super().__init__(update)
         self._compiled, self._costs = compiled, costs

@@ -56,7 +56,6 @@ class Objective(nn.Module):
         *,
         student_output: str = "auto",
         seed: int = 0,  # of the losses' draws
-        probe_size: int = 8,  # inputs for the checks before the first step
     ) -> None:
         super().__init__()
         self.student, self.inputs, self.loss = student, inputs, loss
@@ -73,9 +72,9 @@ class Objective(nn.Module):
         self.form = output_form("student_output", student, student_output)
         self._declared = student_output != "auto"
         inputs.bind(self.at)
-        self._check_models(probe_size)
+        self._check_models()
 
-    def _check_models(self, probe_size: int) -> None:
+    def _check_models(self) -> None:
         r"""Evaluate both models at a few inputs and refuse what does not fit, before any step."""
         needs = {term.needs for term in self.terms} - {""}
         if len(needs) > 1:
@@ -83,7 +82,7 @@ class Objective(nn.Module):
             raise ArgumentError("loss", repr(self.loss), expected)
         need = next(iter(needs), "")
         self._refuse_biased_and_dependent()
-        batch = as_batch(self.inputs.probe(probe_size))
+        batch = as_batch(self.inputs.probe(8))
         n = rows(batch.x)
         randomness = IsolatedRandomness(self.device, self.generator.initial_seed())
         with torch.no_grad(), _keep_buffers(self.student), randomness():
