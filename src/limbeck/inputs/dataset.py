@@ -204,12 +204,12 @@ class Loader(Eager):
         self._restart()
 
     def draw(self, n: int) -> Batch:
-        batch = _joined(list(self._take(n)))
+        batches = list(self._take(n))
         self.used += n
-        return batch
+        return join_batches(batches, ["a batch"] * len(batches), "loader")
 
     def own_batch(self) -> Batch:
-        batch = self._next()
+        batch = self.ahead.popleft() if self.ahead else self._fetch()
         self.used += rows(batch.x)
         return batch
 
@@ -218,7 +218,8 @@ class Loader(Eager):
         while sum(rows(batch.x) for batch in self.ahead) < n:
             self.ahead.append(self._fetch())
         try:
-            return part_of(_joined(list(self.ahead)), 0, n)
+            batches, names = list(self.ahead), ["a batch"] * len(self.ahead)
+            return part_of(join_batches(batches, names, "loader"), 0, n)
         except ArgumentError:
             if not self.own_batches:
                 raise
@@ -248,14 +249,11 @@ class Loader(Eager):
     def _take(self, n: int) -> Iterator[Batch]:
         r"""The next n rows, in the batches that they come in."""
         while n > 0:
-            batch = self._next()
+            batch = self.ahead.popleft() if self.ahead else self._fetch()
             if (size := rows(batch.x)) > n:
                 self.ahead.appendleft(part_of(batch, n, size))
             yield part_of(batch, 0, n)
             n -= size
-
-    def _next(self) -> Batch:
-        return self.ahead.popleft() if self.ahead else self._fetch()
 
     def _fetch(self) -> Batch:
         if self.start is None:
@@ -268,7 +266,3 @@ class Loader(Eager):
                 return self.checked(Batch(*_split_item(item, "loader")), None, "loader")
             self.iterator = None
         raise ArgumentError("loader", "no items in a pass", "a loader that gives items every time")
-
-
-def _joined(batches: list[Batch]) -> Batch:
-    return join_batches(batches, ["a batch"] * len(batches), "loader")

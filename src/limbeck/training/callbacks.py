@@ -56,8 +56,9 @@ class _Function(Callback):
 
 def as_callbacks(value: Callbacks) -> tuple[Callback, ...]:
     r"""One or several callbacks as a tuple of `Callback`."""
-    single = () if value is None else (value,)
-    values = value if isinstance(value, Iterable) else single
+    if value is None:
+        return ()
+    values: Iterable[Any] = value if isinstance(value, Iterable) else [value]
     return tuple(v if isinstance(v, Callback) else _Function(v) for v in values)
 
 
@@ -228,7 +229,7 @@ class MLflow(Logger):
             experiment = known.experiment_id if known else client.create_experiment(self.experiment)
             self._id = None
             query, order = f"tags.`{TAG}` = '{name}'", ["attributes.start_time DESC"]
-            options = {"max_results": 1, "order_by": order}
+            options: dict[str, Any] = {"max_results": 1, "order_by": order}
             for run in client.search_runs([experiment], query, **options) if last_step >= 0 else ():
                 self._id = run.info.run_id
                 client.update_run(self._id, status="RUNNING")

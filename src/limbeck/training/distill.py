@@ -201,8 +201,23 @@ def prepare(
     size = batch_size_of(training.batch_size, source, training.preset)
     wrapped = as_teacher(teacher, training.teacher_output)
     wrapped.to(device)
+    training = replace(training, batch_size=size)
+    form = training.student_output
     try:
-        return _bind(wrapped, student, source, loss, replace(training, batch_size=size))
+        loss = as_loss(loss, wrapped, student, form, source)
+        loss_seed = training.seed + 1
+        objective = Objective(wrapped, student, source, loss, student_output=form, seed=loss_seed)
+        held_out = None if training.held_out is None else _held_out(training.held_out, objective)
+        _precompute(objective, training)
+        update = training.update or _gradient_update(training)
+        update.bind(objective, training.steps)
+        identity = _identity(objective, update, training)
+        if training.engine == "accelerate":
+            engine: Eager = Distributed(update, objective)
+        else:
+            limits = (training.steps, training.seconds)
+            engine = make_engine(training.engine, objective, update, *limits)
+        return Run(objective, update, engine, training, identity, held_out)
     except BaseException:
         wrapped.release()
         close_taps(student)
@@ -224,25 +239,6 @@ def batch_size_of(size: int | str | None, source: Inputs, preset: str = "auto") 
     if isinstance(source, Dataset) and not source.replace:
         return min(default, len(source))
     return default
-
-
-def _bind(
-    teacher: Teacher, student: nn.Module, source: Inputs, loss: Loss | str, training: Training
-) -> Run:
-    r"""A run of the parts; what is left to check is checked at a few inputs."""
-    form, seed = training.student_output, training.seed + 1
-    loss = as_loss(loss, teacher, student, form, source)
-    objective = Objective(teacher, student, source, loss, student_output=form, seed=seed)
-    held_out = None if training.held_out is None else _held_out(training.held_out, objective)
-    _precompute(objective, training)
-    update = training.update or _gradient_update(training)
-    update.bind(objective, training.steps)
-    identity = _identity(objective, update, training)
-    if training.engine == "accelerate":
-        engine: Eager = Distributed(update, objective)
-    else:
-        engine = make_engine(training.engine, objective, update, training.steps, training.seconds)
-    return Run(objective, update, engine, training, identity, held_out)
 
 
 def _gradient_update(training: Training) -> GradientUpdate:

@@ -239,8 +239,16 @@ class Graph(Compiled):
             if self._calls < 3:  # so that libraries choose their kernels and workspaces
                 self._calls += 1
                 return super()._run_graph(plan)
-            try:
-                self._capture(plan)
+            try:  # record the step without running it
+                self._places: list[Tensor] = leaves(map_tensors(torch.clone, plan))
+                for slot, leaf in self._slots:
+                    self._arguments[slot] = self._places[leaf]
+                assert self._graph is not None
+                torch.cuda.synchronize()
+                captured = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(captured):
+                    self._graph(*self._arguments)
+                self._captured = captured
             except Exception as error:
                 return self._give_up(plan, "captured", error)
         return self._run_graph(plan)
@@ -248,18 +256,6 @@ class Graph(Compiled):
     def _run_eagerly(self, plan: Plan) -> None:
         with tensor_float():
             super()._run_eagerly(plan)
-
-    def _capture(self, plan: Plan) -> None:
-        r"""Record the step without running it."""
-        self._places: list[Tensor] = leaves(map_tensors(torch.clone, plan))
-        for slot, leaf in self._slots:
-            self._arguments[slot] = self._places[leaf]
-        assert self._graph is not None
-        torch.cuda.synchronize()
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            self._graph(*self._arguments)
-        self._captured = captured
 
 
 Factory = Callable[[str | None], Compiled]  # makes the compiled engine for a layout

@@ -101,20 +101,19 @@ class Step:
 CHECK_INTERVAL = 50  # on a GPU, steps that may be queued before their losses are checked
 
 
+@dataclass(repr=False, eq=False)
 class Run:
     r"""One distillation: iterate over it to take its steps."""
 
-    def __init__(
-        self,
-        objective: Objective,
-        update: Update,  # bound to the objective
-        engine: Eager,
-        settings: Training,  # checked
-        identity: Mapping[str, Any],  # must be the same for a checkpoint to be resumed
-        held_out: tuple[Batch, Teacher] | None = None,
-    ) -> None:
-        self.objective, self.update, self.engine = objective, update, engine
-        self.settings, self.identity, self.held_out = settings, identity, held_out
+    objective: Objective
+    update: Update  # bound to the objective
+    engine: Eager
+    settings: Training  # checked
+    identity: Mapping[str, Any]  # must be the same for a checkpoint to be resumed
+    held_out: tuple[Batch, Teacher] | None = None
+
+    def __post_init__(self) -> None:
+        settings = self.settings
         self.history, self.done = History(), 0
         self.seconds = 0.0  # wall-clock, with those before the run was resumed
         self.stop_reason: str | None = None
@@ -128,7 +127,7 @@ class Run:
         self._in_progress = False  # whether a step or an evaluation is half done
         self._stopping: tuple[str, BaseException | None] | None = None  # reason, error to raise
         self._resumable = False  # whether the same call again continues after the stop
-        self._asynchronous = objective.device.type == "cuda"
+        self._asynchronous = self.objective.device.type == "cuda"
         self._plans: deque[Plan] = deque(maxlen=CHECK_INTERVAL)
         self._folder = None if settings.checkpoint is None else Path(settings.checkpoint)
         if self._folder is not None:

@@ -66,7 +66,6 @@ class Objective(nn.Module):
         numbered = [f"{name}_{names[: i + 1].count(name)}" for i, name in enumerate(names)]
         self.names = [n if names.count(n) == 1 else m for n, m in zip(names, numbered, strict=True)]
         self.asks = frozenset[str]().union(*(term.asks for term in self.terms))  # of the teacher
-        self._draw = any(type(term).draw is not Loss.draw for term in self.terms)
         self.device = next((p.device for p in student.parameters()), torch.device("cpu"))
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.form = output_form("student_output", student, student_output)
@@ -159,14 +158,8 @@ class Objective(nn.Module):
             plan["teacher"] = self.teacher.prepare(self.batch(plan))
         elif self.asks:
             plan["teacher"] = self.teacher.draw(n)
-        plan["loss"] = [None] * len(self.terms)
-        if self._draw:
-            draws = self._draws(n, self.teacher)
-            plan["loss"] = [term.draw(draws) for term in self.terms]
-        return plan
-
-    def _draws(self, n: int, teacher: Teacher) -> Draws:
-        return Draws(n, self.outputs, self._like, teacher.signs, self.generator)
+        draws = Draws(n, self.outputs, self._like, self.teacher.signs, self.generator)
+        return plan | {"loss": [term.draw(draws) for term in self.terms]}
 
     def batch(self, plan: Plan) -> Batch:
         r"""The batch that a plan stands for."""
@@ -196,7 +189,7 @@ class Objective(nn.Module):
         n, teacher, targets = rows(batch.x), teacher or self.teacher, None
         if self.asks:
             targets = teacher.prepare(batch) if teacher.opaque else teacher.draw(n)
-        draws = self._draws(n, teacher)
+        draws = Draws(n, self.outputs, self._like, teacher.signs, self.generator)
         with _keep_buffers(self.student):
             drawn = [term.draw(draws) for term in self.terms]
             return self.total(self._terms(batch, teacher, targets, drawn))

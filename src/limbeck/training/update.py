@@ -96,8 +96,8 @@ class GradientUpdate:
 
     def bind(self, objective: Objective, steps: int) -> None:
         self.objective, self.steps = objective, steps
-        named: Iterable[tuple[str, Tensor]] = objective.named_parameters()
-        self.parameters = {name: p for name, p in named if p.requires_grad}
+        named = objective.named_parameters()
+        self.parameters: Tensors = {name: p for name, p in named if p.requires_grad}
         if not self.parameters:
             received = "no parameters that require gradients"
             raise ArgumentError("student", received, "a trainable module")
