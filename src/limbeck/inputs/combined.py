@@ -245,8 +245,7 @@ class Mix(Nested):
         if len(numbers) != count or not sum(numbers):
             raise ArgumentError("weights", repr(weights), expected)
         left = [math.fsum(numbers[k:]) for k in range(count)]  # over by the sources before
-        pairs = zip(numbers, left, strict=True)
-        self.shares = [value / rest if rest else 0.0 for value, rest in pairs]
+        self.shares = [w / rest if rest else 0.0 for w, rest in zip(numbers, left, strict=True)]
         self._restart()
 
     def _restart(self) -> None:

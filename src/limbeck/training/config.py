@@ -110,9 +110,8 @@ def choose_device(device: str | torch.device) -> torch.device:
 
 def launched_processes() -> int:
     r"""The number of processes started with this one, as far as torch or a launcher knows."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_world_size()
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_world_size()
     # set by torchrun and accelerate launch, and by kinds of mpirun
     variables = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
     counts = (os.environ.get(name, "") for name in variables)

@@ -202,10 +202,9 @@ def prepare(
     wrapped = as_teacher(teacher, training.teacher_output)
     wrapped.to(device)
     training = replace(training, batch_size=size)
-    form = training.student_output
+    form, loss_seed = training.student_output, training.seed + 1
     try:
         loss = as_loss(loss, wrapped, student, form, source)
-        loss_seed = training.seed + 1
         objective = Objective(wrapped, student, source, loss, student_output=form, seed=loss_seed)
         held_out = None if training.held_out is None else _held_out(training.held_out, objective)
         _precompute(objective, training)

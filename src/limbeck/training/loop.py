@@ -165,10 +165,7 @@ class Run:
             raise self._stopping[1]
 
     def stop(self, reason: str, error: BaseException | None = None) -> None:
-        r"""Ask the run to stop after the present step, and to raise `error` at its end.
-
-        It can be called from any thread or signal handler; the same call again continues the run.
-        """
+        r"""Stop after the present step and raise `error`; safe in threads and signal handlers."""
         if not isinstance(reason, str) or not reason:
             raise ArgumentError("reason", repr(reason), "words that say why")
         if self.stop_reason is None and self._stopping is None:

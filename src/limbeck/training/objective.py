@@ -111,7 +111,6 @@ class Objective(nn.Module):
             with torch.random.fork_rng(devices=[]):  # modules of the losses start from this seed
                 torch.default_generator.manual_seed(self.generator.initial_seed())
                 extras = [term.bind(Probe(student, teacher, batch)) for term in self.terms]
-        # modules that some losses train as well
         self.extras = nn.ModuleList([extra for extra in extras if extra is not None])
         self._like = batch.x
         self.randomness = randomness if draws else None

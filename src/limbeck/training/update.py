@@ -26,9 +26,8 @@ Tensors: TypeAlias = dict[str, Tensor]  # by name
 class Progress:
     r"""What an update records at each step, as tensors that never move."""
 
-    # None is 0-d float64: torch's compiler takes those for numbers and drops writes to them.
-
     def __init__(self, terms: int, device: torch.device, dtype: torch.dtype) -> None:
+        # None is 0-d float64: torch's compiler takes those for numbers and drops writes to them.
         # steps that changed the student, which also drive schedules
         self.done = torch.zeros(1, dtype=torch.float64, device=device)
         # all losses and gradients were finite so far; if not, the student no longer changes
@@ -261,21 +260,18 @@ def make_optimizer(
 
 def has_functional_form(optimizer: torch.optim.Optimizer) -> bool:
     r"""Whether torch gives this optimizer as a function of tensors that limbeck can call."""
-    kind, groups = type(optimizer), optimizer.param_groups
-    if any(group.get("dampening") or group.get("differentiable") for group in groups):
+    if any(g.get("dampening") or g.get("differentiable") for g in optimizer.param_groups):
         return False
-    return kind in [getattr(torch.optim, name) for name in FUNCTIONAL]
+    return type(optimizer) in [getattr(torch.optim, name) for name in FUNCTIONAL]
 
 
 class FunctionalOptimizer:
     r"""One step of a torch optimizer as a function of tensors; everything changes in place."""
 
-    # Gradients must be taken at `leaves`, the detached parameters: compilers fail at two tensors in
-    # one memory.
-
     def __init__(
         self, optimizer: torch.optim.Optimizer, parameters: Tensors, leaves: Tensors
     ) -> None:
+        # gradients are taken at `leaves`, too: compilers fail at two tensors in one memory
         name = type(optimizer).__name__.lower()
         self.function = getattr(importlib.import_module(f"torch.optim.{name}"), name)
         self.arguments = list(inspect.signature(self.function).parameters)
