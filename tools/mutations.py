@@ -25,8 +25,9 @@ from queue import Queue
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("losses", "distributions", "samplers", "models", "normalization", "condensation")
-SINGLE = ("evaluation.py", "outputs.py", "supports.py", "inputs/munge.py", "training/objective.py",
-          "training/update.py", "training/schedules.py", "training/loop.py")  # fmt: skip
+SINGLE = ("evaluation.py", "outputs.py", "supports.py", "inputs/combined.py",
+          "training/objective.py", "training/update.py", "training/schedules.py",
+          "training/loop.py")  # fmt: skip
 OPERATORS = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*")}
 COMPARISONS = {ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">")}
 NAMES = {"exp": "expm1", "log": "log1p", "sum": "mean", "mean": "sum", "max": "min", "min": "max",

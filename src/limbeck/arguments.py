@@ -18,7 +18,7 @@ def number(argument: str, value: object, expected: str, holds: Callable[[float],
     try:
         result = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise ArgumentError(argument, repr(value), expected) from None
+        result = math.nan
     if isinstance(value, str) or not math.isfinite(result) or not holds(result):
         raise ArgumentError(argument, repr(value), expected)
     return result

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from limbeck.errors import ArgumentError
 
@@ -144,14 +144,6 @@ def as_part(value: Any, argument: str) -> Part:
     return Part(values, typed)
 
 
-def cast_parts(
-    parts: dict[str, Part], device: torch.device, dtype: torch.dtype | None, argument: str
-) -> X:
-    r"""Inputs on the device in the student's floating type: a tensor, or a dict if it was one."""
-    tensors = {n: cast(part, device, dtype, label(argument, n)) for n, part in parts.items()}
-    return tensors.get("", tensors)
-
-
 def cast(part: Part, device: torch.device, dtype: torch.dtype | None, argument: str) -> Tensor:
     r"""The part on the device; floating arrays become `dtype`, floating tensors must be it."""
     values = part.values
@@ -257,10 +249,7 @@ full_precision = partial(tensor_float, False)
 
 
 def random(
-    draw: Callable[..., Tensor],
-    shape: tuple[int, ...],
-    like: Tensor,
-    generator: torch.Generator | None,
+    draw: Callable[..., Tensor], shape: tuple[int, ...], like: Tensor, generator: Generator | None
 ) -> Tensor:
     r"""Random numbers by `torch.rand` or `torch.randn`, drawn on the generator's device."""
     source = like.device if generator is None else generator.device

@@ -32,24 +32,7 @@ def evaluating(model: object) -> Iterator[None]:
 
 
 TAPS = "_limbeck_taps"  # the attribute of a module that holds our hooks
-
-
-def hidden(model: Callable[[X], Tensor], x: X, name: str) -> Tensor:
-    r"""The output of a torch module's submodule at x; `close_taps` takes the hooks off again."""
-    if not isinstance(model, nn.Module):
-        raise ArgumentError("hints", f"a model of type {type(model).__name__}", "torch modules")
-    taps = model.__dict__.setdefault(TAPS, {})
-    if name not in taps:  # once: compilers can trace a hook, but not the adding of one
-        named = dict(model.named_modules())
-        if name not in named:
-            raise ArgumentError.unknown("hints", name, [known for known in named if known])
-        outputs: list[Tensor] = []
-        hook = named[name].register_forward_hook(lambda module, x, y: outputs.append(y))
-        taps[name] = outputs, hook
-    outputs = taps[name][0]
-    outputs.clear()
-    model(x)
-    return outputs.pop()
+Parts: TypeAlias = dict[str, Tensor]  # floating-point inputs by name
 
 
 def close_taps(model: object) -> None:
@@ -74,18 +57,17 @@ class Evaluated:
         self.model, self.x, self.form = model, x, form
         self._known: dict[Any, Any] = {}
 
-    def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
-        if key not in self._known:
-            self._known[key] = compute()
-        return self._known[key]
-
     def raw(self) -> Tensor:
         r"""What the model gives, as it gives it; a density, its log density."""
-        return self._once("raw", lambda: self._call(self.x))
+        if "raw" not in self._known:
+            self._known["raw"] = self._call(self.x)
+        return self._known["raw"]
 
     def outputs(self, domain: str) -> Tensor:
         r"""Outputs (n, I) in the domain of a derivative."""
-        return self._once(domain, lambda: self._in_domain(domain, self.x, self.raw))
+        if domain not in self._known:
+            self._known[domain] = self._in_domain(domain, self.x, self.raw)
+        return self._known[domain]
 
     def values(self) -> Tensor:
         r"""Outputs (n, I): probabilities where the model gives any form of them, or values."""
@@ -110,14 +92,13 @@ class Evaluated:
 
     def derivatives(self, domain: str) -> Tensor:
         r"""Derivatives of every output with respect to every input, (n, I, D)."""
-
-        def jacobian() -> Tensor:
+        if ("derivatives", domain) not in self._known:
             outputs, _ = self._linear(domain)
             count, size = outputs.shape
-            basis = torch.eye(size, dtype=outputs.dtype, device=outputs.device)
-            return self.projected(domain, basis[:, None, :].expand(size, count, size))
-
-        return self._once(("derivatives", domain), jacobian)
+            basis = torch.eye(size, dtype=outputs.dtype, device=outputs.device)[:, None, :]
+            jacobian = self.projected(domain, basis.expand(size, count, size))
+            self._known["derivatives", domain] = jacobian
+        return self._known["derivatives", domain]
 
     def projected(self, domain: str, cotangents: Tensor) -> Tensor:
         r"""Derivatives of k combinations of the outputs, cotangents (k, n, I), as (n, k, D)."""
@@ -150,28 +131,39 @@ class Evaluated:
         return jvp(function, (parts,), (tangents,))[1]
 
     def hidden(self, name: str) -> Tensor:
-        r"""The output of the submodule of that name."""
-        return self._once(("hidden", name), lambda: hidden(self.model, self.x, name))
+        r"""The output of the submodule of that name; `close_taps` takes the hooks off again."""
+        if ("hidden", name) in self._known:
+            return self._known["hidden", name]
+        model: object = self.model
+        if not isinstance(model, nn.Module):
+            raise ArgumentError("hints", f"a model of type {type(model).__name__}", "torch modules")
+        taps = model.__dict__.setdefault(TAPS, {})
+        if name not in taps:  # once: compilers can trace a hook, but not the adding of one
+            named, outputs = dict(model.named_modules()), list[Tensor]()
+            if name not in named:
+                raise ArgumentError.unknown("hints", name, named.keys() - {""})
+            hook = named[name].register_forward_hook(lambda module, x, y: outputs.append(y))
+            taps[name] = outputs, hook
+        outputs = taps[name][0]
+        outputs.clear()
+        model(self.x)
+        return self._known.setdefault(("hidden", name), outputs.pop())
 
     def _linear(self, domain: str) -> tuple[Tensor, Callable[[Tensor], Any]]:
-        def linearise() -> tuple[Tensor, Callable[[Tensor], Any]]:
+        if ("linear", domain) not in self._known:
             parts, function = self._function(domain)
             outputs, pull = vjp(function, parts)[:2]
             self._known.setdefault(domain, outputs)  # so that values need no second pass
-            return outputs, pull
+            self._known["linear", domain] = outputs, pull
+        return self._known["linear", domain]
 
-        return self._once(("linear", domain), linearise)
-
-    def _function(
-        self, domain: str
-    ) -> tuple[dict[str, Tensor], Callable[[dict[str, Tensor]], Tensor]]:
+    def _function(self, domain: str) -> tuple[Parts, Callable[[Parts], Tensor]]:
         parts = floats(self.x)
         if not parts:
-            raise NotDifferentiableError(
-                "inputs: no floating-point part, so nothing to differentiate with respect to"
-            )
+            text = "inputs: no floating-point part, so nothing to differentiate with respect to"
+            raise NotDifferentiableError(text)
 
-        def function(parts: dict[str, Tensor]) -> Tensor:
+        def function(parts: Parts) -> Tensor:
             x = _with_parts(self.x, parts)
             return self._in_domain(domain, x, lambda: self._call(x))
 
@@ -200,7 +192,7 @@ class Evaluated:
 View: TypeAlias = Evaluated  # the type in signatures of losses
 
 
-def _with_parts(x: X, parts: dict[str, Tensor]) -> X:
+def _with_parts(x: X, parts: Parts) -> X:
     r"""x with its floating parts replaced."""
     return parts[""] if isinstance(x, Tensor) else {**x, **parts}
 
@@ -245,10 +237,9 @@ def evaluate(
     choice("output", output, forms.FORMS)
     with evaluating(model):
         if "derivatives" in asks and not depends_on_inputs(model, x):
-            raise NotDifferentiableError(
-                "model: its outputs carry no derivatives with respect to x (a forest, a remote "
-                "model or detached tensors); ask for values alone"
-            )
+            text = "model: its outputs carry no derivatives with respect to x (a forest, a remote "
+            text += "model or detached tensors); ask for values alone"
+            raise NotDifferentiableError(text)
         with torch.no_grad():
             view = Evaluated(model, x, output)
             derivatives = view.derivatives(domain) if "derivatives" in asks else None

@@ -31,15 +31,9 @@ def watched(run: Any, progress: bool, label: str = "distilling") -> Iterator[Any
     if not _shown(progress):
         yield from run
         return
-    columns = (
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TextColumn("loss {task.fields[loss]}"),
-        bars.TimeElapsedColumn(),
-        bars.TimeRemainingColumn(),
-    )
-    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    counts = ("{task.description}", bars.BarColumn(), bars.MofNCompleteColumn())
+    times = ("loss {task.fields[loss]}", bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
+    with bars.Progress(*counts, *times, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=run.total, completed=run.done, loss="…")
         shown = 0.0
         for step in run:

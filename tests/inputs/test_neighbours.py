@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
-from limbeck.inputs.munge import nearest
+from limbeck.inputs.combined import nearest
 
 
 def continuous(x):

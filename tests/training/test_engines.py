@@ -34,7 +34,7 @@ class Strided(Dataset):
 
     def draw(self, n):
         rows = super().draw(n)
-        even = self.epochs.position % (2 * n) == 0
+        even = self.position % (2 * n) == 0
         return torch.stack([rows, rows], 1)[:, 0] if even else rows
 
 

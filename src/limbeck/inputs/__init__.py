@@ -1,10 +1,9 @@
 r"""Where inputs come from: data, noise, neighbours, transformations, samples and their mixtures."""
 
 from limbeck.inputs.base import Inputs
-from limbeck.inputs.combined import Augment, Mix, Seek, as_inputs
+from limbeck.inputs.combined import Augment, Mix, Munge, Seek, as_inputs
 from limbeck.inputs.dataset import Dataset, Loader
 from limbeck.inputs.generated import Function, Noise, Samples
-from limbeck.inputs.munge import Munge
 
 __all__ = [
     "Augment", "Dataset", "Function", "Inputs", "Loader", "Mix", "Munge", "Noise", "Samples",

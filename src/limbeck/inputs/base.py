@@ -3,7 +3,7 @@ r"""What every source of inputs has, and sources made of other sources."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -138,7 +138,8 @@ class Nested(Eager):
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
-        for source, source_seed in self._seeds(seed if self.seed is None else self.seed):
+        seeds = spread(seed if self.seed is None else self.seed, len(self.sources))
+        for source, source_seed in zip(self.sources, seeds, strict=True):
             source.to(device, dtype, source_seed)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -152,11 +153,8 @@ class Nested(Eager):
         for i, source in enumerate(self.sources):
             source.load_state_dict(under(f"{i}.", state))
 
-    def _seeds(self, seed: int) -> Iterator[tuple[Inputs, int]]:
-        return zip(self.sources, spread(seed, len(self.sources)), strict=True)
-
     def _seed_sources(self, seed: int) -> None:
-        for source, source_seed in self._seeds(seed):
+        for source, source_seed in zip(self.sources, spread(seed, len(self.sources)), strict=True):
             if source.seed is None:
                 source.generator.manual_seed(source_seed)
                 if isinstance(source, Nested):

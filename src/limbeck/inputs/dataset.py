@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import data
 
 from limbeck import arrays
-from limbeck.arrays import Batch, as_part, map_tensors, part_of, rows
+from limbeck.arrays import Batch, as_part, label, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Eager, Inputs, join_batches
 from limbeck.inputs.generated import seeded
@@ -56,37 +56,6 @@ def _stack(values: list[Any], argument: str) -> Any:
         raise ArgumentError(argument, received, "items of one shape") from None
 
 
-class Epochs:
-    r"""Passes over N rows, each in a new random order."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-        self.order = torch.empty(0, dtype=torch.int64)
-        self.position = 0
-
-    def draw(self, n: int, generator: torch.Generator) -> Tensor:
-        r"""The next n row numbers (n,), over as many passes as that takes."""
-        pieces = []
-        while n > 0:
-            if self.position == len(self.order):
-                self.order = torch.randperm(self.rows, generator=generator, device=generator.device)
-                self.position = 0
-            piece = self.order[self.position : self.position + n]
-            self.position += len(piece)
-            n -= len(piece)
-            pieces.append(piece)
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"order": self.order.clone(), "position": torch.tensor(self.position)}
-
-    def load_state_dict(self, state: dict[str, Tensor], device: torch.device) -> None:
-        if (n := len(state["order"])) not in (0, self.rows):
-            raise CheckpointError(f"The checkpoint is of a data set of {n} rows, not {self.rows}.")
-        self.order = state["order"].to(device, copy=True)
-        self.position = int(state["position"])
-
-
 class Dataset(Inputs):
     r"""Rows of the user's data; their numbers are the batch's index.
 
@@ -105,6 +74,9 @@ class Dataset(Inputs):
     >>> sorted(dataset(3).index.tolist())
     [0, 1, 2]
     """
+
+    order: Tensor  # of the rows in the present pass
+    position: int  # in this order
 
     def __init__(
         self,
@@ -137,7 +109,7 @@ class Dataset(Inputs):
                 raise ArgumentError("weight", received, "nonnegative numbers")
 
     def __len__(self) -> int:
-        return self.epochs.rows
+        return rows(self.x)
 
     def draw(self, n: int) -> Tensor:
         r"""Row numbers (n,)."""
@@ -147,11 +119,20 @@ class Dataset(Inputs):
         return self.next_rows(n)
 
     def next_rows(self, n: int) -> Tensor:
-        r"""Row numbers (n,), where n may be more than the data set has."""
-        generator = self.generator
+        r"""Row numbers (n,), over as many passes as that takes."""
+        generator, count = self.generator, len(self)
         if self.replace:
-            return torch.randint(len(self), (n,), generator=generator, device=generator.device)
-        return self.epochs.draw(n, generator)
+            return torch.randint(count, (n,), generator=generator, device=generator.device)
+        pieces = []
+        while n > 0:
+            if self.position == len(self.order):
+                self.order = torch.randperm(count, generator=generator, device=generator.device)
+                self.position = 0
+            piece = self.order[self.position : self.position + n]
+            self.position += len(piece)
+            n -= len(piece)
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def build(self, drawn: Tensor) -> Batch:
         data = (self.x, self.y, self.weight)
@@ -171,17 +152,22 @@ class Dataset(Inputs):
         self._move(self.device, dtype)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return super().state_dict() | self.epochs.state_dict()
+        passes = {"order": self.order.clone(), "position": torch.tensor(self.position)}
+        return super().state_dict() | passes
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
-        self.epochs.load_state_dict(state, self.device)
+        if (n := len(state["order"])) not in (0, len(self)):
+            raise CheckpointError(f"The checkpoint is of a data set of {n} rows, not {len(self)}.")
+        self.order = state["order"].to(self.device, copy=True)
+        self.position = int(state["position"])
 
     def _move(self, device: torch.device, dtype: torch.dtype | None) -> None:
-        self.x = arrays.cast_parts(self._x, device, dtype, "X")
-        self.epochs = Epochs(rows(self.x))
+        x = {n: arrays.cast(p, device, dtype, label("X", n)) for n, p in self._x.items()}
+        self.x: arrays.X = x.get("", x)
         self.y = None if self._y is None else arrays.cast(self._y, device, dtype, "y")
-        self.weight = None
+        self.order, self.position = torch.empty(0, dtype=torch.int64), 0
+        self.weight: Tensor | None = None
         if self._weight is not None:
             self.weight = self._weight.values.to(device, dtype or torch.get_default_dtype())
 
@@ -218,27 +204,26 @@ class Loader(Eager):
         self._restart()
 
     def draw(self, n: int) -> Batch:
-        batch = _joined([self._next() for _ in range(self._read(n))])
-        if rows(batch.x) > n:
-            self.ahead.appendleft(part_of(batch, n, rows(batch.x)))
+        batches = list(self._take(n))
         self.used += n
-        return part_of(batch, 0, n)
+        return join_batches(batches, ["a batch"] * len(batches), "loader")
 
     def own_batch(self) -> Batch:
-        batch = self._next()
+        batch = self.ahead.popleft() if self.ahead else self._fetch()
         self.used += rows(batch.x)
         return batch
 
     def probe(self, n: int) -> Batch:
         r"""The next n inputs, which stay the next ones."""
-        count = self._read(n)
-        batches = list(self.ahead)[:count]
+        while sum(rows(batch.x) for batch in self.ahead) < n:
+            self.ahead.append(self._fetch())
         try:
-            return part_of(_joined(batches), 0, n)
+            batches, names = list(self.ahead), ["a batch"] * len(self.ahead)
+            return part_of(join_batches(batches, names, "loader"), 0, n)
         except ArgumentError:
             if not self.own_batches:
                 raise
-            return part_of(batches[0], 0, n)  # each batch may have another shape
+            return part_of(self.ahead[0], 0, n)  # each batch may have another shape
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
@@ -251,12 +236,9 @@ class Loader(Eager):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
         self._restart()
-        self.used = left = int(state["used"])
-        while left > 0:
-            batch = self._next()
-            if left < rows(batch.x):
-                self.ahead.appendleft(part_of(batch, left, rows(batch.x)))
-            left -= rows(batch.x)
+        self.used = int(state["used"])
+        for _ in self._take(self.used):
+            pass
 
     def _restart(self) -> None:
         self.start: Tensor | None = None  # the generator's state before the first item
@@ -264,17 +246,14 @@ class Loader(Eager):
         self.ahead.clear()
         self.iterator: Iterator[Any] | None = None
 
-    def _read(self, n: int) -> int:
-        r"""Read ahead until there are n rows; the number of batches that they are in."""
-        total = count = 0
-        while total < n:
-            if count == len(self.ahead):
-                self.ahead.append(self._fetch())
-            total, count = total + rows(self.ahead[count].x), count + 1
-        return count
-
-    def _next(self) -> Batch:
-        return self.ahead.popleft() if self.ahead else self._fetch()
+    def _take(self, n: int) -> Iterator[Batch]:
+        r"""The next n rows, in the batches that they come in."""
+        while n > 0:
+            batch = self.ahead.popleft() if self.ahead else self._fetch()
+            if (size := rows(batch.x)) > n:
+                self.ahead.appendleft(part_of(batch, n, size))
+            yield part_of(batch, 0, n)
+            n -= size
 
     def _fetch(self) -> Batch:
         if self.start is None:
@@ -287,7 +266,3 @@ class Loader(Eager):
                 return self.checked(Batch(*_split_item(item, "loader")), None, "loader")
             self.iterator = None
         raise ArgumentError("loader", "no items in a pass", "a loader that gives items every time")
-
-
-def _joined(batches: list[Batch]) -> Batch:
-    return join_batches(batches, ["a batch"] * len(batches), "loader")

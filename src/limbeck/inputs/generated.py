@@ -24,10 +24,7 @@ SPARE = np.random.MT19937(0)  # in place of NumPy's global generator, whose stat
 
 
 class SeededCall:
-    r"""A user's function without gradients whose randomness comes from a generator.
-
-    It gets `generator` if it has such a parameter; else the global generators are seeded for it.
-    """
+    r"""A user's function: it gets `generator`, or the global generators are seeded for it."""
 
     def __init__(self, function: Callable[..., Any], argument: str) -> None:
         if not callable(function):
@@ -36,20 +33,16 @@ class SeededCall:
         self.takes_generator = "generator" in parameters_of(function)
 
     def __call__(self, generator: torch.Generator, *arguments: object) -> Any:
-        with torch.no_grad():
-            if self.takes_generator:
-                return self.function(*arguments, generator=self._on_device(generator))
-            with seeded(generator):
+        if not self.takes_generator:
+            with torch.no_grad(), seeded(generator):
                 return self.function(*arguments)
-
-    def _on_device(self, generator: torch.Generator) -> torch.Generator:
-        r"""A generator on the device of a module's method, which need not be the student's."""
         owner = getattr(self.function, "__self__", self.function)
-        if isinstance(owner, nn.Module):
+        if isinstance(owner, nn.Module):  # whose device need not be the student's
             tensor = next(itertools.chain(owner.parameters(), owner.buffers()), None)
             if tensor is not None and tensor.device.type != generator.device.type:
-                return torch.Generator(tensor.device).manual_seed(fresh_seed(generator))
-        return generator
+                generator = torch.Generator(tensor.device).manual_seed(fresh_seed(generator))
+        with torch.no_grad():
+            return self.function(*arguments, generator=generator)
 
 
 @contextmanager

@@ -55,12 +55,10 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
         self.needs = "probabilities" if domain == "log" or weight == "teacher" else ""
         self.compares = "classes" if domain == "log" else "values"
         self.affine = (domain, weight) in (("log", "teacher"), ("plain", "uniform"))
-        self.bias = (
-            "log derivatives with equal weights are not averages over draws; "
-            'weight="teacher" makes the gradient affine in the targets'
-            if domain == "log"
-            else "the targets enter multiplied with one another"
-        )
+        self.bias = "the targets enter multiplied with one another"
+        if domain == "log":
+            self.bias = "log derivatives with equal weights are not averages over draws; "
+            self.bias += 'weight="teacher" makes the gradient affine in the targets'
 
     def draw(self, batch: Draws) -> Drawn:
         if self.projections is None:
@@ -135,19 +133,16 @@ class directional_error(Loss):  # noqa: N801
     def draw(self, batch: Draws) -> Drawn:
         if not isinstance(self.directions, str):
             return None
-        drawn = {}
-        for name, part in floats(batch.like).items():
-            drawn[name] = part.new_empty(batch.n, *part.shape[1:])
-            drawn[name].normal_(generator=batch.generator)
-        return drawn
+        empty = {n: x.new_empty(batch.n, *x.shape[1:]) for n, x in floats(batch.like).items()}
+        return {name: x.normal_(generator=batch.generator) for name, x in empty.items()}
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         errors = []
         for v in self._all_directions(batch.x, drawn):
-            targets = self.targets
+            derivative, targets = student.directional(self.domain, v), self.targets
             if isinstance(targets, str):
                 targets = teacher.directional(self.domain, v)
-            errors.append((student.directional(self.domain, v) - targets).square().mean(1))
+            errors.append((derivative - targets).square().mean(1))
         return torch.stack(errors).mean(0) / 2
 
     def _all_directions(self, x: X, drawn: Drawn) -> list[X]:

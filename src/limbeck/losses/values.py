@@ -2,8 +2,6 @@ r"""Losses on values: outputs, probabilities, logits, labels, hidden units and d
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -229,9 +227,7 @@ class log_density_error(_LogDensities):  # noqa: N801
     name = "log_density_error"
 
     def __init__(self, c: float = 0.0) -> None:
-        if not math.isfinite(c):
-            raise ArgumentError("c", repr(c), "a finite number, at most log Z")
-        self.c = float(c)
+        self.c = number("c", c, "a finite number, at most log Z", lambda c: True)
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         return (student.log_density() - teacher.log_density() + self.c).square() / 2

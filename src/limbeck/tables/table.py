@@ -15,7 +15,7 @@ from torch import Tensor
 
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
-from limbeck.inputs.munge import Munge
+from limbeck.inputs.combined import Munge
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.tables.columns import Category, Column, Number, column_of, pandas
 from limbeck.tables.reading import is_code, read

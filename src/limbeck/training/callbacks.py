@@ -45,6 +45,9 @@ Callbacks: TypeAlias = Callback | EntryFunction | Iterable[Callback | EntryFunct
 
 class _Function(Callback):
     def __init__(self, function: EntryFunction) -> None:
+        if not callable(function) or isinstance(function, type):
+            expected = "limbeck.training.callbacks, or functions of a dict of numbers"
+            raise ArgumentError("callbacks", repr(function), expected)
         self.function = function
 
     def look(self, entry: Mapping[str, float]) -> None:
@@ -55,16 +58,8 @@ def as_callbacks(value: Callbacks) -> tuple[Callback, ...]:
     r"""One or several callbacks as a tuple of `Callback`."""
     if value is None:
         return ()
-    callbacks: list[Callback] = []
-    for callback in value if isinstance(value, Iterable) else [value]:
-        if isinstance(callback, Callback):
-            callbacks.append(callback)
-        elif callable(callback) and not isinstance(callback, type):
-            callbacks.append(_Function(callback))
-        else:
-            expected = "limbeck.training.callbacks, or functions of a dict of numbers"
-            raise ArgumentError("callbacks", repr(callback), expected)
-    return tuple(callbacks)
+    values: Iterable[Any] = value if isinstance(value, Iterable) else [value]
+    return tuple(v if isinstance(v, Callback) else _Function(v) for v in values)
 
 
 def name_of(settings: Mapping[str, Any]) -> str:
@@ -86,11 +81,7 @@ def replayed(
 
 
 class Logger(Callback):
-    r"""A callback that writes numbers somewhere; subclasses have `_open`, `_write`, `_close`.
-
-    What cannot work is refused before the first step. A later failure, or a full disk, is warned
-    of once, and the training continues without the log.
-    """
+    r"""Writes numbers to a `place`; after a failure it warns once and the training goes on."""
 
     place: object = ""  # where it writes
     _failed = False
@@ -236,7 +227,13 @@ class MLflow(Logger):
             self._client = client = MlflowClient(tracking_uri=self.uri)
             known = client.get_experiment_by_name(self.experiment)
             experiment = known.experiment_id if known else client.create_experiment(self.experiment)
-            self._id = self._resume(experiment, name) if last_step >= 0 else None
+            self._id = None
+            query, order = f"tags.`{TAG}` = '{name}'", ["attributes.start_time DESC"]
+            options: dict[str, Any] = {"max_results": 1, "order_by": order}
+            for run in client.search_runs([experiment], query, **options) if last_step >= 0 else ():
+                self._id = run.info.run_id
+                client.update_run(self._id, status="RUNNING")
+                self._logged = {int(m.step) for m in client.get_metric_history(self._id, "loss")}
             if self._id is None:
                 tags = {TAG: name, "mlflow.runName": name, **self.tags}
                 self._id = client.create_run(experiment, tags=tags).info.run_id
@@ -245,15 +242,6 @@ class MLflow(Logger):
         except MlflowException as error:
             expected = "a store that MLflow can use"
             raise ArgumentError("callbacks", f"{self!r} ({error})", expected) from error
-
-    def _resume(self, experiment: str, name: str) -> str | None:
-        query, order = f"tags.`{TAG}` = '{name}'", ["attributes.start_time DESC"]
-        for run in self._client.search_runs([experiment], query, max_results=1, order_by=order):
-            run_id: str = run.info.run_id
-            self._client.update_run(run_id, status="RUNNING")
-            self._logged = {int(m.step) for m in self._client.get_metric_history(run_id, "loss")}
-            return run_id
-        return None
 
     def _write(self, entry: Mapping[str, float]) -> None:
         from mlflow.entities import Metric

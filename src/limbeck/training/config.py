@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from limbeck.training.callbacks import Callbacks, as_callbacks
 from limbeck.training.schedules import Schedule
 from limbeck.training.update import Update
 
+Names: TypeAlias = Iterable[str]
 PRESETS: dict[str, dict[str, Any]] = {
     "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
     "thesis": {"optimizer": "adadelta", "schedule": "constant", "batch_size": 20,
@@ -60,11 +61,7 @@ class Training:
 
     @classmethod
     def from_options(
-        cls,
-        options: Mapping[str, Any],
-        decided: Iterable[str] = (),
-        arguments: Iterable[str] = (),
-        **defaults: Any,
+        cls, options: Mapping[str, Any], decided: Names = (), arguments: Names = (), **defaults: Any
     ) -> Training:
         r"""The settings among a verb's options, without those `decided`, with its defaults."""
         known = cls.names() - set(decided)
@@ -95,8 +92,7 @@ class Training:
             raise ArgumentError("metrics", repr(metrics), "a dict of functions of the student")
         for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out"}:
             raise ArgumentError("metrics", repr(name), "names that the history does not use itself")
-        callbacks = () if self.callbacks is None else as_callbacks(self.callbacks)
-        return replace(self, callbacks=callbacks, **numbers)
+        return replace(self, callbacks=as_callbacks(self.callbacks), **numbers)
 
 
 def choose_device(device: str | torch.device) -> torch.device:
@@ -114,9 +110,8 @@ def choose_device(device: str | torch.device) -> torch.device:
 
 def launched_processes() -> int:
     r"""The number of processes started with this one, as far as torch or a launcher knows."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_world_size()
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_world_size()
     # set by torchrun and accelerate launch, and by kinds of mpirun
     variables = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
     counts = (os.environ.get(name, "") for name in variables)

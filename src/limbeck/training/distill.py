@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from limbeck import losses
+from limbeck.arguments import choice
 from limbeck.arrays import Batch, as_batch, floats, input_dtype, rows
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import close_taps
@@ -191,10 +192,8 @@ def prepare(
     if training.engine == "accelerate":
         training, device, seed = share(training)
     elif (count := launched_processes()) > 1:
-        text = (
-            f"engine: this is one of {count} processes, and with engine={training.engine!r} each "
-        )
-        text += "trains its own student and writes its own files; 'accelerate' trains one in all"
+        text = f"engine: this is one of {count} processes, and with engine={training.engine!r} each"
+        text += " trains its own student and writes its own files; 'accelerate' trains one in all"
         warnings.warn(text, stacklevel=3)
     student.to(device)
     source = as_inputs(inputs)
@@ -202,8 +201,22 @@ def prepare(
     size = batch_size_of(training.batch_size, source, training.preset)
     wrapped = as_teacher(teacher, training.teacher_output)
     wrapped.to(device)
+    training = replace(training, batch_size=size)
+    form, loss_seed = training.student_output, training.seed + 1
     try:
-        return _bind(wrapped, student, source, loss, replace(training, batch_size=size))
+        loss = as_loss(loss, wrapped, student, form, source)
+        objective = Objective(wrapped, student, source, loss, student_output=form, seed=loss_seed)
+        held_out = None if training.held_out is None else _held_out(training.held_out, objective)
+        _precompute(objective, training)
+        update = training.update or _gradient_update(training)
+        update.bind(objective, training.steps)
+        identity = _identity(objective, update, training)
+        if training.engine == "accelerate":
+            engine: Eager = Distributed(update, objective)
+        else:
+            limits = (training.steps, training.seconds)
+            engine = make_engine(training.engine, objective, update, *limits)
+        return Run(objective, update, engine, training, identity, held_out)
     except BaseException:
         wrapped.release()
         close_taps(student)
@@ -225,25 +238,6 @@ def batch_size_of(size: int | str | None, source: Inputs, preset: str = "auto") 
     if isinstance(source, Dataset) and not source.replace:
         return min(default, len(source))
     return default
-
-
-def _bind(
-    teacher: Teacher, student: nn.Module, source: Inputs, loss: Loss | str, training: Training
-) -> Run:
-    r"""A run of the parts; what is left to check is checked at a few inputs."""
-    form, seed = training.student_output, training.seed + 1
-    loss = as_loss(loss, teacher, student, form, source)
-    objective = Objective(teacher, student, source, loss, student_output=form, seed=seed)
-    held_out = None if training.held_out is None else _held_out(training.held_out, objective)
-    _precompute(objective, training)
-    update = training.update or _gradient_update(training)
-    update.bind(objective, training.steps)
-    identity = _identity(objective, update, training)
-    if training.engine == "accelerate":
-        engine: Eager = Distributed(update, objective)
-    else:
-        engine = make_engine(training.engine, objective, update, training.steps, training.seconds)
-    return Run(objective, update, engine, training, identity, held_out)
 
 
 def _gradient_update(training: Training) -> GradientUpdate:
@@ -281,24 +275,23 @@ def as_loss(
             return losses.cross_entropy()
         return losses.kl() if "log_density" in forms else losses.square_error()
     names = [name for name in losses.__all__ if name not in ("hints", "directional_error")]
-    if not isinstance(loss, str) or loss not in names:
-        raise ArgumentError.unknown("loss", loss, ["auto", *names])
+    choice("loss", loss, ["auto", *names])
     named: Loss = getattr(losses, loss)()
     return named
 
 
 def _precompute(objective: Objective, training: Training, max_bytes: int = 2**30) -> None:
     r"""Store the teacher's targets, if that is possible and pays."""
-    choice, source = training.precompute, objective.inputs
-    if choice not in (True, False, "auto"):
-        raise ArgumentError.unknown("precompute", choice, ("auto", "True", "False"))
-    if not choice:
+    required, source = training.precompute, objective.inputs
+    if required not in (True, False, "auto"):
+        raise ArgumentError.unknown("precompute", required, ("auto", "True", "False"))
+    if not required:
         return
     if not isinstance(source, Dataset) or not _storable(objective):
-        if choice is True:
+        if required is True:
             raise ArgumentError("precompute", True, "a Dataset as inputs and an exact teacher")
         return
-    if choice == "auto":
+    if required == "auto":
         first = source.build(torch.zeros(1, dtype=torch.long, device=objective.device))
         size = stored_bytes(objective.teacher, objective.terms, source.x, objective.outputs, first)
         if training.steps * int(training.batch_size or 0) < len(source) or size > max_bytes:

@@ -28,6 +28,7 @@ class Eager:
 
     name = "eager"  # or "compiled" or "accelerate", as in results
     processes = 1  # that take each step together
+    saved: tuple[str, ...] = ("compile_seconds",)  # attributes that a checkpoint holds
 
     def __init__(self, update: Update) -> None:
         self.update = update
@@ -39,18 +40,16 @@ class Eager:
 
     def state(self) -> dict[str, Any]:
         r"""For a checkpoint: a resumed run takes its steps in the same way."""
-        return {"engine": self.name, "compile_seconds": self.compile_seconds}
+        return {"engine": self.name} | {name: getattr(self, name) for name in self.saved}
 
     def load(self, state: dict[str, Any]) -> None:
         r"""Resume from what `state` gave, or from an empty dict."""
-        self.compile_seconds = state.get("compile_seconds", 0.0)
+        for name in self.saved:
+            setattr(self, name, state.get(name, getattr(self, name)))
 
 
 def _opaque_functions(update: Update, plan: Plan) -> list[str]:
-    r"""Names of the functions with a custom backward that a step calls.
-
-    The compiler would differentiate their forward instead, unless they are `traceable = True`.
-    """
+    r"""Functions of a step whose custom backward the compiler does not see (not `traceable`)."""
     gradient = getattr(update, "gradient", None)
     if gradient is None:
         return []
@@ -77,20 +76,19 @@ SHAPES = "the shapes of the batches change, and a step is compiled for one shape
 
 
 class Compiled(Eager):
-    r"""Traces the step once and calls the compiled graph directly from then on.
+    r"""Traces the step for plans of one layout, and calls the compiled graph directly from then on.
 
     A step changes tensors in place that never move, so the graph's arguments are those of the first
     call with the plan's tensors replaced: looking the others up can cost as much as the arithmetic.
-    Plans of other shapes than `layout` (default: the first plan's) run eagerly.
     """
 
-    name = "compiled"
+    name, saved = "compiled", ("compile_seconds", "layout")
     # of the compiler: no threads for loops that end before a second one has woken up
     options: Mapping[str, Any] = {"cpp_wrapper": True, "cpp.min_chunk_size": 4096}
 
     def __init__(self, update: Update, layout: str | None = None) -> None:
         super().__init__(update)
-        self._layout = layout  # the shapes to compile for, as text of shapes_of
+        self.layout = layout  # the shapes to compile for, as text; by default the first plan's
         self._shapes: object = None  # the same, as it is compared at each step
         self._graph: Callable[..., Any] | None = None
         self._after_other = self._warned = False
@@ -99,8 +97,8 @@ class Compiled(Eager):
         if self.name == "eager":  # it could not be compiled
             return self._run_eagerly(plan)
         shapes = shapes_of(plan)
-        if self._shapes is None and self._layout in (None, str(shapes)):
-            self._shapes, self._layout = shapes, str(shapes)
+        if self._shapes is None and self.layout in (None, str(shapes)):
+            self._shapes, self.layout = shapes, str(shapes)
         if shapes != self._shapes:
             self._warn_of_shapes(shapes)
             return self._run_eagerly(plan)
@@ -118,13 +116,6 @@ class Compiled(Eager):
 
     def _run_eagerly(self, plan: Plan) -> None:
         super().step(plan)
-
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"layout": self._layout}
-
-    def load(self, state: dict[str, Any]) -> None:
-        super().load(state)
-        self._layout = state.get("layout")
 
     def _compile(self, plan: Plan) -> None:
         r"""Compile the step and run it once; if that fails, undo it and run eagerly."""
@@ -248,8 +239,16 @@ class Graph(Compiled):
             if self._calls < 3:  # so that libraries choose their kernels and workspaces
                 self._calls += 1
                 return super()._run_graph(plan)
-            try:
-                self._capture(plan)
+            try:  # record the step without running it
+                self._places: list[Tensor] = leaves(map_tensors(torch.clone, plan))
+                for slot, leaf in self._slots:
+                    self._arguments[slot] = self._places[leaf]
+                assert self._graph is not None
+                torch.cuda.synchronize()
+                captured = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(captured):
+                    self._graph(*self._arguments)
+                self._captured = captured
             except Exception as error:
                 return self._give_up(plan, "captured", error)
         return self._run_graph(plan)
@@ -258,27 +257,13 @@ class Graph(Compiled):
         with tensor_float():
             super()._run_eagerly(plan)
 
-    def _capture(self, plan: Plan) -> None:
-        r"""Record the step without running it."""
-        self._places: list[Tensor] = leaves(map_tensors(torch.clone, plan))
-        for slot, leaf in self._slots:
-            self._arguments[slot] = self._places[leaf]
-        assert self._graph is not None
-        torch.cuda.synchronize()
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            self._graph(*self._arguments)
-        self._captured = captured
 
-
+Factory = Callable[[str | None], Compiled]  # makes the compiled engine for a layout
 WATCHED_STEPS = 8  # eager steps before the choice: enough to see that shapes change
 
 
 class Costs(NamedTuple):
-    r"""Seconds that compilation takes and saves, by the torch operations in an eager step.
-
-    Measured with MLPs, a convolutional net and transformers; only the ratios matter.
-    """
+    r"""Seconds that compilation takes and saves, by the torch operations in an eager step."""
 
     start: float  # of any compilation
     per_operation: float  # of compilation
@@ -291,50 +276,44 @@ class Costs(NamedTuple):
         return in_time and compilation < steps * operations * self.saved
 
 
+# measured with MLPs, a convolutional net and transformers; only the ratios matter
 CPU = Costs(start=8.0, per_operation=0.05, saved=10e-6)
 CUDA = Costs(start=5.0, per_operation=0.03, saved=20e-6)
 
 
 class Automatic(Eager):
-    r"""Runs a few steps eagerly, then chooses once: eager or compiled.
+    r"""Runs a few steps eagerly, then chooses once, and not by a clock: equal calls run equally."""
 
-    The choice follows from the operations of the first step, the shapes of the first batches, the
-    number of steps and the time limit, never from a clock, so that equal calls run equally.
-    """
+    saved = ("compile_seconds", "layouts", "operations")  # until an engine is chosen
 
     def __init__(
-        self,
-        update: Update,
-        compiled: Callable[[str | None], Compiled],  # makes the compiled engine for a layout
-        costs: Costs,
-        steps: int,
-        seconds: float | None = None,
+        self, update: Update, compiled: Factory, costs: Costs, steps: int, seconds: float | None
     ) -> None:
         super().__init__(update)
         self._compiled, self._costs = compiled, costs
         self._steps, self._seconds = steps, seconds
         self._engine: Eager | None = None  # once it is chosen
-        self._layouts, self._operations = list[str](), 0
+        self.layouts, self.operations = list[str](), 0
 
     def step(self, plan: Plan) -> None:
-        if self._engine is None and len(self._layouts) == WATCHED_STEPS:
+        if self._engine is None and len(self.layouts) == WATCHED_STEPS:
             self._engine = self._choose()
         if self._engine is not None:
             self._engine.step(plan)
             self.name, self.compile_seconds = self._engine.name, self._engine.compile_seconds
             return
         counter = _Operations()  # type: ignore[no-untyped-call]
-        with contextlib.nullcontext() if self._layouts else counter:
+        with contextlib.nullcontext() if self.layouts else counter:
             super().step(plan)
-        self._operations = self._operations or counter.number
-        self._layouts.append(str(shapes_of(plan)))
+        self.operations = self.operations or counter.number
+        self.layouts.append(str(shapes_of(plan)))
 
     def _choose(self) -> Eager:
-        layout, count = Counter(self._layouts).most_common(1)[0]
-        compilable_steps = self._steps * count / len(self._layouts)
-        if self._costs.pay(self._operations, compilable_steps, self._seconds):
+        layout, count = Counter(self.layouts).most_common(1)[0]
+        compilable_steps = self._steps * count / len(self.layouts)
+        if self._costs.pay(self.operations, compilable_steps, self._seconds):
             return self._compiled(layout)
-        if self._costs.pay(self._operations, self._steps, self._seconds):
+        if self._costs.pay(self.operations, self._steps, self._seconds):
             advice = "batches that are all padded to one length can be compiled"
             warnings.warn(f"engine: {SHAPES}; running eagerly ({advice})", stacklevel=3)
         return Eager(self.update)
@@ -342,15 +321,12 @@ class Automatic(Eager):
     def state(self) -> dict[str, Any]:
         if self._engine is not None:
             return self._engine.state()
-        watched = {"layouts": list(self._layouts), "operations": self._operations}
-        return super().state() | {"engine": "auto"} | watched
+        return super().state() | {"engine": "auto"}
 
     def load(self, state: dict[str, Any]) -> None:
-        name = state.get("engine")
-        if name == "auto":
-            self._layouts, self._operations = list(state["layouts"]), state["operations"]
-        elif name is not None:  # chosen before the run was resumed
-            super().load(state)
+        super().load(state)
+        name = state.get("engine", "auto")
+        if name != "auto":  # chosen before the run was resumed
             self._engine = self._compiled(None) if name == "compiled" else Eager(self.update)
             self._engine.load(state)
             self.name = self._engine.name

@@ -8,7 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +52,14 @@ def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
     return Failure(step, terms or ["gradient"], [], batch)
 
 
-@dataclass
 class Plateau:
     r"""Watches a measure that should fall."""
 
-    patience: int  # evaluations in a row that may pass without a new best
-    improvement: float = 1e-3  # fraction of its size by which the best must be beaten
-    best: float = field(default=math.inf, init=False)
-    since: int = field(default=0, init=False)  # evaluations since the best
+    best, since = math.inf, 0  # the best measure, and the evaluations since
 
-    def __post_init__(self) -> None:
-        self.patience = whole("patience", self.patience)
+    def __init__(self, patience: int, improvement: float = 1e-3) -> None:
+        self.patience = whole("patience", patience)  # evaluations without a new best
+        self.improvement = improvement  # fraction of its size by which the best must be beaten
 
     def look(self, measure: float) -> bool:
         r"""Whether a new measure is a new best."""
@@ -104,34 +101,33 @@ class Step:
 CHECK_INTERVAL = 50  # on a GPU, steps that may be queued before their losses are checked
 
 
+@dataclass(repr=False, eq=False)
 class Run:
     r"""One distillation: iterate over it to take its steps."""
 
-    def __init__(
-        self,
-        objective: Objective,
-        update: Update,  # bound to the objective
-        engine: Eager,
-        settings: Training,  # checked
-        identity: Mapping[str, Any],  # must be the same for a checkpoint to be resumed
-        held_out: tuple[Batch, Teacher] | None = None,
-    ) -> None:
-        self.objective, self.update, self.engine = objective, update, engine
-        self.settings, self.identity, self.held_out = settings, identity, held_out
+    objective: Objective
+    update: Update  # bound to the objective
+    engine: Eager
+    settings: Training  # checked
+    identity: Mapping[str, Any]  # must be the same for a checkpoint to be resumed
+    held_out: tuple[Batch, Teacher] | None = None
+
+    def __post_init__(self) -> None:
+        settings = self.settings
         self.history, self.done = History(), 0
         self.seconds = 0.0  # wall-clock, with those before the run was resumed
         self.stop_reason: str | None = None
         self.failure: Failure | None = None
         self.plateau = None if settings.patience is None else Plateau(settings.patience)
         self.best: dict[str, Tensor] = {}
-        self.callbacks = as_callbacks(settings.callbacks) if settings.callbacks else ()
+        self.callbacks = as_callbacks(settings.callbacks)
         self.batch_size = settings.batch_size if isinstance(settings.batch_size, int) else None
         self._every = settings.every or max(1, settings.steps // 50)
         self._looked = 0  # the step of the last evaluation
         self._in_progress = False  # whether a step or an evaluation is half done
         self._stopping: tuple[str, BaseException | None] | None = None  # reason, error to raise
         self._resumable = False  # whether the same call again continues after the stop
-        self._asynchronous = objective.device.type == "cuda"
+        self._asynchronous = self.objective.device.type == "cuda"
         self._plans: deque[Plan] = deque(maxlen=CHECK_INTERVAL)
         self._folder = None if settings.checkpoint is None else Path(settings.checkpoint)
         if self._folder is not None:
@@ -169,10 +165,7 @@ class Run:
             raise self._stopping[1]
 
     def stop(self, reason: str, error: BaseException | None = None) -> None:
-        r"""Ask the run to stop after the present step, and to raise `error` at its end.
-
-        It can be called from any thread or signal handler; the same call again continues the run.
-        """
+        r"""Stop after the present step and raise `error`; safe in threads and signal handlers."""
         if not isinstance(reason, str) or not reason:
             raise ArgumentError("reason", repr(reason), "words that say why")
         if self.stop_reason is None and self._stopping is None:
@@ -255,20 +248,17 @@ class Run:
         entry["gradient_norm"] = progress.norm.item()
         with evaluating(self.objective.student):
             if self.held_out is not None:
-                entry["held_out"] = self._held_out_loss(*self.held_out)
+                (batch, teacher), state = self.held_out, self.objective.rng_state()
+                n, block = rows(batch.x), 1000
+                parts = (part_of(batch, start, block) for start in range(0, n, block))
+                losses = (self.objective.at(part, teacher).double().sum().item() for part in parts)
+                try:
+                    entry["held_out"] = sum(losses) / n
+                finally:  # the random draws of later steps stay as they were
+                    self.objective.load_rng_state(state)
             for name, metric in (self.settings.metrics or {}).items():
                 entry[name] = float(metric(self.objective.student))
         return entry
-
-    def _held_out_loss(self, batch: Batch, teacher: Teacher, block: int = 1000) -> float:
-        r"""The mean loss, in blocks; the random draws of later steps stay as they were."""
-        state, n = self.objective.rng_state(), rows(batch.x)
-        try:
-            parts = (part_of(batch, start, block) for start in range(0, n, block))
-            losses = (self.objective.at(part, teacher) for part in parts)
-            return sum(loss.double().sum().item() for loss in losses) / n
-        finally:
-            self.objective.load_rng_state(state)
 
     def _fail(self) -> None:
         good = int(self.update.progress.done.item())
@@ -316,31 +306,28 @@ class Run:
         if changed := files.differences(about["identity"], dict(self.identity)):
             changes = "; ".join(changed)
             raise CheckpointError(f"checkpoint: {folder} belongs to another run: {changes}")
-        if bool(tensors.get("update.progress.alive", True)):  # a run that failed takes no steps
-            self._refuse_other_steps(folder, about["done"], about["steps"])
+        done, saved, steps = about["done"], about["steps"], self.total
+        same_until = getattr(self.update, "same_until", None)
+        alive = bool(tensors.get("update.progress.alive", True))  # one that failed takes no steps
+        if alive and saved != steps and done and not (same_until and same_until(done, saved)):
+            schedule = getattr(self.update, "schedule", self.update)
+            name = getattr(schedule, "__qualname__", type(schedule).__name__)
+            raise CheckpointError(
+                f"checkpoint: {folder} is of a run of {saved:,} steps, and steps is {steps:,} now. "
+                f"Its learning rates depend on the number of steps ({name}), so that a run of "
+                f"{steps:,} steps would have taken other steps from the start. Accepted: "
+                f"steps={saved} to finish that run; a new folder; for runs that are to be "
+                "prolonged, a schedule that does not depend on their number, as 'constant' or "
+                "'robbins-monro'"
+            )
         files.load_weights(self.objective.student, files.under("student.", tensors), path)
         self.update.load(files.under("update.", tensors), path)
         self.objective.load_rng_state(files.under("draws.", tensors))
         self.best = {k: v.to(device) for k, v in files.under("best.", tensors).items()}
         self.engine.load(about.get("engine", {}))
         self.history = History(about["history"])
-        self.done, self._looked, self.seconds = about["done"], about["looked"], about["seconds"]
+        self.done, self._looked, self.seconds = done, about["looked"], about["seconds"]
         if self.plateau is not None and about["plateau"] is not None:
             self.plateau.best, self.plateau.since = about["plateau"]
-        if about["steps"] >= self.total or not self.update.progress.alive.item():
+        if saved >= steps or not self.update.progress.alive.item():
             self.stop_reason = about["stop_reason"]
-
-    def _refuse_other_steps(self, folder: Path, done: int, saved: int) -> None:
-        r"""Refuse another number of steps, if it would have changed the steps done."""
-        steps, same_until = self.total, getattr(self.update, "same_until", None)
-        if saved == steps or not done or (same_until is not None and same_until(done, saved)):
-            return
-        schedule = getattr(self.update, "schedule", self.update)
-        name = getattr(schedule, "__qualname__", type(schedule).__name__)
-        raise CheckpointError(
-            f"checkpoint: {folder} is of a run of {saved:,} steps, and steps is {steps:,} now. "
-            f"Its learning rates depend on the number of steps ({name}), so that a run of "
-            f"{steps:,} steps would have taken other steps from the start. Accepted: "
-            f"steps={saved} to finish that run; a new folder; for runs that are to be prolonged, a "
-            "schedule that does not depend on their number, as 'constant' or 'robbins-monro'"
-        )

@@ -45,11 +45,7 @@ Plan: TypeAlias = dict[str, Any]  # all random tensors of a step: of inputs, tea
 
 
 class Objective(nn.Module):
-    r"""⟨E(x, θ)⟩ over inputs x, as a function of the trained parameters.
-
-    What is random or stateful happens in `draw`; `forward` is a pure function of the plan and of
-    this module's parameters: the student's, and those of modules that some losses train as well.
-    """
+    r"""⟨E(x, θ)⟩ over inputs x: `draw` does what is random, `forward` is a function of tensors."""
 
     def __init__(
         self,
@@ -60,7 +56,6 @@ class Objective(nn.Module):
         *,
         student_output: str = "auto",
         seed: int = 0,  # of the losses' draws
-        probe_size: int = 8,  # inputs for the checks before the first step
     ) -> None:
         super().__init__()
         self.student, self.inputs, self.loss = student, inputs, loss
@@ -71,15 +66,14 @@ class Objective(nn.Module):
         numbered = [f"{name}_{names[: i + 1].count(name)}" for i, name in enumerate(names)]
         self.names = [n if names.count(n) == 1 else m for n, m in zip(names, numbered, strict=True)]
         self.asks = frozenset[str]().union(*(term.asks for term in self.terms))  # of the teacher
-        self._draw = any(type(term).draw is not Loss.draw for term in self.terms)
         self.device = next((p.device for p in student.parameters()), torch.device("cpu"))
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.form = output_form("student_output", student, student_output)
         self._declared = student_output != "auto"
         inputs.bind(self.at)
-        self._check_models(probe_size)
+        self._check_models()
 
-    def _check_models(self, probe_size: int) -> None:
+    def _check_models(self) -> None:
         r"""Evaluate both models at a few inputs and refuse what does not fit, before any step."""
         needs = {term.needs for term in self.terms} - {""}
         if len(needs) > 1:
@@ -87,7 +81,7 @@ class Objective(nn.Module):
             raise ArgumentError("loss", repr(self.loss), expected)
         need = next(iter(needs), "")
         self._refuse_biased_and_dependent()
-        batch = as_batch(self.inputs.probe(probe_size))
+        batch = as_batch(self.inputs.probe(8))
         n = rows(batch.x)
         randomness = IsolatedRandomness(self.device, self.generator.initial_seed())
         with torch.no_grad(), _keep_buffers(self.student), randomness():
@@ -96,11 +90,22 @@ class Objective(nn.Module):
             before = randomness.current()
             raw = self._student_raw(batch.x, need)
             draws = not torch.equal(before, randomness.current())
-            self.form = settle_form("student_output", "student", raw, *self._student_form(need), n)
+            form, form_need, target = self.form, need, self.teacher.form if self.asks else ""
+            if "values" in (need, target) and form == "logits" and not self._declared:
+                form = "values"  # a net that ends in a linear layer does for regression too
+            elif not need and target in forms.FORMS[:3] and form == "auto":
+                form_need = "probabilities"
+            self.form = settle_form("student_output", "student", raw, form, form_need, n)
             if "derivatives" in self.asks:
                 self.teacher.refuse_derivatives(repr(self.loss))
             student = Evaluated(self.student, batch.x, self.form)
-            self.outputs = self._outputs(student, need)
+            if need == "density":
+                self.outputs = 1
+            elif student.raw().ndim > 2:
+                self.outputs = forms.values(student.raw()).shape[1]
+            else:
+                logs = need == "probabilities"
+                self.outputs = (student.log_probabilities() if logs else student.values()).shape[1]
             teacher = self.teacher.view(batch, self.teacher.draw(n)) if self.asks else student
             teacher.who, student.who = "teacher", "student"
             with torch.random.fork_rng(devices=[]):  # modules of the losses start from this seed
@@ -122,24 +127,6 @@ class Objective(nn.Module):
             return raw
         except (RuntimeError, ArgumentError) as error:
             raise misfit("student", x, error) from error
-
-    def _student_form(self, need: str) -> tuple[str, str]:
-        r"""The student's form so far and what is needed of it, by the teacher's form."""
-        target = self.teacher.form if self.asks else ""
-        if "values" in (need, target) and self.form == "logits" and not self._declared:
-            return "values", need  # a net that ends in a linear layer does for regression too
-        if not need and target in forms.FORMS[:3] and self.form == "auto":
-            return self.form, "probabilities"
-        return self.form, need
-
-    @staticmethod
-    def _outputs(student: Evaluated, need: str) -> int:
-        if need == "density":
-            return 1
-        if student.raw().ndim > 2:
-            return forms.values(student.raw()).shape[1]
-        classes = need == "probabilities"
-        return (student.log_probabilities() if classes else student.values()).shape[1]
 
     def _refuse_biased_and_dependent(self) -> None:
         r"""Refuse losses that the teacher biases, and students whose examples depend on others."""
@@ -170,14 +157,8 @@ class Objective(nn.Module):
             plan["teacher"] = self.teacher.prepare(self.batch(plan))
         elif self.asks:
             plan["teacher"] = self.teacher.draw(n)
-        plan["loss"] = [None] * len(self.terms)
-        if self._draw:
-            draws = self._draws(n, self.teacher)
-            plan["loss"] = [term.draw(draws) for term in self.terms]
-        return plan
-
-    def _draws(self, n: int, teacher: Teacher) -> Draws:
-        return Draws(n, self.outputs, self._like, teacher.signs, self.generator)
+        draws = Draws(n, self.outputs, self._like, self.teacher.signs, self.generator)
+        return plan | {"loss": [term.draw(draws) for term in self.terms]}
 
     def batch(self, plan: Plan) -> Batch:
         r"""The batch that a plan stands for."""
@@ -207,7 +188,7 @@ class Objective(nn.Module):
         n, teacher, targets = rows(batch.x), teacher or self.teacher, None
         if self.asks:
             targets = teacher.prepare(batch) if teacher.opaque else teacher.draw(n)
-        draws = self._draws(n, teacher)
+        draws = Draws(n, self.outputs, self._like, teacher.signs, self.generator)
         with _keep_buffers(self.student):
             drawn = [term.draw(draws) for term in self.terms]
             return self.total(self._terms(batch, teacher, targets, drawn))

@@ -43,10 +43,8 @@ def share(training: Training) -> tuple[Training, torch.device, int]:
         expected = "a launch by `accelerate launch` or `torchrun`, with no Accelerate state before"
         raise ArgumentError("engine", received, expected)
     if state.num_processes == 1:
-        text = (
-            "engine: 'accelerate' runs in a single process here; start the script by `accelerate "
-        )
-        text += "launch --num_processes 2` or `torchrun --nproc-per-node 2` for two"
+        text = "engine: 'accelerate' runs in a single process here; start the script by `accelerate"
+        text += " launch --num_processes 2` or `torchrun --nproc-per-node 2` for two"
         warnings.warn(text, stacklevel=4)
     for name in ("checkpoint", "seconds"):
         if state.num_processes > 1 and getattr(training, name) is not None:
@@ -57,11 +55,7 @@ def share(training: Training) -> tuple[Training, torch.device, int]:
 
 
 class Distributed(Eager):
-    r"""Runs each step in every process, on the mean of their gradients.
-
-    All start from the first one's student and take equal steps. After each step floating-point
-    buffers, such as running statistics, are averaged; others are those of the first process.
-    """
+    r"""Runs each step in every process, on the means of gradients and floating-point buffers."""
 
     name = "accelerate"
 
@@ -109,17 +103,12 @@ def _refuse_equal_inputs(source: Inputs, probe: X) -> None:
         return
     state = {name: tensor.clone() for name, tensor in source.state_dict().items()}
     size = min(COMPARED_ROWS, len(source)) if hasattr(source, "__len__") else COMPARED_ROWS
-    digests: list[str] = []
-    different_rows: set[str] = set()
-    for _ in range(COMPARED_BATCHES):
-        x = as_batch(source(size)).x
-        digests.append(_digest(x))
-        different_rows.update(_digest(part_of(x, i, 1)) for i in range(rows(x)))
+    batches = [as_batch(source(size)).x for _ in range(COMPARED_BATCHES)]
     source.load_state_dict(state)
-    if _all_different("".join(digests)) or len(different_rows) == 1:
-        return
-    received = f"the same rows in several processes, from {type(source).__name__} inputs"
-    raise ArgumentError("inputs", received, DIFFERENT_INPUTS)
+    different_rows = {_digest(part_of(x, i, 1)) for x in batches for i in range(rows(x))}
+    if not _all_different("".join(map(_digest, batches))) and len(different_rows) > 1:
+        received = f"the same rows in several processes, from {type(source).__name__} inputs"
+        raise ArgumentError("inputs", received, DIFFERENT_INPUTS)
 
 
 def _all_different(digest: str) -> bool:

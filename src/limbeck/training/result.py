@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import io
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,6 @@ class History(dict[str, list[float]]):
 
     Losses are means over the steps since the evaluation before.
     """
-
-    def __init__(self, columns: Mapping[str, list[float]] | None = None) -> None:
-        super().__init__({name: list(values) for name, values in (columns or {}).items()})
 
     def append(self, **entry: float) -> None:
         r"""Add one evaluation."""

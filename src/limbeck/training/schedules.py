@@ -89,8 +89,8 @@ NAMES: dict[str, Callable[[], Schedule]] = {
 
 def as_schedule(value: str | Schedule | None) -> Schedule:
     r"""A schedule by name, or as it is; None is constant."""
-    if value is None or isinstance(value, str):
-        value = "constant" if value is None else value
+    value = "constant" if value is None else value
+    if isinstance(value, str):
         choice("schedule", value, NAMES)
         return NAMES[value]()
     if not callable(value):

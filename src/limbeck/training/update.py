@@ -24,12 +24,10 @@ Tensors: TypeAlias = dict[str, Tensor]  # by name
 
 
 class Progress:
-    r"""What an update records at each step, as tensors that never move.
-
-    None is 0-d float64: torch's compiler takes those for Python numbers and drops writes to them.
-    """
+    r"""What an update records at each step, as tensors that never move."""
 
     def __init__(self, terms: int, device: torch.device, dtype: torch.dtype) -> None:
+        # None is 0-d float64: torch's compiler takes those for numbers and drops writes to them.
         # steps that changed the student, which also drive schedules
         self.done = torch.zeros(1, dtype=torch.float64, device=device)
         # all losses and gradients were finite so far; if not, the student no longer changes
@@ -97,8 +95,8 @@ class GradientUpdate:
 
     def bind(self, objective: Objective, steps: int) -> None:
         self.objective, self.steps = objective, steps
-        named: Iterable[tuple[str, Tensor]] = objective.named_parameters()
-        self.parameters = {name: p for name, p in named if p.requires_grad}
+        named = objective.named_parameters()
+        self.parameters: Tensors = {name: p for name, p in named if p.requires_grad}
         if not self.parameters:
             received = "no parameters that require gradients"
             raise ArgumentError("student", received, "a trainable module")
@@ -262,22 +260,18 @@ def make_optimizer(
 
 def has_functional_form(optimizer: torch.optim.Optimizer) -> bool:
     r"""Whether torch gives this optimizer as a function of tensors that limbeck can call."""
-    kind, groups = type(optimizer), optimizer.param_groups
-    if any(group.get("dampening") or group.get("differentiable") for group in groups):
+    if any(g.get("dampening") or g.get("differentiable") for g in optimizer.param_groups):
         return False
-    return kind in [getattr(torch.optim, name) for name in FUNCTIONAL]
+    return type(optimizer) in [getattr(torch.optim, name) for name in FUNCTIONAL]
 
 
 class FunctionalOptimizer:
-    r"""One step of a torch optimizer as a function of tensors; everything changes in place.
-
-    `leaves` are the trained `parameters` detached, by name. Gradients must be taken at the same
-    objects: compilers fail at two tensors in one memory.
-    """
+    r"""One step of a torch optimizer as a function of tensors; everything changes in place."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, parameters: Tensors, leaves: Tensors
     ) -> None:
+        # gradients are taken at `leaves`, too: compilers fail at two tensors in one memory
         name = type(optimizer).__name__.lower()
         self.function = getattr(importlib.import_module(f"torch.optim.{name}"), name)
         self.arguments = list(inspect.signature(self.function).parameters)
@@ -287,7 +281,18 @@ class FunctionalOptimizer:
         state_names = [STATE[argument] for argument in self.arguments if argument in STATE]
         for group in optimizer.param_groups:
             keys = [key for key in state_names if key not in ONLY_IF or group.get(ONLY_IF[key])]
-            self._make_state(optimizer, group, keys)
+            for p, key in itertools.product(group["params"], keys):  # before the first step
+                if key in ("step", "mu_product"):
+                    # Powers of decays are taken of it, in the precision of the parameters. If it is
+                    # only counted up, it must not be float64: torch's compiler drops such writes.
+                    counter = name in ("adadelta", "rmsprop")
+                    wide = torch.promote_types(p.dtype, torch.float32)
+                    dtype = torch.float32 if counter else wide
+                    first = torch.tensor(float(key == "mu_product"), dtype=dtype, device=p.device)
+                else:
+                    value = group.get("initial_accumulator_value", 0.0)
+                    first = torch.full_like(p, value, requires_grad=False)
+                optimizer.state[p][key] = optimizer.state[p].get(key, first).to(first)
             trained = [p for p in group["params"] if id(p) in names]
             lists: list[list[Any]]
             lists = [[optimizer.state[p][k] for p in trained if k in keys] for k in state_names]
@@ -298,23 +303,6 @@ class FunctionalOptimizer:
                 settings["beta1"], settings["beta2"] = group["betas"]
             own_leaves = {names[id(p)]: leaves[names[id(p)]] for p in trained}
             self.groups.append((own_leaves, lists, settings, group))
-
-    @staticmethod
-    def _make_state(
-        optimizer: torch.optim.Optimizer, group: dict[str, Any], keys: list[str]
-    ) -> None:
-        r"""Make the state of a group before the first step, where the parameters are."""
-        for p, key in itertools.product(group["params"], keys):
-            if key in ("step", "mu_product"):
-                # Powers of decays are taken of it, in the precision of the parameters. Where it is
-                # only counted up, it must not be float64: torch's compiler drops writes to such.
-                counter = type(optimizer).__name__ in ("Adadelta", "RMSprop")
-                dtype = torch.float32 if counter else torch.promote_types(p.dtype, torch.float32)
-                first = torch.tensor(float(key == "mu_product"), dtype=dtype, device=p.device)
-            else:
-                value = group.get("initial_accumulator_value", 0.0)
-                first = torch.full_like(p, value, requires_grad=False)
-            optimizer.state[p][key] = optimizer.state[p].get(key, first).to(first)
 
     def __call__(self, gradients: Tensors, factor: Tensor | float) -> None:
         r"""Step with each group's learning rate times the factor, a tensor in compiled steps."""
