@@ -129,13 +129,6 @@ def least_variances(variance: Tensor, floor: float, kind: str) -> Tensor:
     return floor * (variance.mean().expand_as(variance) if kind == "spherical" else variance)
 
 
-def smallest_variances(covariances: Tensor, least: Tensor, matrices: bool) -> Tensor:
-    r"""Each component's smallest variance (..., K), in units of the least one."""
-    if not matrices:
-        return (covariances / least).amin(-1)
-    return torch.linalg.eigvalsh(covariances / (least.unsqueeze(-1) * least).sqrt()).amin(-1)
-
-
 class Normal(Distribution, namedtuple("Scalars", "loc scale", defaults=(ABSENT, ABSENT))):
     r"""N(loc, scale²), of real numbers.
 

@@ -12,18 +12,8 @@ from torch import Tensor
 
 from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import random
-from limbeck.distributions.gaussians import (
-    TINY,
-    Moments,
-    Statistics,
-    expectations,
-    expected_statistics,
-    factor,
-    has_matrices,
-    least_variances,
-    maximised,
-    smallest_variances,
-)  # fmt: skip
+from limbeck.distributions import gaussians
+from limbeck.distributions.gaussians import Moments, Statistics, has_matrices, least_variances
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import Generator
 from limbeck.progress import tracked
@@ -45,10 +35,10 @@ def parameters_of(moments: Moments, kind: str) -> dict[str, Tensor]:
     r"""The parameters of a mixture by name: the inverse of `scale_of`, and of a softmax."""
     dim = moments.means.shape[-1]
     matrices = has_matrices(kind, dim)
-    scale = factor(moments.covariances, matrices)
+    scale = gaussians.factor(moments.covariances, matrices)
     deviations = scale.diagonal(dim1=1, dim2=2) if matrices else scale
     parameters = {
-        "logits": moments.weights.clamp_min(TINY).log(),
+        "logits": moments.weights.clamp_min(gaussians.TINY).log(),
         "means": moments.means,
         "log_scale": (deviations[:, :1] if kind == "spherical" else deviations).log(),
     }
@@ -130,7 +120,8 @@ def started(samples: Samples, components: int, kind: str, generator: Generator) 
     size = (counts + dim + 2).reshape(-1, *[1] * common.ndim)
     moments = Moments(counts, means, (squares + common) / size)
     least = least_variances(samples.variance, 1e-3, kind)
-    return maximised(expected_statistics(moments, matrices), moments, kind, least)
+    statistics = gaussians.expected_statistics(moments, matrices)
+    return gaussians.maximised(statistics, moments, kind, least)
 
 
 def _spread(samples: Samples, components: int, generator: Generator) -> Tensor:
@@ -184,17 +175,10 @@ class EMResult:
 
 @torch.no_grad()
 def fit_em(
-    mixture: GaussianMixture,
-    x: object,
-    weights: object = None,
-    *,
-    iterations: int = 1000,
-    tolerance: float = 1e-8,
-    floor: float = 1e-6,
-    restarts: int = 10,
-    generator: Generator = None,
-    progress: bool = True,
-) -> EMResult:
+    mixture: GaussianMixture, x: object, weights: object = None, *, iterations: int = 1000,
+    tolerance: float = 1e-8, floor: float = 1e-6, restarts: int = 10,
+    generator: Generator = None, progress: bool = True,
+) -> EMResult:  # fmt: skip
     r"""Fit a mixture to samples, in place, by EM from several starts, and take the best.
 
     A start that ends with a collapsed component (at the floor of the variances, or without
@@ -233,13 +217,12 @@ def fit_em(
         runs[-1].run(limit, tolerance)
     best = max(runs, key=lambda run: (not run.broken, run.history[-1]))
     mixture.set_moments_(samples.placed(best.moments))
-    reasons = best.broken
+    reasons, history = best.broken, best.history
     if not best.converged:
-        gain = best.history[-1] - best.history[-2]
+        gain = history[-1] - history[-2]
         reasons = (*reasons, f"iteration {limit:,}, the last, still gained {gain:.1g}")
     starts, seconds = tuple(run.history[-1] for run in runs), time.monotonic() - began
-    count = len(best.history) - 1
-    return EMResult(best.history, count, best.converged, reasons, starts, seconds)
+    return EMResult(history, len(history) - 1, best.converged, reasons, starts, seconds)
 
 
 class Ascent:
@@ -254,7 +237,7 @@ class Ascent:
         r"""Iterate, until the mean log likelihood gains no more than the tolerance."""
         statistics = self._expect()
         for _ in range(limit):
-            self.moments = maximised(statistics, self.moments, self.kind, self.least)
+            self.moments = gaussians.maximised(statistics, self.moments, self.kind, self.least)
             statistics = self._expect()
             if self.history[-1] - self.history[-2] <= tolerance:
                 self.converged = True
@@ -268,7 +251,7 @@ class Ascent:
         size = max(1, BLOCK // self.moments.means.numel())
         total, parts = 0.0, []
         for rows, w in zip(x.split(size), weight.split(size), strict=True):
-            log_density, statistics = expectations(rows, w, self.moments, self.matrices)
+            log_density, statistics = gaussians.expectations(rows, w, self.moments, self.matrices)
             total += (w @ log_density).item()
             parts.append(statistics)
         self.history.append(total / len(x))
@@ -277,8 +260,9 @@ class Ascent:
 
 def troubles(moments: Moments, least: Tensor, matrices: bool, counts: Tensor) -> tuple[str, ...]:
     r"""The collapsed or empty components of a mixture, in words."""
-    problems = []
-    variances = smallest_variances(moments.covariances, least, matrices)
+    units, problems = (least.unsqueeze(-1) * least).sqrt() if matrices else least, []
+    scaled = moments.covariances / units  # the least variance is one
+    variances = (torch.linalg.eigvalsh(scaled) if matrices else scaled).amin(-1)
     for k, variance in enumerate(variances.tolist()):
         if counts[k] < 1:
             problems.append(f"component {k} has died out: its weight is {moments.weights[k]:.1g}")
