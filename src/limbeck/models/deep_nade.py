@@ -13,7 +13,7 @@ from limbeck.arguments import whole, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.autoregressive import Autoregressive, Order, choose
 from limbeck.models.checks import Device, Generator
-from limbeck.models.kernels import segments
+from limbeck.models.kernels import nade_op, segments
 from limbeck.models.nade import NADE, Weights
 from limbeck.supports import Discrete
 
@@ -53,18 +53,10 @@ class DeepNADE(Autoregressive):
     mean: Tensor
 
     def __init__(
-        self,
-        inputs: int,
-        hidden: int,
-        width: int | None = None,
-        depth: int = 2,
-        run: int | None = None,
-        order: Order = None,
-        support: Discrete | None = None,
-        dtype: torch.dtype | None = None,
-        device: Device = None,
-        generator: Generator = None,
-    ) -> None:
+        self, inputs: int, hidden: int, width: int | None = None, depth: int = 2,
+        run: int | None = None, order: Order = None, support: Discrete | None = None,
+        dtype: torch.dtype | None = None, device: Device = None, generator: Generator = None,
+    ) -> None:  # fmt: skip
         super().__init__(inputs, order, support, dtype, device, generator)
         self.hidden = whole("hidden", hidden)
         self.width = 2 * self.hidden if width is None else whole("width", width)
@@ -83,7 +75,7 @@ class DeepNADE(Autoregressive):
             self.leave.append(self._zeros(self.width, self.hidden))
         self.register_buffer("mean", torch.zeros_like(self.b))
         self._units = 4 * self.hidden + self.width
-        segments.prepare_tracing()
+        nade_op.prepare_tracing(segments.logits)
 
     @classmethod
     def from_rbm(
@@ -190,7 +182,7 @@ class DeepNADE(Autoregressive):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        segments.prepare_tracing()
+        nade_op.prepare_tracing(segments.logits)
 
 
 def _samples(rbm: Any, like: Tensor, generator: Generator) -> Tensor:

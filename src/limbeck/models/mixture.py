@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import choice, whole, whole_number
-from limbeck.arrays import dtype_name, floating, random
+from limbeck.arrays import floating, random
 from limbeck.distributions import gaussians
 from limbeck.distributions.base import Mixture, draw_classes
 from limbeck.distributions.gaussians import Moments
 from limbeck.errors import ArgumentError
 from limbeck.models import mixture_em
-from limbeck.models.checks import Device, Generator, matrix
+from limbeck.models.checks import Device, Generator, Specified, matrix
 from limbeck.models.mixture_em import EMResult, Samples, numbers
 from limbeck.supports import Real
 
 
-class GaussianMixture(nn.Module):
+class GaussianMixture(Specified):
     r"""p(x) = Σ_k π_k N(x; m_k, S_k).
 
     Its parameters may take any values, so that gradients can train it as well as EM (`fit`). It
@@ -45,6 +45,7 @@ class GaussianMixture(nn.Module):
     """
 
     output_form = "log_density"
+    fields = ("components", "dim", "covariance", "dtype")
 
     def __init__(
         self, components: int, dim: int = 1, covariance: str = "full", *,
@@ -199,18 +200,13 @@ class GaussianMixture(nn.Module):
         r"""Maximum likelihood by batch EM; see `limbeck.models.mixture_em.fit_em`."""
         return mixture_em.fit_em(self, x, weights, **options)
 
-    def spec(self) -> dict[str, Any]:
-        r"""All but the parameters, for JSON."""
-        fields = {name: getattr(self, name) for name in ("components", "dim", "covariance")}
-        return {"type": "GaussianMixture", **fields, "dtype": dtype_name(self.means)}
-
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], *, device: Device = None) -> GaussianMixture:
+    def from_spec(cls, spec: Mapping[str, Any], **options: Any) -> Self:
         r"""A mixture of the same shape, freshly started."""
         try:
-            fields = {name: spec[name] for name in ("components", "dim", "covariance")}
-            dtype, unused = getattr(torch, spec["dtype"]), torch.Generator()
-            return cls(**fields, dtype=dtype, device=device, generator=unused)
+            fields = {name: spec[name] for name in cls.fields}
+            fields["dtype"] = getattr(torch, spec["dtype"])
+            return cls(**fields, generator=torch.Generator(), **options)
         except (LookupError, TypeError, ValueError, AttributeError):
             raise ArgumentError("spec", spec, "what GaussianMixture.spec() gives") from None
 

@@ -42,9 +42,9 @@ def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int = 
 
 
 @functools.cache
-def prepare_tracing() -> None:
-    r"""Let torch's compiler leave the operator in its graph; its import takes seconds."""
-    torch.compiler.allow_in_graph(logits)
+def prepare_tracing(operator: Callable[..., Any] = logits) -> None:
+    r"""Let torch's compiler leave an operator in its graph; its import takes seconds."""
+    torch.compiler.allow_in_graph(operator)
 
 
 @torch.no_grad()

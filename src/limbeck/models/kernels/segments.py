@@ -10,7 +10,6 @@ work, for which a run is a block.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,12 +41,6 @@ def logits(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int)
     if torch.compiler.is_dynamo_compiling():  # inlined, it would lose its derivatives silently
         raise RuntimeError("prepare_tracing() must come before the operator is compiled")
     return _Logits.apply(v, starts, w, u, b, run)
-
-
-@functools.cache
-def prepare_tracing() -> None:
-    r"""Let torch's compiler leave the operator in its graph."""
-    torch.compiler.allow_in_graph(logits)
 
 
 def _value(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
