@@ -14,6 +14,8 @@ from limbeck.errors import ArgumentError
 
 Device = torch.device | str | None  # None is torch's default
 Generator = torch.Generator | None  # None is torch's global one
+Maybe = Tensor | None  # a tensor that may be left out
+Pair = tuple[Tensor, Tensor]
 
 
 def is_count(size: object) -> bool:

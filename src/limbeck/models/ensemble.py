@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from limbeck.arguments import whole, whole_number
+from limbeck.arguments import choice, whole, whole_number
 from limbeck.arrays import Batch, X
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs import Dataset
 from limbeck.inputs.base import Inputs
-from limbeck.losses.base import Loss, Probe
+from limbeck.losses.base import Loss
 from limbeck.models.checks import spec_fields
 from limbeck.models.mlp import MLP, OUTPUT_FORMS, BatchedMLP
 from limbeck.outputs import check_class_axis, log_probabilities, probabilities
@@ -156,8 +156,7 @@ class Ensemble(nn.Module):
         if not isinstance(data.x, Tensor) or data.y is None or data.y.is_floating_point():
             raise ArgumentError("y", "no class numbers", "whole numbers (N,) for inputs X (N, ...)")
         net = BatchedMLP(members, *sizes, generator=torch.Generator().manual_seed(seed), init=init)
-        if preset not in PRESETS:
-            raise ArgumentError.unknown("preset", preset, PRESETS)
+        choice("preset", preset, PRESETS)
         low, high, classes = data.y.min(), data.y.max(), net.sizes[-1]
         if data.y.ndim != 1 or low < 0 or high >= classes:
             received = f"labels of shape {tuple(data.y.shape)} from {low} to {high}"
@@ -330,13 +329,6 @@ class members_cross_entropy(Loss):  # noqa: N801 - losses are written as functio
     r"""−Σ_m log f_m(y_m | x_m) over members, which share no parameters: each is trained alone."""
 
     name = "members_cross_entropy"
-
-    def bind(self, probe: Probe) -> nn.Module | None:
-        classes = probe.student.raw().shape[2]
-        y, expected = probe.batch.y, f"class numbers from 0 to {classes - 1}"
-        if y is None or y.max() >= classes or y.min() < 0:
-            raise ArgumentError("y", "labels out of range", expected)
-        return None
 
     def __call__(self, student: Any, teacher: Any, batch: Batch, drawn: Any = None) -> Tensor:
         logits = student.raw()  # (n, M, I)

@@ -16,13 +16,14 @@ from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import as_part, random
 from limbeck.errors import ArgumentError
 from limbeck.models import rbm_files
-from limbeck.models.checks import Device, Generator
+from limbeck.models.checks import Device, Generator, Pair
 from limbeck.models.kernels.bits import BitProducts, Bits
 from limbeck.progress import tracked
 from limbeck.supports import Binary
 from limbeck.training.config import choose_device
 
 Numbers = Tensor | np.ndarray | Sequence[float] | Sequence[Sequence[float]]
+Beta = float | Tensor  # a tensor of no dimensions
 
 
 def softplus(z: Tensor) -> Tensor:
@@ -235,7 +236,7 @@ class RBMPath:
         return Bits(1, self.W.device, generator)(self.base.repeat(n, 1))
 
     @torch.no_grad()
-    def log_unnormalized(self, x: Tensor, beta: float | Tensor) -> Tensor:
+    def log_unnormalized(self, x: Tensor, beta: Beta) -> Tensor:
         r"""log p̃_β(x), (n,), in float64."""
         beta = _check_beta("beta", beta)
         x = x.to(self.W.dtype)
@@ -245,16 +246,14 @@ class RBMPath:
 
     @torch.no_grad()
     def advance(
-        self, x: Tensor, beta: float | Tensor, generator: Generator = None, *, reverse: bool = False
+        self, x: Tensor, beta: Beta, generator: Generator = None, *, reverse: bool = False
     ) -> Tensor:
         beta = _check_beta("beta", beta)
         scaled = torch.addmm(self.b, x.to(self.W.dtype), self.W).mul_(beta)
         return self._resample(scaled, beta, generator).to(x.dtype)
 
     @torch.no_grad()
-    def climb(
-        self, x: Tensor, before: float | Tensor, after: float | Tensor, generator: Generator = None
-    ) -> tuple[Tensor, Tensor]:
+    def climb(self, x: Tensor, before: Beta, after: Beta, generator: Generator = None) -> Pair:
         before, after = _check_beta("before", before), _check_beta("after", after)
         bits = x.to(self.W.dtype)
         activation = torch.addmm(self.b, bits, self.W)  # (n, J), for the gain and for the sweep
@@ -264,12 +263,12 @@ class RBMPath:
         gain = hidden.sum(1, dtype=torch.float64) + visible
         return gain, self._resample(scaled, after, generator).to(x.dtype)
 
-    def _visible_biases(self, beta: float | Tensor) -> Tensor:
+    def _visible_biases(self, beta: Beta) -> Tensor:
         if isinstance(beta, Tensor):
             return torch.addcmul(self.base, self.difference, beta)
         return torch.add(self.base, self.difference, alpha=beta)
 
-    def _resample(self, scaled: Tensor, beta: float | Tensor, generator: Generator) -> Tensor:
+    def _resample(self, scaled: Tensor, beta: Beta, generator: Generator) -> Tensor:
         r"""x from h from β(b + xW), which is overwritten."""
         bits = Bits(2, scaled.device, generator)
         h, biases = bits(scaled), self._visible_biases(beta)
@@ -299,7 +298,7 @@ def _binary(data: Numbers) -> Tensor:
     return bits
 
 
-def _check_beta(argument: str, beta: float | Tensor) -> float | Tensor:
+def _check_beta(argument: str, beta: Beta) -> Beta:
     if isinstance(beta, Tensor):  # to read its value would wait for a GPU
         return beta
     return number(argument, beta, "a number from 0 to 1", lambda value: 0 <= value <= 1)

@@ -19,6 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from limbeck.models.checks import Maybe, Pair
+
 BLOCK = 28  # inputs in a block: larger products with more, more calls with fewer
 NUMBERS = {"cpu": 2**20, "cuda": 2**26}  # activations at a time: to stay in cache, to fill a GPU
 R_NUMBERS = 2**23  # activations at a time in R products
@@ -72,21 +74,14 @@ def pull(
                 gw[block].addmm_(states.before.T, at_a).addmm_(x[rows, block].T, later)
                 if wants_x:
                     inside = (at_a @ w[block].T).mul_(states.behind)
-                    outside = later @ w[block].T
-                    gx[rows, block] = outside.index_add_(0, states.row, inside)
+                    gx[rows, block] = (later @ w[block].T).index_add_(0, states.row, inside)
                 later.index_add_(0, states.row, at_a)
             gc += later.sum(0)
     return gx, gw, gc, gu
 
 
-def sample(
-    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities.
-
-    With means m (I,) activations are those of x − m. Without, on a CPU, only those of rows that
-    drew a one are computed again.
-    """
+def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Maybe = None) -> Pair:
+    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
     with _without_autocast(uniforms):
         for rows in _chunks(uniforms, w.shape[1]):
@@ -100,7 +95,7 @@ def sample(
                 if m is not None or uniforms.device.type != "cpu":
                     y = drawn[i] if m is None else drawn[i] - m[i]
                     torch.sigmoid(a.addr_(y, weights), out=h)
-                else:
+                else:  # only activations of rows that drew a one are computed again
                     ones = drawn[i].nonzero().squeeze(1)
                     changed = a.index_select(0, ones).add_(weights)
                     a.index_copy_(0, ones, changed)
@@ -149,11 +144,11 @@ def _without_autocast(x: Tensor) -> AbstractContextManager[object]:
 class Direction(NamedTuple):
     r"""v, in parts of the shapes of the variables; None is zero."""
 
-    x: Tensor | None = None
-    w: Tensor | None = None
-    c: Tensor | None = None
-    u: Tensor | None = None
-    b: Tensor | None = None
+    x: Maybe = None
+    w: Maybe = None
+    c: Maybe = None
+    u: Maybe = None
+    b: Maybe = None
 
 
 class Products(NamedTuple):
@@ -171,14 +166,10 @@ def r_products(
     x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, v: Direction,
     g: Tensor | None = None, m: Tensor | None = None,
 ) -> Products:  # fmt: skip
-    r"""H v, where H is the Hessian of Σ_n g_n log p(x_n) with respect to x and the parameters.
-
-    x (n, I) may have any values; g (n,) is 1 by default. With m (I,) activations are of x − m.
-    """
+    r"""H v, with the Hessian H of Σ_n g_n log p(x_n) (by default g = 1) in x and parameters."""
     y = x if m is None else x - m
     z, rz = r_logits(y, w, c, u, v)
-    z = z + b
-    rz = rz if v.b is None else rz + v.b
+    z, rz = z + b, rz if v.b is None else rz + v.b
     p = z.sigmoid()
     d, rd = x - p, -p * (1 - p) * rz  # ∂L/∂b
     value = d * rz
@@ -190,9 +181,7 @@ def r_products(
     return Products(value, rx + weight * rz, rw, rc, ru, (weight * rd).sum(0))
 
 
-def r_logits(
-    x: Tensor, w: Tensor, c: Tensor, u: Tensor, v: Direction, period: int = 1
-) -> tuple[Tensor, Tensor]:
+def r_logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, v: Direction, period: int = 1) -> Pair:
     r"""z without biases and R{z}, both (n, I): the forward phase."""
     if len(chunks := _r_chunks(x, w, v)) > 1:
         parts = [r_logits(x[rows], w, c, u, part, period) for rows, part in chunks]
@@ -258,9 +247,7 @@ def _first(x: Tensor, c: Tensor, v: Direction) -> tuple[Tensor, Tensor]:
     return a, torch.zeros_like(a) if v.c is None else v.c.expand(len(x), -1)
 
 
-def _r_carry(
-    x: Tensor, w: Tensor, v: Direction, rows: slice, a: Tensor, ra: Tensor
-) -> tuple[Tensor, Tensor]:
+def _r_carry(x: Tensor, w: Tensor, v: Direction, rows: slice, a: Tensor, ra: Tensor) -> Pair:
     r"""Activations and their R{·} behind a block."""
     if v.w is not None:
         ra = ra + x[:, rows] @ v.w[rows]

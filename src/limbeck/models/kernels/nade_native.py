@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from limbeck.models.checks import Maybe, Pair
 from limbeck.models.kernels import nade_blocks
 
 FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
@@ -149,9 +150,7 @@ def pull(
     return gx, gw, gc, gu
 
 
-def sample(
-    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Maybe = None) -> Pair:
     r"""As `nade_blocks.sample`."""
     uniforms, w, c, u, b = (tensor.contiguous() for tensor in (uniforms, w, c, u, b))
     m = None if m is None else m.contiguous()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from limbeck.models.checks import Maybe, Pair
 from limbeck.models.kernels import nade_blocks, nade_native, triton_kernels
 from limbeck.models.kernels.nade_blocks import Direction, r_logits, r_pull
 
@@ -48,9 +49,7 @@ def prepare_tracing(operator: Callable[..., Any] = logits) -> None:
 
 
 @torch.no_grad()
-def sample(
-    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Maybe = None) -> Pair:
     r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
     return (gpu_kernels(uniforms) or _cpu(uniforms, w)).sample(uniforms, w, c, u, b, m)
 
@@ -67,16 +66,14 @@ def gpu_kernels(x: Tensor, period: int = 1) -> ModuleType | None:
     return triton_kernels() if x.is_cuda and period == 1 and x.dtype == torch.float32 else None
 
 
-def _value(
-    x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int
-) -> tuple[Tensor, Tensor]:
+def _value(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int) -> Pair:
     r"""z (n, I) with biases, and what the kernels carry over to the pull-back."""
     if (gpu := gpu_kernels(x, period)) is not None:
         return gpu.logits(x, w, c, u, b)
     return _cpu(x, w).logits(x, w, c, u, period).add_(b), x.new_empty(0)
 
 
-def _fake_value(x: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def _fake_value(x: Tensor, w: Tensor, *rest: Any) -> Pair:
     gpu = gpu_kernels(x, rest[-1])
     return empty_like(x), x.new_empty((0,) if gpu is None else gpu.carry_shape(x, w))
 
@@ -222,8 +219,7 @@ def _from_formula(formula: Callable[..., Any], operator: Callable[..., Any]) -> 
 
             value, pull = torch.func.vjp(function, *(saved[number] for number in present))[:2]
             gradients = pull(cotangents[0] if isinstance(value, Tensor) else cotangents)
-            derivatives = dict(zip(present, gradients, strict=True))
-            return *map(derivatives.get, range(len(saved))), None
+            return *map(dict(zip(present, gradients, strict=True)).get, range(len(saved))), None
 
     return FromFormula
 

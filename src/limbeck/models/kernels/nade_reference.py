@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from limbeck.models.checks import Maybe
+
 
 def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
     r"""z_i = Σ_j u_ij σ(c_j + Σ_{i' < i} w_i'j x_i'), (n, I), of x (n, I), w and u (I, J), c (J,).
@@ -18,9 +20,7 @@ def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tenso
     return (a.sigmoid() * u).sum(2)
 
 
-def log_prob(
-    x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
-) -> Tensor:
+def log_prob(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Maybe = None) -> Tensor:
     r"""log p(x), (n,). With means m (I,) activations are those of x − m."""
     z = logits(x if m is None else x - m, w, c, u) + b
     return (x * z - F.softplus(z)).sum(1)

@@ -24,9 +24,7 @@ NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # activations at a time, to fit into ca
 
 
 def formula(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
-    r"""The logits (n, I, o) in plain torch, of v (n, I, f), starts (K, n, J), w (I, f, J),
-    u (I, o, J) and b (I, o), for f inputs and o outputs a variable.
-    """
+    r"""Logits (n, I, o) in plain torch, of v (n, I, f), w (I, f, J), u (I, o, J), b (I, o)."""
     parts = zip(starts, v.split(run, 1), w.split(run), u.split(run), strict=True)
     logits = []
     for start, v_k, w_k, u_k in parts:
