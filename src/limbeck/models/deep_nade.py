@@ -166,8 +166,7 @@ class DeepNADE(Autoregressive):
         y, w = y.reshape(len(y), self.runs, -1), w.reshape(self.runs, -1, self.hidden)
         sums = torch.bmm(y.transpose(0, 1), w)  # of each run, (K, n, J)
         place = torch.arange(self.runs, device=y.device)
-        earlier = (place < place.unsqueeze(1)).to(y.dtype)
-        return (earlier @ sums.flatten(1)).view_as(sums)
+        return ((place < place.unsqueeze(1)).to(y.dtype) @ sums.flatten(1)).view_as(sums)
 
     def _deep(self, carried: Tensor, runs: slice = slice(None)) -> Tensor:
         r"""The activations at the start of some runs, from what is carried there, (k, n, J)."""

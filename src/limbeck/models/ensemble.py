@@ -91,10 +91,8 @@ class Ensemble(nn.Module):
         if self._is_batch:
             y = probabilities(self.models(x), self.kinds[0])  # (n, members, ...)
         else:
-            y = _stack(
-                probabilities(_output(model, x, kind), kind)
-                for model, kind in zip(self.models, self.kinds, strict=True)
-            )
+            members = zip(self.models, self.kinds, strict=True)
+            y = _stack(probabilities(_output(model, x, kind), kind) for model, kind in members)
         if self.weights is None:
             return y.mean(1)
         return torch.tensordot(y, self.weights.to(y), dims=([1], [0]))
@@ -269,10 +267,7 @@ def _from_spec(spec: Mapping[str, Any]) -> Any:
 
 
 class Resamples(Inputs):
-    r"""For each of M members, shuffled passes over its own bootstrap resample of N rows.
-
-    A batch of n has x (n, M, ...) and y (n, M); without `bootstrap` every member has all rows.
-    """
+    r"""Shuffled passes of M members, each over its own resample of the rows: x (n, M, ...)."""
 
     def __init__(
         self, X: Tensor, y: Tensor, members: int, bootstrap: bool = True, seed: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -74,27 +74,25 @@ class Samples(NamedTuple):
     variance: Tensor  # of each variable, (D,)
 
     @classmethod
-    def of(
-        cls, mixture: GaussianMixture, x: object, weight: object = None, argument: str = "x"
-    ) -> Samples:
+    def of(cls, model: GaussianMixture, x: object, weight: object = None, name: str = "x") -> Self:
         r"""A user's samples for a mixture; constant variables and too few samples are refused."""
-        device = mixture.means.device
-        rows = mixture.rows(numbers(argument, x, device), argument)
+        device = model.means.device
+        rows = model.rows(numbers(name, x, device), name)
         share = rows.new_ones(len(rows)) if weight is None else numbers("weights", weight, device)
         if share.shape != (len(rows),) or bool((share < 0).any()):
             received = f"shape {tuple(share.shape)}, with {int((share < 0).sum())} below zero"
             raise ArgumentError("weights", received, f"{len(rows)} nonnegative numbers")
         rows, share = rows[share > 0], share[share > 0]
-        if len(rows) < mixture.components:
-            expected = f"at least as many as the {mixture.components} components"
-            raise ArgumentError(argument, f"{len(rows)} samples", expected)
+        if len(rows) < model.components:
+            expected = f"at least as many as the {model.components} components"
+            raise ArgumentError(name, f"{len(rows)} samples", expected)
         share = share / share.sum()
         centre = share @ rows
         variance = share @ (rows - centre).square()
         constant = variance <= (1e-14 * centre).square()  # the mean may have a rounding error
         if bool(constant.any()):
             received = f"samples whose variable {int(constant.nonzero()[0])} never changes"
-            raise ArgumentError(argument, received, "samples of a density")
+            raise ArgumentError(name, received, "samples of a density")
         return cls(rows - centre, share * len(rows), centre, variance)
 
     def placed(self, moments: Moments) -> Moments:

@@ -73,7 +73,7 @@ class Feedforward(Specified):
             raise ArgumentError("dtype", dtype, "a floating-point type")
         self.sizes, self.hidden = tuple(map(int, sizes)), tuple(names)
         self.output, self.bias = output, bool(bias)
-        self._output_form = output_form or self._natural_form()
+        self.output_form = output_form or self._natural_form()
         self._allocate(dtype, torch.get_default_device() if device is None else device)
         for member in range(self.members):
             for index, values in enumerate(self._tensors(member)):
@@ -90,11 +90,6 @@ class Feedforward(Specified):
             return "probabilities" if self.sizes[-1] == 1 else "values"
         forms = {"linear": "logits", "softmax": "probabilities", "log_softmax": "log_probabilities"}
         return forms.get(self.output, "values")
-
-    @property
-    def output_form(self) -> str:
-        r"""What the outputs are: one of `OUTPUT_FORMS`."""
-        return self._output_form
 
     @property
     def parameters_count(self) -> int:

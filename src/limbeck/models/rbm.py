@@ -70,7 +70,16 @@ class RBM(nn.Module):
             raise ArgumentError("dtype", dtype, "torch.float32 or torch.float64")
         raw: dict[str, Numbers] = {"W": W, "a": a, "b": b}
         parts = {name: as_part(value, name).values for name, value in raw.items()}
-        _check_shapes(**parts)
+        shapes = {name: tuple(part.shape) for name, part in parts.items()}
+        if len(shape := shapes["W"]) != 2:
+            raise ArgumentError("W", f"shape {shape}", "shape (I, J), visible by hidden units")
+        if (shapes["a"], shapes["b"]) == (shape[1:], shape[:1]) and shape[0] != shape[1]:
+            expected = f"shape {shape[::-1]}, to go with a {shape[1:]} and b {shape[:1]}"
+            raise ArgumentError("W", f"shape {shape}, which looks transposed", expected)
+        for name, size in (("a", shape[:1]), ("b", shape[1:])):
+            if shapes[name] != size:
+                expected = f"shape {size}, to go with W {shape}"
+                raise ArgumentError(name, f"shape {shapes[name]}", expected)
         if dtype is None:  # numbers in lists have no type of their own
             typed = {parts[name].dtype for name in raw if hasattr(raw[name], "dtype")}
             dtype = torch.float64 if torch.float64 in typed else torch.float32
@@ -195,20 +204,6 @@ class RBM(nn.Module):
 
     def extra_repr(self) -> str:
         return f"visible={self.visible:,}, hidden={self.hidden:,}"
-
-
-def _check_shapes(W: Tensor, a: Tensor, b: Tensor) -> None:
-    r"""Refuse shapes that do not fit each other; a transposed W is named as such."""
-    shape, biases = tuple(W.shape), (*a.shape, *b.shape)
-    if len(shape) != 2:
-        raise ArgumentError("W", f"shape {shape}", "shape (I, J), visible by hidden units")
-    if biases == shape[::-1] != shape and a.dim() == b.dim() == 1:
-        expected = f"shape {biases}, to go with a {biases[:1]} and b {biases[1:]}"
-        raise ArgumentError("W", f"shape {shape}, which looks transposed", expected)
-    for name, bias, size in (("a", a, shape[0]), ("b", b, shape[1])):
-        if tuple(bias.shape) != (size,):
-            expected = f"shape ({size},), to go with W {shape}"
-            raise ArgumentError(name, f"shape {tuple(bias.shape)}", expected)
 
 
 class RBMPath:

@@ -2,28 +2,44 @@ r"""NADE in plain torch, in blocks of inputs: values, derivatives and samples in
 
 One matrix product carries the activations a of all rows from a block into the next. Inside a
 block they change only behind inputs that are not zero: a row with k of these has k + 1 states
-h = σ(a), which are rows of one matrix. The pull-back goes through the blocks backwards, recomputes
-the states, and carries the sums of the activations' derivatives.
-
-Second derivatives are the R products of appendix C: R{·} is the derivative along a direction v of
-x and the parameters, and gives Hessian-vector products in linear time. Parts of v that are None
-are zero. R products are plain functions of tensors, and may be differentiated again.
+h = σ(a), which are rows of one matrix. The pull-back recomputes the states, block by block.
+R{·} is the derivative along a direction v of x and the parameters (appendix C), for products with
+the Hessian in linear time.
 """
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from limbeck.models.checks import Maybe, Pair
 
 BLOCK = 28  # inputs in a block: larger products with more, more calls with fewer
 NUMBERS = {"cpu": 2**20, "cuda": 2**26}  # activations at a time: to stay in cache, to fill a GPU
 R_NUMBERS = 2**23  # activations at a time in R products
+
+
+def formula(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
+    r"""z_i = Σ_j u_ij σ(c_j + Σ_{i' < i} w_i'j x_i'), (n, I), of x (n, I), w and u (I, J), c (J,).
+
+    `period` inputs stand for one variable, and are summed over only all together.
+    """
+    steps = (x.unsqueeze(2) * w).unflatten(1, (-1, period)).sum(2)  # (n, variables, J)
+    sums = steps[:, :-1].cumsum(1)
+    a = torch.cat([torch.zeros_like(steps[:, :1]), sums], 1).repeat_interleave(period, 1) + c
+    return (a.sigmoid() * u).sum(2)
+
+
+def log_prob(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Maybe = None) -> Tensor:
+    r"""log p(x), (n,). With means m (I,) activations are those of x − m."""
+    z = formula(x if m is None else x - m, w, c, u) + b
+    return (x * z - F.softplus(z)).sum(1)
 
 
 class _States(NamedTuple):
@@ -36,7 +52,7 @@ class _States(NamedTuple):
 
 
 def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
-    r"""z_i = Σ_j u_ij σ(a_ij), without biases, (n, I); as `nade_reference.logits`."""
+    r"""z_i = Σ_j u_ij σ(a_ij), without biases, (n, I); as `formula`."""
     z = torch.empty_like(x)
     with _without_autocast(x):
         for rows in _chunks(x, _block(period) * w.shape[1]):
@@ -141,14 +157,8 @@ def _without_autocast(x: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(x.device.type, enabled=False)
 
 
-class Direction(NamedTuple):
-    r"""v, in parts of the shapes of the variables; None is zero."""
-
-    x: Maybe = None
-    w: Maybe = None
-    c: Maybe = None
-    u: Maybe = None
-    b: Maybe = None
+# v, in parts of the shapes of the variables; None is zero
+Direction = namedtuple("Direction", "x w c u b", defaults=(None,) * 5)
 
 
 class Products(NamedTuple):

@@ -36,7 +36,7 @@ def define_operator(
 
 
 def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int = 1) -> Any:
-    r"""z (n, I) with p(x_i = 1 | x_<i) = σ(z_i); as `nade_reference.logits`, biases added."""
+    r"""z (n, I) with p(x_i = 1 | x_<i) = σ(z_i); as `nade_blocks.formula`, biases added."""
     if torch.compiler.is_dynamo_compiling():  # inlined, it would lose its derivatives silently
         raise RuntimeError("prepare_tracing() must come before NADE's operator is compiled")
     return _Logits.apply(x, w, c, u, b, period)[0]
@@ -87,10 +87,8 @@ def _pull(
     return *_cpu(x, w).pull(d, x, w, c, u, period, wants_x), d.sum(0)
 
 
-def _fake_pull(
-    d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, carry: Tensor, period: int, wants_x: bool
-) -> tuple[Tensor, ...]:
-    gx = empty_like(x) if wants_x else x.new_empty(0)
+def _fake_pull(d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, *rest: Any) -> Any:
+    gx = empty_like(x) if rest[-1] else x.new_empty(0)
     return gx, *map(empty_like, (w, c, u)), w.new_empty(len(w))
 
 

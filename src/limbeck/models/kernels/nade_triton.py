@@ -10,8 +10,8 @@ activations. Nothing of size examples × inputs × hidden is ever written to mem
 
 from __future__ import annotations
 
+from collections import namedtuple
 from functools import cache
-from typing import NamedTuple
 
 import torch
 import triton
@@ -27,16 +27,7 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)  # an interpreter has no mach
 
 
 Tensors = tuple[Tensor, Tensor, Tensor]
-
-
-class Shape(NamedTuple):
-    r"""Examples, hidden units and warps of a program."""
-
-    rows: int
-    units: int
-    warps: int
-
-
+Shape = namedtuple("Shape", "rows units warps")  # examples, hidden units and warps of a program
 FORWARD, BACKWARD, SAMPLING = Shape(4, 512, 4), Shape(32, 32, 1), Shape(4, 512, 4)
 
 

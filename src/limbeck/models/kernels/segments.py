@@ -4,8 +4,7 @@ With K runs of B variables (the last may be shorter), the logits of the variable
 
     z_i = b_i + Σ_j u_ij σ(s_kj + Σ_{i' < i, in run k} w_i'j v_i').
 
-The pull-back computes the activations again, run by run. On a GPU the fused kernels of NADE do the
-work, for which a run is a block.
+The pull-back computes the activations again. On a GPU a run is a block of NADE's fused kernels.
 """
 
 from __future__ import annotations
@@ -93,10 +92,8 @@ def _pieces(v: Tensor, w: Tensor, run: int) -> Iterator[tuple[int, slice, slice]
             yield k, slice(r, r + rows), slice(i, i + run)
 
 
-def _fake_pull(
-    d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int, wants_v: bool
-) -> tuple[Tensor, ...]:
-    return empty_like(v) if wants_v else v.new_empty(0), *map(empty_like, (starts, w, u))
+def _fake_pull(d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, *rest: Any) -> Any:
+    return empty_like(v) if rest[-1] else v.new_empty(0), *map(empty_like, (starts, w, u))
 
 
 _SHARED = "Tensor v, Tensor starts, Tensor w, Tensor u"
