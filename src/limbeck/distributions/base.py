@@ -249,8 +249,7 @@ class Mixture(Distribution, _Parts):
     def _over(self, values: Tensor) -> Tensor:
         r"""The mean over components of values (..., K), or (..., K, D)."""
         p = class_probabilities(self.weights, self.logits)
-        p = p.reshape(*p.shape, *[1] * self.mean_dims)
-        return (p * values).sum(-1 - self.mean_dims)
+        return (p.reshape(*p.shape, *[1] * self.mean_dims) * values).sum(-1 - self.mean_dims)
 
     def log_prob(self, y: Events) -> Tensor:
         logs = self.log_weights

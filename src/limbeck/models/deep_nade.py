@@ -137,8 +137,17 @@ class DeepNADE(Autoregressive):
             if len(codes) > max_rows:
                 return torch.cat([self._logits(part) for part in codes.split(max_rows)])
         y = self._features(codes) - self.mean
+        padding = self.runs * self.run - self.inputs  # of the last run
+        f, w = y.reshape(len(y), self.inputs, -1), self.w.reshape(self.inputs, -1, self.hidden)
+        if padding:
+            f, w = F.pad(f, (0, 0, 0, padding)), F.pad(w, (0, 0, 0, 0, 0, padding))
+        f, w = f.reshape(len(y), self.runs, -1), w.reshape(self.runs, -1, self.hidden)
+        sums = torch.bmm(f.transpose(0, 1), w)  # Σ w (x − m) of each run, (K, n, J)
+        place = torch.arange(self.runs, device=y.device)
+        earlier = (place < place.unsqueeze(1)).to(y.dtype)
+        starts = self._deep((earlier @ sums.flatten(1)).view_as(sums))
         logits = segments.formula if self._states else segments.logits
-        return logits(y, self._deep(self._carried(y)), self.v, self.u, self.b, self.run)
+        return logits(y, starts, self.v, self.u, self.b, self.run)
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         carried = self.c.new_zeros(len(uniforms), self.hidden)
@@ -156,17 +165,6 @@ class DeepNADE(Autoregressive):
             y = (self._features(codes[:, span]) - self.mean[span]).flatten(1)
             carried.addmm_(y, self.w[span].reshape(-1, self.hidden))
         return codes, torch.stack(probabilities, 1)
-
-    def _carried(self, y: Tensor) -> Tensor:
-        r"""Σ w (x − m) over all variables before each run, (K, n, J), of y = x − m."""
-        padding = self.runs * self.run - self.inputs  # of the last run
-        y, w = y.reshape(len(y), self.inputs, -1), self.w.reshape(self.inputs, -1, self.hidden)
-        if padding:
-            y, w = F.pad(y, (0, 0, 0, padding)), F.pad(w, (0, 0, 0, 0, 0, padding))
-        y, w = y.reshape(len(y), self.runs, -1), w.reshape(self.runs, -1, self.hidden)
-        sums = torch.bmm(y.transpose(0, 1), w)  # of each run, (K, n, J)
-        place = torch.arange(self.runs, device=y.device)
-        return ((place < place.unsqueeze(1)).to(y.dtype) @ sums.flatten(1)).view_as(sums)
 
     def _deep(self, carried: Tensor, runs: slice = slice(None)) -> Tensor:
         r"""The activations at the start of some runs, from what is carried there, (k, n, J)."""

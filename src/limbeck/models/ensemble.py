@@ -33,12 +33,10 @@ class _Function(nn.Module):
     def __init__(self, function: Any) -> None:
         super().__init__()
         self.function = function
+        self.log_probabilities = getattr(function, "log_probabilities", None)
 
     def forward(self, x: X) -> Tensor:
         return self.function(x)
-
-    def log_probabilities(self, x: X) -> Tensor:
-        return self.function.log_probabilities(x)
 
 
 class Ensemble(nn.Module):

@@ -76,7 +76,12 @@ class GaussianMixture(Specified):
     @property
     def scale(self) -> Tensor:
         r"""Deviations (K, D), or with full covariances their Cholesky factors (K, D, D)."""
-        return mixture_em.scale_of(self.log_scale, self.below, self.dim)
+        deviations = self.log_scale.exp().expand(-1, self.dim)
+        if self.below is None:
+            return deviations
+        places = mixture_em.places_below(self.dim, self.below.device)
+        flat = self.below.new_zeros(self.components, self.dim**2).index_copy(1, places, self.below)
+        return flat.unflatten(1, (self.dim, self.dim)) + torch.diag_embed(deviations)
 
     @property
     def covariances(self) -> Tensor:

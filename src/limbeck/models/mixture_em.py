@@ -22,17 +22,8 @@ if TYPE_CHECKING:
     from limbeck.models.mixture import GaussianMixture
 
 
-def scale_of(log_scale: Tensor, below: Tensor | None, dim: int) -> Tensor:
-    r"""Deviations (K, D), or with entries below the diagonal triangular factors (K, D, D)."""
-    deviations = log_scale.exp().expand(-1, dim)
-    if below is None:
-        return deviations
-    flat = below.new_zeros(len(below), dim * dim).index_copy(1, _places(dim, below.device), below)
-    return flat.unflatten(1, (dim, dim)) + torch.diag_embed(deviations)
-
-
 def parameters_of(moments: Moments, kind: str) -> dict[str, Tensor]:
-    r"""The parameters of a mixture by name: the inverse of `scale_of`, and of a softmax."""
+    r"""The parameters of a mixture by name: the inverse of its `scale`, and of a softmax."""
     dim = moments.means.shape[-1]
     matrices = has_matrices(kind, dim)
     scale = gaussians.factor(moments.covariances, matrices)
@@ -43,11 +34,12 @@ def parameters_of(moments: Moments, kind: str) -> dict[str, Tensor]:
         "log_scale": (deviations[:, :1] if kind == "spherical" else deviations).log(),
     }
     if matrices:
-        parameters["below"] = scale.flatten(1).index_select(1, _places(dim, scale.device))
+        parameters["below"] = scale.flatten(1).index_select(1, places_below(dim, scale.device))
     return parameters
 
 
-def _places(dim: int, device: torch.device) -> Tensor:
+def places_below(dim: int, device: torch.device) -> Tensor:
+    r"""Numbers of the entries below the diagonal of a flattened matrix."""
     rows, columns = torch.tril_indices(dim, dim, -1, device=device)
     return rows * dim + columns
 

@@ -338,8 +338,7 @@ def _boosted(estimator: Any, histogram: bool, classifies: bool, inputs: int) -> 
         for column, tree in zip(columns, trees, strict=True)
     ]
     kind = "logits" if classifies else "values"
-    options: dict[str, Any] = {"grown": grown, "inputs": inputs, "kind": kind}
-    options["factor"] = factor * per_unit
+    options: Any = dict(grown=grown, inputs=inputs, kind=kind, factor=factor * per_unit)
     # the constant is the difference between the model and its trees at any row
     row = np.zeros((1, inputs))
     with warnings.catch_warnings():

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -54,7 +53,7 @@ class _States(NamedTuple):
 def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
     r"""z_i = Σ_j u_ij σ(a_ij), without biases, (n, I); as `formula`."""
     z = torch.empty_like(x)
-    with _without_autocast(x):
+    with torch.autocast(x.device.type, enabled=False):
         for rows in _chunks(x, _block(period) * w.shape[1]):
             a = c.repeat(len(x[rows]), 1)
             for block in _blocks(x, period):
@@ -72,7 +71,7 @@ def pull(
     gx = torch.empty_like(x) if wants_x else x.new_empty(0)
     gw, gc, gu = (torch.zeros_like(parameter) for parameter in (w, c, u))
     blocks = _blocks(x, period)
-    with _without_autocast(x):
+    with torch.autocast(x.device.type, enabled=False):
         for rows in _chunks(x, _block(period) * w.shape[1]):
             starts = w.new_empty(len(blocks), len(x[rows]), w.shape[1])
             starts[0] = c
@@ -99,7 +98,7 @@ def pull(
 def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Maybe = None) -> Pair:
     r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
-    with _without_autocast(uniforms):
+    with torch.autocast(uniforms.device.type, enabled=False):
         for rows in _chunks(uniforms, w.shape[1]):
             a = c.repeat(len(uniforms[rows]), 1)
             h = a.sigmoid()
@@ -153,23 +152,10 @@ def _chunks(x: Tensor, numbers: int) -> Iterator[slice]:
     return (slice(r, r + rows) for r in range(0, len(x), rows))
 
 
-def _without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    return torch.autocast(x.device.type, enabled=False)
-
-
 # v, in parts of the shapes of the variables; None is zero
 Direction = namedtuple("Direction", "x w c u b", defaults=(None,) * 5)
-
-
-class Products(NamedTuple):
-    r"""R{·} of Σ_n g_n log p(x_n)'s gradient, and of each log p(x_n), (n,)."""
-
-    value: Tensor
-    x: Tensor
-    w: Tensor
-    c: Tensor
-    u: Tensor
-    b: Tensor
+# R{·} of each log p(x_n), (n,), and of the gradient of Σ_n g_n log p(x_n)
+Products = namedtuple("Products", "value x w c u b")
 
 
 def r_products(

@@ -1,11 +1,9 @@
 r"""Triton kernels for a GPU: NADE's logits, gradients and samples, its runs, and random bits.
 
-The inputs are cut into blocks, and one matrix product carries the activations into
-all blocks at once: with X̄[k, n, i] = x_ni for i before block k and zero after, they are c + X̄ w.
-From there a program goes through its block input by input, with the activations of a few examples
-and hidden units in registers: forwards for the logits, backwards for the gradients. What a block
-adds to the gradient of earlier rows of w is X̄ᵀ D, with D its sums of derivatives with respect to
-activations. Nothing of size examples × inputs × hidden is ever written to memory.
+One matrix product carries the activations into all blocks of inputs at once: with X̄[k, n, i] = x_ni
+for i before block k and zero after, they are c + X̄ w. From there a program goes through its block
+input by input, with activations in registers: forwards for the logits, backwards for the gradients.
+What a block adds to the gradient of earlier rows of w is X̄ᵀ D, with D its sums of derivatives.
 """
 
 from __future__ import annotations

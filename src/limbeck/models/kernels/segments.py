@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from limbeck.errors import NotDifferentiableError
-from limbeck.models.kernels.nade_op import define_operator, empty_like, gpu_kernels
+from limbeck.models.kernels.nade_op import Outputs, define_operator, empty_like, gpu_kernels
 
-Outputs = tuple[Tensor, ...] | Tensor
 NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # activations at a time, to fit into caches
 
 
