@@ -82,8 +82,7 @@ class Bernoulli(_Classes):
     def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         r"""Independent outcomes (*shape, ...), as floating-point numbers."""
         p = self.mean
-        uniform = random(torch.rand, (*base.as_shape(shape), *p.shape), p, generator)
-        return (uniform < p).to(p.dtype)
+        return (random(torch.rand, (*base.as_shape(shape), *p.shape), p, generator) < p).to(p.dtype)
 
     def mixed(self, log_weights: Tensor) -> Bernoulli:
         if not given(self.logits):

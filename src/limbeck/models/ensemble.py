@@ -178,17 +178,24 @@ class Ensemble(nn.Module):
 
     def spec(self) -> dict[str, Any]:
         r"""All but the members' weights, for JSON; members must be models of limbeck."""
-        models = _spec(self.models) if self._is_batch else [_spec(m) for m in self.models]
+        models = [self.models] if self._is_batch else list(self.models)
+        for model in models:
+            if _TYPES.get(type(model).__name__) is not type(model):
+                raise ArgumentError("models", f"a {type(model).__name__}", "limbeck's own models")
+        specs = [model.spec() for model in models]
         weights = None if self.weights is None else self.weights.tolist()
-        return {"type": "Ensemble", "models": models, "weights": weights}
+        return dict(type="Ensemble", models=specs[0] if self._is_batch else specs, weights=weights)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         r"""An ensemble of the same shape, freshly initialised."""
         models = spec_fields(Ensemble, spec, "models", "weights")["models"]
-        batched = isinstance(models, Mapping)
-        members = _from_spec(models) if batched else [_from_spec(model) for model in models]
-        return cls(members, spec["weights"])
+        batched, members = isinstance(models, Mapping), []
+        for model in [models] if batched else models:
+            if not isinstance(model, Mapping) or model.get("type") not in _TYPES:
+                raise ArgumentError("spec", model, f"a spec of one of {', '.join(_TYPES)}")
+            members.append(_TYPES[model["type"]].from_spec(model))
+        return cls(members[0] if batched else members, spec["weights"])
 
     def extra_repr(self) -> str:
         weighted = "" if self.weights is None else ", weighted"
@@ -250,18 +257,6 @@ def _stack(outputs: Iterator[Tensor]) -> Tensor:
 
 
 _TYPES: dict[str, Any] = {kind.__name__: kind for kind in (MLP, BatchedMLP, Ensemble)}
-
-
-def _spec(model: Any) -> dict[str, Any]:
-    if _TYPES.get(type(model).__name__) is not type(model):
-        raise ArgumentError("models", f"a {type(model).__name__}", "limbeck's own models")
-    return model.spec()
-
-
-def _from_spec(spec: Mapping[str, Any]) -> Any:
-    if not isinstance(spec, Mapping) or spec.get("type") not in _TYPES:
-        raise ArgumentError("spec", spec, f"a spec of one of {', '.join(_TYPES)}")
-    return _TYPES[spec["type"]].from_spec(spec)
 
 
 class Resamples(Inputs):

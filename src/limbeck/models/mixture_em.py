@@ -91,6 +91,10 @@ class Samples(NamedTuple):
         r"""Moments of these samples, moved back to the user's origin."""
         return moments._replace(means=moments.means + self.centre)
 
+    def centred(self, moments: Moments) -> Moments:
+        r"""The inverse of `placed`."""
+        return moments._replace(means=moments.means - self.centre)
+
 
 def started(samples: Samples, components: int, kind: str, generator: Generator) -> Moments:
     r"""A mixture with centres by k-means++, and covariances that are shrunk to a common one."""
@@ -198,8 +202,7 @@ def fit_em(
         if count:
             moments = started(samples, mixture.components, kind, generator)
         else:
-            moments = mixture.moments()
-            moments = moments._replace(means=moments.means - samples.centre)
+            moments = samples.centred(mixture.moments())
         runs.append(Ascent(samples, moments, kind, least))
         runs[-1].run(limit, tolerance)
     best = max(runs, key=lambda run: (not run.broken, run.history[-1]))

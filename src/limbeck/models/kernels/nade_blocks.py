@@ -153,7 +153,7 @@ def _chunks(x: Tensor, numbers: int) -> Iterator[slice]:
 
 
 # v, in parts of the shapes of the variables; None is zero
-Direction = namedtuple("Direction", "x w c u b", defaults=(None,) * 5)
+Direction = namedtuple("Direction", "x w c u b", defaults=[None, None, None, None, None])
 # R{·} of each log p(x_n), (n,), and of the gradient of Σ_n g_n log p(x_n)
 Products = namedtuple("Products", "value x w c u b")
 
