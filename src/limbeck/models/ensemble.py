@@ -17,7 +17,7 @@ from limbeck.arrays import Batch, X
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs import Dataset
 from limbeck.inputs.base import Inputs
-from limbeck.losses.base import Loss
+from limbeck.losses.base import Loss, Probe
 from limbeck.models.checks import spec_fields
 from limbeck.models.mlp import MLP, OUTPUT_FORMS, BatchedMLP
 from limbeck.outputs import check_class_axis, log_probabilities, probabilities
@@ -317,6 +317,13 @@ class members_cross_entropy(Loss):  # noqa: N801 - losses are written as functio
     r"""−Σ_m log f_m(y_m | x_m) over members, which share no parameters: each is trained alone."""
 
     name = "members_cross_entropy"
+
+    def bind(self, probe: Probe) -> nn.Module | None:
+        classes = probe.student.raw().shape[2]
+        y, expected = probe.batch.y, f"class numbers from 0 to {classes - 1}"
+        if y is None or y.max() >= classes or y.min() < 0:
+            raise ArgumentError("y", "labels out of range", expected)
+        return None
 
     def __call__(self, student: Any, teacher: Any, batch: Batch, drawn: Any = None) -> Tensor:
         logits = student.raw()  # (n, M, I)
