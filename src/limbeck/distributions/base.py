@@ -20,11 +20,6 @@ Generator = torch.Generator | None  # None is torch's global one
 Events = Tensor | np.ndarray | float | Sequence[Any]  # as users write them
 
 
-def tail_of(level: float) -> float:
-    r"""The probability on either side of a central interval."""
-    return (1 - number("level", level, "a number between 0 and 1", lambda p: 0 < p < 1)) / 2
-
-
 @torch.no_grad()
 def end_of(
     tail: Callable[[Tensor, bool], Tensor], mass: float, upper: bool, low: Tensor, high: Tensor,
@@ -92,7 +87,7 @@ class Distribution:
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         r"""The central interval: at most ½(1 − level) of the probability is beyond either end."""
-        mass = tail_of(level)
+        mass = (1 - number("level", level, "a number between 0 and 1", lambda p: 0 < p < 1)) / 2
         return self.end(mass, False), self.end(mass, True)
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
@@ -228,9 +223,8 @@ class Mixture(Distribution, _Parts):
     mean_dims = property(lambda self: self.components.mean_dims)
     discrete = property(lambda self: self.components.discrete)
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self._shape[:-1]
+    batch_shape = property(lambda self: self._shape[:-1])
+    mean = property(lambda self: self._over(self.components.mean))
 
     @property
     def _shape(self) -> torch.Size:
@@ -248,10 +242,6 @@ class Mixture(Distribution, _Parts):
         return class_log_probabilities(self.weights, self.logits)
 
     @property
-    def mean(self) -> Tensor:
-        return self._over(self.components.mean)
-
-    @property
     def variance(self) -> Tensor:
         apart = self.components.mean - self.mean.unsqueeze(-1 - self.mean_dims)
         return self._over(self.components.variance + apart.square())
@@ -259,8 +249,7 @@ class Mixture(Distribution, _Parts):
     def _over(self, values: Tensor) -> Tensor:
         r"""The mean over components of values (..., K), or (..., K, D)."""
         p = class_probabilities(self.weights, self.logits)
-        p = p.reshape(*p.shape, *[1] * self.mean_dims)
-        return (p * values).sum(-1 - self.mean_dims)
+        return (p.reshape(*p.shape, *[1] * self.mean_dims) * values).sum(-1 - self.mean_dims)
 
     def log_prob(self, y: Events) -> Tensor:
         logs = self.log_weights

@@ -82,8 +82,7 @@ class Bernoulli(_Classes):
     def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
         r"""Independent outcomes (*shape, ...), as floating-point numbers."""
         p = self.mean
-        uniform = random(torch.rand, (*base.as_shape(shape), *p.shape), p, generator)
-        return (uniform < p).to(p.dtype)
+        return (random(torch.rand, (*base.as_shape(shape), *p.shape), p, generator) < p).to(p.dtype)
 
     def mixed(self, log_weights: Tensor) -> Bernoulli:
         if not given(self.logits):
@@ -148,10 +147,7 @@ class Poisson(Distribution, namedtuple("Rates", "rate log_rate", defaults=(ABSEN
     either = ("rate", "log_rate")
     discrete = True
 
-    @property
-    def mean(self) -> Tensor:
-        return self.log_rate.exp() if given(self.log_rate) else self.rate
-
+    mean = property(lambda self: self.log_rate.exp() if given(self.log_rate) else self.rate)
     variance = mean
 
     def log_prob(self, y: Events) -> Tensor:
@@ -183,11 +179,9 @@ class Poisson(Distribution, namedtuple("Rates", "rate log_rate", defaults=(ABSEN
 
 
 def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> Tensor:
-    r"""log Σ_k w_k σ(z_k) and log Σ_k w_k σ(−z_k) of logits z over a dimension, (2, ...).
-
-    σ(z) = eˢ e^(z − s) σ(−z) for any s; with s = max z, where that is below 0, nothing underflows.
-    It is much faster than `logsumexp`, and small terms never become slow denormal numbers.
-    """
+    r"""log Σ_k w_k σ(z_k) and log Σ_k w_k σ(−z_k) of logits z over a dimension, (2, ...)."""
+    # σ(z) = eˢ e^(z − s) σ(−z); with s = max z, where that is below 0, nothing underflows, and it
+    # is much faster than `logsumexp`: small terms never become slow denormal numbers
     z = torch.stack([logits, -logits])
     dim = dim if dim < 0 else dim + 1
     shift = z.detach().amax(dim, keepdim=True).clamp_max(0.0)
@@ -202,10 +196,7 @@ def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> T
 
 
 def log_odds(logits: Tensor, weights: Tensor) -> Tensor:
-    r"""The log odds of Σ_k w_k σ(z_k), of logits (..., K), four times as fast as `log_means`.
-
-    It reads values and has no derivatives.
-    """
+    r"""The log odds of Σ_k w_k σ(z_k), of logits (..., K): faster, but without derivatives."""
     far, least = -math.log(torch.finfo(logits.dtype).tiny) - 1, visible_mean(logits.dtype)
     odds = logits.clamp(-far, far).exp_()
     no = (odds + 1).reciprocal_()

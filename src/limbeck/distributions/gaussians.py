@@ -56,17 +56,14 @@ def log_normal(differences: Tensor, scale: Tensor, matrices: bool) -> Tensor:
     return -(z.square().sum(-2) / 2) - constant.unsqueeze(-1)
 
 
-def log_joint(
-    x: Tensor, log_weights: Tensor, means: Tensor, scale: Tensor, matrices: bool
-) -> Tensor:
+def log_joint(x: Tensor, logs: Tensor, means: Tensor, scale: Tensor, matrices: bool) -> Tensor:
     r"""log π_k N(x; m_k, S_k), (..., K, n), of x (n, D)."""
     differences = x.mT - means.unsqueeze(-1)  # (..., K, D, n)
-    return log_weights.unsqueeze(-1) + log_normal(differences, scale, matrices)
+    return logs.unsqueeze(-1) + log_normal(differences, scale, matrices)
 
 
 def factor(covariances: Tensor, matrices: bool) -> Tensor:
-    r"""Scales of covariances: lower triangular factors, or deviations."""
-    # unchecked, since a GPU would have to wait: a failure gives NaN losses
+    r"""Scales of covariances: lower triangular factors (NaN if there are none), or deviations."""
     return torch.linalg.cholesky_ex(covariances)[0] if matrices else covariances.sqrt()
 
 
@@ -75,8 +72,7 @@ def expectations(
 ) -> tuple[Tensor, Statistics]:
     r"""The E step: log densities (..., n) of x (n, D), and statistics summed over x."""
     scale = factor(moments.covariances, matrices)
-    log_weights = moments.weights.clamp_min(TINY).log()
-    joint = log_joint(x, log_weights, moments.means, scale, matrices)
+    joint = log_joint(x, moments.weights.clamp_min(TINY).log(), moments.means, scale, matrices)
     log_density = joint.logsumexp(-2)
     z = (joint - log_density.unsqueeze(-2)).exp()  # responsibilities (..., K, n)
     if weight is not None:
@@ -129,13 +125,6 @@ def least_variances(variance: Tensor, floor: float, kind: str) -> Tensor:
     return floor * (variance.mean().expand_as(variance) if kind == "spherical" else variance)
 
 
-def smallest_variances(covariances: Tensor, least: Tensor, matrices: bool) -> Tensor:
-    r"""Each component's smallest variance (..., K), in units of the least one."""
-    if not matrices:
-        return (covariances / least).amin(-1)
-    return torch.linalg.eigvalsh(covariances / (least.unsqueeze(-1) * least).sqrt()).amin(-1)
-
-
 class Normal(Distribution, namedtuple("Scalars", "loc scale", defaults=(ABSENT, ABSENT))):
     r"""N(loc, scale²), of real numbers.
 
@@ -145,14 +134,8 @@ class Normal(Distribution, namedtuple("Scalars", "loc scale", defaults=(ABSENT, 
 
     __slots__ = ()
     trailing = (0, 0)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.loc.expand(self.batch_shape)
-
-    @property
-    def variance(self) -> Tensor:
-        return self.scale.square().expand(self.batch_shape)
+    mean = property(lambda self: self.loc.expand(self.batch_shape))
+    variance = property(lambda self: self.scale.square().expand(self.batch_shape))
 
     def log_prob(self, y: Events) -> Tensor:
         apart = base.as_events(y, self.loc) - self.loc

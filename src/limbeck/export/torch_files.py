@@ -36,7 +36,7 @@ from limbeck.export.portable import (
 from limbeck.export.table_onnx import run_onnx, trace_onnx
 from limbeck.export.table_onnx import to_onnx as table_to_onnx
 from limbeck.models.deep_nade import DeepNADE
-from limbeck.models.kernels import nade_reference, segments
+from limbeck.models.kernels import nade_blocks, segments
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.nade import NADE
 
@@ -108,14 +108,14 @@ def _nade_log_prob(model: Any, x: Tensor) -> Tensor:
     r"""The log probabilities of a NADE, deep or not, by its formula."""
     count, codes = model.support.count, model._codes(x, False)
     if isinstance(model, NADE) and count == 2:
-        log_prob: Tensor = nade_reference.log_prob(codes, *model.parts, model.mean)
+        log_prob: Tensor = nade_blocks.log_prob(codes, *model.parts, model.mean)
         return log_prob
     states = torch.arange(count, dtype=codes.dtype, device=codes.device)
     one_hot = (codes.unsqueeze(2) == states).to(codes.dtype)  # (n, I, q)
     if isinstance(model, NADE):
         w, c, u, b = model.parts
         parts = (w.flatten(0, 1), c, u.flatten(0, 1))
-        z = nade_reference.logits(one_hot.flatten(1), *parts, period=count) + b.flatten()
+        z = nade_blocks.formula(one_hot.flatten(1), *parts, period=count) + b.flatten()
         z = z.unflatten(1, (-1, count))
     else:
         z = _deep_logits(model, codes.unsqueeze(2) if count == 2 else one_hot)

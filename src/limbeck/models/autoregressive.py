@@ -155,9 +155,7 @@ class Autoregressive(nn.Module):
         }
 
     @classmethod
-    def from_spec(
-        cls, spec: Mapping[str, Any], *, device: Device = None, generator: Generator = None
-    ) -> Self:
+    def from_spec(cls, spec: Mapping[str, Any], **options: Any) -> Self:
         r"""A model of the same shape, freshly initialised."""
         fields = dict(spec)
         try:
@@ -166,7 +164,7 @@ class Autoregressive(nn.Module):
             kind, count, *shape = fields.pop("support")
             support = States(count, *shape) if kind == "States" else SUPPORTS[kind](*shape)
             fields |= {"support": support, "dtype": getattr(torch, fields["dtype"])}
-            return cls(**fields, device=device, generator=generator)
+            return cls(**fields, **options)
         except (LookupError, TypeError, ValueError, AttributeError):
             raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives") from None
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError
 
 Device = torch.device | str | None  # None is torch's default
 Generator = torch.Generator | None  # None is torch's global one
+Maybe = Tensor | None  # a tensor that may be left out
+Pair = tuple[Tensor, Tensor]
 
 
 def is_count(size: object) -> bool:
@@ -52,3 +55,22 @@ def spec_fields(
     if "dtype" in fields:
         fields["dtype"] = getattr(torch, fields["dtype"])
     return fields
+
+
+class Specified(nn.Module):
+    r"""A module that a spec describes, but for its weights: its `fields` are arguments."""
+
+    fields: tuple[str, ...] = ()
+
+    def spec(self) -> dict[str, Any]:
+        r"""All but the weights, for JSON."""
+        values = {name: getattr(self, name, None) for name in self.fields}
+        if "dtype" in values:
+            values["dtype"] = dtype_name(next(self.parameters()))
+        lists = {k: list(v) for k, v in values.items() if isinstance(v, tuple)}
+        return {"type": type(self).__name__, **values, **lists}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], **options: Any) -> Self:
+        r"""A module of the same shape, freshly initialised."""
+        return cls(**spec_fields(cls, spec, *cls.fields), **options)

@@ -13,7 +13,7 @@ from limbeck.arguments import whole, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.autoregressive import Autoregressive, Order, choose
 from limbeck.models.checks import Device, Generator
-from limbeck.models.kernels import segments
+from limbeck.models.kernels import nade_op, segments
 from limbeck.models.nade import NADE, Weights
 from limbeck.supports import Discrete
 
@@ -53,18 +53,10 @@ class DeepNADE(Autoregressive):
     mean: Tensor
 
     def __init__(
-        self,
-        inputs: int,
-        hidden: int,
-        width: int | None = None,
-        depth: int = 2,
-        run: int | None = None,
-        order: Order = None,
-        support: Discrete | None = None,
-        dtype: torch.dtype | None = None,
-        device: Device = None,
-        generator: Generator = None,
-    ) -> None:
+        self, inputs: int, hidden: int, width: int | None = None, depth: int = 2,
+        run: int | None = None, order: Order = None, support: Discrete | None = None,
+        dtype: torch.dtype | None = None, device: Device = None, generator: Generator = None,
+    ) -> None:  # fmt: skip
         super().__init__(inputs, order, support, dtype, device, generator)
         self.hidden = whole("hidden", hidden)
         self.width = 2 * self.hidden if width is None else whole("width", width)
@@ -83,7 +75,7 @@ class DeepNADE(Autoregressive):
             self.leave.append(self._zeros(self.width, self.hidden))
         self.register_buffer("mean", torch.zeros_like(self.b))
         self._units = 4 * self.hidden + self.width
-        segments.prepare_tracing()
+        nade_op.prepare_tracing(segments.logits)
 
     @classmethod
     def from_rbm(
@@ -145,8 +137,17 @@ class DeepNADE(Autoregressive):
             if len(codes) > max_rows:
                 return torch.cat([self._logits(part) for part in codes.split(max_rows)])
         y = self._features(codes) - self.mean
+        padding = self.runs * self.run - self.inputs  # of the last run
+        f, w = y.reshape(len(y), self.inputs, -1), self.w.reshape(self.inputs, -1, self.hidden)
+        if padding:
+            f, w = F.pad(f, (0, 0, 0, padding)), F.pad(w, (0, 0, 0, 0, 0, padding))
+        f, w = f.reshape(len(y), self.runs, -1), w.reshape(self.runs, -1, self.hidden)
+        sums = torch.bmm(f.transpose(0, 1), w)  # Σ w (x − m) of each run, (K, n, J)
+        place = torch.arange(self.runs, device=y.device)
+        earlier = (place < place.unsqueeze(1)).to(y.dtype)
+        starts = self._deep((earlier @ sums.flatten(1)).view_as(sums))
         logits = segments.formula if self._states else segments.logits
-        return logits(y, self._deep(self._carried(y)), self.v, self.u, self.b, self.run)
+        return logits(y, starts, self.v, self.u, self.b, self.run)
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         carried = self.c.new_zeros(len(uniforms), self.hidden)
@@ -165,18 +166,6 @@ class DeepNADE(Autoregressive):
             carried.addmm_(y, self.w[span].reshape(-1, self.hidden))
         return codes, torch.stack(probabilities, 1)
 
-    def _carried(self, y: Tensor) -> Tensor:
-        r"""Σ w (x − m) over all variables before each run, (K, n, J), of y = x − m."""
-        padding = self.runs * self.run - self.inputs  # of the last run
-        y, w = y.reshape(len(y), self.inputs, -1), self.w.reshape(self.inputs, -1, self.hidden)
-        if padding:
-            y, w = F.pad(y, (0, 0, 0, padding)), F.pad(w, (0, 0, 0, 0, 0, padding))
-        y, w = y.reshape(len(y), self.runs, -1), w.reshape(self.runs, -1, self.hidden)
-        sums = torch.bmm(y.transpose(0, 1), w)  # of each run, (K, n, J)
-        place = torch.arange(self.runs, device=y.device)
-        earlier = (place < place.unsqueeze(1)).to(y.dtype)
-        return (earlier @ sums.flatten(1)).view_as(sums)
-
     def _deep(self, carried: Tensor, runs: slice = slice(None)) -> Tensor:
         r"""The activations at the start of some runs, from what is carried there, (k, n, J)."""
         s = carried + self.c[runs].unsqueeze(1)
@@ -190,7 +179,7 @@ class DeepNADE(Autoregressive):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        segments.prepare_tracing()
+        nade_op.prepare_tracing(segments.logits)
 
 
 def _samples(rbm: Any, like: Tensor, generator: Generator) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import Generator
+from limbeck.models.checks import Generator, Maybe, Pair
 from limbeck.samplers.gibbs import sweep
 from limbeck.samplers.slice import Slice
 from limbeck.supports import Discrete, Support
@@ -59,9 +59,7 @@ class Path(Protocol):
     ) -> Tensor:
         r"""One sweep that leaves p_β invariant; `reverse` gives the time-reversed kernel."""
 
-    def climb(
-        self, x: Tensor, before: float, after: float, generator: Generator = None
-    ) -> tuple[Tensor, Tensor]:
+    def climb(self, x: Tensor, before: float, after: float, generator: Generator = None) -> Pair:
         r"""log p̃_after(x) − log p̃_before(x), (n,), and x advanced by a sweep under p_after."""
 
 
@@ -96,8 +94,8 @@ class Energy(nn.Module):
             expected = "a support, such as lb.Binary(784) or lb.Spins(8, 8)"
             raise ArgumentError("support", repr(support), expected)
         self.fn, self.support = fn, support
-        expected = "a number above zero"
-        self.temperature = number("temperature", temperature, expected, lambda t: t > 0)
+        above = "a number above zero"
+        self.temperature = number("temperature", temperature, above, lambda t: t > 0)
         self.exact, self.sampler = bool(exact), advance
         self.tempers = advance is not None and "beta" in _parameters(advance)
 
@@ -134,7 +132,7 @@ class Energy(nn.Module):
 
     def sites(
         self, x: Tensor, sweeps: int = 1, generator: Generator = None, *, beta: float = 1.0,
-        reverse: bool = False, known: Tensor | None = None,
+        reverse: bool = False, known: Maybe = None,
     ) -> Tensor:  # fmt: skip
         r"""Sweeps of site-wise Gibbs sampling that leave p̃(x)^β invariant."""
         log, support, chains = self.log_unnormalized, self.support, x
@@ -188,16 +186,14 @@ class EnergyPath:
         return _power(self.energy.log_unnormalized(x), beta)
 
     def advance(
-        self, x: Tensor, beta: float, generator: Generator = None, *, reverse: bool = False,
-        known: Tensor | None = None,
+        self, x: Tensor, beta: float, generator: Generator = None, *,
+        reverse: bool = False, known: Maybe = None,
     ) -> Tensor:  # fmt: skip
         if self.energy.tempers:
             return self.energy.advance_at(x, 1, generator, beta=beta, reverse=reverse)
         return self.energy.sites(x, 1, generator, beta=beta, reverse=reverse, known=known)
 
-    def climb(
-        self, x: Tensor, before: float, after: float, generator: Generator = None
-    ) -> tuple[Tensor, Tensor]:
+    def climb(self, x: Tensor, before: float, after: float, generator: Generator = None) -> Pair:
         with torch.no_grad():
             log = self.energy.log_unnormalized(x)
         gain = _power(log, after) - _power(log, before)

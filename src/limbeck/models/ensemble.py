@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from limbeck.arguments import whole, whole_number
+from limbeck.arguments import choice, whole, whole_number
 from limbeck.arrays import Batch, X
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs import Dataset
@@ -33,12 +33,10 @@ class _Function(nn.Module):
     def __init__(self, function: Any) -> None:
         super().__init__()
         self.function = function
+        self.log_probabilities = getattr(function, "log_probabilities", None)
 
     def forward(self, x: X) -> Tensor:
         return self.function(x)
-
-    def log_probabilities(self, x: X) -> Tensor:
-        return self.function.log_probabilities(x)
 
 
 class Ensemble(nn.Module):
@@ -91,10 +89,8 @@ class Ensemble(nn.Module):
         if self._is_batch:
             y = probabilities(self.models(x), self.kinds[0])  # (n, members, ...)
         else:
-            y = _stack(
-                probabilities(_output(model, x, kind), kind)
-                for model, kind in zip(self.models, self.kinds, strict=True)
-            )
+            members = zip(self.models, self.kinds, strict=True)
+            y = _stack(probabilities(_output(model, x, kind), kind) for model, kind in members)
         if self.weights is None:
             return y.mean(1)
         return torch.tensordot(y, self.weights.to(y), dims=([1], [0]))
@@ -156,8 +152,7 @@ class Ensemble(nn.Module):
         if not isinstance(data.x, Tensor) or data.y is None or data.y.is_floating_point():
             raise ArgumentError("y", "no class numbers", "whole numbers (N,) for inputs X (N, ...)")
         net = BatchedMLP(members, *sizes, generator=torch.Generator().manual_seed(seed), init=init)
-        if preset not in PRESETS:
-            raise ArgumentError.unknown("preset", preset, PRESETS)
+        choice("preset", preset, PRESETS)
         low, high, classes = data.y.min(), data.y.max(), net.sizes[-1]
         if data.y.ndim != 1 or low < 0 or high >= classes:
             received = f"labels of shape {tuple(data.y.shape)} from {low} to {high}"
@@ -183,17 +178,24 @@ class Ensemble(nn.Module):
 
     def spec(self) -> dict[str, Any]:
         r"""All but the members' weights, for JSON; members must be models of limbeck."""
-        models = _spec(self.models) if self._is_batch else [_spec(m) for m in self.models]
+        models = [self.models] if self._is_batch else list(self.models)
+        for model in models:
+            if _TYPES.get(type(model).__name__) is not type(model):
+                raise ArgumentError("models", f"a {type(model).__name__}", "limbeck's own models")
+        specs = [model.spec() for model in models]
         weights = None if self.weights is None else self.weights.tolist()
-        return {"type": "Ensemble", "models": models, "weights": weights}
+        return dict(type="Ensemble", models=specs[0] if self._is_batch else specs, weights=weights)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         r"""An ensemble of the same shape, freshly initialised."""
         models = spec_fields(Ensemble, spec, "models", "weights")["models"]
-        batched = isinstance(models, Mapping)
-        members = _from_spec(models) if batched else [_from_spec(model) for model in models]
-        return cls(members, spec["weights"])
+        batched, members = isinstance(models, Mapping), []
+        for model in [models] if batched else models:
+            if not isinstance(model, Mapping) or model.get("type") not in _TYPES:
+                raise ArgumentError("spec", model, f"a spec of one of {', '.join(_TYPES)}")
+            members.append(_TYPES[model["type"]].from_spec(model))
+        return cls(members[0] if batched else members, spec["weights"])
 
     def extra_repr(self) -> str:
         weighted = "" if self.weights is None else ", weighted"
@@ -257,23 +259,8 @@ def _stack(outputs: Iterator[Tensor]) -> Tensor:
 _TYPES: dict[str, Any] = {kind.__name__: kind for kind in (MLP, BatchedMLP, Ensemble)}
 
 
-def _spec(model: Any) -> dict[str, Any]:
-    if _TYPES.get(type(model).__name__) is not type(model):
-        raise ArgumentError("models", f"a {type(model).__name__}", "limbeck's own models")
-    return model.spec()
-
-
-def _from_spec(spec: Mapping[str, Any]) -> Any:
-    if not isinstance(spec, Mapping) or spec.get("type") not in _TYPES:
-        raise ArgumentError("spec", spec, f"a spec of one of {', '.join(_TYPES)}")
-    return _TYPES[spec["type"]].from_spec(spec)
-
-
 class Resamples(Inputs):
-    r"""For each of M members, shuffled passes over its own bootstrap resample of N rows.
-
-    A batch of n has x (n, M, ...) and y (n, M); without `bootstrap` every member has all rows.
-    """
+    r"""Shuffled passes of M members, each over its own resample of the rows: x (n, M, ...)."""
 
     def __init__(
         self, X: Tensor, y: Tensor, members: int, bootstrap: bool = True, seed: int | None = None

@@ -2,17 +2,17 @@ r"""The neural spline flow, by zuko: a density of numbers that is evaluated and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from limbeck.arguments import whole, whole_number
-from limbeck.arrays import dtype_name, random
+from limbeck.arrays import random
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import Generator, is_count, matrix, spec_fields
+from limbeck.models.checks import Generator, Specified, is_count, matrix
 from limbeck.supports import Real
 
 
@@ -25,7 +25,7 @@ def zuko() -> Any:
         raise ArgumentError("flow", "no zuko, which it is made with", expected) from None
 
 
-class Flow(nn.Module):
+class Flow(Specified):
     r"""A normalizing flow: normal variables, transformed by monotonic splines (Durkan et al. 2019).
 
     Variables are shifted and scaled first, by `start_from`. Splines act within five deviations.
@@ -33,19 +33,14 @@ class Flow(nn.Module):
     """
 
     output_form = "log_density"
+    fields = ("dim", "hidden", "transforms", "bins", "dtype")
     shift: Tensor
     scale: Tensor
 
     def __init__(
-        self,
-        dim: int,
-        hidden: Sequence[int] = (64, 64),
-        transforms: int = 3,
-        bins: int = 8,
-        *,
-        dtype: torch.dtype | None = None,
-        generator: Generator = None,
-    ) -> None:
+        self, dim: int, hidden: Sequence[int] = (64, 64), transforms: int = 3, bins: int = 8, *,
+        dtype: torch.dtype | None = None, generator: Generator = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.dim = whole("dim", dim)
         if isinstance(hidden, str) or not all(map(is_count, hidden)):
@@ -54,13 +49,12 @@ class Flow(nn.Module):
         self.transforms = whole("transforms", transforms)
         self.bins = whole_number("bins", bins, "a whole number from 2", least=2)
         self.support = Real(self.dim)
-        library = zuko()
         with torch.random.fork_rng(devices=[]):  # zuko draws from the global generator
             if generator is not None:
                 seed = torch.randint(2**31, (), generator=generator, device=generator.device)
                 torch.manual_seed(int(seed))
             # up to 16 variables each depends on all before it; more are split into two halves
-            self.flow = library.flows.NSF(
+            self.flow = zuko().flows.NSF(
                 self.dim, bins=self.bins, transforms=self.transforms,
                 passes=None if self.dim <= 16 else 2, hidden_features=self.hidden,
             )  # fmt: skip
@@ -95,14 +89,3 @@ class Flow(nn.Module):
         z = random(torch.randn, (n, self.dim), self.shift, generator)
         x: Tensor = self.flow().transform.inv(z)
         return x * self.scale + self.shift
-
-    def spec(self) -> dict[str, Any]:
-        r"""All but the weights, for JSON."""
-        sizes = {"dim": self.dim, "hidden": list(self.hidden)}
-        splines = {"transforms": self.transforms, "bins": self.bins}
-        return {"type": type(self).__name__, **sizes, **splines, "dtype": dtype_name(self.shift)}
-
-    @classmethod
-    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        r"""A flow of the same shape, freshly initialised."""
-        return cls(**spec_fields(cls, spec, "dim", "hidden", "transforms", "bins", "dtype"))

@@ -42,16 +42,10 @@ class MADE(Autoregressive):
     settings = ("hidden", "skip")
 
     def __init__(
-        self,
-        inputs: int,
-        hidden: int | Sequence[int] = (1000, 1000),
-        order: Order = None,
-        support: Discrete | None = None,
-        skip: bool = True,
-        dtype: torch.dtype | None = None,
-        device: Device = None,
-        generator: Generator = None,
-    ) -> None:
+        self, inputs: int, hidden: int | Sequence[int] = (1000, 1000), order: Order = None,
+        support: Discrete | None = None, skip: bool = True, dtype: torch.dtype | None = None,
+        device: Device = None, generator: Generator = None,
+    ) -> None:  # fmt: skip
         super().__init__(inputs, order, support, dtype, device, generator)
         expected = "whole numbers from 1, such as (1000, 1000)"
         widths = hidden if isinstance(hidden, Sequence) and hidden else [hidden]

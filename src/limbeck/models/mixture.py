@@ -8,26 +8,19 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole, whole_number
-from limbeck.arrays import dtype_name, floating, random
+from limbeck.arguments import choice, whole, whole_number
+from limbeck.arrays import floating, random
 from limbeck.distributions import gaussians
-from limbeck.distributions.base import draw_classes, end_of, tail_of
-from limbeck.distributions.gaussians import KINDS, Moments
+from limbeck.distributions.base import Mixture, draw_classes
+from limbeck.distributions.gaussians import Moments
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import Device, Generator, matrix
-from limbeck.models.mixture_em import (
-    EMResult,
-    Samples,
-    fit_em,
-    numbers,
-    parameters_of,
-    scale_of,
-    started,
-)  # fmt: skip
+from limbeck.models import mixture_em
+from limbeck.models.checks import Device, Generator, Specified, matrix
+from limbeck.models.mixture_em import EMResult, Samples, numbers
 from limbeck.supports import Real
 
 
-class GaussianMixture(nn.Module):
+class GaussianMixture(Specified):
     r"""p(x) = Σ_k π_k N(x; m_k, S_k).
 
     Its parameters may take any values, so that gradients can train it as well as EM (`fit`). It
@@ -52,22 +45,16 @@ class GaussianMixture(nn.Module):
     """
 
     output_form = "log_density"
+    fields = ("components", "dim", "covariance", "dtype")
 
     def __init__(
-        self,
-        components: int,
-        dim: int = 1,
-        covariance: str = "full",
-        *,
-        dtype: torch.dtype | None = None,
-        device: Device = None,
-        generator: Generator = None,
-    ) -> None:
+        self, components: int, dim: int = 1, covariance: str = "full", *,
+        dtype: torch.dtype | None = None, device: Device = None, generator: Generator = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.components = components = whole("components", components)
         self.dim = dim = whole("dim", dim)
-        if covariance not in KINDS:
-            raise ArgumentError.unknown("covariance", covariance, KINDS)
+        choice("covariance", covariance, gaussians.KINDS)
         self.covariance, self.support, dtype = covariance, Real(dim), floating(dtype)
         self.matrices = gaussians.has_matrices(covariance, dim)
         device = torch.get_default_device() if device is None else torch.device(device)
@@ -89,7 +76,12 @@ class GaussianMixture(nn.Module):
     @property
     def scale(self) -> Tensor:
         r"""Deviations (K, D), or with full covariances their Cholesky factors (K, D, D)."""
-        return scale_of(self.log_scale, self.below, self.dim)
+        deviations = self.log_scale.exp().expand(-1, self.dim)
+        if self.below is None:
+            return deviations
+        places = mixture_em.places_below(self.dim, self.below.device)
+        flat = self.below.new_zeros(self.components, self.dim**2).index_copy(1, places, self.below)
+        return flat.unflatten(1, (self.dim, self.dim)) + torch.diag_embed(deviations)
 
     @property
     def covariances(self) -> Tensor:
@@ -137,26 +129,17 @@ class GaussianMixture(nn.Module):
 
     def cdf(self, x: Tensor) -> Tensor:
         r"""P(X ≤ x), (n,), of one variable."""
-        return self._tail(self.rows(x)[:, 0], False)
+        return self._one_variable().cdf(self.rows(x)[:, 0])
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         r"""The central interval of one variable: both tails have the probability ½(1 − level)."""
-        mass, scale = tail_of(level), self._one_variable()
-        wide = scale * torch.special.ndtri(scale.new_tensor(mass))
-        lower, upper = self.means + wide, self.means - wide  # where the ends of components are
-        return (
-            end_of(self._tail, mass, False, lower.min(), lower.max()),
-            end_of(self._tail, mass, True, upper.min(), upper.max()),
-        )
+        return self._one_variable().interval(level)
 
-    def _tail(self, x: Tensor, upper: bool) -> Tensor:
-        z = (x.reshape(*x.shape, 1) - self.means[:, 0]) / self._one_variable()[:, 0]  # (..., K)
-        return torch.special.ndtr(-z if upper else z) @ self.weights
-
-    def _one_variable(self) -> Tensor:
+    def _one_variable(self) -> Mixture:
         if self.dim > 1:
             raise ArgumentError("dim", self.dim, "one variable, as mixture.marginal(0) has")
-        return self.scale
+        components = gaussians.Normal(self.means[:, 0], self.scale[:, 0])
+        return Mixture(components=components, logits=self.logits)
 
     def marginal(self, variables: int | Sequence[int]) -> GaussianMixture:
         r"""The density of some of the variables, which is a mixture of the same kind."""
@@ -195,7 +178,7 @@ class GaussianMixture(nn.Module):
     @torch.no_grad()
     def set_moments_(self, moments: Moments) -> Self:
         r"""Set everything from the moments of EM, unchecked."""
-        for name, value in parameters_of(moments, self.covariance).items():
+        for name, value in mixture_em.parameters_of(moments, self.covariance).items():
             getattr(self, name).copy_(value)
         return self
 
@@ -215,26 +198,20 @@ class GaussianMixture(nn.Module):
             generator: Draws the centres. Default: torch's global one.
         """
         samples = Samples.of(self, x, weight)
-        moments = started(samples, self.components, self.covariance, generator)
+        moments = mixture_em.started(samples, self.components, self.covariance, generator)
         return self.set_moments_(samples.placed(moments))
 
     def fit(self, x: object, weights: object = None, **options: Any) -> EMResult:
         r"""Maximum likelihood by batch EM; see `limbeck.models.mixture_em.fit_em`."""
-        return fit_em(self, x, weights, **options)
-
-    def spec(self) -> dict[str, Any]:
-        r"""All but the parameters, for JSON."""
-        names = ("components", "dim", "covariance")
-        fields = {name: getattr(self, name) for name in names}
-        return {"type": "GaussianMixture", **fields, "dtype": dtype_name(self.means)}
+        return mixture_em.fit_em(self, x, weights, **options)
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], *, device: Device = None) -> GaussianMixture:
+    def from_spec(cls, spec: Mapping[str, Any], **options: Any) -> Self:
         r"""A mixture of the same shape, freshly started."""
         try:
-            fields = {name: spec[name] for name in ("components", "dim", "covariance")}
-            dtype, unused = getattr(torch, spec["dtype"]), torch.Generator()
-            return cls(**fields, dtype=dtype, device=device, generator=unused)
+            fields = {name: spec[name] for name in cls.fields}
+            fields["dtype"] = getattr(torch, spec["dtype"])
+            return cls(**fields, generator=torch.Generator(), **options)
         except (LookupError, TypeError, ValueError, AttributeError):
             raise ArgumentError("spec", spec, "what GaussianMixture.spec() gives") from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -12,18 +12,8 @@ from torch import Tensor
 
 from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import random
-from limbeck.distributions.gaussians import (
-    TINY,
-    Moments,
-    Statistics,
-    expectations,
-    expected_statistics,
-    factor,
-    has_matrices,
-    least_variances,
-    maximised,
-    smallest_variances,
-)  # fmt: skip
+from limbeck.distributions import gaussians
+from limbeck.distributions.gaussians import Moments, Statistics, has_matrices, least_variances
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import Generator
 from limbeck.progress import tracked
@@ -32,32 +22,24 @@ if TYPE_CHECKING:
     from limbeck.models.mixture import GaussianMixture
 
 
-def scale_of(log_scale: Tensor, below: Tensor | None, dim: int) -> Tensor:
-    r"""Deviations (K, D), or with entries below the diagonal triangular factors (K, D, D)."""
-    deviations = log_scale.exp().expand(-1, dim)
-    if below is None:
-        return deviations
-    flat = below.new_zeros(len(below), dim * dim).index_copy(1, _places(dim, below.device), below)
-    return flat.unflatten(1, (dim, dim)) + torch.diag_embed(deviations)
-
-
 def parameters_of(moments: Moments, kind: str) -> dict[str, Tensor]:
-    r"""The parameters of a mixture by name: the inverse of `scale_of`, and of a softmax."""
+    r"""The parameters of a mixture by name: the inverse of its `scale`, and of a softmax."""
     dim = moments.means.shape[-1]
     matrices = has_matrices(kind, dim)
-    scale = factor(moments.covariances, matrices)
+    scale = gaussians.factor(moments.covariances, matrices)
     deviations = scale.diagonal(dim1=1, dim2=2) if matrices else scale
     parameters = {
-        "logits": moments.weights.clamp_min(TINY).log(),
+        "logits": moments.weights.clamp_min(gaussians.TINY).log(),
         "means": moments.means,
         "log_scale": (deviations[:, :1] if kind == "spherical" else deviations).log(),
     }
     if matrices:
-        parameters["below"] = scale.flatten(1).index_select(1, _places(dim, scale.device))
+        parameters["below"] = scale.flatten(1).index_select(1, places_below(dim, scale.device))
     return parameters
 
 
-def _places(dim: int, device: torch.device) -> Tensor:
+def places_below(dim: int, device: torch.device) -> Tensor:
+    r"""Numbers of the entries below the diagonal of a flattened matrix."""
     rows, columns = torch.tril_indices(dim, dim, -1, device=device)
     return rows * dim + columns
 
@@ -84,27 +66,25 @@ class Samples(NamedTuple):
     variance: Tensor  # of each variable, (D,)
 
     @classmethod
-    def of(
-        cls, mixture: GaussianMixture, x: object, weight: object = None, argument: str = "x"
-    ) -> Samples:
+    def of(cls, model: GaussianMixture, x: object, weight: object = None, name: str = "x") -> Self:
         r"""A user's samples for a mixture; constant variables and too few samples are refused."""
-        device = mixture.means.device
-        rows = mixture.rows(numbers(argument, x, device), argument)
+        device = model.means.device
+        rows = model.rows(numbers(name, x, device), name)
         share = rows.new_ones(len(rows)) if weight is None else numbers("weights", weight, device)
         if share.shape != (len(rows),) or bool((share < 0).any()):
             received = f"shape {tuple(share.shape)}, with {int((share < 0).sum())} below zero"
             raise ArgumentError("weights", received, f"{len(rows)} nonnegative numbers")
         rows, share = rows[share > 0], share[share > 0]
-        if len(rows) < mixture.components:
-            expected = f"at least as many as the {mixture.components} components"
-            raise ArgumentError(argument, f"{len(rows)} samples", expected)
+        if len(rows) < model.components:
+            expected = f"at least as many as the {model.components} components"
+            raise ArgumentError(name, f"{len(rows)} samples", expected)
         share = share / share.sum()
         centre = share @ rows
         variance = share @ (rows - centre).square()
         constant = variance <= (1e-14 * centre).square()  # the mean may have a rounding error
         if bool(constant.any()):
             received = f"samples whose variable {int(constant.nonzero()[0])} never changes"
-            raise ArgumentError(argument, received, "samples of a density")
+            raise ArgumentError(name, received, "samples of a density")
         return cls(rows - centre, share * len(rows), centre, variance)
 
     def placed(self, moments: Moments) -> Moments:
@@ -130,7 +110,8 @@ def started(samples: Samples, components: int, kind: str, generator: Generator) 
     size = (counts + dim + 2).reshape(-1, *[1] * common.ndim)
     moments = Moments(counts, means, (squares + common) / size)
     least = least_variances(samples.variance, 1e-3, kind)
-    return maximised(expected_statistics(moments, matrices), moments, kind, least)
+    statistics = gaussians.expected_statistics(moments, matrices)
+    return gaussians.maximised(statistics, moments, kind, least)
 
 
 def _spread(samples: Samples, components: int, generator: Generator) -> Tensor:
@@ -184,17 +165,10 @@ class EMResult:
 
 @torch.no_grad()
 def fit_em(
-    mixture: GaussianMixture,
-    x: object,
-    weights: object = None,
-    *,
-    iterations: int = 1000,
-    tolerance: float = 1e-8,
-    floor: float = 1e-6,
-    restarts: int = 10,
-    generator: Generator = None,
-    progress: bool = True,
-) -> EMResult:
+    mixture: GaussianMixture, x: object, weights: object = None, *, iterations: int = 1000,
+    tolerance: float = 1e-8, floor: float = 1e-6, restarts: int = 10,
+    generator: Generator = None, progress: bool = True,
+) -> EMResult:  # fmt: skip
     r"""Fit a mixture to samples, in place, by EM from several starts, and take the best.
 
     A start that ends with a collapsed component (at the floor of the variances, or without
@@ -233,13 +207,12 @@ def fit_em(
         runs[-1].run(limit, tolerance)
     best = max(runs, key=lambda run: (not run.broken, run.history[-1]))
     mixture.set_moments_(samples.placed(best.moments))
-    reasons = best.broken
+    reasons, history = best.broken, best.history
     if not best.converged:
-        gain = best.history[-1] - best.history[-2]
+        gain = history[-1] - history[-2]
         reasons = (*reasons, f"iteration {limit:,}, the last, still gained {gain:.1g}")
     starts, seconds = tuple(run.history[-1] for run in runs), time.monotonic() - began
-    count = len(best.history) - 1
-    return EMResult(best.history, count, best.converged, reasons, starts, seconds)
+    return EMResult(history, len(history) - 1, best.converged, reasons, starts, seconds)
 
 
 class Ascent:
@@ -254,7 +227,7 @@ class Ascent:
         r"""Iterate, until the mean log likelihood gains no more than the tolerance."""
         statistics = self._expect()
         for _ in range(limit):
-            self.moments = maximised(statistics, self.moments, self.kind, self.least)
+            self.moments = gaussians.maximised(statistics, self.moments, self.kind, self.least)
             statistics = self._expect()
             if self.history[-1] - self.history[-2] <= tolerance:
                 self.converged = True
@@ -268,7 +241,7 @@ class Ascent:
         size = max(1, BLOCK // self.moments.means.numel())
         total, parts = 0.0, []
         for rows, w in zip(x.split(size), weight.split(size), strict=True):
-            log_density, statistics = expectations(rows, w, self.moments, self.matrices)
+            log_density, statistics = gaussians.expectations(rows, w, self.moments, self.matrices)
             total += (w @ log_density).item()
             parts.append(statistics)
         self.history.append(total / len(x))
@@ -277,8 +250,9 @@ class Ascent:
 
 def troubles(moments: Moments, least: Tensor, matrices: bool, counts: Tensor) -> tuple[str, ...]:
     r"""The collapsed or empty components of a mixture, in words."""
-    problems = []
-    variances = smallest_variances(moments.covariances, least, matrices)
+    units, problems = (least.unsqueeze(-1) * least).sqrt() if matrices else least, []
+    scaled = moments.covariances / units  # the least variance is one
+    variances = (torch.linalg.eigvalsh(scaled) if matrices else scaled).amin(-1)
     for k, variance in enumerate(variances.tolist()):
         if counts[k] < 1:
             problems.append(f"component {k} has died out: its weight is {moments.weights[k]:.1g}")

@@ -11,10 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from limbeck.arguments import whole_number
-from limbeck.arrays import dtype_name
+from limbeck.arguments import choice, whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import Device, Generator, flat, is_count, spec_fields
+from limbeck.models.checks import Device, Generator, Specified, flat, is_count, spec_fields
 from limbeck.outputs import FORMS, columns, log_probabilities
 
 LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -40,7 +39,7 @@ def _log_ndtr(z: Tensor) -> Tensor:
     return torch.where(z < -1, tail, torch.log1p(-torch.erfc(right * math.sqrt(0.5)) / 2))
 
 
-class Feedforward(nn.Module):
+class Feedforward(Specified):
     r"""What one net and a batch of nets share: settings, layer kinds, output form, spec."""
 
     fields: tuple[str, ...] = ("sizes", "hidden", "output", "bias", "output_form", "dtype")
@@ -60,14 +59,11 @@ class Feedforward(nn.Module):
         count = len(sizes) - 2
         kinds = [hidden] if isinstance(hidden, str) else list(hidden)
         names = kinds * count if isinstance(hidden, str) else kinds
-        for argument, name, known in (
-            ("init", init, INITS),
-            *(("hidden", name, LAYER_KINDS) for name in kinds),
-            ("output", output, LAYER_KINDS),
-            ("output_form", "values" if output_form is None else output_form, OUTPUT_FORMS),
-        ):
-            if name not in known:
-                raise ArgumentError.unknown(argument, name, known)
+        choice("init", init, INITS)
+        for name in kinds:
+            choice("hidden", name, LAYER_KINDS)
+        choice("output", output, LAYER_KINDS)
+        choice("output_form", "values" if output_form is None else output_form, OUTPUT_FORMS)
         if len(names) != count:
             raise ArgumentError("hidden", f"{len(names)} names", f"one name, or {count}")
         if "softmax" in output and sizes[-1] == 1:
@@ -77,7 +73,7 @@ class Feedforward(nn.Module):
             raise ArgumentError("dtype", dtype, "a floating-point type")
         self.sizes, self.hidden = tuple(map(int, sizes)), tuple(names)
         self.output, self.bias = output, bool(bias)
-        self._output_form = output_form or self._natural_form()
+        self.output_form = output_form or self._natural_form()
         self._allocate(dtype, torch.get_default_device() if device is None else device)
         for member in range(self.members):
             for index, values in enumerate(self._tensors(member)):
@@ -94,11 +90,6 @@ class Feedforward(nn.Module):
             return "probabilities" if self.sizes[-1] == 1 else "values"
         forms = {"linear": "logits", "softmax": "probabilities", "log_softmax": "log_probabilities"}
         return forms.get(self.output, "values")
-
-    @property
-    def output_form(self) -> str:
-        r"""What the outputs are: one of `OUTPUT_FORMS`."""
-        return self._output_form
 
     @property
     def parameters_count(self) -> int:
@@ -120,22 +111,12 @@ class Feedforward(nn.Module):
             return columns(_log_ndtr(-z), _log_ndtr(z))
         return log_probabilities(z, "logits")
 
-    def spec(self) -> dict[str, Any]:
-        r"""All but the weights, for JSON."""
-        values = {name: getattr(self, name, None) for name in self.fields}
-        values |= {"sizes": list(self.sizes), "hidden": list(self.hidden)}
-        values["dtype"] = dtype_name(next(self.parameters()))
-        return {"type": type(self).__name__, **values}
-
     @classmethod
-    def from_spec(
-        cls, spec: Mapping[str, Any], *, device: Device = None, generator: Generator = None
-    ) -> Self:
+    def from_spec(cls, spec: Mapping[str, Any], **options: Any) -> Self:
         r"""A net of the same shape, freshly initialised."""
-        fields = spec_fields(cls, spec, *cls.fields)
+        fields = spec_fields(cls, spec, *cls.fields) | options
         members = [fields.pop("members")] if "members" in fields else []
-        build: Any = cls
-        return build(*members, *fields.pop("sizes"), **fields, device=device, generator=generator)
+        return cls(*members, *fields.pop("sizes"), **fields)
 
     def extra_repr(self) -> str:
         names = ("hidden", "output", "output_form")

@@ -61,16 +61,10 @@ class NADE(Autoregressive):
     mean: Tensor | None
 
     def __init__(
-        self,
-        inputs: int,
-        hidden: int,
-        order: Order = None,
-        support: Discrete | None = None,
-        dtype: torch.dtype | None = None,
-        device: Device = None,
-        generator: Generator = None,
+        self, inputs: int, hidden: int, order: Order = None, support: Discrete | None = None,
+        dtype: torch.dtype | None = None, device: Device = None, generator: Generator = None,
         centre: Centre = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(inputs, order, support, dtype, device, generator)
         self.hidden = whole("hidden", hidden)
         shape = (self.inputs, *self._states, self.hidden)

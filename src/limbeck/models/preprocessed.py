@@ -132,8 +132,7 @@ class Preprocessed(nn.Module):
     def log_probabilities(self, x: X) -> Tensor:
         r"""Log probabilities (n, classes), by the network's method for them if it has one."""
         method = getattr(self.network, "log_probabilities", None)
-        same_form = getattr(self.network, "output_form", None) == self.output_form
-        if method is not None and same_form:
+        if method is not None and getattr(self.network, "output_form", None) == self.output_form:
             return method(self.features(x))
         return forms.log_probabilities(self(x), self.output_form or "values")
 
@@ -188,11 +187,8 @@ def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") 
 
 
 def standardising(x: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Shift and scale, of x's shape but for rows, that give columns mean 0 and deviation 1.
-
-    Numbers that are not finite do not count, a constant column has scale 0, and no row is more
-    than 20 deviations away.
-    """
+    r"""Shift and scale, of x's shape but for rows, that give columns mean 0 and deviation 1."""
+    # not finite numbers do not count, constant columns have scale 0, rows are within `FARTHEST`
     if len(x) == 0:
         raise ArgumentError("x", "no rows", "one row or more")
     rows = x.detach().to(torch.float32).to(torch.float64)  # with a student's digits
@@ -210,11 +206,7 @@ def standardising(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def origin_of(x: Tensor) -> Tensor | None:
-    r"""What to subtract from float64 columns for float32 to tell their numbers apart, or None.
-
-    It is the middle of each column that is farther from zero than 1,000 times its range, or that
-    holds whole numbers beyond 2**24, and 0 for all others.
-    """
+    r"""What to subtract from float64 columns for float32 to tell their numbers apart, or None."""
     if x.dtype != torch.float64:
         return None
     low, high, whole = x.amin(0), x.amax(0), (x == x.round()).all(0)

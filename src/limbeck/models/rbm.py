@@ -16,13 +16,14 @@ from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import as_part, random
 from limbeck.errors import ArgumentError
 from limbeck.models import rbm_files
-from limbeck.models.checks import Device, Generator
+from limbeck.models.checks import Device, Generator, Pair
 from limbeck.models.kernels.bits import BitProducts, Bits
 from limbeck.progress import tracked
 from limbeck.supports import Binary
 from limbeck.training.config import choose_device
 
 Numbers = Tensor | np.ndarray | Sequence[float] | Sequence[Sequence[float]]
+Beta = float | Tensor  # a tensor of no dimensions
 
 
 def softplus(z: Tensor) -> Tensor:
@@ -69,7 +70,16 @@ class RBM(nn.Module):
             raise ArgumentError("dtype", dtype, "torch.float32 or torch.float64")
         raw: dict[str, Numbers] = {"W": W, "a": a, "b": b}
         parts = {name: as_part(value, name).values for name, value in raw.items()}
-        _check_shapes(**parts)
+        shapes = {name: tuple(part.shape) for name, part in parts.items()}
+        if len(shape := shapes["W"]) != 2:
+            raise ArgumentError("W", f"shape {shape}", "shape (I, J), visible by hidden units")
+        if (shapes["a"], shapes["b"]) == (shape[1:], shape[:1]) and shape[0] != shape[1]:
+            expected = f"shape {shape[::-1]}, to go with a {shape[1:]} and b {shape[:1]}"
+            raise ArgumentError("W", f"shape {shape}, which looks transposed", expected)
+        for name, size in (("a", shape[:1]), ("b", shape[1:])):
+            if shapes[name] != size:
+                expected = f"shape {size}, to go with W {shape}"
+                raise ArgumentError(name, f"shape {shapes[name]}", expected)
         if dtype is None:  # numbers in lists have no type of their own
             typed = {parts[name].dtype for name in raw if hasattr(raw[name], "dtype")}
             dtype = torch.float64 if torch.float64 in typed else torch.float32
@@ -196,20 +206,6 @@ class RBM(nn.Module):
         return f"visible={self.visible:,}, hidden={self.hidden:,}"
 
 
-def _check_shapes(W: Tensor, a: Tensor, b: Tensor) -> None:
-    r"""Refuse shapes that do not fit each other; a transposed W is named as such."""
-    shape, biases = tuple(W.shape), (*a.shape, *b.shape)
-    if len(shape) != 2:
-        raise ArgumentError("W", f"shape {shape}", "shape (I, J), visible by hidden units")
-    if biases == shape[::-1] != shape and a.dim() == b.dim() == 1:
-        expected = f"shape {biases}, to go with a {biases[:1]} and b {biases[1:]}"
-        raise ArgumentError("W", f"shape {shape}, which looks transposed", expected)
-    for name, bias, size in (("a", a, shape[0]), ("b", b, shape[1])):
-        if tuple(bias.shape) != (size,):
-            expected = f"shape ({size},), to go with W {shape}"
-            raise ArgumentError(name, f"shape {tuple(bias.shape)}", expected)
-
-
 class RBMPath:
     r"""log p̃_β(x) = (1 − β) base·x + β a·x + Σ_j softplus(β (b_j + x·W_j)).
 
@@ -235,7 +231,7 @@ class RBMPath:
         return Bits(1, self.W.device, generator)(self.base.repeat(n, 1))
 
     @torch.no_grad()
-    def log_unnormalized(self, x: Tensor, beta: float | Tensor) -> Tensor:
+    def log_unnormalized(self, x: Tensor, beta: Beta) -> Tensor:
         r"""log p̃_β(x), (n,), in float64."""
         beta = _check_beta("beta", beta)
         x = x.to(self.W.dtype)
@@ -245,16 +241,14 @@ class RBMPath:
 
     @torch.no_grad()
     def advance(
-        self, x: Tensor, beta: float | Tensor, generator: Generator = None, *, reverse: bool = False
+        self, x: Tensor, beta: Beta, generator: Generator = None, *, reverse: bool = False
     ) -> Tensor:
         beta = _check_beta("beta", beta)
         scaled = torch.addmm(self.b, x.to(self.W.dtype), self.W).mul_(beta)
         return self._resample(scaled, beta, generator).to(x.dtype)
 
     @torch.no_grad()
-    def climb(
-        self, x: Tensor, before: float | Tensor, after: float | Tensor, generator: Generator = None
-    ) -> tuple[Tensor, Tensor]:
+    def climb(self, x: Tensor, before: Beta, after: Beta, generator: Generator = None) -> Pair:
         before, after = _check_beta("before", before), _check_beta("after", after)
         bits = x.to(self.W.dtype)
         activation = torch.addmm(self.b, bits, self.W)  # (n, J), for the gain and for the sweep
@@ -264,12 +258,12 @@ class RBMPath:
         gain = hidden.sum(1, dtype=torch.float64) + visible
         return gain, self._resample(scaled, after, generator).to(x.dtype)
 
-    def _visible_biases(self, beta: float | Tensor) -> Tensor:
+    def _visible_biases(self, beta: Beta) -> Tensor:
         if isinstance(beta, Tensor):
             return torch.addcmul(self.base, self.difference, beta)
         return torch.add(self.base, self.difference, alpha=beta)
 
-    def _resample(self, scaled: Tensor, beta: float | Tensor, generator: Generator) -> Tensor:
+    def _resample(self, scaled: Tensor, beta: Beta, generator: Generator) -> Tensor:
         r"""x from h from β(b + xW), which is overwritten."""
         bits = Bits(2, scaled.device, generator)
         h, biases = bits(scaled), self._visible_biases(beta)
@@ -299,7 +293,7 @@ def _binary(data: Numbers) -> Tensor:
     return bits
 
 
-def _check_beta(argument: str, beta: float | Tensor) -> float | Tensor:
+def _check_beta(argument: str, beta: Beta) -> Beta:
     if isinstance(beta, Tensor):  # to read its value would wait for a GPU
         return beta
     return number(argument, beta, "a number from 0 to 1", lambda value: 0 <= value <= 1)

@@ -65,8 +65,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
         loaded = np.load(file, allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise ArgumentError("path", f"{path}, which holds a single array", ACCEPTED)
-        known = sum(NAMES, ())
-        return {name: loaded[name] if name in known else None for name in loaded.files}
+        return {name: loaded[name] if name in sum(NAMES, ()) else None for name in loaded.files}
 
 
 def _read_mat(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import Generator, spec_fields
+from limbeck.models.checks import Generator, Specified
 
 ONE_HOT = 16  # categories up to which each has an indicator
 WIDEST = 32  # the largest embedding that "auto" chooses
@@ -34,7 +34,7 @@ class Coded(NamedTuple):
     missing: bool  # whether missing values have their own feature
 
 
-class TableEncoder(nn.Module):
+class TableEncoder(Specified):
     r"""Features (n, width) of a dict of tensors (n,).
 
     In this order: standardised numbers (those with masks first), indicators of missing numbers,
@@ -47,6 +47,7 @@ class TableEncoder(nn.Module):
     tensor([[-1.,  0.,  1.]])
     """
 
+    fields = ("numbers", "categories", "embed")
     mean: Tensor
     scale: Tensor
     fill: Tensor
@@ -111,15 +112,8 @@ class TableEncoder(nn.Module):
         return torch.cat(parts, 1)
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the weights, for JSON."""
         numbers, categories = list(map(list, self.numbers)), list(map(list, self.categories))
-        return dict(type="TableEncoder", numbers=numbers, categories=categories, embed=self.embed)
-
-    @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], *, generator: Generator = None) -> TableEncoder:
-        r"""An encoder of the same shape, with embeddings freshly drawn."""
-        fields = spec_fields(TableEncoder, spec, "numbers", "categories", "embed")
-        return cls(**fields, generator=generator)
+        return super().spec() | {"numbers": numbers, "categories": categories}
 
     def extra_repr(self) -> str:
         counts = {name: len(getattr(self, name)) for name in ("numbers", "masks", "categories")}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole
+from limbeck.arguments import choice, whole
 from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import spec_fields
@@ -64,8 +64,7 @@ class Trees(nn.Module):
         missing: bool = False, dtype: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
         super().__init__()
-        if kind not in KINDS:
-            raise ArgumentError.unknown("kind", kind, KINDS)
+        choice("kind", kind, KINDS)
         if not grown:
             raise ArgumentError("grown", "no trees", "one or more")
         self.inputs = whole("inputs", inputs)
@@ -319,8 +318,7 @@ def _boosted(estimator: Any, histogram: bool, classifies: bool, inputs: int) -> 
         if np.any(getattr(estimator, "is_categorical_", None)):
             expected = "one without categorical columns, which its trees split in another way"
             raise ArgumentError("estimator", f"a {type(estimator).__name__} with some", expected)
-        if estimator.loss not in IDENTITY:
-            raise ArgumentError.unknown("estimator.loss", estimator.loss, IDENTITY)
+        choice("estimator.loss", estimator.loss, IDENTITY)
         rounds = [[_of_nodes(p.nodes) for p in trees] for trees in estimator._predictors]
         factor = 1.0  # values are shrunk already
     else:
@@ -340,8 +338,7 @@ def _boosted(estimator: Any, histogram: bool, classifies: bool, inputs: int) -> 
         for column, tree in zip(columns, trees, strict=True)
     ]
     kind = "logits" if classifies else "values"
-    options: dict[str, Any] = {"grown": grown, "inputs": inputs, "kind": kind}
-    options["factor"] = factor * per_unit
+    options: Any = dict(grown=grown, inputs=inputs, kind=kind, factor=factor * per_unit)
     # the constant is the difference between the model and its trees at any row
     row = np.zeros((1, inputs))
     with warnings.catch_warnings():

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from limbeck.arguments import number, whole, whole_number
+from limbeck.arguments import choice, number, whole, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.models.tree import SURE, Trees, of_tree
 from limbeck.outputs import check_probabilities, columns
@@ -90,8 +90,7 @@ def fit_boosted(
 
 def _check_data(X: Numbers, targets: Numbers, task: str) -> tuple[np.ndarray, ...]:
     r"""Inputs (n, D), targets (n, K), and the mean and deviation by which values are scaled."""
-    if task not in TASKS:
-        raise ArgumentError.unknown("task", task, TASKS)
+    choice("task", task, TASKS)
     rows, outputs = _as_tensor("X", X), _as_tensor("targets", targets).to(torch.float64)
     inputs = rows.flatten(1).to(torch.float32) if rows.ndim > 1 else rows
     if inputs.ndim != 2 or 0 in inputs.shape:

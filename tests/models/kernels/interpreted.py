@@ -3,7 +3,7 @@ r"""Run by test_triton.py in a process of its own, where Triton interprets its k
 import torch
 
 from limbeck.models.kernels import nade_triton
-from limbeck.models.kernels.nade_reference import logits as without_biases
+from limbeck.models.kernels.nade_blocks import formula as without_biases
 
 
 def reference(x, w, c, u, b):

@@ -4,7 +4,8 @@ import torch
 from torch.nn import functional as F
 
 from limbeck.models.kernels import nade_op
-from limbeck.models.kernels.nade_reference import log_prob, logits
+from limbeck.models.kernels.nade_blocks import formula as logits
+from limbeck.models.kernels.nade_blocks import log_prob
 
 __all__ = ["gradients", "log_prob", "logits", "operator_log_prob", "sample"]
 

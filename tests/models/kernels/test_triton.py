@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from limbeck.models.kernels import nade_reference
+from limbeck.models.kernels import nade_blocks
 from limbeck.models.nade import NADE
 
 pytestmark = pytest.mark.skipif(
@@ -35,7 +35,7 @@ def test_compiled_kernels_give_what_the_formulas_say(n, hidden):
     generator = torch.Generator().manual_seed(0)
     nade = NADE(77, hidden, generator=generator)
     x = torch.randint(2, (n, 77), generator=generator).float()
-    wanted = torch.func.grad(lambda p: nade_reference.log_prob(x.double(), *p).sum())(
+    wanted = torch.func.grad(lambda p: nade_blocks.log_prob(x.double(), *p).sum())(
         tuple(each.detach().double() for each in nade.parts)
     )
     nade.cuda()

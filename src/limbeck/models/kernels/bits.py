@@ -48,18 +48,16 @@ class Bits:
 
     def __init__(self, draws: int, device: torch.device, generator: torch.Generator | None) -> None:
         self.generator, self.called = generator, 0
-        self._seeds: Tensor | None = None
         self._noise: dict[torch.Size, Tensor] = {}
-        if device.type == "cuda" and triton_kernels() is not None:
+        self._kernels = triton_kernels() if device.type == "cuda" else None
+        if self._kernels is not None:
             self._seeds = torch.empty((draws, 1), dtype=torch.int64, device=device)
             self._seeds.random_(generator=generator)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        kernels = triton_kernels() if self._seeds is not None else None
-        if kernels is not None and self._seeds is not None and logits.dtype == torch.float32:
+        if self._kernels is not None and logits.dtype == torch.float32:
             self.called += 1
-            return kernels.bits_(logits, self._seeds[self.called - 1])
+            return self._kernels.bits_(logits, self._seeds[self.called - 1])
         if logits.shape not in self._noise:
             self._noise[logits.shape] = torch.empty_like(logits)
-        noise = self._noise[logits.shape].uniform_(generator=self.generator)
-        return logits.sigmoid_().gt_(noise)
+        return logits.sigmoid_().gt_(self._noise[logits.shape].uniform_(generator=self.generator))

@@ -2,26 +2,43 @@ r"""NADE in plain torch, in blocks of inputs: values, derivatives and samples in
 
 One matrix product carries the activations a of all rows from a block into the next. Inside a
 block they change only behind inputs that are not zero: a row with k of these has k + 1 states
-h = σ(a), which are rows of one matrix. The pull-back goes through the blocks backwards, recomputes
-the states, and carries the sums of the activations' derivatives.
-
-Second derivatives are the R products of appendix C: R{·} is the derivative along a direction v of
-x and the parameters, and gives Hessian-vector products in linear time. Parts of v that are None
-are zero. R products are plain functions of tensors, and may be differentiated again.
+h = σ(a), which are rows of one matrix. The pull-back recomputes the states, block by block.
+R{·} is the derivative along a direction v of x and the parameters (appendix C), for products with
+the Hessian in linear time.
 """
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from limbeck.models.checks import Maybe, Pair
 
 BLOCK = 28  # inputs in a block: larger products with more, more calls with fewer
 NUMBERS = {"cpu": 2**20, "cuda": 2**26}  # activations at a time: to stay in cache, to fill a GPU
 R_NUMBERS = 2**23  # activations at a time in R products
+
+
+def formula(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
+    r"""z_i = Σ_j u_ij σ(c_j + Σ_{i' < i} w_i'j x_i'), (n, I), of x (n, I), w and u (I, J), c (J,).
+
+    `period` inputs stand for one variable, and are summed over only all together.
+    """
+    steps = (x.unsqueeze(2) * w).unflatten(1, (-1, period)).sum(2)  # (n, variables, J)
+    sums = steps[:, :-1].cumsum(1)
+    a = torch.cat([torch.zeros_like(steps[:, :1]), sums], 1).repeat_interleave(period, 1) + c
+    return (a.sigmoid() * u).sum(2)
+
+
+def log_prob(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Maybe = None) -> Tensor:
+    r"""log p(x), (n,). With means m (I,) activations are those of x − m."""
+    z = formula(x if m is None else x - m, w, c, u) + b
+    return (x * z - F.softplus(z)).sum(1)
 
 
 class _States(NamedTuple):
@@ -34,9 +51,9 @@ class _States(NamedTuple):
 
 
 def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
-    r"""z_i = Σ_j u_ij σ(a_ij), without biases, (n, I); as `nade_reference.logits`."""
+    r"""z_i = Σ_j u_ij σ(a_ij), without biases, (n, I); as `formula`."""
     z = torch.empty_like(x)
-    with _without_autocast(x):
+    with torch.autocast(x.device.type, enabled=False):
         for rows in _chunks(x, _block(period) * w.shape[1]):
             a = c.repeat(len(x[rows]), 1)
             for block in _blocks(x, period):
@@ -54,7 +71,7 @@ def pull(
     gx = torch.empty_like(x) if wants_x else x.new_empty(0)
     gw, gc, gu = (torch.zeros_like(parameter) for parameter in (w, c, u))
     blocks = _blocks(x, period)
-    with _without_autocast(x):
+    with torch.autocast(x.device.type, enabled=False):
         for rows in _chunks(x, _block(period) * w.shape[1]):
             starts = w.new_empty(len(blocks), len(x[rows]), w.shape[1])
             starts[0] = c
@@ -72,23 +89,16 @@ def pull(
                 gw[block].addmm_(states.before.T, at_a).addmm_(x[rows, block].T, later)
                 if wants_x:
                     inside = (at_a @ w[block].T).mul_(states.behind)
-                    outside = later @ w[block].T
-                    gx[rows, block] = outside.index_add_(0, states.row, inside)
+                    gx[rows, block] = (later @ w[block].T).index_add_(0, states.row, inside)
                 later.index_add_(0, states.row, at_a)
             gc += later.sum(0)
     return gx, gw, gc, gu
 
 
-def sample(
-    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities.
-
-    With means m (I,) activations are those of x − m. Without, on a CPU, only those of rows that
-    drew a one are computed again.
-    """
+def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Maybe = None) -> Pair:
+    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
-    with _without_autocast(uniforms):
+    with torch.autocast(uniforms.device.type, enabled=False):
         for rows in _chunks(uniforms, w.shape[1]):
             a = c.repeat(len(uniforms[rows]), 1)
             h = a.sigmoid()
@@ -100,7 +110,7 @@ def sample(
                 if m is not None or uniforms.device.type != "cpu":
                     y = drawn[i] if m is None else drawn[i] - m[i]
                     torch.sigmoid(a.addr_(y, weights), out=h)
-                else:
+                else:  # only activations of rows that drew a one are computed again
                     ones = drawn[i].nonzero().squeeze(1)
                     changed = a.index_select(0, ones).add_(weights)
                     a.index_copy_(0, ones, changed)
@@ -142,43 +152,20 @@ def _chunks(x: Tensor, numbers: int) -> Iterator[slice]:
     return (slice(r, r + rows) for r in range(0, len(x), rows))
 
 
-def _without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    return torch.autocast(x.device.type, enabled=False)
-
-
-class Direction(NamedTuple):
-    r"""v, in parts of the shapes of the variables; None is zero."""
-
-    x: Tensor | None = None
-    w: Tensor | None = None
-    c: Tensor | None = None
-    u: Tensor | None = None
-    b: Tensor | None = None
-
-
-class Products(NamedTuple):
-    r"""R{·} of Σ_n g_n log p(x_n)'s gradient, and of each log p(x_n), (n,)."""
-
-    value: Tensor
-    x: Tensor
-    w: Tensor
-    c: Tensor
-    u: Tensor
-    b: Tensor
+# v, in parts of the shapes of the variables; None is zero
+Direction = namedtuple("Direction", "x w c u b", defaults=[None, None, None, None, None])
+# R{·} of each log p(x_n), (n,), and of the gradient of Σ_n g_n log p(x_n)
+Products = namedtuple("Products", "value x w c u b")
 
 
 def r_products(
     x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, v: Direction,
     g: Tensor | None = None, m: Tensor | None = None,
 ) -> Products:  # fmt: skip
-    r"""H v, where H is the Hessian of Σ_n g_n log p(x_n) with respect to x and the parameters.
-
-    x (n, I) may have any values; g (n,) is 1 by default. With m (I,) activations are of x − m.
-    """
+    r"""H v, with the Hessian H of Σ_n g_n log p(x_n) (by default g = 1) in x and parameters."""
     y = x if m is None else x - m
     z, rz = r_logits(y, w, c, u, v)
-    z = z + b
-    rz = rz if v.b is None else rz + v.b
+    z, rz = z + b, rz if v.b is None else rz + v.b
     p = z.sigmoid()
     d, rd = x - p, -p * (1 - p) * rz  # ∂L/∂b
     value = d * rz
@@ -190,9 +177,7 @@ def r_products(
     return Products(value, rx + weight * rz, rw, rc, ru, (weight * rd).sum(0))
 
 
-def r_logits(
-    x: Tensor, w: Tensor, c: Tensor, u: Tensor, v: Direction, period: int = 1
-) -> tuple[Tensor, Tensor]:
+def r_logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, v: Direction, period: int = 1) -> Pair:
     r"""z without biases and R{z}, both (n, I): the forward phase."""
     if len(chunks := _r_chunks(x, w, v)) > 1:
         parts = [r_logits(x[rows], w, c, u, part, period) for rows, part in chunks]
@@ -258,9 +243,7 @@ def _first(x: Tensor, c: Tensor, v: Direction) -> tuple[Tensor, Tensor]:
     return a, torch.zeros_like(a) if v.c is None else v.c.expand(len(x), -1)
 
 
-def _r_carry(
-    x: Tensor, w: Tensor, v: Direction, rows: slice, a: Tensor, ra: Tensor
-) -> tuple[Tensor, Tensor]:
+def _r_carry(x: Tensor, w: Tensor, v: Direction, rows: slice, a: Tensor, ra: Tensor) -> Pair:
     r"""Activations and their R{·} behind a block."""
     if v.w is not None:
         ra = ra + x[:, rows] @ v.w[rows]

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from limbeck.models.checks import Maybe, Pair
 from limbeck.models.kernels import nade_blocks
 
 FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
@@ -30,10 +31,7 @@ log = logging.getLogger("limbeck")
 
 @functools.cache
 def library(name: str) -> ctypes.CDLL | None:
-    r"""The library compiled from a source beside this file, and cached in the user's folder.
-
-    It is None without a compiler, and with LIMBECK_NATIVE=0 in the environment.
-    """
+    r"""The library compiled from a source beside this file, cached; None without a compiler."""
     if os.environ.get("LIMBECK_NATIVE", "1") == "0" or os.name != "posix":
         return None
     if (compiler := cpp_compiler()) is None:
@@ -41,8 +39,7 @@ def library(name: str) -> ctypes.CDLL | None:
         return None
     source = Path(__file__).with_name(name)
     try:
-        digest = hashlib.sha256("\n".join(_environment(compiler)).encode())
-        digest.update(source.read_bytes())
+        digest = hashlib.sha256(_environment(compiler).encode() + source.read_bytes())
         compiled = _folder() / f"{source.stem}-{digest.hexdigest()[:24]}.so"
         if not compiled.exists():
             _compile(compiler, source, compiled)
@@ -58,7 +55,7 @@ def cpp_compiler() -> str | None:
     return next(filter(None, map(shutil.which, names)), None)
 
 
-def _environment(compiler: str) -> list[str]:
+def _environment(compiler: str) -> str:
     r"""All that the machine code depends on: another processor must not run it."""
     ran = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60)
     processor = platform.processor()
@@ -66,7 +63,8 @@ def _environment(compiler: str) -> list[str]:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         features = (line for line in lines if line.startswith(("flags", "Features", "model name")))
         processor = "\n".join(sorted(set(features)))
-    return [compiler, ran.stdout, platform.machine(), processor, torch.__version__, str(FLAGS)]
+    parts = (compiler, ran.stdout, platform.machine(), processor, torch.__version__, str(FLAGS))
+    return "\n".join(parts)
 
 
 def _folder() -> Path:
@@ -149,9 +147,7 @@ def pull(
     return gx, gw, gc, gu
 
 
-def sample(
-    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Maybe = None) -> Pair:
     r"""As `nade_blocks.sample`."""
     uniforms, w, c, u, b = (tensor.contiguous() for tensor in (uniforms, w, c, u, b))
     m = None if m is None else m.contiguous()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from limbeck.models.checks import Maybe, Pair
 from limbeck.models.kernels import nade_blocks, nade_native, triton_kernels
 from limbeck.models.kernels.nade_blocks import Direction, r_logits, r_pull
 
@@ -35,22 +36,20 @@ def define_operator(
 
 
 def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int = 1) -> Any:
-    r"""z (n, I) with p(x_i = 1 | x_<i) = σ(z_i); as `nade_reference.logits`, biases added."""
+    r"""z (n, I) with p(x_i = 1 | x_<i) = σ(z_i); as `nade_blocks.formula`, biases added."""
     if torch.compiler.is_dynamo_compiling():  # inlined, it would lose its derivatives silently
         raise RuntimeError("prepare_tracing() must come before NADE's operator is compiled")
     return _Logits.apply(x, w, c, u, b, period)[0]
 
 
 @functools.cache
-def prepare_tracing() -> None:
-    r"""Let torch's compiler leave the operator in its graph; its import takes seconds."""
-    torch.compiler.allow_in_graph(logits)
+def prepare_tracing(operator: Callable[..., Any] = logits) -> None:
+    r"""Let torch's compiler leave an operator in its graph; its import takes seconds."""
+    torch.compiler.allow_in_graph(operator)
 
 
 @torch.no_grad()
-def sample(
-    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Maybe = None) -> Pair:
     r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
     return (gpu_kernels(uniforms) or _cpu(uniforms, w)).sample(uniforms, w, c, u, b, m)
 
@@ -67,16 +66,14 @@ def gpu_kernels(x: Tensor, period: int = 1) -> ModuleType | None:
     return triton_kernels() if x.is_cuda and period == 1 and x.dtype == torch.float32 else None
 
 
-def _value(
-    x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int
-) -> tuple[Tensor, Tensor]:
+def _value(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int) -> Pair:
     r"""z (n, I) with biases, and what the kernels carry over to the pull-back."""
     if (gpu := gpu_kernels(x, period)) is not None:
         return gpu.logits(x, w, c, u, b)
     return _cpu(x, w).logits(x, w, c, u, period).add_(b), x.new_empty(0)
 
 
-def _fake_value(x: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def _fake_value(x: Tensor, w: Tensor, *rest: Any) -> Pair:
     gpu = gpu_kernels(x, rest[-1])
     return empty_like(x), x.new_empty((0,) if gpu is None else gpu.carry_shape(x, w))
 
@@ -90,10 +87,8 @@ def _pull(
     return *_cpu(x, w).pull(d, x, w, c, u, period, wants_x), d.sum(0)
 
 
-def _fake_pull(
-    d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, carry: Tensor, period: int, wants_x: bool
-) -> tuple[Tensor, ...]:
-    gx = empty_like(x) if wants_x else x.new_empty(0)
+def _fake_pull(d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, *rest: Any) -> Any:
+    gx = empty_like(x) if rest[-1] else x.new_empty(0)
     return gx, *map(empty_like, (w, c, u)), w.new_empty(len(w))
 
 
@@ -222,8 +217,7 @@ def _from_formula(formula: Callable[..., Any], operator: Callable[..., Any]) -> 
 
             value, pull = torch.func.vjp(function, *(saved[number] for number in present))[:2]
             gradients = pull(cotangents[0] if isinstance(value, Tensor) else cotangents)
-            derivatives = dict(zip(present, gradients, strict=True))
-            return *map(derivatives.get, range(len(saved))), None
+            return *map(dict(zip(present, gradients, strict=True)).get, range(len(saved))), None
 
     return FromFormula
 

@@ -1,22 +1,22 @@
 r"""Triton kernels for a GPU: NADE's logits, gradients and samples, its runs, and random bits.
 
-The inputs are cut into blocks, and one matrix product carries the activations into
-all blocks at once: with X̄[k, n, i] = x_ni for i before block k and zero after, they are c + X̄ w.
-From there a program goes through its block input by input, with the activations of a few examples
-and hidden units in registers: forwards for the logits, backwards for the gradients. What a block
-adds to the gradient of earlier rows of w is X̄ᵀ D, with D its sums of derivatives with respect to
-activations. Nothing of size examples × inputs × hidden is ever written to memory.
+One matrix product carries the activations into all blocks of inputs at once: with X̄[k, n, i] = x_ni
+for i before block k and zero after, they are c + X̄ w. From there a program goes through its block
+input by input, with activations in registers: forwards for the logits, backwards for the gradients.
+What a block adds to the gradient of earlier rows of w is X̄ᵀ D, with D its sums of derivatives.
 """
 
 from __future__ import annotations
 
+from collections import namedtuple
 from functools import cache
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from limbeck.models.checks import Maybe, Pair
 
 FEW, SHORT, LONG = 64, 32, 64  # up to so many examples blocks are short: more programs at once
 STAGES = tl.constexpr(3)  # inputs whose weights are loaded ahead
@@ -24,14 +24,8 @@ ROWS, GRADIENT_ROWS = 2048, 512  # examples at once, which bounds the memory of 
 INTERPRETED = bool(triton.knobs.runtime.interpret)  # an interpreter has no machine instructions
 
 
-class Shape(NamedTuple):
-    r"""Examples, hidden units and warps of a program."""
-
-    rows: int
-    units: int
-    warps: int
-
-
+Tensors = tuple[Tensor, Tensor, Tensor]
+Shape = namedtuple("Shape", "rows units warps")  # examples, hidden units and warps of a program
 FORWARD, BACKWARD, SAMPLING = Shape(4, 512, 4), Shape(32, 32, 1), Shape(4, 512, 4)
 
 
@@ -137,11 +131,8 @@ def carries(x: Tensor, w: Tensor, c: Tensor) -> Tensor:
     return torch.addmm(c, _before(x), w).view(-1, len(x), w.shape[1])
 
 
-def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Logits (n, I) of the conditionals p(x_i = 1 | x_<i), and carries to hand to `gradients`.
-
-    There are carries of up to `GRADIENT_ROWS` examples; of more they are empty, and made again.
-    """
+def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> Pair:
+    r"""Logits (n, I), and carries for `gradients`: none of more than `GRADIENT_ROWS` examples."""
     x, w = x.contiguous(), w.contiguous()
     if len(x) > ROWS:
         z = torch.cat([logits(part, w, c, u, b)[0] for part in x.split(ROWS)])
@@ -165,20 +156,15 @@ def gradients(
         return torch.cat(of_x), gw, gc, gu, gb
     if not carry.numel():
         carry = carries(x, w, c)
-    sums, gw, gu = _block_gradients(g, x, w, u, carry, block_of(x))
+    sums, gw, gu = _pull_blocks(g, x, w, u, carry, block_of(x))
     later = sums.flatten(0, 1)
     gw.addmm_(_before(x)[: len(later)].t(), later)
-    gx = _input_gradient(g, x, w, u, carry, sums) if wants_x else x.new_empty(0)
+    gx = _input_grad(g, x, w, u, carry, sums) if wants_x else x.new_empty(0)
     return gx, gw, later.sum(0), gu, g.sum(0)
 
 
-def _block_gradients(
-    g: Tensor, x: Tensor, w: Tensor, u: Tensor, ends: Tensor, block: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    r"""The pull-back of g (n, I) within blocks: to the activations at their starts, to w and u.
-
-    `ends` (blocks + 1, n, J) has the activations at each block's end, from number 1 on.
-    """
+def _pull_blocks(g: Tensor, x: Tensor, w: Tensor, u: Tensor, ends: Tensor, block: int) -> Tensors:
+    r"""The pull-back of g (n, I) within blocks: to the activations at their starts, to w and u."""
     grid = _grid(len(ends) - 1, x, w, BACKWARD)
     of_w, of_u = (x.new_empty(grid[2], *w.shape) for _ in range(2))  # the parts of each group
     at_starts = torch.empty_like(ends[1:])
@@ -190,9 +176,7 @@ def _block_gradients(
     return at_starts, gw, gu
 
 
-def sample(
-    uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Maybe = None) -> Pair:
     r"""Exact samples (n, I) and their conditional probabilities; activations are of x − m."""
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
     units = max(16, triton.next_power_of_2(w.shape[1]))
@@ -204,9 +188,7 @@ def sample(
     return x, probabilities
 
 
-def _input_gradient(
-    g: Tensor, x: Tensor, w: Tensor, u: Tensor, carry: Tensor, sums: Tensor
-) -> Tensor:
+def _input_grad(g: Tensor, x: Tensor, w: Tensor, u: Tensor, carry: Tensor, sums: Tensor) -> Tensor:
     r"""The gradient (n, I) with respect to x, block by block: Σ_j w_ij Σ_{i' > i} ∂/∂a_i'j."""
     later, gx = torch.zeros_like(sums[0]), []
     blocks = [rows.split(block_of(x), dim) for rows, dim in ((w, 0), (u, 0), (x, 1), (g, 1))]
@@ -258,14 +240,11 @@ def run_logits(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: 
     return out[0] if len(out) == 1 else out.sum(0)
 
 
-def run_gradients(
-    d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def run_gradients(d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int) -> Tensors:
     r"""The pull-back of d (n, I) to starts, w and u."""
     if len(v) > ROWS:
         parts = zip(d.split(ROWS), v.split(ROWS), starts.split(ROWS, 1), strict=True)
-        pulled = [run_gradients(*part, w, u, run) for part in parts]
-        at_starts, gw, gu = zip(*pulled, strict=True)
+        at_starts, gw, gu = zip(*[run_gradients(*part, w, u, run) for part in parts], strict=True)
         return torch.cat(at_starts, 1), torch.stack(gw).sum(0), torch.stack(gu).sum(0)
     d, v, w, u = (tensor.contiguous() for tensor in (d, v, w, u))
     ends = v.new_empty(len(starts) + 1, *starts.shape[1:])  # the kernel looks for them from 1 on
@@ -274,7 +253,7 @@ def run_gradients(
     torch.baddbmm(starts[:full], v_k.transpose(0, 1), w_k, out=ends[1 : full + 1])
     if full < len(starts):  # the last run is shorter
         torch.addmm(starts[-1], v[:, full * run :], w[full * run :], out=ends[-1])
-    return _block_gradients(d, v, w, u, ends, run)
+    return _pull_blocks(d, v, w, u, ends, run)
 
 
 NUMBERS = 512  # from each of the four streams that a call of the generator gives

@@ -4,13 +4,11 @@ With K runs of B variables (the last may be shorter), the logits of the variable
 
     z_i = b_i + Σ_j u_ij σ(s_kj + Σ_{i' < i, in run k} w_i'j v_i').
 
-The pull-back computes the activations again, run by run. On a GPU the fused kernels of NADE do the
-work, for which a run is a block.
+The pull-back computes the activations again. On a GPU a run is a block of NADE's fused kernels.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,16 +16,13 @@ import torch
 from torch import Tensor
 
 from limbeck.errors import NotDifferentiableError
-from limbeck.models.kernels.nade_op import define_operator, empty_like, gpu_kernels
+from limbeck.models.kernels.nade_op import Outputs, define_operator, empty_like, gpu_kernels
 
-Outputs = tuple[Tensor, ...] | Tensor
 NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # activations at a time, to fit into caches
 
 
 def formula(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
-    r"""The logits (n, I, o) in plain torch, of v (n, I, f), starts (K, n, J), w (I, f, J),
-    u (I, o, J) and b (I, o), for f inputs and o outputs a variable.
-    """
+    r"""Logits (n, I, o) in plain torch, of v (n, I, f), w (I, f, J), u (I, o, J), b (I, o)."""
     parts = zip(starts, v.split(run, 1), w.split(run), u.split(run), strict=True)
     logits = []
     for start, v_k, w_k, u_k in parts:
@@ -42,12 +37,6 @@ def logits(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int)
     if torch.compiler.is_dynamo_compiling():  # inlined, it would lose its derivatives silently
         raise RuntimeError("prepare_tracing() must come before the operator is compiled")
     return _Logits.apply(v, starts, w, u, b, run)
-
-
-@functools.cache
-def prepare_tracing() -> None:
-    r"""Let torch's compiler leave the operator in its graph."""
-    torch.compiler.allow_in_graph(logits)
 
 
 def _value(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
@@ -102,10 +91,8 @@ def _pieces(v: Tensor, w: Tensor, run: int) -> Iterator[tuple[int, slice, slice]
             yield k, slice(r, r + rows), slice(i, i + run)
 
 
-def _fake_pull(
-    d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int, wants_v: bool
-) -> tuple[Tensor, ...]:
-    return empty_like(v) if wants_v else v.new_empty(0), *map(empty_like, (starts, w, u))
+def _fake_pull(d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, *rest: Any) -> Any:
+    return empty_like(v) if rest[-1] else v.new_empty(0), *map(empty_like, (starts, w, u))
 
 
 _SHARED = "Tensor v, Tensor starts, Tensor w, Tensor u"
