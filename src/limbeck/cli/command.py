@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
@@ -20,7 +21,7 @@ import typer
 
 from limbeck.cli import folder as folders
 from limbeck.cli.folder import Folder
-from limbeck.cli.options import Common, command_line, option_values
+from limbeck.cli.options import ONE_CALL, Common, command_line
 from limbeck.errors import ArgumentError, LimbeckError
 
 if TYPE_CHECKING:
@@ -35,15 +36,6 @@ def say(message: str) -> None:
     typer.echo(f"limbeck: {message}", err=True)
 
 
-class Job(NamedTuple):
-    r"""What a verb needs to know beside its own options."""
-
-    seed: int
-    device: str
-    progress: bool
-    options: dict[str, Any]  # arguments of every verb of the library, those above among them
-
-
 class Outcome(NamedTuple):
     r"""A verb's result."""
 
@@ -54,9 +46,9 @@ class Outcome(NamedTuple):
 
 
 def as_command(verb: Callable[..., Outcome], without: tuple[str, ...] = ()) -> Callable[..., None]:
-    r"""A command for typer: a verb's own options after its job, then the common ones but some."""
+    r"""A command for typer: the options of a verb (common, training, …), and the common ones."""
     hints = get_type_hints(Common, include_extras=True)
-    verb_options = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+    verb_options = list(inspect.signature(verb, eval_str=True).parameters.values())[2:]
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
         inspect.Parameter("ctx", keyword, annotation=typer.Context),
@@ -68,7 +60,7 @@ def as_command(verb: Callable[..., Outcome], without: tuple[str, ...] = ()) -> C
 
     def command(ctx: typer.Context, **values: Any) -> None:
         common = Common(**{field.name: values.pop(field.name, None) for field in fields(Common)})
-        _run(ctx, common, lambda job: verb(job, **values))
+        _run(ctx, common, partial(verb, common, **values))
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -76,9 +68,12 @@ def as_command(verb: Callable[..., Outcome], without: tuple[str, ...] = ()) -> C
     return command
 
 
-def _run(ctx: typer.Context, common: Common, verb: Callable[[Job], Outcome]) -> None:
+def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> None:
     r"""Run a verb, write its result folder, print the result, and exit."""
-    name, options, export = str(ctx.info_name), option_values(ctx), common.export
+    name, export = str(ctx.info_name), common.export
+    params = [param.name for param in ctx.command.params if param.name not in ONE_CALL]
+    values = {param: ctx.params[param] for param in params if param in ctx.params}
+    options = json.loads(json.dumps(values, default=str))  # paths as strings, for TOML
     requirements = parse_requirements(common.require, name)
     if export is not None:  # say before the run that its student could not be exported
         from limbeck.export import kind_of
@@ -109,7 +104,7 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[[Job], Outcome]) -> 
 
 
 def _make_result(
-    folder: Folder, ctx: typer.Context, common: Common, verb: Callable[[Job], Outcome],
+    folder: Folder, ctx: typer.Context, common: Common, verb: Callable[..., Outcome],
     requirements: Sequence[Requirement],
 ) -> tuple[str, dict[str, Any]]:  # fmt: skip
     r"""The tables for the terminal, and the content of the folder, which is finished."""
@@ -123,11 +118,7 @@ def _make_result(
                 say(f"continuing after step {folder.saved_steps:,}, from {folder.checkpoint}")
             elif folder.resumes and not common.quiet:
                 say(f"{folder.work} holds no checkpoint yet; the run starts again")
-            options = {
-                "checkpoint": folder.checkpoint / "loop", "seed": common.seed,
-                "device": common.device, "progress": not common.quiet, **common.training(),
-            }  # fmt: skip
-            outcome = verb(Job(common.seed, common.device, not common.quiet, options))
+            outcome = verb(common.training(folder.checkpoint / "loop"))
             try:  # before the result is written, which tells the size of the file
                 outcome = _export(outcome, common.export)
             except Exception as error:  # the result itself is complete, and is saved
@@ -280,33 +271,27 @@ def check_requirements(
     r"""The verdict on each requirement."""
     from limbeck.report.summary import required
 
-    values, verdicts = figures(content), []
-    for name, bound, maximum in requirements:
-        title, reason = _title_and_reason(name, content)
-        verdicts.append(
-            required(f"required {name}", values.get(name), bound, most=maximum, title=title,
-                     reason=reason)
-        )  # fmt: skip
+    values, fidelity, verdicts = figures(content), content.get("fidelity") or {}, []
+    # classes with too few rows to check
+    small = [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
+    names = f"{', '.join(small[:5])}{' …' * (len(small) > 5)}"
+    unchecked = f"; too few rows to check {names}" if small else ""
+    for name, bound, most in requirements:
+        title = name.replace("_", " ")
+        counts = fidelity.get("worst" if name == "worst_recall" else "rarest")
+        if name in CLASS_FIGURES and counts is not None:
+            title = f"{title} ({counts['title']}, {counts['rows']} rows{unchecked})"
+        reason = _missing_reason(name, content, ", ".join(small))
+        label, value = f"required {name}", values.get(name)
+        verdicts.append(required(label, value, bound, most=most, title=title, reason=reason))
     return verdicts
 
 
-def _title_and_reason(name: str, content: Mapping[str, Any]) -> tuple[str, str]:
-    r"""A figure's title, with the class if it is of one, and why it may be missing."""
-    title, fidelity = name.replace("_", " "), content.get("fidelity") or {}
-    # classes with too few rows to check
-    small = [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
-    counts = fidelity.get("worst" if name == "worst_recall" else "rarest")
-    if name in CLASS_FIGURES and counts is not None:
-        names = f"{', '.join(small[:5])}{' …' * (len(small) > 5)}"
-        unchecked = f"; too few rows to check {names}" if small else ""
-        title = f"{title} ({counts['title']}, {counts['rows']} rows{unchecked})"
+def _missing_reason(name: str, content: Mapping[str, Any], small_classes: str) -> str:
+    r"""Why a figure could not be computed."""
+    fidelity = content.get("fidelity")
     if content["verb"] != "compress":
-        return title, "it could not be computed"
-    return title, _missing_reason(name, fidelity, ", ".join(small))
-
-
-def _missing_reason(name: str, fidelity: Mapping[str, Any], small_classes: str) -> str:
-    r"""Why a figure of a compressed model could not be computed."""
+        return "it could not be computed"
     if not fidelity:
         return "there were no rows to compare teacher and student on"
     if name in ("parameters", "bytes"):

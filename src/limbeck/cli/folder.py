@@ -69,7 +69,12 @@ class Folder:
         if overwrite and is_unfinished(self.work):
             _clear(self.work)
         self.resumes = is_unfinished(self.work)
-        digests = self._digests()
+        digests = {}  # of the files that options name
+        for value in _settings(self.options).values():
+            for name in value if isinstance(value, list) else [value]:
+                if isinstance(name, str) and Path(name).is_file():
+                    with open(name, "rb") as file:
+                        digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
         if self.resumes:
             self._refuse_other(self.work, "an unfinished run")
             saved = json.loads((self.work / UNFINISHED).read_text(encoding="utf-8"))
@@ -134,16 +139,6 @@ class Folder:
         if different := _differences(place, self.command, self.options):
             received = f"{place}, which holds {what} of other settings: {'; '.join(different)}"
             raise ArgumentError("--out", received, "another folder, or --overwrite to replace it")
-
-    def _digests(self) -> dict[str, str]:
-        r"""Digests of the files that options name."""
-        digests = {}
-        for value in _settings(self.options).values():
-            for path in value if isinstance(value, list) else [value]:
-                if isinstance(path, str) and Path(path).is_file():
-                    with open(path, "rb") as file:
-                        digests[path] = hashlib.file_digest(file, "sha256").hexdigest()
-        return digests
 
 
 def refuse_other_content(path: Path) -> None:
