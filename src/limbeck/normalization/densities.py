@@ -328,7 +328,13 @@ def tail_doubts(densities: Densities, x: Tensor) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # overflow is no surprise so far out
         for direction, far, near, dimension in _far_points(densities, x):
-            if _is_heavy(densities, far.reshape(-1, *x.shape[1:]), near, dimension):
+            try:
+                log = densities.target.log_unnormalized(far.reshape(-1, *x.shape[1:]))
+            except Exception:  # a user's function may fail where no chain comes
+                continue
+            fall = near - (log.double() + dimension * math.log(FAR))
+            known = near.isfinite() & ~log.isnan()
+            if known.any() and (fall[known] < 3.0).double().mean() > 0.1:
                 return [
                     f"log p̃ hardly falls off {direction}, a million times further out than the "
                     "proposal's samples: its integral seems to be infinite, and there is no log Z"
@@ -356,14 +362,3 @@ def _far_points(densities: Densities, x: Tensor) -> Iterator[tuple[str, Tensor, 
     rays = torch.nn.functional.normalize(rays[apart])
     far = centre + FAR * math.sqrt(size) * rays * spread
     yield "in all directions", far, near[apart], size
-
-
-def _is_heavy(densities: Densities, far: Tensor, near: Tensor, dimension: int) -> bool:
-    r"""Whether some of the far points lie in shells with as much mass as those near."""
-    try:
-        log = densities.target.log_unnormalized(far)
-    except Exception:  # a user's function may fail where no chain comes: then nothing is known
-        return False
-    fall = near - (log.double() + dimension * math.log(FAR))
-    known = near.isfinite() & ~log.isnan()
-    return bool(known.any() and (fall[known] < 3.0).double().mean() > 0.1)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole, whole_number
+from limbeck.arguments import choice, whole, whole_number
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Inputs
@@ -114,8 +114,7 @@ class Chains(Inputs):
         if not isinstance(support, Support) or not callable(getattr(target, "advance", None)):
             expected = "a target with a support and advance(x, sweeps, generator)"
             raise ArgumentError("target", f"an object of type {type(target).__name__}", expected)
-        if scheme not in SCHEMES:
-            raise ArgumentError.unknown("scheme", scheme, SCHEMES)
+        choice("scheme", scheme, SCHEMES)
         self.target, self.support, self.scheme = target, support, scheme
         self.count, self.sweeps = whole("chains", count), whole("sweeps", sweeps)
         self.burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
@@ -143,11 +142,6 @@ class Chains(Inputs):
         return chains
 
     @property
-    def exact(self) -> bool:
-        r"""Whether the target says that its sweeps leave it invariant."""
-        return bool(getattr(self.target, "exact", True))
-
-    @property
     def x(self) -> Tensor:
         if self._x is None:
             like = float_tensor(self.target)
@@ -167,7 +161,9 @@ class Chains(Inputs):
         if n > self.count:
             raise ArgumentError("batch_size", n, f"at most {self.count}, the number of chains")
         if not self.burnt:
-            self._burn_in()
+            self.sweep(self.burn_in, "burning in")
+            self.burnt = True
+            self._check_events()
         x = self.x
         end, beyond = self.place + n, max(0, self.place + n - self.count)
         block = torch.cat([x[self.place : end], x[:beyond]])
@@ -228,10 +224,8 @@ class Chains(Inputs):
         self.place, self.sweeps_done, burnt = state["position"].tolist()
         self.burnt = bool(burnt)
 
-    def _burn_in(self) -> None:
-        r"""Refuses chains that left the support, or stand where the density is not a number > 0."""
-        self.sweep(self.burn_in, "burning in")
-        self.burnt = True
+    def _check_events(self) -> None:
+        r"""Refuse chains that left the support, or stand where the density is not a number > 0."""
         self.support.check(self.x, "target.advance")
         density = getattr(self.target, "log_unnormalized", None)
         with torch.no_grad():
@@ -278,17 +272,14 @@ class Chains(Inputs):
         self.tried += n
         self.accepted = self.accepted.to(y.device) + taken.sum()
 
-    def move(self, kernel: str, steps: int) -> None:
-        r"""Steps of one of the `KERNELS`: sweeps, jumps, or pairs of a jump and a sweep."""
+    def move(self, kernel: str, steps: int, sweeps: int = 1, label: str = "moving chains") -> None:
+        r"""Steps of one of the `KERNELS`: sweeps, jumps, or each time a jump and `sweeps`."""
         if kernel == "target":
             self.sweep(steps)
-        else:
-            self._jump_and_sweep(steps, 1 if kernel == "mixed" else 0, "moving chains")
-
-    def _jump_and_sweep(self, jumps: int, sweeps: int, label: str) -> None:
-        for ahead in tracked(range(jumps, 0, -1), label, self.progress):
+            return
+        for ahead in tracked(range(steps, 0, -1), label, self.progress):
             self.jump(ahead)
-            if sweeps:
+            if kernel == "mixed":
                 self.advance(sweeps)
 
     def settle(self, log_ratio: Tensor, sweeps: int = 0) -> None:
@@ -297,7 +288,7 @@ class Chains(Inputs):
         # Sweeps lead into the modes that are near; jumps then lead from one mode to another, but
         # not out of one that the proposal misses.
         self.sweep(max(50, sweeps // 2))
-        self._jump_and_sweep(jumps, max(1, sweeps // (2 * jumps)), "settling chains")
+        self.move("mixed", jumps, max(1, sweeps // (2 * jumps)), "settling chains")
 
     def logs(self) -> Logs:
         r"""Log densities where the chains are, (chains,)."""

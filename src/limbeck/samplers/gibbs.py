@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from limbeck.errors import ArgumentError
+from limbeck.arguments import choice
 
 if TYPE_CHECKING:
     from limbeck.supports import Discrete
@@ -46,8 +46,7 @@ def sweep(
     Returns:
         The new chains (n, *shape) and their log p̃, (n,).
     """
-    if order not in ORDERS:
-        raise ArgumentError.unknown("order", order, ORDERS)
+    choice("order", order, ORDERS)
     n, q = len(x), support.count
     x = x.reshape(n, support.size).clone()
     present = log_density(x.reshape(n, *support.shape)) if known is None else known
