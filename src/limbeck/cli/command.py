@@ -15,7 +15,7 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import typer
 
@@ -23,9 +23,6 @@ from limbeck.cli import folder as folders
 from limbeck.cli.folder import Folder
 from limbeck.cli.options import ONE_CALL, Common, command_line
 from limbeck.errors import ArgumentError, LimbeckError
-
-if TYPE_CHECKING:
-    from limbeck.training.loop import Run
 
 # exit codes: limbeck's own fault, the user's error, a requirement that is not met, Ctrl-C
 FAULT, USER, UNMET, INTERRUPTED = 1, 2, 3, 130
@@ -168,10 +165,7 @@ def _export(outcome: Outcome, path: Path | None) -> Outcome:
 
 @contextmanager
 def interrupt_after_step() -> Iterator[None]:
-    r"""Within, an interruption waits for the end of the loop's step, which can then be saved.
-
-    Outside the loop it is immediate, and so is a second one.
-    """
+    r"""Within, a first interruption of a loop waits for the end of the step, to save it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -179,8 +173,14 @@ def interrupt_after_step() -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal interrupted
-        run = _current_run(frame)
-        if run is None or interrupted:
+        from limbeck.training.loop import Run
+
+        run = None  # the training run that is active, if it writes checkpoints
+        while frame is not None and run is None:
+            owner, frame = frame.f_locals.get("self"), frame.f_back
+            if isinstance(owner, Run) and owner.settings.checkpoint is not None:
+                run = owner
+        if run is None or run.stop_reason is not None or interrupted:
             raise KeyboardInterrupt
         interrupted = True
         run.stop("interrupted", KeyboardInterrupt())
@@ -194,18 +194,6 @@ def interrupt_after_step() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _current_run(frame: FrameType | None) -> Run | None:
-    r"""The training run that is active, if it writes checkpoints."""
-    from limbeck.training.loop import Run
-
-    while frame is not None:
-        run = frame.f_locals.get("self")
-        if isinstance(run, Run) and run.settings.checkpoint is not None:
-            return run if run.stop_reason is None else None
-        frame = frame.f_back
-    return None
 
 
 FIGURES = {  # by verb, and whether more is better; `Fidelity`'s measures are added to the first

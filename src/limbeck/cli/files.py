@@ -139,7 +139,18 @@ def read_rows(
         if drop:
             expected = "nothing, for an npz file, whose columns have no names"
             raise ArgumentError("--drop", drop, expected)
-        return _rows_of_arrays(data, path, argument, label)
+        if label is not None and label not in data:
+            raise ArgumentError.unknown("--label", label, data)
+        names = [name for name in data if name != label]  # X, or the only one
+        name = next((key for key in names if key in ("X", "x")), names[0] if names else "")
+        if not names or (len(names) > 1 and name.upper() != "X"):
+            received = f"{path}, with {', '.join(data) or 'nothing'}"
+            raise ArgumentError(argument, received, "rows under the name X, or one array")
+        x, y = data[name], None if label is None else data[label]
+        if y is not None and len(y) != len(x):
+            received = f"{len(y)} labels in {path}"
+            raise ArgumentError("--label", received, f"one for each of {len(x)} rows")
+        return Rows(x, y)
     if not len(data):
         raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
     if not hasattr(data, "columns"):
@@ -155,24 +166,6 @@ def read_rows(
             raise ArgumentError(option, error.received, f"a column of {path}: {error.expected}")
     y = None if label is None else data[label].to_numpy()
     return Rows(data.drop(columns=left_out), y)
-
-
-def _rows_of_arrays(
-    arrays: dict[str, np.ndarray], path: Path, argument: str, label: str | None
-) -> Rows:
-    r"""The rows of an npz file: its only array beside the labels, or the one called X."""
-    if label is not None and label not in arrays:
-        raise ArgumentError.unknown("--label", label, arrays)
-    names = [name for name in arrays if name != label]
-    name = next((key for key in names if key in ("X", "x")), names[0] if names else "")
-    if not names or (len(names) > 1 and name.upper() != "X"):
-        received = f"{path}, with {', '.join(arrays) or 'nothing'}"
-        raise ArgumentError(argument, received, "rows under the name X, or one array")
-    x, y = arrays[name], None if label is None else arrays[label]
-    if y is not None and len(y) != len(x):
-        received = f"{len(y)} labels in {path}"
-        raise ArgumentError("--label", received, f"one for each of {len(x)} rows")
-    return Rows(x, y)
 
 
 def read_data(path: Path, argument: str) -> Any:

@@ -53,10 +53,7 @@ def _not_writable(folder: Path, error: Exception) -> ArgumentError:
 
 
 class Folder:
-    r"""Where a command with these options writes: in the folder itself, or beside it.
-
-    A finished result stays until the new one is complete; `overwrite` if its settings are others.
-    """
+    r"""Where a command writes: the folder, or beside a result, until the new one is complete."""
 
     def __init__(
         self, path: Path, command: str, options: Mapping[str, Any], overwrite: bool = False
@@ -64,6 +61,7 @@ class Folder:
         self.path, self.command, self.options = path, command, dict(options)
         self.replaces = _is_result(path)
         self.work = path.with_name(f"{path.name}.unfinished") if self.replaces else path
+        self.checkpoint = self.work / "checkpoint"  # what an unfinished run needs to continue
         if self.replaces and not overwrite:
             self._refuse_other(path, "a result")
         if overwrite and is_unfinished(self.work):
@@ -92,11 +90,6 @@ class Folder:
             write_text(self.work / CONFIG, to_toml(command, options))
         except (OSError, LimbeckError) as error:
             raise _not_writable(self.work, error) from error
-
-    @property
-    def checkpoint(self) -> Path:
-        r"""The folder with everything that an unfinished run needs to continue."""
-        return self.work / "checkpoint"
 
     @property
     def saved_steps(self) -> int:

@@ -248,19 +248,14 @@ def _installation() -> dict[str, str]:
     from limbeck.models.kernels.nade_native import cpp_compiler
 
     gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
-    return {
+    lines = {
         "limbeck": lb.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": str(torch.get_num_threads()),
         "gpu": ", ".join(gpus) if torch.cuda.is_available() else "none",
         "compiler": cpp_compiler() or "none (kernels run as plain torch)",
-        **_extras(),
     }
-
-
-def _extras() -> dict[str, str]:
-    r"""Versions of the packages of each extra for users, or the packages that are missing."""
     versions: dict[str, list[str]] = {}
     missing: dict[str, list[str]] = {}
     with suppress(metadata.PackageNotFoundError):  # run from its source, without being installed
@@ -276,5 +271,5 @@ def _extras() -> dict[str, str]:
                 # it may be there under another name, as xgboost-cpu is
                 known = util.find_spec(name.replace("-", "_")) is not None
                 (texts if known else missing.setdefault(extra, [])).append(name)
-    present = {extra: ", ".join(texts) for extra, texts in versions.items()}
-    return present | {extra: f"without {', '.join(names)}" for extra, names in missing.items()}
+    lines |= {extra: ", ".join(texts) for extra, texts in versions.items()}
+    return lines | {extra: f"without {', '.join(names)}" for extra, names in missing.items()}

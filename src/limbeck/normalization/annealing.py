@@ -225,8 +225,14 @@ def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> Non
         return
     x = path.sample(8000, densities.generator("path, to check it"))
     _check_default(path.energy, x, densities)
-    for beta in (0.0, _small_beta(path, x)):
-        log_w = (path.log_unnormalized(x, beta) - path.log_unnormalized(x, 0.0)).double()
+    base, small = path.log_unnormalized(x, 0.0), 1.0
+    while small > 2.0**-40:  # the largest of 1, ½, ¼, … at which weights are still good
+        share = (path.log_unnormalized(x, small) - base).double().softmax(0)
+        if float(1 / share.square().sum()) > len(x) / 4:
+            break
+        small /= 2
+    for beta in (0.0, small):
+        log_w = (path.log_unnormalized(x, beta) - base).double()
         for back in (False, True) if reverse else (False,):
             generator = densities.generator(f"kernels at {beta}, {back}")
             weight = log_w.softmax(0)
@@ -269,17 +275,6 @@ def _check_default(energy: Energy, x: Tensor, densities: Densities) -> None:
     if (z := _largest((a.mean(0) - b.mean(0)).abs(), error)) > LIMIT:
         received = f"chains that go elsewhere with beta=1.0 than without it (z = {z:.1f})"
         raise ArgumentError("advance", received, MULTIPLIER)
-
-
-def _small_beta(path: Path | RBMPath, x: Tensor) -> float:
-    r"""The largest of 1, ½, ¼, … at which weights of the base's events are still good."""
-    base, beta = path.log_unnormalized(x, 0.0), 1.0
-    while beta > 2.0**-40:
-        share = (path.log_unnormalized(x, beta) - base).double().softmax(0)
-        if float(1 / share.square().sum()) > len(x) / 4:
-            break
-        beta /= 2
-    return beta
 
 
 def _largest(gap: Tensor, error: Tensor) -> float:

@@ -100,7 +100,7 @@ class Bridge(Method):
         return others if isinstance(self.second_start, str) else (*others, self.second_start)
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
-        unchecked, others = [], self.others
+        unchecked, others = list[str](), self.others
         if len(others) > 1 and "target" in others and not densities.target_starts_have_mass():
             others = tuple(start for start in others if start != "target")
             unchecked.append(NO_OWN_STARTS)
@@ -138,16 +138,11 @@ class Bridge(Method):
             mean_bound(logs.ratio),
             mean_bound(target.ratio, effective_size(target.ratio) if finite else None),
             {
-                "ess": fit.ess,
-                "sampling_error": fit.std_error,
-                "overlap": fit.overlap,
-                "iterations": fit.iterations,
-                "chains": sum(len(run.start.ratio) for run in runs),
-                "draws_per_chain": self.per_chain,
-                "burn_in": first.steps,
+                "ess": fit.ess, "sampling_error": fit.std_error, "overlap": fit.overlap,
+                "iterations": fit.iterations, "chains": sum(len(run.x) for run in runs),
+                "draws_per_chain": self.per_chain, "burn_in": first.steps,
                 "acceptance": accepted[0] if accepted else None,
-                "r_hat": None if math.isnan(spread) else spread,
-                **scores,
+                "r_hat": None if math.isnan(spread) else spread, **scores,
             },
             self.samples, sum(run.sweeps for run in runs), degrees=fit.degrees,
         )  # fmt: skip
@@ -156,10 +151,7 @@ class Bridge(Method):
     def _draws(
         self, densities: Densities, others: Starts, log_ratio: Tensor, progress: bool
     ) -> tuple[Draws, Draws | None]:
-        r"""Draws from the first start, and from the others, a quarter of the chains, if any.
-
-        Where chains have several draws each, the others have further chains with one draw each.
-        """
+        r"""Draws from the first start; from the others, if any, a quarter, or one each of more."""
 
         def settled(start: Logs, early: Logs, now: Logs) -> bool:
             fit = fit_bridge(now.ratio[:, None], log_ratio)

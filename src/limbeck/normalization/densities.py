@@ -154,14 +154,11 @@ def _one_each(log: object, n: int, argument: str) -> Tensor:
 
 
 class Proposal:
-    r"""A normalised density q: a student, or another object with `log_prob` and `sample`.
-
-    A batch of torch.distributions is taken as one distribution of independent variables.
-    """
+    r"""A normalised density q: a student, or another object with `log_prob` and `sample`."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        if isinstance(model, Distribution) and model.batch_shape:
+        if isinstance(model, Distribution) and model.batch_shape:  # independent variables
             model = Independent(model, len(model.batch_shape))
         for name in _missing(model, ("log_prob", "sample")):
             received = f"a {type(model).__name__} without {name}"
@@ -211,6 +208,7 @@ class Densities:
 
     def __init__(self, target: ChainTarget, proposal: object = None, seed: int = 0) -> None:
         self.target, self.support = target, target.support
+        self.exact = bool(getattr(target, "exact", True))  # whether sweeps leave it invariant
         self.seed = whole_number("seed", seed, "a whole number from 0", least=0)
         self.device, self.dtype = place_of(target)
         self._proposal = None if proposal is None else Proposal(proposal)
@@ -229,11 +227,6 @@ class Densities:
         if self._proposal is None:
             raise ArgumentError("proposal", None, PROPOSAL)
         return self._proposal
-
-    @property
-    def exact(self) -> bool:
-        r"""Whether the target says that its sweeps leave it invariant."""
-        return bool(getattr(self.target, "exact", True))
 
     def generator(self, stream: str) -> torch.Generator:
         r"""A new generator on the target's device, for one purpose."""

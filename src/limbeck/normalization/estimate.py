@@ -198,14 +198,10 @@ class LogPartition:
         rows = {
             "log Z": with_error(self.value, self.std_error),
             "95% interval": self._interval_text(" … "),
-            "lower bound": self.lower_bound,
-            "upper bound": self.upper_bound,
-            **self.diagnostics,
-            "samples": self.samples,
-            "sweeps": self.sweeps,
-            "seconds": f"{self.seconds:.2f}",
+            "lower bound": self.lower_bound, "upper bound": self.upper_bound, **self.diagnostics,
+            "samples": self.samples, "sweeps": self.sweeps, "seconds": f"{self.seconds:.2f}",
             "verdict": self.verdict.state,
-        }
+        }  # fmt: skip
         title = f"log Z by {NAMES.get(self.method, self.method)}"
         table = Table(title=title, title_justify="left", show_header=False)
         for name, value in rows.items():

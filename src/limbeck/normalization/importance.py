@@ -148,13 +148,9 @@ class ExpectedStatistics(NamedTuple):
 
 
 def expected_statistics(
-    rbm: RBM,
-    x: Tensor | None = None,
-    *,
-    proposal: object = None,
-    samples: int = 10_000,
+    rbm: RBM, x: Tensor | None = None, *, proposal: object = None, samples: int = 10_000,
     seed: int = 0,
-) -> ExpectedStatistics:
+) -> ExpectedStatistics:  # fmt: skip
     r"""⟨xhᵀ⟩, ⟨x⟩ and ⟨h⟩ under an RBM, by samples of it or by weighted samples of a student.
 
     Hidden units enter by their probabilities given x, not by draws.

@@ -68,16 +68,10 @@ METHODS = ("auto", *KINDS)
 
 
 def log_partition(
-    target: ChainTarget,
-    proposal: object = None,
-    *,
-    method: str | Method | Exact = "auto",
-    samples: int | None = None,
-    burn_in: int | str | None = None,
-    seed: int = 0,
-    progress: bool = True,
-    **settings: object,
-) -> LogPartition:
+    target: ChainTarget, proposal: object = None, *, method: str | Method | Exact = "auto",
+    samples: int | None = None, burn_in: int | str | None = None, seed: int = 0,
+    progress: bool = True, **settings: object,
+) -> LogPartition:  # fmt: skip
     r"""Estimate log Z of an unnormalised density.
 
     * "bridge": samples of the target and of a proposal that overlaps with it.

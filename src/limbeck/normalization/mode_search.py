@@ -252,14 +252,20 @@ class ModeSearch:
         return names, torch.cat([constant, climbed])[possible], log_p[possible].tolist()
 
     def neighbourhoods(self, names: list[str], events: Tensor, log_p: list[float]) -> list[Region]:
-        r"""What lies around events, and around short chains from random events; and all of it.
-
-        A product of independent sites is fitted to short chains; samples of it measure the mass.
-        """
+        r"""What lies around events, and around short chains from random events; and all of it."""
         support = self.support
         elsewhere = start_events(self.densities, "target", LOCAL_CHAINS, self.generator)
         x = torch.cat([events.repeat_interleave(LOCAL_CHAINS, 0), elsewhere])
-        chains = self._codes(self._moved(x)).split(LOCAL_CHAINS)
+        if self.rbm is not None or not self.sites_are_few:
+            advance = getattr(self.densities.target, "advance", None)
+            moved = x if advance is None else advance(x, LOCAL_SWEEPS, self.generator)
+        else:  # site by site: a sampler of the user's may jump between modes
+            moved, logs = x, None
+            for _ in range(LOCAL_SWEEPS):
+                moved, logs = sweep(
+                    self.log_unnormalized, moved, support, self.generator, known=logs
+                )
+        chains = self._codes(moved).split(LOCAL_CHAINS)
         names = [f"{name} and the events around it" for name in names]
         names.append("the events that short chains from random starts reach")
         centres, exact_masses = self._codes(events), [*log_p, -math.inf]
@@ -267,7 +273,7 @@ class ModeSearch:
         fresh: list[tuple[float, float]] = []  # masses of what is in none before, and errors
         for k, (name, local, exact) in enumerate(zip(names, chains, exact_masses, strict=True)):
             around = Neighbourhood.of(local, support.count, centres[k : k + 1])
-            q = around.log_q.exp()
+            q = around.log_q.exp()  # a product of independent sites; its samples measure the mass
             sampled = torch.multinomial(q, 500, True, generator=self.generator).T
             log = around.log_prob(sampled)
             inside = (log >= around.floor) & ~around.at_centre(sampled)
@@ -286,18 +292,6 @@ class ModeSearch:
     def _codes(self, x: Tensor) -> Tensor:
         dtype = torch.uint8 if self.support.count <= 256 else torch.int64
         return self.support.encode(x).flatten(1).round().to(dtype)
-
-    def _moved(self, x: Tensor) -> Tensor:
-        r"""Chains (n, *shape) after a few sweeps."""
-        target = self.densities.target
-        if self.rbm is not None or not self.sites_are_few:
-            advance = getattr(target, "advance", None)
-            return x if advance is None else advance(x, LOCAL_SWEEPS, self.generator)
-        # site by site, so that a sampler of the user's that jumps between modes leads to no other
-        known = None
-        for _ in range(LOCAL_SWEEPS):
-            x, known = sweep(self.log_unnormalized, x, self.support, self.generator, known=known)
-        return x
 
 
 def _distinct(log_p: Tensor, x: Tensor, known: Tensor) -> Tensor:

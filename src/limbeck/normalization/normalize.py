@@ -109,28 +109,13 @@ def warm_start(
 
 
 def normalize(
-    target: Any,
-    student: nn.Module | None = None,
-    loss: str | Loss = "kl",
-    *,
-    steps: int | None = None,
-    batch_size: int | str = "auto",
-    chains: int = 2000,
-    scheme: str = "auto",
-    sweeps: int | None = None,
-    burn_in: int = 2000,
-    start: Tensor | None = None,
-    init: str = "auto",
-    c: float | None = None,
-    switch: float = 0.1,
-    preset: str = "auto",
-    force: bool = False,
-    seed: int = 0,
-    device: str | torch.device = "auto",
-    checkpoint: str | Path | None = None,
-    progress: bool = True,
-    **options: Any,
-) -> Result:
+    target: Any, student: nn.Module | None = None, loss: str | Loss = "kl", *,
+    steps: int | None = None, batch_size: int | str = "auto", chains: int = 2000,
+    scheme: str = "auto", sweeps: int | None = None, burn_in: int = 2000,
+    start: Tensor | None = None, init: str = "auto", c: float | None = None, switch: float = 0.1,
+    preset: str = "auto", force: bool = False, seed: int = 0, device: str | torch.device = "auto",
+    checkpoint: str | Path | None = None, progress: bool = True, **options: Any,
+) -> Result:  # fmt: skip
     r"""Distil an unnormalised density into one that can be evaluated and sampled exactly.
 
     The inputs are chains of the target that advance as the student learns. Losses by name:
@@ -241,10 +226,7 @@ def square_error_then_kl(
     target: ChainTarget, student: nn.Module, chains: Chains, c: float, switch: float,
     training: Training,
 ) -> Result:  # fmt: skip
-    r"""Distil by the square error for a fraction of the steps, and go on by the KL divergence.
-
-    Both stages share the schedule, the chains and the time; each has an optimizer of its own.
-    """
+    r"""Two stages that share schedule, chains and time, each with an optimizer of its own."""
     number("switch", switch, "a fraction above 0 and below 1", lambda f: 0 < f < 1)
     steps, limit = training.steps, training.seconds
     first = min(max(1, round(switch * steps)), steps - 1)
@@ -303,17 +285,14 @@ class SchedulePart:
 
 
 def _joined(results: Sequence[Result], final: str) -> Result:
-    r"""One result of several stages, with the loss `final` of the last one throughout.
-
-    Held-out losses before the last stage are of other objectives, and NaN here.
-    """
+    r"""One result of several stages, with the loss `final` of the last one throughout."""
     last, before, histories = results[-1], 0, []
     for result in results:
         if result.history:
             history = {name: list(values) for name, values in result.history.items()}
             history["step"] = [before + step for step in history["step"]]
             history["loss"] = history.get(final, history["loss"])
-            if result is not last and "held_out" in history:
+            if result is not last and "held_out" in history:  # of another objective
                 history["held_out"] = [math.nan] * len(history["held_out"])
             histories.append(history)
         before += result.steps

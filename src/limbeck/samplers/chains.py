@@ -98,17 +98,10 @@ class Chains(Inputs):
     densities: TargetAndProposal  # of chains for an estimate
 
     def __init__(
-        self,
-        target: ChainTarget,
-        count: int = 2000,
-        *,
-        scheme: str = "all",
-        sweeps: int = 1,
-        burn_in: int = 2000,
-        start: Tensor | None = None,
-        seed: int | None = None,
+        self, target: ChainTarget, count: int = 2000, *, scheme: str = "all", sweeps: int = 1,
+        burn_in: int = 2000, start: Tensor | None = None, seed: int | None = None,
         progress: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(seed)
         support = getattr(target, "support", None)
         if not isinstance(support, Support) or not callable(getattr(target, "advance", None)):
@@ -359,16 +352,12 @@ def start_events(
     densities: TargetAndProposal, start: str | Tensor | tuple[str | Tensor, ...], n: int,
     generator: torch.Generator,
 ) -> Tensor:  # fmt: skip
-    r"""Events (n, *shape) that chains of an estimate begin at.
-
-    Starts are "proposal", "target" (`own_starts`), or events (m, *shape) to choose from at random;
-    a tuple of these for equal parts of the chains.
-    """
+    r"""Events (n, *shape) that chains begin at; a tuple of starts for equal parts of the chains."""
     if isinstance(start, tuple):
         sizes = [(n + place) // len(start) for place in reversed(range(len(start)))]
         parts = zip(start, sizes, strict=True)
         return torch.cat([start_events(densities, part, k, generator) for part, k in parts if k])
-    if isinstance(start, Tensor):
+    if isinstance(start, Tensor):  # events (m, *shape) to choose from at random
         rows = start.detach() if start.is_floating_point() else start.to(densities.dtype)
         densities.support.check(rows, "start")
         if not len(rows):

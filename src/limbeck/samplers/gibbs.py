@@ -19,16 +19,10 @@ ORDERS = ("fixed", "random")
 
 @torch.no_grad()
 def sweep(
-    log_density: Callable[[Tensor], Tensor],
-    x: Tensor,
-    support: Discrete,
-    generator: torch.Generator | None = None,
-    *,
-    beta: float = 1.0,
-    order: str = "fixed",
-    reverse: bool = False,
-    known: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+    log_density: Callable[[Tensor], Tensor], x: Tensor, support: Discrete,
+    generator: torch.Generator | None = None, *, beta: float = 1.0, order: str = "fixed",
+    reverse: bool = False, known: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     r"""One sweep of chains over all sites: each gets a value from its conditional distribution.
 
     A sweep leaves exp(β log p̃) invariant. Where the log density is NaN or +∞ a chain becomes NaN.

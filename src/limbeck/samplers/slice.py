@@ -40,16 +40,10 @@ class Slice:
     """
 
     def __init__(
-        self,
-        log_density: Callable[[Tensor], Tensor],
-        start: Numbers,
-        width: Numbers = 1.0,
-        *,
-        seed: int = 0,
-        generator: torch.Generator | None = None,
-        max_steps_out: int = 1000,
+        self, log_density: Callable[[Tensor], Tensor], start: Numbers, width: Numbers = 1.0, *,
+        seed: int = 0, generator: torch.Generator | None = None, max_steps_out: int = 1000,
         tune: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not callable(log_density):
             expected = "a function of points (n, dim)"
             raise ArgumentError("log_density", f"a {type(log_density).__name__}", expected)
@@ -124,10 +118,8 @@ class Slice:
 
     def state_dict(self) -> dict[str, Tensor]:
         r"""All that is needed to go on as if never interrupted: tensors only."""
-        return {
-            "chains": self._x.clone(),
-            "log_density": self._log.clone(),
-            "width": self.width.clone(),
+        tensors = {"chains": self._x, "log_density": self._log, "width": self.width}
+        return {name: tensor.clone() for name, tensor in tensors.items()} | {
             "counts": torch.tensor([self.sweeps_done, self.evaluations]),
             "generator": self.generator.get_state(),
         }
