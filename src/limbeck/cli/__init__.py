@@ -81,7 +81,15 @@ def main() -> None:
 def _message_and_code(error: Exception) -> tuple[str, int]:
     r"""An error in one line, and the exit code that says whose it is."""
     if hasattr(error, "format_message"):  # click's, under any name
-        return _usage_message(error, error.format_message()), USER
+        message, ctx = error.format_message(), getattr(error, "ctx", None)
+        unknown = getattr(error, "option_name", None)
+        if ctx is not None and unknown is not None and message.lower().startswith("no such option"):
+            known = [name for param in ctx.command.params for name in param.opts]
+            near = difflib.get_close_matches(unknown, known, n=1)
+            message = f"no such option: {unknown}" + (f" (did you mean {near[0]}?)" if near else "")
+        help_ = f" (see {getattr(ctx, 'command_path', 'limbeck')} --help)"
+        # without arguments, help has been shown
+        return f"{message.rstrip('.')}{help_}" if message else "", USER
     if isinstance(error, LimbeckError):
         return _one_line(error), USER
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -92,18 +100,6 @@ def _message_and_code(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError | MemoryError):
         return message, USER
     return f"unexpected {message}; this is a fault of limbeck, and --debug shows where", FAULT
-
-
-def _usage_message(error: Exception, message: str) -> str:
-    r"""Click's message, with the nearest option and where help is."""
-    ctx, unknown = getattr(error, "ctx", None), getattr(error, "option_name", None)
-    if ctx is not None and unknown is not None and message.lower().startswith("no such option"):
-        known = [name for param in ctx.command.params for name in param.opts]
-        near = difflib.get_close_matches(unknown, known, n=1)
-        message = f"no such option: {unknown}" + (f" (did you mean {near[0]}?)" if near else "")
-    if not message:  # without arguments, help has been shown
-        return ""
-    return f"{message.rstrip('.')} (see {getattr(ctx, 'command_path', 'limbeck')} --help)"
 
 
 def _one_line(error: object) -> str:

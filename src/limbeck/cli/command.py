@@ -12,19 +12,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import typer
 
 from limbeck.cli import folder as folders
 from limbeck.cli.folder import Folder
-from limbeck.cli.options import Common, command_line, option_values
+from limbeck.cli.options import ONE_CALL, Common, command_line
 from limbeck.errors import ArgumentError, LimbeckError
-
-if TYPE_CHECKING:
-    from limbeck.training.loop import Run
 
 # exit codes: limbeck's own fault, the user's error, a requirement that is not met, Ctrl-C
 FAULT, USER, UNMET, INTERRUPTED = 1, 2, 3, 130
@@ -33,15 +31,6 @@ FAULT, USER, UNMET, INTERRUPTED = 1, 2, 3, 130
 def say(message: str) -> None:
     r"""Print a line to standard error, beside the results."""
     typer.echo(f"limbeck: {message}", err=True)
-
-
-class Job(NamedTuple):
-    r"""What a verb needs to know beside its own options."""
-
-    seed: int
-    device: str
-    progress: bool
-    options: dict[str, Any]  # arguments of every verb of the library, those above among them
 
 
 class Outcome(NamedTuple):
@@ -54,9 +43,9 @@ class Outcome(NamedTuple):
 
 
 def as_command(verb: Callable[..., Outcome], without: tuple[str, ...] = ()) -> Callable[..., None]:
-    r"""A command for typer: a verb's own options after its job, then the common ones but some."""
+    r"""A command for typer: the options of a verb (common, training, …), and the common ones."""
     hints = get_type_hints(Common, include_extras=True)
-    verb_options = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+    verb_options = list(inspect.signature(verb, eval_str=True).parameters.values())[2:]
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
         inspect.Parameter("ctx", keyword, annotation=typer.Context),
@@ -68,7 +57,7 @@ def as_command(verb: Callable[..., Outcome], without: tuple[str, ...] = ()) -> C
 
     def command(ctx: typer.Context, **values: Any) -> None:
         common = Common(**{field.name: values.pop(field.name, None) for field in fields(Common)})
-        _run(ctx, common, lambda job: verb(job, **values))
+        _run(ctx, common, partial(verb, common, **values))
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -76,9 +65,12 @@ def as_command(verb: Callable[..., Outcome], without: tuple[str, ...] = ()) -> C
     return command
 
 
-def _run(ctx: typer.Context, common: Common, verb: Callable[[Job], Outcome]) -> None:
+def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> None:
     r"""Run a verb, write its result folder, print the result, and exit."""
-    name, options, export = str(ctx.info_name), option_values(ctx), common.export
+    name, export = str(ctx.info_name), common.export
+    params = [param.name for param in ctx.command.params if param.name not in ONE_CALL]
+    values = {param: ctx.params[param] for param in params if param in ctx.params}
+    options = json.loads(json.dumps(values, default=str))  # paths as strings, for TOML
     requirements = parse_requirements(common.require, name)
     if export is not None:  # say before the run that its student could not be exported
         from limbeck.export import kind_of
@@ -109,7 +101,7 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[[Job], Outcome]) -> 
 
 
 def _make_result(
-    folder: Folder, ctx: typer.Context, common: Common, verb: Callable[[Job], Outcome],
+    folder: Folder, ctx: typer.Context, common: Common, verb: Callable[..., Outcome],
     requirements: Sequence[Requirement],
 ) -> tuple[str, dict[str, Any]]:  # fmt: skip
     r"""The tables for the terminal, and the content of the folder, which is finished."""
@@ -123,11 +115,7 @@ def _make_result(
                 say(f"continuing after step {folder.saved_steps:,}, from {folder.checkpoint}")
             elif folder.resumes and not common.quiet:
                 say(f"{folder.work} holds no checkpoint yet; the run starts again")
-            options = {
-                "checkpoint": folder.checkpoint / "loop", "seed": common.seed,
-                "device": common.device, "progress": not common.quiet, **common.training(),
-            }  # fmt: skip
-            outcome = verb(Job(common.seed, common.device, not common.quiet, options))
+            outcome = verb(common.training(folder.checkpoint / "loop"))
             try:  # before the result is written, which tells the size of the file
                 outcome = _export(outcome, common.export)
             except Exception as error:  # the result itself is complete, and is saved
@@ -177,10 +165,7 @@ def _export(outcome: Outcome, path: Path | None) -> Outcome:
 
 @contextmanager
 def interrupt_after_step() -> Iterator[None]:
-    r"""Within, an interruption waits for the end of the loop's step, which can then be saved.
-
-    Outside the loop it is immediate, and so is a second one.
-    """
+    r"""Within, a first interruption of a loop waits for the end of the step, to save it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -188,8 +173,14 @@ def interrupt_after_step() -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal interrupted
-        run = _current_run(frame)
-        if run is None or interrupted:
+        from limbeck.training.loop import Run
+
+        run = None  # the training run that is active, if it writes checkpoints
+        while frame is not None and run is None:
+            owner, frame = frame.f_locals.get("self"), frame.f_back
+            if isinstance(owner, Run) and owner.settings.checkpoint is not None:
+                run = owner
+        if run is None or run.stop_reason is not None or interrupted:
             raise KeyboardInterrupt
         interrupted = True
         run.stop("interrupted", KeyboardInterrupt())
@@ -203,18 +194,6 @@ def interrupt_after_step() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _current_run(frame: FrameType | None) -> Run | None:
-    r"""The training run that is active, if it writes checkpoints."""
-    from limbeck.training.loop import Run
-
-    while frame is not None:
-        run = frame.f_locals.get("self")
-        if isinstance(run, Run) and run.settings.checkpoint is not None:
-            return run if run.stop_reason is None else None
-        frame = frame.f_back
-    return None
 
 
 FIGURES = {  # by verb, and whether more is better; `Fidelity`'s measures are added to the first
@@ -280,33 +259,27 @@ def check_requirements(
     r"""The verdict on each requirement."""
     from limbeck.report.summary import required
 
-    values, verdicts = figures(content), []
-    for name, bound, maximum in requirements:
-        title, reason = _title_and_reason(name, content)
-        verdicts.append(
-            required(f"required {name}", values.get(name), bound, most=maximum, title=title,
-                     reason=reason)
-        )  # fmt: skip
+    values, fidelity, verdicts = figures(content), content.get("fidelity") or {}, []
+    # classes with too few rows to check
+    small = [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
+    names = f"{', '.join(small[:5])}{' …' * (len(small) > 5)}"
+    unchecked = f"; too few rows to check {names}" if small else ""
+    for name, bound, most in requirements:
+        title = name.replace("_", " ")
+        counts = fidelity.get("worst" if name == "worst_recall" else "rarest")
+        if name in CLASS_FIGURES and counts is not None:
+            title = f"{title} ({counts['title']}, {counts['rows']} rows{unchecked})"
+        reason = _missing_reason(name, content, ", ".join(small))
+        label, value = f"required {name}", values.get(name)
+        verdicts.append(required(label, value, bound, most=most, title=title, reason=reason))
     return verdicts
 
 
-def _title_and_reason(name: str, content: Mapping[str, Any]) -> tuple[str, str]:
-    r"""A figure's title, with the class if it is of one, and why it may be missing."""
-    title, fidelity = name.replace("_", " "), content.get("fidelity") or {}
-    # classes with too few rows to check
-    small = [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
-    counts = fidelity.get("worst" if name == "worst_recall" else "rarest")
-    if name in CLASS_FIGURES and counts is not None:
-        names = f"{', '.join(small[:5])}{' …' * (len(small) > 5)}"
-        unchecked = f"; too few rows to check {names}" if small else ""
-        title = f"{title} ({counts['title']}, {counts['rows']} rows{unchecked})"
+def _missing_reason(name: str, content: Mapping[str, Any], small_classes: str) -> str:
+    r"""Why a figure could not be computed."""
+    fidelity = content.get("fidelity")
     if content["verb"] != "compress":
-        return title, "it could not be computed"
-    return title, _missing_reason(name, fidelity, ", ".join(small))
-
-
-def _missing_reason(name: str, fidelity: Mapping[str, Any], small_classes: str) -> str:
-    r"""Why a figure of a compressed model could not be computed."""
+        return "it could not be computed"
     if not fidelity:
         return "there were no rows to compare teacher and student on"
     if name in ("parameters", "bytes"):

@@ -9,8 +9,8 @@ from typer import Argument, Option
 
 import limbeck as lb
 from limbeck.cli import files
-from limbeck.cli.command import Job, Outcome
-from limbeck.cli.options import Drop
+from limbeck.cli.command import Outcome
+from limbeck.cli.options import Common, Drop
 from limbeck.errors import ArgumentError, LimbeckError
 
 if TYPE_CHECKING:
@@ -106,19 +106,8 @@ def _takes_arrays(teacher: object) -> bool:
     return fitted and not any(hasattr(member, "feature_names_in_") for member in members)
 
 
-def _test_rows(test: files.Rows, train: files.Rows, path: Path) -> files.Rows:
-    r"""Test rows with the columns of the training rows, in their order."""
-    if not hasattr(train.x, "columns") or not hasattr(test.x, "columns"):
-        return test
-    if missing := [str(name) for name in train.x.columns if name not in test.x.columns]:
-        received = f"{path}, without {', '.join(missing[:5])}"
-        expected = f"the columns of the data: {', '.join(map(str, train.x.columns))}"
-        raise ArgumentError("--test", received, expected)
-    return test._replace(x=test.x[list(train.x.columns)])
-
-
 def compress(
-    job: Job,
+    common: Common, training: dict[str, Any],
     teacher: str = Argument(help="module:name of your own code, or a model's file, such as .onnx."),
     data: Path = Argument(help="Rows: a CSV, Parquet, npy or npz file."),
     test: Path | None = Option(None, help="Rows to compare both on; else some are set aside."),
@@ -156,21 +145,28 @@ def compress(
     model = _load_teacher(teacher, trust_pickle)
     train_rows = files.read_rows(data, "data", label, drop)
     if test is None:
-        train_rows, test_rows = files.split_rows(train_rows, test_share, job.seed, "data")
+        train_rows, test_rows = files.split_rows(train_rows, test_share, common.seed, "data")
     else:
-        test_rows = _test_rows(files.read_rows(test, "--test", label, drop), train_rows, test)
+        test_rows = files.read_rows(test, "--test", label, drop)
+        if hasattr(train_rows.x, "columns") and hasattr(test_rows.x, "columns"):
+            columns = list(train_rows.x.columns)
+            if missing := [str(name) for name in columns if name not in test_rows.x.columns]:
+                received = f"{test}, without {', '.join(missing[:5])}"
+                expected = f"the columns of the data: {', '.join(map(str, columns))}"
+                raise ArgumentError("--test", received, expected)
+            test_rows = test_rows._replace(x=test_rows.x[columns])
     known = list(map(str, getattr(test_rows.x, "columns", ())))
     for name in group or ():
         if name not in known:
             raise ArgumentError.unknown("--group", name, known)
-    columns: Any = test_rows.x
-    groups = {name: columns[name].to_numpy() for name in group} if group else None
-    source = files.object_or_text(inputs, "inputs")
+    frame: Any = test_rows.x
+    groups = {name: frame[name].to_numpy() for name in group} if group else None
     result = lb.compress(
-        model, _teacher_rows(train_rows.x, model, rows), student_of(student), inputs=source,
-        labels=train_rows.y, label_weight=label_weight, size=size, task=task,
+        model, _teacher_rows(train_rows.x, model, rows), student_of(student),
+        inputs=files.object_or_text(inputs, "inputs"), labels=train_rows.y,
+        label_weight=label_weight, size=size, task=task,
         loss=_loss(loss, derivatives, task), output=output, cache=cache, teacher_folds=folds,
-        keep=keep, max_bytes=max_bytes, **job.options,
+        keep=keep, max_bytes=max_bytes, **training,
     )  # fmt: skip
     path, problem = Path(teacher), result.problem
     is_pickle = not files.is_reference(teacher) and path.suffix.lower() in files.PICKLE_SUFFIXES

@@ -5,47 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from typer import Argument, Option
 
 import limbeck as lb
 from limbeck.cli import files
-from limbeck.cli.command import Job, Outcome
-from limbeck.cli.options import Drop, Preset
+from limbeck.cli.command import Outcome
+from limbeck.cli.options import Common, Drop, Preset
 from limbeck.errors import ArgumentError, rename_argument
-
-
-class InputSplit(NamedTuple):
-    r"""Inputs to condense at, held-out inputs to compare at, and outcomes there."""
-
-    x: Any = None
-    test: Any = None
-    y: Any = None
-    held_out: str | None = "auto"  # without `test`, as of `limbeck.condense`
-
-    def to_compare(self, seed: int) -> Any:
-        r"""Where to compare: the held-out inputs, or a thousand new ones of a source; or None."""
-        if self.x is None or self.test is not None:
-            return self.test
-        import torch
-
-        from limbeck.inputs import Dataset, as_inputs
-
-        source = as_inputs(self.x)
-        if isinstance(source, Dataset):  # the student was trained on all of its rows
-            return None
-        source.to(torch.device("cpu"), torch.float32, seed + 1)
-        return source(1000).x
-
-
-def _load_draws(texts: Sequence[str]) -> Any:
-    r"""Files of draws by name, or the user's own object."""
-    if len(texts) == 1 and files.is_reference(texts[0]):
-        return files.load_object(texts[0], "posterior")
-    for text in texts:
-        files.require_path(Path(text), "posterior", "files that are there, or module:name")
-    return texts[0] if len(texts) == 1 else list(texts)
 
 
 def predict_function(text: str) -> Callable[..., Any]:
@@ -67,13 +35,13 @@ def predict_function(text: str) -> Callable[..., Any]:
 def _load_inputs(
     text: str | None, test: Path | None, share: float, label: str | None,
     drop: Sequence[str] | None, seed: int,
-) -> InputSplit:  # fmt: skip
-    r"""Inputs of a file or of the user's own, with a share of rows held out; none for a density."""
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    r"""Inputs of a file or of the user's own; `held_out` of `limbeck.condense`; outcomes there."""
     if text is None:
         if test is not None or label is not None:
             name = "--test" if test is not None else "--label"
             raise ArgumentError(name, test or label, "nothing, without --inputs")
-        return InputSplit()
+        return None, "auto", None
     held_out = None if test is None else files.read_rows(test, "--test", label, drop)
     if files.is_reference(text):
         x, y = files.load_object(text, "--inputs"), None
@@ -85,22 +53,35 @@ def _load_inputs(
         if not files.is_reference(text) and test_x.shape[1:] != x.shape[1:]:
             received = f"{test}, with rows of shape {test_x.shape[1:]}"
             raise ArgumentError("--test", received, f"rows of shape {x.shape[1:]}, as the inputs")
-        return InputSplit(x, test_x, held_out.y)
+        return x, test_x, held_out.y
     from limbeck.condensation.held_out import split_rows
     from limbeck.inputs import Dataset, as_inputs
 
     source = as_inputs(x, "--inputs")
     if share == 0 or not isinstance(source, Dataset):
-        return InputSplit(x, held_out="auto" if share else None)
+        return x, "auto" if share else None, None
     with rename_argument(None, "--test-share"):
         index = split_rows(source.x, share, seed)
     assert index is not None
     train, aside = map(source.take, index)
-    return InputSplit(train, aside.x, None if y is None else y[index[1].numpy()])
+    return train, aside.x, None if y is None else y[index[1].numpy()]
+
+
+def _new_inputs(x: Any, seed: int) -> Any:
+    r"""A thousand new inputs of a source; none of rows that the student was trained on."""
+    import torch
+
+    from limbeck.inputs import Dataset, as_inputs
+
+    source = as_inputs(x)
+    if isinstance(source, Dataset):
+        return None
+    source.to(torch.device("cpu"), torch.float32, seed + 1)
+    return source(1000).x
 
 
 def condense(
-    job: Job,
+    common: Common, training: dict[str, Any],
     posterior: list[str] = Argument(
         help="The draws: a netCDF, Zarr, npy, npz or CSV file (several: a chain each), or "
         "module:name."),
@@ -134,21 +115,28 @@ def condense(
     limbeck condense posterior.nc --predict logistic --inputs x.csv --components 10
     """
     module = None if student is None else files.load_object(student, "student")
-    draws = _load_draws(posterior)
-    split = _load_inputs(inputs, test, test_share, label, drop, job.seed)
+    draws: Any = posterior if len(posterior) > 1 else posterior[0]
+    if len(posterior) == 1 and files.is_reference(draws):
+        draws = files.load_object(draws, "posterior")
+    else:
+        for text in posterior:
+            files.require_path(Path(text), "posterior", "files that are there, or module:name")
+    x, held_out, y = _load_inputs(inputs, test, test_share, label, drop, common.seed)
     criterion = files.object_or_text(loss, "loss")
     function = predict_function(predict)
     one_draw: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
     if online not in one_draw:
         raise ArgumentError.unknown("--online", online, one_draw)
     result = lb.condense(
-        draws, function, split.x, components=components, student=module, loss=criterion,
+        draws, function, x, components=components, student=module, loss=criterion,
         online=one_draw[online], weighted=weighted, var_names=variables or None, burn_in=burn_in,
-        thin=thin, layout=layout, covariance=covariance, preset=preset,
-        held_out=split.held_out if split.test is None else split.test, **job.options,
+        thin=thin, layout=layout, covariance=covariance, preset=preset, held_out=held_out,
+        **training,
     )  # fmt: skip
-    text, evidence = str(result), {"x": split.to_compare(job.seed), "y": split.y}
-    if evidence["x"] is not None or result.head is None:
+    if held_out is None or isinstance(held_out, str):
+        held_out = None if x is None else _new_inputs(x, common.seed)
+    text, evidence = str(result), {"x": held_out, "y": y}
+    if held_out is not None or result.head is None:
         with suppress(lb.StreamEnded):  # no further draws to compare with
             evidence["agreement"] = result.report(**evidence)
             text = f"{text}\n\n{evidence['agreement']}"

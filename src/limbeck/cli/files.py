@@ -8,7 +8,7 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # --help must not wait for these
 
 IMPORTED_FILES: set[str] = set()  # the user's own; what they raise is not limbeck's fault
 PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib")
+DATA_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq", ".npy", ".npz")
 MODEL_SUFFIXES = (".onnx", ".json", ".ubj", ".txt", ".cbm")
 REFERENCE = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
@@ -138,7 +139,18 @@ def read_rows(
         if drop:
             expected = "nothing, for an npz file, whose columns have no names"
             raise ArgumentError("--drop", drop, expected)
-        return _rows_of_arrays(data, path, argument, label)
+        if label is not None and label not in data:
+            raise ArgumentError.unknown("--label", label, data)
+        names = [name for name in data if name != label]  # X, or the only one
+        name = next((key for key in names if key in ("X", "x")), names[0] if names else "")
+        if not names or (len(names) > 1 and name.upper() != "X"):
+            received = f"{path}, with {', '.join(data) or 'nothing'}"
+            raise ArgumentError(argument, received, "rows under the name X, or one array")
+        x, y = data[name], None if label is None else data[label]
+        if y is not None and len(y) != len(x):
+            received = f"{len(y)} labels in {path}"
+            raise ArgumentError("--label", received, f"one for each of {len(x)} rows")
+        return Rows(x, y)
     if not len(data):
         raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
     if not hasattr(data, "columns"):
@@ -156,32 +168,14 @@ def read_rows(
     return Rows(data.drop(columns=left_out), y)
 
 
-def _rows_of_arrays(
-    arrays: dict[str, np.ndarray], path: Path, argument: str, label: str | None
-) -> Rows:
-    r"""The rows of an npz file: its only array beside the labels, or the one called X."""
-    if label is not None and label not in arrays:
-        raise ArgumentError.unknown("--label", label, arrays)
-    names = [name for name in arrays if name != label]
-    name = next((key for key in names if key in ("X", "x")), names[0] if names else "")
-    if not names or (len(names) > 1 and name.upper() != "X"):
-        received = f"{path}, with {', '.join(arrays) or 'nothing'}"
-        raise ArgumentError(argument, received, "rows under the name X, or one array")
-    x, y = arrays[name], None if label is None else arrays[label]
-    if y is not None and len(y) != len(x):
-        received = f"{len(y)} labels in {path}"
-        raise ArgumentError("--label", received, f"one for each of {len(x)} rows")
-    return Rows(x, y)
-
-
 def read_data(path: Path, argument: str) -> Any:
     r"""The content of a file: a frame, an array, or a dict of arrays (npz)."""
     suffix = path.suffix.lower()
-    require_path(path, argument, f"a file: {', '.join(READERS)}", "file")
-    if suffix not in READERS:
-        raise ArgumentError(argument, str(path), f"a file that ends in {', '.join(READERS)}")
+    require_path(path, argument, f"a file: {', '.join(DATA_SUFFIXES)}", "file")
+    if suffix not in DATA_SUFFIXES:
+        raise ArgumentError(argument, str(path), f"a file that ends in {', '.join(DATA_SUFFIXES)}")
     try:
-        data = READERS[suffix](path)
+        data = _read_numpy(path) if suffix in (".npy", ".npz") else _read_table(path, suffix)
     except LimbeckError:
         raise
     except Exception as error:  # of the readers' many kinds
@@ -197,11 +191,11 @@ def unreadable(argument: str, path: Path, error: Exception, expected: str) -> Ar
     return ArgumentError(argument, f"{path}, unreadable: {reason}", expected)
 
 
-def _read_table(path: Path) -> pd.DataFrame:
+def _read_table(path: Path, suffix: str) -> pd.DataFrame:
     try:
         import pandas as pd
 
-        separator = {".csv": ",", ".tsv": "\t"}.get(path.suffix.lower())
+        separator = {".csv": ",", ".tsv": "\t"}.get(suffix)
         return pd.read_parquet(path) if separator is None else pd.read_csv(path, sep=separator)
     except ImportError as error:  # of pandas, or of pyarrow, which reads Parquet
         needed = "pandas" if error.name == "pandas" else "pyarrow"
@@ -222,12 +216,6 @@ def is_numpy_file(path: Path) -> bool:
     r"""Whether a file begins as npy and npz files do."""
     with open(path, "rb") as file:
         return file.read(6).startswith((b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06"))
-
-
-READERS: dict[str, Callable[[Path], Any]] = {
-    **dict.fromkeys((".csv", ".tsv", ".parquet", ".pq"), _read_table),
-    **dict.fromkeys((".npy", ".npz"), _read_numpy),
-}
 
 
 def as_numbers(

@@ -53,10 +53,7 @@ def _not_writable(folder: Path, error: Exception) -> ArgumentError:
 
 
 class Folder:
-    r"""Where a command with these options writes: in the folder itself, or beside it.
-
-    A finished result stays until the new one is complete; `overwrite` if its settings are others.
-    """
+    r"""Where a command writes: the folder, or beside a result, until the new one is complete."""
 
     def __init__(
         self, path: Path, command: str, options: Mapping[str, Any], overwrite: bool = False
@@ -64,12 +61,18 @@ class Folder:
         self.path, self.command, self.options = path, command, dict(options)
         self.replaces = _is_result(path)
         self.work = path.with_name(f"{path.name}.unfinished") if self.replaces else path
+        self.checkpoint = self.work / "checkpoint"  # what an unfinished run needs to continue
         if self.replaces and not overwrite:
             self._refuse_other(path, "a result")
         if overwrite and is_unfinished(self.work):
             _clear(self.work)
         self.resumes = is_unfinished(self.work)
-        digests = self._digests()
+        digests = {}  # of the files that options name
+        for value in _settings(self.options).values():
+            for name in value if isinstance(value, list) else [value]:
+                if isinstance(name, str) and Path(name).is_file():
+                    with open(name, "rb") as file:
+                        digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
         if self.resumes:
             self._refuse_other(self.work, "an unfinished run")
             saved = json.loads((self.work / UNFINISHED).read_text(encoding="utf-8"))
@@ -87,11 +90,6 @@ class Folder:
             write_text(self.work / CONFIG, to_toml(command, options))
         except (OSError, LimbeckError) as error:
             raise _not_writable(self.work, error) from error
-
-    @property
-    def checkpoint(self) -> Path:
-        r"""The folder with everything that an unfinished run needs to continue."""
-        return self.work / "checkpoint"
 
     @property
     def saved_steps(self) -> int:
@@ -134,16 +132,6 @@ class Folder:
         if different := _differences(place, self.command, self.options):
             received = f"{place}, which holds {what} of other settings: {'; '.join(different)}"
             raise ArgumentError("--out", received, "another folder, or --overwrite to replace it")
-
-    def _digests(self) -> dict[str, str]:
-        r"""Digests of the files that options name."""
-        digests = {}
-        for value in _settings(self.options).values():
-            for path in value if isinstance(value, list) else [value]:
-                if isinstance(path, str) and Path(path).is_file():
-                    with open(path, "rb") as file:
-                        digests[path] = hashlib.file_digest(file, "sha256").hexdigest()
-        return digests
 
 
 def refuse_other_content(path: Path) -> None:

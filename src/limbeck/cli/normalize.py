@@ -9,9 +9,9 @@ from typer import Option
 
 import limbeck as lb
 from limbeck.cli import files
-from limbeck.cli.command import Job, Outcome, say
+from limbeck.cli.command import Outcome, say
 from limbeck.cli.folder import result_folder
-from limbeck.cli.options import Preset, Target
+from limbeck.cli.options import Common, Preset, Target
 from limbeck.cli.results import load_result
 from limbeck.errors import ArgumentError, rename_argument
 
@@ -33,20 +33,6 @@ def _load_target(text: str) -> Any:
         raise ArgumentError("target", received, "an RBM's file, with W, a and b")
     with rename_argument("path", "target"):
         return lb.RBM.load(text)
-
-
-def _load_proposal(text: str, target: Any) -> Any:
-    r"""A density over the target's support: a result's student, or the user's own object."""
-    from limbeck.normalization.densities import check_student
-
-    if files.is_reference(text):
-        proposal = files.load_object(text, "--proposal")
-    else:
-        with rename_argument("result", "--proposal", ", or module:name"):
-            proposal = load_result(result_folder(Path(text))).student
-    with rename_argument(None, "--proposal"):
-        check_student(proposal, target, samples=True)
-    return proposal
 
 
 def _make_student(target: Any, kind: str | None, hidden: int | None, seed: int) -> Any:
@@ -89,7 +75,8 @@ def _read_events(path: Path | None, target: Any, argument: str) -> Tensor | None
 
 
 def normalize(
-    job: Job,
+    common: Common,
+    training: dict[str, Any],
     target: Target,
     student: str | None = Option(None, help="nade, deep-nade, made, or module:name."),
     hidden: int | None = Option(None, help="Its hidden units.", min=1),
@@ -117,22 +104,22 @@ def normalize(
     events = _read_events(start, model, "--start")
     evidence: dict[str, Any] = {"target": model, "data": _read_events(test, model, "--test")}
     result = lb.normalize(
-        model, _make_student(model, student, hidden, job.seed), loss, chains=chains,
+        model, _make_student(model, student, hidden, common.seed), loss, chains=chains,
         burn_in=burn_in, sweeps=sweeps, scheme=scheme, start=events, init=init, preset=preset,
-        **job.options,
+        **training,
     )  # fmt: skip
     text = str(result)
     if log_z != "none":
         evidence["log_z"] = lb.log_partition(
-            model, result.student, method=log_z, samples=samples, burn_in=burn_in, seed=job.seed,
-            start=events, progress=job.progress,
+            model, result.student, method=log_z, samples=samples, burn_in=burn_in, start=events,
+            seed=common.seed, progress=not common.quiet,
         )  # fmt: skip
         text = f"{text}\n\n{evidence['log_z']}"
     return Outcome(result, evidence, text, result)
 
 
 def logz(
-    job: Job,
+    common: Common, training: dict[str, Any],
     target: Target,
     proposal: str | None = Option(
         None, help="A result of limbeck normalize, or module:name; else one is distilled first."),
@@ -151,31 +138,39 @@ def logz(
 
     limbeck logz rbm.npz --proposal limbeck-normalize
     """
-    from limbeck.normalization.densities import check_target
+    from limbeck.normalization.densities import check_student, check_target
     from limbeck.normalization.log_partition import METHODS, choose_method
     from limbeck.training.config import choose_device
 
     if method not in METHODS:
         raise ArgumentError.unknown("--method", method, METHODS)
-    device = choose_device(job.device)
+    device = choose_device(common.device)
     model = _load_target(target)
     check_target(model, chains=False)
-    density = None if proposal is None else _load_proposal(proposal, model)
+    density = None
+    if proposal is not None:
+        if files.is_reference(proposal):
+            density = files.load_object(proposal, "--proposal")
+        else:
+            with rename_argument("result", "--proposal", ", or module:name"):
+                density = load_result(result_folder(Path(proposal))).student
+        with rename_argument(None, "--proposal"):
+            check_student(density, model, samples=True)
     events = _read_events(start, model, "--start")
     method = choose_method(model) if method == "auto" else method
-    if density is not None and method == "exact" and job.progress:
+    if density is not None and method == "exact" and not common.quiet:
         say("note: all events can be summed, and --proposal is not used (--method bridge does)")
     saved = None
     if density is None and method in ("bridge", "importance"):
-        student = _make_student(model, None, hidden, job.seed)
-        saved = lb.normalize(model, student, start=events, **job.options)
+        student = _make_student(model, None, hidden, common.seed)
+        saved = lb.normalize(model, student, start=events, **training)
         density = saved.student
     for density_model in (model, density):
         if callable(move := getattr(density_model, "to", None)):
             move(device)
     z = lb.log_partition(
-        model, density, method=method, samples=samples, seed=job.seed, progress=job.progress,
-        burn_in=burn_in, start=events, reverse=reverse, chains=chains, thin=thin, kernel=kernel,
-        schedule=temperatures,
+        model, density, method=method, samples=samples, burn_in=burn_in, start=events,
+        reverse=reverse, chains=chains, thin=thin, kernel=kernel, schedule=temperatures,
+        seed=common.seed, progress=not common.quiet,
     )  # fmt: skip
     return Outcome(z, {"target": model, "proposal": density}, str(z), saved)

@@ -99,18 +99,13 @@ class Common:
         30.0, help="Seconds between checkpoints.", rich_help_panel="Training"
     )
 
-    def training(self) -> dict[str, object]:
-        r"""The training options that have a value, as arguments of the verbs."""
+    def training(self, checkpoint: Path) -> dict[str, Any]:
+        r"""Arguments of the library's verbs: training options that have a value, and the like."""
         names = [field.name for field in fields(self)]
-        values = {name: getattr(self, name) for name in names[names.index("steps") :]}
+        names = ["seed", "device", *names[names.index("steps") :]]
+        values = {"checkpoint": checkpoint, "progress": not self.quiet}
+        values |= {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
-
-
-def option_values(ctx: typer.Context) -> dict[str, Any]:
-    r"""Every option of a call with its value, by name, as TOML can hold it."""
-    params = [param for param in ctx.command.params if param.name not in ONE_CALL]
-    values = {param.name: ctx.params[param.name] for param in params if param.name in ctx.params}
-    return dict(json.loads(json.dumps(values, default=str)))  # paths as strings
 
 
 def to_toml(command: str, options: Mapping[str, object]) -> str:

@@ -64,22 +64,18 @@ def load_result(folder: Path, predict: str | None = None) -> Any:
         except ArgumentError as error:
             if error.argument != "predict":
                 raise
-            function = _original_predict(str(options.get("predict")), folder)
-            return lb.load(folder / folders.STUDENT, predict=function)
-
-
-def _original_predict(name: str, folder: Path) -> Callable[..., Any]:
-    r"""The function that a bag was condensed with, by the name that it had then."""
-    reason = "and nothing says what it was"
-    if files.is_reference(name):
-        try:
-            return files.load_object(name, "--predict")
-        except ArgumentError as error:
-            reason = f"and {error.received}"
-    raise LimbeckError(
-        f"--predict: the student in {folder} calls your own function of (draw, x), which is not "
-        f"saved with it, {reason}; expected --predict module:name"
-    )
+        name, reason = str(options.get("predict")), "and nothing says what it was"
+        if files.is_reference(name):  # the name that the bag's function had then
+            try:
+                function = files.load_object(name, "--predict")
+            except ArgumentError as error:
+                reason = f"and {error.received}"
+            else:
+                return lb.load(folder / folders.STUDENT, predict=function)
+        raise LimbeckError(
+            f"--predict: the student in {folder} calls your own function of (draw, x), which is "
+            f"not saved with it, {reason}; expected --predict module:name"
+        )
 
 
 def report(
@@ -229,20 +225,17 @@ def _describe_rows(path: Path) -> dict[str, str]:
     }
 
 
-def _describe_pickle(path: Path) -> dict[str, str]:
-    return {
-        "is": "a pickle; reading it may run any code, so it is not opened",
-        "to use it": "limbeck compress … --trust-pickle, if you trust who made it",
-    }
-
-
+PICKLE = {
+    "is": "a pickle; reading it may run any code, so it is not opened",
+    "to use it": "limbeck compress … --trust-pickle, if you trust who made it",
+}
 POSTERIORS = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".zarr")
 DESCRIPTIONS: dict[str, Callable[[Path], dict[str, str]]] = {
     **dict.fromkeys((".npz", ".mat", ".safetensors"), _describe_tensors),
     **dict.fromkeys(files.MODEL_SUFFIXES, _describe_model),
     **dict.fromkeys((".csv", ".tsv", ".parquet", ".pq", ".npy"), _describe_rows),
     **dict.fromkeys(POSTERIORS, lambda path: {"is": f"a posterior: {lb.as_draws(path)!r}"}),
-    **dict.fromkeys(files.PICKLE_SUFFIXES, _describe_pickle),
+    **dict.fromkeys(files.PICKLE_SUFFIXES, lambda path: PICKLE),
 }
 
 
@@ -255,19 +248,14 @@ def _installation() -> dict[str, str]:
     from limbeck.models.kernels.nade_native import cpp_compiler
 
     gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
-    return {
+    lines = {
         "limbeck": lb.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": str(torch.get_num_threads()),
         "gpu": ", ".join(gpus) if torch.cuda.is_available() else "none",
         "compiler": cpp_compiler() or "none (kernels run as plain torch)",
-        **_extras(),
     }
-
-
-def _extras() -> dict[str, str]:
-    r"""Versions of the packages of each extra for users, or the packages that are missing."""
     versions: dict[str, list[str]] = {}
     missing: dict[str, list[str]] = {}
     with suppress(metadata.PackageNotFoundError):  # run from its source, without being installed
@@ -283,5 +271,5 @@ def _extras() -> dict[str, str]:
                 # it may be there under another name, as xgboost-cpu is
                 known = util.find_spec(name.replace("-", "_")) is not None
                 (texts if known else missing.setdefault(extra, [])).append(name)
-    present = {extra: ", ".join(texts) for extra, texts in versions.items()}
-    return present | {extra: f"without {', '.join(names)}" for extra, names in missing.items()}
+    lines |= {extra: ", ".join(texts) for extra, texts in versions.items()}
+    return lines | {extra: f"without {', '.join(names)}" for extra, names in missing.items()}

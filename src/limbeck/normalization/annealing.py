@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import choice, number, whole_number
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.models.energy import Energy, EnergyPath, Path
 from limbeck.models.rbm import RBM, RBMPath, base_biases
@@ -138,8 +138,7 @@ def temperatures(schedule: Schedule, spacing: str = "linear") -> list[float]:
     >>> temperatures(5)
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
-    if spacing not in SPACINGS:
-        raise ArgumentError.unknown("spacing", spacing, SPACINGS)
+    choice("spacing", spacing, SPACINGS)
     if isinstance(schedule, str):
         if schedule != "2008":
             raise ArgumentError("schedule", repr(schedule), ACCEPTED)
@@ -214,13 +213,26 @@ def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> Non
     Sweeps may change no mean of the path's exact draws at β = 0, nor of weighted ones at a small β.
     """
     if callable(path.log_unnormalized):
-        _check_end(path, densities)
+        x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
+        end, log_p = path.log_unnormalized(x, 1.0).double(), densities.log_target(x)
+        both = end.isfinite() & log_p.isfinite()
+        scale = max(1.0, float(log_p[both].abs().max())) if both.any() else 1.0
+        differ = (end - log_p)[both].abs() > 1e-3 * scale
+        if differ.any() or (end.isfinite() != log_p.isfinite()).any():
+            received = "a path whose log density at beta=1.0 is not that of the target"
+            raise ArgumentError("path", received, "log_unnormalized(x, 1.0) equal to the target's")
     if not isinstance(path, EnergyPath) or not path.energy.tempers:
         return
     x = path.sample(8000, densities.generator("path, to check it"))
     _check_default(path.energy, x, densities)
-    for beta in (0.0, _small_beta(path, x)):
-        log_w = (path.log_unnormalized(x, beta) - path.log_unnormalized(x, 0.0)).double()
+    base, small = path.log_unnormalized(x, 0.0), 1.0
+    while small > 2.0**-40:  # the largest of 1, ½, ¼, … at which weights are still good
+        share = (path.log_unnormalized(x, small) - base).double().softmax(0)
+        if float(1 / share.square().sum()) > len(x) / 4:
+            break
+        small /= 2
+    for beta in (0.0, small):
+        log_w = (path.log_unnormalized(x, beta) - base).double()
         for back in (False, True) if reverse else (False,):
             generator = densities.generator(f"kernels at {beta}, {back}")
             weight = log_w.softmax(0)
@@ -249,18 +261,6 @@ def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> Non
                 raise ArgumentError("advance", received, MULTIPLIER)
 
 
-def _check_end(path: Path | RBMPath, densities: Densities) -> None:
-    x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
-    end = path.log_unnormalized(x, 1.0).double()
-    log_p = densities.log_target(x)
-    both = end.isfinite() & log_p.isfinite()
-    scale = max(1.0, float(log_p[both].abs().max())) if both.any() else 1.0
-    differ = (end - log_p)[both].abs() > 1e-3 * scale
-    if differ.any() or (end.isfinite() != log_p.isfinite()).any():
-        received = "a path whose log density at beta=1.0 is not that of the target"
-        raise ArgumentError("path", received, "log_unnormalized(x, 1.0) equal to the target's")
-
-
 def _check_default(energy: Energy, x: Tensor, densities: Densities) -> None:
     r"""Refuse an `advance` that goes elsewhere with beta=1.0 than without."""
     one, other = x[:CHAINS], x[CHAINS : 2 * CHAINS]
@@ -275,17 +275,6 @@ def _check_default(energy: Energy, x: Tensor, densities: Densities) -> None:
     if (z := _largest((a.mean(0) - b.mean(0)).abs(), error)) > LIMIT:
         received = f"chains that go elsewhere with beta=1.0 than without it (z = {z:.1f})"
         raise ArgumentError("advance", received, MULTIPLIER)
-
-
-def _small_beta(path: Path | RBMPath, x: Tensor) -> float:
-    r"""The largest of 1, ½, ¼, … at which weights of the base's events are still good."""
-    base, beta = path.log_unnormalized(x, 0.0), 1.0
-    while beta > 2.0**-40:
-        share = (path.log_unnormalized(x, beta) - base).double().softmax(0)
-        if float(1 / share.square().sum()) > len(x) / 4:
-            break
-        beta /= 2
-    return beta
 
 
 def _largest(gap: Tensor, error: Tensor) -> float:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from limbeck.arguments import whole, whole_number
+from limbeck.arguments import choice, whole, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, tail_doubts
 from limbeck.normalization.estimate import Estimate, LogPartition, Method, Verdict, mean_bound
@@ -63,8 +63,7 @@ class Bridge(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kernel not in KERNELS:
-            raise ArgumentError.unknown("kernel", self.kernel, KERNELS)
+        choice("kernel", self.kernel, KERNELS)
         if self.chains is not None:
             expected = f"a whole number from 1 to {self.samples}, the number of samples"
             self._set("chains", whole_number("chains", self.chains, expected, least=1))
@@ -79,7 +78,7 @@ class Bridge(Method):
             burn_in = whole_number("burn_in", burn_in, expected, least=0)
         self._set("burn_in", burn_in)
         self._set_start("start")
-        if not (self.second_start is None or _is(self.second_start, "auto")):
+        if not isinstance(self.second_start, str | None) or self.second_start not in ("auto", None):
             self._set_start("second_start")
 
     @property
@@ -97,14 +96,13 @@ class Bridge(Method):
         r"""The starts that `start` is compared with."""
         if self.second_start is None:
             return ()
-        others = tuple(name for name in ("proposal", "target") if not _is(self.start, name))
+        others = tuple(name for name in ("proposal", "target") if self.start != name)
         return others if isinstance(self.second_start, str) else (*others, self.second_start)
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
-        unchecked, others = [], self.others
-        several = len(others) > 1 and any(_is(start, "target") for start in others)
-        if several and not densities.target_starts_have_mass():  # the others can do without
-            others = tuple(start for start in others if not _is(start, "target"))
+        unchecked, others = list[str](), self.others
+        if len(others) > 1 and "target" in others and not densities.target_starts_have_mass():
+            others = tuple(start for start in others if start != "target")
             unchecked.append(NO_OWN_STARTS)
         proposed, logs = densities.drawn(self.samples, "proposal")
         first, second = self._draws(densities, others, logs.ratio, progress)
@@ -140,16 +138,11 @@ class Bridge(Method):
             mean_bound(logs.ratio),
             mean_bound(target.ratio, effective_size(target.ratio) if finite else None),
             {
-                "ess": fit.ess,
-                "sampling_error": fit.std_error,
-                "overlap": fit.overlap,
-                "iterations": fit.iterations,
-                "chains": sum(len(run.start.ratio) for run in runs),
-                "draws_per_chain": self.per_chain,
-                "burn_in": first.steps,
+                "ess": fit.ess, "sampling_error": fit.std_error, "overlap": fit.overlap,
+                "iterations": fit.iterations, "chains": sum(len(run.x) for run in runs),
+                "draws_per_chain": self.per_chain, "burn_in": first.steps,
                 "acceptance": accepted[0] if accepted else None,
-                "r_hat": None if math.isnan(spread) else spread,
-                **scores,
+                "r_hat": None if math.isnan(spread) else spread, **scores,
             },
             self.samples, sum(run.sweeps for run in runs), degrees=fit.degrees,
         )  # fmt: skip
@@ -158,10 +151,7 @@ class Bridge(Method):
     def _draws(
         self, densities: Densities, others: Starts, log_ratio: Tensor, progress: bool
     ) -> tuple[Draws, Draws | None]:
-        r"""Draws from the first start, and from the others, a quarter of the chains, if any.
-
-        Where chains have several draws each, the others have further chains with one draw each.
-        """
+        r"""Draws from the first start; from the others, if any, a quarter, or one each of more."""
 
         def settled(start: Logs, early: Logs, now: Logs) -> bool:
             fit = fit_bridge(now.ratio[:, None], log_ratio)
@@ -190,7 +180,7 @@ class Bridge(Method):
     def _scores(self, fit: BridgeFit, start: Logs, early: Logs, now: Tensor) -> dict[str, float]:
         r"""z-scores of how much chains still depend on their start; now are log ratios."""
         scores = {"drift_z": diagnostics.drift(fit.tilt(early.ratio), fit.tilt(now))}
-        if _is(self.start, "proposal"):
+        if self.start == "proposal":
             scores["memory_z"] = diagnostics.memory(start.ratio, fit.tilt(now))
         return scores
 
@@ -212,10 +202,6 @@ class Bridge(Method):
             why = f"{self.count} chains" if compared else "second_start=None"
             reasons.append(f"chains from a second start were not compared ({why})")
         return reasons
-
-
-def _is(start: object, name: str) -> bool:
-    return isinstance(start, str) and start == name
 
 
 class BridgeFit(NamedTuple):

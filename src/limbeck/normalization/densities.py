@@ -154,14 +154,11 @@ def _one_each(log: object, n: int, argument: str) -> Tensor:
 
 
 class Proposal:
-    r"""A normalised density q: a student, or another object with `log_prob` and `sample`.
-
-    A batch of torch.distributions is taken as one distribution of independent variables.
-    """
+    r"""A normalised density q: a student, or another object with `log_prob` and `sample`."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        if isinstance(model, Distribution) and model.batch_shape:
+        if isinstance(model, Distribution) and model.batch_shape:  # independent variables
             model = Independent(model, len(model.batch_shape))
         for name in _missing(model, ("log_prob", "sample")):
             received = f"a {type(model).__name__} without {name}"
@@ -211,6 +208,7 @@ class Densities:
 
     def __init__(self, target: ChainTarget, proposal: object = None, seed: int = 0) -> None:
         self.target, self.support = target, target.support
+        self.exact = bool(getattr(target, "exact", True))  # whether sweeps leave it invariant
         self.seed = whole_number("seed", seed, "a whole number from 0", least=0)
         self.device, self.dtype = place_of(target)
         self._proposal = None if proposal is None else Proposal(proposal)
@@ -229,11 +227,6 @@ class Densities:
         if self._proposal is None:
             raise ArgumentError("proposal", None, PROPOSAL)
         return self._proposal
-
-    @property
-    def exact(self) -> bool:
-        r"""Whether the target says that its sweeps leave it invariant."""
-        return bool(getattr(self.target, "exact", True))
 
     def generator(self, stream: str) -> torch.Generator:
         r"""A new generator on the target's device, for one purpose."""
@@ -328,7 +321,13 @@ def tail_doubts(densities: Densities, x: Tensor) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # overflow is no surprise so far out
         for direction, far, near, dimension in _far_points(densities, x):
-            if _is_heavy(densities, far.reshape(-1, *x.shape[1:]), near, dimension):
+            try:
+                log = densities.target.log_unnormalized(far.reshape(-1, *x.shape[1:]))
+            except Exception:  # a user's function may fail where no chain comes
+                continue
+            fall = near - (log.double() + dimension * math.log(FAR))
+            known = near.isfinite() & ~log.isnan()
+            if known.any() and (fall[known] < 3.0).double().mean() > 0.1:
                 return [
                     f"log p̃ hardly falls off {direction}, a million times further out than the "
                     "proposal's samples: its integral seems to be infinite, and there is no log Z"
@@ -356,14 +355,3 @@ def _far_points(densities: Densities, x: Tensor) -> Iterator[tuple[str, Tensor, 
     rays = torch.nn.functional.normalize(rays[apart])
     far = centre + FAR * math.sqrt(size) * rays * spread
     yield "in all directions", far, near[apart], size
-
-
-def _is_heavy(densities: Densities, far: Tensor, near: Tensor, dimension: int) -> bool:
-    r"""Whether some of the far points lie in shells with as much mass as those near."""
-    try:
-        log = densities.target.log_unnormalized(far)
-    except Exception:  # a user's function may fail where no chain comes: then nothing is known
-        return False
-    fall = near - (log.double() + dimension * math.log(FAR))
-    known = near.isfinite() & ~log.isnan()
-    return bool(known.any() and (fall[known] < 3.0).double().mean() > 0.1)

@@ -185,19 +185,11 @@ class LogPartition:
             for name, bound in (("lower", self.lower_bound), ("upper", self.upper_bound))
         }
         record: dict[str, Any] = plain({
-            "value": self.value,
-            "std_error": self.std_error,
-            "interval_95": self.interval(),
-            "method": self.method,
-            "trustworthy": self.verdict.trustworthy,
-            "state": self.verdict.state,
-            "reasons": self.verdict.reasons,
-            "bounds": bounds,
-            "diagnostics": self.diagnostics,
-            "samples": self.samples,
-            "sweeps": self.sweeps,
-            "seed": self.seed,
-            "seconds": self.seconds,
+            "value": self.value, "std_error": self.std_error, "interval_95": self.interval(),
+            "method": self.method, "trustworthy": self.verdict.trustworthy,
+            "state": self.verdict.state, "reasons": self.verdict.reasons, "bounds": bounds,
+            "diagnostics": self.diagnostics, "samples": self.samples, "sweeps": self.sweeps,
+            "seed": self.seed, "seconds": self.seconds,
         })  # fmt: skip
         return record
 
@@ -206,14 +198,10 @@ class LogPartition:
         rows = {
             "log Z": with_error(self.value, self.std_error),
             "95% interval": self._interval_text(" … "),
-            "lower bound": self.lower_bound,
-            "upper bound": self.upper_bound,
-            **self.diagnostics,
-            "samples": self.samples,
-            "sweeps": self.sweeps,
-            "seconds": f"{self.seconds:.2f}",
+            "lower bound": self.lower_bound, "upper bound": self.upper_bound, **self.diagnostics,
+            "samples": self.samples, "sweeps": self.sweeps, "seconds": f"{self.seconds:.2f}",
             "verdict": self.verdict.state,
-        }
+        }  # fmt: skip
         title = f"log Z by {NAMES.get(self.method, self.method)}"
         table = Table(title=title, title_justify="left", show_header=False)
         for name, value in rows.items():
@@ -300,11 +288,11 @@ class Method:
         densities = Densities(target, None if self.name == "ais" else proposal, seed)
         with recorded_warnings() as texts, densities.at_work():
             z, x, log_weights = self._estimate(densities, progress)
-            sampling_error = z.diagnostics["sampling_error"]
-            modes = check_modes(densities, x, z.value, sampling_error, log_weights)
-        z.std_error = math.hypot(z.std_error, modes.lacking)
-        z.verdict = Verdict((*z.verdict.doubts, *modes.reasons, *texts), z.verdict.unchecked)
-        z.diagnostics |= modes.diagnostics
+            error = z.diagnostics["sampling_error"]
+            reasons, lacking, counts = check_modes(densities, x, z.value, error, log_weights)
+        z.std_error = math.hypot(z.std_error, lacking)
+        z.verdict = Verdict((*z.verdict.doubts, *reasons, *texts), z.verdict.unchecked)
+        z.diagnostics |= counts
         z.seed, z.seconds = seed, time.perf_counter() - began
         return z
 

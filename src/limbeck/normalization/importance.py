@@ -51,12 +51,22 @@ class Importance(Method):
         seen = logs.target
         if callable(getattr(densities.target, "advance", None)) and densities.exact:
             origins: dict[str, str | Tensor] = {"far": "target"}
-            if not isinstance(self.start, str) or self.start != "target":
+            if self.start != "target":
                 origins["start"] = self.start  # on top of the target's own
                 if not densities.target_starts_have_mass():
                     del origins["far"]
                     unchecked.append(NO_OWN_STARTS)
-            swept, z.sweeps = _swept(densities, x, logs.ratio, origins, progress)
+            generator = densities.generator("probes")
+            share = torch.softmax(logs.ratio, 0).to(x.device)
+            chosen = torch.multinomial(share, min(len(x), 4000), True, generator=generator)
+            walks = {"near": Chains.at(densities, x[chosen], generator, progress)}
+            walks["near"].sweep(20)
+            for name, origin in origins.items():
+                start = start_events(densities, origin, min(len(x), 500), generator)
+                walks[name] = Chains.at(densities, start, generator)
+                walks[name].settle(logs.ratio)
+            swept = {name: walk.logs().cpu() for name, walk in walks.items()}
+            z.sweeps = sum(walk.sweeps_done for walk in walks.values())
             reasons, scores = _probe(swept, logs, z.value, z.std_error)
             if reasons:  # the difference to bridges between the swept ones counts in with the error
                 bridges = [fit_bridge(s.ratio[:, None], logs.ratio) for s in swept.values()]
@@ -72,28 +82,6 @@ class Importance(Method):
         doubts += densities.excess_doubts(seen, z.value, z.std_error)
         z.verdict = Verdict(tuple(doubts), tuple(unchecked))
         return z, x[:, None], logs.ratio
-
-
-def _swept(
-    densities: Densities,
-    x: Tensor,
-    log_ratio: Tensor,
-    origins: dict[str, str | Tensor],
-    progress: bool,
-) -> tuple[dict[str, Logs], int]:
-    r"""Log densities where sweeps lead: from samples chosen by weight, and from elsewhere."""
-    generator = densities.generator("probes")
-    count = min(len(x), 4000)
-    share = torch.softmax(log_ratio, 0).to(x.device)
-    chosen = torch.multinomial(share, count, True, generator=generator)
-    walks = {"near": Chains.at(densities, x[chosen], generator, progress)}
-    walks["near"].sweep(20)
-    for name, origin in origins.items():
-        start = start_events(densities, origin, min(len(x), 500), generator)
-        walks[name] = Chains.at(densities, start, generator)
-        walks[name].settle(log_ratio)
-    swept = {name: walk.logs().cpu() for name, walk in walks.items()}
-    return swept, sum(walk.sweeps_done for walk in walks.values())
 
 
 def _probe(
@@ -160,13 +148,9 @@ class ExpectedStatistics(NamedTuple):
 
 
 def expected_statistics(
-    rbm: RBM,
-    x: Tensor | None = None,
-    *,
-    proposal: object = None,
-    samples: int = 10_000,
+    rbm: RBM, x: Tensor | None = None, *, proposal: object = None, samples: int = 10_000,
     seed: int = 0,
-) -> ExpectedStatistics:
+) -> ExpectedStatistics:  # fmt: skip
     r"""⟨xhᵀ⟩, ⟨x⟩ and ⟨h⟩ under an RBM, by samples of it or by weighted samples of a student.
 
     Hidden units enter by their probabilities given x, not by draws.

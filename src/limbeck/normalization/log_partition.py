@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from limbeck.arguments import whole
+from limbeck.arguments import choice, whole
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
 from limbeck.models.rbm import RBM, softplus
@@ -68,16 +68,10 @@ METHODS = ("auto", *KINDS)
 
 
 def log_partition(
-    target: ChainTarget,
-    proposal: object = None,
-    *,
-    method: str | Method | Exact = "auto",
-    samples: int | None = None,
-    burn_in: int | str | None = None,
-    seed: int = 0,
-    progress: bool = True,
-    **settings: object,
-) -> LogPartition:
+    target: ChainTarget, proposal: object = None, *, method: str | Method | Exact = "auto",
+    samples: int | None = None, burn_in: int | str | None = None, seed: int = 0,
+    progress: bool = True, **settings: object,
+) -> LogPartition:  # fmt: skip
     r"""Estimate log Z of an unnormalised density.
 
     * "bridge": samples of the target and of a proposal that overlaps with it.
@@ -115,12 +109,19 @@ def log_partition(
         samples = whole("samples", samples)
     settings |= {"samples": samples, "burn_in": burn_in}
     if isinstance(method, str):
-        if method not in METHODS:
-            raise ArgumentError.unknown("method", method, METHODS)
+        choice("method", method, METHODS)
         if method == "auto":
             densities.check_target(target, chains=False)
             method = choose_method(target)
-        method = _method(method, settings)
+        known = {field.name for kind in KINDS.values() for field in fields(kind)}
+        for name in settings.keys() - known:
+            raise ArgumentError.unknown("settings", name, known)
+        values: dict[str, Any] = {  # those that are None have their defaults
+            name: settings[name]
+            for name in settings.keys() & {field.name for field in fields(KINDS[method])}
+            if settings[name] is not None or name == "second_start"
+        }
+        method = KINDS[method](**values)
     elif not isinstance(method, Method | Exact):
         expected = "a name, or lb.Bridge(), lb.Importance(), lb.AIS() or lb.Exact()"
         raise ArgumentError("method", f"a {type(method).__name__}", expected)
@@ -135,19 +136,6 @@ def log_partition(
     z = method.estimate(target, proposal, seed=seed, progress=progress)
     z.seconds = time.perf_counter() - began
     return z
-
-
-def _method(name: str, settings: dict[str, object]) -> Method | Exact:
-    r"""A method by its name; settings that are None have their defaults."""
-    known = {field.name for kind in KINDS.values() for field in fields(kind)}
-    for key in settings.keys() - known:
-        raise ArgumentError.unknown("settings", key, known)
-    values: dict[str, Any] = {
-        key: settings[key]
-        for key in settings.keys() & {field.name for field in fields(KINDS[name])}
-        if settings[key] is not None or key == "second_start"
-    }
-    return KINDS[name](**values)
 
 
 def choose_method(target: ChainTarget) -> str:

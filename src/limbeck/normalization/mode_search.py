@@ -130,14 +130,6 @@ def _noise(value: Tensor) -> Tensor:
     return 8 * torch.finfo(value.dtype).eps * value.abs().nan_to_num(0, 0, 0).clamp_min(1)
 
 
-class ModeCheck(NamedTuple):
-    r"""The result of a check: reasons not to trust the estimate, and numbers."""
-
-    reasons: list[str]
-    lacking: float  # nats that the estimate is too low by; above 0 also where draws are too few
-    diagnostics: dict[str, float]
-
-
 class Region(NamedTuple):
     r"""A set of events, its mass Σ p̃(x), and which draws lie in it."""
 
@@ -152,16 +144,19 @@ class Region(NamedTuple):
 def check_modes(
     densities: Densities, x: Tensor, log_z: float, std_error: float,
     log_weights: Tensor | None = None,
-) -> ModeCheck:  # fmt: skip
+) -> tuple[list[str], float, dict[str, float]]:  # fmt: skip
     r"""Compare the probability that log Ẑ implies for likely events with visits of the draws.
 
     If Ẑ is right, a set A of events has the probability Σ_A p̃(x) / Ẑ, and draws x (chains, draws,
     *shape) are in it that often, by `log_weights` (chains · draws,) if they have any: a binomial
     test with effective numbers of draws. Not for densities, which may exceed Z.
+
+    It returns reasons not to trust the estimate, the nats that it is too low by (above 0 also where
+    draws are too few), and counts by name.
     """
     support = densities.support
     if not isinstance(support, Discrete) or not math.isfinite(log_z + std_error):
-        return ModeCheck([], 0.0, {})
+        return [], 0.0, {}
     draws = x.flatten(0, 1).to(densities.device, densities.dtype)
     search = ModeSearch(densities, support, draws)
     names, events, log_p = search.likely_events()
@@ -171,10 +166,19 @@ def check_modes(
     ]
     regions += _union(regions, [(region.log_mass, 0.0) for region in regions], "events")
     regions += search.neighbourhoods(names, events, log_p)
-    series = densities.log_target(draws).cpu().reshape(x.shape[:2]) if log_weights is None else None
+    if log_weights is None:
+        effective = effective_size(densities.log_target(draws).cpu().reshape(x.shape[:2]))
+    else:
+        effective = weights_effective_size(log_weights)
+        weights = torch.softmax(log_weights.double().cpu(), 0)
     missed, lacking = [], 0.0
     for region in regions:
-        share, size = _visits(region.inside, series, log_weights)
+        inside = region.inside.double()
+        if log_weights is None:
+            share = float(inside.mean())
+            size = min(effective, effective_size(inside.reshape(x.shape[:2])))
+        else:
+            share, size = float(weights @ inside), effective
         log_implied = region.log_mass - log_z
         gap = math.exp(min(log_implied, 700.0)) - share
         needed = max(1e-3, 2 * std_error)  # less changes log Z too little to matter
@@ -188,8 +192,20 @@ def check_modes(
         lacking = max(lacking, math.log1p(gap))
     counts: dict[str, float] = {"modes_checked": len(events)}
     counts["modes_evaluations"] = search.evaluations
-    missed.sort(key=lambda region: (region[0].several, -region[0].log_mass))
-    return ModeCheck([_reason(*region) for region in missed[:1]], lacking, counts)
+    if not missed:
+        return [], lacking, counts
+    region, log_implied, share, size = min(missed, key=lambda m: (m[0].several, -m[0].log_mass))
+    draws_text = f"of about {size:,.0f} independent draws"
+    visited = f"{share:.2%} {draws_text} are there" if share else f"none {draws_text} is there"
+    implied = f"a probability of {math.exp(min(log_implied, 700.0)):.3g}"
+    if log_implied > 0:
+        implied = f"a probability above 1 (log Z is at least {region.log_mass:.6g})"
+    reason = (
+        f"the estimate implies {implied} for {region.name}, but {visited}: it misses this part of "
+        "the target; start chains there (start=, second_start=), use a proposal that covers it, "
+        "or anneal more slowly"
+    )
+    return [reason], lacking, counts
 
 
 class ModeSearch:
@@ -236,14 +252,20 @@ class ModeSearch:
         return names, torch.cat([constant, climbed])[possible], log_p[possible].tolist()
 
     def neighbourhoods(self, names: list[str], events: Tensor, log_p: list[float]) -> list[Region]:
-        r"""What lies around events, and around short chains from random events; and all of it.
-
-        A product of independent sites is fitted to short chains; samples of it measure the mass.
-        """
+        r"""What lies around events, and around short chains from random events; and all of it."""
         support = self.support
         elsewhere = start_events(self.densities, "target", LOCAL_CHAINS, self.generator)
         x = torch.cat([events.repeat_interleave(LOCAL_CHAINS, 0), elsewhere])
-        chains = self._codes(self._moved(x)).split(LOCAL_CHAINS)
+        if self.rbm is not None or not self.sites_are_few:
+            advance = getattr(self.densities.target, "advance", None)
+            moved = x if advance is None else advance(x, LOCAL_SWEEPS, self.generator)
+        else:  # site by site: a sampler of the user's may jump between modes
+            moved, logs = x, None
+            for _ in range(LOCAL_SWEEPS):
+                moved, logs = sweep(
+                    self.log_unnormalized, moved, support, self.generator, known=logs
+                )
+        chains = self._codes(moved).split(LOCAL_CHAINS)
         names = [f"{name} and the events around it" for name in names]
         names.append("the events that short chains from random starts reach")
         centres, exact_masses = self._codes(events), [*log_p, -math.inf]
@@ -251,7 +273,7 @@ class ModeSearch:
         fresh: list[tuple[float, float]] = []  # masses of what is in none before, and errors
         for k, (name, local, exact) in enumerate(zip(names, chains, exact_masses, strict=True)):
             around = Neighbourhood.of(local, support.count, centres[k : k + 1])
-            q = around.log_q.exp()
+            q = around.log_q.exp()  # a product of independent sites; its samples measure the mass
             sampled = torch.multinomial(q, 500, True, generator=self.generator).T
             log = around.log_prob(sampled)
             inside = (log >= around.floor) & ~around.at_centre(sampled)
@@ -270,18 +292,6 @@ class ModeSearch:
     def _codes(self, x: Tensor) -> Tensor:
         dtype = torch.uint8 if self.support.count <= 256 else torch.int64
         return self.support.encode(x).flatten(1).round().to(dtype)
-
-    def _moved(self, x: Tensor) -> Tensor:
-        r"""Chains (n, *shape) after a few sweeps."""
-        target = self.densities.target
-        if self.rbm is not None or not self.sites_are_few:
-            advance = getattr(target, "advance", None)
-            return x if advance is None else advance(x, LOCAL_SWEEPS, self.generator)
-        # site by site, so that a sampler of the user's that jumps between modes leads to no other
-        known = None
-        for _ in range(LOCAL_SWEEPS):
-            x, known = sweep(self.log_unnormalized, x, self.support, self.generator, known=known)
-        return x
 
 
 def _distinct(log_p: Tensor, x: Tensor, known: Tensor) -> Tensor:
@@ -351,28 +361,3 @@ def _mass(log_weights: Tensor, exact: float) -> tuple[float, float]:
     w = (log_weights - scale).exp()
     mean = float(w.mean()) + math.exp(exact - scale)
     return scale + math.log(mean), float(w.std()) / math.sqrt(len(w)) / mean
-
-
-def _visits(
-    inside: Tensor, series: Tensor | None, log_weights: Tensor | None
-) -> tuple[float, float]:
-    r"""The share of draws in a set, and how many independent draws they are worth."""
-    if series is None:
-        assert log_weights is not None
-        share = torch.softmax(log_weights.double().cpu(), 0)
-        return float(share @ inside.double()), weights_effective_size(log_weights)
-    size = min(effective_size(series), effective_size(inside.double().reshape(series.shape)))
-    return float(inside.double().mean()), size
-
-
-def _reason(region: Region, log_implied: float, share: float, size: float) -> str:
-    draws = f"of about {size:,.0f} independent draws"
-    visited = f"{share:.2%} {draws} are there" if share else f"none {draws} is there"
-    implied = f"a probability of {math.exp(min(log_implied, 700.0)):.3g}"
-    if log_implied > 0:
-        implied = f"a probability above 1 (log Z is at least {region.log_mass:.6g})"
-    return (
-        f"the estimate implies {implied} for {region.name}, but {visited}: it misses this part of "
-        "the target; start chains there (start=, second_start=), use a proposal that covers it, "
-        "or anneal more slowly"
-    )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import losses
-from limbeck.arguments import number, whole, whole_number
+from limbeck.arguments import choice, number, whole, whole_number
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.evaluation import evaluating
 from limbeck.inputs import Samples
@@ -109,28 +109,13 @@ def warm_start(
 
 
 def normalize(
-    target: Any,
-    student: nn.Module | None = None,
-    loss: str | Loss = "kl",
-    *,
-    steps: int | None = None,
-    batch_size: int | str = "auto",
-    chains: int = 2000,
-    scheme: str = "auto",
-    sweeps: int | None = None,
-    burn_in: int = 2000,
-    start: Tensor | None = None,
-    init: str = "auto",
-    c: float | None = None,
-    switch: float = 0.1,
-    preset: str = "auto",
-    force: bool = False,
-    seed: int = 0,
-    device: str | torch.device = "auto",
-    checkpoint: str | Path | None = None,
-    progress: bool = True,
-    **options: Any,
-) -> Result:
+    target: Any, student: nn.Module | None = None, loss: str | Loss = "kl", *,
+    steps: int | None = None, batch_size: int | str = "auto", chains: int = 2000,
+    scheme: str = "auto", sweeps: int | None = None, burn_in: int = 2000,
+    start: Tensor | None = None, init: str = "auto", c: float | None = None, switch: float = 0.1,
+    preset: str = "auto", force: bool = False, seed: int = 0, device: str | torch.device = "auto",
+    checkpoint: str | Path | None = None, progress: bool = True, **options: Any,
+) -> Result:  # fmt: skip
     r"""Distil an unnormalised density into one that can be evaluated and sampled exactly.
 
     The inputs are chains of the target that advance as the student learns. Losses by name:
@@ -171,13 +156,9 @@ def normalize(
         progress: Whether to show bars, if a terminal is there. Default: True.
         options: Further arguments of `limbeck.distill`: optimizer, lr, held_out, seconds, ….
     """
-    for name, value, known in (
-        ("scheme", scheme, ("auto", *SCHEMES)),
-        ("init", init, ("auto", "none", "teacher")),
-        ("preset", preset, STEPS),
-    ):
-        if value not in known:
-            raise ArgumentError.unknown(name, value, known)
+    choice("scheme", scheme, ("auto", *SCHEMES))
+    choice("init", init, ("auto", "none", "teacher"))
+    choice("preset", preset, STEPS)
     training = Training.from_options(options, ("teacher_output", "student_output", "precompute"))
     steps = whole("steps", STEPS[preset] if steps is None else steps)
     chains, seed = whole("chains", chains), whole_number("seed", seed, "a whole number")
@@ -235,7 +216,7 @@ def normalize(
     if isinstance(source, Chains):
         names = ("scheme", "sweeps", "burn_in", "sweeps_done")
         settings |= {"chains": source.count, **{name: getattr(source, name) for name in names}}
-        if not source.exact:
+        if not getattr(target, "exact", True):
             settings["doubt"] = "the target's sweeps leave it invariant only approximately"
     result.settings["normalization"] = settings
     return result
@@ -245,16 +226,21 @@ def square_error_then_kl(
     target: ChainTarget, student: nn.Module, chains: Chains, c: float, switch: float,
     training: Training,
 ) -> Result:  # fmt: skip
-    r"""Distil by the square error for a fraction of the steps, and go on by the KL divergence.
-
-    Both stages share the schedule, the chains and the time; each has an optimizer of its own.
-    """
+    r"""Two stages that share schedule, chains and time, each with an optimizer of its own."""
     number("switch", switch, "a fraction above 0 and below 1", lambda f: 0 < f < 1)
     steps, limit = training.steps, training.seconds
     first = min(max(1, round(switch * steps)), steps - 1)
     if not first:
         raise ArgumentError("steps", steps, "2 or more, at least one for each stage")
-    folders = _subfolders(training.checkpoint)
+    folders: list[Path | None] = [None, None]
+    if training.checkpoint is not None:
+        folder = Path(training.checkpoint)
+        folders = [folder / "1-square-error", folder / "2-kl"]
+        if folder.is_file() or (folder.is_dir() and set(folder.iterdir()) - set(folders)):
+            raise CheckpointError(
+                f"checkpoint: {folder} holds something else than checkpoints of these stages; "
+                "expected a new or empty folder, or one with 1-square-error and 2-kl"
+            )
     schedule = training.schedule
     both = as_schedule(PRESETS[training.preset]["schedule"] if schedule == "auto" else schedule)
     training = replace(training, every=training.every or max(1, steps // 50))
@@ -298,40 +284,23 @@ class SchedulePart:
         return f"Part({name}, before={self.before}, total={self.total})"
 
 
-def _subfolders(checkpoint: str | Path | None) -> list[Path | None]:
-    r"""A folder for the checkpoints of each stage, in one that holds nothing else."""
-    if checkpoint is None:
-        return [None, None]
-    folder = Path(checkpoint)
-    stages = [folder / "1-square-error", folder / "2-kl"]
-    if folder.is_file() or (folder.is_dir() and set(folder.iterdir()) - set(stages)):
-        raise CheckpointError(
-            f"checkpoint: {folder} holds something else than checkpoints of these stages; "
-            "expected a new or empty folder, or one with 1-square-error and 2-kl"
-        )
-    return [*stages]
-
-
 def _joined(results: Sequence[Result], final: str) -> Result:
-    r"""One result of several stages, with the loss `final` of the last one throughout.
-
-    Held-out losses before the last stage are of other objectives, and NaN here.
-    """
-    last, before = results[-1], 0
-    histories = [result.history for result in results if result.history]
-    last_names = list(histories[-1]) if histories else []
-    names = [name for name in last_names if all(name in history for history in histories)]
-    columns: dict[str, list[float]] = {name: [] for name in names}
+    r"""One result of several stages, with the loss `final` of the last one throughout."""
+    last, before, histories = results[-1], 0, []
     for result in results:
-        history = {name: list(values) for name, values in result.history.items()}
-        history["step"] = [before + step for step in history.get("step", [])]
-        if final in history:
-            history["loss"] = history[final]
-        if result is not last and "held_out" in history:
-            history["held_out"] = [math.nan] * len(history["held_out"])
-        for name in names:
-            columns[name].extend(history.get(name, []))
+        if result.history:
+            history = {name: list(values) for name, values in result.history.items()}
+            history["step"] = [before + step for step in history["step"]]
+            history["loss"] = history.get(final, history["loss"])
+            if result is not last and "held_out" in history:  # of another objective
+                history["held_out"] = [math.nan] * len(history["held_out"])
+            histories.append(history)
         before += result.steps
+    columns = {
+        name: [value for history in histories for value in history[name]]
+        for name in (histories[-1] if histories else ())
+        if all(name in history for history in histories)
+    }
     failure = last.failure
     if failure is not None:
         failure = replace(failure, step=failure.step + before - last.steps)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole, whole_number
+from limbeck.arguments import choice, whole, whole_number
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Inputs
@@ -98,24 +98,16 @@ class Chains(Inputs):
     densities: TargetAndProposal  # of chains for an estimate
 
     def __init__(
-        self,
-        target: ChainTarget,
-        count: int = 2000,
-        *,
-        scheme: str = "all",
-        sweeps: int = 1,
-        burn_in: int = 2000,
-        start: Tensor | None = None,
-        seed: int | None = None,
+        self, target: ChainTarget, count: int = 2000, *, scheme: str = "all", sweeps: int = 1,
+        burn_in: int = 2000, start: Tensor | None = None, seed: int | None = None,
         progress: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(seed)
         support = getattr(target, "support", None)
         if not isinstance(support, Support) or not callable(getattr(target, "advance", None)):
             expected = "a target with a support and advance(x, sweeps, generator)"
             raise ArgumentError("target", f"an object of type {type(target).__name__}", expected)
-        if scheme not in SCHEMES:
-            raise ArgumentError.unknown("scheme", scheme, SCHEMES)
+        choice("scheme", scheme, SCHEMES)
         self.target, self.support, self.scheme = target, support, scheme
         self.count, self.sweeps = whole("chains", count), whole("sweeps", sweeps)
         self.burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
@@ -143,11 +135,6 @@ class Chains(Inputs):
         return chains
 
     @property
-    def exact(self) -> bool:
-        r"""Whether the target says that its sweeps leave it invariant."""
-        return bool(getattr(self.target, "exact", True))
-
-    @property
     def x(self) -> Tensor:
         if self._x is None:
             like = float_tensor(self.target)
@@ -167,7 +154,9 @@ class Chains(Inputs):
         if n > self.count:
             raise ArgumentError("batch_size", n, f"at most {self.count}, the number of chains")
         if not self.burnt:
-            self._burn_in()
+            self.sweep(self.burn_in, "burning in")
+            self.burnt = True
+            self._check_events()
         x = self.x
         end, beyond = self.place + n, max(0, self.place + n - self.count)
         block = torch.cat([x[self.place : end], x[:beyond]])
@@ -228,10 +217,8 @@ class Chains(Inputs):
         self.place, self.sweeps_done, burnt = state["position"].tolist()
         self.burnt = bool(burnt)
 
-    def _burn_in(self) -> None:
-        r"""Refuses chains that left the support, or stand where the density is not a number > 0."""
-        self.sweep(self.burn_in, "burning in")
-        self.burnt = True
+    def _check_events(self) -> None:
+        r"""Refuse chains that left the support, or stand where the density is not a number > 0."""
         self.support.check(self.x, "target.advance")
         density = getattr(self.target, "log_unnormalized", None)
         with torch.no_grad():
@@ -278,17 +265,14 @@ class Chains(Inputs):
         self.tried += n
         self.accepted = self.accepted.to(y.device) + taken.sum()
 
-    def move(self, kernel: str, steps: int) -> None:
-        r"""Steps of one of the `KERNELS`: sweeps, jumps, or pairs of a jump and a sweep."""
+    def move(self, kernel: str, steps: int, sweeps: int = 1, label: str = "moving chains") -> None:
+        r"""Steps of one of the `KERNELS`: sweeps, jumps, or each time a jump and `sweeps`."""
         if kernel == "target":
             self.sweep(steps)
-        else:
-            self._jump_and_sweep(steps, 1 if kernel == "mixed" else 0, "moving chains")
-
-    def _jump_and_sweep(self, jumps: int, sweeps: int, label: str) -> None:
-        for ahead in tracked(range(jumps, 0, -1), label, self.progress):
+            return
+        for ahead in tracked(range(steps, 0, -1), label, self.progress):
             self.jump(ahead)
-            if sweeps:
+            if kernel == "mixed":
                 self.advance(sweeps)
 
     def settle(self, log_ratio: Tensor, sweeps: int = 0) -> None:
@@ -297,7 +281,7 @@ class Chains(Inputs):
         # Sweeps lead into the modes that are near; jumps then lead from one mode to another, but
         # not out of one that the proposal misses.
         self.sweep(max(50, sweeps // 2))
-        self._jump_and_sweep(jumps, max(1, sweeps // (2 * jumps)), "settling chains")
+        self.move("mixed", jumps, max(1, sweeps // (2 * jumps)), "settling chains")
 
     def logs(self) -> Logs:
         r"""Log densities where the chains are, (chains,)."""
@@ -368,16 +352,12 @@ def start_events(
     densities: TargetAndProposal, start: str | Tensor | tuple[str | Tensor, ...], n: int,
     generator: torch.Generator,
 ) -> Tensor:  # fmt: skip
-    r"""Events (n, *shape) that chains of an estimate begin at.
-
-    Starts are "proposal", "target" (`own_starts`), or events (m, *shape) to choose from at random;
-    a tuple of these for equal parts of the chains.
-    """
+    r"""Events (n, *shape) that chains begin at; a tuple of starts for equal parts of the chains."""
     if isinstance(start, tuple):
         sizes = [(n + place) // len(start) for place in reversed(range(len(start)))]
         parts = zip(start, sizes, strict=True)
         return torch.cat([start_events(densities, part, k, generator) for part, k in parts if k])
-    if isinstance(start, Tensor):
+    if isinstance(start, Tensor):  # events (m, *shape) to choose from at random
         rows = start.detach() if start.is_floating_point() else start.to(densities.dtype)
         densities.support.check(rows, "start")
         if not len(rows):

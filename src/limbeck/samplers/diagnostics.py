@@ -101,12 +101,10 @@ def pareto_k(log_weights: Tensor) -> float:
     tail = (tail.exp() - cut.exp()).clamp_min(1e-290)
     if len(tail) == 0:
         return -math.inf
-    return _shape(tail) if len(tail) >= 5 else math.nan
-
-
-def _shape(tail: Tensor) -> float:
-    # The notation is theirs, with −k for k; tail (m,) is sorted and above zero.
     m = len(tail)
+    if m < 5:
+        return math.nan
+    # The notation is theirs, with −k for k; tail (m,) is sorted and above zero.
     points = 30 + int(math.sqrt(m))
     j = torch.arange(1, points + 1, dtype=torch.float64)
     quartile = tail[int(m / 4 + 0.5) - 1]
@@ -219,7 +217,22 @@ class Running:
 
     def update(self, draws: np.ndarray | Tensor | Sequence[Sequence[float]]) -> None:
         r"""Add one more draw of each chain, (chains, dim)."""
-        x = self._checked(draws)
+        try:
+            x = torch.as_tensor(draws).detach().double()
+        except (TypeError, ValueError, RuntimeError):
+            raise ArgumentError("draws", repr(draws), "numbers (chains, dim)") from None
+        shape, expected = tuple(x.shape), tuple(self._mean.shape[1:])
+        if len(shape) != 2 or 0 in shape or (expected and shape != expected):
+            raise ArgumentError("draws", f"shape {shape}", f"shape {expected or '(chains, dim)'}")
+        if self.names is not None and len(self.names) != shape[1]:
+            received = f"{len(self.names)} names"
+            raise ArgumentError("names", received, f"{shape[1]}, one for each coordinate")
+        if not x.isfinite().all():
+            chain = int((~x.isfinite()).any(1).nonzero()[0])
+            raise ArgumentError("draws", f"NaN or infinite numbers in chain {chain}", "numbers")
+        if not expected:
+            self._mean = x.new_zeros(self.blocks, *shape)
+            self._squares = torch.zeros_like(self._mean)
         mean, squares = self._mean[self._full], self._squares[self._full]
         self._partial += 1
         change = x - mean
@@ -280,10 +293,18 @@ class Running:
         limit = number("r_hat", r_hat, "a number above 1", lambda r: r > 1)
         ratios, sizes = self.r_hat, self.ess
         names = self.names or [f"coordinate {number}" for number in range(len(sizes))]
-        reasons = self._stuck()
+        mean, squares = self._blocks()
+        late, reasons = slice(self._full // 2, self._full), list[str]()
+        draws = (self._full - self._full // 2) * self._length
+        if draws >= 10:  # of chains that stayed at a point since half-time
+            moved = (squares[late] > 0) | (mean[late] != mean[-1])
+            if still := (~moved.any(0).any(1)).nonzero()[:, 0].tolist():
+                chains = ", ".join(map(str, still[:5])) + (", …" if len(still) > 5 else "")
+                count = f"{len(still)} of {mean.shape[1]} chains"
+                reasons.append(f"{count} have not moved in {draws:,} draws: {chains}")
         if (ratios > limit).any():
             worst = int(ratios.argmax())
-            means = self._blocks()[0][:, :, worst].mean(0)
+            means = mean[:, :, worst].mean(0)
             furthest = int((means - means.median()).abs().argmax())
             reasons.append(
                 f"R̂ of {names[worst]} is {float(ratios[worst]):.3g} (above {limit:g} for "
@@ -315,40 +336,6 @@ class Running:
         if not len(self._mean):
             raise ArgumentError("draws", "none yet", "one or more, by `update`")
         return self._mean[: self._full], self._squares[: self._full]
-
-    def _checked(self, draws: np.ndarray | Tensor | Sequence[Sequence[float]]) -> Tensor:
-        try:
-            x = torch.as_tensor(draws).detach().double()
-        except (TypeError, ValueError, RuntimeError):
-            raise ArgumentError("draws", repr(draws), "numbers (chains, dim)") from None
-        shape, expected = tuple(x.shape), tuple(self._mean.shape[1:])
-        if len(shape) != 2 or 0 in shape or (expected and shape != expected):
-            raise ArgumentError("draws", f"shape {shape}", f"shape {expected or '(chains, dim)'}")
-        if self.names is not None and len(self.names) != shape[1]:
-            received = f"{len(self.names)} names"
-            raise ArgumentError("names", received, f"{shape[1]}, one for each coordinate")
-        if not x.isfinite().all():
-            chain = int((~x.isfinite()).any(1).nonzero()[0])
-            raise ArgumentError("draws", f"NaN or infinite numbers in chain {chain}", "numbers")
-        if not expected:
-            self._mean = x.new_zeros(self.blocks, *shape)
-            self._squares = torch.zeros_like(self._mean)
-        return x
-
-    def _stuck(self) -> list[str]:
-        r"""A sentence about chains that stayed at a point since half-time, if there are any."""
-        mean, squares = self._blocks()
-        late = slice(self._full // 2, self._full)
-        draws = (self._full - self._full // 2) * self._length
-        if draws < 10:
-            return []
-        moved = (squares[late] > 0) | (mean[late] != mean[-1])
-        still = (~moved.any(0).any(1)).nonzero()[:, 0].tolist()
-        if not still:
-            return []
-        chains = ", ".join(map(str, still[:5])) + (", …" if len(still) > 5 else "")
-        count = f"{len(still)} of {mean.shape[1]} chains"
-        return [f"{count} have not moved in {draws:,} draws: {chains}"]
 
 
 def _pooled(mean: Tensor, squares: Tensor, length: int, size: int) -> tuple[Tensor, Tensor]:

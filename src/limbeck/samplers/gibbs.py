@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from limbeck.errors import ArgumentError
+from limbeck.arguments import choice
 
 if TYPE_CHECKING:
     from limbeck.supports import Discrete
@@ -19,16 +19,10 @@ ORDERS = ("fixed", "random")
 
 @torch.no_grad()
 def sweep(
-    log_density: Callable[[Tensor], Tensor],
-    x: Tensor,
-    support: Discrete,
-    generator: torch.Generator | None = None,
-    *,
-    beta: float = 1.0,
-    order: str = "fixed",
-    reverse: bool = False,
-    known: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+    log_density: Callable[[Tensor], Tensor], x: Tensor, support: Discrete,
+    generator: torch.Generator | None = None, *, beta: float = 1.0, order: str = "fixed",
+    reverse: bool = False, known: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     r"""One sweep of chains over all sites: each gets a value from its conditional distribution.
 
     A sweep leaves exp(β log p̃) invariant. Where the log density is NaN or +∞ a chain becomes NaN.
@@ -46,8 +40,7 @@ def sweep(
     Returns:
         The new chains (n, *shape) and their log p̃, (n,).
     """
-    if order not in ORDERS:
-        raise ArgumentError.unknown("order", order, ORDERS)
+    choice("order", order, ORDERS)
     n, q = len(x), support.count
     x = x.reshape(n, support.size).clone()
     present = log_density(x.reshape(n, *support.shape)) if known is None else known

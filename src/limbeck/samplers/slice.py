@@ -40,23 +40,28 @@ class Slice:
     """
 
     def __init__(
-        self,
-        log_density: Callable[[Tensor], Tensor],
-        start: Numbers,
-        width: Numbers = 1.0,
-        *,
-        seed: int = 0,
-        generator: torch.Generator | None = None,
-        max_steps_out: int = 1000,
+        self, log_density: Callable[[Tensor], Tensor], start: Numbers, width: Numbers = 1.0, *,
+        seed: int = 0, generator: torch.Generator | None = None, max_steps_out: int = 1000,
         tune: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not callable(log_density):
             expected = "a function of points (n, dim)"
             raise ArgumentError("log_density", f"a {type(log_density).__name__}", expected)
         self.log_density = log_density
-        self._x = _points(start)
-        self.chains, self.dim = self._x.shape
-        self.width = _widths(width, self._x)
+        expected = "finite points (chains, dim) in single or double precision"
+        x = _tensor("start", start, expected)
+        if not x.is_floating_point() and not x.is_complex():
+            x = x.to(torch.get_default_dtype())
+        if x.dim() != 2 or x.numel() == 0 or x.dtype not in (torch.float32, torch.float64):
+            raise ArgumentError("start", f"shape {tuple(x.shape)} of {x.dtype}", expected)
+        if not x.isfinite().all():
+            raise ArgumentError("start", "NaN or infinite numbers", expected)
+        self._x, (self.chains, self.dim) = x, x.shape
+        expected = f"a finite number above zero, or {self.dim} of them"
+        widths = _tensor("width", width, expected, x.dtype).to(x.device)
+        if widths.shape not in ((), (self.dim,)) or not ((widths > 0) & (widths < math.inf)).all():
+            raise ArgumentError("width", repr(width), expected)
+        self.width = widths.expand(self.dim).contiguous()
         self.max_steps_out, self.tune = whole("max_steps_out", max_steps_out), bool(tune)
         if generator is None:
             seed = whole_number("seed", seed, "a whole number from 0", least=0)
@@ -113,10 +118,8 @@ class Slice:
 
     def state_dict(self) -> dict[str, Tensor]:
         r"""All that is needed to go on as if never interrupted: tensors only."""
-        return {
-            "chains": self._x.clone(),
-            "log_density": self._log.clone(),
-            "width": self.width.clone(),
+        tensors = {"chains": self._x, "log_density": self._log, "width": self.width}
+        return {name: tensor.clone() for name, tensor in tensors.items()} | {
             "counts": torch.tensor([self.sweeps_done, self.evaluations]),
             "generator": self.generator.get_state(),
         }
@@ -205,29 +208,10 @@ class Slice:
         return torch.rand(n, generator=self.generator, device=x.device, dtype=x.dtype)
 
 
-def _points(start: Numbers) -> Tensor:
-    expected = "finite points (chains, dim) in single or double precision"
-    x = _tensor("start", start, expected)
-    if not x.is_floating_point() and not x.is_complex():
-        x = x.to(torch.get_default_dtype())
-    if x.dim() != 2 or x.numel() == 0 or x.dtype not in (torch.float32, torch.float64):
-        raise ArgumentError("start", f"shape {tuple(x.shape)} of {x.dtype}", expected)
-    if not x.isfinite().all():
-        raise ArgumentError("start", "NaN or infinite numbers", expected)
-    return x
-
-
-def _widths(width: Numbers, x: Tensor) -> Tensor:
-    expected = f"a finite number above zero, or {x.shape[1]} of them"
-    w = _tensor("width", width, expected, x)
-    if w.shape not in ((), x.shape[1:]) or not ((w > 0) & (w < math.inf)).all():
-        raise ArgumentError("width", repr(width), expected)
-    return w.expand(x.shape[1]).contiguous()
-
-
-def _tensor(argument: str, value: Numbers, expected: str, like: Tensor | None = None) -> Tensor:
-    device, dtype = (None, None) if like is None else (like.device, like.dtype)
+def _tensor(
+    argument: str, value: Numbers, expected: str, dtype: torch.dtype | None = None
+) -> Tensor:
     try:
-        return torch.as_tensor(value, dtype=dtype, device=device).detach().clone()
+        return torch.as_tensor(value, dtype=dtype).detach().clone()
     except (TypeError, ValueError, RuntimeError):
         raise ArgumentError(argument, repr(value), expected) from None
