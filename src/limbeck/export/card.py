@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from limbeck.environment import environment
+from limbeck.export.files import MARK, TOLERANCE
 from limbeck.export.numpy_predictor import NUMPY_TOLERANCE, places
-from limbeck.export.portable import MARK, Portable, portable
+from limbeck.export.portable import Portable, portable
 from limbeck.export.table_onnx import port
 from limbeck.models.preprocessed import Preprocessed
 
@@ -116,9 +117,8 @@ def _what(model: Portable) -> str:
     teacher = model.about.get("teacher")
     of = f" that predicts like its teacher, {teacher}" if teacher else ""
     task = f", for {model.task}" if model.task else ""
-    scaled = ""
-    if isinstance(model.student, Preprocessed):
-        scaled = " Its inputs are scaled inside: it takes them raw."
+    inside = isinstance(model.student, Preprocessed)
+    scaled = " Its inputs are scaled inside: it takes them raw." if inside else ""
     return f"A student{of}{task}: {model.name}.{scaled}"
 
 
@@ -208,11 +208,12 @@ def _outputs(model: Portable, format: str) -> str:
 def _checks(worst: float | None, format: str) -> str:
     if worst is None:
         return "Not run: onnxruntime was not there when this was written."
-    with_ = {"onnx": "onnxruntime", "pt2": "torch.export.load", "numpy": "NumPy"}[format]
-    exact = " in double precision" if format == "numpy" else ""
-    limit = NUMPY_TOLERANCE if format == "numpy" else 1e-5
+    program, exact, limit = {
+        "onnx": ("onnxruntime", "", TOLERANCE), "pt2": ("torch.export.load", "", TOLERANCE),
+        "numpy": ("NumPy", " in double precision", NUMPY_TOLERANCE),
+    }[format]  # fmt: skip
     figure = f"at most {worst:.1g}, relative to the largest answer and one"
-    return f"Run with {with_} at random inputs: off torch{exact} by {figure}; allowed: {limit:g}."
+    return f"Run with {program} at random inputs: off torch{exact} by {figure}; allowed: {limit:g}."
 
 
 def _rows(heading: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:

@@ -78,10 +78,6 @@ SIMPLE = {
     nn.Sigmoid: "h = sigmoid(h)", nn.Softmax: "h = softmax(h)",
     nn.LogSoftmax: "h = log_softmax(h)",
 }  # fmt: skip
-Simple = (
-    nn.Identity | nn.Dropout | nn.Flatten | nn.ReLU | nn.Tanh | nn.Sigmoid | nn.Softmax
-    | nn.LogSoftmax
-)  # fmt: skip
 
 
 def class_probabilities(script: Script, form: str) -> None:
@@ -189,15 +185,16 @@ def _sequential(module: nn.Sequential, script: Script, prefix: str) -> None:
         write(layer, script, f"{prefix}{number}.")
 
 
-@write.register
-def _simple(module: Simple, script: Script, prefix: str) -> None:
+def _simple(module: nn.Module, script: Script, prefix: str) -> None:
     if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1):
         raise LimbeckError("export: this nn.Flatten has no NumPy form; one of all but rows has")
     if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim not in (-1, 1):
         raise LimbeckError("export: a softmax over another axis than the last has no NumPy form")
-    for kind, line in SIMPLE.items():
-        if isinstance(module, kind):
-            script.add(line)
+    script.add(*(line for kind, line in SIMPLE.items() if isinstance(module, kind)))
+
+
+for _kind in (nn.Identity, nn.Dropout, *SIMPLE):
+    write.register(_kind, _simple)
 
 
 @write.register
@@ -311,7 +308,5 @@ def _networks(script: Script, bag: SampleBag, model: MLPRegression, prefix: str)
             bias = script.array(f"{prefix}{number}.bias", draws[f"layers.{number}.bias"])
             line += f" + {bias}[:, None]"
         script.add(f"z = {KINDS[kind].format(line)}")
-    if net.sizes[-1] > 1:
-        script.add("h = softmax(z)")
-    else:
-        script.add("h = sigmoid(z[:, :, 0])" if model.scale is None else "h = z[:, :, 0]")
+    one_output = "h = sigmoid(z[:, :, 0])" if model.scale is None else "h = z[:, :, 0]"
+    script.add("h = softmax(z)" if net.sizes[-1] > 1 else one_output)

@@ -35,18 +35,14 @@ def estimated(
     models = [summary.model(name, "teacher", target)]
     if proposal is not None:
         models.append(summary.model(type(proposal).__name__, "student", proposal))
+    log_z, verdicts = estimates(named)
     content = {
-        "title": f"log Z of {name}",
-        "summary": " ".join(z.sentence() for z in named.values()),
-        "seconds": sum(z.seconds for z in named.values()),
-        "device": summary.device_of(target),
-        "models": models,
+        "title": f"log Z of {name}", "summary": " ".join(z.sentence() for z in named.values()),
+        "seconds": sum(z.seconds for z in named.values()), "device": summary.device_of(target),
+        "models": models, "log_z": log_z, "verdicts": verdicts,
         "settings": {"samples": first.samples, "seed": first.seed, "methods": ", ".join(named)},
-    }
-    content["log_z"], content["verdicts"] = estimates(named)
-    if exact is not None:
-        content["exact"] = float(exact)
-    return content, {}
+    }  # fmt: skip
+    return content | ({} if exact is None else {"exact": float(exact)}), {}
 
 
 def estimates(named: Mapping[str, LogPartition]) -> tuple[list[Any], list[Any]]:
@@ -161,13 +157,10 @@ def _samples(student: Any, target: Target | None, sweeps: int, seed: int) -> sum
 
 def _log_densities(student: Any, target: Any, events: np.ndarray) -> tuple[Any, np.ndarray]:
     r"""Unnormalised log densities by the target, None without it, and those by the student."""
-    like = next(student.parameters())
-    x = torch.as_tensor(events).to(like.device, like.dtype)
-    if target is None:
-        return None, summary.as_array(student.log_prob(x).double())
-    x = x.reshape(len(x), *target.support.shape)
-    one, two = (log.double() for log in (target.log_unnormalized(x), student.log_prob(x)))
-    return summary.as_array(one), summary.as_array(two)
+    x = torch.as_tensor(events).to(next(student.parameters()))
+    x = x if target is None else x.reshape(len(x), *target.support.shape)
+    log_p = None if target is None else summary.as_array(target.log_unnormalized(x).double())
+    return log_p, summary.as_array(student.log_prob(x).double())
 
 
 def _features(of: object, name: str) -> summary.Arrays:
@@ -176,8 +169,7 @@ def _features(of: object, name: str) -> summary.Arrays:
     support = getattr(of, "support", None)
     if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not isinstance(support, Discrete):
         return {}
-    weights = summary.as_array(tensor)
-    order = getattr(of, "order", None)
+    weights, order = summary.as_array(tensor), getattr(of, "order", None)
     if isinstance(order, Tensor) and len(order) == len(weights):  # back to the events' order
         weights = weights[np.argsort(summary.as_array(order))]
     if len(weights) != math.prod(support.shape):
@@ -193,8 +185,8 @@ def _sentence(content: dict[str, Any], teacher: str) -> str:
     held_out = content.get("held_out")
     if held_out is None:
         return f"{text}; its log probabilities are exact."
-    text += f", gives {held_out['where']} a log probability of {held_out['student']:.2f} nats "
-    text += "on average"
+    log_prob = f"a log probability of {held_out['student']:.2f} nats on average"
+    text += f", gives {held_out['where']} {log_prob}"
     if "teacher" in held_out:
         text += f" ({teacher} itself {held_out['teacher']:.2f})"
     for z in [entry for entry in content.get("log_z", []) if entry["value"] is not None][:1]:
@@ -255,11 +247,10 @@ def _log_probability_table(content: Mapping[str, Any]) -> list[Block]:
 
 def _sample_blocks(drawing: Drawing) -> list[Block]:
     names = [name for name in MODELS if f"samples_{name}" in drawing.saved.arrays]
-    if drawing.saved.content.get("image"):
-        draws = [partial(pictures.samples, model=name) for name in names]
-        sheets = drawing.gallery("Samples", *draws, plate=True)
-    else:
-        sheets = drawing.gallery("Samples", pictures.samples) if len(names) == 2 else []
+    image = bool(drawing.saved.content.get("image"))
+    sheet = [partial(pictures.samples, model=name) for name in names]
+    both = [pictures.samples] if len(names) == 2 else []
+    sheets = drawing.gallery("Samples", *(sheet if image else both), plate=image)
     words = (
         "The student's samples are independent and exact. The teacher's are the states of chains "
         "that began at other samples of the student: modes that the student lacks may be missing "
