@@ -234,14 +234,11 @@ def _normalize(tour: Tour) -> dict[str, Any]:
         "method": "", "log Z": ".3f", "s.e.": ".3f", "95% interval": "s", "verdict": "",
         "seconds": ".1f",
     }  # fmt: skip
-    rows = [
-        {
-            "method": z.method, "value": z.value, "error": z.std_error or None,
-            "interval": "{:.3f} … {:.3f}".format(*z.interval()) if z.std_error else "",
-            "verdict": z.verdict.state, "seconds": z.seconds,
-        }
-        for z in estimates
-    ]  # fmt: skip
+    rows = Rows()
+    for z in estimates:
+        interval = "{:.3f} … {:.3f}".format(*z.interval()) if z.std_error else ""
+        cells = (z.method, z.value, z.std_error or None, interval, z.verdict.state, z.seconds)
+        rows.append(dict(zip(columns, cells, strict=True)))
     tour.show("log Z of an RBM on 8×8 digits", columns, rows, finding)
     log_z = {z.method: z for z in estimates[1:]}
     tour.add("normalize", result, finding, target=rbm, data=bits_test, log_z=log_z, exact=exact)

@@ -82,8 +82,7 @@ def sampler(x: Tensor, y: Tensor, chains: int, burn_in: int, seed: int) -> Slice
 
 def run(tour: Tour) -> dict[str, Any]:
     r"""Sample a posterior, and condense it in several ways; draw it, if matplotlib is there."""
-    x, y = points(tour.seed)
-    chains = 100
+    (x, y), chains = points(tour.seed), 100
     what = f"a logistic regression on {len(x)} points: {chains} chains"
     tour.console.print(f"\nSampling the posterior of {what} …")
     start = time.perf_counter()
@@ -162,10 +161,10 @@ def draw_posteriors(
             above.set(title=name, xlim=ends[0], ylim=ends[1], xlabel="$w_1$", aspect="equal")
             image = plots.surface(below, SIDE, values[name])
             plots.classes(below, x, y)
-            error = f"{errors[name]:.4f}"
-            title = f"mean |t − f| {error}" if errors[name] else "t"
+            error = errors[name]  # 0 of all draws
+            title = f"mean |t − f| {error:.4f}" if error else "t"
             below.set(title=title, xlabel="$x_1$", aspect="equal")
-            texts.append(f"{name}, mean error {error}" if errors[name] else name)
+            texts.append(f"{name}, mean error {error:.4f}" if error else name)
         axes[0][0].set_ylabel("$w_2$")
         axes[1][0].set_ylabel("$x_2$")
         figure.colorbar(image, ax=axes[1], shrink=0.8, label="probability of y = 1")

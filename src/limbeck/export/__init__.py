@@ -77,8 +77,7 @@ def export(
 def kind_of(path: Path, format: str = "auto", argument: str = "path") -> str:
     r"""The format for a path; a name of another format than the one requested is refused."""
     choice("format", format, ("auto", *FORMATS))
-    folder = _is_folder(path)
-    suffixes = {suffix: name for name, (suffix, _) in FORMATS.items()}
+    folder, suffixes = _is_folder(path), {suffix: name for name, (suffix, _) in FORMATS.items()}
     by_name = None if folder else suffixes.get(path.suffix)
     if format == "auto":
         if by_name is None and not folder:

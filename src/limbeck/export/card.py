@@ -56,14 +56,9 @@ DOUBTS = {
 
 
 def card(
-    thing: object,
-    path: str | Path = "student.onnx",
-    format: str = "onnx",
-    worst: float | None = None,
-    *,
-    report: object = None,
-    title: str | None = None,
-) -> str:
+    thing: object, path: str | Path = "student.onnx", format: str = "onnx",
+    worst: float | None = None, *, report: object = None, title: str | None = None,
+) -> str:  # fmt: skip
     r"""The model card of a result or a module, as Markdown.
 
     Arguments:

@@ -82,11 +82,10 @@ SIMPLE = {
 
 def class_probabilities(script: Script, form: str) -> None:
     r"""From a classifier's outputs in a form to probabilities (n, K), of at least two classes."""
-    if form == "logits":
-        script.add(FLAT, "h = softmax(np.hstack([0 * h, h]) if h.shape[1] == 1 else h)")
-        return
-    script.add(FLAT, *(["h = np.exp(h)"] if form == "log_probabilities" else []))
-    script.add("h = np.hstack([1 - h, h]) if h.shape[1] == 1 else h")
+    both = "h = np.hstack([1 - h, h]) if h.shape[1] == 1 else h"
+    logits = "h = softmax(np.hstack([0 * h, h]) if h.shape[1] == 1 else h)"
+    lines = {"logits": [logits], "log_probabilities": ["h = np.exp(h)", both]}
+    script.add(FLAT, *lines.get(form, [both]))
 
 
 @write.register
@@ -94,10 +93,9 @@ def _answering(module: Answering, script: Script, prefix: str) -> None:
     write(module.student, script, prefix)
     if module.task == "classification":
         class_probabilities(script, module.form)
-        return
-    script.add(FLAT)
-    if module.task == "multilabel" and module.form != "probabilities":
-        script.add("h = sigmoid(h)")
+    else:
+        labels = module.task == "multilabel" and module.form != "probabilities"
+        script.add(FLAT, *(["h = sigmoid(h)"] if labels else []))
 
 
 @write.register
@@ -136,17 +134,15 @@ def _ensemble(module: Ensemble, script: Script, prefix: str) -> None:
     kinds = module.kinds * len(module) if len(module.kinds) == 1 else module.kinds
     equal = [1 / len(module)] * len(module)
     weights = equal if module.weights is None else module.weights.double().tolist()
+    logits = "h = sigmoid(h) if h.ndim == 1 or h.shape[-1] == 1 else softmax(h)"
+    to_probabilities = {"logits": [logits], "log_probabilities": ["h = np.exp(h)"]}
     script.add(f"{inputs}, {sums} = h, 0")
     for number, (member, kind, weight) in enumerate(zip(module, kinds, weights, strict=True)):
         if not isinstance(member, nn.Module):
             raise LimbeckError("export: a function in an Ensemble has no NumPy form")
         script.add(f"h = {inputs}")
         write(member, script, f"{prefix}{number}.")
-        if kind == "logits":
-            script.add("h = sigmoid(h) if h.ndim == 1 or h.shape[-1] == 1 else softmax(h)")
-        elif kind == "log_probabilities":
-            script.add("h = np.exp(h)")
-        script.add(f"{sums} = {sums} + {weight!r} * h")
+        script.add(*to_probabilities.get(kind, ()), f"{sums} = {sums} + {weight!r} * h")
     script.add(f"h = {sums}")
 
 
@@ -272,10 +268,9 @@ def _bag(module: SampleBag, script: Script, prefix: str) -> None:
     elif isinstance(module.predict, MLPRegression):
         _networks(script, module, module.predict, prefix)
     else:
-        raise LimbeckError(
-            "export: a SampleBag of the user's own function has no NumPy form; expected the "
-            "models of limbeck.condensation.models, or .onnx and .pt2"
-        )
+        expected = "the models of limbeck.condensation.models, or .onnx and .pt2"
+        received = "a SampleBag of the user's own function has no NumPy form"
+        raise LimbeckError(f"export: {received}; expected {expected}")
     script.add(f"h = np.tensordot({mix}, h, 1)  # the average over components")
 
 

@@ -176,21 +176,15 @@ def _shape(value: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def of_result(
-    result: Any,
-    module: nn.Module | None = None,
-    form: str | None = None,
-    *,
-    verb: str = "distill",
-    doubts: tuple[str, ...] = (),
-    **more: Any,
-) -> Portable:
+    result: Any, module: nn.Module | None = None, form: str | None = None, *,
+    verb: str = "distill", doubts: tuple[str, ...] = (), **more: Any,
+) -> Portable:  # fmt: skip
     r"""The exportable form of a result, by default of its student as it is.
 
     `more` are further fields of `Portable`; `about` among them adds lines to the card.
     """
     student, settings = result.student, result.settings
-    shapes = settings.get("input_shape") or {}
-    shape = shape_of(student)
+    shape, shapes = shape_of(student), settings.get("input_shape") or {}
     if shape is None and set(shapes) == {""}:
         shape = tuple(shapes[""])
     settings_shown = ("loss", "update", "schedule", "batch_size", "inputs", "seed", "device")
@@ -202,10 +196,9 @@ def of_result(
         "seconds": f"{result.seconds:.1f} ({result.ran_by})",
         **more.pop("about", {}),
     }
-    if doubt := (settings.get("normalization") or {}).get("doubt"):
-        about["doubts"].append(doubt)
-    if result.failure is not None:
-        about["doubts"].append(str(result.failure))
+    doubt = (settings.get("normalization") or {}).get("doubt")
+    about["doubts"] += [doubt] if doubt else []
+    about["doubts"] += [str(result.failure)] if result.failure is not None else []
     if module is None:
         module, form = _tensors(student, form or settings.get("student_output"))
     fields = {"shape": shape, "form": form or "outputs", **more}

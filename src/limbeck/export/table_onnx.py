@@ -144,13 +144,10 @@ def _tensor(value: ArrayLike, dtype: Any = None) -> Any:
 
 
 def to_onnx(
-    student: nn.Module,
-    table: Table,
-    path: str | Path,
+    student: nn.Module, table: Table, path: str | Path,
     classes: Sequence[Any] | np.ndarray[Any, Any] | None = None,
-    task: str = "classification",
-    output: str = "auto",
-) -> Path:
+    task: str = "classification", output: str = "auto",
+) -> Path:  # fmt: skip
     r"""Write a student of a table's tensors as an ONNX file, which is run and compared with torch.
 
     Inputs are arrays (n, 1), one for each column that varies (see `port`; `feeds` makes them of a

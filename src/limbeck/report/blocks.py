@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,14 +118,10 @@ class Drawing:
     r"""Draws the pictures of a report, each with unique ids; none if `pictures` is False."""
 
     def __init__(self, saved: Saved, prefix: str, pictures: bool = True) -> None:
-        self.saved, self.prefix, self.pictures = saved, prefix, pictures
-        self.count = 0
+        self.saved, self.pictures = saved, pictures
+        self.ids = (f"{prefix}{number}" for number in count(1))
         if pictures:
             load_matplotlib()
-
-    def _next_id(self) -> str:
-        self.count += 1
-        return f"{self.prefix}{self.count}"
 
     def gallery(
         self, title: str, *draws: Callable[[Saved], Axes], plate: bool = False, note: str = ""
@@ -133,16 +129,15 @@ class Drawing:
         r"""The pictures that functions of `limbeck.report.pictures` draw; [] without pictures."""
         if not self.pictures or not draws:
             return []
-        gallery = Gallery(title, [], note=note)
-        for draw in draws:
-            axes = draw(self.saved)
+        pictures = []
+        for axes in (draw(self.saved) for draw in draws):
             alt = str(axes.get_label())
-            gallery.pictures.append(Picture(inline(axes.figure, alt, self._next_id()), alt, plate))
-        return [gallery]
+            pictures.append(Picture(inline(axes.figure, alt, next(self.ids)), alt, plate))
+        return [Gallery(title, pictures, note=note)]
 
     def image(self, image: np.ndarray, title: str, alt: str) -> Picture:
         r"""A small image."""
-        return Picture(pixels(image, alt, self._next_id()), alt, True, title)
+        return Picture(pixels(image, alt, next(self.ids)), alt, True, title)
 
 
 def from_rich(table: Table, *, sortable: bool = False) -> TableBlock:
@@ -228,18 +223,15 @@ def render(page: Page) -> str:
         raise LimbeckError(
             "reports need jinja2, which is not installed: pip install 'limbeck[report]'"
         ) from None
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "template"), autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
+    loader = jinja2.FileSystemLoader(Path(__file__).parent / "template")
+    strict = jinja2.StrictUndefined
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=strict)
     functions = {"sort_value": sort_value, "about": about, "counted": counted}
     environment.globals |= {**functions, "words": partial(re.split, r"(\s+)")}
     environment.filters["minus"] = minus
-    single = page.findings is None
-    return environment.get_template("page.html").render(
-        **vars(page), version=limbeck.__version__,
-        eyebrow=page.documents[0].content["verb"] if single else "report",
-    )  # fmt: skip
+    verb = page.documents[0].content["verb"] if page.findings is None else "report"
+    template = environment.get_template("page.html")
+    return template.render(**vars(page), version=limbeck.__version__, eyebrow=verb)
 
 
 def markdown(page: Page) -> str:

@@ -177,8 +177,7 @@ def _as_chain(draws: Any) -> Draws:
 
 def stats(content: Mapping[str, Any]) -> list[Stat]:
     r"""Distance of the student from the average of all draws, and what it saves."""
-    agreement = saved_agreement(content)
-    if agreement is None:
+    if (agreement := saved_agreement(content)) is None:
         return []
     return [
         Stat(f"{agreement.mean_error:.2g}", "mean difference from the average of all draws"),
@@ -190,13 +189,10 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
 def sections(drawing: Drawing) -> dict[str, list[Block]]:
     r"""Agreement, surfaces or curves, compact weights, diagnostics."""
     content = drawing.saved.content
-    agreement = saved_agreement(content)
     beside: list[Block] = ["Without the draws and inputs, nothing could be compared."]
-    if agreement is not None:
-        table = from_rich(agreement.table())
-        table.words = (0,)
-        table.note = "t is the average over all draws, f the student; means over the inputs."
-        beside = [table]
+    if (agreement := saved_agreement(content)) is not None:
+        note = "t is the average over all draws, f the student; means over the inputs."
+        beside = [replace(from_rich(agreement.table()), words=(0,), note=note)]
     return {
         "Teacher beside student": beside + _new_inputs_blocks(content),
         "What both predict": _prediction_blocks(drawing),
@@ -207,8 +203,7 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
 
 def saved_agreement(content: Mapping[str, Any]) -> Agreement | None:
     r"""The comparison in a result's content."""
-    saved = content.get("agreement")
-    if not saved:
+    if not (saved := content.get("agreement")):
         return None
     pairs = {name: saved[name] for name in ("bytes", "seconds", "log_prob")}
     return Agreement(**saved | {k: None if v is None else tuple(v) for k, v in pairs.items()})
@@ -265,8 +260,7 @@ def _weight_blocks(drawing: Drawing) -> list[Block]:
 
 def _diagnostic_blocks(content: Mapping[str, Any]) -> list[Block]:
     r"""R̂ and effective sizes of the 40 coordinates with the largest R̂."""
-    checks = content.get("diagnostics")
-    if not checks:
+    if not (checks := content.get("diagnostics")):
         return []
     figures = zip(checks["names"], checks["r_hat"], checks["ess"], strict=True)
     rows = [

@@ -128,8 +128,7 @@ def disagreement(saved: Report, ax: Axes | None = None, *, target: int = 0) -> A
     report = _report(saved)
     pairs, names, size = report["pairs"], report["classes"], (4.4, 4.4)
     if report["task"] == "classification":
-        size = (1.6 + 0.36 * len(pairs["classes"]),) * 2
-        draw = partial(_heat_map, pairs=pairs)
+        size, draw = (1.6 + 0.36 * len(pairs["classes"]),) * 2, partial(_heat_map, pairs=pairs)
     elif report["task"] == "multilabel":
         size = (4.8, 1.2 + 0.34 * len(names))
         draw = partial(_label_bars, pairs=pairs, labels=names)

@@ -106,10 +106,9 @@ def normalized(
         named = by_name(log_z)
         content["log_z"], verdicts = estimates(named)
         content["verdicts"] += verdicts
-        trusted = [z.value for z in named.values() if z.verdict]
-        log_z_used = trusted[0] if exact is None and trusted else exact
-    if exact is not None:
-        content["exact"] = float(exact)
+        if exact is None:
+            log_z_used = next((z.value for z in named.values() if z.verdict), None)
+    content |= {} if exact is None else {"exact": float(exact)}
     arrays = _samples(student, target, sweeps, seed)
     chains = arrays.get("samples_teacher")
     events = chains if data is None else summary.as_array(data).astype(float)
@@ -123,9 +122,9 @@ def normalized(
         if log_p is not None:
             shift = float((log_p - log_q).mean()) if log_z_used is None else log_z_used
             arrays["log_prob_teacher"] = log_p - shift
+            content["log_z_used"] = log_z_used
             if log_z_used is not None:
                 held_out["teacher"] = float(arrays["log_prob_teacher"].mean())
-            content["log_z_used"] = log_z_used
     if target is not None and log_z_used is not None and chains is not None:
         log_p, log_q = _log_densities(student, target, chains)
         gap = log_p - log_z_used - log_q
@@ -135,8 +134,7 @@ def normalized(
         arrays[key] = arrays[key][:SHEET]
     arrays |= _features(target, "teacher") | _features(student, "student")
     rows = arrays.get("samples_student")
-    shape = None if rows is None else summary.image_shape(rows, image)
-    if shape is not None:
+    if rows is not None and (shape := summary.image_shape(rows, image)) is not None:
         content |= {"image": list(shape), "by_column": bool(by_column)}
     content["summary"] = _sentence(content, name if target is None else f"the {name}")
     return content, arrays
@@ -237,8 +235,7 @@ def _log_probability_table(content: Mapping[str, Any]) -> list[Block]:
     rows = []
     if held_out := content.get("held_out"):
         logs = ["–" if held_out.get(m) is None else f"{held_out[m]:.3f}" for m in MODELS]
-        name = f"mean log probability of {held_out['events']:,} {held_out['where']}"
-        rows.append([name, *logs])
+        rows = [[f"mean log probability of {held_out['events']:,} {held_out['where']}", *logs]]
     if divergence := content.get("divergence"):
         figure = _with_error_or_dash(divergence["value"], divergence["std_error"])
         rows.append(["KL(teacher ‖ student)", "", figure])
@@ -268,12 +265,11 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
     rows, reasons = [], []
     for entry in entries:
         bounds = [(entry.get("bounds") or {}).get(side) for side in ("lower", "upper")]
-        low, high = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
-        rows.append([
-            entry["name"], _state(entry), _with_error_or_dash(entry["value"], entry["std_error"]),
-            f"{low} … {high}", *(_with_error_or_dash(*(bound or (None, None))) for bound in bounds),
-            f"{entry['seconds']:.2f}",
-        ])  # fmt: skip
+        pairs = [(entry["value"], entry["std_error"]), *(bound or (None, None) for bound in bounds)]
+        log_z, *limits = (_with_error_or_dash(*pair) for pair in pairs)
+        ends = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
+        row = [entry["name"], _state(entry), log_z, " … ".join(ends), *limits]
+        rows.append([*row, f"{entry['seconds']:.2f}"])
         if entry["reasons"]:
             method, why = NAMES.get(entry["method"], entry["method"]), "; ".join(entry["reasons"])
             reasons.append(f"{entry['name']} ({method}) is {_state(entry)}: {why}.")

@@ -34,17 +34,10 @@ RECORDS: dict[str, Callable[..., tuple[dict[str, Any], Arrays]]] = {
 
 
 def described(
-    result: object,
-    *,
-    verb: str,
-    command: str = "",
-    title: str | None = None,
-    seed: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    verdicts: Iterable[Verdict] = (),
-    notes: Iterable[str] = (),
-    **evidence: Any,
-) -> tuple[dict[str, Any], Arrays]:
+    result: object, *, verb: str, command: str = "", title: str | None = None,
+    seed: int | None = None, settings: Mapping[str, Any] | None = None,
+    verdicts: Iterable[Verdict] = (), notes: Iterable[str] = (), **evidence: Any,
+) -> tuple[dict[str, Any], Arrays]:  # fmt: skip
     r"""A verb's result, ready for `limbeck.storage.write`.
 
     Arguments:
