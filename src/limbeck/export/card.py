@@ -192,12 +192,11 @@ def _outputs(model: Portable, format: str) -> str:
     if model.table is not None and format == "onnx":
         name = "label" if model.task == "regression" else "label, probabilities"
         text = text if model.task == "regression" else f"the class or classes, and {text}"
-    lines = f"`{name}`: {text}."
-    if model.classes is not None:
-        what = "Labels" if model.task == "multilabel" else "Classes"
-        lines += f"\n\n{what}, in the order of the columns: "
-        lines += ", ".join(f"`{name}`" for name in model.classes) + "."
-    return lines
+    if model.classes is None:
+        return f"`{name}`: {text}."
+    what = "Labels" if model.task == "multilabel" else "Classes"
+    classes = ", ".join(f"`{label}`" for label in model.classes)
+    return f"`{name}`: {text}.\n\n{what}, in the order of the columns: {classes}."
 
 
 def _checks(worst: float | None, format: str) -> str:

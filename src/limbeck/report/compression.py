@@ -161,8 +161,8 @@ def _disagreement(drawing: Drawing, report: Fidelity) -> list[Block]:
     both = drawing.gallery("What both predict", pictures.disagreement, plate=plate)
     if not report.disagreements:
         return [*both, "On no row do both differ."]
-    content, rows = drawing.saved.content, drawing.saved.arrays.get("disagreement_rows")
-    images, shape = [], content.get("image")
+    rows, shape = drawing.saved.arrays.get("disagreement_rows"), drawing.saved.content.get("image")
+    images = []
     if shape and drawing.pictures and rows is not None:
         for example, row in zip(report.disagreements, rows, strict=True):
             label = f", label {example['label']}" if "label" in example else ""

@@ -45,8 +45,7 @@ def weights(saved: Result, ax: Axes | None = None, *, pair: tuple[int, int] = (0
     """
     result = as_saved(saved)
     bag = _array(result, "pseudo_draws", "a bag of pseudo-draws", "condense")
-    dim = bag.shape[1]
-    expected = f"two numbers from 0 to {dim - 1}"
+    dim, expected = bag.shape[1], f"two numbers from 0 to {bag.shape[1] - 1}"
     one, two = (whole_number("pair", number, expected, 0) for number in pair)
     if dim < 2 or max(one, two) >= dim:
         raise ArgumentError("pair", pair, expected)

@@ -92,11 +92,9 @@ def image_shape(rows: np.ndarray, image: ImageShape = "auto") -> tuple[int, int]
     """
     shape = rows.shape[1:]
     size = math.prod(shape)
-    if image is None:
-        return None
-    if not isinstance(image, str):
+    if image is not None and not isinstance(image, str):
         return (int(image[0]), int(image[1])) if math.prod(image) == size else None
-    if rows.dtype.kind not in "biuf" or not len(rows):
+    if image is None or rows.dtype.kind not in "biuf" or not len(rows):
         return None
     if len(shape) == 2 or (len(shape) == 3 and shape[0] == 1):
         return int(shape[-2]), int(shape[-1])

@@ -87,12 +87,10 @@ def read(folder: str | Path) -> Saved:
 
 def as_saved(saved: object) -> Saved:
     r"""A saved result, or the one in a folder."""
-    if isinstance(saved, str | Path):
-        return read(saved)
-    if isinstance(saved, Saved):
-        return saved
-    expected = "a saved result, as limbeck.storage.read gives it"
-    raise ArgumentError("saved", f"a {type(saved).__name__}", expected)
+    if not isinstance(saved, str | Path | Saved):
+        expected = "a saved result, as limbeck.storage.read gives it"
+        raise ArgumentError("saved", f"a {type(saved).__name__}", expected)
+    return saved if isinstance(saved, Saved) else read(saved)
 
 
 def check_content(content: object, folder: str | Path) -> dict[str, Any]:
