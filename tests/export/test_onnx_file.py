@@ -9,7 +9,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck import export
-from limbeck.export import torch_files
+from limbeck.export import files
 from tests.export.students import EVERY, net, rows
 from tests.refusals import refused
 
@@ -94,7 +94,7 @@ def test_without_the_extra_the_error_says_how_to_get_it(tmp_path, monkeypatch):
 def test_a_file_that_disagrees_leaves_the_old_one_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "student.onnx"
     path.write_text("an old one")
-    monkeypatch.setattr(torch_files, "TOLERANCE", -1.0)
+    monkeypatch.setattr(files, "TOLERANCE", -1.0)
     with pytest.raises(lb.LimbeckError, match=r"disagrees with torch by .*, and was not written"):
         export.export(net(), path)
     assert [file.name for file in tmp_path.iterdir()] == ["student.onnx"]

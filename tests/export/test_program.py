@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.export import quietly, to_pt2, torch_files
+from limbeck.export import files, quietly, to_pt2
 from tests.export.students import EVERY, net, rows
 from tests.refusals import refused
 
@@ -60,7 +60,7 @@ def test_refusals(tmp_path, monkeypatch):
         to_pt2(nn.Linear(4, 3), path, "four")
     with pytest.raises(lb.LimbeckError, match="cannot write Branching as a program"):
         to_pt2(Branching(), path, 4)
-    monkeypatch.setattr(torch_files, "TOLERANCE", -1.0)
+    monkeypatch.setattr(files, "TOLERANCE", -1.0)
     with pytest.raises(lb.LimbeckError, match="the program disagrees with torch"):
         to_pt2(net(), path)
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,6 @@ from limbeck.report.blocks import (
     Page,
     Stat,
     TableBlock,
-    Verdicts,
     markdown,
 )
 
@@ -30,7 +29,7 @@ def test_tables_have_whole_rows():
 
 
 def test_sections_have_headings_and_empty_ones_are_left_out():
-    text = told("Some <words>.", Verdicts([{"name": "n", "held": False, "words": "why"}]))
+    text = told("Some <words>.", [{"name": "n", "held": False, "words": "why"}])
     assert "# Title\n" in text
     assert "\n## One\n" in text
     assert "Empty" not in text

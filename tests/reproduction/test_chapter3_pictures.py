@@ -1,9 +1,11 @@
 r"""The pictures of chapter 3, from results made up; and what they are drawn with."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from limbeck.report import plots as condensation
+from limbeck.demo.condensation import SIDE, draw_posteriors, points
 from limbeck.report import plots as surfaces
 from limbeck.report.canvas import canvas
 from reproduction.chapter3_pictures import pictures
@@ -112,16 +114,14 @@ def test_weights_have_areas_by_their_shares():
 
 
 def test_what_is_kept_is_drawn_above_what_is_predicted(tmp_path):
-    side = np.linspace(-8, 8, 9)
-    p = 1 / (1 + np.exp(-np.add.outer(side, 0 * side)))
-    Kept = condensation.Kept
-    ways = {
-        "all draws": Kept(p, draws=np.ones((5, 2))),
-        "batch": Kept(p, 0.0086, draws=np.ones((2, 2)), share=[0.5, 0.5]),
-        "EP": Kept(p, 0.025, gaussian=([1.0, 1.0], np.eye(2))),
+    p = 1 / (1 + np.exp(-np.add.outer(SIDE, 0 * SIDE)))
+    posteriors = {
+        "all draws": lambda axes: axes.plot(np.ones(5), np.ones(5), "."),
+        "batch": partial(surfaces.weights, draws=np.ones((2, 2)), share=[0.5, 0.5]),
+        "EP": partial(surfaces.ellipses, mean=[1.0, 1.0], covariance=np.eye(2)),
     }
-    posterior = (side, side, np.exp(-np.add.outer(side**2, side**2) / 20))
+    values, errors = dict.fromkeys(posteriors, p), {"all draws": 0.0, "batch": 0.0086, "EP": 0.025}
     path = tmp_path / "a" / "picture.png"
-    said = condensation.picture(ways, [[-4, 0], [4, 0]], [0, 1], side, posterior, path)
+    said = draw_posteriors(posteriors, values, errors, *points(0), path)
     assert path.read_bytes().startswith(b"\x89PNG")
     assert said.endswith("all draws; batch, mean error 0.0086; EP, mean error 0.0250.")

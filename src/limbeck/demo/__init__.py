@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from limbeck import losses, storage
+from limbeck.arguments import choice
 from limbeck.compression.compress import compress
 from limbeck.demo import condensation
-from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluate
 from limbeck.inputs import Dataset
 from limbeck.models import MLP, Ensemble
@@ -32,6 +32,7 @@ from limbeck.training.distill import distill
 
 __all__ = ["Tour", "run", "show_compression"]
 
+Rows = list[dict[str, Any]]
 TEST = 500  # images
 TEACHER, STUDENT = (64, 200, 100, 10), (64, 38, 10)
 HIDDEN = 16  # units of the RBM: few enough for an exact log Z beside the estimates
@@ -65,14 +66,9 @@ class Tour:
         return torch.Generator().manual_seed(self.seed)
 
     def show(
-        self,
-        title: str,
-        columns: dict[str, str],
-        rows: Iterable[dict[str, Any]],
-        *text: str,
-        sections: Collection[int] = (),
+        self, title: str, columns: dict[str, str], rows: Rows, *text: str, rules: Sequence[int] = ()
     ) -> None:
-        r"""Print a table and paragraphs; columns have format specs ("" is text, to the left)."""
+        r"""Print a table and paragraphs; columns have format specs, "" of text."""
         if not self.tables:
             return
         table = Table(title=title, title_justify="left")
@@ -81,7 +77,7 @@ class Tour:
         for number, row in enumerate(rows):
             cells = zip(row.values(), columns.values(), strict=True)
             texts = ("" if x is None else format(x, spec) for x, spec in cells)
-            table.add_row(*texts, end_section=number in sections)
+            table.add_row(*texts, end_section=number in rules)
         self.console.print(table)
         for paragraph in text:
             self.console.print(paragraph, soft_wrap=paragraph is text[-1])
@@ -106,20 +102,13 @@ class Tour:
 
 
 def run(
-    part: str,
-    members: int,
-    steps: int,
-    seed: int,
-    as_json: bool,
-    progress: bool,
-    folder: Path = Path("limbeck-demo"),
+    part: str, members: int, steps: int, seed: int, as_json: bool, progress: bool, folder: Path
 ) -> None:
     r"""Run one part of the demo, or all of them, and print tables or JSON."""
     parts = {"compress": _compress, "condense": condensation.run, "normalize": _normalize}
-    if part not in ("all", *parts):
-        raise ArgumentError.unknown("part", part, ("all", *parts))
+    choice("part", part, ("all", *parts))
     console = Console(stderr=as_json)
-    tour = Tour(Path(folder), members, steps, seed, console, progress, not as_json)
+    tour = Tour(folder, members, steps, seed, console, progress, not as_json)
     results = {name: show(tour) for name, show in parts.items() if part in ("all", name)}
     console.print(f"\n{tour.write()}", soft_wrap=True)
     if as_json:
@@ -135,10 +124,10 @@ def _digits(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]
     return X[TEST:], y[TEST:], X[:TEST], y[:TEST]
 
 
-def _compress(tour: Tour) -> list[dict[str, Any]]:
+def _compress(tour: Tour) -> Rows:
     r"""Train an ensemble of nets on digits, and distil it in several ways."""
     X, y, X_test, y_test = _digits(tour.generator())
-    few, rows = len(X) // 10, list[dict[str, Any]]()
+    few, rows = len(X) // 10, Rows()
 
     def measure(name: str, model: MLP | Ensemble, images: int, seconds: float) -> None:
         logs, taught = (
@@ -147,13 +136,11 @@ def _compress(tour: Tour) -> list[dict[str, Any]]:
         )
         prediction = logs.argmax(1)
         rows.append({
-            "model": name,
-            "images": images,
+            "model": name, "images": images,
             "accuracy": (prediction == y_test).float().mean().item(),
             "log_probability": logs[torch.arange(TEST), y_test].mean().item(),
             "agreement": (prediction == taught.argmax(1)).float().mean().item(),
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "seconds": seconds,
+            "parameters": sum(p.numel() for p in model.parameters()), "seconds": seconds,
         })  # fmt: skip
 
     members, sizes = tour.members, "-".join(map(str, TEACHER))
@@ -163,11 +150,9 @@ def _compress(tour: Tour) -> list[dict[str, Any]]:
     measure("teacher", teacher, len(X), time.perf_counter() - start)
     both = losses.cross_entropy() + 1e-2 * losses.derivative_error()
     ways = {
-        "CE": losses.cross_entropy(),
-        "DSE": losses.derivative_error(),
-        "CE + DSE": both,
+        "CE": losses.cross_entropy(), "DSE": losses.derivative_error(), "CE + DSE": both,
         "labels alone": losses.label_cross_entropy(),
-    }
+    }  # fmt: skip
     for images in (len(X), few):
         inputs = Dataset(X[:images], y[:images])
         for name, loss in ways.items():
@@ -184,7 +169,7 @@ def _compress(tour: Tour) -> list[dict[str, Any]]:
     return rows
 
 
-def show_compression(tour: Tour, rows: list[dict[str, Any]]) -> str:
+def show_compression(tour: Tour, rows: Rows) -> str:
     r"""Print the table, and give the one sentence to tell a colleague."""
     values, both, labels = (rows[k]["agreement"] for k in (5, 7, 8))
     ratio = rows[0]["parameters"] // rows[7]["parameters"]
@@ -203,7 +188,7 @@ def show_compression(tour: Tour, rows: list[dict[str, Any]]) -> str:
         "parameters": ",", "seconds": ".1f",
     }  # fmt: skip
     title = "An ensemble on 8×8 digits, compressed (500 test images)"
-    tour.show(title, columns, rows, note, finding, sections=(0, 4))
+    tour.show(title, columns, rows, note, finding, rules=(0, 4))
     return finding
 
 
@@ -241,30 +226,26 @@ def _normalize(tour: Tour) -> dict[str, Any]:
     )
     if tour.tables:
         generator = tour.generator()
-        chains = _picture(rbm.advance(rbm.start(8, generator), 2000, generator))
-        say(f"\nSamples of the RBM, after 2,000 sweeps each:\n{chains}", highlight=False)
+        chains = rbm.advance(rbm.start(8, generator), 2000, generator)
+        say(f"\nSamples of the RBM, after 2,000 sweeps each:\n{_picture(chains)}", highlight=False)
         images = _picture(student.sample(8, generator))
         say(f"Samples of the NADE, exact and at once:\n{images}", highlight=False)
     columns = {
         "method": "", "log Z": ".3f", "s.e.": ".3f", "95% interval": "s", "verdict": "",
         "seconds": ".1f",
     }  # fmt: skip
-    rows = [
-        {
-            "method": z.method, "value": z.value, "error": z.std_error or None,
-            "interval": "{:.3f} … {:.3f}".format(*z.interval()) if z.std_error else "",
-            "verdict": z.verdict.state, "seconds": z.seconds,
-        }
-        for z in estimates
-    ]  # fmt: skip
+    rows = Rows()
+    for z in estimates:
+        interval = "{:.3f} … {:.3f}".format(*z.interval()) if z.std_error else ""
+        cells = (z.method, z.value, z.std_error or None, interval, z.verdict.state, z.seconds)
+        rows.append(dict(zip(columns, cells, strict=True)))
     tour.show("log Z of an RBM on 8×8 digits", columns, rows, finding)
     log_z = {z.method: z for z in estimates[1:]}
     tour.add("normalize", result, finding, target=rbm, data=bits_test, log_z=log_z, exact=exact)
     return {
-        "estimates": [z.to_dict() for z in estimates],
-        "test_log_probability": test,
+        "estimates": [z.to_dict() for z in estimates], "test_log_probability": test,
         "distillation_seconds": result.seconds,
-    }
+    }  # fmt: skip
 
 
 def _picture(x: Tensor) -> str:

@@ -23,11 +23,14 @@ from limbeck.condensation.models import logistic
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.distributions.discrete import Bernoulli
 from limbeck.inputs import Noise
-from limbeck.report.plots import Kept, picture
+from limbeck.report import plots
+from limbeck.report.canvas import COLOURS, canvas, save
 from limbeck.samplers.slice import Slice
 from limbeck.text import compared
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from limbeck.demo import Tour
 
 PRIOR_VARIANCE = 100.0
@@ -79,11 +82,9 @@ def sampler(x: Tensor, y: Tensor, chains: int, burn_in: int, seed: int) -> Slice
 
 def run(tour: Tour) -> dict[str, Any]:
     r"""Sample a posterior, and condense it in several ways; draw it, if matplotlib is there."""
-    x, y = points(tour.seed)
-    chains = 100
-    tour.console.print(
-        f"\nSampling the posterior of a logistic regression on {len(x)} points: {chains} chains …"
-    )
+    (x, y), chains = points(tour.seed), 100
+    what = f"a logistic regression on {len(x)} points: {chains} chains"
+    tour.console.print(f"\nSampling the posterior of {what} …")
     start = time.perf_counter()
     slices = sampler(x.float(), y, chains, 100, tour.seed)
     stored = torch.stack([slices.step() for _ in range(100)], 1)  # (chains, sweeps, 2)
@@ -121,30 +122,58 @@ def run(tour: Tour) -> dict[str, Any]:
         error = (truth - values[name]).abs()
         times = timeit.repeat(partial(surface, batch), repeat=TURNS, number=1)
         rows.append({
-            "way": name,
-            "draws": {"all draws": len(draws), "EP": 0}.get(name, COMPONENTS),
-            "mean_error": float(error.mean()),
-            "max_error": float(error.max()),
-            "bytes": sizes[name],
-            "milliseconds": 1e3 * statistics.median(times),
+            "way": name, "draws": {"all draws": len(draws), "EP": 0}.get(name, COMPONENTS),
+            "mean_error": float(error.mean()), "max_error": float(error.max()),
+            "bytes": sizes[name], "milliseconds": 1e3 * statistics.median(times),
             "seconds": seconds[name],
         })  # fmt: skip
     file = None
     if importlib.util.find_spec("matplotlib"):
         file = tour.folder / "condense.png"
-        kept = {"all draws": Kept(truth, draws=draws[:: len(draws) // 1000])}
-        mean_errors = {row["way"]: row["mean_error"] for row in rows}
+        thinned = draws[:: len(draws) // 1000].T
+        posteriors: dict[str, Callable[[Axes], object]] = {
+            "all draws": lambda ax: ax.plot(*thinned, ".", color=COLOURS[0], markersize=1)
+        }
         for name, bag in bags.items():
             flat, share = bag._flat.detach(), bag.weights.detach()
-            kept[name] = Kept(values[name], mean_errors[name], flat, share)
-        kept["EP"] = Kept(values["EP"], mean_errors["EP"], gaussian=posterior[:2])
-        ends = ((-12.0, 36.0), (-24.0, 24.0))
-        across, up = (torch.linspace(*end, 121, dtype=x.dtype) for end in ends)
-        log = log_posterior(x, y)(torch.cartesian_prod(across, up))
-        picture(kept, x, y, SIDE, (across, up, (log - log.max()).exp()), file)
+            posteriors[name] = partial(plots.weights, draws=flat, share=share)
+        mean, covariance = posterior[:2]
+        posteriors["EP"] = partial(plots.ellipses, mean=mean, covariance=covariance)
+        errors = {row["way"]: row["mean_error"] for row in rows}
+        draw_posteriors(posteriors, values, errors, x, y, file)
     finding = show(tour, rows, file)
     tour.add("condense", results["batch"], finding, x=GRID.float(), points=x, labels=y)
     return {"rows": rows, "picture": file and str(file)}
+
+
+def draw_posteriors(
+    posteriors: dict[str, Callable[[Axes], object]], values: dict[str, Tensor],
+    errors: dict[str, float], x: Tensor, y: Tensor, path: Path,
+) -> str:  # fmt: skip
+    r"""Draw approximations of the posterior above their predictions; a description."""
+    ends, texts = ((-12.0, 36.0), (-24.0, 24.0)), []
+    across, up = (torch.linspace(*end, 121, dtype=x.dtype) for end in ends)
+    log = log_posterior(x, y)(torch.cartesian_prod(across, up))
+    with canvas(2, len(posteriors), (2.4, 2.4)) as (figure, axes):
+        for (name, draw), above, below in zip(posteriors.items(), *axes, strict=True):
+            plots.density(above, across, up, (log - log.max()).exp())
+            draw(above)
+            above.set(title=name, xlim=ends[0], ylim=ends[1], xlabel="$w_1$", aspect="equal")
+            image = plots.surface(below, SIDE, values[name])
+            plots.classes(below, x, y)
+            error = errors[name]  # 0 of all draws
+            title = f"mean |t − f| {error:.4f}" if error else "t"
+            below.set(title=title, xlabel="$x_1$", aspect="equal")
+            texts.append(f"{name}, mean error {error:.4f}" if error else name)
+        axes[0][0].set_ylabel("$w_2$")
+        axes[1][0].set_ylabel("$x_2$")
+        figure.colorbar(image, ax=axes[1], shrink=0.8, label="probability of y = 1")
+        alt = (
+            "Above, the posterior of two weights and its approximations; below, the probabilities "
+            f"of the label 1 that follow on [−8, 8]²: {'; '.join(texts)}."
+        )
+        save(figure, path, alt)
+    return alt
 
 
 def _surface(bag: SampleBag) -> Callable[[Tensor], Tensor]:
@@ -176,5 +205,5 @@ def show(tour: Tour, rows: list[dict[str, Any]], file: Path | None) -> str:
     title = "A Bayesian logistic regression, condensed (errors on [−8, 8]²)"
     cells = [row | {"draws": row["draws"] or None} for row in rows]
     where = "" if file is None else f" The picture is in {file}."
-    tour.show(title, columns, cells, note, finding + where, sections=(1, 3))
+    tour.show(title, columns, cells, note, finding + where, rules=(1, 3))
     return finding

@@ -6,18 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from limbeck.arguments import choice
 from limbeck.errors import ArgumentError
 from limbeck.export.card import card, card_path
+from limbeck.export.files import TOLERANCE, not_foreign, quietly, write_file
 from limbeck.export.numpy_predictor import numpy_files, places, to_numpy
-from limbeck.export.portable import (
-    TOLERANCE,
-    Portable,
-    not_foreign,
-    of_result,
-    portable,
-    quietly,
-    write_file,
-)
+from limbeck.export.portable import Portable, of_result, portable
 from limbeck.export.torch_files import onnx_file, program_file, to_onnx, to_pt2
 
 __all__ = [
@@ -69,11 +63,11 @@ def export(
         not_foreign(card_path(path, kind))
     model = portable(thing, input_shape, predict)
     worst = FORMATS[kind][1](model, path)
-    files = places(path) if kind == "numpy" else (path,)
+    written = places(path) if kind == "numpy" else (path,)
     result: Any = getattr(thing, "result_", thing)  # of an estimator
     if isinstance(getattr(result, "exported", None), tuple):
-        result.exported = files
-    report = report.shipped(files) if hasattr(report, "shipped") else report
+        result.exported = written
+    report = report.shipped(written) if hasattr(report, "shipped") else report
     if card:
         text = _card_text(model, path, kind, worst, report=report, title=title)
         write_file(card_path(path, kind), text.encode())
@@ -82,10 +76,8 @@ def export(
 
 def kind_of(path: Path, format: str = "auto", argument: str = "path") -> str:
     r"""The format for a path; a name of another format than the one requested is refused."""
-    if format not in ("auto", *FORMATS):
-        raise ArgumentError.unknown("format", format, ("auto", *FORMATS))
-    folder = _is_folder(path)
-    suffixes = {suffix: name for name, (suffix, _) in FORMATS.items()}
+    choice("format", format, ("auto", *FORMATS))
+    folder, suffixes = _is_folder(path), {suffix: name for name, (suffix, _) in FORMATS.items()}
     by_name = None if folder else suffixes.get(path.suffix)
     if format == "auto":
         if by_name is None and not folder:

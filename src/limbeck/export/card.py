@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from limbeck.environment import environment
+from limbeck.export.files import MARK, TOLERANCE
 from limbeck.export.numpy_predictor import NUMPY_TOLERANCE, places
-from limbeck.export.portable import MARK, Portable, portable
+from limbeck.export.portable import Portable, portable
 from limbeck.export.table_onnx import port
 from limbeck.models.preprocessed import Preprocessed
 
@@ -55,14 +56,9 @@ DOUBTS = {
 
 
 def card(
-    thing: object,
-    path: str | Path = "student.onnx",
-    format: str = "onnx",
-    worst: float | None = None,
-    *,
-    report: object = None,
-    title: str | None = None,
-) -> str:
+    thing: object, path: str | Path = "student.onnx", format: str = "onnx",
+    worst: float | None = None, *, report: object = None, title: str | None = None,
+) -> str:  # fmt: skip
     r"""The model card of a result or a module, as Markdown.
 
     Arguments:
@@ -116,9 +112,8 @@ def _what(model: Portable) -> str:
     teacher = model.about.get("teacher")
     of = f" that predicts like its teacher, {teacher}" if teacher else ""
     task = f", for {model.task}" if model.task else ""
-    scaled = ""
-    if isinstance(model.student, Preprocessed):
-        scaled = " Its inputs are scaled inside: it takes them raw."
+    inside = isinstance(model.student, Preprocessed)
+    scaled = " Its inputs are scaled inside: it takes them raw." if inside else ""
     return f"A student{of}{task}: {model.name}.{scaled}"
 
 
@@ -197,22 +192,22 @@ def _outputs(model: Portable, format: str) -> str:
     if model.table is not None and format == "onnx":
         name = "label" if model.task == "regression" else "label, probabilities"
         text = text if model.task == "regression" else f"the class or classes, and {text}"
-    lines = f"`{name}`: {text}."
-    if model.classes is not None:
-        what = "Labels" if model.task == "multilabel" else "Classes"
-        lines += f"\n\n{what}, in the order of the columns: "
-        lines += ", ".join(f"`{name}`" for name in model.classes) + "."
-    return lines
+    if model.classes is None:
+        return f"`{name}`: {text}."
+    what = "Labels" if model.task == "multilabel" else "Classes"
+    classes = ", ".join(f"`{label}`" for label in model.classes)
+    return f"`{name}`: {text}.\n\n{what}, in the order of the columns: {classes}."
 
 
 def _checks(worst: float | None, format: str) -> str:
     if worst is None:
         return "Not run: onnxruntime was not there when this was written."
-    with_ = {"onnx": "onnxruntime", "pt2": "torch.export.load", "numpy": "NumPy"}[format]
-    exact = " in double precision" if format == "numpy" else ""
-    limit = NUMPY_TOLERANCE if format == "numpy" else 1e-5
+    program, exact, limit = {
+        "onnx": ("onnxruntime", "", TOLERANCE), "pt2": ("torch.export.load", "", TOLERANCE),
+        "numpy": ("NumPy", " in double precision", NUMPY_TOLERANCE),
+    }[format]  # fmt: skip
     figure = f"at most {worst:.1g}, relative to the largest answer and one"
-    return f"Run with {with_} at random inputs: off torch{exact} by {figure}; allowed: {limit:g}."
+    return f"Run with {program} at random inputs: off torch{exact} by {figure}; allowed: {limit:g}."
 
 
 def _rows(heading: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:

@@ -78,19 +78,14 @@ SIMPLE = {
     nn.Sigmoid: "h = sigmoid(h)", nn.Softmax: "h = softmax(h)",
     nn.LogSoftmax: "h = log_softmax(h)",
 }  # fmt: skip
-Simple = (
-    nn.Identity | nn.Dropout | nn.Flatten | nn.ReLU | nn.Tanh | nn.Sigmoid | nn.Softmax
-    | nn.LogSoftmax
-)  # fmt: skip
 
 
 def class_probabilities(script: Script, form: str) -> None:
     r"""From a classifier's outputs in a form to probabilities (n, K), of at least two classes."""
-    if form == "logits":
-        script.add(FLAT, "h = softmax(np.hstack([0 * h, h]) if h.shape[1] == 1 else h)")
-        return
-    script.add(FLAT, *(["h = np.exp(h)"] if form == "log_probabilities" else []))
-    script.add("h = np.hstack([1 - h, h]) if h.shape[1] == 1 else h")
+    both = "h = np.hstack([1 - h, h]) if h.shape[1] == 1 else h"
+    logits = "h = softmax(np.hstack([0 * h, h]) if h.shape[1] == 1 else h)"
+    lines = {"logits": [logits], "log_probabilities": ["h = np.exp(h)", both]}
+    script.add(FLAT, *lines.get(form, [both]))
 
 
 @write.register
@@ -98,10 +93,9 @@ def _answering(module: Answering, script: Script, prefix: str) -> None:
     write(module.student, script, prefix)
     if module.task == "classification":
         class_probabilities(script, module.form)
-        return
-    script.add(FLAT)
-    if module.task == "multilabel" and module.form != "probabilities":
-        script.add("h = sigmoid(h)")
+    else:
+        labels = module.task == "multilabel" and module.form != "probabilities"
+        script.add(FLAT, *(["h = sigmoid(h)"] if labels else []))
 
 
 @write.register
@@ -140,17 +134,15 @@ def _ensemble(module: Ensemble, script: Script, prefix: str) -> None:
     kinds = module.kinds * len(module) if len(module.kinds) == 1 else module.kinds
     equal = [1 / len(module)] * len(module)
     weights = equal if module.weights is None else module.weights.double().tolist()
+    logits = "h = sigmoid(h) if h.ndim == 1 or h.shape[-1] == 1 else softmax(h)"
+    to_probabilities = {"logits": [logits], "log_probabilities": ["h = np.exp(h)"]}
     script.add(f"{inputs}, {sums} = h, 0")
     for number, (member, kind, weight) in enumerate(zip(module, kinds, weights, strict=True)):
         if not isinstance(member, nn.Module):
             raise LimbeckError("export: a function in an Ensemble has no NumPy form")
         script.add(f"h = {inputs}")
         write(member, script, f"{prefix}{number}.")
-        if kind == "logits":
-            script.add("h = sigmoid(h) if h.ndim == 1 or h.shape[-1] == 1 else softmax(h)")
-        elif kind == "log_probabilities":
-            script.add("h = np.exp(h)")
-        script.add(f"{sums} = {sums} + {weight!r} * h")
+        script.add(*to_probabilities.get(kind, ()), f"{sums} = {sums} + {weight!r} * h")
     script.add(f"h = {sums}")
 
 
@@ -189,15 +181,16 @@ def _sequential(module: nn.Sequential, script: Script, prefix: str) -> None:
         write(layer, script, f"{prefix}{number}.")
 
 
-@write.register
-def _simple(module: Simple, script: Script, prefix: str) -> None:
+def _simple(module: nn.Module, script: Script, prefix: str) -> None:
     if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1):
         raise LimbeckError("export: this nn.Flatten has no NumPy form; one of all but rows has")
     if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim not in (-1, 1):
         raise LimbeckError("export: a softmax over another axis than the last has no NumPy form")
-    for kind, line in SIMPLE.items():
-        if isinstance(module, kind):
-            script.add(line)
+    script.add(*(line for kind, line in SIMPLE.items() if isinstance(module, kind)))
+
+
+for _kind in (nn.Identity, nn.Dropout, *SIMPLE):
+    write.register(_kind, _simple)
 
 
 @write.register
@@ -275,10 +268,9 @@ def _bag(module: SampleBag, script: Script, prefix: str) -> None:
     elif isinstance(module.predict, MLPRegression):
         _networks(script, module, module.predict, prefix)
     else:
-        raise LimbeckError(
-            "export: a SampleBag of the user's own function has no NumPy form; expected the "
-            "models of limbeck.condensation.models, or .onnx and .pt2"
-        )
+        expected = "the models of limbeck.condensation.models, or .onnx and .pt2"
+        received = "a SampleBag of the user's own function has no NumPy form"
+        raise LimbeckError(f"export: {received}; expected {expected}")
     script.add(f"h = np.tensordot({mix}, h, 1)  # the average over components")
 
 
@@ -311,7 +303,5 @@ def _networks(script: Script, bag: SampleBag, model: MLPRegression, prefix: str)
             bias = script.array(f"{prefix}{number}.bias", draws[f"layers.{number}.bias"])
             line += f" + {bias}[:, None]"
         script.add(f"z = {KINDS[kind].format(line)}")
-    if net.sizes[-1] > 1:
-        script.add("h = softmax(z)")
-    else:
-        script.add("h = sigmoid(z[:, :, 0])" if model.scale is None else "h = z[:, :, 0]")
+    one_output = "h = sigmoid(z[:, :, 0])" if model.scale is None else "h = z[:, :, 0]"
+    script.add("h = softmax(z)" if net.sizes[-1] > 1 else one_output)

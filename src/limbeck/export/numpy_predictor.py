@@ -20,23 +20,15 @@ import limbeck
 from limbeck.arrays import map_tensors
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
+from limbeck.export import files
 from limbeck.export.numpy_layers import FUNCTIONS, Script, write
-from limbeck.export.portable import (
-    CHECK_ROWS,
-    MARK,
-    Portable,
-    check_agreement,
-    not_foreign,
-    portable,
-    relative_difference,
-    write_file,
-)
+from limbeck.export.portable import Portable, portable
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
 from limbeck.tables.columns import Category, Number
 from limbeck.tables.table import Table
 
-NUMPY_TOLERANCE = 1e-6  # as `TOLERANCE`, against torch in double precision
+NUMPY_TOLERANCE = 1e-6  # as `files.TOLERANCE`, against torch in double precision
 
 HEAD = '''"""{about}"""
 
@@ -86,14 +78,13 @@ def column_records(table: Table) -> list[dict[str, Any]]:
     r"""The columns that vary, as `read` takes them."""
     records = []
     for column in table.varying:
-        record: dict[str, Any] = {"name": column.name, "key": column.key}
         if isinstance(column, Category):
-            record |= {"categories": list(column.categories), "gaps": bool(column.missing)}
+            kind = {"categories": list(column.categories), "gaps": bool(column.missing)}
         else:
             assert isinstance(column, Number)
-            record |= {"date": column.kind == "date", "mask": column.mask}
-            record |= {"fill": column.fill, "origin": column.origin}
-        records.append(record)
+            kind = {"date": column.kind == "date", "mask": column.mask}
+            kind |= {"fill": column.fill, "origin": column.origin}
+        records.append({"name": column.name, "key": column.key, **kind})
     return records
 
 
@@ -116,9 +107,8 @@ def _encoder(module: TableEncoder, script: Script, prefix: str) -> None:
     if module.indicated:
         keys = [category.key for category in module.indicated]
         which, slots = script.attributes(module, prefix, "which", "slots")
-        script.add(
-            f"v = np.stack([h[key] for key in {keys!r}], 1)", f"f.append(v[:, {which}] == {slots})"
-        )
+        script.add(f"v = np.stack([h[key] for key in {keys!r}], 1)")
+        script.add(f"f.append(v[:, {which}] == {slots})")
     for number, (key, layer) in enumerate(zip(module.embedded, module.embeddings, strict=True)):
         weight: Any = layer.weight
         script.add(f"f.append({script.array(f'{prefix}{number}.embedding', weight)}[h[{key!r}]])")
@@ -144,7 +134,7 @@ def to_numpy(
 def numpy_files(model: Portable, path: Path) -> float:
     r"""Write a student for NumPy; how far it is from torch in double precision."""
     weights, script = places(path)
-    not_foreign(script)
+    files.not_foreign(script)
     text, arrays = _written(model, weights.name)
     content = io.BytesIO()
     np.savez(content, **arrays)
@@ -153,9 +143,9 @@ def numpy_files(model: Portable, path: Path) -> float:
         trial.with_name(weights.name).write_bytes(content.getvalue())
         trial.write_text(text, encoding="utf-8")
         worst = _compared(model, trial)
-    check_agreement("NumPy predictor", worst, NUMPY_TOLERANCE)
-    write_file(weights, content.getvalue())
-    write_file(script, text.encode())
+    files.check_agreement("NumPy predictor", worst, NUMPY_TOLERANCE)
+    files.write_file(weights, content.getvalue())
+    files.write_file(script, text.encode())
     return worst
 
 
@@ -174,7 +164,10 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     table, shape = model.table, tuple(model.shape or ())
     single = any(isinstance(module, Trees) for module in model.module.modules())
     script = Script(model.name, 0 if table is not None else math.prod(shape), single)
+    argument, rows, reader = "x", "rows", ""
     if table is not None:
+        argument, reader = "frame", READER
+        rows = "columns by name: a data frame, or a dict of lists"
         script.array("columns", np.array(json.dumps(column_records(table))))
         script.add(
             "h = {}",
@@ -185,36 +178,26 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
         )
     else:
         expected = f"({', '.join(['n', *map(str, shape)])})"
-        script.add(
-            "h = np.asarray(x, float)",
-            f"if h.shape[1:] != {shape}:",
-            f'    raise ValueError(f"x: expected shape {expected}, got {{h.shape}}")',
-        )
+        script.add("h = np.asarray(x, float)", f"if h.shape[1:] != {shape}:")
+        script.add(f'    raise ValueError(f"x: expected shape {expected}, got {{h.shape}}")')
         if model.task is not None:  # as `predict` of a compressed teacher does
-            script.add(
-                "if not np.isfinite(h).all():",
-                '    raise ValueError("x: expected finite numbers, got NaN or infinity")',
-            )
+            script.add("if not np.isfinite(h).all():")
+            script.add('    raise ValueError("x: expected finite numbers, got NaN or infinity")')
     write(model.module, script, "")
     script.add("return h")
     answers = model.form.replace("_", " ").replace("density", "densities")
-    argument = "x" if table is None else "frame"
-    rows = "rows" if table is None else "columns by name: a data frame, or a dict of lists"
-    reader = "" if table is None else READER
     body = "\n".join(script.lines)
     functions = {name: text for name, text in FUNCTIONS.items() if re.search(rf"\b{name}\(", body)}
     code = "\n".join([body, *functions.values(), reader])
     imports = "".join(f"import {name}\n" for name in ("json", "math") if f"{name}." in code)
-    about = f"{model.name} in plain NumPy; {MARK}, version {limbeck.__version__}."
+    about = f"{model.name} in plain NumPy; {files.MARK}, version {limbeck.__version__}."
     lines = [HEAD.format(about=about, imports=imports, weights=weights)]
     if model.classes is not None:
-        plain = str | int | float
-        names = [name if isinstance(name, plain) else str(name) for name in model.classes]
+        names = [c if isinstance(c, str | int | float) else str(c) for c in model.classes]
         lines.append(f"CLASSES = {names!r}")
     for name, expression in functions.items():
         lines += ["", "", f"def {name}(z):", f"    return {expression}"]
-    if reader:
-        lines += ["", *reader.rstrip("\n").split("\n")]
+    lines += ["", *reader.splitlines()] if reader else []
     lines += ["", "", f"def predict({argument}):", f'    """The {answers} of {rows}."""']
     lines += [f"    {line}" for line in script.lines]
     if model.task == "classification" and model.classes is not None:
@@ -231,13 +214,12 @@ def _compared(model: Portable, script: Path) -> float:
     for tree in trees:  # which see their features in 32 bits, as ever
         tree.value.data, tree.base = tree.value.data.double(), tree.base.double()
     module = module if trees else module.double()
-    x = map_tensors(torch.Tensor.cpu, model.rows(CHECK_ROWS))
-    if model.table is not None:
+    x = map_tensors(torch.Tensor.cpu, model.rows())
+    if model.table is None:
+        rows = (x := x.double()).numpy()
+    else:
         rows = model.table.to_frame(x)
         x = model.table.encode(rows)  # unknown categories have become known ones
-    else:
-        x = x.double()
-        rows = x.numpy()
     with evaluating(module), torch.no_grad():
         expected = module(x)
-    return relative_difference(torch.as_tensor(np.asarray(predict(rows))), expected)
+    return files.relative_difference(torch.as_tensor(np.asarray(predict(rows))), expected)

@@ -2,10 +2,7 @@ r"""A student to export: a module from raw inputs to answers, and how to use it.
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,101 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
-from limbeck.arrays import map_tensors, part_of
+from limbeck.arrays import map_tensors
 from limbeck.condensation.predict_function import Head, Means
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
+from limbeck.errors import ArgumentError
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import Trees
-from limbeck.storage.files import replacing
 from limbeck.tables.columns import Category, Number
 from limbeck.tables.table import Table
 
-TOLERANCE = 1e-5  # largest difference from torch, relative to the largest answer and one
 CHECK_ROWS = 64  # random rows at which a file is compared with torch
-FREE = "the number of rows must stay free: x.shape[0] does, len(x) does not"
-MARK = "limbeck wrote this file"  # the mark of text files that may be replaced
-
-
-@contextmanager
-def in_place(path: Path) -> Iterator[str]:
-    r"""A name to write to; the file takes its place once it is whole."""
-    try:
-        with replacing(path) as temporary:
-            yield temporary
-    except CheckpointError as error:
-        reason = error.__cause__ or error
-        raise LimbeckError(f"export: {path} cannot be written ({reason})") from error
-
-
-def write_file(path: Path, content: bytes) -> None:
-    r"""Write a file, completely or not at all."""
-    with in_place(path) as temporary:
-        Path(temporary).write_bytes(content)
-
-
-def check_suffix(path: Path, suffix: str) -> None:
-    r"""Refuse a path that is not a file of a kind."""
-    if path.suffix != suffix:
-        raise ArgumentError("path", str(path), f"a name that ends in {suffix}")
-    if path.is_dir():
-        raise ArgumentError("path", f"{path}, which is a folder", "a file, new or to be replaced")
-
-
-def not_foreign(path: Path) -> None:
-    r"""Refuse to write over a text file that is not limbeck's."""
-    if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
-        received = f"a place where {path} is, which limbeck did not write"
-        raise ArgumentError("path", received, "another folder or name")
-
-
-def relative_difference(answers: Tensor, expected: Tensor) -> float:
-    r"""The largest difference, relative to the largest answer and one; infinite if not alike."""
-    if answers.shape != expected.shape:
-        return float("inf")
-    if not answers.numel():
-        return 0.0
-    worst = (answers.double() - expected.double()).abs().max().item()
-    return worst / (1 + expected.abs().max().item())
-
-
-def largest_difference(run: Callable[[Any], Tensor], module: nn.Module, x: Any) -> float:
-    r"""The `relative_difference` of a file from its module, at all rows and at one alone."""
-    worst = 0.0
-    for rows in (x, part_of(x, 0, 1)):
-        worst = max(worst, relative_difference(run(rows).cpu(), module(rows).cpu()))
-    return worst
-
-
-def check_agreement(what: str, worst: float, tolerance: float) -> None:
-    r"""Refuse a file whose answers differ too much from torch's."""
-    if not worst < tolerance:
-        reason = f"disagrees with torch by {worst:.2g}, and was not written"
-        raise LimbeckError(f"export: the {what} {reason}")
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    r"""Without the warnings and the log of torch's exporter."""
-    logs = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
-    levels = [log.level for log in logs]
-    for log in logs:
-        log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for log, level in zip(logs, levels, strict=True):
-            log.setLevel(level)
-
-
-def export_error(name: str, what: str, error: Exception) -> LimbeckError:
-    r"""Why torch cannot write a student, in one line."""
-    cause = error.__cause__ or error
-    reason = (str(cause).strip() or repr(cause)).splitlines()[0]
-    advice = f"; {FREE}" if "(batch)" in reason else ""
-    return LimbeckError(f"export: torch cannot write {name} as {what} ({reason}){advice}")
 
 
 @dataclass(frozen=True)
@@ -148,7 +60,7 @@ class Portable:
             expected = "a student of one tensor whose shape is known, or input_shape="
             raise ArgumentError("student", f"a {self.name} of unknown inputs", expected)
 
-    def rows(self, n: int) -> Any:
+    def rows(self, n: int = CHECK_ROWS) -> Any:
         r"""Random inputs as the student may meet them, always the same: (n, *shape), or a dict."""
         if self.table is not None:
             device = self.like().device
@@ -184,13 +96,10 @@ def random_rows(table: Table, rows: int = CHECK_ROWS) -> dict[str, Tensor]:
             if column.mask:
                 batch[column.mask] = torch.rand(rows, generator=generator) < 0.3
         elif isinstance(column, Category):
-            codes = [*range(column.unknown)]
             # booleans without gaps stay booleans in a file, where nothing is unknown
-            unknown = column.missing or not isinstance(column.categories[0], bool)
-            codes += [column.unknown] if unknown else []
-            codes += [column.gone] if column.missing else []
-            places = torch.randint(len(codes), (rows,), generator=generator)
-            batch[column.key] = torch.tensor(codes)[places]
+            known_only = not column.missing and isinstance(column.categories[0], bool)
+            codes = column.unknown + (not known_only) + bool(column.missing)
+            batch[column.key] = torch.randint(codes, (rows,), generator=generator)
     return table.rounded(batch)
 
 
@@ -267,21 +176,15 @@ def _shape(value: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def of_result(
-    result: Any,
-    module: nn.Module | None = None,
-    form: str | None = None,
-    *,
-    verb: str = "distill",
-    doubts: tuple[str, ...] = (),
-    **more: Any,
-) -> Portable:
+    result: Any, module: nn.Module | None = None, form: str | None = None, *,
+    verb: str = "distill", doubts: tuple[str, ...] = (), **more: Any,
+) -> Portable:  # fmt: skip
     r"""The exportable form of a result, by default of its student as it is.
 
     `more` are further fields of `Portable`; `about` among them adds lines to the card.
     """
     student, settings = result.student, result.settings
-    shapes = settings.get("input_shape") or {}
-    shape = shape_of(student)
+    shape, shapes = shape_of(student), settings.get("input_shape") or {}
     if shape is None and set(shapes) == {""}:
         shape = tuple(shapes[""])
     settings_shown = ("loss", "update", "schedule", "batch_size", "inputs", "seed", "device")
@@ -293,10 +196,9 @@ def of_result(
         "seconds": f"{result.seconds:.1f} ({result.ran_by})",
         **more.pop("about", {}),
     }
-    if doubt := (settings.get("normalization") or {}).get("doubt"):
-        about["doubts"].append(doubt)
-    if result.failure is not None:
-        about["doubts"].append(str(result.failure))
+    doubt = (settings.get("normalization") or {}).get("doubt")
+    about["doubts"] += [doubt] if doubt else []
+    about["doubts"] += [str(result.failure)] if result.failure is not None else []
     if module is None:
         module, form = _tensors(student, form or settings.get("student_output"))
     fields = {"shape": shape, "form": form or "outputs", **more}

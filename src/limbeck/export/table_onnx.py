@@ -15,18 +15,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
+from limbeck.arguments import choice
 from limbeck.compression.fidelity.comparison import TASKS
 from limbeck.compression.training import Answering
 from limbeck.errors import ArgumentError, LimbeckError
-from limbeck.export.portable import (
-    TOLERANCE,
-    check_agreement,
-    check_suffix,
-    export_error,
-    quietly,
-    random_rows,
-    relative_difference,
-)
+from limbeck.export import files
+from limbeck.export.portable import random_rows
 from limbeck.tables.columns import Category, Column, Number
 from limbeck.tables.table import Table
 
@@ -150,13 +144,10 @@ def _tensor(value: ArrayLike, dtype: Any = None) -> Any:
 
 
 def to_onnx(
-    student: nn.Module,
-    table: Table,
-    path: str | Path,
+    student: nn.Module, table: Table, path: str | Path,
     classes: Sequence[Any] | np.ndarray[Any, Any] | None = None,
-    task: str = "classification",
-    output: str = "auto",
-) -> Path:
+    task: str = "classification", output: str = "auto",
+) -> Path:  # fmt: skip
     r"""Write a student of a table's tensors as an ONNX file, which is run and compared with torch.
 
     Inputs are arrays (n, 1), one for each column that varies (see `port`; `feeds` makes them of a
@@ -165,9 +156,8 @@ def to_onnx(
     and for a label "", −1 (or the least number, if −1 is a class), NaN or False.
     """
     path = Path(path)
-    check_suffix(path, ".onnx")
-    if task not in TASKS:
-        raise ArgumentError.unknown("task", task, TASKS)
+    files.check_suffix(path, ".onnx")
+    choice("task", task, TASKS)
     for column in table.varying:
         if column.key in ("label", "probabilities"):
             expected = "columns of other names than the outputs have: rename it"
@@ -177,8 +167,8 @@ def to_onnx(
     student = copy.deepcopy(student).cpu().float().eval()  # the user's stays as it is
     module = Answering(student, task, None if output == "auto" else output)
     accepted = forms.FORMS[:2] if task == "multilabel" else forms.FORMS[:3]
-    if task != "regression" and module.form not in accepted:
-        raise ArgumentError.unknown("output", module.form, accepted)
+    if task != "regression":
+        choice("output", module.form, accepted)
     batch = random_rows(table)
     with torch.no_grad():
         expected = module(batch)
@@ -186,7 +176,7 @@ def to_onnx(
     file = _assembled(_traced(module, batch), table, task, labels).SerializeToString()
     name = "label" if task == "regression" else "probabilities"
     answers = run_onnx(file, _feeds(table, batch), [name])
-    check_agreement("ONNX file", relative_difference(answers, expected), TOLERANCE)
+    files.check_agreement("ONNX file", files.relative_difference(answers, expected))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(file)
     return path
@@ -206,11 +196,10 @@ def _labels(classes: object, outputs: int) -> np.ndarray[Any, Any] | None:
 def _traced(module: Answering, batch: dict[str, Tensor]) -> Any:
     r"""The ONNX model of torch's part, whose inputs are the tensors of a table."""
     free = {0: torch.export.Dim("batch")}
-    program = trace_onnx(
+    return trace_onnx(
         module, batch, type(module.student).__name__, dynamic_shapes=(dict.fromkeys(batch, free),),
         input_names=[f"part_{k}" for k in range(len(batch))], output_names=["answer"],
-    )  # fmt: skip
-    return program.model_proto
+    ).model_proto  # fmt: skip
 
 
 def trace_onnx(
@@ -218,11 +207,11 @@ def trace_onnx(
 ) -> Any:
     r"""The ONNX program of a module of one argument, by torch's exporter; `name` is for errors."""
     try:
-        with quietly():
+        with files.quietly():
             # a last dict holds keyword arguments
             return torch.onnx.export(module, (x, {}), file, dynamo=True, verbose=False, **options)
     except Exception as error:  # of the exporter's many kinds
-        raise export_error(name, "ONNX", error) from error
+        raise files.export_error(name, "ONNX", error) from error
 
 
 def _assembled(core: Any, table: Table, task: str, labels: np.ndarray[Any, Any] | None) -> Any:
@@ -279,20 +268,13 @@ def _answers(
         missing = graph("IsNaN", total)  # such a row has a label of its own, in the last place
         likely = graph("ArgMax", answer, axis=1, keepdims=0)
         place = graph("Where", missing, graph.constant(columns), likely)
-        choices = graph.constant(np.append(names, np.array([_no_label(names)], names.dtype)))
+        integer = np.iinfo(np.int64).min if -1 in names else -1
+        no_label = {"O": "", "i": integer, "f": np.nan}.get(names.dtype.kind, False)
+        choices = graph.constant(np.append(names, np.array([no_label], names.dtype)))
         graph("Gather", choices, place, output="label")
         kind, shape = helper.np_dtype_to_tensor_dtype(names.dtype), wide[:1]
     outputs = [("label", kind, shape), ("probabilities", TensorProto.FLOAT, wide)]
     return graph.nodes, [helper.make_tensor_value_info(*output) for output in outputs]
-
-
-def _no_label(names: np.ndarray[Any, Any]) -> str | float:
-    r"""What stands for no label among labels of a type."""
-    if names.dtype == object:
-        return ""
-    if names.dtype.kind in "iu":
-        return int(np.iinfo(np.int64).min) if -1 in names else -1
-    return np.nan if names.dtype.kind == "f" else False
 
 
 def run_onnx(

@@ -20,19 +20,8 @@ from limbeck.condensation.predict_function import Means
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
-from limbeck.export.portable import (
-    CHECK_ROWS,
-    FREE,
-    TOLERANCE,
-    Portable,
-    check_agreement,
-    check_suffix,
-    export_error,
-    in_place,
-    largest_difference,
-    portable,
-    quietly,
-)
+from limbeck.export import files
+from limbeck.export.portable import Portable, portable
 from limbeck.export.table_onnx import run_onnx, trace_onnx
 from limbeck.export.table_onnx import to_onnx as table_to_onnx
 from limbeck.models.deep_nade import DeepNADE
@@ -54,11 +43,10 @@ def plain(module: nn.Module) -> nn.Module:
 
 def whitened(mixture: GaussianMixture) -> tuple[Tensor, Tensor, Tensor]:
     r"""A_k (K, D, D), m_k (K, D), c_k (K,) with log p(x) = log Σ_k exp(c_k − ½|A_k (x − m_k)|²)."""
-    scale = mixture.scale.detach().double()
-    factors = scale if mixture.matrices else torch.diag_embed(scale)
-    if not mixture.matrices and scale.shape[1] < mixture.dim:  # spherical
-        factors = torch.diag_embed(scale.expand(-1, mixture.dim))
-    eye = torch.eye(mixture.dim, dtype=torch.float64, device=scale.device)
+    factors = mixture.scale.detach().double()
+    if not mixture.matrices:  # one scale for each variable, or one for all
+        factors = torch.diag_embed(factors.expand(-1, mixture.dim))
+    eye = torch.eye(mixture.dim, dtype=torch.float64, device=factors.device)
     inverse = torch.linalg.solve_triangular(factors, eye.expand_as(factors), upper=False)
     logs = factors.diagonal(dim1=1, dim2=2).log().sum(1)
     constant = mixture.logits.detach().double().log_softmax(0) - logs
@@ -154,18 +142,17 @@ def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[in
 
 def onnx_file(model: Portable, path: Path) -> float | None:
     r"""Write a student as an ONNX file; how far it is from torch, None if that is not known."""
-    check_suffix(path, ".onnx")
+    files.check_suffix(path, ".onnx")
     if model.table is not None:
         assert model.student is not None
         assert model.task is not None
         output = "logits" if model.task == "multilabel" else "auto"
         table_to_onnx(model.student, model.table, path, model.classes, model.task, output)
-        return TOLERANCE
+        return files.TOLERANCE
     if importlib.util.find_spec("onnxscript") is None:
         raise LimbeckError("export: ONNX needs the extra: pip install 'limbeck[onnx]'")
-    x = model.rows(CHECK_ROWS)
-    module = plain(model.module)
-    with evaluating(module), torch.no_grad(), in_place(path) as temporary:
+    x, module = model.rows(), plain(model.module)
+    with evaluating(module), torch.no_grad(), files.in_place(path) as temporary:
         trace_onnx(
             module, x, model.name, temporary, input_names=["x"], output_names=["y"],
             dynamic_shapes=({0: torch.export.Dim("batch")},), external_data=False,
@@ -173,13 +160,13 @@ def onnx_file(model: Portable, path: Path) -> float | None:
         if importlib.util.find_spec("onnxruntime") is None:
             return None
         try:
-            worst = largest_difference(
+            worst = files.largest_difference(
                 lambda rows: run_onnx(temporary, {"x": rows.cpu().numpy()}), module, x
             )
         except Exception as error:  # of onnxruntime's many kinds
             reason = f"onnxruntime cannot run the file ({' '.join(str(error).split())})"
-            raise LimbeckError(f"export: {reason}; {FREE}") from error
-        check_agreement("ONNX file", worst, TOLERANCE)
+            raise LimbeckError(f"export: {reason}; {files.FREE}") from error
+        files.check_agreement("ONNX file", worst)
         return worst
 
 
@@ -200,9 +187,8 @@ def to_pt2(thing: object, path: str | Path, input_shape: int | Sequence[int] | N
 
 def program_file(model: Portable, path: Path) -> float:
     r"""Write a student as a program; how far it is from torch's own answers."""
-    check_suffix(path, ".pt2")
-    x = model.rows(CHECK_ROWS)
-    module = plain(model.module)
+    files.check_suffix(path, ".pt2")
+    x, module = model.rows(), plain(model.module)
     rows = torch.export.Dim("batch")
     dynamic = {name: {0: rows} for name in x} if isinstance(x, dict) else {0: rows}
     about = {
@@ -211,32 +197,31 @@ def program_file(model: Portable, path: Path) -> float:
         "table": None if model.table is None else model.table.spec(),
     }  # fmt: skip
     text = json.dumps(about, ensure_ascii=False, default=str)
-    with evaluating(module), torch.no_grad(), in_place(path) as temporary:
-        program = _traced(model, module, x, dynamic)
+    with evaluating(module), torch.no_grad(), files.in_place(path) as temporary:
+        program = _traced(model.name, module, x, dynamic)
         for node in program.graph.nodes:  # it must run where limbeck is not
             if node.op == "call_function" and str(node.target).startswith("limbeck"):
                 error = LimbeckError(f"it needs limbeck's own operation {node.target}")
-                raise export_error(model.name, "a program", error)
-        with quietly():
+                raise files.export_error(model.name, "a program", error)
+        with files.quietly():
             with open(temporary, "wb") as file:
                 torch.export.save(program, file, extra_files={"limbeck.json": text})
             with open(temporary, "rb") as file:
                 loaded = torch.export.load(file).module()
-            worst = largest_difference(
+            worst = files.largest_difference(
                 lambda rows: loaded(map_tensors(Tensor.clone, rows)), module, x
             )
-        intact = zipfile.is_zipfile(temporary)
-        check_agreement("program", worst if intact else math.inf, TOLERANCE)
+        files.check_agreement("program", worst if zipfile.is_zipfile(temporary) else math.inf)
     return worst
 
 
-def _traced(model: Portable, module: nn.Module, x: Any, dynamic: Any) -> Any:
+def _traced(name: str, module: nn.Module, x: Any, dynamic: Any) -> Any:
     r"""The program of a module, by the first of torch's two ways of tracing that can do it."""
     errors = []
     for strict in (False, True):
         try:
-            with quietly():
+            with files.quietly():
                 return torch.export.export(module, (x,), dynamic_shapes=(dynamic,), strict=strict)
         except Exception as error:  # of the exporter's many kinds
             errors.append(error)
-    raise export_error(model.name, "a program", errors[0]) from errors[0]
+    raise files.export_error(name, "a program", errors[0]) from errors[0]

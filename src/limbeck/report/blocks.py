@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,15 +66,7 @@ class Gallery:
     kind: str = "gallery"
 
 
-@dataclass
-class Verdicts:
-    r"""A list of verdicts."""
-
-    entries: list[Verdict]
-    kind: str = "verdicts"
-
-
-Block = str | Code | TableBlock | Gallery | Verdicts  # a string is a paragraph
+Block = str | list[Verdict] | Code | TableBlock | Gallery  # a string is a paragraph
 
 
 @dataclass
@@ -102,14 +94,14 @@ class Document:
 
     def to_record(self) -> dict[str, Any]:
         r"""The report for programs: the result, the tables as shown, descriptions of pictures."""
-        tables, pictures = [], list[str]()
-        for block in chain.from_iterable(self.sections.values()):
-            if isinstance(block, TableBlock):
-                tables.append({"title": block.title, "columns": block.columns, "rows": block.rows})
-            elif isinstance(block, Gallery):
-                pictures += [picture.alt for picture in block.pictures]
-        headline = [{"value": stat.value, "label": stat.label} for stat in self.stats]
-        return {**self.content, "headline": headline, "tables": tables, "pictures": pictures}
+        blocks = list(chain.from_iterable(self.sections.values()))
+        tables = [block for block in blocks if isinstance(block, TableBlock)]
+        galleries = [block for block in blocks if isinstance(block, Gallery)]
+        return self.content | {
+            "headline": [{"value": stat.value, "label": stat.label} for stat in self.stats],
+            "tables": [{"title": t.title, "columns": t.columns, "rows": t.rows} for t in tables],
+            "pictures": [picture.alt for gallery in galleries for picture in gallery.pictures],
+        }
 
 
 @dataclass
@@ -126,14 +118,10 @@ class Drawing:
     r"""Draws the pictures of a report, each with unique ids; none if `pictures` is False."""
 
     def __init__(self, saved: Saved, prefix: str, pictures: bool = True) -> None:
-        self.saved, self.prefix, self.pictures = saved, prefix, pictures
-        self.count = 0
+        self.saved, self.pictures = saved, pictures
+        self.ids = (f"{prefix}{number}" for number in count(1))
         if pictures:
             load_matplotlib()
-
-    def _next_id(self) -> str:
-        self.count += 1
-        return f"{self.prefix}{self.count}"
 
     def gallery(
         self, title: str, *draws: Callable[[Saved], Axes], plate: bool = False, note: str = ""
@@ -141,29 +129,25 @@ class Drawing:
         r"""The pictures that functions of `limbeck.report.pictures` draw; [] without pictures."""
         if not self.pictures or not draws:
             return []
-        gallery = Gallery(title, [], note=note)
-        for draw in draws:
-            axes = draw(self.saved)
+        pictures = []
+        for axes in (draw(self.saved) for draw in draws):
             alt = str(axes.get_label())
-            gallery.pictures.append(Picture(inline(axes.figure, alt, self._next_id()), alt, plate))
-        return [gallery]
+            pictures.append(Picture(inline(axes.figure, alt, next(self.ids)), alt, plate))
+        return [Gallery(title, pictures, note=note)]
 
     def image(self, image: np.ndarray, title: str, alt: str) -> Picture:
         r"""A small image."""
-        return Picture(pixels(image, alt, self._next_id()), alt, True, title)
+        return Picture(pixels(image, alt, next(self.ids)), alt, True, title)
 
 
 def from_rich(table: Table, *, sortable: bool = False) -> TableBlock:
     r"""A rich table as a block."""
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
-    return TableBlock(
-        str(table.title or ""),
-        [str(column.header) for column in table.columns],
-        [list(row) for row in zip(*cells, strict=True)],
-        sortable,
-        str(table.caption or ""),
-        tuple(k for k, column in enumerate(table.columns) if column.justify == "left") or (0,),
-    )
+    rows = [list(row) for row in zip(*cells, strict=True)]
+    heads = [str(column.header) for column in table.columns]
+    words = tuple(k for k, column in enumerate(table.columns) if column.justify == "left")
+    note = str(table.caption or "")
+    return TableBlock(str(table.title or ""), heads, rows, sortable, note, words or (0,))
 
 
 def value(setting: object) -> str:
@@ -226,10 +210,8 @@ def about(document: Document, alone: bool = True) -> str:
     content = document.content
     environment = content["circumstances"]
     parts = [str(environment[n]) for n in ("date", "hardware") if environment.get(n)]
-    if alone and content["seed"] is not None:
-        parts.append(f"seed {content['seed']}")
-    if alone and content["seconds"] is not None:
-        parts.append(f"{content['seconds']:,.1f} s")
+    texts = {"seed": "seed {}", "seconds": "{:,.1f} s"} if alone else {}
+    parts += [text.format(content[n]) for n, text in texts.items() if content[n] is not None]
     return " · ".join(parts)
 
 
@@ -241,20 +223,15 @@ def render(page: Page) -> str:
         raise LimbeckError(
             "reports need jinja2, which is not installed: pip install 'limbeck[report]'"
         ) from None
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "template"), autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
-    environment.globals |= {
-        "sort_value": sort_value, "about": about, "counted": counted,
-        "words": partial(re.split, r"(\s+)"),
-    }  # fmt: skip
+    loader = jinja2.FileSystemLoader(Path(__file__).parent / "template")
+    strict = jinja2.StrictUndefined
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=strict)
+    functions = {"sort_value": sort_value, "about": about, "counted": counted}
+    environment.globals |= {**functions, "words": partial(re.split, r"(\s+)")}
     environment.filters["minus"] = minus
-    single = page.findings is None
-    return environment.get_template("page.html").render(
-        **vars(page), version=limbeck.__version__,
-        eyebrow=page.documents[0].content["verb"] if single else "report",
-    )  # fmt: skip
+    verb = page.documents[0].content["verb"] if page.findings is None else "report"
+    template = environment.get_template("page.html")
+    return template.render(**vars(page), version=limbeck.__version__, eyebrow=verb)
 
 
 def markdown(page: Page) -> str:
@@ -291,10 +268,10 @@ def _block_lines(block: Block, level: int) -> list[str]:
     if isinstance(block, Code):
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
         return [fence, block.text, fence]
-    if isinstance(block, Verdicts):
+    if isinstance(block, list):
         return [
             f"- {'✓' if e['held'] else '✗'} **{_escape(e['name'])}**: {_escape(e['words'])}"
-            for e in block.entries
+            for e in block
         ]
     if isinstance(block, Gallery):
         alts = [f"- *Picture:* {_escape(picture.alt)}" for picture in block.pictures]

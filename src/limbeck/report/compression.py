@@ -20,17 +20,12 @@ from limbeck.text import compared
 
 
 def compressed(
-    result: Compressed,
-    *,
-    report: Fidelity | None = None,  # else it is made on the rows X
-    X: object = None,
-    y: ArrayLike | None = None,
-    labels: object = None,
-    groups: dict[str, Any] | str | Iterable[str] | None = None,
-    time: bool = True,
+    result: Compressed, *, report: Fidelity | None = None, X: object = None,
+    y: ArrayLike | None = None, labels: object = None,
+    groups: dict[str, Any] | str | Iterable[str] | None = None, time: bool = True,
     image: summary.ImageShape = "auto",
-) -> tuple[dict[str, Any], summary.Arrays]:
-    r"""Content and arrays of a compressed teacher; arguments as of `Compressed.report`."""
+) -> tuple[dict[str, Any], summary.Arrays]:  # fmt: skip
+    r"""Content and arrays of a compressed teacher, with a report or one that is made on X."""
     if report is None and X is not None:
         report = result.report(X, y, labels=labels, groups=groups, time=time)
     content, arrays, notes = summary.story(result), summary.Arrays(), list[str]()
@@ -138,7 +133,11 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
 def sections(drawing: Drawing) -> dict[str, list[Block]]:
     r"""Measures, calibration, disagreement, subgroups, settings that were tried."""
     content = drawing.saved.content
-    tried = _tried(content.get("tried") or [])
+    trials = content.get("tried") or []
+    names = list(dict.fromkeys(name for trial in trials for name in trial))
+    rows = [[value(trial.get(name)) for name in names] for trial in trials]
+    note = "Each was tried for a short time, and judged on rows held out."
+    tried: list[Block] = [TableBlock("Tried", names, rows, True, note)] if trials else []
     if "fidelity" not in content:
         words = "No rows to compare teacher and student on, so nothing was measured."
         return {"Teacher beside student": [words], "What was tried": tried}
@@ -162,8 +161,8 @@ def _disagreement(drawing: Drawing, report: Fidelity) -> list[Block]:
     both = drawing.gallery("What both predict", pictures.disagreement, plate=plate)
     if not report.disagreements:
         return [*both, "On no row do both differ."]
-    content, rows = drawing.saved.content, drawing.saved.arrays.get("disagreement_rows")
-    images, shape = [], content.get("image")
+    rows, shape = drawing.saved.arrays.get("disagreement_rows"), drawing.saved.content.get("image")
+    images = []
     if shape and drawing.pictures and rows is not None:
         for example, row in zip(report.disagreements, rows, strict=True):
             label = f", label {example['label']}" if "label" in example else ""
@@ -190,11 +189,9 @@ def _rows(saved: Saved, report: Fidelity) -> TableBlock:
         row += [_prediction(report, example[name]) for name in pictures.MODELS]
         row += [value(example.get("label"))] if labelled else []
         cells.append(row + [examples[k].get(name, "") for name in names])
-    note = (
-        "Difference is half the sum over classes of |teacher − student|, from 0 to 1."
-        if report.task == "classification"
-        else "Difference is the mean of |teacher − student|."
-    )
+    note = "Difference is the mean of |teacher − student|."
+    if report.task == "classification":
+        note = "Difference is half the sum over classes of |teacher − student|, from 0 to 1."
     words = tuple(range(2, len(columns) + len(names)))
     return TableBlock("Largest disagreements", columns + names, cells, True, note, words)
 
@@ -216,12 +213,3 @@ def _groups(drawing: Drawing, report: Fidelity) -> list[Block]:
     for row in table.rows:  # sorted rows need their column's name
         before = row[0] = row[0] or before
     return [*drawing.gallery("Subgroups", pictures.subgroups), table]
-
-
-def _tried(tried: list[dict[str, Any]]) -> list[Block]:
-    if not tried:
-        return []
-    names = list(dict.fromkeys(name for trial in tried for name in trial))
-    rows = [[value(trial.get(name)) for name in names] for trial in tried]
-    note = "Each was tried for a short time, and judged on rows held out."
-    return [TableBlock("Tried", names, rows, True, note)]

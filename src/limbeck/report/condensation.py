@@ -156,21 +156,19 @@ def _grid(low: np.ndarray, high: np.ndarray, like: Tensor) -> tuple[list[np.ndar
 
 
 def _curves_or_surfaces(axes: list[np.ndarray], teacher: Tensor, student: Tensor) -> summary.Arrays:
-    both = {"teacher": teacher, "student": student}
-    values = {name: tensor.cpu().double().numpy().T for name, tensor in both.items()}
-    if len(axes) == 1:
-        return {"curve_x": axes[0], **{f"curve_{name}": rows for name, rows in values.items()}}
-    shape = (-1, len(axes[0]), len(axes[1]))
-    surfaces = {f"surface_{name}": rows.reshape(shape) for name, rows in values.items()}
-    return {"surface_x": axes[0], "surface_y": axes[1], **surfaces}
+    kind, names = "curve" if len(axes) == 1 else "surface", ("x", "y")[: len(axes)]
+    arrays = {f"{kind}_{name}": axis for name, axis in zip(names, axes, strict=True)}
+    shape = (-1, *map(len, axes))
+    for name, values in (("teacher", teacher), ("student", student)):
+        arrays[f"{kind}_{name}"] = values.cpu().double().numpy().T.reshape(shape)
+    return arrays
 
 
 def _thin(draws: Draws, points: int) -> Draws:
     r"""Draws for pictures: as many as need at most 2 · 10⁷ evaluations at these points."""
     most = max(100, 2 * 10**7 // points)
-    if draws.count <= most:
-        return draws
-    return _as_chain(draws.take(summary.some(draws.count, most)))
+    subset = summary.some(draws.count, most)
+    return draws if draws.count <= most else _as_chain(draws.take(subset))
 
 
 def _as_chain(draws: Any) -> Draws:
@@ -179,8 +177,7 @@ def _as_chain(draws: Any) -> Draws:
 
 def stats(content: Mapping[str, Any]) -> list[Stat]:
     r"""Distance of the student from the average of all draws, and what it saves."""
-    agreement = saved_agreement(content)
-    if agreement is None:
+    if (agreement := saved_agreement(content)) is None:
         return []
     return [
         Stat(f"{agreement.mean_error:.2g}", "mean difference from the average of all draws"),
@@ -192,13 +189,10 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
 def sections(drawing: Drawing) -> dict[str, list[Block]]:
     r"""Agreement, surfaces or curves, compact weights, diagnostics."""
     content = drawing.saved.content
-    agreement = saved_agreement(content)
     beside: list[Block] = ["Without the draws and inputs, nothing could be compared."]
-    if agreement is not None:
-        table = from_rich(agreement.table())
-        table.words = (0,)
-        table.note = "t is the average over all draws, f the student; means over the inputs."
-        beside = [table]
+    if (agreement := saved_agreement(content)) is not None:
+        note = "t is the average over all draws, f the student; means over the inputs."
+        beside = [replace(from_rich(agreement.table()), words=(0,), note=note)]
     return {
         "Teacher beside student": beside + _new_inputs_blocks(content),
         "What both predict": _prediction_blocks(drawing),
@@ -209,12 +203,10 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
 
 def saved_agreement(content: Mapping[str, Any]) -> Agreement | None:
     r"""The comparison in a result's content."""
-    saved = content.get("agreement")
-    if not saved:
+    if not (saved := content.get("agreement")):
         return None
-    logs = saved["log_prob"]
-    pairs = {name: tuple(saved[name]) for name in ("bytes", "seconds")}
-    return Agreement(**{**saved, **pairs, "log_prob": None if logs is None else tuple(logs)})
+    pairs = {name: saved[name] for name in ("bytes", "seconds", "log_prob")}
+    return Agreement(**saved | {k: None if v is None else tuple(v) for k, v in pairs.items()})
 
 
 def _new_inputs_blocks(content: Mapping[str, Any]) -> list[Block]:
@@ -234,11 +226,10 @@ def _new_inputs_blocks(content: Mapping[str, Any]) -> list[Block]:
 
 
 def _prediction_blocks(drawing: Drawing) -> list[Block]:
-    arrays = drawing.saved.arrays
-    curves = range(len(arrays.get("curve_student", ())))
-    draws = [partial(pictures.curve, output=k) for k in curves]
+    names = ("curve_student", "surface_student")
+    curves, count = (len(drawing.saved.arrays.get(name, ())) for name in names)
+    draws = [partial(pictures.curve, output=k) for k in range(curves)]
     blocks: list[Block] = [*drawing.gallery("Student and average of all draws", *draws)]
-    count = len(arrays.get("surface_student", ()))
     for k in range(count):
         both = [partial(pictures.surface, model=name, output=k) for name in pictures.MODELS]
         title = f"Output {k}" if count > 1 else "Surfaces"
@@ -251,8 +242,7 @@ def _weight_blocks(drawing: Drawing) -> list[Block]:
     arrays = drawing.saved.arrays
     if "pseudo_draws" not in arrays:
         return []
-    draws, share = arrays["pseudo_draws"], arrays["pseudo_weights"]
-    blocks: list[Block] = []
+    draws, blocks = arrays["pseudo_draws"], list[Block]()
     if drawing.pictures and draws.shape[1] > 1:
         words = (
             "The student averages over these few trained draws in place of the posterior's. They "
@@ -261,20 +251,18 @@ def _weight_blocks(drawing: Drawing) -> list[Block]:
         blocks += [words, *drawing.gallery("Weights", pictures.weights)]
     if draws.shape[1] <= 12:
         names = ["component", "weight", *pictures.coordinate_names(drawing.saved)]
-        rows = [
-            [str(k), f"{share[k]:.4f}", *(f"{number:.4g}" for number in row)]
-            for k, row in enumerate(draws.tolist())
-        ]
+        numbers = [[f"{number:.4g}" for number in row] for row in draws.tolist()]
+        shares = [f"{share:.4f}" for share in arrays["pseudo_weights"]]
+        rows = [[str(k), shares[k], *row] for k, row in enumerate(numbers)]
         blocks.append(TableBlock("Pseudo-draws", names, rows))
     return blocks
 
 
 def _diagnostic_blocks(content: Mapping[str, Any]) -> list[Block]:
     r"""R̂ and effective sizes of the 40 coordinates with the largest R̂."""
-    checks = content.get("diagnostics")
-    if not checks:
+    if not (checks := content.get("diagnostics")):
         return []
-    figures = list(zip(checks["names"], checks["r_hat"], checks["ess"], strict=True))
+    figures = zip(checks["names"], checks["r_hat"], checks["ess"], strict=True)
     rows = [
         [name or "–", "–" if r_hat is None else f"{r_hat:.3f}", value(ess and round(ess))]
         for name, r_hat, ess in sorted(figures, key=lambda row: -(row[1] or 0.0))[:40]

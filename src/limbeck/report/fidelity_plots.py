@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from limbeck.arguments import choice
 from limbeck.compression.fidelity.comparison import ERRORS, SMALL, decisive
 from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.fidelity.report import Fidelity
@@ -43,7 +44,7 @@ def learning(saved: Saved | str | Path, ax: Axes | None = None) -> Axes:
 def measures(saved: Saved | str | Path, ax: Axes | None = None, *, name: str) -> Axes:
     r"""One column of the history against steps."""
     history = as_saved(saved).content["history"]
-    _check_names("name", [name], history)
+    choice("name", name, history.keys())
     return _learning(history, ax, [name], (4.4, 2.9), name.replace("_", " "))
 
 
@@ -60,15 +61,10 @@ def learning_curves(
     if not history.get("step"):
         raise ArgumentError("history", "no steps", "the history of a run")
     columns = [name for name in history if name != "step"] if names is None else list(names)
-    _check_names("names", columns, history)
+    for name in columns:
+        choice("names", name, history.keys())
     label = columns[0] if len(columns) == 1 else "loss and measures"
     return _learning(history, axes, columns, (4.8, 3.2), label)
-
-
-def _check_names(argument: str, names: list[str], history: History) -> None:
-    for name in names:
-        if name not in history:
-            raise ArgumentError.unknown(argument, name, set(history) - {"step"})
 
 
 def _learning(
@@ -92,9 +88,8 @@ def calibration(saved: Report, ax: Axes | None = None) -> Axes:
     """
     report = _report(saved)
     if not report["calibration"]:
-        raise ArgumentError(
-            "report", "a report without calibration curves", "one of a classifier, with labels"
-        )
+        received = "a report without calibration curves"
+        raise ArgumentError("report", received, "one of a classifier, with labels")
     marks = {"teacher": ("o", "-"), "student": ("s", "-"), "baseline": ("^", "--")}
     with axes_for(ax, (4.4, 4.4)) as ax:
         ax.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=":", zorder=1)
@@ -133,8 +128,7 @@ def disagreement(saved: Report, ax: Axes | None = None, *, target: int = 0) -> A
     report = _report(saved)
     pairs, names, size = report["pairs"], report["classes"], (4.4, 4.4)
     if report["task"] == "classification":
-        size = (1.6 + 0.36 * len(pairs["classes"]),) * 2
-        draw = partial(_heat_map, pairs=pairs)
+        size, draw = (1.6 + 0.36 * len(pairs["classes"]),) * 2, partial(_heat_map, pairs=pairs)
     elif report["task"] == "multilabel":
         size = (4.8, 1.2 + 0.34 * len(names))
         draw = partial(_label_bars, pairs=pairs, labels=names)
@@ -201,9 +195,8 @@ def _value_scatter(ax: Axes, pairs: Mapping[str, Any], target: int, title: str) 
     x, y = (np.array(pairs[model], dtype=float)[:, target] for model in ("teacher", "student"))
     ax.scatter(x, y, s=8 if len(x) > 300 else 16, color=COLOURS[0], alpha=0.5, linewidths=0)
     plots.diagonal(ax, x, y, "equal values")
-    ax.set(
-        aspect="equal", title=title, xlabel="value by the teacher", ylabel="value by the student"
-    )
+    ax.set(aspect="equal", title=title)
+    ax.set(xlabel="value by the teacher", ylabel="value by the student")
     ax.legend(loc="upper left")
     return (
         f"{title}{': v' if title else 'V'}alues by the student against those by the teacher, "
@@ -231,8 +224,8 @@ def subgroups(
     report = _report(saved)
     if not (groups := report["by_group"]):
         raise ArgumentError("report", "a report without subgroups", "one made with groups=")
-    if column is not None and column not in groups:
-        raise ArgumentError.unknown("column", column, groups)
+    if column is not None:
+        choice("column", column, groups.keys())
     other, deciding = decisive(report["task"], bool(report["differences"]["teacher"]))
     measure = deciding if measure is None else measure
     rows = [
@@ -289,9 +282,8 @@ def _report(saved: Report) -> dict[str, Any]:
     if isinstance(saved, Saved | str | Path):
         report = as_saved(saved).content.get("fidelity")
         if not report:
-            raise ArgumentError(
-                "saved", "a result without a comparison", "one of compress, with rows"
-            )
+            received = "a result without a comparison"
+            raise ArgumentError("saved", received, "one of compress, with rows")
     if not isinstance(report, Mapping) or "by_group" not in report:
         raise ArgumentError("report", f"a {type(saved).__name__}", "a Fidelity, or its to_dict()")
     pairs = dict(report["pairs"])

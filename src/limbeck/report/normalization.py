@@ -35,18 +35,14 @@ def estimated(
     models = [summary.model(name, "teacher", target)]
     if proposal is not None:
         models.append(summary.model(type(proposal).__name__, "student", proposal))
+    log_z, verdicts = estimates(named)
     content = {
-        "title": f"log Z of {name}",
-        "summary": " ".join(z.sentence() for z in named.values()),
-        "seconds": sum(z.seconds for z in named.values()),
-        "device": summary.device_of(target),
-        "models": models,
+        "title": f"log Z of {name}", "summary": " ".join(z.sentence() for z in named.values()),
+        "seconds": sum(z.seconds for z in named.values()), "device": summary.device_of(target),
+        "models": models, "log_z": log_z, "verdicts": verdicts,
         "settings": {"samples": first.samples, "seed": first.seed, "methods": ", ".join(named)},
-    }
-    content["log_z"], content["verdicts"] = estimates(named)
-    if exact is not None:
-        content["exact"] = float(exact)
-    return content, {}
+    }  # fmt: skip
+    return content | ({} if exact is None else {"exact": float(exact)}), {}
 
 
 def estimates(named: Mapping[str, LogPartition]) -> tuple[list[Any], list[Any]]:
@@ -110,10 +106,9 @@ def normalized(
         named = by_name(log_z)
         content["log_z"], verdicts = estimates(named)
         content["verdicts"] += verdicts
-        trusted = [z.value for z in named.values() if z.verdict]
-        log_z_used = trusted[0] if exact is None and trusted else exact
-    if exact is not None:
-        content["exact"] = float(exact)
+        if exact is None:
+            log_z_used = next((z.value for z in named.values() if z.verdict), None)
+    content |= {} if exact is None else {"exact": float(exact)}
     arrays = _samples(student, target, sweeps, seed)
     chains = arrays.get("samples_teacher")
     events = chains if data is None else summary.as_array(data).astype(float)
@@ -127,9 +122,9 @@ def normalized(
         if log_p is not None:
             shift = float((log_p - log_q).mean()) if log_z_used is None else log_z_used
             arrays["log_prob_teacher"] = log_p - shift
+            content["log_z_used"] = log_z_used
             if log_z_used is not None:
                 held_out["teacher"] = float(arrays["log_prob_teacher"].mean())
-            content["log_z_used"] = log_z_used
     if target is not None and log_z_used is not None and chains is not None:
         log_p, log_q = _log_densities(student, target, chains)
         gap = log_p - log_z_used - log_q
@@ -139,8 +134,7 @@ def normalized(
         arrays[key] = arrays[key][:SHEET]
     arrays |= _features(target, "teacher") | _features(student, "student")
     rows = arrays.get("samples_student")
-    shape = None if rows is None else summary.image_shape(rows, image)
-    if shape is not None:
+    if rows is not None and (shape := summary.image_shape(rows, image)) is not None:
         content |= {"image": list(shape), "by_column": bool(by_column)}
     content["summary"] = _sentence(content, name if target is None else f"the {name}")
     return content, arrays
@@ -161,13 +155,10 @@ def _samples(student: Any, target: Target | None, sweeps: int, seed: int) -> sum
 
 def _log_densities(student: Any, target: Any, events: np.ndarray) -> tuple[Any, np.ndarray]:
     r"""Unnormalised log densities by the target, None without it, and those by the student."""
-    like = next(student.parameters())
-    x = torch.as_tensor(events).to(like.device, like.dtype)
-    if target is None:
-        return None, summary.as_array(student.log_prob(x).double())
-    x = x.reshape(len(x), *target.support.shape)
-    one, two = (log.double() for log in (target.log_unnormalized(x), student.log_prob(x)))
-    return summary.as_array(one), summary.as_array(two)
+    x = torch.as_tensor(events).to(next(student.parameters()))
+    x = x if target is None else x.reshape(len(x), *target.support.shape)
+    log_p = None if target is None else summary.as_array(target.log_unnormalized(x).double())
+    return log_p, summary.as_array(student.log_prob(x).double())
 
 
 def _features(of: object, name: str) -> summary.Arrays:
@@ -176,8 +167,7 @@ def _features(of: object, name: str) -> summary.Arrays:
     support = getattr(of, "support", None)
     if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not isinstance(support, Discrete):
         return {}
-    weights = summary.as_array(tensor)
-    order = getattr(of, "order", None)
+    weights, order = summary.as_array(tensor), getattr(of, "order", None)
     if isinstance(order, Tensor) and len(order) == len(weights):  # back to the events' order
         weights = weights[np.argsort(summary.as_array(order))]
     if len(weights) != math.prod(support.shape):
@@ -193,8 +183,8 @@ def _sentence(content: dict[str, Any], teacher: str) -> str:
     held_out = content.get("held_out")
     if held_out is None:
         return f"{text}; its log probabilities are exact."
-    text += f", gives {held_out['where']} a log probability of {held_out['student']:.2f} nats "
-    text += "on average"
+    log_prob = f"a log probability of {held_out['student']:.2f} nats on average"
+    text += f", gives {held_out['where']} {log_prob}"
     if "teacher" in held_out:
         text += f" ({teacher} itself {held_out['teacher']:.2f})"
     for z in [entry for entry in content.get("log_z", []) if entry["value"] is not None][:1]:
@@ -245,8 +235,7 @@ def _log_probability_table(content: Mapping[str, Any]) -> list[Block]:
     rows = []
     if held_out := content.get("held_out"):
         logs = ["–" if held_out.get(m) is None else f"{held_out[m]:.3f}" for m in MODELS]
-        name = f"mean log probability of {held_out['events']:,} {held_out['where']}"
-        rows.append([name, *logs])
+        rows = [[f"mean log probability of {held_out['events']:,} {held_out['where']}", *logs]]
     if divergence := content.get("divergence"):
         figure = _with_error_or_dash(divergence["value"], divergence["std_error"])
         rows.append(["KL(teacher ‖ student)", "", figure])
@@ -255,11 +244,10 @@ def _log_probability_table(content: Mapping[str, Any]) -> list[Block]:
 
 def _sample_blocks(drawing: Drawing) -> list[Block]:
     names = [name for name in MODELS if f"samples_{name}" in drawing.saved.arrays]
-    if drawing.saved.content.get("image"):
-        draws = [partial(pictures.samples, model=name) for name in names]
-        sheets = drawing.gallery("Samples", *draws, plate=True)
-    else:
-        sheets = drawing.gallery("Samples", pictures.samples) if len(names) == 2 else []
+    image = bool(drawing.saved.content.get("image"))
+    sheet = [partial(pictures.samples, model=name) for name in names]
+    both = [pictures.samples] if len(names) == 2 else []
+    sheets = drawing.gallery("Samples", *(sheet if image else both), plate=image)
     words = (
         "The student's samples are independent and exact. The teacher's are the states of chains "
         "that began at other samples of the student: modes that the student lacks may be missing "
@@ -277,12 +265,11 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
     rows, reasons = [], []
     for entry in entries:
         bounds = [(entry.get("bounds") or {}).get(side) for side in ("lower", "upper")]
-        low, high = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
-        rows.append([
-            entry["name"], _state(entry), _with_error_or_dash(entry["value"], entry["std_error"]),
-            f"{low} … {high}", *(_with_error_or_dash(*(bound or (None, None))) for bound in bounds),
-            f"{entry['seconds']:.2f}",
-        ])  # fmt: skip
+        pairs = [(entry["value"], entry["std_error"]), *(bound or (None, None) for bound in bounds)]
+        log_z, *limits = (_with_error_or_dash(*pair) for pair in pairs)
+        ends = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
+        row = [entry["name"], _state(entry), log_z, " … ".join(ends), *limits]
+        rows.append([*row, f"{entry['seconds']:.2f}"])
         if entry["reasons"]:
             method, why = NAMES.get(entry["method"], entry["method"]), "; ".join(entry["reasons"])
             reasons.append(f"{entry['name']} ({method}) is {_state(entry)}: {why}.")

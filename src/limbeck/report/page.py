@@ -10,19 +10,8 @@ from typing import Any
 
 from limbeck.compression.fidelity.tables import size_in_words
 from limbeck.errors import ArgumentError, LimbeckError
-from limbeck.report import compression, condensation, normalization, pictures
-from limbeck.report.blocks import (
-    Block,
-    Code,
-    Document,
-    Drawing,
-    Page,
-    TableBlock,
-    Verdicts,
-    markdown,
-    render,
-    value,
-)
+from limbeck.report import blocks, compression, condensation, normalization, pictures
+from limbeck.report.blocks import Block, Code, Document, Drawing, Page, TableBlock, value
 from limbeck.report.fidelity_plots import NOT_MEASURES
 from limbeck.storage import Saved, files, read
 
@@ -43,18 +32,14 @@ def write(folder: str | Path) -> Path:
 
 
 def write_tour(
-    folders: Sequence[str | Path],
-    out: str | Path,
-    findings: Sequence[str],
-    *,
-    title: str = "A tour of limbeck",
-    commands: Sequence[str] = (),
-) -> Path:
+    folders: Sequence[str | Path], out: str | Path, findings: Sequence[str], *,
+    title: str = "A tour of limbeck", commands: Sequence[str] = (),
+) -> Path:  # fmt: skip
     r"""Write one report on several results, which opens with findings and commands to try next."""
-    if isinstance(folders, str | Path) or not folders:
-        raise ArgumentError("folders", repr(folders), "one or more result folders, in a list")
-    if isinstance(findings, str) or not findings:
-        raise ArgumentError("findings", repr(findings), "one or more sentences, in a list")
+    lists = {"folders": (folders, "result folders"), "findings": (findings, "sentences")}
+    for argument, (items, what) in lists.items():
+        if isinstance(items, str | Path) or not items:
+            raise ArgumentError(argument, repr(items), f"one or more {what}, in a list")
     if Path(out).is_file():
         raise ArgumentError("out", f"{out}, a file", "a folder, new or there already")
     reports = [document(read(folder), f"p{number}-") for number, folder in enumerate(folders, 1)]
@@ -68,7 +53,8 @@ def _write(folder: Path, page: Page) -> Path:
         "commands": page.commands, "results": [report.to_record() for report in page.documents],
     }  # fmt: skip
     record = json.dumps(numbers, indent=1, ensure_ascii=False) + "\n"
-    texts = {"report.json": record, "report.md": markdown(page), "report.html": render(page)}
+    texts = {"report.json": record, "report.md": blocks.markdown(page)}
+    texts["report.html"] = blocks.render(page)
     for name, text in texts.items():
         files.write_text(folder / name, text)
     return folder / "report.html"
@@ -85,7 +71,7 @@ def document(saved: Saved, prefix: str = "p") -> Document:
     verb = REPORTS[content["verb"]]
     try:
         sections = {
-            "Verdicts": [Verdicts(content["verdicts"])] if content["verdicts"] else [],
+            "Verdicts": [content["verdicts"]] if content["verdicts"] else [],
             "What was distilled": _models(content),
             **verb.sections(drawing),
             "How it learned": _learning(drawing),
@@ -139,10 +125,8 @@ def _circumstances(content: Mapping[str, Any]) -> dict[str, list[Block]]:
     environment = content["circumstances"]
     names = [*(n for n in order if n in environment), *(n for n in environment if n not in order)]
     rows = [[titles.get(str(n), str(n)), value(environment[n])] for n in names]
-    if content["seed"] is not None:
-        rows.append(["seed", str(content["seed"])])
-    if content["seconds"] is not None:
-        rows.append(["seconds", f"{content['seconds']:,.1f}"])
+    for name, text in {"seed": "{}", "seconds": "{:,.1f}"}.items():
+        rows += [[name, text.format(content[name])]] if content[name] is not None else []
     options = TableBlock("Settings", ["setting", "value"], settings, words=(0, 1))
     versions = TableBlock("Circumstances", ["what", "value"], rows, sortable=False, words=(0, 1))
     return {

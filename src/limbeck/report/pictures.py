@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import choice, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.report import plots
 from limbeck.report.canvas import COLOURS, INK, MUTED, axes_for
@@ -45,8 +45,7 @@ def weights(saved: Result, ax: Axes | None = None, *, pair: tuple[int, int] = (0
     """
     result = as_saved(saved)
     bag = _array(result, "pseudo_draws", "a bag of pseudo-draws", "condense")
-    dim = bag.shape[1]
-    expected = f"two numbers from 0 to {dim - 1}"
+    dim, expected = bag.shape[1], f"two numbers from 0 to {bag.shape[1] - 1}"
     one, two = (whole_number("pair", number, expected, 0) for number in pair)
     if dim < 2 or max(one, two) >= dim:
         raise ArgumentError("pair", pair, expected)
@@ -92,20 +91,25 @@ def surface(
         output: The class or output. Default: 0.
     """
     result = as_saved(saved)
-    values, density = _surface(result, model, output), bool(result.content.get("density"))
+    values, density = _outputs(result, "surface", model, output), result.content.get("density")
     both = np.stack([result.arrays[f"surface_{name}"] for name in MODELS])
     low, high = both.min(), both.max()
-    probability = not density and low >= 0 and high <= 1
-    label = "density" if density else "mean"
-    label = "probability" if probability else label
+    label, colours, ends = "density" if density else "mean", "viridis", (low, high)
+    if not density and low >= 0 and high <= 1:
+        label, colours, ends = "probability", "RdBu_r", (0.0, 1.0)
     x, y = result.arrays["surface_x"], result.arrays["surface_y"]
+    points, labels = map(result.arrays.get, ("points", "labels"))
     with axes_for(ax, (4.0, 3.6)) as ax:
-        ends = (0.0, 1.0) if probability else (low, high)
-        colours = "RdBu_r" if probability else "viridis"
         image = _draw_surface(result, ax, values, colours, ends)
-        if probability:
+        if label == "probability":
             plots.probability_lines(ax, x, y, values.T)
-        _draw_points(result, ax)
+        if points is not None and points.ndim == 2 and points.shape[1] == 2:
+            limits = {"xlim": ax.get_xlim(), "ylim": ax.get_ylim()}
+            if labels is not None and set(np.unique(labels)) <= {0, 1}:
+                plots.classes(ax, points, labels)
+            else:
+                ax.plot(*points.T, ".", color=INK, markersize=3)
+            ax.set(**limits)
         ax.figure.colorbar(image, ax=ax, shrink=0.8, label=label)  # contour labels come before it
         ax.set_title(PREDICTORS[model])
         ax.set_label(
@@ -119,7 +123,8 @@ def surface(
 def difference(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axes:
     r"""The student's surface minus the teacher's."""
     result = as_saved(saved)
-    gap = _surface(result, "student", output) - _surface(result, "teacher", output)
+    student, teacher = (_outputs(result, "surface", m, output) for m in ("student", "teacher"))
+    gap = student - teacher
     largest = float(np.abs(gap).max())
     with axes_for(ax, (4.0, 3.6)) as ax:
         ends = (-(largest or 1.0), largest or 1.0)
@@ -136,10 +141,8 @@ def difference(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axe
 def curve(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axes:
     r"""Predictions along one input, or a density of one variable, of teacher and student."""
     result = as_saved(saved)
-    x = _array(result, "curve_x", "curves", "condense")
-    _check_output(output, len(result.arrays["curve_student"]))
-    teacher, student = (result.arrays[f"curve_{name}"][output] for name in MODELS)
-    density = bool(result.content.get("density"))
+    teacher, student = (_outputs(result, "curve", name, output) for name in MODELS)
+    x, density = result.arrays["curve_x"], result.content.get("density")
     with axes_for(ax, (4.8, 3.2)) as ax:
         ax.plot(x, teacher, color=MUTED, linewidth=4, alpha=0.6, label=PREDICTORS["teacher"])
         ax.plot(x, student, color=COLOURS[1], label="student")
@@ -155,12 +158,6 @@ def curve(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axes:
     return ax
 
 
-def _surface(saved: Saved, model: str, output: int) -> np.ndarray:
-    surfaces = _model_array(saved, "surface", model, "surfaces", "condense")
-    _check_output(output, len(surfaces))
-    return surfaces[output]
-
-
 def _draw_surface(
     saved: Saved, ax: Axes, values: np.ndarray, cmap: str, ends: tuple[float, float]
 ) -> AxesImage:
@@ -172,18 +169,6 @@ def _draw_surface(
     ax.grid(False)
     ax.set(xlabel="first variable", ylabel="second variable")
     return image
-
-
-def _draw_points(saved: Saved, ax: Axes) -> None:
-    points, labels = (saved.arrays.get(name) for name in ("points", "labels"))
-    if points is None or points.ndim != 2 or points.shape[1] != 2:
-        return
-    ends = ax.get_xlim(), ax.get_ylim()
-    if labels is not None and set(np.unique(labels)) <= {0, 1}:
-        plots.classes(ax, points, labels)
-    else:
-        ax.plot(points[:, 0], points[:, 1], ".", color=INK, markersize=3)
-    ax.set(xlim=ends[0], ylim=ends[1])
 
 
 def samples(saved: Result, ax: Axes | None = None, *, model: str = "student") -> Axes:
@@ -201,7 +186,7 @@ def samples(saved: Result, ax: Axes | None = None, *, model: str = "student") ->
     rows = _model_array(result, "samples", model, "samples", "normalize")
     if result.content.get("image"):
         return _sheet(result, ax, rows, model, "samples", signed=False)
-    names, (teacher, student) = _both(result, "samples")
+    names, (teacher, student) = _both(result, "samples", "samples")
     teacher, student = (array.reshape(len(array), -1) for array in (teacher, student))
     draw = {1: _histograms, 2: _scatter}.get(teacher.shape[1], _means)
     with axes_for(ax, (4.2, 3.6)) as ax:
@@ -221,16 +206,13 @@ def features(saved: Result, ax: Axes | None = None, *, model: str = "student") -
 def _sheet(
     saved: Saved, ax: Axes | None, rows: np.ndarray, model: str, what: str, *, signed: bool
 ) -> Axes:
-    height, width = saved.content["image"]
-    rows = rows[:36]
-    count = len(rows)
-    across = math.ceil(math.sqrt(count))
-    down = math.ceil(count / across)
+    (height, width), by_column = saved.content["image"], bool(saved.content.get("by_column"))
+    rows = rows[:36].reshape(len(rows[:36]), -1)
+    across = math.ceil(math.sqrt(len(rows)))
+    down = math.ceil(len(rows) / across)
     with axes_for(ax, (3.4, 0.3 + 3.4 * height * down / (width * across))) as ax:
-        text = plots.images(
-            ax, rows.reshape(count, -1), shape=(height, width),
-            by_column=bool(saved.content.get("by_column")), signed=signed, what=what,
-        )  # fmt: skip
+        options: dict[str, Any] = {"by_column": by_column, "signed": signed, "what": what}
+        text = plots.images(ax, rows, shape=(height, width), **options)
         name = model_name(saved, model)
         ax.set_title(name)
         ax.set_label(f"{name}: {text}")
@@ -325,19 +307,19 @@ def _array(saved: Saved, name: str, what: str, verb: str) -> np.ndarray:
 
 
 def _model_array(saved: Saved, name: str, model: str, what: str, verb: str) -> np.ndarray:
-    if model not in MODELS:
-        raise ArgumentError.unknown("model", model, MODELS)
+    choice("model", model, MODELS)
     return _array(saved, f"{name}_{model}", what, verb)
 
 
-def _both(
-    saved: Saved, name: str, what: str = "samples"
-) -> tuple[tuple[str, str], list[np.ndarray]]:
+def _outputs(saved: Saved, name: str, model: str, output: int) -> np.ndarray:
+    r"""A curve or surface of one output of a condensed posterior."""
+    outputs = _model_array(saved, name, model, f"{name}s", "condense")
+    if not 0 <= output < len(outputs):
+        raise ArgumentError("output", output, f"a number from 0 to {len(outputs) - 1}")
+    return outputs[output]
+
+
+def _both(saved: Saved, name: str, what: str) -> tuple[tuple[str, str], list[np.ndarray]]:
     r"""The names of teacher and student, and an array of each."""
     arrays = [_array(saved, f"{name}_{model}", f"{what} of both", "normalize") for model in MODELS]
     return (model_name(saved, "teacher"), model_name(saved, "student")), arrays
-
-
-def _check_output(output: int, count: int) -> None:
-    if not 0 <= output < count:
-        raise ArgumentError("output", output, f"a number from 0 to {count - 1}")

@@ -7,31 +7,30 @@ picture, for those who cannot see it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from limbeck.arguments import whole_number
 from limbeck.errors import ArgumentError
-from limbeck.report.canvas import COLOURS, INK, LINES, MUTED, canvas, save
+from limbeck.report.canvas import COLOURS, INK, LINES, MUTED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
+Floats = Sequence[float]
 Numbers = str | Sequence[Any] | np.ndarray | Tensor  # a string has spaces between its numbers
-Curve = tuple[Sequence[float], Sequence[float]]  # along the horizontal and the vertical axis
+Curve = tuple[Floats, Floats]  # along the horizontal and the vertical axis
+Estimates = Mapping[str, Mapping[str, Any]]  # dicts of `LogPartition.to_dict`, by name
+Band = tuple[str, float, float, float]  # a name, a value, and both ends of an interval
 
 
 def progress(
-    axes: Axes,
-    curves: Mapping[str, Curve],
-    *,
-    label: str = "test log probability (nats)",
+    axes: Axes, curves: Mapping[str, Curve], *, label: str = "test log probability (nats)",
     reference: tuple[str, float] | None = None,
-) -> str:
+) -> str:  # fmt: skip
     r"""Curves against the number of training steps.
 
     Arguments:
@@ -70,11 +69,7 @@ def falls(axes: Axes, values: Sequence[float] | np.ndarray) -> None:
 
 
 def sorted_log_probabilities(
-    axes: Axes,
-    teacher: Sequence[float],
-    student: Sequence[float],
-    *,
-    names: tuple[str, str] = ("RBM", "NADE"),
+    axes: Axes, teacher: Floats, student: Floats, *, names: tuple[str, str] = ("RBM", "NADE")
 ) -> str:
     r"""Log probabilities of the same images under two models, sorted by the teacher's.
 
@@ -104,11 +99,7 @@ def sorted_log_probabilities(
 
 
 def intervals(
-    axes: Axes,
-    estimates: Mapping[str, Mapping[str, Any]],
-    *,
-    reference: tuple[str, float, float, float] | None = None,
-    bounds: bool = False,
+    axes: Axes, estimates: Estimates, *, reference: Band | None = None, bounds: bool = False
 ) -> str:
     r"""Estimates of log Z below one another, with three standard errors on either side.
 
@@ -132,8 +123,7 @@ def intervals(
     for row, (name, estimate) in enumerate(estimates.items()):
         value, half = float(estimate["value"]), 3 * float(estimate["std_error"])
         trusted = bool(estimate.get("trustworthy", True))
-        colour = COLOURS[0] if trusted else COLOURS[1]
-        line = "-" if trusted else (0, (2, 2))
+        colour, line = (COLOURS[0], "-") if trusted else (COLOURS[1], (0, (2, 2)))
         axes.hlines(row, value - half, value + half, color=colour, linestyle=line, linewidth=2)
         state = estimate.get("state", "trustworthy" if trusted else "doubtful")
         axes.plot(
@@ -141,10 +131,10 @@ def intervals(
             label=None if state in states else state,
         )  # fmt: skip
         states.add(state)
-        for side, mark in (("lower", ">"), ("upper", "<")) if bounds else ():
-            bound = (estimate.get("bounds") or {}).get(side)
-            if bound is not None:
-                axes.plot(bound[0], row, mark, color=MUTED, markersize=5)
+        limits = (estimate.get("bounds") or {}) if bounds else {}
+        for side, mark in (("lower", ">"), ("upper", "<")):
+            if limits.get(side) is not None:
+                axes.plot(limits[side][0], row, mark, color=MUTED, markersize=5)
         texts.append(f"{name} {value:.3f} ± {half:.3f}{'' if trusted else f' ({state})'}")
     rows_below(axes, list(estimates))
     axes.set_xlabel("log Z (nats), ± 3 standard errors")
@@ -171,15 +161,9 @@ def diagonal(axes: Axes, x: np.ndarray, y: np.ndarray, label: str) -> None:
 
 
 def images(
-    axes: Axes,
-    rows: Numbers,
-    *,
-    columns: int | None = None,
-    shape: tuple[int, int] = (28, 28),
-    by_column: bool = True,
-    signed: bool = False,
-    what: str = "images",
-) -> str:
+    axes: Axes, rows: Numbers, *, columns: int | None = None, shape: tuple[int, int] = (28, 28),
+    by_column: bool = True, signed: bool = False, what: str = "images",
+) -> str:  # fmt: skip
     r"""Images side by side in one picture, with thin lines between.
 
     Arguments:
@@ -203,20 +187,15 @@ def images(
 
 
 def mosaic(
-    rows: Numbers,
-    *,
-    columns: int | None = None,
-    shape: tuple[int, int] = (28, 28),
-    by_column: bool = True,
-    signed: bool = False,
-) -> np.ndarray:
+    rows: Numbers, *, columns: int | None = None, shape: tuple[int, int] = (28, 28),
+    by_column: bool = True, signed: bool = False,
+) -> np.ndarray:  # fmt: skip
     r"""The images as one array, with NaN in the lines between them; see `images`."""
     values = np.asarray(rows, dtype=float)
     height, width = shape
     if values.ndim != 2 or not len(values) or values.shape[1] != height * width:
-        raise ArgumentError(
-            "rows", f"shape {values.shape}", f"shape (n, {height * width}), n from 1"
-        )
+        expected = f"shape (n, {height * width}), n from 1"
+        raise ArgumentError("rows", f"shape {values.shape}", expected)
     if signed:
         largest = np.abs(values).max(1, keepdims=True)
         values = values / np.where(largest > 0, largest, 1)
@@ -305,56 +284,8 @@ def ellipses(axes: Axes, mean: Numbers, covariance: Numbers) -> None:
     angle = np.linspace(0, 2 * np.pi, 100)
     circle = np.linalg.cholesky(numbers(covariance, 2)) @ np.stack([np.cos(angle), np.sin(angle)])
     for radius in (1, 2):
-        x, y = centre[:, None] + radius * circle
-        axes.plot(x, y, color=COLOURS[1], linewidth=1.2)
+        axes.plot(*(centre[:, None] + radius * circle), color=COLOURS[1], linewidth=1.2)
     axes.plot(*centre, "+", color=COLOURS[1])
-
-
-class Kept(NamedTuple):
-    r"""An approximation of a posterior over two weights, and its predictions."""
-
-    surface: Numbers  # probabilities (m, m), the first index along the horizontal direction
-    error: float | None = None  # mean difference from the predictions of all draws
-    draws: Numbers | None = None  # (k, 2)
-    share: Numbers | None = None  # their weights (k,), if they differ
-    gaussian: tuple[Numbers, Numbers] | None = None  # a mean (2,) and a covariance (2, 2)
-
-
-def picture(
-    ways: Mapping[str, Kept],
-    points: Numbers,  # (n, 2)
-    labels: Numbers,  # (n,), 0 or 1
-    side: Numbers,  # coordinates (m,) along both directions of the surfaces
-    posterior: tuple[Numbers, Numbers, Numbers],  # coordinates (p,) and (q,), density (p, q)
-    path: str | Path,
-) -> str:
-    r"""Draw approximations of a posterior side by side, and return a description."""
-    texts = []
-    with canvas(2, len(ways), (2.4, 2.4)) as (figure, axes):
-        for (name, way), above, below in zip(ways.items(), axes[0], axes[1], strict=True):
-            density(above, *posterior)
-            if way.gaussian is not None:
-                ellipses(above, *way.gaussian)
-            elif way.draws is not None and way.share is not None:
-                weights(above, way.draws, way.share)
-            elif way.draws is not None:
-                above.plot(*numbers(way.draws, 2).T, ".", color=COLOURS[0], markersize=1)
-            x, y = (numbers(part)[[0, -1]] for part in posterior[:2])
-            above.set(title=name, xlim=x, ylim=y, xlabel="$w_1$", aspect="equal")
-            image = surface(below, side, way.surface)
-            classes(below, points, labels)
-            title = "t" if way.error is None else f"mean |t − f| {way.error:.4f}"
-            below.set(title=title, xlabel="$x_1$", aspect="equal")
-            texts.append(name if way.error is None else f"{name}, mean error {way.error:.4f}")
-        axes[0][0].set_ylabel("$w_2$")
-        axes[1][0].set_ylabel("$x_2$")
-        figure.colorbar(image, ax=axes[1], shrink=0.8, label="probability of y = 1")
-        alt = (
-            "Above, the posterior of two weights and its approximations; below, the probabilities "
-            f"of the label 1 that follow on [−8, 8]²: {'; '.join(texts)}."
-        )
-        save(figure, path, alt)
-    return alt
 
 
 def _vector(argument: str, values: Sequence[float]) -> np.ndarray:

@@ -19,9 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import choice, whole_number
 from limbeck.environment import environment
-from limbeck.errors import ArgumentError
 from limbeck.report.blocks import Verdict
 from limbeck.report.compression import compressed
 from limbeck.report.condensation import condensed
@@ -35,17 +34,10 @@ RECORDS: dict[str, Callable[..., tuple[dict[str, Any], Arrays]]] = {
 
 
 def described(
-    result: object,
-    *,
-    verb: str,
-    command: str = "",
-    title: str | None = None,
-    seed: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    verdicts: Iterable[Verdict] = (),
-    notes: Iterable[str] = (),
-    **evidence: Any,
-) -> tuple[dict[str, Any], Arrays]:
+    result: object, *, verb: str, command: str = "", title: str | None = None,
+    seed: int | None = None, settings: Mapping[str, Any] | None = None,
+    verdicts: Iterable[Verdict] = (), notes: Iterable[str] = (), **evidence: Any,
+) -> tuple[dict[str, Any], Arrays]:  # fmt: skip
     r"""A verb's result, ready for `limbeck.storage.write`.
 
     Arguments:
@@ -60,21 +52,16 @@ def described(
         evidence: What to compare it on: arguments of `compressed`, `condensed`, `normalized` or
             `estimated`.
     """
-    if verb not in VERBS:
-        raise ArgumentError.unknown("verb", verb, VERBS)
+    choice("verb", verb, VERBS)
     record, arrays = RECORDS[verb](result, **evidence)
     content = {**EMPTY, "format": FORMAT, "verb": verb, **record}
     if seed is None:
         seed = content["settings"].get("seed", getattr(result, "seed", None))
     if seed is not None:
         seed = whole_number("seed", seed, "a whole number from 0", 0)
-    content |= {
-        "title": content["title"] if title is None else title,
-        "command": command,
+    return content | {
+        "title": content["title"] if title is None else title, "command": command, "seed": seed,
         "circumstances": environment(content.pop("device", "cpu")),
-        "seed": seed,
         "settings": {**(settings or {}), **content["settings"]},
-        "verdicts": [*content["verdicts"], *verdicts],
-        "notes": [*content["notes"], *notes],
-    }
-    return content, arrays
+        "verdicts": [*content["verdicts"], *verdicts], "notes": [*content["notes"], *notes],
+    }, arrays  # fmt: skip

@@ -24,14 +24,9 @@ def verdict(name: str, held: bool, words: str) -> Verdict:
 
 
 def required(
-    name: str,
-    value: float | None,
-    bound: float,
-    *,
-    most: bool = False,
-    title: str | None = None,
-    reason: str = "it could not be computed",
-) -> Verdict:
+    name: str, value: float | None, bound: float, *,
+    most: bool = False, title: str | None = None, reason: str = "it could not be computed",
+) -> Verdict:  # fmt: skip
     r"""The verdict on a requirement: that a figure is at least, or at most, some number."""
     if not math.isfinite(bound):
         raise ArgumentError(name, bound, "a finite number to compare with")
@@ -42,9 +37,8 @@ def required(
     shown = f"{value:.4g}"
     if float(shown) == bound != value:  # rounding must not hide a failure
         shown = repr(float(value))
-    if held:
-        words = f"at {'most' if most else 'least'} {bound:g} as required"
-    else:
+    words = f"at {'most' if most else 'least'} {bound:g} as required"
+    if not held:
         words = f"{'above' if most else 'below'} the {bound:g} that was required"
     return verdict(name, held, f"{title} is {shown}, {words}")
 
@@ -53,21 +47,16 @@ def story(result: Result) -> dict[str, Any]:
     r"""Settings, history, seconds, device and verdicts of a distillation."""
     settings: dict[str, Any] = {"student": named_network(result.student)}
     for name, value in result.settings.items():
-        if name in ("input_shape", "student", "student_output"):
-            continue  # for programs only
-        if isinstance(value, dict):
-            settings |= value
-        elif value is not None:
-            settings[name] = value
+        for_programs = name in ("input_shape", "student", "student_output")
+        if value is not None and not for_programs:
+            settings |= value if isinstance(value, dict) else {name: value}
     settings |= {"steps done": result.steps, "stopped": result.stop_reason, "engine": result.ran_by}
     failed = result.failure is not None
     return {
-        "settings": settings,
+        "settings": settings, "seconds": result.seconds, "device": device_of(result.student),
         "history": {name: list(values) for name, values in result.history.items()},
-        "seconds": result.seconds,
-        "device": device_of(result.student),
         "verdicts": [verdict("training", False, str(result.failure))] if failed else [],
-    }
+    }  # fmt: skip
 
 
 def model(name: str, role: str, of: object = None, cost: Cost | None = None) -> dict[str, Any]:
@@ -103,11 +92,9 @@ def image_shape(rows: np.ndarray, image: ImageShape = "auto") -> tuple[int, int]
     """
     shape = rows.shape[1:]
     size = math.prod(shape)
-    if image is None:
-        return None
-    if not isinstance(image, str):
+    if image is not None and not isinstance(image, str):
         return (int(image[0]), int(image[1])) if math.prod(image) == size else None
-    if rows.dtype.kind not in "biuf" or not len(rows):
+    if image is None or rows.dtype.kind not in "biuf" or not len(rows):
         return None
     if len(shape) == 2 or (len(shape) == 3 and shape[0] == 1):
         return int(shape[-2]), int(shape[-1])

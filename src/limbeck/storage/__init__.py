@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from limbeck.arguments import choice
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import files
 
@@ -86,12 +87,10 @@ def read(folder: str | Path) -> Saved:
 
 def as_saved(saved: object) -> Saved:
     r"""A saved result, or the one in a folder."""
-    if isinstance(saved, str | Path):
-        return read(saved)
-    if isinstance(saved, Saved):
-        return saved
-    expected = "a saved result, as limbeck.storage.read gives it"
-    raise ArgumentError("saved", f"a {type(saved).__name__}", expected)
+    if not isinstance(saved, str | Path | Saved):
+        expected = "a saved result, as limbeck.storage.read gives it"
+        raise ArgumentError("saved", f"a {type(saved).__name__}", expected)
+    return saved if isinstance(saved, Saved) else read(saved)
 
 
 def check_content(content: object, folder: str | Path) -> dict[str, Any]:
@@ -100,8 +99,7 @@ def check_content(content: object, folder: str | Path) -> dict[str, Any]:
         kind = content.get("format") if isinstance(content, dict) else type(content).__name__
         expected = f"{FORMAT!r}, as limbeck writes it"
         raise ArgumentError("folder", f"{folder} with the format {kind!r}", expected)
-    if content.get("verb") not in VERBS:
-        raise ArgumentError.unknown("verb", content.get("verb"), VERBS)
+    choice("verb", content.get("verb"), VERBS)
     content = {**EMPTY, **content}
     types: dict[type, str] = {dict: "names and values", list: "a list", str: "words"}
     for name, default in EMPTY.items():

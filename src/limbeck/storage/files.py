@@ -60,9 +60,8 @@ def replacing(path: Path) -> Iterator[str]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"checkpoint: writing {path} failed ({error}); what was saved before is untouched"
-        ) from error
+        reason = f"failed ({error}); what was saved before is untouched"
+        raise CheckpointError(f"checkpoint: writing {path} {reason}") from error
     finally:
         _unlink(temporary)
 
@@ -94,9 +93,8 @@ def read(path: Path, kind: str = FORMAT) -> tuple[dict[str, Tensor], dict[str, A
     try:
         return tensors, json.loads(metadata["about"])
     except (KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"checkpoint: {path} has no readable description ({error})"
-        ) from error
+        reason = f"has no readable description ({error})"
+        raise CheckpointError(f"checkpoint: {path} {reason}") from error
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -105,10 +103,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError) as error:
-        raise CheckpointError(
-            f"checkpoint: {path} is not a readable safetensors file ({error}); "
-            "delete it to start anew"
-        ) from error
+        reason = f"is not a readable safetensors file ({error}); delete it to start anew"
+        raise CheckpointError(f"checkpoint: {path} {reason}") from error
 
 
 def differences(saved: dict[str, Any], present: dict[str, Any]) -> list[str]:

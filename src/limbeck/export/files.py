@@ -1,0 +1,98 @@
+r"""Exported files: written completely or not at all, and compared with torch before."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from limbeck.arrays import part_of
+from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
+from limbeck.storage.files import replacing
+
+TOLERANCE = 1e-5  # largest difference from torch, relative to the largest answer and one
+FREE = "the number of rows must stay free: x.shape[0] does, len(x) does not"
+MARK = "limbeck wrote this file"  # the mark of text files that may be replaced
+
+
+@contextmanager
+def in_place(path: Path) -> Iterator[str]:
+    r"""A name to write to; the file takes its place once it is whole."""
+    try:
+        with replacing(path) as temporary:
+            yield temporary
+    except CheckpointError as error:
+        reason = error.__cause__ or error
+        raise LimbeckError(f"export: {path} cannot be written ({reason})") from error
+
+
+def write_file(path: Path, content: bytes) -> None:
+    r"""Write a file, completely or not at all."""
+    with in_place(path) as temporary:
+        Path(temporary).write_bytes(content)
+
+
+def check_suffix(path: Path, suffix: str) -> None:
+    r"""Refuse a path that is not a file of a kind."""
+    if path.suffix != suffix:
+        raise ArgumentError("path", str(path), f"a name that ends in {suffix}")
+    if path.is_dir():
+        raise ArgumentError("path", f"{path}, which is a folder", "a file, new or to be replaced")
+
+
+def not_foreign(path: Path) -> None:
+    r"""Refuse to write over a text file that is not limbeck's."""
+    if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
+        received = f"a place where {path} is, which limbeck did not write"
+        raise ArgumentError("path", received, "another folder or name")
+
+
+def relative_difference(answers: Tensor, expected: Tensor) -> float:
+    r"""The largest difference, relative to the largest answer and one; infinite if not alike."""
+    if answers.shape != expected.shape:
+        return float("inf")
+    if not answers.numel():
+        return 0.0
+    worst = (answers.double() - expected.double()).abs().max().item()
+    return worst / (1 + expected.abs().max().item())
+
+
+def largest_difference(run: Callable[[Any], Tensor], module: nn.Module, x: Any) -> float:
+    r"""The `relative_difference` of a file from its module, at all rows and at one alone."""
+    both = (x, part_of(x, 0, 1))
+    return max(0.0, *(relative_difference(run(rows).cpu(), module(rows).cpu()) for rows in both))
+
+
+def check_agreement(what: str, worst: float, tolerance: float | None = None) -> None:
+    r"""Refuse a file whose answers differ too much from torch's, by default by `TOLERANCE`."""
+    if not worst < (TOLERANCE if tolerance is None else tolerance):
+        reason = f"disagrees with torch by {worst:.2g}, and was not written"
+        raise LimbeckError(f"export: the {what} {reason}")
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    r"""Without the warnings and the log of torch's exporter."""
+    logs = map(logging.getLogger, ("torch.onnx", "onnx_ir", "onnxscript"))
+    levels = {log: log.level for log in logs}
+    try:
+        for log in levels:
+            log.setLevel(logging.ERROR)
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        for log, level in levels.items():
+            log.setLevel(level)
+
+
+def export_error(name: str, what: str, error: Exception) -> LimbeckError:
+    r"""Why torch cannot write a student, in one line."""
+    cause = error.__cause__ or error
+    reason = (str(cause).strip() or repr(cause)).splitlines()[0]
+    advice = f"; {FREE}" if "(batch)" in reason else ""
+    return LimbeckError(f"export: torch cannot write {name} as {what} ({reason}){advice}")
