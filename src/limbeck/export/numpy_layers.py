@@ -279,12 +279,17 @@ def _regressions(script: Script, bag: SampleBag, model: Regression, prefix: str)
     weights, biases = [], []
     for row in bag._flat.detach():
         draw: Any = bag.structure.unflatten(row)
-        cut = model._named(draw) if isinstance(draw, dict) else model._cut(draw, features)
+        named = isinstance(draw, dict)
+        cut = (
+            (draw[model.weights], draw.get(model.bias, 0.0))
+            if named
+            else model._cut(draw, features)
+        )
         weights.append(cut[0].reshape(features, -1))
         biases.append(torch.as_tensor(cut[1]).to(row).expand(weights[-1].shape[1]))
-    weight = script.array(f"{prefix}weights", torch.stack(weights))  # (components, D, K)
-    bias = script.array(f"{prefix}bias", torch.stack(biases))
-    script.add(FLAT, f"z = h @ {weight} + {bias}[:, None]  # (components, n, outputs)")
+    slopes = script.array(f"{prefix}weights", torch.stack(weights))  # (components, D, K)
+    offsets = script.array(f"{prefix}bias", torch.stack(biases))
+    script.add(FLAT, f"z = h @ {slopes} + {offsets}[:, None]  # (components, n, outputs)")
     if model.family != "softmax":
         script.add("z = z[:, :, 0]")
     script.add(f"h = {KINDS[model.family].format('z')}")
