@@ -161,10 +161,11 @@ def compress(
         tried += sizes_tried
     else:
         result = train(problem, recipe)
-    format, notes = problem.format, []
-    if isinstance(format, TableFormat) and isinstance(problem.x, dict):
-        notes = [code_note(format.table, problem.x, problem.targets)]
-    return Compressed.of(result, problem, recipe, labels, tried, list(filter(None, notes)))
+    note = None
+    if isinstance(data.format, TableFormat) and isinstance(problem.x, dict):
+        note = code_note(data.format.table, problem.x, problem.targets)
+    notes = [note] if note else []
+    return Compressed.of(result, problem, recipe, labels=labels, tried=tried, notes=notes)
 
 
 def _split(data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int) -> Problem:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from limbeck import losses
 from limbeck import outputs as forms
-from limbeck.arrays import X, floats, join, map_tensors, part_of, rows
+from limbeck.arrays import X, as_dict, floats, join, map_tensors, part_of, rows
 from limbeck.compression import students
 from limbeck.compression.generators import float_type, fresh, generator
 from limbeck.compression.rows import RowFormat
@@ -78,11 +78,6 @@ class Problem:
     pools: dict[tuple[str | Inputs, int, int], Pool] = field(default_factory=dict, init=False)
 
     @property
-    def predictor(self) -> RowTeacher:
-        r"""The teacher, by its former name."""
-        return self.teacher
-
-    @property
     def live(self) -> bool:
         r"""Whether the loop can query the teacher itself, at fresh inputs each step."""
         return self.differentiable and not self.caches
@@ -142,23 +137,17 @@ class Problem:
 
     def stored(self, pool: Pool, shift: Tensor, scale: Tensor) -> Stored:
         r"""The pool's targets t as a teacher that looks up (t − shift) / scale."""
-        derivatives = {
-            domain: self._derivatives(pool, domain) / safe_scale(scale)[:, None]
-            for domain in {term.domain for _, term in self.loss if "derivatives" in term.asks}
-        }
+        for domain in {term.domain for _, term in self.loss if "derivatives" in term.asks}:
+            assert isinstance(self.teacher, NetworkTeacher)
+            assert isinstance(pool.x, Tensor)
+            teacher = Derivatives(self.teacher, domain, pool.x[0].numel())
+            teacher.check_size(len(pool.x))
+            if domain not in pool.derivatives:
+                slopes = self.query.label(teacher, self.format.decode(pool.x))
+                tensor = torch.as_tensor(slopes, dtype=torch.float32)
+                pool.derivatives[domain] = tensor.reshape(len(pool.x), self.teacher.outputs, -1)
+        derivatives = {d: t / safe_scale(scale)[:, None] for d, t in pool.derivatives.items()}
         return Stored(scaled(pool.targets, shift, scale), self.form, derivatives=derivatives)
-
-    def _derivatives(self, pool: Pool, domain: str) -> Tensor:
-        r"""Derivatives (n, K, D) of the teacher's outputs at a pool's inputs."""
-        assert isinstance(self.teacher, NetworkTeacher)
-        assert isinstance(pool.x, Tensor)
-        teacher = Derivatives(self.teacher, domain, pool.x[0].numel())
-        teacher.check_size(len(pool.x))
-        if domain not in pool.derivatives:
-            slopes = self.query.label(teacher, self.format.decode(pool.x))
-            shape = (len(pool.x), self.teacher.outputs, teacher.inputs)
-            pool.derivatives[domain] = torch.as_tensor(slopes, dtype=torch.float32).reshape(shape)
-        return pool.derivatives[domain]
 
     def unit(self, student: nn.Module) -> tuple[Tensor, Tensor]:
         r"""Mean and deviation (K,) of a regression's targets, for limbeck's own students."""
@@ -339,7 +328,7 @@ def fit_trees(problem: Problem, student: Fitted, recipe: Recipe, origin: Tensor 
 
 
 class Answering(nn.Module):
-    r"""A student that gives probabilities or values (n, K); NaN for rows that are not finite."""
+    r"""Probabilities or values (n, K); NaN for rows not finite, where they are not missing."""
 
     def __init__(self, student: nn.Module, task: str, form: str | None = None) -> None:
         super().__init__()
@@ -347,20 +336,13 @@ class Answering(nn.Module):
         self.form = output_form(student, form)
 
     def forward(self, x: X) -> Tensor:
-        return only_finite(self.student, x, students.answers(self.student(x), self.task, self.form))
-
-
-def only_finite(student: nn.Module, x: X, y: Tensor) -> Tensor:
-    r"""Predictions (n, K), but NaN for rows with NaN or infinity that are not marked as missing."""
-    encoder = next((m for m in student.modules() if isinstance(m, TableEncoder)), None)
-    marked = {} if encoder is None else {n.key: n.mask for n in encoder.numbers if n.mask}
-    good = []
-    for name, part in floats(x).items():
-        finite = part.reshape(part.shape[0], -1).isfinite().all(1)
-        good.append(finite | x[marked[name]] if name in marked else finite)  # type: ignore[index]
-    for coded in () if encoder is None else encoder.categories:
-        if not coded.missing:
-            good.append(x[coded.key] != coded.size + 1)  # type: ignore[index]
-    if not good:
-        return y
-    return torch.where(torch.stack(good, 1).all(1).unsqueeze(1), y, torch.nan)
+        y = students.answers(self.student(x), self.task, self.form)
+        encoder = next((m for m in self.student.modules() if isinstance(m, TableEncoder)), None)
+        numbers, categories = ([], []) if encoder is None else (encoder.numbers, encoder.categories)
+        marked, columns = {n.key: n.mask for n in numbers if n.mask}, as_dict(x)
+        good = []
+        for name, part in floats(x).items():
+            finite = part.reshape(part.shape[0], -1).isfinite().all(1)
+            good.append(finite | columns[marked[name]] if name in marked else finite)
+        good += [columns[c.key] != c.size + 1 for c in categories if not c.missing]
+        return torch.where(torch.stack(good, 1).all(1).unsqueeze(1), y, torch.nan) if good else y
