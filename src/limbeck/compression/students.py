@@ -2,7 +2,7 @@ r"""Students by name or size, networks to train and trees to fit; and their pred
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -109,12 +109,22 @@ def build_student(
         return Fitted(spec, task, encoder, seed)
     if is_tree_estimator(spec):
         return Fitted("estimator", task, encoder, seed, spec)
-    hidden = _hidden(spec)
+    hidden: Any = (spec,) if is_count(spec) else spec
+    if isinstance(spec, str):
+        if spec != "linear":
+            raise ArgumentError.unknown("student", spec, ["auto", "linear", *FITTED])
+        hidden = ()
+    if not isinstance(hidden, Sequence) or not all(map(is_count, hidden)):
+        expected = (
+            'hidden sizes as in (50, 30), "linear", "tree", "boosted", a torch module, or one of '
+            "scikit-learn's decision trees, forests and boosted models"
+        )
+        raise ArgumentError("student", repr(spec), expected)
     table = encoded(part_of(x, 0, EXAMPLES) if encoder is not None else x, encoder)
     # an encoder scales by itself, and its outputs change as it is trained
     shift, scale = standardising(table) if encoder is None else (None, None)
     network = MLP(
-        table[0].numel(), *hidden, outputs,
+        table[0].numel(), *map(int, hidden), outputs,
         output_form="logits" if task == "classification" else "values",
         generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
@@ -130,36 +140,18 @@ def sizes(
     {(8,): 540, (16,): 988}
     """
     inputs = encoded(part_of(x, 0, 1), encoder)[0].numel()
-    fixed = 8 * outputs if task == "regression" else 0  # shifts and scales, of outputs and inputs
-    if encoder is None:
-        fixed += 8 * inputs
-    else:
-        fixed += sum(t.numel() * t.element_size() for t in encoder.state_dict().values())
-    students = {}
-    for hidden in GROWING:
-        weights = sum((a + 1) * b for a, b in pairwise((inputs, *hidden, outputs)))
-        students[hidden] = fixed + 4 * weights
+    fixed = 8 * inputs  # shifts and scales, of inputs and outputs
+    if encoder is not None:
+        fixed = sum(t.numel() * t.element_size() for t in encoder.state_dict().values())
+    fixed += 8 * outputs if task == "regression" else 0
+    layers = {hidden: pairwise((inputs, *hidden, outputs)) for hidden in GROWING}
+    students = {h: fixed + 4 * sum((a + 1) * b for a, b in pairs) for h, pairs in layers.items()}
     smallest = min(students.values())
     if max_bytes is not None and max_bytes < smallest:
         expected = f"{smallest:,} or more, which the smallest student takes"
         raise ArgumentError("max_bytes", f"{max_bytes:,}", expected)
     growing = sorted(students.items(), key=lambda student: student[1])
     return {hidden: size for hidden, size in growing if max_bytes is None or size <= max_bytes}
-
-
-def _hidden(spec: object) -> tuple[int, ...]:
-    if isinstance(spec, str):
-        if spec != "linear":
-            raise ArgumentError.unknown("student", spec, ["auto", "linear", *FITTED])
-        return ()
-    hidden = (spec,) if is_count(spec) else spec
-    if not isinstance(hidden, Sequence) or not all(map(is_count, hidden)):
-        expected = (
-            'hidden sizes as in (50, 30), "linear", "tree", "boosted", a torch module, or one of '
-            "scikit-learn's decision trees, forests and boosted models"
-        )
-        raise ArgumentError("student", repr(spec), expected)
-    return tuple(map(int, hidden))
 
 
 @torch.no_grad()
@@ -170,10 +162,8 @@ def _user_module(module: nn.Module, x: X, outputs: int, encoder: nn.Module | Non
     count = rows(examples)
     like = next((p for p in module.parameters() if p.is_floating_point()), None)
     if like is not None:
-        device, dtype = like.device, like.dtype
-        examples = map_tensors(
-            lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype), examples
-        )
+        device = like.device
+        examples = map_tensors(lambda t: t.to(device), narrowed(examples, None, like.dtype))
     for student in [module, *wrapped]:
         try:
             with evaluating(student):
@@ -254,7 +244,10 @@ class NumpyFastPath:
         origin = getattr(student, "origin", None)
         self.origin = None if origin is None else origin.cpu().numpy()
         modules = [] if known is None else list(student.modules())
-        self.parts = [part for module in modules for part in _parts(module)]
+        # what must be where it was: tensors with their addresses, and modules, with their owners
+        owners = [o for m in modules for o in (m._parameters, m._buffers, m._modules)]
+        parts = [(owner, name, part) for owner in owners for name, part in owner.items()]
+        self.parts = [(*p, p[2].data_ptr() if isinstance(p[2], Tensor) else None) for p in parts]
         self.hooks = [h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)]
 
     def current(self, student: nn.Module) -> bool:
@@ -291,13 +284,6 @@ class NumpyFastPath:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NumpyFastPath, (self.student, self.shape, self.task, self.form)
-
-
-def _parts(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any, Any]]:
-    r"""What must be where it was: tensors with their addresses, and modules, with their owners."""
-    for owner in (module._parameters, module._buffers, module._modules):
-        for name, part in owner.items():
-            yield owner, name, part, part.data_ptr() if isinstance(part, Tensor) else None
 
 
 def _net(student: nn.Module) -> tuple[int, Function] | None:
