@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arrays import X, join, part_of, rows
+from limbeck.arrays import join, part_of, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.students import Fitted, narrowed, predictions, student_inputs
 from limbeck.compression.training import MAX_HELD_OUT, RATE, Problem, Recipe, take
@@ -31,38 +31,30 @@ FEW_ROWS, FOLDS = 500, 5
 
 def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[Result, Problem]:
     r"""The student of a recipe, trained on labels alone, and the problem that it solves."""
-    x, targets = _labelled(problem, labels)
-    labelled = replace(
-        problem, x=x, index=torch.arange(len(targets)), held_out=None, fixed_targets=targets,
-        loss=trainer.default_loss(problem.teacher.task),
-    )  # fmt: skip
-    training = replace(  # without what concerns the student's own training
-        recipe.training, callbacks=None, checkpoint=None, held_out=None, patience=None, every=None,
-        seconds=None,
-    )  # fmt: skip
-    recipe = replace(recipe, inputs="data", training=training)
-    student, origin = trainer.make_student(labelled, recipe)
-    if isinstance(student, Fitted):
-        student = _best_size(labelled, student, origin)
-        return trainer.fit_trees(labelled, student, recipe, origin), labelled
-    return _best_network(labelled, recipe), labelled
-
-
-def _labelled(problem: Problem, labels: object) -> tuple[X, np.ndarray]:
-    r"""All rows of the user's that have a label, and the labels as targets (n, K)."""
-    x, index = problem.x, problem.index.numpy()
+    x, index, teacher = problem.x, problem.index.numpy(), problem.teacher
     if problem.held_out is not None:
         count = rows(problem.held_out) // 2  # the other half are mixtures of these
         x = join([x, part_of(problem.held_out, 0, count)])
         index = np.concatenate([index, np.setdiff1d(np.arange(rows(x)), index)])
     y = as_labels(labels, rows(x))[index]
-    missing = unlabelled(y, problem.teacher.classes).reshape(len(y), -1).any(1)
-    known = np.flatnonzero(~missing)
+    known = np.flatnonzero(~unlabelled(y, teacher.classes).reshape(len(y), -1).any(1))
     if not len(known):
         raise ArgumentError("labels", f"{len(y)} missing ones", "labels of some rows at least")
-    zeros = np.zeros((len(known), problem.teacher.outputs))
-    targets = mix_labels(zeros, y[known], 1.0, problem.teacher.classes)
-    return take(x, torch.as_tensor(known)), targets
+    zeros = np.zeros((len(known), teacher.outputs))
+    targets = mix_labels(zeros, y[known], 1.0, teacher.classes)
+    labelled = replace(
+        problem, x=take(x, torch.as_tensor(known)), index=torch.arange(len(known)), held_out=None,
+        fixed_targets=targets, loss=trainer.default_loss(teacher.task),
+    )  # fmt: skip
+    # settings that concern the student's own training
+    names = ("callbacks", "checkpoint", "held_out", "patience", "every", "seconds")
+    nothing: dict[str, Any] = dict.fromkeys(names)
+    recipe = replace(recipe, inputs="data", training=replace(recipe.training, **nothing))
+    student, origin = trainer.make_student(labelled, recipe)
+    if isinstance(student, Fitted):
+        student = _best_size(labelled, student, origin)
+        return trainer.fit_trees(labelled, student, recipe, origin), labelled
+    return _best_network(labelled, recipe), labelled
 
 
 def _folds(problem: Problem, seed: int) -> list[np.ndarray]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -69,6 +69,7 @@ def _written(column: Any, mean: float, scale: float, threshold: float) -> str:
 
 
 ABOUT = "compression.json"
+Groups: TypeAlias = dict[str, Any] | str | Iterable[str] | None
 
 
 @dataclass(repr=False)
@@ -131,14 +132,9 @@ class Compressed(Result):
         return predictions(self.student, self.kind.encode(X), self.task, form)
 
     def report(
-        self,
-        X: object,
-        y: ArrayLike | None = None,
-        *,
-        groups: dict[str, Any] | str | Iterable[str] | None = None,
-        labels: object = None,
-        time: bool = True,
-    ) -> Fidelity:
+        self, X: object, y: ArrayLike | None = None, *, groups: Groups = None,
+        labels: object = None, time: bool = True,
+    ) -> Fidelity:  # fmt: skip
         r"""Teacher and student side by side, on rows that neither has been trained on.
 
         Arguments:
@@ -208,9 +204,11 @@ class Compressed(Result):
                 text = text.replace(f"if {name} <= 0.5:", no)
             return text
         origins = [] if origin is None else origin.flatten().tolist()
-        # thresholds of columns that are far from zero need all digits
-        writers = [lambda t, x=x: f"{x + t:.{15 if x else 6}g}" for x in origins]
-        return tree.text(feature_names, self.classes, writers)
+
+        def writer(x: float) -> Callable[[float], str]:  # all digits, far from zero
+            return lambda threshold: f"{x + threshold:.{15 if x else 6}g}"
+
+        return tree.text(feature_names, self.classes, list(map(writer, origins)))
 
     def table(self) -> Table:
         table = super().table()
@@ -276,7 +274,7 @@ class Compressed(Result):
             raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
 
 
-def _groups(groups: dict[str, Any] | str | Iterable[str] | None, X: Any) -> dict[str, Any] | None:
+def _groups(groups: Groups, X: Any) -> dict[str, Any] | None:
     if groups is None or isinstance(groups, dict):
         return groups
     names = [groups] if isinstance(groups, str) else list(groups)

@@ -19,7 +19,7 @@ from limbeck.teachers.estimators import BoosterTeacher, EstimatorTeacher, is_boo
 from limbeck.teachers.fingerprints import digest
 from limbeck.teachers.networks import NetworkTeacher, OnnxTeacher, open_model
 from limbeck.teachers.output_spec import OutputSpec
-from limbeck.teachers.row_teacher import FunctionTeacher, RowTeacher, first_rows
+from limbeck.teachers.row_teacher import FunctionTeacher, Names, RowTeacher, first_rows
 
 
 class CombinedTeacher(RowTeacher):
@@ -130,26 +130,12 @@ LISTS = (list, tuple, nn.ModuleList)
 
 
 def as_predictor(
-    teacher: object,
-    X: object = None,
-    *,
-    task: str = "auto",
-    output: str = "auto",
-    weights: ArrayLike | None = None,
-    stack: object = None,
-    classes: Sequence[Any] | np.ndarray | None = None,
-) -> RowTeacher:
+    teacher: object, X: object = None, *, task: str = "auto", output: str = "auto",
+    weights: ArrayLike | None = None, stack: object = None, classes: Names | None = None,
+) -> RowTeacher:  # fmt: skip
     r"""A teacher of any kind, as a function from rows to probabilities or values (n, K).
 
     The arguments are those of `limbeck.compress`; X is a few rows, from which outputs are inferred.
-    Members that know other classes are matched by name:
-
-    >>> from sklearn.dummy import DummyClassifier
-    >>> X = np.zeros((4, 1))
-    >>> two = DummyClassifier().fit(X, ["cat", "cat", "dog", "dog"])
-    >>> both = as_predictor([two, DummyClassifier().fit(X, ["ant", "cat", "dog", "dog"])])
-    >>> both.classes.tolist(), both(X[:1])
-    (['ant', 'cat', 'dog'], array([[0.125, 0.375, 0.5  ]]))
     """
     spec = OutputSpec(task, output, classes).checked()
     if isinstance(teacher, LISTS):

@@ -24,9 +24,7 @@ from limbeck.models.tree_fit import fit_boosted, fit_tree
 FITTED: dict[str, Any] = {"tree": fit_tree, "boosted": fit_boosted}
 LIKELY = 1e-5  # the probability from which a class of a row counts, for classifiers
 # hidden sizes that student="auto" goes through
-GROWING = (
-    (8,), (16,), (32,), (32, 16), (50, 30), (100, 50), (200, 100), (400, 200), (800, 400),
-)  # fmt: skip
+GROWING = ((8,), (16,), (32,), (32, 16), (50, 30), (100, 50), (200, 100), (400, 200), (800, 400))
 EXAMPLES = 4  # rows at which a module of the user's own is tried
 ROWS = 32  # rows up to which a net is evaluated in NumPy
 STEPS = 1000  # steps down trees, over all rows and trees, up to which they are walked in Python
@@ -60,8 +58,8 @@ class Fitted:
         if self.estimator is not None:
             trees = self._fit_estimator(table.flatten(1).cpu().numpy(), targets.astype(np.float64))
         else:
-            fit = FITTED[self.kind]
-            trees = fit(table, targets, task=self.task, seed=self.seed, **self.options)
+            options = {"task": self.task, "seed": self.seed, **self.options}
+            trees = FITTED[self.kind](table, targets, **options)
         return trees if self.encoder is None else Preprocessed(trees, encoder=self.encoder)
 
     def _fit_estimator(self, x: np.ndarray, y: np.ndarray) -> Trees:
@@ -123,22 +121,16 @@ def build_student(
     table = encoded(part_of(x, 0, EXAMPLES) if encoder is not None else x, encoder)
     # an encoder scales by itself, and its outputs change as it is trained
     shift, scale = standardising(table) if encoder is None else (None, None)
-    network = MLP(
-        table[0].numel(), *map(int, hidden), outputs,
-        output_form="logits" if task == "classification" else "values",
-        generator=torch.Generator().manual_seed(seed),
-    )  # fmt: skip
+    form, start = "logits" if task == "classification" else "values", torch.Generator()
+    widths = (table[0].numel(), *map(int, hidden), outputs)
+    network = MLP(*widths, output_form=form, generator=start.manual_seed(seed))
     return Preprocessed(network, shift, scale, encoder=encoder)
 
 
 def sizes(
     x: X, outputs: int, task: str, encoder: nn.Module | None = None, max_bytes: int | None = None
 ) -> dict[tuple[int, ...], int]:
-    r"""Hidden sizes that student="auto" tries, the smallest first, with the bytes of the student.
-
-    >>> sizes(torch.zeros(1, 10), 3, "classification", max_bytes=1000)
-    {(8,): 540, (16,): 988}
-    """
+    r"""Hidden sizes that student="auto" tries, the smallest first, with their bytes."""
     inputs = encoded(part_of(x, 0, 1), encoder)[0].numel()
     fixed = 8 * inputs  # shifts and scales, of inputs and outputs
     if encoder is not None:
@@ -246,8 +238,11 @@ class NumpyFastPath:
         modules = [] if known is None else list(student.modules())
         # what must be where it was: tensors with their addresses, and modules, with their owners
         owners = [o for m in modules for o in (m._parameters, m._buffers, m._modules)]
-        parts = [(owner, name, part) for owner in owners for name, part in owner.items()]
-        self.parts = [(*p, p[2].data_ptr() if isinstance(p[2], Tensor) else None) for p in parts]
+        self.parts: list[tuple[dict[str, Any], str, Any, int | None]] = [
+            (owner, name, part, part.data_ptr() if isinstance(part, Tensor) else None)
+            for owner in owners
+            for name, part in owner.items()
+        ]
         self.hooks = [h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)]
 
     def current(self, student: nn.Module) -> bool:

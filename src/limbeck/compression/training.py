@@ -54,11 +54,7 @@ class Pool:
 
 @dataclass
 class Problem:
-    r"""A teacher and the rows that it is queried about.
-
-    Students are compared at rows held out and at these mixed with their neighbours, since a teacher
-    may know the rows themselves by heart.
-    """
+    r"""A teacher and the rows that it is queried about."""
 
     teacher: RowTeacher
     format: RowFormat
@@ -67,7 +63,9 @@ class Problem:
     loss: Loss  # of students
     query: Query
     given: Any = None  # the rows to learn from as the user has them; None makes them of x
-    held_out: X | None = None  # None where there are too few
+    # rows held out, and these mixed with their neighbours, since a teacher may know the rows
+    # themselves by heart; None where there are too few
+    held_out: X | None = None
     held_out_given: Any = None  # the rows held out as the user has them
     labels: np.ndarray | None = None  # of the rows to learn from, where they are used
     label_weight: float = 0.0
@@ -171,8 +169,7 @@ def default_loss(task: str) -> Loss:
 
 def take(x: X, index: Tensor | np.ndarray) -> X:
     r"""Some rows."""
-    part: X = map_tensors(lambda t: t[index], x)
-    return part
+    return map_tensors(lambda t: t[index], x)
 
 
 @dataclass(frozen=True)

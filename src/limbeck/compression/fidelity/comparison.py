@@ -198,8 +198,8 @@ def by_group(
             if len(rows) < len(every):
                 here, there = mean(every[rows]), mean(np.delete(every, rows))
                 error = float(np.hypot(here.std_error, there.std_error))
-                gap = {name: Figure(here.value - there.value, error)}
-                parts[column][group].differences["elsewhere"] = gap
+                gap = Figure(here.value - there.value, error)
+                parts[column][group].differences["elsewhere"] = {name: gap}
     return parts
 
 

@@ -225,13 +225,9 @@ def curve(results: Outcomes, bins: int = BINS) -> dict[str, list[float]]:
 
 
 def calibration_errors(
-    models: Mapping[str, Outcomes],
-    pairs: Mapping[str, tuple[str, str]],
-    *,
-    bins: int = BINS,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> dict[str, Figure]:
+    models: Mapping[str, Outcomes], pairs: Mapping[str, tuple[str, str]], *, bins: int = BINS,
+    seed: int = 0, resamples: int = RESAMPLES,
+) -> dict[str, Figure]:  # fmt: skip
     r"""Expected calibration errors of models' outcomes, and their differences by pairs of names."""
     n = len(next(iter(models.values()))[0])
     generator = np.random.default_rng(seed)

@@ -17,7 +17,7 @@ from rich.table import Table
 from limbeck.arguments import whole_number
 from limbeck.compression.fidelity import comparison, measures, tables
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, Predictions
-from limbeck.compression.fidelity.cost import Cost, as_cost
+from limbeck.compression.fidelity.cost import Cost, CostLike, as_cost
 from limbeck.compression.fidelity.measures import Figure, mean, ratio, recall
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import files
@@ -162,21 +162,11 @@ class Fidelity(Comparison):
 
 
 def fidelity(
-    task: str,
-    teacher: object,
-    student: object,
-    y: object = None,
-    *,
-    baseline: object = None,
-    classes: Sequence[Hashable] | None = None,
-    groups: Mapping[str, object] | None = None,
-    teacher_cost: Cost | Mapping[str, Any] | None = None,
-    student_cost: Cost | Mapping[str, Any] | None = None,
-    baseline_cost: Cost | Mapping[str, Any] | None = None,
-    names: Mapping[str, str] | None = None,
-    notes: Sequence[str] = (),
-    seed: int = 0,
-) -> Fidelity:
+    task: str, teacher: object, student: object, y: object = None, *, baseline: object = None,
+    classes: Sequence[Hashable] | None = None, groups: Mapping[str, object] | None = None,
+    teacher_cost: CostLike = None, student_cost: CostLike = None, baseline_cost: CostLike = None,
+    names: Mapping[str, str] | None = None, notes: Sequence[str] = (), seed: int = 0,
+) -> Fidelity:  # fmt: skip
     r"""Compare predictions (n, K) of a student with its teacher's, and both with labels if given.
 
     They are probabilities, of several labels independent ones, or values. `y` has names in
@@ -277,10 +267,7 @@ class _Class(NamedTuple):
 
 
 def rare_classes(data: Predictions) -> RareClasses:
-    r"""Check the rarest class that has enough rows, and list those that have too few.
-
-    Of several labels, each one counts by its smaller side: the rows with it, or those without.
-    """
+    r"""Check the rarest class, or side of a label, with enough rows; list those with too few."""
     if data.task == "regression":
         return RareClasses()
     truth, classes = data.decisions(data.truth), []

@@ -26,11 +26,7 @@ FEWER = ("fewer", "more", "as many")
 def figure_in_words(
     name: str, figure: Figure | None, *, signed: bool = False, points: str = ""
 ) -> str:
-    r"""A measure with its error, to two figures of the error; a difference is signed, in points.
-
-    >>> figure_in_words("accuracy", Figure(0.98671, 0.00114))
-    '98.67 ± 0.11%'
-    """
+    r"""A measure with its error, as 98.67 ± 0.11%; a difference is signed, in points."""
     if figure is None or math.isnan(figure.value):
         return "" if signed or figure is None else "–"
     share, sign = MEASURES[name].share, "+" if signed else ""
@@ -198,7 +194,7 @@ def sentence(report: Fidelity) -> str:
         verbs.append(f"is {' and '.join(savings)}")
     *first, last = verbs
     text = f"{', '.join(first)} and {last}" if first else last
-    notes = "".join(f"; {note}" for note in rare_class_notes(report))
+    notes = "; ".join(["", *rare_class_notes(report)])
     return f"The student {text}{_baseline(report)}{notes}."
 
 
