@@ -40,7 +40,7 @@ class CombinedTeacher(RowTeacher):
 
     def answers(self, X: object) -> np.ndarray:
         if self.final is not None:
-            return self.final(side_by_side(self.members, X))
+            return self.final(np.hstack([member(X) for member in self.members]))
         pairs = zip(self.members, self.weights, strict=True)
         return np.asarray(sum(weight * member(X) for member, weight in pairs))
 
@@ -61,11 +61,6 @@ class CombinedTeacher(RowTeacher):
             return self.file.size
         sizes = [part.bytes() for part in self.parts]
         return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
-
-
-def side_by_side(members: Sequence[RowTeacher], X: object) -> np.ndarray:
-    r"""The answers (n, M·K) of several predictors."""
-    return np.concatenate([member(X) for member in members], axis=1)
 
 
 def agreed(members: list[RowTeacher]) -> list[RowTeacher]:
@@ -199,7 +194,8 @@ def _several(
     if (columns := getattr(stack, "n_features_in_", width)) != width:
         received = f"a model of {columns} columns"
         raise ArgumentError("stack", received, f"one of {width}, all outputs of the members")
-    rows = None if X is None else side_by_side(members, first_rows(X, "what members give"))
+    first = None if X is None else first_rows(X, "what members give")
+    rows = None if first is None else np.hstack([member(first) for member in members])
     with rename_argument("teacher", "stack"):
         final = _single(stack, rows, spec._replace(output="auto"))
     return CombinedTeacher(members, np.ones(len(members)), final)

@@ -80,10 +80,8 @@ class Distilled(BaseEstimator):
             y: Labels; with a fitted teacher they are mixed in by `label_weight`. Default: None.
         """
         # the forest needs no columns by name; any other teacher may
-        any_teacher = self.teacher is not None
-        self._framed = dispatch.is_frame(X) and (
-            any_teacher or bool(dispatch.other_columns(X, "f"))
-        )
+        frame, by_user = dispatch.is_frame(X), self.teacher is not None
+        self._framed = frame and (by_user or bool(dispatch.other_columns(X, "f")))
         rows = self._rows(X, reset=True)
         labels = self._labels(y, strict=not dispatch.is_fitted(self.teacher))
         if labels is not None:
@@ -187,8 +185,7 @@ class Distilled(BaseEstimator):
             # the teacher's answers are not needed again
             names = ("given", "held_out_given", "labels", "folds", "fixed_targets")
             nothing: dict[str, Any] = dict.fromkeys(names)
-            bare = replace(result, problem=replace(result.problem, **nothing))
-            state = state | {"result_": bare}
+            state = state | {"result_": replace(result, problem=replace(result.problem, **nothing))}
         return state
 
     def _set_result(self, result: Compressed) -> None:

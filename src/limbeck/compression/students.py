@@ -217,11 +217,7 @@ def predictions(student: nn.Module, x: X, task: str, form: str | None = None) ->
 
 
 class NumpyFastPath:
-    r"""A student on a few rows, (n, K) in float64: probabilities, or values.
-
-    It computes on the memory of limbeck's own students of float32 on the CPU, nets and trees
-    without hooks; `current` tells whether their parts were replaced or moved.
-    """
+    r"""Predictions (n, K) for a few rows, on the memory of limbeck's own students on the CPU."""
 
     def __init__(
         self, student: nn.Module, shape: tuple[int, ...], task: str, form: str | None

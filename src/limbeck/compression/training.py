@@ -63,8 +63,7 @@ class Problem:
     loss: Loss  # of students
     query: Query
     given: Any = None  # the rows to learn from as the user has them; None makes them of x
-    # rows held out, and these mixed with their neighbours, since a teacher may know the rows
-    # themselves by heart; None where there are too few
+    # rows, and as many mixed with neighbours, which no teacher knows by heart; None of few rows
     held_out: X | None = None
     held_out_given: Any = None  # the rows held out as the user has them
     labels: np.ndarray | None = None  # of the rows to learn from, where they are used

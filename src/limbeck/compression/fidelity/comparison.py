@@ -57,10 +57,7 @@ class Predictions(NamedTuple):
 def align(
     task: str, by_model: Mapping[str, object], y: object = None, classes: object = None
 ) -> Predictions:
-    r"""Check predictions and labels against each other, and bring them into one form.
-
-    One column of a classifier of two classes is the probability of the second.
-    """
+    r"""Check predictions and labels against each other, and bring them into one form."""
     choice("task", task, TASKS)
     names = None if classes is None else np.asarray(classes).tolist()
     known = {model: values for model, values in by_model.items() if values is not None}
@@ -88,7 +85,7 @@ def _predictions(model: str, values: object, task: str, names: list[Any] | None)
     p = p.clip(0, 1)  # off by rounding
     if independent:
         return p
-    if p.shape[1] == 1 and (names is None or len(names) == 2):
+    if p.shape[1] == 1 and (names is None or len(names) == 2):  # of the second class
         p = np.hstack([1 - p, p])
     return p / p.sum(1, keepdims=True) if p.shape[1] > 1 else np.ones_like(p)
 
@@ -235,10 +232,7 @@ def worse(
 
 
 def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.ndarray]]:
-    r"""The rows of every subgroup, by column and by group; small groups are one.
-
-    Numbers with more than 10 values, and dates, are cut into quartiles; missing values are a group.
-    """
+    r"""The rows of every subgroup, by column and by group; small groups are one."""
     if not callable(getattr(columns, "items", None)):
         received = f"a {type(columns).__name__}"
         raise ArgumentError("groups", received, "a dict of columns by name, or a data frame")
@@ -279,7 +273,7 @@ def _group_names(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
         amounts = seconds.astype(float)
         edges = np.unique(amounts)
         order = [_group_number(value, kind) for value in edges[:11]]
-        if len(edges) > 10:
+        if len(edges) > 10:  # quartiles
             ranks = np.array([0.25, 0.5, 0.75]) * len(amounts)
             edges = np.unique(np.sort(amounts)[np.ceil(ranks).astype(int) - 1])
             shown = [_group_number(edge, kind) for edge in edges]

@@ -108,7 +108,7 @@ def table(report: Fidelity) -> Table:
 
 
 def _cost_rows(report: Fidelity, models: list[str]) -> list[list[str]]:
-    costs = [report.costs[model] for model in models]
+    costs, rows = [report.costs[model] for model in models], []
     kinds: list[tuple[str, list[Any], Callable[[float], str], tuple[str, str, str]]] = [
         ("parameters", [c.parameters for c in costs], "{:,.0f}".format, FEWER),
         ("bytes on disk", [c.bytes for c in costs], size_in_words, SMALLER),
@@ -116,7 +116,6 @@ def _cost_rows(report: Fidelity, models: list[str]) -> list[list[str]]:
     for size in sorted({size for cost in costs for size in cost.latency}):
         times = [cost.latency.get(size) for cost in costs]
         kinds.append((f"latency at batch {size:,}", times, span, FASTER))
-    rows = []
     for title, values, show, words in kinds:
         if any(value is not None for value in values):
             cells = ["–" if value is None else show(value) for value in values]
@@ -174,9 +173,8 @@ def remarks(report: Fidelity) -> list[str]:
         return []
     other, name = decisive(report.task, report.labelled)
     parts = [part for part in _groups(report, worst=True) if part[:2] in report.worse]
-    texts = []
+    models, texts = ["student", "teacher"] if report.labelled else ["student"], []
     for column, group, part in parts[:MAX_NAMED]:
-        models = ["student", "teacher"] if report.labelled else ["student"]
         value = " against ".join(short(name, part.measures[m][name].value) for m in models)
         gap = figure_in_words(name, part.differences[other][name], signed=True, points=" points")
         about = f"{MEASURES[name].title} {value}: {gap}, {part.rows:,} rows"
