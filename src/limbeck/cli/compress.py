@@ -171,11 +171,11 @@ def compress(
     path, problem = Path(teacher), result.problem
     is_pickle = not files.is_reference(teacher) and path.suffix.lower() in files.PICKLE_SUFFIXES
     # a pickle that only refers to a model is not its size
-    if is_pickle and problem is not None and problem.predictor.bytes() is not None:
+    if is_pickle and problem is not None and problem.teacher.bytes() is not None:
         from limbeck.teachers.fingerprints import of_files
         from limbeck.teachers.row_teacher import ModelFile
 
-        problem.predictor.file = ModelFile(path, of_files([path]), path.stat().st_size)
+        problem.teacher.file = ModelFile(path, of_files([path]), path.stat().st_size)
     x = _teacher_rows(test_rows.x, model, rows)
     report = result.report(x, test_rows.y, groups=groups, time=timing)
     return Outcome(result, {"report": report, "X": x}, str(report), result)

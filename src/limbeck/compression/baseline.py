@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from limbeck.arrays import X, join, part_of, rows
+from limbeck.arrays import join, part_of, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.students import Fitted, narrowed, predictions, student_inputs
 from limbeck.compression.training import MAX_HELD_OUT, RATE, Problem, Recipe, take
@@ -31,38 +31,30 @@ FEW_ROWS, FOLDS = 500, 5
 
 def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[Result, Problem]:
     r"""The student of a recipe, trained on labels alone, and the problem that it solves."""
-    x, targets = _labelled(problem, labels)
-    labelled = replace(
-        problem, x=x, index=torch.arange(len(targets)), held_out=None, fixed_targets=targets,
-        loss=trainer.default_loss(problem.teacher.task),
-    )  # fmt: skip
-    training = replace(  # without what concerns the student's own training
-        recipe.training, callbacks=None, checkpoint=None, held_out=None, patience=None, every=None,
-        seconds=None,
-    )  # fmt: skip
-    recipe = replace(recipe, inputs="data", training=training)
-    student, origin = trainer.make_student(labelled, recipe)
-    if isinstance(student, Fitted):
-        student = _best_size(labelled, student, origin)
-        return trainer.fit_trees(labelled, student, recipe, origin), labelled
-    return _best_network(labelled, recipe), labelled
-
-
-def _labelled(problem: Problem, labels: object) -> tuple[X, np.ndarray]:
-    r"""All rows of the user's that have a label, and the labels as targets (n, K)."""
-    x, index = problem.x, problem.index.numpy()
+    x, index, teacher = problem.x, problem.index.numpy(), problem.teacher
     if problem.held_out is not None:
         count = rows(problem.held_out) // 2  # the other half are mixtures of these
         x = join([x, part_of(problem.held_out, 0, count)])
         index = np.concatenate([index, np.setdiff1d(np.arange(rows(x)), index)])
     y = as_labels(labels, rows(x))[index]
-    missing = unlabelled(y, problem.teacher.classes).reshape(len(y), -1).any(1)
-    known = np.flatnonzero(~missing)
+    known = np.flatnonzero(~unlabelled(y, teacher.classes).reshape(len(y), -1).any(1))
     if not len(known):
         raise ArgumentError("labels", f"{len(y)} missing ones", "labels of some rows at least")
-    zeros = np.zeros((len(known), problem.teacher.outputs))
-    targets = mix_labels(zeros, y[known], 1.0, problem.teacher.classes)
-    return take(x, torch.as_tensor(known)), targets
+    zeros = np.zeros((len(known), teacher.outputs))
+    targets = mix_labels(zeros, y[known], 1.0, teacher.classes)
+    labelled = replace(
+        problem, x=take(x, torch.as_tensor(known)), index=torch.arange(len(known)), held_out=None,
+        fixed_targets=targets, loss=trainer.default_loss(teacher.task),
+    )  # fmt: skip
+    # settings that concern the student's own training
+    names = ("callbacks", "checkpoint", "held_out", "patience", "every", "seconds")
+    nothing: dict[str, Any] = dict.fromkeys(names)
+    recipe = replace(recipe, inputs="data", training=replace(recipe.training, **nothing))
+    student, origin = trainer.make_student(labelled, recipe)
+    if isinstance(student, Fitted):
+        student = _best_size(labelled, student, origin)
+        return trainer.fit_trees(labelled, student, recipe, origin), labelled
+    return _best_network(labelled, recipe), labelled
 
 
 def _folds(problem: Problem, seed: int) -> list[np.ndarray]:
@@ -86,24 +78,28 @@ def _best_network(problem: Problem, recipe: Recipe) -> Result:
     if len(folds) == 1:
         settings = [replace(training, lr=rate) for rate in RATES] if default else [training]
         recipes = [replace(recipe, training=setting) for setting in settings]
-        runs = [_network(problem, candidate, folds[0]) for candidate in recipes]
-        return min(runs, key=lambda run: run[0].lowest)[1]
+        return min((_network(problem, r, folds[0]) for r in recipes), key=_lowest_loss)
     # steps of a decaying rate would not be the same ones in a shorter run
     if default:
         schedule = "constant" if trainer.is_auto(training.schedule) else training.schedule
         recipe = replace(recipe, training=replace(training, lr=min(RATES), schedule=schedule))
-    curves = [_network(problem, recipe, fold)[0].losses for fold in folds]
-    steps = sorted(set().union(*curves))
+    curves = [_network(problem, recipe, fold).history for fold in folds]
+    steps = sorted(set().union(*(curve.get("step", []) for curve in curves)))
     # the mean held-out loss by step; one that has stopped stays as it was
-    losses = [np.interp(steps, list(curve), list(curve.values())) for curve in curves if curve]
+    losses = [np.interp(steps, curve["step"], curve["held_out"]) for curve in curves if curve]
     best = steps[int(np.mean(losses, axis=0).argmin())]
-    return _network(problem, recipe, np.arange(0), best)[1]
+    return _network(problem, recipe, np.arange(0), int(best))
+
+
+def _lowest_loss(result: Result) -> float:
+    losses = result.history.get("held_out", [])
+    return min((loss for loss in losses if not math.isnan(loss)), default=math.inf)
 
 
 def _network(
     problem: Problem, recipe: Recipe, held_out: np.ndarray, stop: int | None = None
-) -> tuple[_BestWeights, Result]:
-    r"""A network at its lowest held-out loss, or after so many steps; and the losses on the way."""
+) -> Result:
+    r"""A network at its lowest held-out loss, or after so many steps."""
     learn = np.setdiff1d(np.arange(rows(problem.x)), held_out)
     student, _ = trainer.make_student(problem, recipe)
     assert not isinstance(student, Fitted)
@@ -116,33 +112,24 @@ def _network(
     training = trainer.with_defaults(recipe.training, problem.teacher.task, student, problem.x)
     steps = max(recipe.steps or 0, trainer.default_steps(len(learn), training.batch_size))
     training = replace(training, steps=stop or steps)
-    best = _BestWeights(student)
+    lowest: tuple[float, dict[str, Any]] = (math.inf, {})
+
+    def keep_best(entry: Mapping[str, float]) -> None:
+        nonlocal lowest
+        if entry["held_out"] < lowest[0]:
+            state = student.state_dict().items()
+            lowest = entry["held_out"], {name: value.detach().clone() for name, value in state}
+
     if len(held_out):
         source = Dataset(take(x, held_out), y=values[held_out].numpy())
         every = max(1, steps // 200)
-        training = replace(training, held_out=source, patience=30, every=every, callbacks=best)
+        training = replace(training, held_out=source, patience=30, every=every, callbacks=keep_best)
     teacher, inputs = Stored(values[learn], problem.form), Dataset(take(x, learn))
     result = train(teacher, student, inputs, problem.loss, training)
-    if best.state:
-        student.load_state_dict(best.state)
+    if lowest[1]:
+        student.load_state_dict(lowest[1])
     trainer.finish_student(student, shift, scale)
-    return best, result
-
-
-class _BestWeights:
-    r"""A callback that keeps held-out losses by step, and the weights at the lowest one."""
-
-    def __init__(self, student: nn.Module) -> None:
-        self.student, self.lowest = student, math.inf
-        self.state: dict[str, Any] = {}
-        self.losses: dict[int, float] = {}
-
-    def __call__(self, entry: Mapping[str, float]) -> None:
-        self.losses[int(entry["step"])] = entry["held_out"]
-        if entry["held_out"] < self.lowest:
-            self.lowest = entry["held_out"]
-            state = self.student.state_dict()
-            self.state = {name: value.detach().clone() for name, value in state.items()}
+    return result
 
 
 def _best_size(problem: Problem, student: Fitted, origin: Tensor | None) -> Fitted:

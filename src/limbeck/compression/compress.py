@@ -40,6 +40,7 @@ from limbeck.training.result import Result
 
 MIN_SIZE, MAX_SIZE = 10_000, 50_000  # inputs that a teacher labels by default
 PILOT_STEPS = 2000  # of the short runs that inputs are compared by
+Trials = list[dict[str, Any]]  # what was tried, with what it reached on rows held out
 
 
 def compress(
@@ -134,7 +135,8 @@ def compress(
         raise TeacherError.of(error, "the first rows of X", np.arange(count(examples))) from error
     query = Query(as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress)
     fraction = number("held_out", held_out, "a fraction from 0 to below 1", lambda f: 0 <= f < 1)
-    fraction = fraction if is_auto(inputs) or is_auto(student) else 0.0
+    if not is_auto(inputs) and not is_auto(student):
+        fraction = 0.0
     problem = _split(data, model, query, fraction, training.seed)
     problem.folds = teacher_folds
     _add_labels(problem, labels, label_weight, rows(data.x))
@@ -152,7 +154,7 @@ def compress(
     steps = None if steps is None else whole("steps", steps)
     number("keep", keep, "a fraction above 0, up to 1", lambda share: 0 < share <= 1)
     recipe = Recipe(student, inputs, size, steps, training)
-    tried: list[dict[str, Any]] = []
+    tried: Trials = []
     if is_auto(inputs):
         names = candidates(data.format, problem.x, problem.live, size)
         recipe, tried = best_inputs(problem, recipe, names)
@@ -161,10 +163,11 @@ def compress(
         tried += sizes_tried
     else:
         result = train(problem, recipe)
-    format, notes = problem.format, []
-    if isinstance(format, TableFormat) and isinstance(problem.x, dict):
-        notes = [code_note(format.table, problem.x, problem.targets)]
-    return Compressed.of(result, problem, recipe, labels, tried, list(filter(None, notes)))
+    note = None
+    if isinstance(data.format, TableFormat) and isinstance(problem.x, dict):
+        note = code_note(data.format.table, problem.x, problem.targets)
+    notes = [note] if note else []
+    return Compressed.of(result, problem, recipe, labels=labels, tried=tried, notes=notes)
 
 
 def _split(data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int) -> Problem:
@@ -212,9 +215,7 @@ def _refuse_derivatives(problem: Problem) -> None:
         raise ArgumentError("loss", received, expected)
 
 
-def best_inputs(
-    problem: Problem, recipe: Recipe, names: list[str]
-) -> tuple[Recipe, list[dict[str, Any]]]:
+def best_inputs(problem: Problem, recipe: Recipe, names: list[str]) -> tuple[Recipe, Trials]:
     r"""The recipe with the inputs that did best in a short run, and what each of them reached."""
     if problem.held_out is None or len(names) == 1:
         return replace(recipe, inputs="munge" if "munge" in names else names[0]), []
@@ -234,7 +235,7 @@ def best_inputs(
 
 def grow_student(
     problem: Problem, recipe: Recipe, keep: float, max_bytes: int | None
-) -> tuple[Result, Recipe, list[dict[str, Any]]]:
+) -> tuple[Result, Recipe, Trials]:
     r"""The smallest student of a growing sequence that keeps enough; the last one, if none does."""
     if problem.held_out is None:
         count, least = rows(problem.x), trainer.MIN_HELD_OUT
@@ -242,7 +243,7 @@ def grow_student(
         if count >= 2 * least:
             expected += f", as held_out={math.ceil(100 * least / count) / 100:g} does"
         raise ArgumentError("X", f"{count} rows, too few to hold some out", expected)
-    tried: list[dict[str, Any]] = []
+    tried: Trials = []
     task, encoder = problem.teacher.task, problem.format.encoder()
     for hidden in sizes(problem.x, problem.teacher.outputs, task, encoder, max_bytes):
         training = _in_folder(recipe.training, "-".join(map(str, hidden)))

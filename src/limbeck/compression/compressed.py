@@ -6,11 +6,11 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,34 +35,6 @@ from limbeck.tables.columns import pandas
 from limbeck.teachers.row_teacher import predicted_labels
 from limbeck.text import compared
 from limbeck.training.result import STUDENT, Result, load
-
-
-def rules_of(
-    student: nn.Module,
-    kind: RowFormat | None,
-    classes: Sequence[Any] | None,
-    names: Sequence[str] | None = None,
-) -> str:
-    r"""A single tree as nested rules."""
-    tree = student.network if isinstance(student, Preprocessed) else student
-    if not isinstance(tree, Trees):
-        received = f"a {type(tree).__name__}"
-        raise ArgumentError("student", received, "a tree, as student='tree' makes one")
-    encoder, origin = getattr(student, "encoder", None), getattr(student, "origin", None)
-    if isinstance(kind, TableFormat) and isinstance(encoder, TableEncoder):
-        features, writers = _in_own_units(encoder, kind.table)
-        text = tree.text(features, classes, writers)
-        for name in features:  # indicators are 0 or 1
-            text = text.replace(f"if {name} <= 0.5:", f"if {name.replace(' is ', ' is not ', 1)}:")
-        return text
-    if origin is None:
-        return tree.text(names, classes)
-    return tree.text(names, classes, [partial(_from_origin, x) for x in origin.flatten().tolist()])
-
-
-def _from_origin(origin: float, threshold: float) -> str:
-    r"""A threshold; of a column that is far from zero, with all of its digits."""
-    return f"{origin + threshold:.{15 if origin else 6}g}"
 
 
 def _in_own_units(
@@ -97,6 +69,7 @@ def _written(column: Any, mean: float, scale: float, threshold: float) -> str:
 
 
 ABOUT = "compression.json"
+Groups: TypeAlias = dict[str, Any] | str | Iterable[str] | None
 
 
 @dataclass(repr=False)
@@ -129,22 +102,13 @@ class Compressed(Result):
     _fast: NumpyFastPath | None = field(default=None, init=False, compare=False)
 
     @classmethod
-    def of(
-        cls,
-        result: Result,
-        problem: Problem,
-        recipe: Recipe,
-        labels: object,
-        tried: Sequence[dict[str, Any]] = (),
-        notes: Sequence[str] = (),
-    ) -> Compressed:
+    def of(cls, result: Result, problem: Problem, recipe: Recipe, **fields: Any) -> Compressed:
         r"""The result of a problem's training."""
         teacher = problem.teacher
         inputs = recipe.inputs if isinstance(recipe.inputs, str) else repr(recipe.inputs)
         return cls(
-            **_fields_of(result), task=teacher.task, classes=teacher.classes, kind=problem.format,
-            inputs=inputs, tried=list(tried), problem=problem, recipe=recipe, labels=labels,
-            notes=list(notes),
+            **vars(result), task=teacher.task, classes=teacher.classes, kind=problem.format,
+            inputs=inputs, problem=problem, recipe=recipe, **fields,
         )  # fmt: skip
 
     def predict_proba(self, X: object) -> np.ndarray:
@@ -168,14 +132,9 @@ class Compressed(Result):
         return predictions(self.student, self.kind.encode(X), self.task, form)
 
     def report(
-        self,
-        X: object,
-        y: ArrayLike | None = None,
-        *,
-        groups: dict[str, Any] | str | Iterable[str] | None = None,
-        labels: object = None,
-        time: bool = True,
-    ) -> Fidelity:
+        self, X: object, y: ArrayLike | None = None, *, groups: Groups = None,
+        labels: object = None, time: bool = True,
+    ) -> Fidelity:  # fmt: skip
         r"""Teacher and student side by side, on rows that neither has been trained on.
 
         Arguments:
@@ -204,18 +163,16 @@ class Compressed(Result):
 
     def cost(self, latency: Mapping[int, float] | None = None) -> Cost:
         r"""What the student costs: its exported files or what `save` writes; seconds by batch."""
-        files, size = self.exported, None
-        if files and all(file.is_file() for file in files):
-            size = sum(file.stat().st_size for file in files)
-        else:
-            files = (Path(STUDENT), Path(ABOUT))
-            with TemporaryDirectory() as place:
+        with TemporaryDirectory() as place:
+            paths = self.exported
+            if not paths or not all(path.is_file() for path in paths):
                 try:
                     folder = self.save(place)
-                    size = sum((folder / file).stat().st_size for file in files)
+                    paths = (folder / STUDENT, folder / ABOUT)
                 except (LimbeckError, TypeError, ValueError, RuntimeError):  # it cannot be saved
-                    files = ()
-        names = " and ".join(file.name for file in files)
+                    paths = ()
+            size = sum(path.stat().st_size for path in paths) if paths else None
+        names = " and ".join(path.name for path in paths)
         return Cost(parameters(self.student), size, dict(latency or {}), names)
 
     def on_labels(self, labels: object) -> Compressed:
@@ -229,11 +186,29 @@ class Compressed(Result):
             raise ArgumentError("labels", "a result without its rows", "one made by compress")
         recipe = replace(self.recipe, inputs="data", steps=self.steps)
         result, problem = train_on_labels(self.problem, recipe, labels)
-        return Compressed.of(result, problem, recipe, labels)
+        return Compressed.of(result, problem, recipe, labels=labels)
 
     def rules(self, feature_names: Sequence[str] | None = None) -> str:
         r"""A single tree in words; a table knows the names of its columns."""
-        return rules_of(self.student, self.kind, self.classes, feature_names)
+        student = self.student
+        tree = student.network if isinstance(student, Preprocessed) else student
+        if not isinstance(tree, Trees):
+            received = f"a {type(tree).__name__}"
+            raise ArgumentError("student", received, "a tree, as student='tree' makes one")
+        encoder, origin = getattr(student, "encoder", None), getattr(student, "origin", None)
+        if isinstance(self.kind, TableFormat) and isinstance(encoder, TableEncoder):
+            features, writers = _in_own_units(encoder, self.kind.table)
+            text = tree.text(features, self.classes, writers)
+            for name in features:  # indicators are 0 or 1
+                no = f"if {name.replace(' is ', ' is not ', 1)}:"
+                text = text.replace(f"if {name} <= 0.5:", no)
+            return text
+        origins = [] if origin is None else origin.flatten().tolist()
+
+        def writer(x: float) -> Callable[[float], str]:  # all digits, far from zero
+            return lambda threshold: f"{x + threshold:.{15 if x else 6}g}"
+
+        return tree.text(feature_names, self.classes, list(map(writer, origins)))
 
     def table(self) -> Table:
         table = super().table()
@@ -294,16 +269,12 @@ class Compressed(Result):
             kind = format_from_spec(about.pop("kind"))
             names = about.pop("classes")
             classes = None if names is None else np.asarray(names)
-            return cls(**_fields_of(result), **about, kind=kind, classes=classes)
+            return cls(**vars(result), **about, kind=kind, classes=classes)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
 
 
-def _fields_of(result: Result) -> dict[str, Any]:
-    return {field.name: getattr(result, field.name) for field in fields(Result)}
-
-
-def _groups(groups: dict[str, Any] | str | Iterable[str] | None, X: Any) -> dict[str, Any] | None:
+def _groups(groups: Groups, X: Any) -> dict[str, Any] | None:
     if groups is None or isinstance(groups, dict):
         return groups
     names = [groups] if isinstance(groups, str) else list(groups)

@@ -19,65 +19,48 @@ from limbeck.teachers.estimators import BoosterTeacher, EstimatorTeacher, is_boo
 from limbeck.teachers.fingerprints import digest
 from limbeck.teachers.keys import first_rows
 from limbeck.teachers.networks import NetworkTeacher, OnnxTeacher, open_model
-from limbeck.teachers.row_teacher import FunctionTeacher, OutputSpec, RowTeacher
+from limbeck.teachers.row_teacher import FunctionTeacher, Names, OutputSpec, RowTeacher
 
 
 class CombinedTeacher(RowTeacher):
-    r"""Several teachers in one."""
+    r"""Several teachers in one: their weighted average or, with a final model, a stack of them."""
 
-    parts: list[RowTeacher]
-    rule: bytes  # how they are combined
+    def __init__(
+        self, members: Sequence[RowTeacher], weights: np.ndarray, final: RowTeacher | None = None
+    ) -> None:
+        self.members, self.weights, self.final = list(members), weights, final
+        first, kind = (members[0], "ensemble") if final is None else (final, "stack")
+        named = any(part.named for part in (members if final is None else [final]))
+        names = first.classes if named else None
+        super().__init__(f"{kind} of {len(members)}", first.task, first.outputs, names, None)
+
+    @property
+    def parts(self) -> list[RowTeacher]:
+        return self.members if self.final is None else [*self.members, self.final]
+
+    def answers(self, X: object) -> np.ndarray:
+        if self.final is not None:
+            return self.final(np.hstack([member(X) for member in self.members]))
+        pairs = zip(self.members, self.weights, strict=True)
+        return np.asarray(sum(weight * member(X) for member, weight in pairs))
+
+    def refit(self, X: object, y: np.ndarray) -> RowTeacher:
+        if self.final is not None:
+            return super().refit(X, y)
+        fitted = copy.copy(self)
+        fitted.members = [member.refit(X, y) for member in self.members]
+        return fitted
 
     def content(self) -> str | None:
+        rule = self.weights.tobytes() if self.final is None else b"stack"
         codes = [part.fingerprint() for part in self.parts]
-        return None if None in codes else digest(self.rule, *codes)  # type: ignore[arg-type]
+        return None if None in codes else digest(rule, *codes)  # type: ignore[arg-type]
 
     def bytes(self) -> int | None:
         if self.file is not None:
             return self.file.size
         sizes = [part.bytes() for part in self.parts]
         return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
-
-
-class AverageTeacher(CombinedTeacher):
-    r"""The mean of its members' outputs, over classes that all of them have."""
-
-    def __init__(self, members: Sequence[RowTeacher], weights: ArrayLike | None = None) -> None:
-        self.members = self.parts = list(members)
-        self.weights = _normalised(weights, len(self.members))
-        self.rule = self.weights.tobytes()
-        first = self.members[0]
-        own = first.classes if any(member.named for member in self.members) else None
-        super().__init__(f"ensemble of {len(self.members)}", first.task, first.outputs, own, None)
-
-    def answers(self, X: object) -> np.ndarray:
-        pairs = zip(self.members, self.weights, strict=True)
-        return np.asarray(sum(weight * member(X) for member, weight in pairs))
-
-    def refit(self, X: object, y: np.ndarray) -> RowTeacher:
-        fitted = copy.copy(self)
-        fitted.members = fitted.parts = [member.refit(X, y) for member in self.members]
-        return fitted
-
-
-class StackTeacher(CombinedTeacher):
-    r"""A further model on the members' outputs, side by side."""
-
-    rule = b"stack"
-
-    def __init__(self, members: Sequence[RowTeacher], final: RowTeacher) -> None:
-        self.members, self.final = list(members), final
-        self.parts = [*members, final]
-        own = final.classes if final.named else None
-        super().__init__(f"stack of {len(self.members)}", final.task, final.outputs, own, None)
-
-    def answers(self, X: object) -> np.ndarray:
-        return self.final(side_by_side(self.members, X))
-
-
-def side_by_side(members: Sequence[RowTeacher], X: object) -> np.ndarray:
-    r"""The answers (n, M·K) of several predictors."""
-    return np.concatenate([member(X) for member in members], axis=1)
 
 
 def agreed(members: list[RowTeacher]) -> list[RowTeacher]:
@@ -107,42 +90,31 @@ def agreed(members: list[RowTeacher]) -> list[RowTeacher]:
 
 def averaged(members: Sequence[RowTeacher], weights: ArrayLike | None, X: object) -> RowTeacher:
     r"""The average; of torch modules alone, as one module that the loop can differentiate."""
-    average = AverageTeacher(members, weights)
+    expected = f"{len(members)} positive finite numbers, one for each member"
+    try:
+        shares = np.asarray([1] * len(members) if weights is None else weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ArgumentError("weights", repr(weights), expected) from None
+    if shares.shape != (len(members),) or not (np.isfinite(shares) & (shares > 0)).all():
+        raise ArgumentError("weights", shares.tolist(), expected)
+    average = CombinedTeacher(members, shares / shares.sum())
     nets = [member for member in members if isinstance(member, NetworkTeacher)]
-    if X is None or len(nets) < len(members) or not _alike(nets):
+    places = {(p.device, p.dtype) for net in nets for p in net.module.parameters()}
+    one_kind = len({net.raw_columns for net in nets}) == 1 and len(places) <= 1
+    if X is None or len(nets) < len(members) or not one_kind or not all(map(_averages, nets)):
         return average
-    forms = [net.kind.form for net in nets]
-    shares = None if weights is None else average.weights.tolist()
-    ensemble = Ensemble([net.module for net in nets], shares, forms)
+    normalised = None if weights is None else average.weights.tolist()
+    ensemble = Ensemble([net.module for net in nets], normalised, [net.kind.form for net in nets])
     spec = OutputSpec(average.task, classes=average.classes if average.named else None)
     return NetworkTeacher(ensemble, X, spec, name=average.name)
 
 
-def _alike(nets: Sequence[NetworkTeacher]) -> bool:
-    r"""Whether torch can average the modules: equal shapes, places and types, forms it knows."""
-    places = {(p.device, p.dtype) for net in nets for p in net.module.parameters()}
-    if len({net.raw_columns for net in nets}) > 1 or len(places) > 1:
-        return False
-    for net in nets:
-        form = net.kind.form
-        # the user knows better than the module; an ensemble's logits are those of classes
-        contradicted = getattr(net.module, "output_form", None) not in (None, form)
-        if contradicted or (net.task == "multilabel" and form != "probabilities"):
-            return False
-    return True
-
-
-def _normalised(weights: ArrayLike | None, count: int) -> np.ndarray:
-    if weights is None:
-        return np.full(count, 1 / count)
-    expected = f"{count} positive finite numbers, one for each member"
-    try:
-        array = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ArgumentError("weights", repr(weights), expected) from None
-    if array.shape != (count,) or not (np.isfinite(array) & (array > 0)).all():
-        raise ArgumentError("weights", array.tolist(), expected)
-    return array / array.sum()
+def _averages(net: NetworkTeacher) -> bool:
+    r"""Whether torch can average the module's outputs with others."""
+    form = net.kind.form
+    # the user knows better than the module; an ensemble's logits are those of classes
+    contradicted = getattr(net.module, "output_form", None) not in (None, form)
+    return not contradicted and (net.task != "multilabel" or form == "probabilities")
 
 
 ACCEPTED = (
@@ -153,26 +125,12 @@ LISTS = (list, tuple, nn.ModuleList)
 
 
 def as_predictor(
-    teacher: object,
-    X: object = None,
-    *,
-    task: str = "auto",
-    output: str = "auto",
-    weights: ArrayLike | None = None,
-    stack: object = None,
-    classes: Sequence[Any] | np.ndarray | None = None,
-) -> RowTeacher:
+    teacher: object, X: object = None, *, task: str = "auto", output: str = "auto",
+    weights: ArrayLike | None = None, stack: object = None, classes: Names | None = None,
+) -> RowTeacher:  # fmt: skip
     r"""A teacher of any kind, as a function from rows to probabilities or values (n, K).
 
     The arguments are those of `limbeck.compress`; X is a few rows, from which outputs are inferred.
-    Members that know other classes are matched by name:
-
-    >>> from sklearn.dummy import DummyClassifier
-    >>> X = np.zeros((4, 1))
-    >>> two = DummyClassifier().fit(X, ["cat", "cat", "dog", "dog"])
-    >>> both = as_predictor([two, DummyClassifier().fit(X, ["ant", "cat", "dog", "dog"])])
-    >>> both.classes.tolist(), both(X[:1])
-    (['ant', 'cat', 'dog'], array([[0.125, 0.375, 0.5  ]]))
     """
     spec = OutputSpec(task, output, classes).checked()
     if isinstance(teacher, LISTS):
@@ -236,9 +194,11 @@ def _several(
     if (columns := getattr(stack, "n_features_in_", width)) != width:
         received = f"a model of {columns} columns"
         raise ArgumentError("stack", received, f"one of {width}, all outputs of the members")
-    rows = None if X is None else side_by_side(members, first_rows(X, "what members give"))
+    first = None if X is None else first_rows(X, "what members give")
+    rows = None if first is None else np.hstack([member(first) for member in members])
     with rename_argument("teacher", "stack"):
-        return StackTeacher(members, _single(stack, rows, spec._replace(output="auto")))
+        final = _single(stack, rows, spec._replace(output="auto"))
+    return CombinedTeacher(members, np.ones(len(members)), final)
 
 
 def is_frame(X: object) -> bool:
@@ -302,9 +262,8 @@ def forest(X: Any, regression: bool, seed: int) -> Any:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
 
-    codes = OrdinalEncoder(
-        handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2
-    )
+    unknown = {"handle_unknown": "use_encoded_value", "unknown_value": -1}
+    codes = OrdinalEncoder(**unknown, encoded_missing_value=-2)
     parts = [(codes, words), (FunctionTransformer(in_numbers), numbers)]
     return make_pipeline(make_column_transformer(*parts, remainder="passthrough"), trees)
 

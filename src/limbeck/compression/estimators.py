@@ -22,7 +22,6 @@ from limbeck.arrays import X
 from limbeck.compression import dispatch
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
-from limbeck.compression.dispatch import is_fitted, is_frame
 from limbeck.compression.fidelity.report import Fidelity
 from limbeck.compression.students import narrowed
 from limbeck.compression.training import is_auto
@@ -81,10 +80,10 @@ class Distilled(BaseEstimator):
             y: Labels; with a fitted teacher they are mixed in by `label_weight`. Default: None.
         """
         # the forest needs no columns by name; any other teacher may
-        by_name = self.teacher is not None or (is_frame(X) and dispatch.other_columns(X, "f"))
-        self._framed = is_frame(X) and bool(by_name)
+        frame, by_user = dispatch.is_frame(X), self.teacher is not None
+        self._framed = frame and (by_user or bool(dispatch.other_columns(X, "f")))
         rows = self._rows(X, reset=True)
-        labels = self._labels(y, strict=not is_fitted(self.teacher))
+        labels = self._labels(y, strict=not dispatch.is_fitted(self.teacher))
         if labels is not None:
             check_consistent_length(rows, labels)
         seed: Any = self.random_state
@@ -159,7 +158,7 @@ class Distilled(BaseEstimator):
 
     def set_params(self, **params: Any) -> Self:
         inside = [name for name in params if name.startswith("teacher__")]
-        if inside and "teacher" not in params and is_fitted(self.teacher):
+        if inside and "teacher" not in params and dispatch.is_fitted(self.teacher):
             expected = "a teacher that is not fitted, sklearn.clone(teacher), to be fitted with it"
             raise ArgumentError(inside[0], "a setting of a fitted teacher", expected)
         super().set_params(**params)
@@ -176,7 +175,7 @@ class Distilled(BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = find_spec("pandas") is not None  # rows with gaps are tables
-        tags.target_tags.required = not is_fitted(self.teacher)
+        tags.target_tags.required = not dispatch.is_fitted(self.teacher)
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
@@ -184,11 +183,9 @@ class Distilled(BaseEstimator):
         result = state.get("result_")
         if result is not None and result.problem is not None:
             # the teacher's answers are not needed again
-            bare = replace(
-                result.problem, given=None, held_out_given=None, labels=None, folds=None,
-                fixed_targets=None,
-            )  # fmt: skip
-            state = state | {"result_": replace(result, problem=bare)}
+            names = ("given", "held_out_given", "labels", "folds", "fixed_targets")
+            nothing: dict[str, Any] = dict.fromkeys(names)
+            state = state | {"result_": replace(result, problem=replace(result.problem, **nothing))}
         return state
 
     def _set_result(self, result: Compressed) -> None:
@@ -202,12 +199,10 @@ class Distilled(BaseEstimator):
 
     def _rows(self, X: object, reset: bool = False) -> Any:
         if not self._framed:
-            return validate_data(
-                self, X, reset=reset, accept_sparse="csr", allow_nd=True,
-                ensure_all_finite="allow-nan",
-            )  # fmt: skip
+            checks = {"accept_sparse": "csr", "allow_nd": True, "ensure_all_finite": "allow-nan"}
+            return validate_data(self, X, reset=reset, **checks)
         validate_data(self, X, reset=reset, skip_check_array=True)
-        if is_frame(X):
+        if dispatch.is_frame(X):
             return X
         import pandas
 

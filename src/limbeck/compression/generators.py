@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from limbeck.arrays import Batch, X, floats, join, map_tensors, rows
+from limbeck.arrays import Batch, X, as_dict, floats, join, map_tensors, rows
 from limbeck.compression.rows import RowFormat, TableFormat
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Augment, Dataset, Munge, Samples
@@ -22,7 +21,6 @@ from limbeck.models.nade import NADE
 from limbeck.supports import Binary, States
 
 MUNGED = 20_000  # rows at most that "munge" looks for neighbours among, in time quadratic in them
-FEWEST = 500  # steps that a NADE is fitted in, at least
 FLOW_STEPS = 2000  # steps that a flow is fitted in, at most
 FEWEST_ROWS = 20  # rows that a flow needs at least
 
@@ -70,10 +68,9 @@ def float_type(source: Inputs, seed: int) -> torch.dtype:
 
 
 def fresh(
-    name: str | Inputs, layout: RowFormat, x: X, count: int, seed: int, progress: bool = False
+    source: str | Inputs, layout: RowFormat, x: X, count: int, seed: int, progress: bool = False
 ) -> X:
     r"""So many inputs of a generator, of the same types as the rows."""
-    source = name
     dtype = next((part.dtype for part in floats(x).values()), torch.float32)
     if isinstance(source, str):
         source = generator(source, layout, x, seed=seed, progress=progress)
@@ -122,9 +119,8 @@ def _noise(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
     spread = {name: part.std(0, correction=correction) for name, part in floats(x).items()}
 
     def transform(part: X, generator: torch.Generator) -> X:
-        columns = {"": part} if isinstance(part, Tensor) else dict(part)
-        for name in floats(part):
-            column = columns[name]
+        columns = dict(as_dict(part))
+        for name, column in floats(part).items():
             noise = torch.empty_like(column).normal_(generator=generator)
             columns[name] = column + 0.25 * spread[name].to(column) * noise
         return columns.get("", columns)
@@ -133,7 +129,7 @@ def _noise(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
 
 
 def _columns(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
-    columns: dict[str, Tensor] = {"": x} if isinstance(x, Tensor) else x
+    columns = as_dict(x)
     groups = layout.table.groups() if isinstance(layout, TableFormat) else {}
 
     def transform(part: X, generator: torch.Generator) -> X:
@@ -162,12 +158,10 @@ class Bins:
         self.edges = [column.double().quantile(levels).unique() for column in x.T]
         self.count = max(2, 1 + max(len(edges) for edges in self.edges))
         self.values = [column.sort().values for column in x.T]
-        self.bounds = [  # of each bin, among the sorted values
-            F.pad(torch.searchsorted(values.double(), edges, right=True), (1, 1), value=0)
-            for values, edges in zip(self.values, self.edges, strict=True)
-        ]
-        for bounds in self.bounds:
-            bounds[-1] = len(x)
+        pairs = zip(self.values, self.edges, strict=True)
+        inner = [torch.searchsorted(values.double(), edges, right=True) for values, edges in pairs]
+        # of each bin, among the sorted values
+        self.bounds = [torch.tensor([0, *places.tolist(), len(x)]) for places in inner]
 
     def codes(self, x: Tensor) -> Tensor:
         r"""States (n, D) of rows."""
@@ -177,8 +171,7 @@ class Bins:
     def draw(self, codes: Tensor, generator: torch.Generator | None) -> Tensor:
         r"""Rows with the given states: a value of the data from each bin."""
         uniform = torch.rand(codes.shape, generator=generator, device=codes.device).cpu()
-        columns = []
-        parts = zip(codes.cpu().T, uniform.T, self.values, self.bounds, strict=True)
+        columns, parts = [], zip(codes.cpu().T, uniform.T, self.values, self.bounds, strict=True)
         for code, u, values, bounds in parts:
             code = code.long().clamp_max(len(bounds) - 2)  # states that a column does not have
             low, high = bounds[code], bounds[code + 1]
@@ -205,8 +198,7 @@ class NadeRows:
 def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> NadeRows:
     r"""A NADE fitted to rows: to bits as they are, to shades in [0, 1] rounded, else to bins."""
     flat = x.flatten(1)
-    inputs = flat.shape[1]
-    bits = _is_bits(flat)
+    inputs, bits = flat.shape[1], _is_bits(flat)
     # shades of pixels: within [0, 1], and many of them at its ends
     inside = not bits and bool(((flat >= 0) & (flat <= 1)).all())
     shades = inside and float(((flat < 0.02) | (flat > 0.98)).float().mean()) > 0.3
@@ -215,7 +207,7 @@ def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> NadeRows:
     support = Binary(inputs) if bins is None else States(bins.count, inputs)
     start = torch.Generator().manual_seed(seed)
     nade = NADE(inputs, min(500, max(20, inputs)), support=support, generator=start)
-    steps, size = max(FEWEST, math.ceil(len(flat) / 5)), min(100, len(flat))  # 20 passes
+    steps, size = max(500, math.ceil(len(flat) / 5)), min(100, len(flat))  # 20 passes
     nade.fit(events, steps, batch_size=size, lr=1e-2, seed=seed, progress=progress)
     return NadeRows(nade.cpu(), x, bins, shades)
 
@@ -251,9 +243,8 @@ def fit_mixture(
     from limbeck.models.mixture_em import fit_em
 
     density = Varying(x)
-    if len(density.columns):
-        number = components or max(1, min(10, len(x) // 50))
-        density.model = GaussianMixture(number, dim=len(density.columns))
+    if dim := len(density.columns):
+        density.model = GaussianMixture(components or max(1, min(10, len(x) // 50)), dim=dim)
         generator = torch.Generator().manual_seed(seed)
         fit_em(density.model, density.rows, generator=generator, progress=progress)
     return density

@@ -2,7 +2,7 @@ r"""The user's rows: tensors for generators and students, and back into what the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,9 +23,7 @@ DENSE_AT_MOST = 2**28  # numbers up to which sparse rows are made dense, as stud
 class ArrayFormat:
     r"""Rows of numbers (n, ...)."""
 
-    def __init__(
-        self, shape: tuple[int, ...], dtype: str = "float64", sparse: bool = False
-    ) -> None:
+    def __init__(self, shape: Sequence[int], dtype: str = "float64", sparse: bool = False) -> None:
         self.shape, self.dtype, self.sparse = tuple(shape), np.dtype(dtype), sparse
 
     def encode(self, given: object, argument: str = "X") -> Tensor:
@@ -81,8 +79,7 @@ class TableFormat:
     def __init__(
         self, table: Table, array: str | None = None, dtypes: Mapping[str, Any] | None = None
     ) -> None:
-        self.table, self.array = table, array
-        self.dtypes = {} if dtypes is None else dict(dtypes)
+        self.table, self.array, self.dtypes = table, array, dict({} if dtypes is None else dtypes)
 
     def encode(self, given: object, argument: str = "X") -> X:
         frame: Any = given
@@ -148,10 +145,7 @@ class Rows(NamedTuple):
 
 
 def read_rows(given: object, table: Table | None = None) -> Rows:
-    r"""The user's rows: a frame, a sparse matrix, a torch Dataset, or numbers.
-
-    Numbers with gaps (NaN) are taken as a table, whose students see what is missing.
-    """
+    r"""The user's rows: a frame, a sparse matrix, a torch Dataset, or numbers."""
     if isinstance(given, torch_data.Dataset):
         x, labels = materialise(given, "X")
         return read_rows(x)._replace(labels=labels)
@@ -164,7 +158,7 @@ def read_rows(given: object, table: Table | None = None) -> Rows:
         return Rows(table_format, table_format.encode(given), table_format.as_given(given))
     if table is not None:
         raise ArgumentError("X", f"a {type(given).__name__}", "a data frame, beside a table")
-    if _has_gaps(given):
+    if _has_gaps(given):  # a table, whose students see what is missing
         from limbeck.tables.table import Table
 
         frame, array = _as_frame(given), _as_array(given)
@@ -214,9 +208,8 @@ def _tensor(given: Any, argument: str) -> Tensor:
     if x.ndim == 1:
         expected = "rows and columns (n, D); one column is X[:, None]"
         raise ArgumentError(argument, f"shape {tuple(x.shape)}", expected)
-    short = not x.is_floating_point() and x.element_size() <= 2  # which float32 counts exactly
-    floating = x.is_floating_point() and x.dtype != torch.float64
-    x = x.detach().cpu().to(torch.float32 if short or floating else torch.float64)
+    exact = x.element_size() <= (4 if x.is_floating_point() else 2)  # in float32
+    x = x.detach().cpu().to(torch.float32 if exact else torch.float64)
     if bool((x.abs() > torch.finfo(torch.float32).max).any()):
         raise ArgumentError(argument, "numbers beyond float32", "numbers below 3e38 in size")
     return x

@@ -2,7 +2,7 @@ r"""Students by name or size, networks to train and trees to fit; and their pred
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -24,9 +24,7 @@ from limbeck.models.tree_fit import fit_boosted, fit_tree
 FITTED: dict[str, Any] = {"tree": fit_tree, "boosted": fit_boosted}
 LIKELY = 1e-5  # the probability from which a class of a row counts, for classifiers
 # hidden sizes that student="auto" goes through
-GROWING = (
-    (8,), (16,), (32,), (32, 16), (50, 30), (100, 50), (200, 100), (400, 200), (800, 400),
-)  # fmt: skip
+GROWING = ((8,), (16,), (32,), (32, 16), (50, 30), (100, 50), (200, 100), (400, 200), (800, 400))
 EXAMPLES = 4  # rows at which a module of the user's own is tried
 ROWS = 32  # rows up to which a net is evaluated in NumPy
 STEPS = 1000  # steps down trees, over all rows and trees, up to which they are walked in Python
@@ -60,8 +58,8 @@ class Fitted:
         if self.estimator is not None:
             trees = self._fit_estimator(table.flatten(1).cpu().numpy(), targets.astype(np.float64))
         else:
-            fit = FITTED[self.kind]
-            trees = fit(table, targets, task=self.task, seed=self.seed, **self.options)
+            options = {"task": self.task, "seed": self.seed, **self.options}
+            trees = FITTED[self.kind](table, targets, **options)
         return trees if self.encoder is None else Preprocessed(trees, encoder=self.encoder)
 
     def _fit_estimator(self, x: np.ndarray, y: np.ndarray) -> Trees:
@@ -109,57 +107,43 @@ def build_student(
         return Fitted(spec, task, encoder, seed)
     if is_tree_estimator(spec):
         return Fitted("estimator", task, encoder, seed, spec)
-    hidden = _hidden(spec)
-    table = encoded(part_of(x, 0, EXAMPLES) if encoder is not None else x, encoder)
-    # an encoder scales by itself, and its outputs change as it is trained
-    shift, scale = standardising(table) if encoder is None else (None, None)
-    network = MLP(
-        table[0].numel(), *hidden, outputs,
-        output_form="logits" if task == "classification" else "values",
-        generator=torch.Generator().manual_seed(seed),
-    )  # fmt: skip
-    return Preprocessed(network, shift, scale, encoder=encoder)
-
-
-def sizes(
-    x: X, outputs: int, task: str, encoder: nn.Module | None = None, max_bytes: int | None = None
-) -> dict[tuple[int, ...], int]:
-    r"""Hidden sizes that student="auto" tries, the smallest first, with the bytes of the student.
-
-    >>> sizes(torch.zeros(1, 10), 3, "classification", max_bytes=1000)
-    {(8,): 540, (16,): 988}
-    """
-    inputs = encoded(part_of(x, 0, 1), encoder)[0].numel()
-    fixed = 8 * outputs if task == "regression" else 0  # shifts and scales, of outputs and inputs
-    if encoder is None:
-        fixed += 8 * inputs
-    else:
-        fixed += sum(t.numel() * t.element_size() for t in encoder.state_dict().values())
-    students = {}
-    for hidden in GROWING:
-        weights = sum((a + 1) * b for a, b in pairwise((inputs, *hidden, outputs)))
-        students[hidden] = fixed + 4 * weights
-    smallest = min(students.values())
-    if max_bytes is not None and max_bytes < smallest:
-        expected = f"{smallest:,} or more, which the smallest student takes"
-        raise ArgumentError("max_bytes", f"{max_bytes:,}", expected)
-    growing = sorted(students.items(), key=lambda student: student[1])
-    return {hidden: size for hidden, size in growing if max_bytes is None or size <= max_bytes}
-
-
-def _hidden(spec: object) -> tuple[int, ...]:
+    hidden: Any = (spec,) if is_count(spec) else spec
     if isinstance(spec, str):
         if spec != "linear":
             raise ArgumentError.unknown("student", spec, ["auto", "linear", *FITTED])
-        return ()
-    hidden = (spec,) if is_count(spec) else spec
+        hidden = ()
     if not isinstance(hidden, Sequence) or not all(map(is_count, hidden)):
         expected = (
             'hidden sizes as in (50, 30), "linear", "tree", "boosted", a torch module, or one of '
             "scikit-learn's decision trees, forests and boosted models"
         )
         raise ArgumentError("student", repr(spec), expected)
-    return tuple(map(int, hidden))
+    table = encoded(part_of(x, 0, EXAMPLES) if encoder is not None else x, encoder)
+    # an encoder scales by itself, and its outputs change as it is trained
+    shift, scale = standardising(table) if encoder is None else (None, None)
+    form, start = "logits" if task == "classification" else "values", torch.Generator()
+    widths = (table[0].numel(), *map(int, hidden), outputs)
+    network = MLP(*widths, output_form=form, generator=start.manual_seed(seed))
+    return Preprocessed(network, shift, scale, encoder=encoder)
+
+
+def sizes(
+    x: X, outputs: int, task: str, encoder: nn.Module | None = None, max_bytes: int | None = None
+) -> dict[tuple[int, ...], int]:
+    r"""Hidden sizes that student="auto" tries, the smallest first, with their bytes."""
+    inputs = encoded(part_of(x, 0, 1), encoder)[0].numel()
+    fixed = 8 * inputs  # shifts and scales, of inputs and outputs
+    if encoder is not None:
+        fixed = sum(t.numel() * t.element_size() for t in encoder.state_dict().values())
+    fixed += 8 * outputs if task == "regression" else 0
+    layers = {hidden: pairwise((inputs, *hidden, outputs)) for hidden in GROWING}
+    students = {h: fixed + 4 * sum((a + 1) * b for a, b in pairs) for h, pairs in layers.items()}
+    smallest = min(students.values())
+    if max_bytes is not None and max_bytes < smallest:
+        expected = f"{smallest:,} or more, which the smallest student takes"
+        raise ArgumentError("max_bytes", f"{max_bytes:,}", expected)
+    growing = sorted(students.items(), key=lambda student: student[1])
+    return {hidden: size for hidden, size in growing if max_bytes is None or size <= max_bytes}
 
 
 @torch.no_grad()
@@ -170,10 +154,8 @@ def _user_module(module: nn.Module, x: X, outputs: int, encoder: nn.Module | Non
     count = rows(examples)
     like = next((p for p in module.parameters() if p.is_floating_point()), None)
     if like is not None:
-        device, dtype = like.device, like.dtype
-        examples = map_tensors(
-            lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype), examples
-        )
+        device = like.device
+        examples = map_tensors(lambda t: t.to(device), narrowed(examples, None, like.dtype))
     for student in [module, *wrapped]:
         try:
             with evaluating(student):
@@ -235,11 +217,7 @@ def predictions(student: nn.Module, x: X, task: str, form: str | None = None) ->
 
 
 class NumpyFastPath:
-    r"""A student on a few rows, (n, K) in float64: probabilities, or values.
-
-    It computes on the memory of limbeck's own students of float32 on the CPU, nets and trees
-    without hooks; `current` tells whether their parts were replaced or moved.
-    """
+    r"""Predictions (n, K) for a few rows, on the memory of limbeck's own students on the CPU."""
 
     def __init__(
         self, student: nn.Module, shape: tuple[int, ...], task: str, form: str | None
@@ -254,7 +232,13 @@ class NumpyFastPath:
         origin = getattr(student, "origin", None)
         self.origin = None if origin is None else origin.cpu().numpy()
         modules = [] if known is None else list(student.modules())
-        self.parts = [part for module in modules for part in _parts(module)]
+        # what must be where it was: tensors with their addresses, and modules, with their owners
+        owners = [o for m in modules for o in (m._parameters, m._buffers, m._modules)]
+        self.parts: list[tuple[dict[str, Any], str, Any, int | None]] = [
+            (owner, name, part, part.data_ptr() if isinstance(part, Tensor) else None)
+            for owner in owners
+            for name, part in owner.items()
+        ]
         self.hooks = [h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)]
 
     def current(self, student: nn.Module) -> bool:
@@ -291,13 +275,6 @@ class NumpyFastPath:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NumpyFastPath, (self.student, self.shape, self.task, self.form)
-
-
-def _parts(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any, Any]]:
-    r"""What must be where it was: tensors with their addresses, and modules, with their owners."""
-    for owner in (module._parameters, module._buffers, module._modules):
-        for name, part in owner.items():
-            yield owner, name, part, part.data_ptr() if isinstance(part, Tensor) else None
 
 
 def _net(student: nn.Module) -> tuple[int, Function] | None:

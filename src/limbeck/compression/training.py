@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from limbeck import losses
 from limbeck import outputs as forms
-from limbeck.arrays import X, floats, join, map_tensors, part_of, rows
+from limbeck.arrays import X, as_dict, floats, join, map_tensors, part_of, rows
 from limbeck.compression import students
 from limbeck.compression.generators import float_type, fresh, generator
 from limbeck.compression.rows import RowFormat
@@ -54,11 +54,7 @@ class Pool:
 
 @dataclass
 class Problem:
-    r"""A teacher and the rows that it is queried about.
-
-    Students are compared at rows held out and at these mixed with their neighbours, since a teacher
-    may know the rows themselves by heart.
-    """
+    r"""A teacher and the rows that it is queried about."""
 
     teacher: RowTeacher
     format: RowFormat
@@ -67,7 +63,8 @@ class Problem:
     loss: Loss  # of students
     query: Query
     given: Any = None  # the rows to learn from as the user has them; None makes them of x
-    held_out: X | None = None  # None where there are too few
+    # rows, and as many mixed with neighbours, which no teacher knows by heart; None of few rows
+    held_out: X | None = None
     held_out_given: Any = None  # the rows held out as the user has them
     labels: np.ndarray | None = None  # of the rows to learn from, where they are used
     label_weight: float = 0.0
@@ -76,11 +73,6 @@ class Problem:
     seed: int = 0  # decides which rows are together in a fold
     caches: bool = False  # answers on disk, so that even a torch teacher is queried beforehand
     pools: dict[tuple[str | Inputs, int, int], Pool] = field(default_factory=dict, init=False)
-
-    @property
-    def predictor(self) -> RowTeacher:
-        r"""The teacher, by its former name."""
-        return self.teacher
 
     @property
     def live(self) -> bool:
@@ -142,23 +134,17 @@ class Problem:
 
     def stored(self, pool: Pool, shift: Tensor, scale: Tensor) -> Stored:
         r"""The pool's targets t as a teacher that looks up (t − shift) / scale."""
-        derivatives = {
-            domain: self._derivatives(pool, domain) / safe_scale(scale)[:, None]
-            for domain in {term.domain for _, term in self.loss if "derivatives" in term.asks}
-        }
+        for domain in {term.domain for _, term in self.loss if "derivatives" in term.asks}:
+            assert isinstance(self.teacher, NetworkTeacher)
+            assert isinstance(pool.x, Tensor)
+            teacher = Derivatives(self.teacher, domain, pool.x[0].numel())
+            teacher.check_size(len(pool.x))
+            if domain not in pool.derivatives:
+                slopes = self.query.label(teacher, self.format.decode(pool.x))
+                tensor = torch.as_tensor(slopes, dtype=torch.float32)
+                pool.derivatives[domain] = tensor.reshape(len(pool.x), self.teacher.outputs, -1)
+        derivatives = {d: t / safe_scale(scale)[:, None] for d, t in pool.derivatives.items()}
         return Stored(scaled(pool.targets, shift, scale), self.form, derivatives=derivatives)
-
-    def _derivatives(self, pool: Pool, domain: str) -> Tensor:
-        r"""Derivatives (n, K, D) of the teacher's outputs at a pool's inputs."""
-        assert isinstance(self.teacher, NetworkTeacher)
-        assert isinstance(pool.x, Tensor)
-        teacher = Derivatives(self.teacher, domain, pool.x[0].numel())
-        teacher.check_size(len(pool.x))
-        if domain not in pool.derivatives:
-            slopes = self.query.label(teacher, self.format.decode(pool.x))
-            shape = (len(pool.x), self.teacher.outputs, teacher.inputs)
-            pool.derivatives[domain] = torch.as_tensor(slopes, dtype=torch.float32).reshape(shape)
-        return pool.derivatives[domain]
 
     def unit(self, student: nn.Module) -> tuple[Tensor, Tensor]:
         r"""Mean and deviation (K,) of a regression's targets, for limbeck's own students."""
@@ -182,8 +168,7 @@ def default_loss(task: str) -> Loss:
 
 def take(x: X, index: Tensor | np.ndarray) -> X:
     r"""Some rows."""
-    part: X = map_tensors(lambda t: t[index], x)
-    return part
+    return map_tensors(lambda t: t[index], x)
 
 
 @dataclass(frozen=True)
@@ -339,7 +324,7 @@ def fit_trees(problem: Problem, student: Fitted, recipe: Recipe, origin: Tensor 
 
 
 class Answering(nn.Module):
-    r"""A student that gives probabilities or values (n, K); NaN for rows that are not finite."""
+    r"""Probabilities or values (n, K); NaN for rows not finite, where they are not missing."""
 
     def __init__(self, student: nn.Module, task: str, form: str | None = None) -> None:
         super().__init__()
@@ -347,20 +332,13 @@ class Answering(nn.Module):
         self.form = output_form(student, form)
 
     def forward(self, x: X) -> Tensor:
-        return only_finite(self.student, x, students.answers(self.student(x), self.task, self.form))
-
-
-def only_finite(student: nn.Module, x: X, y: Tensor) -> Tensor:
-    r"""Predictions (n, K), but NaN for rows with NaN or infinity that are not marked as missing."""
-    encoder = next((m for m in student.modules() if isinstance(m, TableEncoder)), None)
-    marked = {} if encoder is None else {n.key: n.mask for n in encoder.numbers if n.mask}
-    good = []
-    for name, part in floats(x).items():
-        finite = part.reshape(part.shape[0], -1).isfinite().all(1)
-        good.append(finite | x[marked[name]] if name in marked else finite)  # type: ignore[index]
-    for coded in () if encoder is None else encoder.categories:
-        if not coded.missing:
-            good.append(x[coded.key] != coded.size + 1)  # type: ignore[index]
-    if not good:
-        return y
-    return torch.where(torch.stack(good, 1).all(1).unsqueeze(1), y, torch.nan)
+        y = students.answers(self.student(x), self.task, self.form)
+        encoder = next((m for m in self.student.modules() if isinstance(m, TableEncoder)), None)
+        numbers, categories = ([], []) if encoder is None else (encoder.numbers, encoder.categories)
+        marked, columns = {n.key: n.mask for n in numbers if n.mask}, as_dict(x)
+        good = []
+        for name, part in floats(x).items():
+            finite = part.reshape(part.shape[0], -1).isfinite().all(1)
+            good.append(finite | columns[marked[name]] if name in marked else finite)
+        good += [columns[c.key] != c.size + 1 for c in categories if not c.missing]
+        return torch.where(torch.stack(good, 1).all(1).unsqueeze(1), y, torch.nan) if good else y

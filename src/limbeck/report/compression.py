@@ -34,7 +34,7 @@ def compressed(
         content["tried"] = result.tried
     network = summary.named_network(result.student)
     if report is None:
-        teacher = None if result.problem is None else result.problem.predictor
+        teacher = None if result.problem is None else result.problem.teacher
         content["models"] = [
             summary.model("teacher" if teacher is None else teacher.name, "teacher", teacher),
             summary.model(network, "student", cost=result.cost()),

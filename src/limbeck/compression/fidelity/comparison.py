@@ -3,7 +3,7 @@ r"""A student beside its teacher: predictions on the same rows, their measures a
 from __future__ import annotations
 
 import numbers
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from limbeck import outputs as forms
+from limbeck.arguments import choice
 from limbeck.compression.fidelity import measures as m
 from limbeck.compression.fidelity.measures import MEASURES, Figure, mean
 from limbeck.errors import ArgumentError
@@ -54,29 +55,17 @@ class Predictions(NamedTuple):
 
 
 def align(
-    task: str,
-    by_model: Mapping[str, object],
-    y: object = None,
-    classes: Sequence[Hashable] | None = None,
+    task: str, by_model: Mapping[str, object], y: object = None, classes: object = None
 ) -> Predictions:
-    r"""Check predictions and labels against each other, and bring them into one form.
-
-    One column of a classifier of two classes is the probability of the second.
-    """
-    if task not in TASKS:
-        raise ArgumentError.unknown("task", task, TASKS)
+    r"""Check predictions and labels against each other, and bring them into one form."""
+    choice("task", task, TASKS)
     names = None if classes is None else np.asarray(classes).tolist()
-    arrays = {
-        model: _predictions(model, values, task, names)
-        for model, values in by_model.items()
-        if values is not None
-    }
-    first = next(iter(arrays.values()))
+    known = {model: values for model, values in by_model.items() if values is not None}
+    arrays = {model: _predictions(model, p, task, names) for model, p in known.items()}
+    first, (n, outputs) = next((model, p.shape) for model, p in arrays.items())
     for model, p in arrays.items():
-        if p.shape != first.shape:
-            expected = f"{first.shape}, as of the {next(iter(arrays))}"
-            raise ArgumentError(model, f"shape {p.shape}", expected)
-    n, outputs = first.shape
+        if p.shape != (n, outputs):
+            raise ArgumentError(model, f"shape {p.shape}", f"{(n, outputs)}, as of the {first}")
     names = list(range(outputs)) if names is None else names
     if len(names) != outputs or len(set(map(str, names))) != outputs:
         raise ArgumentError("classes", names, f"{outputs} different names, one for each column")
@@ -96,7 +85,7 @@ def _predictions(model: str, values: object, task: str, names: list[Any] | None)
     p = p.clip(0, 1)  # off by rounding
     if independent:
         return p
-    if p.shape[1] == 1 and (names is None or len(names) == 2):
+    if p.shape[1] == 1 and (names is None or len(names) == 2):  # of the second class
         p = np.hstack([1 - p, p])
     return p / p.sum(1, keepdims=True) if p.shape[1] > 1 else np.ones_like(p)
 
@@ -157,27 +146,23 @@ class Comparison:
 
 def figures(saved: Mapping[str, Sequence[float | None]]) -> dict[str, Figure]:
     r"""Values with their standard errors, from lists in which None stands for NaN."""
-    return {
-        name: Figure(*(float("nan") if part is None else float(part) for part in figure))
-        for name, figure in saved.items()
-    }
+    numbers = {name: np.array(figure, dtype=float).tolist() for name, figure in saved.items()}
+    return {name: Figure(*pair) for name, pair in numbers.items()}
 
 
-def compare(
-    data: Predictions,
-    seed: int = 0,
-    class_rows: Mapping[str, Mapping[str, np.ndarray]] | None = None,
-) -> Comparison:
+ClassRows = Mapping[str, Mapping[str, np.ndarray]]  # arrays (n,) by model and measure
+
+
+def compare(data: Predictions, seed: int = 0, class_rows: ClassRows | None = None) -> Comparison:
     r"""Every measure that predictions and labels allow, and arrays (n,) of those of classes."""
     rows = {model: data.rows(model) for model in data.by_model}
     for model, arrays in (class_rows or {}).items():
         rows[model] |= arrays
     measures = {model: _means(arrays) for model, arrays in rows.items()}
-    student = rows.pop("student")
-    differences = {
-        other: _means({name: student[name] - arrays[name] for name in arrays if name in student})
-        for other, arrays in rows.items()
-    }
+    student, differences = rows.pop("student"), {}
+    for other, arrays in rows.items():
+        shared = student.keys() & arrays.keys()
+        differences[other] = _means({name: student[name] - arrays[name] for name in shared})
     if data.y is not None and data.task != "regression":
         results = {model: m.outcomes(data.task, p, data.y) for model, p in data.by_model.items()}
         pairs = {f"student - {other}": ("student", other) for other in differences}
@@ -210,8 +195,8 @@ def by_group(
             if len(rows) < len(every):
                 here, there = mean(every[rows]), mean(np.delete(every, rows))
                 error = float(np.hypot(here.std_error, there.std_error))
-                gap = {name: Figure(here.value - there.value, error)}
-                parts[column][group].differences["elsewhere"] = gap
+                gap = Figure(here.value - there.value, error)
+                parts[column][group].differences["elsewhere"] = {name: gap}
     return parts
 
 
@@ -247,10 +232,7 @@ def worse(
 
 
 def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.ndarray]]:
-    r"""The rows of every subgroup, by column and by group; small groups are one.
-
-    Numbers with more than 10 values, and dates, are cut into quartiles; missing values are a group.
-    """
+    r"""The rows of every subgroup, by column and by group; small groups are one."""
     if not callable(getattr(columns, "items", None)):
         received = f"a {type(columns).__name__}"
         raise ArgumentError("groups", received, "a dict of columns by name, or a data frame")
@@ -280,32 +262,25 @@ def _group_names(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
         missing = values != values
     present = values[~missing]
     names = np.full(len(values), "missing", dtype=object)
-    numeric = _as_numbers(present)
-    if numeric is None:
+    numeric = kind.kind in "iufmM"
+    if kind.kind == "O" and len(present):
+        numeric = all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in present)
+    if not numeric:
         names[~missing] = [str(value) for value in present.tolist()]
         order = sorted(set(names[~missing]))
     else:
-        edges = np.unique(numeric)
+        seconds = present.astype(f"{kind.kind}8[s]") if kind.kind in "mM" else present
+        amounts = seconds.astype(float)
+        edges = np.unique(amounts)
         order = [_group_number(value, kind) for value in edges[:11]]
-        if len(edges) > 10:
-            ranks = np.array([0.25, 0.5, 0.75]) * len(numeric)
-            edges = np.unique(np.sort(numeric)[np.ceil(ranks).astype(int) - 1])
+        if len(edges) > 10:  # quartiles
+            ranks = np.array([0.25, 0.5, 0.75]) * len(amounts)
+            edges = np.unique(np.sort(amounts)[np.ceil(ranks).astype(int) - 1])
             shown = [_group_number(edge, kind) for edge in edges]
             between = [f"{low} to {high}" for low, high in pairwise(shown)]
             order = [f"up to {shown[0]}", *between, f"above {shown[-1]}"]
-        names[~missing] = np.array(order, dtype=object)[np.searchsorted(edges, numeric)]
+        names[~missing] = np.array(order, dtype=object)[np.searchsorted(edges, amounts)]
     return names, order + ["missing"] * bool(missing.any())
-
-
-def _as_numbers(present: np.ndarray) -> np.ndarray | None:
-    r"""Values as numbers, dates as seconds; None if they are neither."""
-    kind = present.dtype.kind
-    if kind in "mM":
-        return present.astype(f"{kind}8[s]").astype(float)
-    plain = kind in "iuf"
-    if kind == "O" and len(present):
-        plain = all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in present)
-    return present.astype(float) if plain else None
 
 
 def _group_number(value: float, dtype: np.dtype[Any]) -> str:

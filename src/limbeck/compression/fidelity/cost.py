@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -28,13 +28,9 @@ Call = Callable[[Any], Any]
 
 
 def latencies(
-    calls: Mapping[str, Call],
-    X: Any,
-    sizes: Sequence[int] = SIZES,
-    *,
-    seconds: float = 0.5,
+    calls: Mapping[str, Call], X: Any, sizes: Sequence[int] = SIZES, *, seconds: float = 0.5,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, dict[int, float]]:
+) -> dict[str, dict[int, float]]:  # fmt: skip
     r"""Seconds, by model and batch size: medians, timed in turns so that ratios are fair."""
     seconds = number("seconds", seconds, "a number above 0", lambda s: s > 0)
     if not (n := count(X)):
@@ -92,7 +88,10 @@ class Cost:
     files: str = ""  # of that size, such as "student.onnx"
 
 
-def as_cost(value: Cost | Mapping[str, Any] | None, argument: str) -> Cost:
+CostLike: TypeAlias = Cost | Mapping[str, Any] | None
+
+
+def as_cost(value: CostLike, argument: str) -> Cost:
     r"""A cost, from one or from a mapping with its fields."""
     known = vars(value) if isinstance(value, Cost) else dict(value or {})
     for name in known.keys() - Cost.__dataclass_fields__.keys():
@@ -178,8 +177,7 @@ def bytes_on_disk(model: object) -> int | None:
             raise ArgumentError("model", str(model), "a file that exists")
         return Path(model).stat().st_size
     if callable(method := getattr(model, "bytes", None)):
-        size: int | None = method()
-        return size
+        return method()
     if isinstance(model, list | tuple):
         return _sum([bytes_on_disk(part) for part in model])
     if not any(hasattr(model, name) for name in ("predict", "predict_proba")):

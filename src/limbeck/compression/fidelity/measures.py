@@ -67,7 +67,8 @@ def brier(y: np.ndarray, p: np.ndarray) -> np.ndarray:
 
 def kl(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
     r"""KL(teacher ‖ student), with the student's probabilities not below `FLOOR`."""
-    return np.maximum(_kl_terms(teacher, student).sum(1), 0)  # below 0 by rounding alone
+    terms = teacher * (np.log(np.where(teacher > 0, teacher, 1)) - _log(student))
+    return np.maximum(terms.sum(1), 0)  # below 0 by rounding alone
 
 
 def each_label(measure: Rows) -> Rows:
@@ -124,10 +125,6 @@ def _log(p: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(p, FLOOR))
 
 
-def _kl_terms(t: np.ndarray, s: np.ndarray) -> np.ndarray:
-    return t * (np.log(np.where(t > 0, t, 1)) - _log(s))
-
-
 def recall(hits: np.ndarray, positive: np.ndarray) -> np.ndarray:
     r"""The share of a class that is detected, plus the influence of each example, (n,)."""
     value = hits[positive].mean()
@@ -165,6 +162,10 @@ class Measure(NamedTuple):
     class_title: str = ""  # of a measure of one class, its name before "of class …"
 
 
+def _of_class(title: str, which: str, share: bool = True) -> Measure:
+    return Measure(f"{title} of {which}", True, share, format=".3f", class_title=title)
+
+
 _SAME: dict[str, Rows] = {"classification": agreement, "multilabel": label_agreement}
 _SUBSET: dict[str, Rows] = {"multilabel": subset_agreement}
 _LOG: dict[str, Rows] = {"classification": log_probability, "multilabel": label_log_probability}
@@ -172,18 +173,13 @@ _BRIER: dict[str, Rows] = {"classification": brier, "multilabel": square_error}
 _KL: dict[str, Rows] = {"classification": kl, "multilabel": label_kl}
 _R2: dict[str, Rows] = {"regression": r2}
 _ABSOLUTE: dict[str, Rows] = {"regression": absolute_error}
-_PRECISION = "average precision"
 
 MEASURES = {  # in the order of tables
     "accuracy": Measure("accuracy", True, True, "labels", _SAME),
     "subset_accuracy": Measure("all labels right", True, True, "labels", _SUBSET),
-    "average_precision": Measure(
-        f"{_PRECISION} of the rarest class", True, format=".3f", class_title=_PRECISION
-    ),
-    "rare_recall": Measure("recall of the rarest class", True, True, class_title="recall"),
-    "worst_recall": Measure(
-        "recall of the class that loses most", True, True, class_title="recall"
-    ),
+    "average_precision": _of_class("average precision", "the rarest class", False),
+    "rare_recall": _of_class("recall", "the rarest class"),
+    "worst_recall": _of_class("recall", "the class that loses most"),
     "r2": Measure("R²", True, False, "labels", _R2, ".3f"),
     "rmse": Measure("root mean square error", False, False, "labels", {"regression": rmse}),
     "absolute_error": Measure("mean absolute error", False, False, "labels", _ABSOLUTE),
@@ -229,13 +225,9 @@ def curve(results: Outcomes, bins: int = BINS) -> dict[str, list[float]]:
 
 
 def calibration_errors(
-    models: Mapping[str, Outcomes],
-    pairs: Mapping[str, tuple[str, str]],
-    *,
-    bins: int = BINS,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> dict[str, Figure]:
+    models: Mapping[str, Outcomes], pairs: Mapping[str, tuple[str, str]], *, bins: int = BINS,
+    seed: int = 0, resamples: int = RESAMPLES,
+) -> dict[str, Figure]:  # fmt: skip
     r"""Expected calibration errors of models' outcomes, and their differences by pairs of names."""
     n = len(next(iter(models.values()))[0])
     generator = np.random.default_rng(seed)

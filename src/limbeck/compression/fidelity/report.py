@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from rich.table import Table
 from limbeck.arguments import whole_number
 from limbeck.compression.fidelity import comparison, measures, tables
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, Predictions
-from limbeck.compression.fidelity.cost import Cost, as_cost
+from limbeck.compression.fidelity.cost import Cost, CostLike, as_cost
 from limbeck.compression.fidelity.measures import Figure, mean, ratio, recall
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import files
@@ -101,7 +101,9 @@ class Fidelity(Comparison):
         console.print(self.table())
         if self.by_group:
             console.print(tables.group_table(self))
-        notes = [*tables.size_remarks(self), *tables.remarks(self), *self.notes]
+        files = [f"{self.names[model]}: {c.files}" for model, c in self.costs.items() if c.files]
+        notes = [f"Bytes are those of {', '.join(files)}."] if files else []
+        notes += [*tables.remarks(self), *self.notes]
         return "\n".join([console.export_text().rstrip(), *notes, self.sentence()])
 
     __repr__ = __str__
@@ -124,9 +126,9 @@ class Fidelity(Comparison):
             values[name] = ClassCount(**saved[name]) if saved[name] else None
         if saved["unchecked"] is not None:
             values["unchecked"] = [ClassCount(**count) for count in saved["unchecked"]]
-        for name in ("kept", "kept_error"):
-            values[name] = math.nan if saved[name] is None else saved[name]
-        values["kept_by"] = comparison.figures(saved["kept_by"])
+        kept = comparison.figures(saved["kept_by"] | {"": (saved["kept"], saved["kept_error"])})
+        values["kept"], values["kept_error"] = kept.pop("")
+        values["kept_by"] = kept
         values["worse"] = [(column, group) for column, group in saved["worse"]]
         values["costs"] = {model: as_cost(cost, model) for model, cost in saved["costs"].items()}
         values["by_group"] = {
@@ -160,21 +162,11 @@ class Fidelity(Comparison):
 
 
 def fidelity(
-    task: str,
-    teacher: object,
-    student: object,
-    y: object = None,
-    *,
-    baseline: object = None,
-    classes: Sequence[Hashable] | None = None,
-    groups: Mapping[str, object] | None = None,
-    teacher_cost: Cost | Mapping[str, Any] | None = None,
-    student_cost: Cost | Mapping[str, Any] | None = None,
-    baseline_cost: Cost | Mapping[str, Any] | None = None,
-    names: Mapping[str, str] | None = None,
-    notes: Sequence[str] = (),
-    seed: int = 0,
-) -> Fidelity:
+    task: str, teacher: object, student: object, y: object = None, *, baseline: object = None,
+    classes: Sequence[Hashable] | None = None, groups: Mapping[str, object] | None = None,
+    teacher_cost: CostLike = None, student_cost: CostLike = None, baseline_cost: CostLike = None,
+    names: Mapping[str, str] | None = None, notes: Sequence[str] = (), seed: int = 0,
+) -> Fidelity:  # fmt: skip
     r"""Compare predictions (n, K) of a student with its teacher's, and both with labels if given.
 
     They are probabilities, of several labels independent ones, or values. `y` has names in
@@ -199,10 +191,8 @@ def fidelity(
     costs = {"teacher": teacher_cost, "student": student_cost, "baseline": baseline_cost}
     curves = {}
     if data.y is not None and task != "regression":
-        curves = {
-            model: measures.curve(measures.outcomes(task, p, data.y))
-            for model, p in data.by_model.items()
-        }
+        results = {m: measures.outcomes(task, p, data.y) for m, p in data.by_model.items()}
+        curves = {model: measures.curve(result) for model, result in results.items()}
     return Fidelity(
         **vars(comparison.compare(data, seed, rare.rows)),
         task=task, classes=data.classes, names=NAMES | dict(names or {}),
@@ -220,14 +210,12 @@ def _disagreements(data: Predictions) -> list[dict[str, Any]]:
     teacher, student = (data.by_model[model] for model in ("teacher", "student"))
     gap = np.abs(teacher - student)
     size = gap.sum(1) / 2 if data.task == "classification" else gap.mean(1)  # ½Σ: 0 to 1
-    records = []
-    for row in np.argsort(-size, kind="stable")[: min(20, np.count_nonzero(size > 0))].tolist():
-        record = {"row": row, "size": size[row], "teacher": teacher[row], "student": student[row]}
-        if data.y is not None:
-            single = data.task == "classification"
-            record["label"] = data.classes[data.y[row].argmax()] if single else data.y[row]
-        records.append(record)
-    return plain(records)
+    rows = np.argsort(-size, kind="stable")[: min(20, np.count_nonzero(size > 0))].tolist()
+    columns = {"size": size, "teacher": teacher, "student": student}
+    if data.y is not None:
+        names = [data.classes[k] for k in data.y.argmax(1)]
+        columns["label"] = names if data.task == "classification" else data.y
+    return plain([{"row": row} | {name: c[row] for name, c in columns.items()} for row in rows])
 
 
 def _pairs(data: Predictions, seed: int) -> dict[str, Any]:
@@ -279,17 +267,23 @@ class _Class(NamedTuple):
 
 
 def rare_classes(data: Predictions) -> RareClasses:
-    r"""Check the rarest class that has enough rows, and list those that have too few.
-
-    Of several labels, each one counts by its smaller side: the rows with it, or those without.
-    """
+    r"""Check the rarest class, or side of a label, with enough rows; list those with too few."""
     if data.task == "regression":
         return RareClasses()
-    truth = data.decisions(data.truth)
-    classes = list(_classes(data, truth))
+    truth, classes = data.decisions(data.truth), []
+    whose = "" if data.y is not None else "the teacher's "
+    single, n, counts = data.task == "classification", len(truth), truth.sum(0)
+    for k, name in enumerate(data.classes):
+        short = str(name) if len(str(name)) <= 16 else f"{str(name)[:15]}…"
+        title, count = f"{whose}{'class' if single else 'label'} {short}", int(counts[k])
+        common = bool(k == counts.argmax() if single else 2 * count > n)
+        classes.append(_Class(ClassCount(name, title, count), k, True, common))
+        if not single:
+            without = ClassCount(name, f"rows without {title}", n - count)
+            classes.append(_Class(without, k, False, not common))
     enough = [c for c in classes if c.tally.rows >= MIN_CLASS_ROWS]
     too_few = [c for c in classes if c.tally.rows < MIN_CLASS_ROWS]
-    unchecked = [c.tally for c in too_few if data.task == "classification" or not c.common]
+    unchecked = [c.tally for c in too_few if single or not c.common]
     rare = [c for c in enough if not c.common]
     if not rare:
         return RareClasses(unchecked=unchecked)
@@ -308,19 +302,6 @@ def rare_classes(data: Predictions) -> RareClasses:
             "worst_recall": recall(worst.members(detected), in_worst),
         }
     return RareClasses(rarest.tally, worst.tally, unchecked, rows, lost)
-
-
-def _classes(data: Predictions, truth: np.ndarray) -> Iterator[_Class]:
-    whose = "" if data.y is not None else "the teacher's "
-    single, n, counts = data.task == "classification", len(truth), truth.sum(0)
-    for k, name in enumerate(data.classes):
-        short = str(name) if len(str(name)) <= 16 else f"{str(name)[:15]}…"
-        title, rows = f"{whose}{'class' if single else 'label'} {short}", int(counts[k])
-        common = bool(k == counts.argmax() if single else 2 * rows > n)
-        yield _Class(ClassCount(name, title, rows), k, True, common)
-        if not single:
-            without = ClassCount(name, f"rows without {title}", n - rows)
-            yield _Class(without, k, False, not common)
 
 
 def _worst(data: Predictions, classes: list[_Class], truth: np.ndarray) -> tuple[_Class, bool]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -18,18 +18,15 @@ if TYPE_CHECKING:
 
 LITTLE = 0.9  # a retention below this is "only" so much
 MAX_GROUPS, MAX_NAMED = 16, 5  # groups in a table, and groups or classes in a sentence
-Words = tuple[str, str, str]  # for less, more and as much
+# words for less, more and as much
 SMALLER, FASTER = ("smaller", "larger", "as large"), ("faster", "slower", "as fast")
+FEWER = ("fewer", "more", "as many")
 
 
 def figure_in_words(
     name: str, figure: Figure | None, *, signed: bool = False, points: str = ""
 ) -> str:
-    r"""A measure with its error, to two figures of the error; a difference is signed, in points.
-
-    >>> figure_in_words("accuracy", Figure(0.98671, 0.00114))
-    '98.67 ± 0.11%'
-    """
+    r"""A measure with its error, as 98.67 ± 0.11%; a difference is signed, in points."""
     if figure is None or math.isnan(figure.value):
         return "" if signed or figure is None else "–"
     share, sign = MEASURES[name].share, "+" if signed else ""
@@ -60,9 +57,7 @@ def percent(value: float) -> str:
 
 def size_in_words(count: float) -> str:
     r"""Bytes."""
-    if count < 1000:
-        return f"{count:,.0f} bytes"
-    return _scaled(count, {"GB": 1e9, "MB": 1e6, "kB": 1e3})
+    return _scaled(count, {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0})
 
 
 def span(seconds: float) -> str:
@@ -85,28 +80,6 @@ def heading(name: str) -> str:
 def table(report: Fidelity) -> Table:
     r"""Models side by side, with the student's difference from the teacher."""
     models = [model for model in report.names if model in report.measures]
-    measures = _measure_rows(report, models)
-    rows = measures + _cost_rows(report, models)
-    heads = ["", *(heading(report.names[model]) for model in models)]
-    heads.insert(3, "student − teacher")
-    result = Table(title=f"fidelity on {_rows(report)}", title_justify="left")
-    if report.labelled:
-        result.caption_justify = "left"
-        result.caption = (
-            "± is a standard error; differences are paired, of percentages in points; "
-            "logs are natural"
-        )
-    result.add_column("", no_wrap=True)
-    filled = [place for place in range(1, len(heads)) if any(row[place] for row in rows)]
-    for place in filled:
-        result.add_column(heads[place], justify="right", overflow="fold")
-    for number, row in enumerate(rows, 1):
-        cells = [row[place] for place in (0, *filled)]
-        result.add_row(*cells, end_section=number == len(measures))
-    return result
-
-
-def _measure_rows(report: Fidelity, models: list[str]) -> list[list[str]]:
     rows = []
     for name in MEASURES:
         values = [report.measures[model].get(name) for model in models]
@@ -116,29 +89,40 @@ def _measure_rows(report: Fidelity, models: list[str]) -> list[list[str]]:
             gap = report.differences["teacher"].get(name)
             cells.insert(2, figure_in_words(name, gap, signed=True))
             rows.append([measure_title(report, name), *cells])
-    return rows
+    measured = len(rows)
+    rows += _cost_rows(report, models)
+    heads = ["", *(heading(report.names[model]) for model in models)]
+    heads.insert(3, "student − teacher")
+    result = Table(title=f"fidelity on {_rows(report)}", title_justify="left")
+    if report.labelled:
+        result.caption_justify = "left"
+        differences = "differences are paired, of percentages in points"
+        result.caption = f"± is a standard error; {differences}; logs are natural"
+    result.add_column("", no_wrap=True)
+    filled = [place for place in range(1, len(heads)) if any(row[place] for row in rows)]
+    for place in filled:
+        result.add_column(heads[place], justify="right", overflow="fold")
+    for number, row in enumerate(rows, 1):
+        result.add_row(*(row[place] for place in (0, *filled)), end_section=number == measured)
+    return result
 
 
 def _cost_rows(report: Fidelity, models: list[str]) -> list[list[str]]:
-    costs = [report.costs[model] for model in models]
-    rows = []
-
-    def add(
-        title: str, values: Sequence[float | None], show: Callable[[float], str], words: Words
-    ) -> None:
+    costs, rows = [report.costs[model] for model in models], []
+    kinds: list[tuple[str, list[Any], Callable[[float], str], tuple[str, str, str]]] = [
+        ("parameters", [c.parameters for c in costs], "{:,.0f}".format, FEWER),
+        ("bytes on disk", [c.bytes for c in costs], size_in_words, SMALLER),
+    ]
+    for size in sorted({size for cost in costs for size in cost.latency}):
+        times = [cost.latency.get(size) for cost in costs]
+        kinds.append((f"latency at batch {size:,}", times, span, FASTER))
+    for title, values, show, words in kinds:
         if any(value is not None for value in values):
             cells = ["–" if value is None else show(value) for value in values]
             if show is size_in_words:  # the baseline has the size of the student
                 cells[:2] = [cell.replace("–", "unknown") for cell in cells[:2]]
             cells.insert(2, compared(values[0], values[1], *words))
             rows.append([title, *cells])
-
-    counts, sizes = [cost.parameters for cost in costs], [cost.bytes for cost in costs]
-    add("parameters", counts, "{:,.0f}".format, ("fewer", "more", "as many"))
-    add("bytes on disk", sizes, size_in_words, SMALLER)
-    for size in sorted({size for cost in costs for size in cost.latency}):
-        times = [cost.latency.get(size) for cost in costs]
-        add(f"latency at batch {size:,}", times, span, FASTER)
     return rows
 
 
@@ -159,12 +143,10 @@ def group_table(report: Fidelity) -> Table:
         result.add_column(head, justify="left" if words else "right", overflow="fold")
     before = None
     for column, group, part in parts:
-        cells = ["" if column == before else column, group, f"{part.rows:,}"]
-        cells += [figure_in_words(name, part.measures[model].get(name)) for model in models]
-        gap = part.differences.get(other, {}).get(name)
-        cells.append(figure_in_words(name, gap, signed=True))
+        cells = [figure_in_words(name, part.measures[model].get(name)) for model in models]
+        cells.append(figure_in_words(name, part.differences.get(other, {}).get(name), signed=True))
         cells += ["worse"] if (column, group) in report.worse else []
-        result.add_row(*cells)
+        result.add_row("" if column == before else column, group, f"{part.rows:,}", *cells)
         before = column
     return result
 
@@ -191,9 +173,8 @@ def remarks(report: Fidelity) -> list[str]:
         return []
     other, name = decisive(report.task, report.labelled)
     parts = [part for part in _groups(report, worst=True) if part[:2] in report.worse]
-    texts = []
+    models, texts = ["student", "teacher"] if report.labelled else ["student"], []
     for column, group, part in parts[:MAX_NAMED]:
-        models = ["student", "teacher"] if report.labelled else ["student"]
         value = " against ".join(short(name, part.measures[m][name].value) for m in models)
         gap = figure_in_words(name, part.differences[other][name], signed=True, points=" points")
         about = f"{MEASURES[name].title} {value}: {gap}, {part.rows:,} rows"
@@ -203,35 +184,27 @@ def remarks(report: Fidelity) -> list[str]:
     return [f"The student is {what} by more than 3 standard errors for {'; '.join(texts)}{more}."]
 
 
-def size_remarks(report: Fidelity) -> list[str]:
-    r"""Whose size the bytes are, as far as that is known."""
-    texts = [f"{report.names[model]}: {c.files}" for model, c in report.costs.items() if c.files]
-    return [f"Bytes are those of {', '.join(texts)}."] if texts else []
-
-
 def sentence(report: Fidelity) -> str:
     r"""What the student keeps, agrees on, and saves: of these what is known."""
-    quality = _quality(report)
-    verbs = [*quality, _faithfulness(report, bool(quality))]
+    verbs = [] if report.main in ("agreement", "teacher_r2") else [_quality(report)]
+    verbs.append(_faithfulness(report, bool(verbs)))
     if savings := _savings(report):
         verbs.append(f"is {' and '.join(savings)}")
     *first, last = verbs
     text = f"{', '.join(first)} and {last}" if first else last
-    notes = "".join(f"; {note}" for note in rare_class_notes(report))
+    notes = "; ".join(["", *rare_class_notes(report)])
     return f"The student {text}{_baseline(report)}{notes}."
 
 
 def measure_title(report: Fidelity, name: str) -> str:
     r"""A measure's name in a report: that of one class, with the name of the class."""
-    count = _class_count(report, name)
-    measure = MEASURES[name]
+    count, measure = _class_count(report, name), MEASURES[name]
     return measure.title if count is None else f"{measure.class_title} of {count.title}"
 
 
 def _class_count(report: Fidelity, name: str) -> ClassCount | None:
-    if not MEASURES[name].class_title:
-        return None
-    return report.worst if name == "worst_recall" else report.rarest
+    of_class = report.worst if name == "worst_recall" else report.rarest
+    return of_class if MEASURES[name].class_title else None
 
 
 def kept_noun(report: Fidelity) -> str:
@@ -240,16 +213,14 @@ def kept_noun(report: Fidelity) -> str:
     return owner + measure_title(report, report.main).replace(owner, "")
 
 
-def _quality(report: Fidelity) -> list[str]:
+def _quality(report: Fidelity) -> str:
     r"""The least retention, and the values of the other measures."""
-    if report.main in ("agreement", "teacher_r2"):
-        return []
     if math.isnan(report.kept):
         noun = measure_title(report, report.main)
         one, two = (_value(report, model, report.main) for model in ("student", "teacher"))
-        return [f"has {noun} {one} where the teacher has {two}"]
+        return f"has {noun} {one} where the teacher has {two}"
     only = "only " if report.kept < LITTLE else ""
-    return [f"keeps {only}{percent(report.kept)} of {kept_noun(report)}{_all_values(report)}"]
+    return f"keeps {only}{percent(report.kept)} of {kept_noun(report)}{_all_values(report)}"
 
 
 def _faithfulness(report: Fidelity, after_quality: bool) -> str:
@@ -293,8 +264,7 @@ def _values(report: Fidelity, name: str) -> str:
 
 def _value(report: Fidelity, model: str, name: str) -> str:
     r"""A measure in a sentence; that of one class with its error, which is large."""
-    figure = report.measures[model][name]
-    of_class = MEASURES[name].class_title
+    figure, of_class = report.measures[model][name], MEASURES[name].class_title
     return figure_in_words(name, figure) if of_class else short(name, figure.value)
 
 
@@ -343,11 +313,9 @@ def rare_class_notes(report: Fidelity) -> list[str]:
         return []
     if report.unchecked is None:
         return ["rare classes were not checked"]
-    notes = []
-    recall = report.kept_by.get("rare_recall")
-    if recall is not None and report.rarest is not None and math.isnan(recall.value):
-        title, rows = report.rarest.title, report.rarest.rows
-        notes.append(f"the teacher itself finds none of the {rows:,} rows of {title}")
+    notes, rarest, recall = [], report.rarest, report.kept_by.get("rare_recall")
+    if recall is not None and rarest is not None and math.isnan(recall.value):
+        notes.append(f"the teacher itself finds none of the {rarest.rows:,} rows of {rarest.title}")
     if report.unchecked:
         names = ", ".join(f"{c.title} ({c.rows:,})" for c in report.unchecked[:MAX_NAMED])
         more = len(report.unchecked) - MAX_NAMED
