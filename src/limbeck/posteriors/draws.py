@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import number, whole
-from limbeck.arrays import X, as_dict, label
+from limbeck.arrays import X, as_dict
 from limbeck.errors import ArgumentError
 from limbeck.samplers.diagnostics import effective_size, r_hat
 
@@ -318,35 +318,6 @@ def spread(dim: int, most: int) -> list[int]:
     return np.linspace(0, dim - 1, count).round().astype(int).tolist()
 
 
-def check(draws: Draws, burn_in: int = 0) -> Draws:
-    r"""The same draws, unless they are too few or not finite."""
-    if draws.structure.dim == 0:
-        raise ArgumentError("posterior", f"draws of no numbers: {draws.structure}", "numbers")
-    if draws.count == 0:
-        after = f" after burn_in={burn_in}" if burn_in else ""
-        raise ArgumentError("posterior", f"no draws{after}", "two draws or more")
-    if draws.count == 1:
-        expected = "two or more: a posterior of one draw has nothing to condense"
-        raise ArgumentError("posterior", "a single draw", expected)
-    blocks = draws.blocks(max(1, 2**20 // draws.structure.dim))  # of about a million numbers
-    masks = [bad_rows(as_dict(block)) for block in blocks]
-    for name in draws.parts:
-        bad = torch.cat([mask[name] for mask in masks])
-        if not bad.any():
-            continue
-        first = int(bad.nonzero()[0])
-        kind, expected = "NaN or infinite numbers", "finite draws"
-        original = Draws({name: draws.parts[name]}, torch.float64).take([first])
-        if as_dict(original)[name].isfinite().all():
-            kind, expected = f"numbers beyond {draws.dtype}", "another dtype"
-        expected += f"; var_names=['~{name}'] leaves the variable out" if name else ""
-        chain, draw = divmod(first, draws.per_chain)
-        where = f"in {int(bad.sum()):,} of {draws.count:,} draws"
-        received = f"{kind} {where}, the first is {draw} of chain {chain}"
-        raise ArgumentError(label("posterior", name), received, expected)
-    return draws
-
-
 def bad_rows(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
     r"""Of each variable (m, ...), which of the m draws are not finite, on the CPU."""
     return {
@@ -360,3 +331,49 @@ def whole_notes(parts: Mapping[str, Array], dtype: torch.dtype) -> list[str]:
     whole = [name or "the posterior" for name, array in parts.items() if is_whole(array)]
     kind = str(dtype).removeprefix("torch.")
     return [f"{name} is of whole numbers, which become {kind}" for name in whole]
+
+
+def choose(known: Iterable[str], var_names: str | Sequence[str] | None) -> list[str]:
+    r"""The selected names, in their order; '~' before all of them leaves them out."""
+    known = list(known)
+    if var_names is None:
+        return known
+    names = [var_names] if isinstance(var_names, str) else list(var_names)
+    if known == [""]:
+        raise ArgumentError("var_names", repr(names), "None for draws without names")
+    out = [name[1:] for name in names if name not in known and str(name).startswith("~")]
+    if out and len(out) < len(names):
+        raise ArgumentError("var_names", repr(names), "names to take, or names to leave out by '~'")
+    for name in out or names:
+        if name not in known:
+            raise ArgumentError.unknown("var_names", name, known)
+    chosen = [name for name in known if name not in out] if out else list(dict.fromkeys(names))
+    if not chosen:
+        raise ArgumentError("var_names", repr(names), f"at least one of {', '.join(known)}")
+    return chosen
+
+
+def group(value: object) -> dict[str, Any] | None:
+    r"""The variables of a dict or an xarray data set, or those under "posterior", as of ArviZ."""
+    variables = _variables_of(value)
+    try:
+        inner = _variables_of(value["posterior"])  # type: ignore[index]
+    except Exception:  # objects have their own ways to say that there is no such thing
+        inner = None
+    variables = variables if inner is None else inner
+    if variables is None:
+        return None
+    by_name = {name: variables[name] for name in variables}
+    nested = any(_variables_of(variable) is not None for variable in by_name.values())
+    if not by_name or nested or not all(isinstance(name, str) and name for name in by_name):
+        outer: Iterable[Any] = value if isinstance(value, Iterable) else ()
+        names = ", ".join(map(repr, by_name)) or ", ".join(map(repr, outer)) or "nothing"
+        received = f"a {type(value).__name__} of {names}"
+        raise ArgumentError("posterior", received, "arrays by name, or such under 'posterior'")
+    return by_name
+
+
+def _variables_of(value: object) -> Mapping[str, Any] | None:
+    data = getattr(value, "data_vars", None)
+    data = data if isinstance(data, Mapping) else value
+    return data if isinstance(data, Mapping) else None

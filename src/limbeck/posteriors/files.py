@@ -11,13 +11,14 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.posteriors.draws import group
 
 INDEXED = re.compile(r"(.+?)(?:\[(\d+(?:,\s*\d+)*)\]|\.(\d+(?:\.\d+)*))")  # a[1,2] or a.1.2
 CHAIN = ("chain__", ".chain")
@@ -33,52 +34,6 @@ class Variables(NamedTuple):
     by_name: Mapping[str, Any]  # a bare array has the name ''
     layout: str  # of their axes
     notes: Sequence[str] = ()  # for the user
-
-
-def choose(known: Iterable[str], var_names: str | Sequence[str] | None) -> list[str]:
-    r"""The selected names, in their order; '~' before all of them leaves them out."""
-    known = list(known)
-    if var_names is None:
-        return known
-    names = [var_names] if isinstance(var_names, str) else list(var_names)
-    if known == [""]:
-        raise ArgumentError("var_names", repr(names), "None for draws without names")
-    out = [name[1:] for name in names if name not in known and str(name).startswith("~")]
-    if out and len(out) < len(names):
-        raise ArgumentError("var_names", repr(names), "names to take, or names to leave out by '~'")
-    for name in out or names:
-        if name not in known:
-            raise ArgumentError.unknown("var_names", name, known)
-    chosen = [name for name in known if name not in out] if out else list(dict.fromkeys(names))
-    if not chosen:
-        raise ArgumentError("var_names", repr(names), f"at least one of {', '.join(known)}")
-    return chosen
-
-
-def group(value: object) -> dict[str, Any] | None:
-    r"""The variables of a dict or an xarray data set, or those under "posterior", as of ArviZ."""
-    variables = _variables_of(value)
-    try:
-        inner = _variables_of(value["posterior"])  # type: ignore[index]
-    except Exception:  # objects have their own ways to say that there is no such thing
-        inner = None
-    variables = variables if inner is None else inner
-    if variables is None:
-        return None
-    by_name = {name: variables[name] for name in variables}
-    nested = any(_variables_of(variable) is not None for variable in by_name.values())
-    if not by_name or nested or not all(isinstance(name, str) and name for name in by_name):
-        outer: Iterable[Any] = value if isinstance(value, Iterable) else ()
-        names = ", ".join(map(repr, by_name)) or ", ".join(map(repr, outer)) or "nothing"
-        received = f"a {type(value).__name__} of {names}"
-        raise ArgumentError("posterior", received, "arrays by name, or such under 'posterior'")
-    return by_name
-
-
-def _variables_of(value: object) -> Mapping[str, Any] | None:
-    data = getattr(value, "data_vars", None)
-    data = data if isinstance(data, Mapping) else value
-    return data if isinstance(data, Mapping) else None
 
 
 def places(header: Sequence[object]) -> dict[str, Array]:

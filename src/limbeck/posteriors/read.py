@@ -14,10 +14,18 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import choice, whole, whole_number
-from limbeck.arrays import label
+from limbeck.arrays import as_dict, label
 from limbeck.errors import ArgumentError
-from limbeck.posteriors.draws import Array, Draws, as_array, check, whole_notes
-from limbeck.posteriors.files import Choose, Variables, choose, from_columns, group, open_files
+from limbeck.posteriors.draws import (
+    Array,
+    Draws,
+    as_array,
+    bad_rows,
+    choose,
+    group,
+    whole_notes,
+)  # fmt: skip
+from limbeck.posteriors.files import Choose, Variables, from_columns, open_files
 from limbeck.posteriors.stream import Stream
 
 LAYOUTS = {"chains": "(chain, draw, ...)", "draws": "(draw, ...)", "emcee": "(step, walker, ...)"}
@@ -205,3 +213,32 @@ def _check_layout(arrays: dict[str, Array], variables: Variables) -> None:
             'layout="chains" says that this is right',
             stacklevel=3,
         )
+
+
+def check(draws: Draws, burn_in: int = 0) -> Draws:
+    r"""The same draws, unless they are too few or not finite."""
+    if draws.structure.dim == 0:
+        raise ArgumentError("posterior", f"draws of no numbers: {draws.structure}", "numbers")
+    if draws.count == 0:
+        after = f" after burn_in={burn_in}" if burn_in else ""
+        raise ArgumentError("posterior", f"no draws{after}", "two draws or more")
+    if draws.count == 1:
+        expected = "two or more: a posterior of one draw has nothing to condense"
+        raise ArgumentError("posterior", "a single draw", expected)
+    blocks = draws.blocks(max(1, 2**20 // draws.structure.dim))  # of about a million numbers
+    masks = [bad_rows(as_dict(block)) for block in blocks]
+    for name in draws.parts:
+        bad = torch.cat([mask[name] for mask in masks])
+        if not bad.any():
+            continue
+        first = int(bad.nonzero()[0])
+        kind, expected = "NaN or infinite numbers", "finite draws"
+        original = Draws({name: draws.parts[name]}, torch.float64).take([first])
+        if as_dict(original)[name].isfinite().all():
+            kind, expected = f"numbers beyond {draws.dtype}", "another dtype"
+        expected += f"; var_names=['~{name}'] leaves the variable out" if name else ""
+        chain, draw = divmod(first, draws.per_chain)
+        where = f"in {int(bad.sum()):,} of {draws.count:,} draws"
+        received = f"{kind} {where}, the first is {draw} of chain {chain}"
+        raise ArgumentError(label("posterior", name), received, expected)
+    return draws

@@ -14,8 +14,16 @@ from limbeck.arguments import whole, whole_number
 from limbeck.arrays import X, label, rows
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.posteriors import draws as stored
-from limbeck.posteriors.draws import Array, Device, Diagnostics, Structure, as_array, as_tensor
-from limbeck.posteriors.files import Choose, choose
+from limbeck.posteriors.draws import (
+    Array,
+    Device,
+    Diagnostics,
+    Structure,
+    as_array,
+    as_tensor,
+    choose,
+)
+from limbeck.posteriors.files import Choose
 from limbeck.samplers.diagnostics import Running
 from limbeck.storage.files import under
 

@@ -92,7 +92,8 @@ class Training:
             raise ArgumentError("metrics", repr(metrics), "a dict of functions of the student")
         for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out"}:
             raise ArgumentError("metrics", repr(name), "names that the history does not use itself")
-        return replace(self, callbacks=as_callbacks(self.callbacks), **numbers)
+        callbacks = () if self.callbacks is None else as_callbacks(self.callbacks)
+        return replace(self, callbacks=callbacks, **numbers)
 
 
 def choose_device(device: str | torch.device) -> torch.device:

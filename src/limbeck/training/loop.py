@@ -120,7 +120,7 @@ class Run:
         self.failure: Failure | None = None
         self.plateau = None if settings.patience is None else Plateau(settings.patience)
         self.best: dict[str, Tensor] = {}
-        self.callbacks = as_callbacks(settings.callbacks)
+        self.callbacks = as_callbacks(settings.callbacks) if settings.callbacks else ()
         self.batch_size = settings.batch_size if isinstance(settings.batch_size, int) else None
         self._every = settings.every or max(1, settings.steps // 50)
         self._looked = 0  # the step of the last evaluation
