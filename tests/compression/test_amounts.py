@@ -17,7 +17,6 @@ QUICK = QUIET | {"steps": 3, "size": 100, "inputs": "munge"}
 @pytest.mark.parametrize("inputs", ["auto", *GENERATORS])
 @pytest.mark.parametrize("count", [1, 2, 5, 60])
 def test_few_rows_are_enough(inputs, count, monkeypatch):
-    monkeypatch.setattr(density, "FEWEST", 5)
     monkeypatch.setattr(density, "FLOW_STEPS", 5)
     fewest = {"munge": 2, "flow": 20}.get(inputs, 1)
     X = np.random.default_rng(0).normal(size=(count, 3)).astype(np.float32)

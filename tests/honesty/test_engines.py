@@ -191,11 +191,11 @@ def test_auto_counts_the_operations_of_a_step(compiler):
     from limbeck.training.engines import CPU
 
     run = taken(12, **options((9, 5), engine="auto", steps=4_000, student=Deep()))
-    operations = run.engine._operations
+    operations = run.engine.operations
     assert operations > 1_000
     assert run.engine.name == "eager"
     assert not CPU.pay(operations, 4_000)
-    assert taken(12, **options((9, 5), engine="auto", steps=4_000)).engine._operations < 300
+    assert taken(12, **options((9, 5), engine="auto", steps=4_000)).engine.operations < 300
 
 
 def test_auto_does_not_spend_a_time_limit_on_compilation(compiler):
