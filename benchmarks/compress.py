@@ -42,7 +42,7 @@ from timing import machine, report
 
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
-from limbeck.compression.dispatch import as_predictor
+from limbeck.compression.dispatch import as_row_teacher
 from limbeck.compression.fidelity.cost import bytes_on_disk, latencies
 from limbeck.models import Preprocessed
 
@@ -133,7 +133,7 @@ def compare(
         alone = {"net": measure(fold.y_test, by_hand(fold, labels, regression)(fold.X_test))}
         for kind in ("forest", "boosted"):
             teacher = TEACHERS[kind, regression]().fit(fold.X, fold.y)
-            predictor = as_predictor(teacher, fold.X[:1])
+            predictor = as_row_teacher(teacher, fold.X[:1])
             said = predictor.predict(fold.X_test)
             hand = by_hand(fold, predictor(fold.X), regression)(fold.X_test)
             for student, spec in STUDENTS.items():

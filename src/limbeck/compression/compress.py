@@ -17,7 +17,7 @@ from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import join, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
-from limbeck.compression.dispatch import as_predictor
+from limbeck.compression.dispatch import as_row_teacher
 from limbeck.compression.fidelity.cost import bytes_on_disk
 from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.generators import candidates, fresh
@@ -125,7 +125,7 @@ def compress(
     labels = data.labels if labels is None else labels
     examples = select(as_rows(data.given), np.arange(min(100, rows(data.x))))
     try:
-        model = as_predictor(
+        model = as_row_teacher(
             teacher, examples, task=task, output=output, weights=weights, stack=stack,
             classes=classes,
         )  # fmt: skip

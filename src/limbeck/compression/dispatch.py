@@ -124,7 +124,7 @@ ACCEPTED = (
 LISTS = (list, tuple, nn.ModuleList)
 
 
-def as_predictor(
+def as_row_teacher(
     teacher: object, X: object = None, *, task: str = "auto", output: str = "auto",
     weights: ArrayLike | None = None, stack: object = None, classes: Names | None = None,
 ) -> RowTeacher:  # fmt: skip

@@ -230,13 +230,13 @@ class Distilled(BaseEstimator):
     def _row_teacher(self, X: object, about: dict[str, Any]) -> RowTeacher:
         r"""The fitted teacher, for the estimator's task."""
         if self.regression:
-            return dispatch.as_predictor(self.teacher_, X, **{"task": "regression"} | about)
+            return dispatch.as_row_teacher(self.teacher_, X, **{"task": "regression"} | about)
         try:
-            model = dispatch.as_predictor(self.teacher_, X, **about)
+            model = dispatch.as_row_teacher(self.teacher_, X, **about)
         except ArgumentError as error:
             if error.argument not in ("task", "output") or "task" in about:
                 raise
-            model = dispatch.as_predictor(self.teacher_, X, task="classification", **about)
+            model = dispatch.as_row_teacher(self.teacher_, X, task="classification", **about)
         if model.task == "regression":
             raise ArgumentError("teacher", f"{model.name}, which gives values", "a classifier")
         return model

@@ -10,7 +10,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.compression.compress import compress
-from limbeck.compression.dispatch import as_predictor
+from limbeck.compression.dispatch import as_row_teacher
 from limbeck.teachers import query as derivatives
 from limbeck.teachers.cache import TeacherCache
 from limbeck.teachers.query import Derivatives, label_rows
@@ -48,7 +48,7 @@ def softmax(scores):
 
 def test_of_log_probabilities_and_of_probabilities():
     net = Counted()
-    predictor = as_predictor(net, X, output="logits")
+    predictor = as_row_teacher(net, X, output="logits")
     weight = net.map.weight.detach().double().numpy()
     p = predictor(X)
     logs = weight - (p @ weight)[:, None, :]  # ∂ log p_k = w_k − Σ p w
@@ -61,9 +61,9 @@ def test_of_log_probabilities_and_of_probabilities():
 def test_of_values_and_of_labels():
     net = Counted(2)
     weight = net.map.weight.detach().double().numpy()
-    values = Derivatives(as_predictor(net, X, task="regression"), "plain", 4)(X)
+    values = Derivatives(as_row_teacher(net, X, task="regression"), "plain", 4)(X)
     np.testing.assert_allclose(values.reshape(40, 2, 4), np.tile(weight, (40, 1, 1)), atol=1e-6)
-    labels = as_predictor(net, X, task="multilabel", output="logits")
+    labels = as_row_teacher(net, X, task="multilabel", output="logits")
     p = labels(X)
     found = Derivatives(labels, "plain", 4)(X).reshape(40, 2, 4)
     np.testing.assert_allclose(found, (p * (1 - p))[:, :, None] * weight, atol=1e-5)
@@ -71,7 +71,7 @@ def test_of_values_and_of_labels():
 
 def test_they_are_kept_beside_the_answers_by_domain(tmp_path):
     net = Counted()
-    predictor = as_predictor(net, X, output="logits")
+    predictor = as_row_teacher(net, X, output="logits")
     values = label_rows(predictor, X, cache=tmp_path, progress=False)
     for domain in ("log", "plain"):
         asked = Derivatives(predictor, domain, 4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from limbeck.compression.dispatch import as_predictor
+from limbeck.compression.dispatch import as_row_teacher
 from limbeck.errors import ArgumentError
 from tests.refusals import refused
 
@@ -68,7 +68,7 @@ def test_estimators_follow_the_protocol(xgboost, lightgbm, catboost) -> None:
         lightgbm.LGBMClassifier(verbose=-1, **few).fit(X, NAMES[THREE]),
         cat(catboost, "CatBoostClassifier", NAMES[THREE]),
     ):
-        teacher = as_predictor(model)
+        teacher = as_row_teacher(model)
         agrees(teacher, model.predict_proba(X))
         assert teacher.name == type(model).__name__
         assert teacher.classes.tolist() == np.asarray(model.classes_).tolist()
@@ -81,7 +81,7 @@ def test_estimators_follow_the_protocol(xgboost, lightgbm, catboost) -> None:
         lightgbm.LGBMRegressor(verbose=-1, **few).fit(X, VALUES),
         cat(catboost, "CatBoostRegressor", VALUES),
     ):
-        agrees(as_predictor(model, X), model.predict(X), "regression")
+        agrees(as_row_teacher(model, X), model.predict(X), "regression")
 
 
 def test_estimators_of_several_labels(xgboost, catboost) -> None:
@@ -90,7 +90,7 @@ def test_estimators_of_several_labels(xgboost, catboost) -> None:
         xgboost.XGBClassifier(n_estimators=3, n_jobs=1).fit(X, LABELS[:, :2]),
         cat(catboost, "CatBoostClassifier", LABELS, "MultiLogloss"),
     ):
-        agrees(as_predictor(model), model.predict_proba(X), "multilabel")
+        agrees(as_row_teacher(model), model.predict_proba(X), "multilabel")
 
 
 def test_estimators_fitted_to_frames_take_arrays(xgboost, lightgbm) -> None:
@@ -100,11 +100,11 @@ def test_estimators_fitted_to_frames_take_arrays(xgboost, lightgbm) -> None:
         xgboost.XGBClassifier(n_estimators=3, n_jobs=1).fit(frame, TWO),
         lightgbm.LGBMClassifier(verbose=-1, n_estimators=3, n_jobs=1).fit(frame, TWO),
     ):
-        agrees(as_predictor(model), model.predict_proba(frame))
+        agrees(as_row_teacher(model), model.predict_proba(frame))
     booster = xgboost.XGBClassifier(n_estimators=3, n_jobs=1).fit(frame, TWO).get_booster()
     p = booster.predict(xgboost.DMatrix(frame))
-    agrees(as_predictor(booster, X), p)
-    np.testing.assert_allclose(as_predictor(booster, frame)(frame)[:, 1], p, atol=1e-6)
+    agrees(as_row_teacher(booster, X), p)
+    np.testing.assert_allclose(as_row_teacher(booster, frame)(frame)[:, 1], p, atol=1e-6)
 
 
 # their own models
@@ -113,48 +113,50 @@ def test_estimators_fitted_to_frames_take_arrays(xgboost, lightgbm) -> None:
 def test_xgboost_boosters_say_what_they_predict(xgboost) -> None:
     rows = xgboost.DMatrix(X)
     two = xgb(xgboost, "binary:logistic", TWO)
-    teacher = as_predictor(two, X, classes=["no", "yes"])
+    teacher = as_row_teacher(two, X, classes=["no", "yes"])
     agrees(teacher, two.predict(rows))
     assert teacher.name == "xgboost.Booster"
     assert set(teacher.predict(X)) == {"no", "yes"}
     raw = xgb(xgboost, "binary:logitraw", TWO)
-    agrees(as_predictor(raw, X), 1 / (1 + np.exp(-raw.predict(rows))))
+    agrees(as_row_teacher(raw, X), 1 / (1 + np.exp(-raw.predict(rows))))
     three = xgb(xgboost, "multi:softprob", THREE, num_class=3)
-    agrees(as_predictor(three, X), three.predict(rows))
+    agrees(as_row_teacher(three, X), three.predict(rows))
     hard = xgb(xgboost, "multi:softmax", THREE, num_class=3)  # predicts labels, but knows more
-    agrees(as_predictor(hard, X), three.predict(rows))
+    agrees(as_row_teacher(hard, X), three.predict(rows))
     several = xgb(xgboost, "binary:logistic", LABELS)
-    agrees(as_predictor(several, X), several.predict(rows), "multilabel")
+    agrees(as_row_teacher(several, X), several.predict(rows), "multilabel")
     for objective in ("reg:squarederror", "count:poisson"):
         values = xgb(xgboost, objective, VALUES.clip(0))
-        agrees(as_predictor(values, X), values.predict(rows), "regression")
-    found = as_predictor(three, X)(sparse.csr_array(X))
+        agrees(as_row_teacher(values, X), values.predict(rows), "regression")
+    found = as_row_teacher(three, X)(sparse.csr_array(X))
     np.testing.assert_allclose(found, three.predict(rows), rtol=1e-5)
 
 
 def test_lightgbm_boosters_say_what_they_predict(lightgbm) -> None:
     two, three = lgb(lightgbm, "binary", TWO), lgb(lightgbm, "multiclass", THREE, num_class=3)
     values = lgb(lightgbm, "regression_l1", VALUES)
-    agrees(as_predictor(two, X), two.predict(X))
-    agrees(as_predictor(three, X, classes=NAMES), three.predict(X))
-    agrees(as_predictor(values, X), values.predict(X), "regression")
-    assert as_predictor(two, X).name == "lightgbm.Booster"
+    agrees(as_row_teacher(two, X), two.predict(X))
+    agrees(as_row_teacher(three, X, classes=NAMES), three.predict(X))
+    agrees(as_row_teacher(values, X), values.predict(X), "regression")
+    assert as_row_teacher(two, X).name == "lightgbm.Booster"
 
 
 def test_catboost_models_say_what_they_predict(catboost) -> None:
     three = cat(catboost, "CatBoost", NAMES[THREE], "MultiClass")
-    teacher = as_predictor(three, X)
+    teacher = as_row_teacher(three, X)
     agrees(teacher, three.predict(X, prediction_type="Probability"))
     assert (teacher.name, teacher.classes.tolist()) == ("CatBoost", ["ant", "bee", "cat"])
     two = cat(catboost, "CatBoost", TWO, "Logloss")
-    agrees(as_predictor(two, X), two.predict(X, prediction_type="Probability"))
+    agrees(as_row_teacher(two, X), two.predict(X, prediction_type="Probability"))
     labels = cat(catboost, "CatBoost", LABELS, "MultiLogloss")
-    agrees(as_predictor(labels, X), labels.predict(X, prediction_type="Probability"), "multilabel")
+    agrees(
+        as_row_teacher(labels, X), labels.predict(X, prediction_type="Probability"), "multilabel"
+    )
     counts = cat(catboost, "CatBoostRegressor", VALUES.clip(0), "Poisson")
     own = cat(catboost, "CatBoost", VALUES.clip(0), "Poisson")
-    agrees(as_predictor(own, X), counts.predict(X), "regression")
+    agrees(as_row_teacher(own, X), counts.predict(X), "regression")
     with refused("teacher", "a CatBoost that is not fitted"):
-        as_predictor(catboost.CatBoost(), X)
+        as_row_teacher(catboost.CatBoost(), X)
 
 
 def test_unknown_objectives_ask_for_the_task(xgboost, lightgbm, catboost) -> None:
@@ -163,15 +165,15 @@ def test_unknown_objectives_ask_for_the_task(xgboost, lightgbm, catboost) -> Non
 
     own = lgb(lightgbm, custom, TWO)
     with refused("task", "'auto', for a model of the objective 'cus"):
-        as_predictor(own, X)
-    agrees(as_predictor(own, X, task="regression"), own.predict(X), "regression")
-    logits = as_predictor(own, X, task="classification", output="logits")
+        as_row_teacher(own, X)
+    agrees(as_row_teacher(own, X, task="regression"), own.predict(X), "regression")
+    logits = as_row_teacher(own, X, task="classification", output="logits")
     agrees(logits, 1 / (1 + np.exp(-own.predict(X))))
     hinge = xgb(xgboost, "binary:hinge", TWO)
     with refused("task", "'binary:hinge'"):
-        as_predictor(hinge, X)
+        as_row_teacher(hinge, X)
     with refused("task", "'RMSEWithUncertainty'"):
-        as_predictor(cat(catboost, "CatBoost", VALUES, "RMSEWithUncertainty"), X)
+        as_row_teacher(cat(catboost, "CatBoost", VALUES, "RMSEWithUncertainty"), X)
 
 
 def test_models_of_their_own_have_content_but_cannot_be_refitted(xgboost, lightgbm) -> None:
@@ -179,11 +181,11 @@ def test_models_of_their_own_have_content_but_cannot_be_refitted(xgboost, lightg
         [xgb(xgboost, "binary:logistic", y) for y in (TWO, TWO, 1 - TWO)],
         [lgb(lightgbm, "binary", y) for y in (TWO, TWO, 1 - TWO)],
     ):
-        found = [as_predictor(model, X).fingerprint() for model in (one, same, other)]
+        found = [as_row_teacher(model, X).fingerprint() for model in (one, same, other)]
         assert found[0] == found[1] != found[2]
-        assert as_predictor(one, X).bytes() > 500
+        assert as_row_teacher(one, X).bytes() > 500
         with pytest.raises(ArgumentError, match=r"teacher_folds"):
-            as_predictor(one, X).refit(X, TWO)
+            as_row_teacher(one, X).refit(X, TWO)
 
 
 # their files
@@ -204,16 +206,16 @@ def test_model_files(xgboost, lightgbm, catboost, tmp_path) -> None:
     }
     for name, p in expected.items():
         path = tmp_path / name
-        teacher = as_predictor(path, X)
+        teacher = as_row_teacher(path, X)
         agrees(teacher, p)
         assert (teacher.name, teacher.bytes()) == (name, path.stat().st_size)
         copy = tmp_path / f"copy-{name}"
         copy.write_bytes(path.read_bytes())
-        assert as_predictor(str(copy), X).fingerprint() == teacher.fingerprint()
-    assert as_predictor(tmp_path / "model.cbm", X).classes.tolist() == ["ant", "bee", "cat"]
+        assert as_row_teacher(str(copy), X).fingerprint() == teacher.fingerprint()
+    assert as_row_teacher(tmp_path / "model.cbm", X).classes.tolist() == ["ant", "bee", "cat"]
     other = tmp_path / "other.json"
     xgb(xgboost, "multi:softprob", THREE, num_class=3, max_depth=1).save_model(other)
     assert (
-        as_predictor(other, X).fingerprint()
-        != as_predictor(tmp_path / "model.json", X).fingerprint()
+        as_row_teacher(other, X).fingerprint()
+        != as_row_teacher(tmp_path / "model.json", X).fingerprint()
     )

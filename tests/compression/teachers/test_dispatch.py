@@ -8,7 +8,7 @@ import torch
 from scipy import sparse
 from sklearn.ensemble import RandomForestClassifier
 
-from limbeck.compression.dispatch import as_predictor
+from limbeck.compression.dispatch import as_row_teacher
 from limbeck.errors import ArgumentError
 from limbeck.teachers.row_teacher import RowTeacher
 from tests.refusals import refused
@@ -26,7 +26,7 @@ def logistic(x: np.ndarray) -> np.ndarray:
 
 
 def test_probabilities_of_a_callable() -> None:
-    teacher = as_predictor(softmax, X)
+    teacher = as_row_teacher(softmax, X)
     assert isinstance(teacher, RowTeacher)
     assert (teacher.task, teacher.form, teacher.outputs) == ("classification", "probabilities", 3)
     assert (teacher.module, teacher.module_form, teacher.name) == (None, None, "softmax")
@@ -35,31 +35,31 @@ def test_probabilities_of_a_callable() -> None:
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, softmax(X))
     np.testing.assert_array_equal(teacher.predict(X), X.argmax(1))
-    named = as_predictor(softmax, X, classes=["a", "b", "c"])
+    named = as_row_teacher(softmax, X, classes=["a", "b", "c"])
     assert named.predict(X[:5]).tolist() == [["a", "b", "c"][k] for k in X[:5].argmax(1)]
 
 
 def test_values_of_a_callable() -> None:
-    one = as_predictor(lambda x: x[:, 0] * 9, X)
+    one = as_row_teacher(lambda x: x[:, 0] * 9, X)
     assert (one.task, one.form, one.outputs, one.classes) == ("regression", "values", 1, None)
     np.testing.assert_array_equal(one(X), X[:, :1] * 9)
     assert one.predict(X).shape == (40,)
-    two = as_predictor(lambda x: x[:, :2], X, task="regression")
+    two = as_row_teacher(lambda x: x[:, :2], X, task="regression")
     assert two.outputs == 2
     np.testing.assert_array_equal(two.predict(X), X[:, :2])
 
 
 def test_one_probability_is_that_of_class_1() -> None:
-    teacher = as_predictor(lambda x: logistic(x[:, 0]), X, task="classification")
+    teacher = as_row_teacher(lambda x: logistic(x[:, 0]), X, task="classification")
     p = logistic(X[:, 0])
     np.testing.assert_allclose(teacher(X), np.stack([1 - p, p], 1))
     np.testing.assert_array_equal(teacher.predict(X), (X[:, 0] > 0).astype(int))
-    margins = as_predictor(lambda x: x[:, 0], X, output="logits")
+    margins = as_row_teacher(lambda x: x[:, 0], X, output="logits")
     np.testing.assert_allclose(margins(X), teacher(X))
 
 
 def test_labels_each_on_its_own() -> None:
-    teacher = as_predictor(logistic, X, task="multilabel", classes=["red", "green", "blue"])
+    teacher = as_row_teacher(logistic, X, task="multilabel", classes=["red", "green", "blue"])
     assert (teacher.task, teacher.form, teacher.outputs) == ("multilabel", "probabilities", 3)
     np.testing.assert_array_equal(teacher(X), logistic(X))
     np.testing.assert_array_equal(teacher.predict(X), (X > 0).astype(int))
@@ -70,8 +70,8 @@ def test_labels_alone_need_their_classes() -> None:
         return np.array(["no", "yes"])[(x[:, 0] > 0).astype(int)]
 
     with refused("teacher", "labels without probabilities"):
-        as_predictor(teacher, X)
-    sure = as_predictor(teacher, X, task="classification", classes=["yes", "no", "perhaps"])
+        as_row_teacher(teacher, X)
+    sure = as_row_teacher(teacher, X, task="classification", classes=["yes", "no", "perhaps"])
     np.testing.assert_array_equal(sure.predict(X), teacher(X))
     assert sure(X).sum(0)[2] == 0
     assert set(sure(X).ravel()) == {0.0, 1.0}
@@ -86,10 +86,10 @@ def test_rows_of_every_kind_reach_a_callable() -> None:
         return np.zeros(x.shape[0]) + 5
 
     for rows in (X, torch.as_tensor(X), X.tolist(), pandas.DataFrame(X), sparse.coo_array(X)):
-        np.testing.assert_array_equal(as_predictor(teacher, rows)(rows), np.full((40, 1), 5.0))
+        np.testing.assert_array_equal(as_row_teacher(teacher, rows)(rows), np.full((40, 1), 5.0))
     assert sorted(set(seen)) == ["DataFrame", "csr_array", "ndarray"]
     columns = {"a": X[:, 0], "b": torch.as_tensor(X[:, 1])}
-    both = as_predictor(lambda x: x["a"] + 10 * x["b"], columns)
+    both = as_row_teacher(lambda x: x["a"] + 10 * x["b"], columns)
     np.testing.assert_allclose(both(columns)[:, 0], X[:, 0] + 10 * X[:, 1])
 
 
@@ -100,7 +100,7 @@ def test_a_callable_is_asked_at_a_few_rows_before_all_of_them() -> None:
         sizes.append(len(x))
         return softmax(x)
 
-    as_predictor(teacher, X)(X)
+    as_row_teacher(teacher, X)(X)
     assert sizes == [16, 40]
 
 
@@ -109,13 +109,13 @@ def test_no_rows_get_no_answers_and_do_not_reach_the_teacher() -> None:
         assert len(x)
         return softmax(x)
 
-    predictor = as_predictor(teacher, X)
+    predictor = as_row_teacher(teacher, X)
     assert predictor(X[:0]).shape == (0, 3)
     assert predictor.predict(X[:0]).shape == (0,)
     with refused("X", "no rows"):
-        as_predictor(teacher, X[:0])
+        as_row_teacher(teacher, X[:0])
     with refused("X", "None"):
-        as_predictor(teacher)
+        as_row_teacher(teacher)
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,13 @@ def test_no_rows_get_no_answers_and_do_not_reach_the_teacher() -> None:
     ],
 )
 def test_answers_that_turn_wrong_are_refused(later, says) -> None:
-    teacher = as_predictor(lambda x: softmax(x) if len(x) < 20 else later(x), X)
+    teacher = as_row_teacher(lambda x: softmax(x) if len(x) < 20 else later(x), X)
     with pytest.raises(ArgumentError, match=f"^teacher: expected {says}"):
         teacher(X)
 
 
 def test_rounded_probabilities_pass_and_stay_inside() -> None:
-    teacher = as_predictor(
+    teacher = as_row_teacher(
         lambda x: np.tile([1.0002, -0.0002], (len(x), 1)), X, output="probabilities"
     )
     assert teacher(X[:2]).tolist() == [[1, 0], [1, 0]]
@@ -149,13 +149,13 @@ def test_an_error_of_the_teacher_is_the_teachers() -> None:
             raise ConnectionError("gone")
         return softmax(x)
 
-    predictor = as_predictor(teacher, X)
+    predictor = as_row_teacher(teacher, X)
     with pytest.raises(ConnectionError, match="gone"):
         predictor(X)
 
 
 def test_a_callable_has_no_content() -> None:
-    teacher = as_predictor(softmax, X)
+    teacher = as_row_teacher(softmax, X)
     assert (teacher.fingerprint(), teacher.bytes()) == (None, None)
     with refused("teacher_folds", "softmax, which cannot be fitted"):
         teacher.refit(X, X[:, 0] > 0)
@@ -166,7 +166,7 @@ def test_anything_that_predicts_numbers_will_do() -> None:
         def predict(self, x: np.ndarray) -> np.ndarray:
             return x[:, 0] * 3
 
-    teacher = as_predictor(Model(), X)
+    teacher = as_row_teacher(Model(), X)
     assert (teacher.name, teacher.task) == ("Model", "regression")
 
 
@@ -178,17 +178,17 @@ def test_classes_must_fit() -> None:
         ([], "a list of names"),
     ]:
         with pytest.raises(ArgumentError, match=f"^classes: expected .*{says}"):
-            as_predictor(softmax, X, classes=classes)
+            as_row_teacher(softmax, X, classes=classes)
     with refused("classes", expected="None for regression"):
-        as_predictor(lambda x: x[:, 0] * 9, X, classes=["a"])
-    mixed = as_predictor(softmax, X, classes=["a", 1, None])
+        as_row_teacher(lambda x: x[:, 0] * 9, X, classes=["a"])
+    mixed = as_row_teacher(softmax, X, classes=["a", 1, None])
     assert mixed.classes.tolist() == ["a", 1, None]
 
 
 def test_a_predictor_passes_through() -> None:
-    teacher = as_predictor(softmax, X)
-    assert as_predictor(teacher) is teacher
-    assert as_predictor(teacher, classes=["a", "b", "c"]).classes.tolist() == ["a", "b", "c"]
+    teacher = as_row_teacher(softmax, X)
+    assert as_row_teacher(teacher) is teacher
+    assert as_row_teacher(teacher, classes=["a", "b", "c"]).classes.tolist() == ["a", "b", "c"]
     assert teacher.classes.tolist() == [0, 1, 2]
 
 
@@ -198,18 +198,18 @@ def test_what_cannot_teach_is_refused(teacher) -> None:
     with pytest.raises(
         ArgumentError, match=f"teacher: expected .*ONNX file.*, got an object of type {name}"
     ):
-        as_predictor(teacher, X)
+        as_row_teacher(teacher, X)
 
 
 def test_slips_are_named() -> None:
     with pytest.raises(ArgumentError, match=r"expected an obj.*the class RandomForestClassifier"):
-        as_predictor(RandomForestClassifier, X)
+        as_row_teacher(RandomForestClassifier, X)
     with refused("weights", "one for a single teacher"):
-        as_predictor(softmax, X, weights=[1.0])
+        as_row_teacher(softmax, X, weights=[1.0])
     with refused("stack", "one for a single teacher"):
-        as_predictor(softmax, X, stack=softmax)
+        as_row_teacher(softmax, X, stack=softmax)
     with refused("X", "a"):
-        as_predictor(softmax, 3.0)
-    teacher = as_predictor(softmax, X)
+        as_row_teacher(softmax, 3.0)
+    teacher = as_row_teacher(softmax, X)
     assert repr(teacher) == "the teacher (softmax)"
     assert (teacher.task, teacher.outputs) == ("classification", 3)

@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
-from limbeck.compression.dispatch import as_predictor
+from limbeck.compression.dispatch import as_row_teacher
 from limbeck.errors import ArgumentError
 from tests.refusals import refused
 
@@ -51,7 +51,7 @@ def forest(y=KINDS, seed: int = 0) -> RandomForestClassifier:
     ],
 )
 def test_classifiers_say_all_by_themselves(estimator, name) -> None:
-    teacher = as_predictor(estimator)
+    teacher = as_row_teacher(estimator)
     assert (teacher.name, teacher.task, teacher.form) == (name, "classification", "probabilities")
     assert (teacher.classes.tolist(), teacher.outputs) == (["ant", "bee", "cat"], 3)
     assert teacher.module is None
@@ -62,13 +62,13 @@ def test_classifiers_say_all_by_themselves(estimator, name) -> None:
 
 def test_regressors_are_asked_how_many_values_they_give() -> None:
     one = RandomForestRegressor(5, random_state=0).fit(X, X[:, 0])
-    teacher = as_predictor(one, X)
+    teacher = as_row_teacher(one, X)
     assert (teacher.task, teacher.form, teacher.outputs) == ("regression", "values", 1)
     np.testing.assert_array_equal(teacher(X)[:, 0], one.predict(X))
-    two = as_predictor(LinearRegression().fit(X, X[:, :2] * 2), X)
+    two = as_row_teacher(LinearRegression().fit(X, X[:, :2] * 2), X)
     np.testing.assert_allclose(two.predict(X), X[:, :2] * 2)
     with refused("X", "None"):
-        as_predictor(one)
+        as_row_teacher(one)
 
 
 @pytest.mark.parametrize(
@@ -87,19 +87,19 @@ def test_regressors_are_asked_how_many_values_they_give() -> None:
     ids=lambda e: type(e).__name__,
 )
 def test_several_labels(estimator) -> None:
-    teacher = as_predictor(estimator)
+    teacher = as_row_teacher(estimator)
     assert (teacher.task, teacher.form, teacher.outputs) == ("multilabel", "probabilities", 3)
     raw = estimator.predict_proba(X)
     p = np.stack([part[:, 1] for part in raw], 1) if isinstance(raw, list) else raw
     np.testing.assert_array_equal(teacher(X), p)
     clear = (np.abs(p - 0.5) > 1e-9).all(1)  # scikit-learn breaks ties in several ways
     np.testing.assert_array_equal(teacher.predict(X)[clear], estimator.predict(X)[clear])
-    assert as_predictor(estimator, classes=list("abc")).classes.tolist() == ["a", "b", "c"]
+    assert as_row_teacher(estimator, classes=list("abc")).classes.tolist() == ["a", "b", "c"]
 
 
 def test_a_label_that_was_always_the_same_is_certain() -> None:
     always = np.column_stack([LABELS[:, 0], np.ones(60, int), np.zeros(60, int)])
-    found = as_predictor(forest(always))(X)
+    found = as_row_teacher(forest(always))(X)
     assert (found[:, 1] == 1).all()
     assert (found[:, 2] == 0).all()
 
@@ -107,24 +107,24 @@ def test_a_label_that_was_always_the_same_is_certain() -> None:
 def test_labels_of_many_classes_are_refused() -> None:
     y = np.column_stack([LABELS[:, 0], np.arange(60) % 3])
     with refused("teacher", r"a label with 3 classes, \[0, 1, 2\]"):
-        as_predictor(forest(y))(X)
+        as_row_teacher(forest(y))(X)
 
 
 def test_a_classifier_without_probabilities_is_refused_with_the_way_out() -> None:
     for model in (LinearSVC(), SVC(), make_pipeline(LinearSVC())):
         with pytest.raises(ArgumentError, match=r"CalibratedClassifierCV.*no predict_proba"):
-            as_predictor(model.fit(X, KINDS), X)
+            as_row_teacher(model.fit(X, KINDS), X)
     calibrated = CalibratedClassifierCV(LinearSVC(), cv=2).fit(X, KINDS)
-    assert as_predictor(calibrated, X).outputs == 3
+    assert as_row_teacher(calibrated, X).outputs == 3
 
 
 def test_what_is_not_fitted_or_not_a_teacher_is_refused() -> None:
     with refused("teacher", "a RandomForestClassifier that is not fitted"):
-        as_predictor(RandomForestClassifier(), X)
+        as_row_teacher(RandomForestClassifier(), X)
     with refused("teacher", "labels without probabilities"):
-        as_predictor(KMeans(2, n_init=1, random_state=0).fit(X), X)
+        as_row_teacher(KMeans(2, n_init=1, random_state=0).fit(X), X)
     with refused("teacher", "a classifier of one class"):
-        as_predictor(DummyClassifier().fit(X, np.ones(60)), X)
+        as_row_teacher(DummyClassifier().fit(X, np.ones(60)), X)
 
 
 def test_what_the_user_says_must_agree_with_the_estimator() -> None:
@@ -132,12 +132,12 @@ def test_what_the_user_says_must_agree_with_the_estimator() -> None:
         with pytest.raises(
             ArgumentError, match=f"task: expected .*, got '{task}' for RandomForestClassifier"
         ):
-            as_predictor(forest(), X, task=task)
+            as_row_teacher(forest(), X, task=task)
     with refused("output", "'logits' for RandomForestClassifier"):
-        as_predictor(forest(), X, output="logits")
+        as_row_teacher(forest(), X, output="logits")
     with refused("task", "'classification' for LinearRegression"):
-        as_predictor(LinearRegression().fit(X, X[:, 0]), X, task="classification")
-    assert as_predictor(forest(), task="classification", output="probabilities").outputs == 3
+        as_row_teacher(LinearRegression().fit(X, X[:, 0]), X, task="classification")
+    assert as_row_teacher(forest(), task="classification", output="probabilities").outputs == 3
 
 
 class Shares(ClassifierMixin, BaseEstimator):
@@ -155,25 +155,25 @@ class Shares(ClassifierMixin, BaseEstimator):
 
 def test_an_estimator_without_classes_is_looked_at() -> None:
     with refused("teacher", "a row of outputs that sums to"):
-        as_predictor(Shares(), X)(X)
-    teacher = as_predictor(Shares(), X, task="multilabel")
+        as_row_teacher(Shares(), X)(X)
+    teacher = as_row_teacher(Shares(), X, task="multilabel")
     np.testing.assert_array_equal(teacher(X), 1 / (1 + np.exp(-X)))
 
 
 def test_classes_in_another_order_and_more_of_them() -> None:
-    base = as_predictor(forest())
+    base = as_row_teacher(forest())
     wanted = ["cat", "dog", "ant", "bee"]
-    teacher = as_predictor(forest(), classes=wanted)
+    teacher = as_row_teacher(forest(), classes=wanted)
     found = teacher(X)
     np.testing.assert_array_equal(found[:, [2, 3, 0]], base(X))
     assert (found[:, 1] == 0).all()
     np.testing.assert_array_equal(teacher.predict(X), base.predict(X))
     with refused("classes", r"whose classes are \['ant', 'bee', 'cat'\]"):
-        as_predictor(forest(), classes=["ant", "bee"])
-    numbers = as_predictor(forest(np.arange(60) % 3), classes=["x", "y", "z"])
+        as_row_teacher(forest(), classes=["ant", "bee"])
+    numbers = as_row_teacher(forest(np.arange(60) % 3), classes=["x", "y", "z"])
     assert numbers.classes.tolist() == ["x", "y", "z"]
     with refused("classes", "which has 3 classes without names"):
-        as_predictor(forest(np.arange(60) % 3), classes=["x", "y"])
+        as_row_teacher(forest(np.arange(60) % 3), classes=["x", "y"])
 
 
 def test_sparse_rows_stay_sparse() -> None:
@@ -186,7 +186,7 @@ def test_sparse_rows_stay_sparse() -> None:
     model = make_pipeline(FunctionTransformer(keep, accept_sparse=True), LogisticRegression())
     model.fit(sparse.csr_array(X), KINDS)
     seen.clear()
-    as_predictor(model)(sparse.coo_array(X))
+    as_row_teacher(model)(sparse.coo_array(X))
     assert seen == [True]
 
 
@@ -194,7 +194,7 @@ def test_frames_stay_frames_and_arrays_take_the_columns_names() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X, columns=["a", "b", "c"])
     model = LogisticRegression().fit(frame, KINDS)
-    teacher = as_predictor(model)
+    teacher = as_row_teacher(model)
     for rows in (frame, X):  # and no warning
         np.testing.assert_allclose(teacher(rows), model.predict_proba(frame), rtol=1e-12)
     frame["kind"] = pandas.Series(KINDS, dtype="category")
@@ -202,23 +202,25 @@ def test_frames_stay_frames_and_arrays_take_the_columns_names() -> None:
         make_column_transformer((OneHotEncoder(), ["kind"]), ("passthrough", ["a"])),
         LinearRegression(),
     ).fit(frame, X[:, 0])
-    found = as_predictor(mixed, frame)(frame)[:, 0]
+    found = as_row_teacher(mixed, frame)(frame)[:, 0]
     np.testing.assert_allclose(found, mixed.predict(frame), rtol=1e-12, atol=1e-14)
 
 
 def test_content_and_size() -> None:
-    one, same, other = (as_predictor(forest(seed=s)) for s in (0, 0, 1))
+    one, same, other = (as_row_teacher(forest(seed=s)) for s in (0, 0, 1))
     assert one.fingerprint() == same.fingerprint() != other.fingerprint()
-    assert one.fingerprint() != as_predictor(forest(), classes=["cat", "bee", "ant"]).fingerprint()
+    assert (
+        one.fingerprint() != as_row_teacher(forest(), classes=["cat", "bee", "ant"]).fingerprint()
+    )
     assert one.bytes() > 1000
     opaque = make_pipeline(FunctionTransformer(lambda x: x), LogisticRegression()).fit(X, KINDS)
-    assert as_predictor(opaque).fingerprint() is None
+    assert as_row_teacher(opaque).fingerprint() is None
 
 
 def test_a_refit_is_a_new_model_with_the_same_classes() -> None:
     model = forest()
     before = model.predict_proba(X)
-    teacher = as_predictor(model)
+    teacher = as_row_teacher(model)
     some = KINDS != "bee"
     again = teacher.refit(X[some], KINDS[some])
     expected = RandomForestClassifier(5, random_state=0).fit(X[some], KINDS[some])
@@ -226,14 +228,14 @@ def test_a_refit_is_a_new_model_with_the_same_classes() -> None:
     np.testing.assert_array_equal(again(X)[:, [0, 2]], expected.predict_proba(X))
     assert (again(X)[:, 1] == 0).all()
     np.testing.assert_array_equal(model.predict_proba(X), before)
-    regressor = as_predictor(LinearRegression().fit(X, X[:, 0]), X).refit(X, X[:, 1])
+    regressor = as_row_teacher(LinearRegression().fit(X, X[:, 0]), X).refit(X, X[:, 1])
     np.testing.assert_allclose(regressor.predict(X), X[:, 1], atol=1e-9)
-    labels = as_predictor(forest(LABELS)).refit(X, 1 - LABELS)
-    np.testing.assert_array_equal(labels(X), as_predictor(forest(1 - LABELS))(X))
+    labels = as_row_teacher(forest(LABELS)).refit(X, 1 - LABELS)
+    np.testing.assert_array_equal(labels(X), as_row_teacher(forest(1 - LABELS))(X))
 
     class Unknown:
         def predict_proba(self, x):
             return np.full((len(x), 2), 0.5)
 
     with refused("teacher_folds", "Unknown, which cannot be cloned"):
-        as_predictor(Unknown(), X).refit(X, KINDS)
+        as_row_teacher(Unknown(), X).refit(X, KINDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from limbeck.compression.dispatch import as_predictor
+from limbeck.compression.dispatch import as_row_teacher
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.teachers import networks as model_files
 from tests.refusals import refused
@@ -16,9 +16,9 @@ X = np.zeros((3, 2))
 def test_other_endings_and_missing_files_are_refused(tmp_path) -> None:
     for name in ("model.pkl", "resnet", "model.pt"):
         with pytest.raises(ArgumentError, match=f"ends in .onnx, .json.*model itself.*{name}"):
-            as_predictor(name, X)
+            as_row_teacher(name, X)
     with refused("teacher", "which is no file"):
-        as_predictor(tmp_path / "model.onnx", X)
+        as_row_teacher(tmp_path / "model.onnx", X)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_what_is_no_model_is_refused_with_the_librarys_reason(
     path = tmp_path / f"model.{ending}"
     path.write_text("hello")
     with pytest.raises(ArgumentError, match=f"a model as {kind} writes it.*unreadable: ") as error:
-        as_predictor(path, X)
+        as_row_teacher(path, X)
     assert error.value.__cause__ is not None
 
 
@@ -50,4 +50,4 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch) -> Non
         path = tmp_path / f"model.{ending}"
         path.write_text("hello")
         with pytest.raises(LimbeckError, match=rf"limbeck\[{extra}\]"):
-            as_predictor(path, X)
+            as_row_teacher(path, X)

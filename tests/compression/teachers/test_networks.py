@@ -8,7 +8,7 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
-from limbeck.compression.dispatch import as_predictor
+from limbeck.compression.dispatch import as_row_teacher
 from limbeck.errors import ArgumentError
 from limbeck.models import MLP, Ensemble
 from limbeck.teachers import networks as network_teacher
@@ -48,7 +48,7 @@ def expected(module: nn.Module) -> Tensor:
     ],
 )
 def test_classifiers_of_every_form(teacher, said, form) -> None:
-    predictor = as_predictor(teacher, X, **said)
+    predictor = as_row_teacher(teacher, X, **said)
     assert predictor.module is teacher
     assert (predictor.task, predictor.module_form, predictor.outputs) == ("classification", form, 4)
     raw = expected(teacher)
@@ -58,28 +58,30 @@ def test_classifiers_of_every_form(teacher, said, form) -> None:
 
 def test_ensembles_values_labels_and_single_outputs() -> None:
     both = Ensemble([net(3, 4), net(3, 4, seed=1)])
-    assert as_predictor(both, X).module_form == "probabilities"
-    np.testing.assert_allclose(as_predictor(both, X)(X), expected(both).numpy(), rtol=1e-6)
-    values = as_predictor(net(3, 5, 2, output_form="values"), X)
+    assert as_row_teacher(both, X).module_form == "probabilities"
+    np.testing.assert_allclose(as_row_teacher(both, X)(X), expected(both).numpy(), rtol=1e-6)
+    values = as_row_teacher(net(3, 5, 2, output_form="values"), X)
     assert (values.task, values.form, values.module_form) == ("regression", "values", "values")
-    said = as_predictor(net(3, 5, 1), X, task="regression")  # though its form is logits by default
+    said = as_row_teacher(
+        net(3, 5, 1), X, task="regression"
+    )  # though its form is logits by default
     assert (said.module_form, said.outputs, said.predict(X).shape) == ("values", 1, (40,))
-    labels = as_predictor(plain(4), X, task="multilabel")
+    labels = as_row_teacher(plain(4), X, task="multilabel")
     np.testing.assert_allclose(labels(X), expected(labels.module).sigmoid().numpy(), rtol=1e-5)
-    one = as_predictor(plain(1), X, task="classification")
+    one = as_row_teacher(plain(1), X, task="classification")
     p = expected(one.module).sigmoid().numpy()
     np.testing.assert_allclose(one(X), np.hstack([1 - p, p]), rtol=1e-4, atol=1e-7)
 
 
 def test_what_cannot_be_told_is_asked() -> None:
     with refused("task", expected='output="logits"'):
-        as_predictor(plain(4), X)
+        as_row_teacher(plain(4), X)
     with refused("output", expected='"probabilities"'):
-        as_predictor(plain(1, 0, nn.Sigmoid()), X, task="classification")
+        as_row_teacher(plain(1, 0, nn.Sigmoid()), X, task="classification")
     with refused("output", "'values' with task='classification'"):
-        as_predictor(net(3, 2, output_form="values"), X, task="classification")
+        as_row_teacher(net(3, 2, output_form="values"), X, task="classification")
     with refused("X", "None"):
-        as_predictor(net(3, 2))
+        as_row_teacher(net(3, 2))
 
 
 def test_outputs_of_another_kind_are_refused() -> None:
@@ -88,9 +90,9 @@ def test_outputs_of_another_kind_are_refused() -> None:
             return x, x
 
     with pytest.raises(ArgumentError, match=r"one tensor.*outputs of type tuple"):
-        as_predictor(Pair(), X)
+        as_row_teacher(Pair(), X)
     with refused("teacher", r"shape \(16, 3, 2\)"):
-        as_predictor(nn.Sequential(nn.Linear(3, 6), nn.Unflatten(1, (3, 2))), X)
+        as_row_teacher(nn.Sequential(nn.Linear(3, 6), nn.Unflatten(1, (3, 2))), X)
 
 
 def test_it_is_evaluated_in_evaluation_mode_and_left_in_its_own() -> None:
@@ -98,7 +100,7 @@ def test_it_is_evaluated_in_evaluation_mode_and_left_in_its_own() -> None:
     module[1].eval()
     modes = [part.training for part in module.modules()]
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    predictor = as_predictor(module, X, output="logits")
+    predictor = as_row_teacher(module, X, output="logits")
     np.testing.assert_array_equal(predictor(X), predictor(X))
     assert [part.training for part in module.modules()] == modes == [True, True, False, True, True]
     torch.testing.assert_close(module.state_dict(), before, rtol=0, atol=0)
@@ -113,7 +115,7 @@ def test_it_is_evaluated_in_evaluation_mode_and_left_in_its_own() -> None:
 
 
 def test_blocks_do_not_show(monkeypatch) -> None:
-    predictor = as_predictor(net(3, 5, 4, dtype=torch.float64), X)
+    predictor = as_row_teacher(net(3, 5, 4, dtype=torch.float64), X)
     whole = predictor(X)
     monkeypatch.setattr(network_teacher, "BLOCK", 7)
     np.testing.assert_allclose(predictor(X), whole, rtol=1e-12)
@@ -121,7 +123,7 @@ def test_blocks_do_not_show(monkeypatch) -> None:
 
 def test_rows_of_every_kind_become_tensors_of_the_modules_type() -> None:
     pandas = pytest.importorskip("pandas")
-    predictor = as_predictor(net(3, 4, dtype=torch.float64), X)
+    predictor = as_row_teacher(net(3, 4, dtype=torch.float64), X)
     for rows in (X.tolist(), torch.as_tensor(X), pandas.DataFrame(X), sparse.csr_array(X)):
         np.testing.assert_allclose(predictor(rows), predictor(X), rtol=1e-12, atol=1e-14)
     whole = np.arange(12).reshape(4, 3)
@@ -145,13 +147,13 @@ def test_codes_stay_whole_where_they_are_looked_up() -> None:
     module, x = Mixed(), {"code": np.array([0, 4, 2]), "size": np.array([1.0, 2.0, 0.5])}
     code = torch.as_tensor(x["code"])
     scores = module.table.weight.detach()[code] * torch.as_tensor(x["size"])[:, None]
-    np.testing.assert_allclose(as_predictor(module, x)(x), scores.softmax(1).numpy())
+    np.testing.assert_allclose(as_row_teacher(module, x)(x), scores.softmax(1).numpy())
 
 
 def test_content_and_size() -> None:
-    one, same, other = (as_predictor(net(3, 5, 4, seed=s), X) for s in (0, 0, 1))
+    one, same, other = (as_row_teacher(net(3, 5, 4, seed=s), X) for s in (0, 0, 1))
     assert one.fingerprint() == same.fingerprint() != other.fingerprint()
-    assert one.fingerprint() != as_predictor(net(3, 5, 4), X, classes=list("abcd")).fingerprint()
+    assert one.fingerprint() != as_row_teacher(net(3, 5, 4), X, classes=list("abcd")).fingerprint()
     assert 4 * 44 < one.bytes() < 4 * 44 + 1000
     assert one.name == "MLP"
     with refused("teacher_folds", "MLP"):

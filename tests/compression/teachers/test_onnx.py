@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from limbeck.compression.dispatch import as_predictor
+from limbeck.compression.dispatch import as_row_teacher
 from limbeck.errors import ArgumentError
 from limbeck.export import to_onnx
 from limbeck.models import MLP
@@ -75,12 +75,12 @@ def test_a_student_of_our_own(tmp_path) -> None:
     student = MLP(3, 4, 5, generator=torch.Generator().manual_seed(0))
     path = to_onnx(student, tmp_path / "student.onnx", {"": [3]})
     with refused("task", expected='output="logits"'):
-        as_predictor(path, X)
-    teacher = as_predictor(str(path), X, output="logits")
-    np.testing.assert_allclose(teacher(X), as_predictor(student, X)(X), atol=1e-6)
+        as_row_teacher(path, X)
+    teacher = as_row_teacher(str(path), X, output="logits")
+    np.testing.assert_allclose(teacher(X), as_row_teacher(student, X)(X), atol=1e-6)
     assert (teacher.name, teacher.task, teacher.outputs) == ("student.onnx", "classification", 5)
     assert (teacher.module, teacher.bytes()) == (None, path.stat().st_size)
-    values = as_predictor(path, X, task="regression")
+    values = as_row_teacher(path, X, task="regression")
     assert (values.form, values.outputs) == ("values", 5)
     assert values.fingerprint() != teacher.fingerprint()  # the same file, read in two ways
 
@@ -88,7 +88,7 @@ def test_a_student_of_our_own(tmp_path) -> None:
 @pytest.mark.parametrize("names", [["ant", "bee", "cat"], [3, 5, 9], [0, 1, 2]])
 @pytest.mark.parametrize("zipmap", [False, True])
 def test_labels_and_probabilities(names, zipmap, tmp_path) -> None:
-    teacher = as_predictor(classifier(tmp_path / "m.onnx", names, zipmap=zipmap), X)
+    teacher = as_row_teacher(classifier(tmp_path / "m.onnx", names, zipmap=zipmap), X)
     assert (teacher.task, teacher.classes.tolist()) == ("classification", names)
     np.testing.assert_allclose(teacher(X), softmax(X), atol=1e-6)
     np.testing.assert_array_equal(teacher.predict(X), np.array(names)[X.argmax(1)])
@@ -98,8 +98,8 @@ def test_names_that_no_label_tells_are_asked_for(tmp_path) -> None:
     path = classifier(tmp_path / "m.onnx", ["ant", "bee", "cat"])
     some = X[X.argmax(1) != 1]
     with refused("classes", "None, and the file tells 2 of 3 names"):
-        as_predictor(path, some)
-    teacher = as_predictor(path, some, classes=["ant", "bee", "cat"])
+        as_row_teacher(path, some)
+    teacher = as_row_teacher(path, some, classes=["ant", "bee", "cat"])
     assert teacher.classes.tolist() == ["ant", "bee", "cat"]
 
 
@@ -107,7 +107,7 @@ def test_what_is_said_must_agree_with_labels_and_probabilities(tmp_path) -> None
     path = classifier(tmp_path / "m.onnx", [0, 1, 2])
     for said in ({"task": "regression"}, {"task": "multilabel"}, {"output": "logits"}):
         with refused("task", expected="'classification' with probabilities"):
-            as_predictor(path, X, **said)
+            as_row_teacher(path, X, **said)
 
 
 def test_several_labels(tmp_path) -> None:
@@ -118,7 +118,7 @@ def test_several_labels(tmp_path) -> None:
     ]
     outputs = [tensor("label", INT64, None, 3), tensor("probabilities", FLOAT, None, 3)]
     path = write(tmp_path / "m.onnx", nodes, [tensor("x", FLOAT, None, 3)], outputs)
-    teacher = as_predictor(path, X)
+    teacher = as_row_teacher(path, X)
     assert teacher.task == "multilabel"
     np.testing.assert_allclose(teacher(X), 1 / (1 + np.exp(-X)), atol=1e-6)
 
@@ -126,7 +126,7 @@ def test_several_labels(tmp_path) -> None:
 @pytest.mark.parametrize("zipmap", [False, True])
 def test_a_fixed_number_of_rows_is_filled_up(zipmap, tmp_path) -> None:
     path = classifier(tmp_path / "m.onnx", ["ant", "bee", "cat"], zipmap=zipmap, rows=7)
-    np.testing.assert_allclose(as_predictor(path, X)(X), softmax(X), atol=1e-6)
+    np.testing.assert_allclose(as_row_teacher(path, X)(X), softmax(X), atol=1e-6)
 
 
 def test_inputs_come_in_the_files_own_type(tmp_path) -> None:
@@ -135,7 +135,7 @@ def test_inputs_come_in_the_files_own_type(tmp_path) -> None:
         path = write(
             tmp_path / "m.onnx", nodes, [tensor("x", kind, None, 3)], [tensor("y", kind, None, 3)]
         )
-        teacher = as_predictor(path, rows, task="regression")
+        teacher = as_row_teacher(path, rows, task="regression")
         np.testing.assert_array_equal(teacher(rows), np.square(rows))
     with refused("X", "values of"):
         teacher(np.array([["a", "b", "c"]]))
@@ -155,7 +155,7 @@ def test_one_input_a_column(tmp_path) -> None:
     frame = pandas.DataFrame(
         {"colour": ["red", "blue", "green"], "more": [0, 0, 0], "size": [2.0, 3.0, 4.0]}
     )
-    teacher = as_predictor(path, frame, task="regression")
+    teacher = as_row_teacher(path, frame, task="regression")
     assert teacher.predict(frame).tolist() == [2, -3, 0]
     columns = {name: frame[name].to_numpy() for name in ("size", "colour")}
     assert teacher.predict(columns).tolist() == [2, -3, 0]
@@ -169,7 +169,7 @@ def test_files_with_other_outputs_are_refused(tmp_path) -> None:
     outputs = [tensor(name, FLOAT, None, 3) for name in ("a", "b")]
     path = write(tmp_path / "m.onnx", nodes, [tensor("x", FLOAT, None, 3)], outputs)
     with pytest.raises(ArgumentError, match=r"expected one output, or labels.*outputs 'a', 'b'"):
-        as_predictor(path, X)
+        as_row_teacher(path, X)
 
 
 def test_labels_alone(tmp_path) -> None:
@@ -178,8 +178,8 @@ def test_labels_alone(tmp_path) -> None:
         tmp_path / "m.onnx", nodes, [tensor("x", FLOAT, None, 3)], [tensor("y", INT64, None)]
     )
     with refused("teacher", "labels without probabilities"):
-        as_predictor(path, X)
-    sure = as_predictor(path, X, task="classification", classes=[0, 1, 2])
+        as_row_teacher(path, X)
+    sure = as_row_teacher(path, X, task="classification", classes=[0, 1, 2])
     np.testing.assert_array_equal(sure.predict(X), X.argmax(1))
     assert set(sure(X).ravel()) == {0.0, 1.0}
 
@@ -198,7 +198,7 @@ def test_weights_in_another_file_belong_to_the_content(tmp_path) -> None:
         onnx.save(model, str(folder / "m.onnx"), save_as_external_data=True, location="weights.bin")
         (folder / "notes.md").write_text(f"nothing to do with it: {value}")
         rows = np.ones((2, 1000))
-        found.append(as_predictor(folder / "m.onnx", rows, task="regression"))
+        found.append(as_row_teacher(folder / "m.onnx", rows, task="regression"))
     one, two = found
     assert (folder / "m.onnx").read_bytes() == (tmp_path / "1.0" / "m.onnx").read_bytes()
     assert one.fingerprint() != two.fingerprint()
