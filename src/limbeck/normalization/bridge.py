@@ -153,7 +153,7 @@ class Bridge(Method):
     ) -> tuple[Draws, Draws | None]:
         r"""Draws from the first start; from the others, if any, a quarter, or one each of more."""
 
-        def settled(start: Logs, early: Logs, now: Logs) -> bool:
+        def converged(start: Logs, early: Logs, now: Logs) -> bool:
             fit = fit_bridge(now.ratio[:, None], log_ratio)
             scores = self._scores(fit, start, early, now.ratio)
             return all(abs(score) < 2.0 for score in scores.values())
@@ -164,7 +164,7 @@ class Bridge(Method):
         x = start_events(densities, self.start, self.count - second * single, generator)
         chains = Chains.at(densities, x, generator, progress)
         burn_in = None if isinstance(self.burn_in, str) else self.burn_in
-        draws = chains.collect(self.kernel, burn_in, self.per_chain, self.thin, settled)
+        draws = chains.collect(self.kernel, burn_in, self.per_chain, self.thin, converged)
         if outside := int((draws.logs.target == -math.inf).sum()):
             total = draws.logs.target.numel()
             received = f"chains at events of zero density ({outside:,} of {total:,})"
@@ -174,8 +174,8 @@ class Bridge(Method):
         generator = densities.generator("chains from the second start")
         x = start_events(densities, others, second, generator)
         chains = Chains.at(densities, x, generator, progress)
-        chains.settle(log_ratio, draws.sweeps // len(draws.x))
-        return draws, chains.collect("mixed", 0, 1, 1, settled)
+        chains.leave_start(log_ratio, draws.sweeps // len(draws.x))
+        return draws, chains.collect("mixed", 0, 1, 1, converged)
 
     def _scores(self, fit: BridgeFit, start: Logs, early: Logs, now: Tensor) -> dict[str, float]:
         r"""z-scores of how much chains still depend on their start; now are log ratios."""

@@ -64,7 +64,7 @@ class Importance(Method):
             for name, origin in origins.items():
                 start = start_events(densities, origin, min(len(x), 500), generator)
                 walks[name] = Chains.at(densities, start, generator)
-                walks[name].settle(logs.ratio)
+                walks[name].leave_start(logs.ratio)
             swept = {name: walk.logs().cpu() for name, walk in walks.items()}
             z.sweeps = sum(walk.sweeps_done for walk in walks.values())
             reasons, scores = _probe(swept, logs, z.value, z.std_error)

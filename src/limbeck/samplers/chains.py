@@ -275,13 +275,13 @@ class Chains(Inputs):
             if kernel == "mixed":
                 self.advance(sweeps)
 
-    def settle(self, log_ratio: Tensor, sweeps: int = 0) -> None:
+    def leave_start(self, log_ratio: Tensor, sweeps: int = 0) -> None:
         r"""Move chains away from any start, given log p̃ − log q (n,) at samples of the proposal."""
         jumps = math.ceil(5 / max(acceptance_rate(log_ratio), 5 / 300))  # 5 accepted; 300 at most
         # Sweeps lead into the modes that are near; jumps then lead from one mode to another, but
         # not out of one that the proposal misses.
         self.sweep(max(50, sweeps // 2))
-        self.move("mixed", jumps, max(1, sweeps // (2 * jumps)), "settling chains")
+        self.move("mixed", jumps, max(1, sweeps // (2 * jumps)), "moving chains from their start")
 
     def logs(self) -> Logs:
         r"""Log densities where the chains are, (chains,)."""
@@ -291,18 +291,18 @@ class Chains(Inputs):
 
     def collect(
         self, kernel: str, burn_in: int | None, per_chain: int, thin: int,
-        settled: Callable[[Logs, Logs, Logs], bool],
+        converged: Callable[[Logs, Logs, Logs], bool],
     ) -> Draws:  # fmt: skip
-        r"""Draws after a burn-in; None moves until chains have `settled`, and then as long again.
+        r"""Draws after a burn-in; None moves until chains have `converged`, and then as long again.
 
-        `settled` is called with log densities at the start, after a quarter of the steps, and now.
+        `converged` is called with log densities at the start, after a quarter of the steps, and now.
         """
         start, origin = self.logs().cpu(), self.x.clone()
         if burn_in is None:
             steps = 2
             self.move(kernel, steps)
             recent = [self.logs().cpu()] * 3  # after a quarter, a half and all of the steps
-            while steps < 8 or (steps < LONGEST_BURN_IN and not settled(start, *recent[::2])):
+            while steps < 8 or (steps < LONGEST_BURN_IN and not converged(start, *recent[::2])):
                 self.move(kernel, steps)
                 steps, recent = 2 * steps, [*recent[1:], self.logs().cpu()]
             self.move(kernel, steps)

@@ -47,7 +47,7 @@ class Teacher:
         self.differentiable = differentiable
         self._training: list[nn.Module] = []
 
-    def settle(self, batch: Batch, needs: str) -> None:
+    def infer_output(self, batch: Batch, needs: str) -> None:
         r"""Infer form and differentiability at a few inputs, and refuse what does not fit."""
         if self.source is None:
             return
@@ -56,7 +56,7 @@ class Teacher:
             raw = self.view(batch, self.draw(n)).raw()
         except (RuntimeError, ArgumentError) as error:
             raise misfit("teacher", batch.x, error) from error
-        self.form = settle_form("teacher_output", "teacher", raw, self.form, needs, n)
+        self.form = infer_form("teacher_output", "teacher", raw, self.form, needs, n)
         if self.differentiable is None:
             drawn = self.draw(n)
             self.differentiable = depends_on_inputs(
@@ -203,7 +203,7 @@ def output_form(argument: str, model: object, output: str) -> str:
     return output
 
 
-def settle_form(argument: str, who: str, raw: object, form: str, needs: str, n: int) -> str:
+def infer_form(argument: str, who: str, raw: object, form: str, needs: str, n: int) -> str:
     r"""The form of raw outputs at n inputs; ambiguous ones are refused where it matters."""
     if not isinstance(raw, Tensor):
         raise ArgumentError(who, f"outputs of type {type(raw).__name__}", "one tensor (n, outputs)")

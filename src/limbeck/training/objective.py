@@ -17,7 +17,7 @@ from limbeck.evaluation import Evaluated, close_taps
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Drawn, Draws, Loss, Probe
 from limbeck.storage.files import under
-from limbeck.teachers.base import Teacher, misfit, output_form, settle_form
+from limbeck.teachers.base import Teacher, infer_form, misfit, output_form
 
 
 class IsolatedRandomness:
@@ -86,7 +86,7 @@ class Objective(nn.Module):
         randomness = IsolatedRandomness(self.device, self.generator.initial_seed())
         with torch.no_grad(), _keep_buffers(self.student), randomness():
             if self.asks:
-                self.teacher.settle(batch, need)
+                self.teacher.infer_output(batch, need)
             before = randomness.current()
             raw = self._student_raw(batch.x, need)
             draws = not torch.equal(before, randomness.current())
@@ -95,7 +95,7 @@ class Objective(nn.Module):
                 form = "values"  # a net that ends in a linear layer does for regression too
             elif not need and target in forms.FORMS[:3] and form == "auto":
                 form_need = "probabilities"
-            self.form = settle_form("student_output", "student", raw, form, form_need, n)
+            self.form = infer_form("student_output", "student", raw, form, form_need, n)
             if "derivatives" in self.asks:
                 self.teacher.refuse_derivatives(repr(self.loss))
             student = Evaluated(self.student, batch.x, self.form)
