@@ -150,7 +150,7 @@ class Bench:
             lr=config["lr"], seed=seed, device=self.place, progress=not self.ask.quiet,
         ):  # fmt: skip
             if step.number % LOOK == 0:
-                mean.look()
+                mean.update()
         averaged = BatchedMLP(members, *sizes).to(self.place)
         mean.into(averaged.parameters())
         return {"last": net, "averaged": averaged}, time.perf_counter() - began

@@ -81,7 +81,7 @@ class Curve:
         self.x, self.y, self.steps, self.batch_size = x, y, frozenset(steps), batch_size
         self.points: list[tuple[int, float, float]] = []
 
-    def look(self, step: int, net: nn.Module) -> None:
+    def record(self, step: int, net: nn.Module) -> None:
         r"""Measure the net after a step, if that is one to look at."""
         if step in self.steps:
             now = examples(net, self.x, self.y)

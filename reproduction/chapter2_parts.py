@@ -106,7 +106,7 @@ class Parts:
             every=total, batch_size=size, seed=seed, **self.options,
         ):  # fmt: skip
             run = step.run
-            curve.look(step.number, net)
+            curve.record(step.number, net)
         if run is None:
             raise LimbeckError(f"{cell.name}, seed {seed}: the first step had no finite loss")
         return {

@@ -106,7 +106,7 @@ class Average:
         self.means = [p.clone() for p in self.parameters]
         self.memory, self.looks = max(1.0, memory), 0
 
-    def look(self) -> None:
+    def update(self) -> None:
         r"""Take the present values in; the first ones are forgotten as if there had been none."""
         self.looks += 1
         share = 1 / min(float(self.looks), self.memory)

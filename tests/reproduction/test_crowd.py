@@ -98,7 +98,7 @@ def test_an_average_with_a_long_memory_is_the_mean():
     for number in (1.0, 2.0, 6.0):
         with torch.no_grad():
             value.fill_(number)
-        mean.look()
+        mean.update()
     other = torch.nn.Parameter(torch.zeros(1))
     mean.into([other])
     assert other.item() == pytest.approx(3.0)
@@ -107,9 +107,9 @@ def test_an_average_with_a_long_memory_is_the_mean():
 def test_an_average_forgets():
     value = torch.nn.Parameter(torch.tensor([100.0]))
     mean = Average([value], memory=5)
-    mean.look()
+    mean.update()
     with torch.no_grad():
         value.fill_(1.0)
     for _ in range(60):
-        mean.look()
+        mean.update()
     assert mean.means[0].item() == pytest.approx(1.0, abs=1e-2)

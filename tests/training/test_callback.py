@@ -17,7 +17,7 @@ class Told(Callback):
     def start(self, settings, history):
         self.events.append(("start", dict(settings), list(history.get("step", []))))
 
-    def look(self, entry):
+    def on_evaluation(self, entry):
         self.events.append(("look", dict(entry)))
 
     def end(self, stop_reason):

@@ -27,7 +27,7 @@ def distilled(student, teacher=None, **options):
 
 def looks(measures, **options):
     plateau = Plateau(**options)
-    return [plateau.look(measure) for measure in measures], plateau
+    return [plateau.update(measure) for measure in measures], plateau
 
 
 def test_a_measure_that_falls_is_a_new_best_each_time():
@@ -41,10 +41,10 @@ def test_a_measure_that_falls_is_a_new_best_each_time():
 def test_the_plateau_is_reached_after_so_many_looks_in_a_row(patience):
     plateau = Plateau(patience)
     for measure in (3.0, 4.0, 2.0):
-        plateau.look(measure)
+        plateau.update(measure)
     for number in range(1, patience + 1):
         assert not plateau.reached
-        assert not plateau.look(2.0 + number)
+        assert not plateau.update(2.0 + number)
     assert plateau.reached
     assert plateau.best == 2.0
 
@@ -61,7 +61,7 @@ def test_measures_that_are_not_finite_are_never_a_best():
     found, plateau = looks([math.nan, math.inf, math.nan], patience=3)
     assert not any(found)
     assert plateau.reached
-    assert plateau.look(1.0)
+    assert plateau.update(1.0)
 
 
 @pytest.mark.parametrize("patience", [0, -1, 2.0, "3"])

@@ -251,7 +251,7 @@ def run_steps(
         if not run.done:
             raise
         if run._looked < run.done:
-            run._look()
+            run._evaluate()
         run.save()
         run.stop_reason = f"{end}, at step {run.done:,} of {run.total:,}"
         for callback in run.callbacks:

@@ -32,7 +32,7 @@ class Callback:
     def start(self, settings: Mapping[str, Any], history: History) -> None:
         r"""Before the first step: the settings, and the history so far if the run resumes."""
 
-    def look(self, entry: Mapping[str, float]) -> None:
+    def on_evaluation(self, entry: Mapping[str, float]) -> None:
         r"""At each evaluation: "step", "loss", terms and metrics, as in the history."""
 
     def end(self, stop_reason: str | None) -> None:
@@ -50,7 +50,7 @@ class _Function(Callback):
             raise ArgumentError("callbacks", repr(function), expected)
         self.function = function
 
-    def look(self, entry: Mapping[str, float]) -> None:
+    def on_evaluation(self, entry: Mapping[str, float]) -> None:
         self.function(entry)
 
 
@@ -76,7 +76,7 @@ def replayed(
     for callback in as_callbacks(callbacks):
         callback.start(settings, History())
         for row in range(len(next(iter(history.values()), []))):
-            callback.look({name: values[row] for name, values in history.items()})
+            callback.on_evaluation({name: values[row] for name, values in history.items()})
         callback.end(stop_reason)
 
 
@@ -108,7 +108,7 @@ class Logger(Callback):
                 return self._give_up(error)
             raise ArgumentError("callbacks", f"{self!r} ({error})", "a place to write") from error
 
-    def look(self, entry: Mapping[str, float]) -> None:
+    def on_evaluation(self, entry: Mapping[str, float]) -> None:
         self._try(self._write, entry)
 
     def end(self, stop_reason: str | None) -> None:

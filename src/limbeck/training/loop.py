@@ -61,7 +61,7 @@ class Plateau:
         self.patience = whole("patience", patience)  # evaluations without a new best
         self.improvement = improvement  # fraction of its size by which the best must be beaten
 
-    def look(self, measure: float) -> bool:
+    def update(self, measure: float) -> bool:
         r"""Whether a new measure is a new best."""
         margin = self.improvement * abs(self.best) if math.isfinite(self.best) else 0.0
         if measure < self.best - margin:
@@ -205,7 +205,7 @@ class Run:
 
     def _look_or_stop(self) -> None:
         if self._due:
-            self._look()
+            self._evaluate()
         if self.stop_reason is not None:
             return
         if self.done >= self.total:
@@ -218,7 +218,7 @@ class Run:
         elif self._stopping is not None:
             self.stop_reason, self._resumable = self._stopping[0], True
 
-    def _look(self) -> None:
+    def _evaluate(self) -> None:
         r"""Measure first and record then, so that an interrupted evaluation can be made again."""
         entry = self.measure()
         self._in_progress = True
@@ -227,7 +227,7 @@ class Run:
         self.history.append(**entry)
         student = self.objective.student
         if self.plateau is not None:
-            if self.plateau.look(entry["held_out"]):
+            if self.plateau.update(entry["held_out"]):
                 self.best = {name: t.detach().clone() for name, t in student.state_dict().items()}
             elif self.plateau.reached:
                 if self.best:  # there is none if no measure was finite
@@ -236,7 +236,7 @@ class Run:
                 self.stop_reason = f"plateau: the held-out loss (best {best:.4g}) stopped improving"
         self._in_progress = False
         for callback in self.callbacks:
-            callback.look(entry)
+            callback.on_evaluation(entry)
 
     def measure(self) -> dict[str, float]:
         r"""One entry of the history; the run is left as it is."""
