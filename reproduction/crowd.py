@@ -36,7 +36,7 @@ class crowd_error(Loss):  # noqa: N801 - losses are written as functions of thei
         self, temperature: float = 1.0, derivatives: float = 0.0, labels: float = 0.0
     ) -> None:
         self.temperature, self.derivatives, self.labels = temperature, derivatives, labels
-        self.asks = frozenset({"values"} | ({"derivatives"} if derivatives else set()))
+        self.requires = frozenset({"values"} | ({"derivatives"} if derivatives else set()))
         self.domain, self.differentiates = "log", bool(derivatives)
         self.affine = temperature == 1 and not derivatives
         self.bias = "temperatures and log derivatives are not averages over draws"

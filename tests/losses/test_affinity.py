@@ -66,13 +66,15 @@ def members(loss) -> list[nn.Module]:
     if loss.needs == "density":
         return [Gaussian(10 + w) for w in range(DRAWS)]
     nets = [net(10 + w, output="softmax") for w in range(DRAWS)]
-    return [nn.Sequential(each.layers[0]) for each in nets] if "hidden" in loss.asks else nets
+    return [nn.Sequential(each.layers[0]) for each in nets] if "hidden" in loss.requires else nets
 
 
 def average(loss) -> nn.Module:
     if loss.needs == "density":
         return Mixture(members(loss))
-    return nn.Sequential(Mean(members(loss))) if "hidden" in loss.asks else Ensemble(members(loss))
+    return (
+        nn.Sequential(Mean(members(loss))) if "hidden" in loss.requires else Ensemble(members(loss))
+    )
 
 
 def objective(loss, teacher: nn.Module, exact: bool = True) -> Objective:
@@ -140,7 +142,7 @@ def test_gradients_at_single_draws_average_to_that_at_the_average_iff_affine(los
     wanted = gradient(loss, average(loss))
     single = torch.stack([gradient(loss, draw) for draw in members(loss)])
     assert wanted.norm() > 1e-3
-    if loss.asks:
+    if loss.requires:
         assert (single - wanted).norm(dim=1).min() > 1e-2 * wanted.norm()  # draws do differ
     difference = (single.mean(0) - wanted).norm() / wanted.norm()
     assert difference < 1e-12 if loss.affine else difference > 1e-3

@@ -272,14 +272,14 @@ def test_a_model_that_fails_says_so_itself() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"asks": ("value",)}, r"asks: expected .*did you mean 'values'.*, got 'value'"),
+        ({"requires": ("value",)}, r"requires: expected .*did you mean 'values'.*, got 'value'"),
         (
-            {"asks": ("values", "derivative")},
-            r"asks: expected .*did you mean 'derivatives'.*, got 'derivative'",
+            {"requires": ("values", "derivative")},
+            r"requires: expected .*did you mean 'derivatives'.*, got 'derivative'",
         ),
         (
-            {"asks": "derivativs"},
-            r"asks: expected .*did you mean 'derivatives'.*, got 'derivativs'",
+            {"requires": "derivativs"},
+            r"requires: expected .*did you mean 'derivatives'.*, got 'derivativs'",
         ),
         ({"domain": "logs"}, "domain: expected .*did you mean 'log'.*, got 'logs'"),
         ({"output": "logit"}, "output: expected .*did you mean 'logits'.*, got 'logit'"),

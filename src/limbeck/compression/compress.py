@@ -203,7 +203,7 @@ def _add_labels(problem: Problem, labels: object, weight: float, n: int) -> None
 
 def _refuse_derivatives(problem: Problem) -> None:
     r"""Refuse a loss on derivatives that do not exist."""
-    matches = any("derivatives" in term.asks for _, term in problem.loss)
+    matches = any("derivatives" in term.requires for _, term in problem.loss)
     if matches and not problem.differentiable:
         if problem.teacher.module is None:
             problem.teacher.refuse_derivatives(repr(problem.loss))

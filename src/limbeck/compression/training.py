@@ -134,7 +134,7 @@ class Problem:
 
     def stored(self, pool: Pool, shift: Tensor, scale: Tensor) -> Stored:
         r"""The pool's targets t as a teacher that looks up (t − shift) / scale."""
-        for domain in {term.domain for _, term in self.loss if "derivatives" in term.asks}:
+        for domain in {term.domain for _, term in self.loss if "derivatives" in term.requires}:
             assert isinstance(self.teacher, NetworkTeacher)
             assert isinstance(pool.x, Tensor)
             teacher = Derivatives(self.teacher, domain, pool.x[0].numel())

@@ -104,7 +104,7 @@ class pair_derivative_error(Loss):  # noqa: N801 - losses are written as functio
     r"""½‖∂log f(y|x) − ∂log t(y|x)‖² with respect to x, at outcomes y of the teacher."""
 
     name = "derivative_error"
-    asks = frozenset({"derivatives"})
+    requires = frozenset({"derivatives"})
     domain = "density"
     needs = "density"
     differentiates = True
@@ -137,7 +137,7 @@ def outcomes_of_draws(
     function: PredictFunction, loss: Loss, stored: Draws | None, fresh: DrawSource
 ) -> tuple[Teacher | None, Outcomes]:
     r"""Outcomes, one of a fresh draw's prediction at each input; and a teacher of derivatives."""
-    derivatives, teacher = any("derivatives" in term.asks for _, term in loss), None
+    derivatives, teacher = any("derivatives" in term.requires for _, term in loss), None
     keep = derivatives and stored is None  # the draws, which the teacher needs again
     if derivatives:
         if shape := tuple(function.example.batch_shape[1:]):

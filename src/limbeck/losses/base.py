@@ -39,7 +39,7 @@ class Loss:
     r"""A loss E(x, θ), (n,)-valued; the loop averages."""
 
     name = "loss"  # in the history
-    asks: frozenset[str] = frozenset()  # of the teacher: "values", "derivatives", "hidden"
+    requires: frozenset[str] = frozenset()  # of the teacher: "values", "derivatives", "hidden"
     domain = "plain"  # of these derivatives: "log", "plain" or "density"
     needs = ""  # the outputs must be "probabilities", "values", "density" or "" (anything)
     compares = ""  # "classes" or "values", of which both models must have the same number

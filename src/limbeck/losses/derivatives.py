@@ -51,7 +51,7 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
             expected = "None, or a whole number from 1"
             projections = whole_number("projections", projections, expected, least=1)
         self.domain, self.weight, self.projections = domain, weight, projections
-        self.asks = frozenset({"derivatives"} | ({"values"} if weight == "teacher" else set()))
+        self.requires = frozenset({"derivatives"} | ({"values"} if weight == "teacher" else set()))
         self.needs = "probabilities" if domain == "log" or weight == "teacher" else ""
         self.compares = "classes" if domain == "log" else "values"
         self.affine = (domain, weight) in (("log", "teacher"), ("plain", "uniform"))
@@ -117,7 +117,7 @@ class directional_error(Loss):  # noqa: N801
         self.directions, self.targets, self.domain = directions, targets, domain
         from_teacher = isinstance(targets, str)
         self.compares = ("classes" if domain == "log" else "values") if from_teacher else ""
-        self.asks = frozenset({"derivatives"} if from_teacher else ())
+        self.requires = frozenset({"derivatives"} if from_teacher else ())
         self.needs = "probabilities" if domain == "log" else ""
         self.affine = domain == "plain" or not from_teacher
         self.bias = "log derivatives are not averages over draws"

@@ -17,7 +17,7 @@ class square_error(Loss):  # noqa: N801 - losses are written as functions of the
     r"""½‖f − t‖², on probabilities where the models give any form of them, else on values."""
 
     name = "square_error"
-    asks = frozenset({"values"})
+    requires = frozenset({"values"})
     compares = "values"
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
@@ -35,7 +35,7 @@ class cross_entropy(Loss):  # noqa: N801
     """
 
     name = "cross_entropy"
-    asks = frozenset({"values"})
+    requires = frozenset({"values"})
     needs = "probabilities"
     compares = "classes"
 
@@ -57,7 +57,7 @@ class logit_error(Loss):  # noqa: N801
     r"""½‖z_f − z_t‖² with z the centred logits (Ba & Caruana 2014), for models in any form."""
 
     name = "logit_error"
-    asks = frozenset({"values"})
+    requires = frozenset({"values"})
     needs = "probabilities"
     compares = "classes"
     affine = False
@@ -129,7 +129,7 @@ class multilabel_cross_entropy(Loss):  # noqa: N801
     """
 
     name = "multilabel_cross_entropy"
-    asks = frozenset({"values"})
+    requires = frozenset({"values"})
     needs = "values"
     compares = "values"
 
@@ -160,7 +160,7 @@ class hints(Loss):  # noqa: N801
     """
 
     name = "hints"
-    asks = frozenset({"hidden"})
+    requires = frozenset({"hidden"})
 
     def __init__(
         self, teacher_layer: str, student_layer: str, regressor: nn.Module | None = None
@@ -198,7 +198,7 @@ class hints(Loss):  # noqa: N801
 class _LogDensities(Loss):
     r"""A loss on the log densities of both models."""
 
-    asks = frozenset({"values"})
+    requires = frozenset({"values"})
     needs = "density"
     affine = False
     bias = "log densities are not averages over draws"
@@ -266,7 +266,7 @@ class score_matching(_LogDensities):  # noqa: N801
 
     name = "score_matching"
     differentiates = True
-    asks = frozenset({"derivatives"})
+    requires = frozenset({"derivatives"})
     domain = "density"
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:

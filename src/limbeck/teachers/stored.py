@@ -114,9 +114,9 @@ def stored_bytes(teacher: Teacher, terms: Iterable[Loss], x: X, outputs: int, ba
     item, size = parts[0].element_size(), sum(part[0].numel() for part in parts)
     numbers = outputs  # a row
     for term in terms:
-        if "derivatives" in term.asks:
+        if "derivatives" in term.requires:
             numbers += size * (outputs if term.projections is None else POOL * term.projections)
-        if "hidden" in term.asks:
+        if "hidden" in term.requires:
             numbers += teacher.view(batch).hidden(term.teacher_layer)[0].numel()  # type: ignore[attr-defined]
     return rows(x) * numbers * item
 
@@ -143,12 +143,12 @@ def precompute(
         values = view.log_probabilities() if logs else view.raw()
         targets: dict[Any, Any] = {("values", None): values}
         for term in ordered:  # what two terms need is stored once
-            if "hidden" in term.asks:
+            if "hidden" in term.requires:
                 layer = term.teacher_layer  # type: ignore[attr-defined]
                 targets["hidden", layer] = view.hidden(layer)
-            if "derivatives" in term.asks and term.projections is None:
+            if "derivatives" in term.requires and term.projections is None:
                 targets["derivatives", term.domain] = view.derivatives(term.domain)
-            elif "derivatives" in term.asks:
+            elif "derivatives" in term.requires:
                 (n, outputs), pool = view.outputs(term.domain).shape, POOL * (term.projections or 0)
                 signs = Teacher.signs(teacher, pool, n, outputs, generator)
                 weight = term.weight  # type: ignore[attr-defined]

@@ -305,7 +305,7 @@ def _storable(objective: Objective) -> bool:
     r"""Whether the teacher's targets at a row can be stored and looked up."""
     teacher = objective.teacher
     fixed = teacher.exact and teacher.draws_nothing and not isinstance(teacher, Stored)
-    return bool(objective.asks) and fixed and all(term.storable for term in objective.terms)
+    return bool(objective.requires) and fixed and all(term.storable for term in objective.terms)
 
 
 def _held_out(value: object, objective: Objective) -> tuple[Batch, Teacher]:

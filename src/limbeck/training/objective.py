@@ -65,7 +65,9 @@ class Objective(nn.Module):
         names = [term.name for term in self.terms]  # with a number behind those that repeat
         numbered = [f"{name}_{names[: i + 1].count(name)}" for i, name in enumerate(names)]
         self.names = [n if names.count(n) == 1 else m for n, m in zip(names, numbered, strict=True)]
-        self.asks = frozenset[str]().union(*(term.asks for term in self.terms))  # of the teacher
+        self.requires = frozenset[str]().union(
+            *(term.requires for term in self.terms)
+        )  # of the teacher
         self.device = next((p.device for p in student.parameters()), torch.device("cpu"))
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.form = output_form("student_output", student, student_output)
@@ -85,18 +87,18 @@ class Objective(nn.Module):
         n = rows(batch.x)
         randomness = IsolatedRandomness(self.device, self.generator.initial_seed())
         with torch.no_grad(), _keep_buffers(self.student), randomness():
-            if self.asks:
+            if self.requires:
                 self.teacher.infer_output(batch, need)
             before = randomness.current()
             raw = self._student_raw(batch.x, need)
             draws = not torch.equal(before, randomness.current())
-            form, form_need, target = self.form, need, self.teacher.form if self.asks else ""
+            form, form_need, target = self.form, need, self.teacher.form if self.requires else ""
             if "values" in (need, target) and form == "logits" and not self._declared:
                 form = "values"  # a net that ends in a linear layer does for regression too
             elif not need and target in forms.FORMS[:3] and form == "auto":
                 form_need = "probabilities"
             self.form = infer_form("student_output", "student", raw, form, form_need, n)
-            if "derivatives" in self.asks:
+            if "derivatives" in self.requires:
                 self.teacher.refuse_derivatives(repr(self.loss))
             student = Evaluated(self.student, batch.x, self.form)
             if need == "density":
@@ -106,7 +108,7 @@ class Objective(nn.Module):
             else:
                 logs = need == "probabilities"
                 self.outputs = (student.log_probabilities() if logs else student.values()).shape[1]
-            teacher = self.teacher.view(batch, self.teacher.draw(n)) if self.asks else student
+            teacher = self.teacher.view(batch, self.teacher.draw(n)) if self.requires else student
             teacher.who, student.who = "teacher", "student"
             with torch.random.fork_rng(devices=[]):  # modules of the losses start from this seed
                 torch.default_generator.manual_seed(self.generator.initial_seed())
@@ -130,7 +132,7 @@ class Objective(nn.Module):
 
     def _refuse_biased_and_dependent(self) -> None:
         r"""Refuse losses that the teacher biases, and students whose examples depend on others."""
-        if self.asks and self.teacher.source is None:
+        if self.requires and self.teacher.source is None:
             expected = f"a teacher, since {self.loss!r} compares with one"
             raise ArgumentError("teacher", None, expected)
         for term in self.terms:
@@ -153,9 +155,9 @@ class Objective(nn.Module):
         r"""Everything random of one step at n inputs, or at the next of the inputs' own batches."""
         plan: Plan = {"inputs": self.inputs.own_batch() if n is None else self.inputs.draw(n)}
         n = rows(self.batch(plan).x) if n is None else n
-        if self.asks and self.teacher.opaque:
+        if self.requires and self.teacher.opaque:
             plan["teacher"] = self.teacher.prepare(self.batch(plan))
-        elif self.asks:
+        elif self.requires:
             plan["teacher"] = self.teacher.draw(n)
         draws = Draws(n, self.outputs, self._like, self.teacher.signs, self.generator)
         return plan | {"loss": [term.draw(draws) for term in self.terms]}
@@ -174,7 +176,7 @@ class Objective(nn.Module):
         self, batch: Batch, teacher: Teacher, targets: object, draws: Iterable[Drawn]
     ) -> tuple[Tensor, ...]:
         student = Evaluated(self.student, batch.x, self.form)
-        view = teacher.view(batch, targets) if self.asks else student
+        view = teacher.view(batch, targets) if self.requires else student
         pairs = zip(self.terms, draws, strict=True)
         return tuple([term(student, view, batch, drawn) for term, drawn in pairs])
 
@@ -186,7 +188,7 @@ class Objective(nn.Module):
     def at(self, batch: Batch, teacher: Teacher | None = None) -> Tensor:
         r"""The present loss of each example of a batch, (n,), without its weight."""
         n, teacher, targets = rows(batch.x), teacher or self.teacher, None
-        if self.asks:
+        if self.requires:
             targets = teacher.prepare(batch) if teacher.opaque else teacher.draw(n)
         draws = Draws(n, self.outputs, self._like, teacher.signs, self.generator)
         with _keep_buffers(self.student):
