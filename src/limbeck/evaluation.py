@@ -212,7 +212,7 @@ class Evaluation(NamedTuple):
 def evaluate(
     model: Callable[[X], Tensor],
     x: X,
-    requires: Iterable[str] = ("values",),
+    quantities: Iterable[str] = ("values",),
     *,
     output: str = "values",
     domain: str = "plain",
@@ -223,26 +223,26 @@ def evaluate(
         model: Any `nn.Module` or callable on tensors; it is used frozen, in evaluation mode.
         x: Inputs (n, ...), or a dict of such; derivatives are taken of its floating parts,
             flattened and side by side.
-        requires: "values", "derivatives", or both. Default: "values".
+        quantities: "values", "derivatives", or both. Default: "values".
         output: The form of the model's outputs, one of `forms.FORMS`. Default: "values".
         domain: "plain", or "log" for log probabilities and their derivatives. Default: "plain".
 
     >>> evaluate(lambda x: x**2, torch.tensor([[3.0]]), ("values", "derivatives")).derivatives
     tensor([[[6.]]])
     """
-    requires = {asks} if isinstance(asks, str) else set(asks)
-    for name in requires:
-        choice("requires", name, ("derivatives", "values"))
+    quantities = {quantities} if isinstance(quantities, str) else set(quantities)
+    for name in quantities:
+        choice("quantities", name, ("derivatives", "values"))
     choice("domain", domain, ("log", "plain"))
     choice("output", output, forms.FORMS)
     with evaluating(model):
-        if "derivatives" in requires and not depends_on_inputs(model, x):
+        if "derivatives" in quantities and not depends_on_inputs(model, x):
             text = "model: its outputs carry no derivatives with respect to x (a forest, a remote "
             text += "model or detached tensors); ask for values alone"
             raise NotDifferentiableError(text)
         with torch.no_grad():
             view = Evaluated(model, x, output)
-            derivatives = view.derivatives(domain) if "derivatives" in requires else None
+            derivatives = view.derivatives(domain) if "derivatives" in quantities else None
             return Evaluation(view.outputs(domain), derivatives)
 
 

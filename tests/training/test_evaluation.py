@@ -272,14 +272,14 @@ def test_a_model_that_fails_says_so_itself() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"requires": ("value",)}, r"requires: expected .*did you mean 'values'.*, got 'value'"),
+        ({"quantities": ("value",)}, r"quantities: .*did you mean 'values'.*, got 'value'"),
         (
-            {"requires": ("values", "derivative")},
-            r"requires: expected .*did you mean 'derivatives'.*, got 'derivative'",
+            {"quantities": ("values", "derivative")},
+            r"quantities: expected .*did you mean 'derivatives'.*, got 'derivative'",
         ),
         (
-            {"requires": "derivativs"},
-            r"requires: expected .*did you mean 'derivatives'.*, got 'derivativs'",
+            {"quantities": "derivativs"},
+            r"quantities: expected .*did you mean 'derivatives'.*, got 'derivativs'",
         ),
         ({"domain": "logs"}, "domain: expected .*did you mean 'log'.*, got 'logs'"),
         ({"output": "logit"}, "output: expected .*did you mean 'logits'.*, got 'logit'"),

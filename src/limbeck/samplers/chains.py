@@ -295,7 +295,7 @@ class Chains(Inputs):
     ) -> Draws:  # fmt: skip
         r"""Draws after a burn-in; None moves until chains have `converged`, and then as long again.
 
-        `converged` is called with log densities at the start, after a quarter of the steps, and now.
+        `converged` gets log densities at the start, after a quarter of the steps, and now.
         """
         start, origin = self.logs().cpu(), self.x.clone()
         if burn_in is None:

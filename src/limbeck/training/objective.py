@@ -65,9 +65,7 @@ class Objective(nn.Module):
         names = [term.name for term in self.terms]  # with a number behind those that repeat
         numbered = [f"{name}_{names[: i + 1].count(name)}" for i, name in enumerate(names)]
         self.names = [n if names.count(n) == 1 else m for n, m in zip(names, numbered, strict=True)]
-        self.requires = frozenset[str]().union(
-            *(term.requires for term in self.terms)
-        )  # of the teacher
+        self.requires = frozenset[str]().union(*(term.requires for term in self.terms))
         self.device = next((p.device for p in student.parameters()), torch.device("cpu"))
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.form = output_form("student_output", student, student_output)
