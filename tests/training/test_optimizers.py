@@ -85,7 +85,7 @@ def test_steps_by_name_are_those_of_the_usual_loop(name, options):
     update = lb.GradientUpdate(name.lower(), "constant", **options)
     run = distilled(student := net(1), update=update)
     assert type(update.optimizer) is getattr(torch.optim, name)
-    assert run.update.whole == (name in FUNCTIONAL and "dampening" not in options)
+    assert run.update.compilable == (name in FUNCTIONAL and "dampening" not in options)
     same(student, expected)
     with pytest.raises(AssertionError):
         same(student, net(1), 1e-3)

@@ -192,7 +192,7 @@ def test_an_optimizer_that_makes_its_state_late_resumes_bit_for_bit(tmp_path, ki
 class Recorder:
     r"""An update of the user's own: it needs nothing but the contract."""
 
-    whole = False
+    compilable = False
 
     def bind(self, objective, steps):
         self.objective, self.steps = objective, steps

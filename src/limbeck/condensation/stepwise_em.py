@@ -67,7 +67,7 @@ class StepwiseEM:
         iterations: Iterations of EM on the minibatch that θ' takes, from θ. Default: 1.
     """
 
-    whole = True
+    compilable = True
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class StepwiseEM:
         self.objective, self.student, self.steps = objective, student, steps
         self.kind, self.matrices = student.covariance, student.matrices
         # on a GPU, eigenvalues make the CPU wait, which a CUDA graph cannot hold
-        self.whole = not (self.matrices and objective.device.type == "cuda")
+        self.compilable = not (self.matrices and objective.device.type == "cuda")
         self.progress = Progress(1, objective.device, student.means.dtype)
         self._leaves = {name: p.detach() for name, p in student.named_parameters()}
         known = 10 * student.components * (student.dim + 1)  # ten inputs a component and variable

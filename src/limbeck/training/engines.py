@@ -365,7 +365,7 @@ def make_engine(
 
 def _obstacle(objective: Objective, update: Update) -> str | None:
     r"""Why a step cannot be compiled whole, as far as is known beforehand."""
-    if not update.whole:
+    if not update.compilable:
         return f"{type(getattr(update, 'optimizer', update)).__name__} has no compiled form"
     # torch's compiler takes 0-d float64 tensors for Python numbers, and drops what is written
     for name, tensor in (*objective.named_parameters(), *objective.named_buffers()):

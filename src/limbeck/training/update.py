@@ -45,7 +45,7 @@ class Update(Protocol):
     r"""A way to change the student at each step."""
 
     progress: Progress  # made by bind
-    whole: bool  # whether step can be compiled whole
+    compilable: bool  # whether step can be compiled
 
     def bind(self, objective: Objective, steps: int) -> None:
         r"""Get ready for a run of that many steps."""
@@ -105,9 +105,9 @@ class GradientUpdate:
             if extras := [p for p in objective.extras.parameters() if id(p) not in known]:
                 self.requested.add_param_group({"params": extras})
         self.optimizer = make_optimizer(self.requested, self.parameters.values(), self.options)
-        self.whole = has_functional_form(self.optimizer)
+        self.compilable = has_functional_form(self.optimizer)
         self._leaves = {name: p.detach() for name, p in self.parameters.items()}
-        if self.whole:
+        if self.compilable:
             self._apply = FunctionalOptimizer(self.optimizer, self.parameters, self._leaves)
         self._buffers = dict(objective.named_buffers())
         first = next(iter(self._leaves.values()))
@@ -160,7 +160,7 @@ class GradientUpdate:
 
     def _step_eager(self, gradients: Tensors) -> None:
         factor = float(self.schedule(self.progress.done[0].cpu(), self.steps))
-        if self.whole:
+        if self.compilable:
             return self._apply(gradients, factor)
         rates = [group["lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
@@ -204,7 +204,9 @@ class GradientUpdate:
     def _optimizer_state(self) -> dict[str, dict[str, Any]]:
         r"""The optimizer's dicts of what changes from step to step, by name."""
         state = {f"optimizer.{n}": self.optimizer.state[p] for n, p in self.parameters.items()}
-        groups = [] if self.whole else self.optimizer.param_groups  # some count their steps there
+        groups = (
+            [] if self.compilable else self.optimizer.param_groups
+        )  # some count their steps there
         return state | {f"group.{i}": group for i, group in enumerate(groups)}
 
 
