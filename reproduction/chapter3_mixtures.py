@@ -20,7 +20,7 @@ from limbeck.losses import kl
 from limbeck.models.mixture import GaussianMixture
 from limbeck.progress import tracked
 from limbeck.samplers.slice import Slice
-from limbeck.storage.files import under
+from limbeck.storage.files import strip_prefix
 from limbeck.training.distill import distill
 
 __all__ = [
@@ -164,7 +164,7 @@ class Predicted(Inputs):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
-        self.rows.load_state_dict(under("rows.", state))
+        self.rows.load_state_dict(strip_prefix("rows.", state))
 
 
 def predicted(draws: Tensor, generator: torch.Generator) -> Tensor:

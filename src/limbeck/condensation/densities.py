@@ -36,7 +36,7 @@ from limbeck.models.mixture_em import fit_em
 from limbeck.outputs import TOLERANCE
 from limbeck.posteriors.draws import Draws, as_array, as_tensor
 from limbeck.posteriors.stream import Stream
-from limbeck.storage.files import under
+from limbeck.storage.files import strip_prefix
 from limbeck.teachers.base import Teacher
 from limbeck.training.callbacks import replayed
 from limbeck.training.result import History
@@ -66,7 +66,7 @@ class _FromDraws(Inputs):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
         if self.posterior is not None:
-            self.posterior.load_state_dict(under("draws.", state))
+            self.posterior.load_state_dict(strip_prefix("draws.", state))
 
 
 class Pairs(_FromDraws, Nested):

@@ -13,7 +13,7 @@ from limbeck import arrays
 from limbeck.arguments import whole_number
 from limbeck.arrays import Batch, Part, as_part, as_parts, check_alike, check_rows, join, label
 from limbeck.errors import ArgumentError
-from limbeck.storage.files import under
+from limbeck.storage.files import strip_prefix
 
 
 class Inputs(ABC):
@@ -151,7 +151,7 @@ class Nested(Eager):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
         for i, source in enumerate(self.sources):
-            source.load_state_dict(under(f"{i}.", state))
+            source.load_state_dict(strip_prefix(f"{i}.", state))
 
     def _seed_sources(self, seed: int) -> None:
         for source, source_seed in zip(self.sources, spread(seed, len(self.sources)), strict=True):

@@ -14,7 +14,7 @@ from limbeck.models.autoregressive import Autoregressive, Order, choose
 from limbeck.models.checks import Device, Generator
 from limbeck.models.kernels import nade_op
 from limbeck.models.kernels.nade_blocks import Direction, Products, r_products
-from limbeck.storage.files import under
+from limbeck.storage.files import strip_prefix
 from limbeck.supports import Binary, Discrete
 
 Centre = np.ndarray | Tensor | list[float] | None
@@ -217,7 +217,7 @@ class NADE(Autoregressive):
             self.mean = torch.zeros_like(self.b.detach())
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        self.make_room(under(prefix, state))
+        self.make_room(strip_prefix(prefix, state))
         super()._load_from_state_dict(state, prefix, *rest)
 
 

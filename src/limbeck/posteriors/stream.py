@@ -25,7 +25,7 @@ from limbeck.posteriors.draws import (
 )
 from limbeck.posteriors.files import Choose
 from limbeck.samplers.diagnostics import Running
-from limbeck.storage.files import under
+from limbeck.storage.files import strip_prefix
 
 ACCEPTED = "a tensor (m, dim), or a dict of tensors (m, ...)"
 DIAGNOSED_CHAINS = 256  # of more parallel chains, so many are diagnosed
@@ -202,18 +202,18 @@ class Stream:
                 f"batch {self.batches:,}; expected an iterator that starts anew"
             )
         names = self.structure.names if batches else ()
-        held = under("held.", state)
+        held = strip_prefix("held.", state)
         if held and held.keys() != set(names):
             raise CheckpointError(f"checkpoint: its draws are of {sorted(held)}, not {list(names)}")
         if stateful:
-            self.source.load_state_dict(under("source.", state))
+            self.source.load_state_dict(strip_prefix("source.", state))
         while self.batches < batches and not stateful:
             self._pull()
         self.used, self.seen, self.batches = used, seen, batches
         self._held = self._converted({name: held[name] for name in names if held})
         if self._diagnostics is not None:
             self._diagnostics = OnlineDiagnostics(self.structure, self._diagnostics.chains)
-            if saved := under("watch.", state):
+            if saved := strip_prefix("watch.", state):
                 self._diagnostics.load_state_dict(saved)
 
     def _next_batch(self) -> dict[str, Tensor]:

@@ -116,7 +116,7 @@ def differences(saved: dict[str, Any], present: dict[str, Any]) -> list[str]:
     ]
 
 
-def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def strip_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     r"""The tensors whose names begin with a prefix, without that prefix."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 

@@ -320,10 +320,10 @@ class Run:
                 "prolonged, a schedule that does not depend on their number, as 'constant' or "
                 "'robbins-monro'"
             )
-        files.load_weights(self.objective.student, files.under("student.", tensors), path)
-        self.update.load(files.under("update.", tensors), path)
-        self.objective.load_rng_state(files.under("draws.", tensors))
-        self.best = {k: v.to(device) for k, v in files.under("best.", tensors).items()}
+        files.load_weights(self.objective.student, files.strip_prefix("student.", tensors), path)
+        self.update.load(files.strip_prefix("update.", tensors), path)
+        self.objective.load_rng_state(files.strip_prefix("draws.", tensors))
+        self.best = {k: v.to(device) for k, v in files.strip_prefix("best.", tensors).items()}
         self.engine.load(about.get("engine", {}))
         self.history = History(about["history"])
         self.done, self._looked, self.seconds = done, about["looked"], about["seconds"]

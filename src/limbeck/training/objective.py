@@ -16,7 +16,7 @@ from limbeck.errors import ArgumentError, InexactTeacherError
 from limbeck.evaluation import Evaluated, close_taps
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Drawn, Draws, Loss, Probe
-from limbeck.storage.files import under
+from limbeck.storage.files import strip_prefix
 from limbeck.teachers.base import Teacher, infer_form, misfit, output_form
 
 
@@ -210,8 +210,8 @@ class Objective(nn.Module):
         self.generator.set_state(state["loss.generator"].cpu())
         if self.randomness is not None:
             self.randomness.state = state["student.generator"].cpu()
-        self.inputs.load_state_dict(under("inputs.", state))
-        self.teacher.load_state_dict(under("teacher.", state))
+        self.inputs.load_state_dict(strip_prefix("inputs.", state))
+        self.teacher.load_state_dict(strip_prefix("teacher.", state))
 
 
 @contextmanager
