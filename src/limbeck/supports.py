@@ -41,7 +41,7 @@ class Support:
         outside = ~self.contains(x)
         if outside.any():
             received = f"{int(outside.sum()):,} values such as {x[outside][0].item():g}"
-            raise ArgumentError(argument, received, self.described)
+            raise ArgumentError(argument, received, self.description)
         return x
 
     def contains(self, x: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Support:
         return torch.randn(shape, dtype=dtype, **place)
 
     @property
-    def described(self) -> str:
+    def to_record(self) -> str:
         r"""The accepted values, in words."""
         return "finite numbers"
 
@@ -98,7 +98,7 @@ class Discrete(Support):
         return [self.first + self.step * code for code in range(self.count)]
 
     @property
-    def described(self) -> str:
+    def to_record(self) -> str:
         first, second, *more = (f"{value:g}" for value in self.values)
         return f"{first}, {second} … {more[-1]}" if more else f"{first} and {second}"
 

@@ -23,7 +23,7 @@ import limbeck as lb
 from limbeck.cli.command import check_requirements, parse_requirements
 from limbeck.compression.fidelity.cost import bytes_on_disk, parameters
 from limbeck.compression.fidelity.report import Fidelity, fidelity
-from limbeck.report.records import described
+from limbeck.report.records import to_record
 
 N, RARE = 5000, 45
 
@@ -192,7 +192,7 @@ def test_the_result_page_and_its_verdict_tell_of_the_lost_class():
     with torch.no_grad():
         small.student.network.layers[-1].bias.copy_(torch.tensor([9.0, -9.0]))
     report = small.report(X, y, time=False)
-    found, _ = described(small, verb="compress", report=report)
+    found, _ = to_record(small, verb="compress", report=report)
     assert "keeps only 0.0% of the teacher's recall of class 1" in found["summary"]
     quality = next(each for each in found["verdicts"] if each["name"] == "quality")
     assert not quality["held"]

@@ -69,7 +69,7 @@ def test_no_sweeps_and_no_second_start_is_unchecked_in_every_view_of_the_result(
     known = z.to_dict()
     assert (known["state"], known["trustworthy"]) == ("unchecked", False)
     saved = storage.read(
-        storage.write(tmp_path / "z", *records.described(z, verb="logz", target=rbm))
+        storage.write(tmp_path / "z", *records.to_record(z, verb="logz", target=rbm))
     )
     assert saved.content["log_z"][0]["state"] == "unchecked"
     (entry,) = (each for each in saved.content["verdicts"] if each["name"].startswith("log Z"))

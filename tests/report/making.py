@@ -151,37 +151,37 @@ def continuous():
 
 
 @cache
-def described(name: str):
+def to_record(name: str):
     r"""Content and arrays of one of these."""
     if name == "compress":
         small, report = compressed()
-        return records.described(
+        return records.to_record(
             small, verb="compress", command=COMMAND, report=report, X=digits()[0][300:500],
             verdicts=[summary.required("required agreement", 0.5, 0.98, title="agreement")],
         )  # fmt: skip
     if name == "table":
         small, report, rows = measured()
-        return records.described(small, verb="compress", report=report, X=rows)
+        return records.to_record(small, verb="compress", report=report, X=rows)
     if name == "condense":
         small, _, x = condensed()
         points = x[:20] + GAP
         labels = (points[:, 0] > GAP).int()
-        return records.described(
+        return records.to_record(
             small, verb="condense", command="limbeck condense", x=x, points=points, labels=labels
         )
     if name == "density":
-        return records.described(density()[0], verb="condense")
+        return records.to_record(density()[0], verb="condense")
     if name == "normalize":
         result, rbm, found, bits = images()
-        return records.described(
+        return records.to_record(
             result, verb="normalize", target=rbm, log_z=found, data=bits, sweeps=20,
             exact=lb.exact_log_z(rbm, progress=False),
         )  # fmt: skip
     if name == "ring":
         result, target = continuous()
-        return records.described(result, verb="normalize", target=target, sweeps=2)
+        return records.to_record(result, verb="normalize", target=target, sweeps=2)
     result, rbm = normalized()
-    return records.described(
+    return records.to_record(
         estimates(), verb="logz", command="limbeck logz", target=rbm, proposal=result.student,
         exact=lb.exact_log_z(rbm, progress=False),
     )  # fmt: skip
@@ -192,7 +192,7 @@ NAMES = ("compress", "table", "condense", "density", "normalize", "ring", "logz"
 
 def saved(name: str) -> Saved:
     r"""One of these as it comes back from a folder, without one."""
-    content, arrays = described(name)
+    content, arrays = to_record(name)
     from limbeck.compression.fidelity.report import plain
 
     return Saved(check_content(plain(content), name), dict(arrays))

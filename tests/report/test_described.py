@@ -64,11 +64,11 @@ def test_rows_of_tables_are_kept_in_words():
 def test_rows_must_be_those_of_the_report():
     small, report = making.compressed()
     with refused("X", "300 rows"):
-        records.described(small, verb="compress", report=report, X=making.digits()[0][:300])
+        records.to_record(small, verb="compress", report=report, X=making.digits()[0][:300])
 
 
 def test_without_rows_nothing_is_measured():
-    content, arrays = records.described(making.compressed()[0], verb="compress")
+    content, arrays = records.to_record(making.compressed()[0], verb="compress")
     assert "fidelity" not in content
     assert arrays == {}
     assert content["summary"].startswith("A student of ")
@@ -113,14 +113,14 @@ def test_a_stream_is_compared_with_further_draws_of_it():
     small = lb.condense(
         stream(), making.predict, lb.inputs.Noise((2,), 2.0), components=3, steps=20, progress=False
     )
-    content, _ = records.described(small, verb="condense", x=torch.randn(10, 2))
+    content, _ = records.to_record(small, verb="condense", x=torch.randn(10, 2))
     assert content["agreement"]["draws"] == 4000
     assert "4,000 further draws" in content["notes"][-1]
     ended = lb.condense(
         (torch.randn(50, 2) for _ in range(30)), making.predict, lb.inputs.Noise((2,), 2.0),
         components=3, steps=20, progress=False,
     )  # fmt: skip
-    content, _ = records.described(ended, verb="condense", x=torch.randn(10, 2))
+    content, _ = records.to_record(ended, verb="condense", x=torch.randn(10, 2))
     assert "agreement" not in content
     assert "no further draws" in " ".join(content["notes"])
 
@@ -129,7 +129,7 @@ def test_the_divergence_is_that_of_the_sum_over_all_events():
     result, rbm = making.normalized()
     exact = lb.exact_log_z(rbm, progress=False)
     events = rbm.support.enumerate(0, 2**9)
-    content, arrays = records.described(
+    content, arrays = records.to_record(
         result, verb="normalize", target=rbm, exact=exact, data=events, sweeps=100
     )
     assert np.exp(arrays["log_prob_teacher"]).sum() == pytest.approx(1, abs=1e-4)
@@ -177,12 +177,12 @@ def test_estimates_keep_their_reasons():
 @pytest.mark.parametrize("wrong", [{}, [], {"bridge": 3.0}, None])
 def test_what_is_no_estimate_is_refused(wrong):
     with pytest.raises(ArgumentError, match=r"log_z"):
-        records.described(wrong, verb="logz")
+        records.to_record(wrong, verb="logz")
 
 
 def test_an_unknown_verb_is_refused():
     with refused("verb", expected="did you mean 'normalize'"):
-        records.described(None, verb="normalise")
+        records.to_record(None, verb="normalise")
 
 
 def test_images_are_known_by_their_shape():
@@ -215,7 +215,7 @@ def test_rows_of_any_kind_are_kept_if_they_can_be(form):
         "words": X.astype(str),
         "data set": torch.utils.data.TensorDataset(torch.as_tensor(X)),
     }[form]
-    content, arrays = records.described(small, verb="compress", report=report, X=given)
+    content, arrays = records.to_record(small, verb="compress", report=report, X=given)
     chosen = [each["row"] for each in report.disagreements]
     if form == "words":
         assert content["examples"][0]["column 3"] == str(X[chosen[0], 3])
@@ -227,7 +227,7 @@ def test_rows_of_any_kind_are_kept_if_they_can_be(form):
 
 def test_exact_sums_are_estimates_without_an_error():
     z = lb.log_partition(making.normalized()[1], method="exact", progress=False)
-    content, _ = records.described(z, verb="logz")
+    content, _ = records.to_record(z, verb="logz")
     (entry,) = content["log_z"]
     assert entry["low"] == entry["value"] == entry["high"]
     assert "exactly" in content["summary"]
@@ -239,7 +239,7 @@ def test_an_estimate_that_is_no_number_is_kept_as_such(tmp_path):
 
     lost = LogPartition(float("nan"), float("inf"), "ais", Verdict(("all weights are zero",)))
     result, rbm = making.normalized()
-    content, arrays = records.described(result, verb="normalize", target=rbm, log_z=lost)
+    content, arrays = records.to_record(result, verb="normalize", target=rbm, log_z=lost)
     assert content["log_z"][0]["value"] is None
     assert "log Z" not in content["summary"]
     written = page.write(storage.write(tmp_path, content, arrays)).read_text(encoding="utf-8")

@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     r"""A verb's result."""
 
     result: Any
-    evidence: dict[str, Any]  # further arguments of `limbeck.report.records.described`
+    evidence: dict[str, Any]  # further arguments of `limbeck.report.records.to_record`
     text: str  # the tables for the terminal
     saved: Any = None  # what is saved and exported: a result with a student
 
@@ -120,7 +120,7 @@ def _make_result(
                 outcome = _export(outcome, common.export)
             except Exception as error:  # the result itself is complete, and is saved
                 failure = error
-            content, arrays = records.described(
+            content, arrays = records.to_record(
                 outcome.result, verb=folder.command, command=command_line(ctx), seed=common.seed,
                 **outcome.evidence,
             )  # fmt: skip

@@ -232,7 +232,7 @@ class Compressed(Result):
     __repr__ = __str__
 
     def save(self, folder: str | Path) -> Path:
-        r"""Write the student (safetensors), its story and its task (JSON) into a folder."""
+        r"""Write the student (safetensors), its summary and its task (JSON) into a folder."""
         assert self.kind is not None
         folder = super().save(folder)
         about = {"task": self.task, "classes": self._class_names(), "kind": self.kind.spec()}

@@ -83,9 +83,9 @@ class Tour:
             self.console.print(paragraph, soft_wrap=paragraph is text[-1])
 
     def add(self, verb: str, result: object, finding: str, **options: Any) -> None:
-        r"""Write a verb's result folder, with options of `limbeck.report.records.described`."""
+        r"""Write a verb's result folder, with options of `limbeck.report.records.to_record`."""
         command = f"limbeck demo {verb}"
-        content, arrays = records.described(result, verb=verb, command=command, **options)
+        content, arrays = records.to_record(result, verb=verb, command=command, **options)
         storage.write(self.folder / verb, content, arrays)
         self.findings[verb] = finding
 

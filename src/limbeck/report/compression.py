@@ -28,7 +28,7 @@ def compressed(
     r"""Content and arrays of a compressed teacher, with a report or one that is made on X."""
     if report is None and X is not None:
         report = result.report(X, y, labels=labels, groups=groups, time=time)
-    content, arrays, notes = summary.story(result), summary.Arrays(), list[str]()
+    content, arrays, notes = summary.run_summary(result), summary.Arrays(), list[str]()
     content["settings"] = {"task": result.task, "asked at": result.inputs, **content["settings"]}
     if result.tried:
         content["tried"] = result.tried

@@ -38,7 +38,7 @@ def condensed(
     labels: object = None,  # (n,), 0 or 1
 ) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content and arrays of a condensed posterior."""
-    content, notes = summary.story(result), list(result.notes)
+    content, notes = summary.run_summary(result), list(result.notes)
     draws = _draws(result, posterior, notes)
     if agreement is None and draws is not None and (x is not None or result.head is None):
         agreement = result.report(x, y, posterior=draws)

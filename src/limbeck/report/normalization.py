@@ -94,7 +94,7 @@ def normalized(
 ) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content and arrays of a tractable student; without the target, only what does without it."""
     sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
-    content, student = summary.story(result), result.student
+    content, student = summary.run_summary(result), result.student
     name = "the target" if target is None else type(target).__name__
     student_record = summary.model(type(student).__name__, "student", student)
     content["models"] = [summary.model(name, "teacher", target), student_record]

@@ -1,4 +1,4 @@
-r"""`described`: a verb's result as the content and the arrays of a result folder.
+r"""`to_record`: a verb's result as the content and the arrays of a result folder.
 
 Every content has: verb, title, summary (one sentence), command, circumstances, seed, seconds,
 settings, models (name, role, parameters, bytes), history, verdicts, notes. By verb, it also has:
@@ -33,7 +33,7 @@ RECORDS: dict[str, Callable[..., tuple[dict[str, Any], Arrays]]] = {
 }  # fmt: skip
 
 
-def described(
+def to_record(
     result: object, *, verb: str, command: str = "", title: str | None = None,
     seed: int | None = None, settings: Mapping[str, Any] | None = None,
     verdicts: Iterable[Verdict] = (), notes: Iterable[str] = (), **evidence: Any,

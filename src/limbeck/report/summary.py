@@ -43,7 +43,7 @@ def required(
     return verdict(name, held, f"{title} is {shown}, {words}")
 
 
-def story(result: Result) -> dict[str, Any]:
+def run_summary(result: Result) -> dict[str, Any]:
     r"""Settings, history, seconds, device and verdicts of a distillation."""
     settings: dict[str, Any] = {"student": named_network(result.student)}
     for name, value in result.settings.items():

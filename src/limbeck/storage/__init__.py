@@ -44,7 +44,7 @@ def write(
 
     Arguments:
         folder: The folder to write to, made if needed; other files in it are left alone.
-        content: The result, as from `limbeck.report.records.described`.
+        content: The result, as from `limbeck.report.records.to_record`.
         arrays: Arrays that pictures need, by name: numbers or strings. Default: None.
     """
     folder = Path(folder)
