@@ -49,7 +49,7 @@ def pages(tmp_path_factory):
     folders = {name: root / name for name in making.NAMES}
     found = {}
     for name, folder in folders.items():
-        found[name] = page.write(storage.write(folder, *making.described(name)))
+        found[name] = page.write(storage.write(folder, *making.to_record(name)))
     parts = [folders[name] for name in ("compress", "condense", "normalize")]
     found["tour"] = page.write_tour(parts, root / "tour", FINDINGS, commands=["limbeck info"])
     return found

@@ -15,7 +15,7 @@ import limbeck as lb
 from limbeck.compression.compress import compress
 from limbeck.compression.students import ROWS, NumpyFastPath, predictions
 from limbeck.models import MLP, Preprocessed
-from limbeck.models.tree import Grown, Trees
+from limbeck.models.tree import TreeArrays, Trees
 
 QUICK = {
     "progress": False, "device": "cpu", "engine": "eager", "steps": 60, "size": 300,
@@ -88,7 +88,7 @@ def test_nets_without_scaling_and_images(hidden, bias):
 @pytest.mark.parametrize("kind", ["probabilities", "logits", "values", "labels", "label_logits"])
 def test_trees_at_their_thresholds_and_with_pure_leaves(kind):
     value = np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]])
-    tree = Grown(
+    tree = TreeArrays(
         left=np.array([1, -1, -1]), right=np.array([2, -1, -1]), feature=np.array([1, 0, 0]),
         threshold=np.array([0.1, 0.0, 0.0], np.float32), missing_left=np.ones(3, bool),
         value=value, weight=np.array([4.0, 2.0, 2.0]),

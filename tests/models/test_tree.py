@@ -17,7 +17,7 @@ import limbeck as lb
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.export import to_onnx
 from limbeck.models import Trees
-from limbeck.models.tree import Grown
+from limbeck.models.tree import TreeArrays
 from limbeck.models.tree_fit import fit_boosted, fit_tree
 from limbeck.training.result import History, Result
 from tests.refusals import refused
@@ -506,9 +506,9 @@ def test_inputs_and_trees_that_do_not_fit_are_refused() -> None:
         made()(torch.zeros(2, 4))
     with refused("x", "a list"):
         made()([[0.0] * D])
-    with refused("grown", "no trees"):
+    with refused("trees", "no trees"):
         Trees([], 2, "values")
     leaf = np.array([-1])
-    one = Grown(leaf, leaf, leaf, np.zeros(1), leaf, np.ones((1, 1)), np.ones(1))
+    one = TreeArrays(leaf, leaf, leaf, np.zeros(1), leaf, np.ones((1, 1)), np.ones(1))
     with refused("kind", "'value'"):
         Trees([one], 2, "value")

@@ -60,7 +60,7 @@ class Checked(HTMLParser):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("results")
-    return {name: storage.write(root / name, *making.described(name)) for name in making.NAMES}
+    return {name: storage.write(root / name, *making.to_record(name)) for name in making.NAMES}
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def test_what_makes_no_page_of_several_is_refused(given, message, tmp_path):
 
 
 def test_a_result_that_lacks_something_is_named(tmp_path):
-    content, arrays = making.described("compress")
+    content, arrays = making.to_record("compress")
     broken = {**content, "fidelity": {**content["fidelity"]}}
     del broken["fidelity"]["measures"]
     storage.write(tmp_path, broken, arrays)
@@ -202,7 +202,7 @@ def test_the_least_that_is_a_result_has_a_page(tmp_path):
 
 
 def test_without_matplotlib_it_has_no_pictures_and_says_so(folders, tmp_path, monkeypatch):
-    storage.write(tmp_path, *making.described("normalize"))
+    storage.write(tmp_path, *making.to_record("normalize"))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     found = Checked(page.write(tmp_path).read_text(encoding="utf-8"))
     assert found.pictures == 0

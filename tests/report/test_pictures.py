@@ -44,7 +44,7 @@ def test_each_draws_on_given_axes_or_its_own_and_says_what_it_shows(name, draw, 
 
 
 def test_a_folder_will_do(tmp_path):
-    storage.write(tmp_path, *making.described("logz"))
+    storage.write(tmp_path, *making.to_record("logz"))
     axes = pictures.log_z(tmp_path)
     assert axes.get_label() == pictures.log_z(making.saved("logz")).get_label()
 

@@ -14,7 +14,7 @@ from limbeck.evaluation import View
 from limbeck.losses.base import Drawn, Draws, Loss, Probe
 
 
-def _described(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Tensor):
@@ -162,5 +162,5 @@ class directional_error(Loss):  # noqa: N801
         raise ArgumentError("directions", f"shape {tuple(v.shape)}", expected)
 
     def __repr__(self) -> str:
-        along, targets = _described(self.directions), _described(self.targets)
+        along, targets = _describe(self.directions), _describe(self.targets)
         return f"directional_error({along}, targets={targets}, domain={self.domain!r})"

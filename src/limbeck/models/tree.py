@@ -21,7 +21,7 @@ SURE = 1e-6  # label probabilities stay this far from 0 and 1, so that logits ar
 SIZES = ("inputs", "outputs", "trees", "nodes", "depth")  # of a spec
 
 
-class Grown(NamedTuple):
+class TreeArrays(NamedTuple):
     r"""One tree of N nodes, the root first; all arrays are (N,) but for value."""
 
     left: np.ndarray  # the child for numbers up to the threshold; −1 at leaves
@@ -41,7 +41,7 @@ class Trees(nn.Module):
     `Trees.from_sklearn`, `fit_tree` or `fit_boosted`.
 
     Arguments:
-        grown: The trees.
+        trees: The trees.
         inputs: The number of columns D.
         kind: What they add up to: "probabilities", "logits", "values", or, of independent labels,
             "labels" (probabilities) or "label_logits", both with logits as outputs.
@@ -59,17 +59,17 @@ class Trees(nn.Module):
     base: Tensor
 
     def __init__(
-        self, grown: Sequence[Grown], inputs: int, kind: str, *,
+        self, trees: Sequence[TreeArrays], inputs: int, kind: str, *,
         base: np.ndarray | Sequence[float] | None = None, factor: float = 1.0,
         missing: bool = False, dtype: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
         super().__init__()
         choice("kind", kind, KINDS)
-        if not grown:
-            raise ArgumentError("grown", "no trees", "one or more")
+        if not trees:
+            raise ArgumentError("trees", "no trees", "one or more")
         self.inputs = whole("inputs", inputs)
         self.kind, self.missing = kind, bool(missing)
-        packed, sizes = [_pack(tree, inputs) for tree in grown], [len(tree.left) for tree in grown]
+        packed, sizes = [_pack(tree, inputs) for tree in trees], [len(tree.left) for tree in trees]
         nodes = {name: np.concatenate([tree[name] for tree in packed]) for name in packed[0]}
         level = roots = np.cumsum([0, *sizes[:-1]])
         left = nodes["left"] = nodes["left"] + np.repeat(roots, sizes)
@@ -184,11 +184,11 @@ class Trees(nn.Module):
         r"""Trees of the same sizes, to be filled by `load_state_dict`."""
         fields = spec_fields(cls, spec, *SIZES, "kind", "missing", "dtype")
         inputs, outputs, count, nodes, depth = (fields.pop(name) for name in SIZES)
-        grown = []
+        parts = []
         for size in [nodes - count + 1] + [1] * (count - 1):
             leaf, ones = np.full(size, -1), np.ones(size)
-            grown.append(Grown(leaf, leaf, leaf, ones, leaf, np.zeros((size, outputs)), ones))
-        trees = cls(grown, inputs, **fields)
+            parts.append(TreeArrays(leaf, leaf, leaf, ones, leaf, np.zeros((size, outputs)), ones))
+        trees = cls(parts, inputs, **fields)
         trees.depth = depth
         return trees
 
@@ -196,7 +196,7 @@ class Trees(nn.Module):
         return f"{len(self)} trees, {self.leaves} leaves, depth={self.depth}, kind={self.kind!r}"
 
 
-def _pack(tree: Grown, inputs: int) -> dict[str, np.ndarray]:
+def _pack(tree: TreeArrays, inputs: int) -> dict[str, np.ndarray]:
     r"""Arrays over nodes with siblings side by side; a leaf is its own left child."""
     inner = np.flatnonzero(tree.left >= 0)
     position = np.zeros(len(tree.left), dtype=np.int64)  # of a node in the new order
@@ -263,9 +263,9 @@ def read(estimator: Any) -> dict[str, Any]:
     if kind in BOOSTED:
         return _boosted(estimator, kind.startswith("Hist"), classifies, inputs)
     members = getattr(estimator, "estimators_", None) or [estimator]
-    grown = [of_tree(member.tree_, classifies) for member in members]
+    trees = [of_tree(member.tree_, classifies) for member in members]
     form = "probabilities" if classifies else "values"
-    return {"grown": grown, "inputs": inputs, "kind": form, "factor": 1 / len(members)}
+    return {"trees": trees, "inputs": inputs, "kind": form, "factor": 1 / len(members)}
 
 
 def _kind(estimator: object) -> str | None:
@@ -280,7 +280,7 @@ def _kind(estimator: object) -> str | None:
     return kind if known is type(estimator) and kind in NAMES else None
 
 
-def of_tree(tree: Any, classifies: bool) -> Grown:
+def of_tree(tree: Any, classifies: bool) -> TreeArrays:
     r"""An estimator's attribute `tree_`."""
     value = tree.value[:, 0, :] if classifies else tree.value[:, :, 0]
     if classifies:  # counts in older versions
@@ -290,13 +290,13 @@ def of_tree(tree: Any, classifies: bool) -> Grown:
         near = tree.threshold.astype(np.float32)
     below = np.nextafter(near, np.float32(-np.inf))
     threshold = np.where(near.astype(np.float64) > tree.threshold, below, near)
-    return Grown(
+    return TreeArrays(
         tree.children_left, tree.children_right, tree.feature, threshold,
         tree.missing_go_to_left, value, tree.weighted_n_node_samples,
     )  # fmt: skip
 
 
-def _of_nodes(nodes: np.ndarray) -> Grown:
+def _of_nodes(nodes: np.ndarray) -> TreeArrays:
     r"""A tree of a histogram-based model."""
     leaf = nodes["is_leaf"] != 0
     left, right = (np.where(leaf, -1, nodes[side].astype(np.int64)) for side in ("left", "right"))
@@ -304,7 +304,7 @@ def _of_nodes(nodes: np.ndarray) -> Grown:
     with np.errstate(over="ignore"):
         # thresholds may be 64-bit numbers of rows, and these are rounded in the same way
         threshold = nodes["num_threshold"].astype(np.float32)
-    return Grown(
+    return TreeArrays(
         left, right, nodes["feature_idx"].astype(np.int64), threshold,
         nodes["missing_go_to_left"], value, weight,
     )  # fmt: skip
@@ -332,13 +332,13 @@ def _boosted(estimator: Any, histogram: bool, classifies: bool, inputs: int) -> 
     if classifies and outputs == 1:  # log odds: the logit of the second of two classes
         outputs, columns = 2, [1]
     per_unit = 2 if estimator.loss == "exponential" else 1  # log odds in a unit of the sum
-    grown = [
+    trees = [
         tree._replace(value=np.where(np.arange(outputs) == column, tree.value, 0.0))
         for trees in rounds
         for column, tree in zip(columns, trees, strict=True)
     ]
     kind = "logits" if classifies else "values"
-    options: Any = dict(grown=grown, inputs=inputs, kind=kind, factor=factor * per_unit)
+    options: Any = dict(trees=trees, inputs=inputs, kind=kind, factor=factor * per_unit)
     # the constant is the difference between the model and its trees at any row
     row = np.zeros((1, inputs))
     with warnings.catch_warnings():

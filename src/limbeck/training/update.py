@@ -204,9 +204,7 @@ class GradientUpdate:
     def _optimizer_state(self) -> dict[str, dict[str, Any]]:
         r"""The optimizer's dicts of what changes from step to step, by name."""
         state = {f"optimizer.{n}": self.optimizer.state[p] for n, p in self.parameters.items()}
-        groups = (
-            [] if self.compilable else self.optimizer.param_groups
-        )  # some count their steps there
+        groups = [] if self.compilable else self.optimizer.param_groups  # some count steps
         return state | {f"group.{i}": group for i, group in enumerate(groups)}
 
 

@@ -18,7 +18,7 @@ from tests.report import making
 @pytest.mark.slow
 @pytest.mark.parametrize("name", making.NAMES)
 def test_every_result_has_what_all_have_and_comes_back(name, tmp_path):
-    content, arrays = making.described(name)
+    content, arrays = making.to_record(name)
     found = storage.read(storage.write(tmp_path, content, arrays))
     assert list(found.content) != []
     assert found.content["verb"] in storage.VERBS
@@ -33,7 +33,7 @@ def test_every_result_has_what_all_have_and_comes_back(name, tmp_path):
 
 
 def test_compress_keeps_the_report_and_the_rows_of_disagreement():
-    (content, arrays), (small, report) = making.described("compress"), making.compressed()
+    (content, arrays), (small, report) = making.to_record("compress"), making.compressed()
     assert content["fidelity"] == json.loads(json.dumps(report.to_dict()))
     assert content["summary"] == report.sentence()
     X = making.digits()[0][300:500]
@@ -52,7 +52,7 @@ def test_compress_keeps_the_report_and_the_rows_of_disagreement():
 
 
 def test_rows_of_tables_are_kept_in_words():
-    content, arrays = making.described("table")
+    content, arrays = making.to_record("table")
     _, report, rows = making.measured()
     assert "disagreement_rows" not in arrays
     for each, example in zip(report.disagreements, content["examples"], strict=True):
@@ -75,7 +75,7 @@ def test_without_rows_nothing_is_measured():
 
 
 def test_surfaces_are_averages_over_all_draws():
-    content, arrays = making.described("condense")
+    content, arrays = making.to_record("condense")
     small, draws, x = making.condensed()
     one, two = np.meshgrid(arrays["surface_x"], arrays["surface_y"], indexing="ij")
     grid = np.stack([one.ravel(), two.ravel()], 1)
@@ -97,7 +97,7 @@ def test_surfaces_are_averages_over_all_draws():
 
 
 def test_densities_integrate_to_one():
-    content, arrays = making.described("density")
+    content, arrays = making.to_record("density")
     assert content["density"] is True
     for model in ("teacher", "student"):
         mass = np.trapezoid(arrays[f"curve_{model}"][0], arrays["curve_x"])
@@ -141,7 +141,7 @@ def test_the_divergence_is_that_of_the_sum_over_all_events():
 
 
 def test_without_log_z_the_teacher_is_shifted_and_not_compared():
-    content, arrays = making.described("ring")
+    content, arrays = making.to_record("ring")
     assert content["log_z_used"] is None
     assert "divergence" not in content
     assert "teacher" not in content["held_out"]
@@ -163,7 +163,7 @@ def test_features_stand_where_their_pixels_do():
 
 
 def test_estimates_keep_their_reasons():
-    content, _ = making.described("logz")
+    content, _ = making.to_record("logz")
     found = making.estimates()
     for entry, (name, z) in zip(content["log_z"], found.items(), strict=True):
         assert (entry["name"], entry["value"]) == (name, z.value)
