@@ -48,7 +48,7 @@ def test_weights_may_differ_from_row_to_row():
     one, zero = log_means(z, weights)
     near = {"rtol": 1e-12, "atol": 1e-12}
     torch.testing.assert_close(one - zero, exact(z, weights), **near)
-    mixed = Bernoulli(logits=z).mixed(weights.log())
+    mixed = Bernoulli(logits=z).mix(weights.log())
     torch.testing.assert_close(mixed.logits, exact(z, weights), **near)
 
 
@@ -60,7 +60,7 @@ def test_some_of_these_logits_are_beyond_what_plain_means_can_show():
 
 def test_no_rows_at_all_are_no_trouble():
     assert log_odds(torch.zeros(0, 3), WEIGHTS).shape == (0,)
-    assert Categorical(logits=torch.zeros(0, 3, 4)).mixed(WEIGHTS.log()).mean.shape == (0, 4)
+    assert Categorical(logits=torch.zeros(0, 3, 4)).mix(WEIGHTS.log()).mean.shape == (0, 4)
 
 
 def test_numbers_that_are_none_stay_so():
@@ -77,8 +77,8 @@ def test_mixtures_of_classes_are_the_same_with_and_without_derivatives(kind, sca
     log_weights = WEIGHTS.to(dtype).log()
     assert readable(z)
     assert not readable(z.clone().requires_grad_())
-    found = kind(logits=z).mixed(log_weights)
-    known = kind(logits=z.clone().requires_grad_()).mixed(log_weights)
+    found = kind(logits=z).mix(log_weights)
+    known = kind(logits=z.clone().requires_grad_()).mix(log_weights)
     near = {"rtol": 100 * torch.finfo(dtype).eps, "atol": 100 * torch.finfo(dtype).eps}
     torch.testing.assert_close(found.log_probabilities, known.log_probabilities.detach(), **near)
 

@@ -112,7 +112,7 @@ def test_a_network_of_real_numbers_has_a_scale():
 def test_all_are_mapped_over_draws(function, size):
     draws = torch.rand(9, size, dtype=DOUBLE, generator=G) + 0.1
     predict = PredictFunction(function, draws, X)
-    assert predict.mapped
+    assert predict.vmapped
     torch.testing.assert_close(predict.stacked(draws, X).mean[3], function(draws[3], X).mean)
 
 

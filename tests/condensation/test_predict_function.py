@@ -45,7 +45,7 @@ def in_numpy(w, x):
 
 def test_structured_draws_are_mapped_like_a_loop_over_them():
     predict = PredictFunction(hierarchical, DRAWS, X)
-    assert predict.mapped
+    assert predict.vmapped
     assert predict.classes is None
     stacked = predict.stacked(DRAWS, X)
     for s in range(6):
@@ -65,7 +65,7 @@ def test_pairs_are_the_diagonal():
 
 def test_a_function_of_numpy_arrays_gives_the_same_outside_torch():
     predict = PredictFunction(in_numpy, W, POINTS)
-    assert not predict.mapped
+    assert not predict.vmapped
     assert predict.arrays
     assert "NumPy" in predict.reason
     plain = PredictFunction(logistic, W, POINTS)
@@ -83,7 +83,7 @@ def test_torch_code_that_looks_at_values_is_called_draw_by_draw_with_a_warning()
 
     with pytest.warns(UserWarning, match="vmap cannot map it over draws .*draw by draw"):
         predict = PredictFunction(careful, W, POINTS)
-    assert not predict.mapped
+    assert not predict.vmapped
     assert not predict.arrays
     torch.testing.assert_close(predict.stacked(W, POINTS).logits, W @ POINTS.T)
 

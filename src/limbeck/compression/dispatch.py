@@ -88,7 +88,9 @@ def agreed(members: list[RowTeacher]) -> list[RowTeacher]:
     return [member.with_classes(classes) for member in members]
 
 
-def averaged(members: Sequence[RowTeacher], weights: ArrayLike | None, X: object) -> RowTeacher:
+def average_teachers(
+    members: Sequence[RowTeacher], weights: ArrayLike | None, X: object
+) -> RowTeacher:
     r"""The average; of torch modules alone, as one module that the loop can differentiate."""
     expected = f"{len(members)} positive finite numbers, one for each member"
     try:
@@ -187,7 +189,7 @@ def _several(
             else:
                 members.append(_single(teacher, X, inner))
     if stack is None:
-        return averaged(agreed(members), weights, X)
+        return average_teachers(agreed(members), weights, X)
     if weights is not None:
         raise ArgumentError("weights", "weights beside a stack", "one of the two")
     width = sum(member.outputs for member in members)

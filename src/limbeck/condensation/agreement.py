@@ -165,7 +165,7 @@ def posterior_divergence(
     classes, generator = predict.classes is not None, torch.Generator().manual_seed(seed)
     outcomes = 1 if classes else OUTCOMES
     # at most 5 · 10⁷ predictions of single draws, fewer of slow ones, and 256 MiB of draws
-    work = 5 * 10**7 // (rows(x) * outcomes * (1 if predict.mapped else 20))
+    work = 5 * 10**7 // (rows(x) * outcomes * (1 if predict.vmapped else 20))
     most = max(2, min(work, 2**28 // bytes_of(1, draws.structure, draws.dtype)))
     if draws.count > most:
         draws = Draws.one_chain(draws.take(strata(draws.count, most, generator)))

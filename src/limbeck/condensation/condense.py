@@ -29,7 +29,7 @@ from limbeck.condensation.predict_function import (
 )
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import RecordedStream, Request, ResampledDraws
-from limbeck.distributions.base import Distribution, broadcast, mapped
+from limbeck.distributions.base import Distribution, broadcast, map_parameters
 from limbeck.distributions.checking import check
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, as_inputs
@@ -209,10 +209,10 @@ def _condense_draws(
     rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")
     watched = split.watched(training.patience is not None, rewinds)
     if stored is not None and head.classes:
-        source, training = _pool_inputs(source, pool, stored.count, training, function.mapped)
+        source, training = _pool_inputs(source, pool, stored.count, training, function.vmapped)
     size = _batch_size(training, source)
     if share == "auto":  # at most a million numbers a step
-        share = max(1, min(16, 10**6 // (size * function.numbers))) if function.mapped else 1
+        share = max(1, min(16, 10**6 // (size * function.numbers))) if function.vmapped else 1
     share = whole_number("share", share, "'auto' or a whole number from 1", least=1)
     if head.classes:
         teacher: Teacher | None = teachers.one_draw_teacher(function, fresh, share)
@@ -277,7 +277,7 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
     if training.patience is not None:
         expected = "None beside predictions, which are known at the inputs alone"
         raise ArgumentError("patience", training.patience, expected)
-    averages = mapped(averages, lambda value, dims: value.to(device, dtype))
+    averages = map_parameters(averages, lambda value, dims: value.to(device, dtype))
     targets = averages if split.rows is None else densities.rows_of(averages, split.rows[0])
     head, x = Head.of(targets), source.probe(PROBE).x
     if student is None and request.draws is not None:
@@ -313,7 +313,7 @@ def _make_bag(
     function: PredictFunction, draws: Draws | Stream, training: Training, request: Request
 ) -> tuple[SampleBag, Training]:
     r"""A bag of the posterior's structure, with a learning rate where the user gave none."""
-    if not function.mapped:
+    if not function.vmapped:
         received = f"None with a predict that torch cannot map over draws ({function.reason})"
         raise ArgumentError("student", received, "a module; or a predict in torch, for a bag")
     if training.update is None and training.optimizer == "auto" and training.lr is None:
@@ -341,7 +341,7 @@ def _make_net(x: X, targets: Distribution, head: Head, seed: int, dtype: torch.d
 
 
 def _pool_inputs(
-    source: Inputs, pool: int | str | None, draws: int, training: Training, mapped: bool
+    source: Inputs, pool: int | str | None, draws: int, training: Training, vmapped: bool
 ) -> tuple[Inputs, Training]:
     r"""Inputs of a source that does not end, drawn once as a data set; or the source itself."""
     if isinstance(source, Dataset) or pool is None:
@@ -350,7 +350,7 @@ def _pool_inputs(
     if pool == "auto":
         enough = max(5_000, min(50_000, 5 * 10**7 // draws))  # bounds the single predictions
         total = training.steps * size
-        if (mapped and total <= enough) or (source.own_batches and source.batch_size is None):
+        if (vmapped and total <= enough) or (source.own_batches and source.batch_size is None):
             return source, training
         pool = min(enough, total)
     batch = source(whole_number("pool", pool, "'auto', None, or a whole number from 1", least=1))

@@ -22,7 +22,7 @@ from limbeck.condensation.predict_function import Pair, PredictFunction, paired,
 from limbeck.condensation.stepwise_em import StepwiseEM
 from limbeck.condensation.teachers import DrawSource, Request
 from limbeck.distributions import as_distribution, average, broadcast, check
-from limbeck.distributions.base import Distribution, mapped
+from limbeck.distributions.base import Distribution, map_parameters
 from limbeck.distributions.discrete import Bernoulli, Categorical
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
@@ -166,7 +166,7 @@ def outcomes_of_draws(
 
 def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
     r"""The distributions at some rows."""
-    return mapped(distribution, lambda value, dims: value[index.to(value.device)])
+    return map_parameters(distribution, lambda value, dims: value[index.to(value.device)])
 
 
 @torch.no_grad()

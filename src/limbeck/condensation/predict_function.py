@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from limbeck import outputs as forms
 from limbeck.arrays import X, leaves, map_tensors, part_of, rows
 from limbeck.distributions import as_distribution, broadcast, check
-from limbeck.distributions.base import Distribution, Mixture, given, mapped, tensors
+from limbeck.distributions.base import Distribution, Mixture, given, map_parameters, tensors
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson, log_means
 from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError
@@ -75,7 +75,7 @@ class PredictFunction:
     def __init__(self, function: Callable[..., Any], draws: X, x: X | None) -> None:
         if not callable(function):
             raise ArgumentError("predict", f"a {type(function).__name__}", "a function of a draw")
-        self.function, self.mapped, self.arrays, self._checked = function, True, False, False
+        self.function, self.vmapped, self.arrays, self._checked = function, True, False, False
         self.reason = ""  # why `torch.vmap` cannot map it
         self._like, count = leaves(draws)[0], NumberCounter()
         n = None if x is None else rows(x)
@@ -89,9 +89,9 @@ class PredictFunction:
                     received = "a function that draws random numbers"
                     expected = "one that gives the distribution, and does not draw from it"
                     raise ArgumentError("predict", received, expected) from error
-                self.mapped, self.reason = False, _describe_error(error)
+                self.vmapped, self.reason = False, _describe_error(error)
                 self._choose_arrays(draws, x, error)
-            self._checked = self.mapped
+            self._checked = self.vmapped
             with count:
                 example = self._call(first(draws), x)
             self.example = check(example, n, like=self._like)
@@ -116,7 +116,7 @@ class PredictFunction:
 
     def stacked(self, draws: X, x: X | None = None) -> Any:
         r"""What each of S draws predicts at all inputs: parameters (S, n, ...)."""
-        if self.mapped:
+        if self.vmapped:
             return torch.vmap(lambda draw: self._one(draw, x))(draws)
         return stack([self._one(draw, x) for draw in _single_draws(draws)])
 
@@ -125,11 +125,11 @@ class PredictFunction:
         if x is None:
             return self.stacked(draws)
         row = lambda value, dims: value[0]  # noqa: E731
-        if self.mapped:
+        if self.vmapped:
             one = lambda draw, x: self._one(draw, map_tensors(lambda t: t[None], x))  # noqa: E731
-            return torch.vmap(lambda draw, x: mapped(one(draw, x), row))(draws, x)
+            return torch.vmap(lambda draw, x: map_parameters(one(draw, x), row))(draws, x)
         pairs = ((draw, part_of(x, i, 1)) for i, draw in enumerate(_single_draws(draws)))
-        return stack([mapped(self._one(*pair), row) for pair in pairs])
+        return stack([map_parameters(self._one(*pair), row) for pair in pairs])
 
     def _one(self, draw: X, x: X | None) -> Any:
         prediction = self._call(draw, x)
@@ -219,7 +219,7 @@ def _class_count(distribution: Any) -> int | None:
 def class_logs(distribution: Any) -> Tensor:
     r"""Log probabilities (..., K) of a distribution over classes, or of a mixture of such."""
     while isinstance(distribution, Mixture):
-        distribution = distribution.components.mixed(distribution.log_weights)
+        distribution = distribution.components.mix(distribution.log_weights)
     return distribution.log_probabilities
 
 
@@ -243,7 +243,7 @@ def _single_draws(draws: X) -> list[Any]:
 def stack(distributions: Sequence[Any]) -> Any:
     r"""Distributions of the same kind with one more dimension in front."""
     columns = zip(*(tensors(each) for each in distributions), strict=True)
-    return mapped(distributions[0], lambda value, dims: torch.stack(next(columns)))
+    return map_parameters(distributions[0], lambda value, dims: torch.stack(next(columns)))
 
 
 def _describe_error(error: Exception) -> str:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from limbeck.arguments import choice, whole
 from limbeck.arrays import X, as_dict, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
-from limbeck.distributions import averaged, broadcast
-from limbeck.distributions.base import D, Distribution, mapped
+from limbeck.distributions import broadcast, weighted_average
+from limbeck.distributions.base import D, Distribution, map_parameters
 from limbeck.errors import ArgumentError
 from limbeck.posteriors.draws import Draws, Structure
 from limbeck.posteriors.read import as_draws
@@ -47,7 +47,9 @@ def over_draws(function: Callable[[X], D], draws: X) -> D:
     level = native._vmap_increment_nesting(count, "error")
     try:
         stacked = function(map_tensors(lambda part: native._add_batch_dim(part, 0, level), draws))
-        return mapped(stacked, lambda value, dims: native._remove_batch_dim(value, level, count, 0))
+        return map_parameters(
+            stacked, lambda value, dims: native._remove_batch_dim(value, level, count, 0)
+        )
     finally:
         native._vmap_decrement_nesting()
 
@@ -335,7 +337,7 @@ class SampleBag(nn.Module):
             log_weights = self.free.new_full((self.components,), -math.log(self.components))
         else:
             log_weights = self.logits.log_softmax(0)
-        return marginal(averaged(stacked, log_weights), self._once)
+        return marginal(weighted_average(stacked, log_weights), self._once)
 
     def make_room(self, tensors: dict[str, Tensor]) -> None:
         r"""Take the supports of a saved bag, before its other tensors are loaded."""

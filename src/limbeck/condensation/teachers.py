@@ -245,7 +245,7 @@ class AverageTeacher(Teacher):
 def average_teacher(predict: PredictFunction, draws: Draws, pairs: bool = False) -> Teacher:
     r"""A teacher that averages predictions over all stored draws."""
     source, form = Average(predict, draws, pairs), "log_density" if pairs else "log_probabilities"
-    if predict.mapped:
+    if predict.vmapped:
         return AverageTeacher(source, form)
     return UnmappedTeacher(predict, source, form)
 
@@ -273,7 +273,7 @@ class OneDraw:
 def one_draw_teacher(predict: PredictFunction, source: DrawSource, share: int = 1) -> Teacher:
     r"""A teacher by one fresh draw an input, whose targets are those of the average in the mean."""
     logs = OneDraw(predict, source, share)
-    if predict.mapped:
+    if predict.vmapped:
         return Teacher(logs, "log_probabilities", exact=False, draw=source.next)
     function = lambda x: logs(x, source.next(rows(x)))  # noqa: E731
     return UnmappedTeacher(predict, function, "log_probabilities", source)
@@ -281,7 +281,7 @@ def one_draw_teacher(predict: PredictFunction, source: DrawSource, share: int = 
 
 def refuse_derivatives(predict: PredictFunction, loss: str) -> None:
     r"""Raise where a function has no derivatives, which a loss needs."""
-    if not predict.mapped:
+    if not predict.vmapped:
         raise NotDifferentiableError(
             f"predict: {loss} asks for input derivatives, and this function has none, "
             f"since torch cannot map it over draws ({predict.reason}). Use a loss on values, or "

@@ -2,12 +2,22 @@ r"""The distributions that predictions are made of, and their averages over draw
 
 from __future__ import annotations
 
-from limbeck.distributions.base import Distribution, Mixture, average, averaged, broadcast
+from limbeck.distributions.base import Distribution, Mixture, average, broadcast, weighted_average
 from limbeck.distributions.checking import as_distribution, check
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
 from limbeck.distributions.gaussians import MultivariateNormal, Normal
 
 __all__ = [
-    "Bernoulli", "Categorical", "Distribution", "Mixture", "MultivariateNormal", "Normal",
-    "Poisson", "as_distribution", "average", "averaged", "broadcast", "check",
+    "Bernoulli",
+    "Categorical",
+    "Distribution",
+    "Mixture",
+    "MultivariateNormal",
+    "Normal",
+    "Poisson",
+    "as_distribution",
+    "average",
+    "broadcast",
+    "check",
+    "weighted_average",
 ]  # fmt: skip

@@ -71,7 +71,7 @@ class Distribution:
 
     def expand(self, shape: tuple[int, ...]) -> Self:
         r"""The same as a batch of this shape, without copies."""
-        return mapped(self, lambda v, dims: v.expand((*shape, *v.shape[v.ndim - dims :])))
+        return map_parameters(self, lambda v, dims: v.expand((*shape, *v.shape[v.ndim - dims :])))
 
     def log_prob(self, y: Events) -> Tensor:
         r"""The log density, or log probability, at y; −∞ at impossible values."""
@@ -99,7 +99,7 @@ class Distribution:
         r"""The end of a central interval with this probability beyond it."""
         return self.tail(self.mean, upper)  # there is none without an order
 
-    def mixed(self, log_weights: Tensor) -> Distribution:
+    def mix(self, log_weights: Tensor) -> Distribution:
         r"""The mixture over the last batch dimension, with log weights (..., K)."""
         return Mixture(components=self, logits=log_weights)
 
@@ -112,13 +112,13 @@ def given(value: object) -> bool:
     return not isinstance(value, tuple) or isinstance(value, Distribution)
 
 
-def mapped(distribution: D, function: Callable[[Any, int], Any], more: int = 0) -> D:
+def map_parameters(distribution: D, function: Callable[[Any, int], Any], more: int = 0) -> D:
     r"""A function of each parameter and of the number of its dimensions within one distribution."""
     parameters: Any = distribution
     results = []
     for value, dims in zip(parameters, distribution.trailing, strict=True):
         if isinstance(value, Distribution):
-            results.append(mapped(value, function, more + dims))
+            results.append(map_parameters(value, function, more + dims))
         else:
             results.append(function(value, more + dims) if given(value) else ABSENT)
     return type(distribution)(*results)
@@ -148,7 +148,7 @@ def with_tensors(distribution: D, like: Tensor | None = None) -> D:
             return value if value.is_floating_point() else value.to(like.dtype)
         return torch.tensor(value, dtype=like.dtype, device=like.device)
 
-    return mapped(distribution, as_tensor)
+    return map_parameters(distribution, as_tensor)
 
 
 def broadcast(distribution: D) -> D:
@@ -265,7 +265,7 @@ class Mixture(Distribution, _Parts):
             value = value.reshape(*[1] * len(size), *value.shape)
             return value.take_along_dim(index, -1 - dims).squeeze(-1 - dims)
 
-        return mapped(whole.components, select).sample((), generator)
+        return map_parameters(whole.components, select).sample((), generator)
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
         tails = self.components.tail(y.unsqueeze(-1), upper)
@@ -276,13 +276,15 @@ class Mixture(Distribution, _Parts):
         low = ends.amin(-1) - 1 if self.discrete else ends.amin(-1)
         return end_of(self.tail, mass, upper, low, ends.amax(-1), self.discrete)
 
-    def mixed(self, log_weights: Tensor) -> Distribution:
-        inner = self.components.mixed(self.log_weights)
+    def mix(self, log_weights: Tensor) -> Distribution:
+        inner = self.components.mix(self.log_weights)
         if not isinstance(inner, Mixture):  # a mixture of classes is one of the same kind
-            return inner.mixed(log_weights)
+            return inner.mix(log_weights)
         whole = self.expand(self.batch_shape)
         logits = (whole.log_weights + log_weights.unsqueeze(-1)).flatten(-2)
-        components = mapped(whole.components, lambda v, dims: v.flatten(-dims - 2, -dims - 1))
+        components = map_parameters(
+            whole.components, lambda v, dims: v.flatten(-dims - 2, -dims - 1)
+        )
         return Mixture(components=components, logits=logits)
 
 
@@ -291,14 +293,14 @@ def average(stacked: Any, weights: Sequence[float] | np.ndarray | Tensor | None 
     whole = stacked if len(list(tensors(stacked))) == 1 else torch.vmap(broadcast)(stacked)
     draws, like = whole.batch_shape[0], next(tensors(whole))
     if weights is None:
-        return averaged(whole, like.new_full((draws,), -math.log(draws)))
+        return weighted_average(whole, like.new_full((draws,), -math.log(draws)))
     share = torch.as_tensor(weights).to(like)
     if share.shape != (draws,):
         raise ArgumentError("weights", f"shape {tuple(share.shape)}", f"shape ({draws},)")
-    return averaged(whole, (share / share.sum()).log())
+    return weighted_average(whole, (share / share.sum()).log())
 
 
-def averaged(whole: Any, log_weights: Tensor) -> Any:
+def weighted_average(whole: Any, log_weights: Tensor) -> Any:
     r"""`average` of a distribution that is broadcast, with normalised log weights (S,)."""
-    last = mapped(whole, lambda value, dims: value.movedim(0, value.ndim - 1 - dims))
-    return last.mixed(log_weights)
+    last = map_parameters(whole, lambda value, dims: value.movedim(0, value.ndim - 1 - dims))
+    return last.mix(log_weights)

@@ -84,7 +84,7 @@ class Bernoulli(_Classes):
         p = self.mean
         return (random(torch.rand, (*base.as_shape(shape), *p.shape), p, generator) < p).to(p.dtype)
 
-    def mixed(self, log_weights: Tensor) -> Bernoulli:
+    def mix(self, log_weights: Tensor) -> Bernoulli:
         if not given(self.logits):
             return Bernoulli(probs=(log_weights.exp() * self.probs).sum(-1))
         weights = log_weights.exp()
@@ -123,7 +123,7 @@ class Categorical(_Classes):
         r"""Independent classes (*shape, ...), as integers."""
         return base.draw_classes(self.mean, base.as_shape(shape), generator)
 
-    def mixed(self, log_weights: Tensor) -> Categorical:
+    def mix(self, log_weights: Tensor) -> Categorical:
         if not given(self.logits):
             return Categorical(probs=(log_weights.exp().unsqueeze(-1) * self.probs).sum(-2))
         across = self.logits.movedim(-1, 0)  # (classes, ..., K): short last ones are slow
