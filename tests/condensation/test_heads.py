@@ -9,7 +9,7 @@ from limbeck.arrays import Batch
 from limbeck.condensation.densities import Pairs, pair_losses
 from limbeck.condensation.predict_function import (
     ClassLogs,
-    Head,
+    OutputFamily,
     Pair,
     PairDensity,
     paired,
@@ -28,29 +28,29 @@ X = torch.randn(5, 2, generator=G)
 
 def test_classifiers_outputs_are_read_by_their_form():
     torch.testing.assert_close(
-        Head("Categorical", "logits").read(Z).mean, Z.softmax(1), rtol=1e-5, atol=0
+        OutputFamily("Categorical", "logits").read(Z).mean, Z.softmax(1), rtol=1e-5, atol=0
     )
     p = Z.softmax(1)
-    torch.testing.assert_close(Head("Categorical", "probabilities").read(p).mean, p)
-    one = Head("Bernoulli", "logits").read(Z[:, :1])
+    torch.testing.assert_close(OutputFamily("Categorical", "probabilities").read(p).mean, p)
+    one = OutputFamily("Bernoulli", "logits").read(Z[:, :1])
     torch.testing.assert_close(one.mean, Z[:, 0].sigmoid())
-    two = Head("Bernoulli", "log_probabilities").read(Z[:, :2].log_softmax(1))
+    two = OutputFamily("Bernoulli", "log_probabilities").read(Z[:, :2].log_softmax(1))
     torch.testing.assert_close(two.mean, Z[:, :2].softmax(1)[:, 1])
     assert isinstance(two, Bernoulli)
 
 
 def test_outputs_of_regressions_are_means_and_log_scales_or_log_rates():
-    found = Head("Normal").read(Z[:, :2])
+    found = OutputFamily("Normal").read(Z[:, :2])
     assert torch.equal(found.loc, Z[:, 0])
     torch.testing.assert_close(found.scale, Z[:, 1].exp())
     six = torch.randn(5, 6, generator=G)
-    mixture = Head("Normal").read(six)
+    mixture = OutputFamily("Normal").read(six)
     assert isinstance(mixture, Mixture)
     weights = six[:, :2].softmax(1)
     torch.testing.assert_close(mixture.mean, (weights * six[:, 2:4]).sum(1))
-    assert torch.equal(Head("Poisson").read(Z[:, 0]).log_rate, Z[:, 0])
+    assert torch.equal(OutputFamily("Poisson").read(Z[:, 0]).log_rate, Z[:, 0])
     own = Normal(Z[:, 0], Z[:, 1].exp())
-    assert Head("MultivariateNormal").read(own) is own
+    assert OutputFamily("MultivariateNormal").read(own) is own
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,16 @@ def test_outputs_of_regressions_are_means_and_log_scales_or_log_rates():
 )
 def test_outputs_that_say_nothing_are_refused(kind, raw, message):
     with pytest.raises(ArgumentError, match=message):
-        Head(kind).read(raw)
+        OutputFamily(kind).read(raw)
 
 
 def test_the_kind_is_that_of_the_innermost_distribution():
     weights = torch.zeros(5, 3)
-    assert Head.of(Bernoulli(logits=Z[:, 0])).classes
-    assert Head.of(Mixture(logits=weights, components=Poisson(rate=Z.exp()))).kind == "Poisson"
-    assert Head.of(Normal(Z, Z.exp())).kind == ""  # several outcomes an input
+    assert OutputFamily.of(Bernoulli(logits=Z[:, 0])).classes
+    assert (
+        OutputFamily.of(Mixture(logits=weights, components=Poisson(rate=Z.exp()))).kind == "Poisson"
+    )
+    assert OutputFamily.of(Normal(Z, Z.exp())).kind == ""  # several outcomes an input
 
 
 class Student(nn.Module):
@@ -90,9 +92,9 @@ def test_students_of_distributions_become_students_of_tensors():
     y = torch.randn(5, generator=G)
     pairs = paired(Pair(X, y))
     expected = Normal(X[:, 0], X[:, 1].exp()).log_prob(y)
-    torch.testing.assert_close(PairDensity(student, Head("Normal"))(pairs), expected)
+    torch.testing.assert_close(PairDensity(student, OutputFamily("Normal"))(pairs), expected)
     several = Student(lambda x: Normal(x, torch.ones_like(x)))
-    found = PairDensity(several, Head(""))(paired(Pair(X, X)))
+    found = PairDensity(several, OutputFamily(""))(paired(Pair(X, X)))
     torch.testing.assert_close(found, several(X).log_prob(X).sum(1))
 
 
@@ -139,5 +141,5 @@ def test_losses_on_classes_have_counterparts_on_pairs():
 
 def test_a_limbeck_net_is_a_student_of_densities():
     net = lb.MLP(2, 4, 2, output_form="values", generator=G)
-    logs = PairDensity(net, Head("Normal"))(paired(Pair(X, torch.zeros(5))))
+    logs = PairDensity(net, OutputFamily("Normal"))(paired(Pair(X, torch.zeros(5))))
     assert logs.shape == (5,)

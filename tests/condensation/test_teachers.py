@@ -13,7 +13,7 @@ from limbeck.condensation import teachers
 from limbeck.condensation.densities import pair_losses
 from limbeck.condensation.predict_function import (
     ClassLogs,
-    Head,
+    OutputFamily,
     Pair,
     PairDensity,
     PredictFunction,
@@ -210,7 +210,7 @@ def test_one_outcome_of_one_draw_is_unbiased_for_densities_too(function, events)
     draws, x = stored(W[:5] / 2), X[:1]
     predict = calling(function, draws, x)
     own = bag(function, draws).double()
-    density = PairDensity(own, Head("other"))
+    density = PairDensity(own, OutputFamily("other"))
     loss = pair_losses(losses.cross_entropy() + losses.derivative_error(weight="teacher"))
     step = 1.0 if events.dtype == torch.int64 else (events[1] - events[0]).item()
     m = len(events)

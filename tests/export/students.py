@@ -5,7 +5,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.condensation import models
-from limbeck.condensation.predict_function import Head, Means
+from limbeck.condensation.predict_function import Means, OutputFamily
 
 
 def seeded(seed=0):
@@ -46,7 +46,7 @@ def classes_tree():
 def bag(predict, dim, **options):
     posterior = torch.randn(50, dim, generator=seeded()).abs()
     made = lb.SampleBag(predict, posterior, 3, **options)
-    return Means(made, Head.of(made(torch.zeros(2, 4))))
+    return Means(made, OutputFamily.of(made(torch.zeros(2, 4))))
 
 
 def named_bag():
@@ -54,7 +54,9 @@ def named_bag():
         "beta": torch.randn(1, 50, 4, generator=seeded()),
         "alpha": torch.rand(1, 50, generator=seeded(1)),
     }
-    return Means(lb.SampleBag(models.logistic(), draws, 3, weighted=True), Head("Bernoulli"))
+    return Means(
+        lb.SampleBag(models.logistic(), draws, 3, weighted=True), OutputFamily("Bernoulli")
+    )
 
 
 def own_function(draw, x):

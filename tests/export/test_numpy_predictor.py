@@ -12,7 +12,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.compression.training import Answering
-from limbeck.condensation.predict_function import Head, Means
+from limbeck.condensation.predict_function import Means, OutputFamily
 from limbeck.export import numpy_predictor, to_numpy
 from limbeck.export.numpy_predictor import READER, column_records
 from limbeck.models.tree import Trees
@@ -110,14 +110,14 @@ def uneven_bag():
 
 
 MEANS = {
-    "no or yes": lambda: Means(net(sizes=(4, 6, 2)), Head("Bernoulli", "logits")),
-    "yes": lambda: Means(net(sizes=(4, 6, 1)), Head("Bernoulli", "logits")),
+    "no or yes": lambda: Means(net(sizes=(4, 6, 2)), OutputFamily("Bernoulli", "logits")),
+    "yes": lambda: Means(net(sizes=(4, 6, 1)), OutputFamily("Bernoulli", "logits")),
     "classes": lambda: Means(
-        net(sizes=(4, 6, 3), output="log_softmax"), Head("Categorical", "log_probabilities")
+        net(sizes=(4, 6, 3), output="log_softmax"), OutputFamily("Categorical", "log_probabilities")
     ),
-    "a rate": lambda: Means(net(sizes=(4, 6, 1)), Head("Poisson")),
-    "a normal density": lambda: Means(net(sizes=(4, 6, 2)), Head("Normal")),
-    "a mixture": lambda: Means(net(sizes=(4, 6, 9)), Head("Normal")),
+    "a rate": lambda: Means(net(sizes=(4, 6, 1)), OutputFamily("Poisson")),
+    "a normal density": lambda: Means(net(sizes=(4, 6, 2)), OutputFamily("Normal")),
+    "a mixture": lambda: Means(net(sizes=(4, 6, 9)), OutputFamily("Normal")),
     "a bag of uneven weights": uneven_bag,
 }
 

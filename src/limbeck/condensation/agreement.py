@@ -18,7 +18,7 @@ from torch import Tensor
 
 from limbeck.arrays import X, leaves, part_of, rows
 from limbeck.condensation.held_out import NewInputs
-from limbeck.condensation.predict_function import Head, PredictFunction, class_logs
+from limbeck.condensation.predict_function import OutputFamily, PredictFunction, class_logs
 from limbeck.condensation.teachers import AT_ONCE, Average, bytes_of, strata
 from limbeck.distributions import Distribution, average
 from limbeck.posteriors.draws import Draws
@@ -87,7 +87,7 @@ def predictive(predict: PredictFunction, draws: Draws, x: X | None = None) -> An
     r"""The distribution of y at each x, averaged over all draws: of classes, or a mixture."""
     if predict.classes is None:
         return average(predict.stacked(draws.structure.unflatten(draws.flat), x))
-    return Head.of(predict.example).distribution(Average(predict, draws)(x))
+    return OutputFamily.of(predict.example).distribution(Average(predict, draws)(x))
 
 
 def _block_size(predict: PredictFunction, draws: Draws, outcomes: int = 1) -> int:

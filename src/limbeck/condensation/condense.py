@@ -20,7 +20,7 @@ from limbeck.condensation.agreement import divergence, posterior_divergence
 from limbeck.condensation.condensed import Condensed, run_steps
 from limbeck.condensation.held_out import MEASURED, NewInputs, check_new_inputs, hold_out, judge
 from limbeck.condensation.predict_function import (
-    Head,
+    OutputFamily,
     Pair,
     PairDensity,
     PredictFunction,
@@ -198,7 +198,7 @@ def _condense_draws(
     diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
     if student is None:
         student, training = _make_bag(function, draws, training, request)
-    head = Head.of(function.example)
+    head = OutputFamily.of(function.example)
     stored = draws.to(device, dtype) if isinstance(draws, Draws) and not online else None
     fresh_type: Any = RecordedStream if isinstance(draws, Stream) else ResampledDraws
     fresh = fresh_type(draws, seed + 3)
@@ -279,7 +279,7 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
         raise ArgumentError("patience", training.patience, expected)
     averages = map_parameters(averages, lambda value, dims: value.to(device, dtype))
     targets = averages if split.rows is None else densities.rows_of(averages, split.rows[0])
-    head, x = Head.of(targets), source.probe(PROBE).x
+    head, x = OutputFamily.of(targets), source.probe(PROBE).x
     if student is None and request.draws is not None:
         student, training = _make_bag(*request.bind(x), training, request)
     elif student is None:
@@ -323,7 +323,9 @@ def _make_bag(
     return bag, training
 
 
-def _make_net(x: X, targets: Distribution, head: Head, seed: int, dtype: torch.dtype) -> nn.Module:
+def _make_net(
+    x: X, targets: Distribution, head: OutputFamily, seed: int, dtype: torch.dtype
+) -> nn.Module:
     if not isinstance(x, Tensor):
         raise ArgumentError("student", None, "a module, where inputs are a dict")
     generator = torch.Generator().manual_seed(seed)

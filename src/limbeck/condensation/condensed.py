@@ -19,7 +19,13 @@ from limbeck.arrays import X, as_parts, floats
 from limbeck.condensation.agreement import Agreement, agreement
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.models import model_spec, named_model
-from limbeck.condensation.predict_function import Head, Means, PairDensity, PredictFunction, unpair
+from limbeck.condensation.predict_function import (
+    Means,
+    OutputFamily,
+    PairDensity,
+    PredictFunction,
+    unpair,
+)
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal, user_stacklevel
 from limbeck.errors import ArgumentError, CheckpointError
@@ -60,7 +66,7 @@ class Condensed(Result):
     notes: list[str] = field(default_factory=list)
     used: int = 0
     draw_bytes: int = 0
-    head: Head | None = None
+    head: OutputFamily | None = None
     calling: PredictFunction | None = None
     posterior: Draws | Stream | None = None
     new_inputs: NewInputs | None = None
@@ -171,7 +177,7 @@ class Condensed(Result):
                 values["diagnostics"] = Diagnostics(**spec)
             if head is not None:
                 new_inputs = NewInputs.from_record(about.get("new_inputs"))
-                values |= {"head": Head(**head), "new_inputs": new_inputs}
+                values |= {"head": OutputFamily(**head), "new_inputs": new_inputs}
             known = None if bag is None else named_model(bag["predict"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
@@ -272,7 +278,7 @@ def run_steps(
     return run, dict(zip(names, outcome, strict=True))
 
 
-def _check_bag(bag: SampleBag, head: Head | None, shapes: dict[str, Any]) -> None:
+def _check_bag(bag: SampleBag, head: OutputFamily | None, shapes: dict[str, Any]) -> None:
     r"""Refuse a function that does not fit the saved pseudo-draws, or predicts another kind."""
     if set(shapes) != {""} or head is None:
         return
@@ -280,7 +286,7 @@ def _check_bag(bag: SampleBag, head: Head | None, shapes: dict[str, Any]) -> Non
     expected = f"the function of (draw, x) that was condensed, which gave {head.kind}"
     try:
         with torch.no_grad():
-            kind = Head.of(bag(x)).kind
+            kind = OutputFamily.of(bag(x)).kind
     except Exception as error:  # of the user's own function
         received = f"a function that fails at the saved draws ({error})"
         raise ArgumentError("predict", received, expected) from error

@@ -283,14 +283,14 @@ OUTPUTS = {
 
 
 @dataclass(frozen=True)
-class Head:
+class OutputFamily:
     r"""How a module's outputs are to be read: by the kind of what the teacher predicts."""
 
     kind: str  # the class of a distribution, as "Bernoulli"
     form: str = "auto"  # of a classifier's outputs, one of `outputs.FORMS`
 
     @classmethod
-    def of(cls, distribution: Any) -> Head:
+    def of(cls, distribution: Any) -> OutputFamily:
         r"""The kind of a distribution, or of its components, of the batch shape (n,)."""
         one = len(distribution.batch_shape) == 1
         return cls(type(_inner(distribution)).__name__ if one else "")
@@ -328,9 +328,9 @@ class Head:
 
 
 class _Wrapped(nn.Module):
-    def __init__(self, student: nn.Module, head: Head | None = None) -> None:
+    def __init__(self, student: nn.Module, head: OutputFamily | None = None) -> None:
         super().__init__()
-        self.student, self.head = student, head or Head("")
+        self.student, self.head = student, head or OutputFamily("")
 
 
 class ClassLogs(_Wrapped):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from limbeck.arguments import whole_number
 from limbeck.arrays import map_tensors
-from limbeck.condensation.predict_function import Head, Means
+from limbeck.condensation.predict_function import Means, OutputFamily
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError
 from limbeck.models.preprocessed import Preprocessed
@@ -142,7 +142,7 @@ def portable(
 def _tensors(student: nn.Module, form: str | None) -> tuple[nn.Module, str]:
     r"""A student that gives tensors, and their form: of a bag of distributions, their means."""
     if isinstance(student, SampleBag):
-        return Means(student, Head("")), "means"
+        return Means(student, OutputFamily("")), "means"
     return student, form or getattr(student, "output_form", None) or "outputs"
 
 
