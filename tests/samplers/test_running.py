@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.samplers.diagnostics import Running, effective_size, r_hat
+from limbeck.samplers.diagnostics import RunningDiagnostics, effective_size, r_hat
 from tests.refusals import refused
 from tests.samplers.test_diagnostics import autoregressive
 
 
-def fed(series: Tensor, **options) -> Running:
+def fed(series: Tensor, **options) -> RunningDiagnostics:
     r"""What is known after a series (chains, draws) or (chains, draws, dim)."""
-    running = Running(**options)
+    running = RunningDiagnostics(**options)
     for draws in series.reshape(*series.shape[:2], -1).unbind(1):
         running.update(draws)
     return running
@@ -85,7 +85,7 @@ def test_chains_too_slow_for_their_batches_are_found_out():
 
 
 def test_memory_does_not_grow_and_no_draw_is_kept():
-    running = Running(blocks=8)
+    running = RunningDiagnostics(blocks=8)
     generator = torch.Generator().manual_seed(0)
     running.update(torch.randn(3, 2, generator=generator))
     size = sum(tensor.numel() for tensor in running.state_dict().values())
@@ -161,7 +161,7 @@ def test_far_from_zero_nothing_is_lost():
 
 def test_a_resumed_run_is_the_uninterrupted_one():
     series = autoregressive(0.5, 3, 777)
-    whole, again = fed(series), Running()
+    whole, again = fed(series), RunningDiagnostics()
     again.load_state_dict(fed(series[:, :500]).state_dict())
     for draws in series[:, 500:, None].unbind(1):
         again.update(draws)
@@ -169,9 +169,9 @@ def test_a_resumed_run_is_the_uninterrupted_one():
     assert torch.equal(again.ess, whole.ess)
     assert again.count == 777
     with pytest.raises(CheckpointError, match="it has 64 blocks, and here 8"):
-        Running(blocks=8).load_state_dict(whole.state_dict())
-    fresh = Running()
-    fresh.load_state_dict(Running().state_dict())
+        RunningDiagnostics(blocks=8).load_state_dict(whole.state_dict())
+    fresh = RunningDiagnostics()
+    fresh.load_state_dict(RunningDiagnostics().state_dict())
     fresh.update(torch.zeros(2, 2))
     assert fresh.count == 1
 
@@ -190,11 +190,11 @@ def test_a_resumed_run_is_the_uninterrupted_one():
 )
 def test_draws_that_are_none_are_refused(draws, message):
     with pytest.raises(ArgumentError, match=message):
-        Running().update(draws)
+        RunningDiagnostics().update(draws)
 
 
 def test_other_bad_arguments_are_refused():
-    running = Running(names=["a", "b"])
+    running = RunningDiagnostics(names=["a", "b"])
     with refused("draws", "none yet"):
         running.ess  # noqa: B018
     with refused("names", "2 names"):
@@ -204,6 +204,6 @@ def test_other_bad_arguments_are_refused():
         running.update(torch.zeros(5, 2))
     for blocks in (5, 2, 1.5):
         with refused("blocks", expected="an even number from 4"):
-            Running(blocks=blocks)
+            RunningDiagnostics(blocks=blocks)
     with refused("r_hat", "1"):
         running.reasons(r_hat=1)

@@ -24,7 +24,7 @@ from limbeck.posteriors.draws import (
     choose,
 )
 from limbeck.posteriors.files import Choose
-from limbeck.samplers.diagnostics import Running
+from limbeck.samplers.diagnostics import RunningDiagnostics
 from limbeck.storage.files import strip_prefix
 
 ACCEPTED = "a tensor (m, dim), or a dict of tensors (m, ...)"
@@ -80,7 +80,7 @@ class StreamBroken(StreamEnded):
     r"""The user's iterator raised, or gave a batch unlike the first: see the cause."""
 
 
-class OnlineDiagnostics(Running):
+class OnlineDiagnostics(RunningDiagnostics):
     r"""R̂ and effective sizes of some of the chains and coordinates of parallel chains."""
 
     def __init__(self, structure: Structure, chains: int) -> None:

@@ -1,7 +1,7 @@
 r"""Samplers: chains that advance side by side, one call a sweep; and diagnostics of their draws."""
 
 from limbeck.samplers.diagnostics import (
-    Running,
+    RunningDiagnostics,
     effective_size,
     pareto_k,
     r_hat,
@@ -11,5 +11,5 @@ from limbeck.samplers.gibbs import sweep
 from limbeck.samplers.slice import Slice
 
 __all__ = [
-    "Running", "Slice", "effective_size", "pareto_k", "r_hat", "sweep", "weights_effective_size",
+    "RunningDiagnostics", "Slice", "effective_size", "pareto_k", "r_hat", "sweep", "weights_effective_size",
 ]  # fmt: skip

@@ -181,7 +181,7 @@ def acceptance_rate(log_ratio: Tensor) -> float:
     return float(torch.softmax(log_w, 0) @ (below.exp() + above)) / n
 
 
-class Running:
+class RunningDiagnostics:
     r"""R̂ and effective sizes of draws (chains, dim) that arrive sweep by sweep.
 
     Chains are cut into blocks of equal length, of which only means and sums of squares are stored.
@@ -195,7 +195,7 @@ class Running:
         names: Names of the coordinates in `reasons`. Default: their numbers.
         blocks: The number of blocks, an even number from 4. Default: 64.
 
-    >>> running = Running()
+    >>> running = RunningDiagnostics()
     >>> for draws in torch.randn(500, 4, 2, generator=torch.Generator().manual_seed(0)):
     ...     running.update(draws)
     >>> running.count, running.reasons()
